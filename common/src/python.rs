@@ -1,6 +1,7 @@
-//! Call stacks of Python: where they are in a process's memory, and what is sent of them.
+//! Call stacks: where those of Python are in a process's memory, and what is sent of them and of native ones.
 //!
-//! The kernel side knows nothing of CPython: it follows the pointers that a [`PythonWalk`] names.
+//! The kernel side knows nothing of CPython: it follows the pointers that a [`PythonWalk`] names. Of native
+//! frames it knows nothing either: it copies the stack, and user space unwinds it.
 
 use super::record::{LARGEST_RECORD, RecordHeader};
 
@@ -30,6 +31,31 @@ pub const MAX_THREADS_WALKED: u32 = 128;
 
 /// Bytes of a frame in which all of its fields are, at most.
 pub const FRAME_BYTES: usize = 128;
+
+/// [`PythonWalk::takes`]: Python's frames; native frames.
+pub const TAKES_PYTHON: u8 = 1;
+pub const TAKES_NATIVE: u8 = 2;
+
+/// [`PythonWalk::frame_enters`]: a C function evaluates each frame; it begins with the frame before one that is
+/// left out; another value is the place of a byte that is not 0 in such a frame.
+pub const ENTERS_EACH: u8 = 0xff;
+pub const ENTERS_BEFORE_LEFT_OUT: u8 = 0xfe;
+
+/// Bytes of a native stack that are copied, in pieces, from the one with the stack pointer on.
+pub const PIECE_BYTES: usize = 1024;
+pub const MAX_PIECES: usize = 17;
+
+/// [`RecordHeader::probe`] of a piece: it belongs to the stack of the same thread and time that follows.
+pub const STACK_PIECE: u16 = u16::MAX - 1;
+
+/// Return addresses by which native stacks are told apart.
+pub const MAX_SLOTS: usize = 60;
+/// Probes, stack pointers and return addresses of which it is known where further return addresses are.
+pub const MAX_SLOT_LISTS: u32 = 8192;
+
+/// Copies of a process's stacks: one each millisecond on average, and so many at once.
+pub const COPY_EVERY_NS: u64 = 1_000_000;
+pub const COPIES_AT_ONCE: u64 = 64;
 
 /// Where the stacks of one process are. Offsets are bytes from the beginning of the structure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +102,14 @@ pub struct PythonWalk {
     pub string_hash: u32,
     /// Bytes of a frame in which its fields are: at most [`FRAME_BYTES`].
     pub frame_len: u32,
+    /// [`TAKES_PYTHON`], [`TAKES_NATIVE`]. Without the first, nothing but `pid_namespace` counts.
+    pub takes: u8,
+    /// How the frames are known with which a C function of the interpreter begins: [`ENTERS_EACH`],
+    /// [`ENTERS_BEFORE_LEFT_OUT`], or a place in the frame.
+    pub frame_enters: u8,
+    /// Not 0: frames mostly lie one after the other, and are read together.
+    pub in_chunks: u8,
+    pub reserved: [u8; 5],
 }
 
 /// A frame as it was found.
@@ -97,7 +131,8 @@ pub struct RawFrame {
 pub struct StackHead {
     /// [`mix`] of process and frames: the same where the stack is.
     pub id: u64,
-    /// [`STACK_CUT`], [`STACK_UNREADABLE`], [`STACK_NO_THREAD`].
+    /// [`STACK_CUT`], [`STACK_UNREADABLE`], [`STACK_NO_THREAD`], [`STACK_NATIVE`], [`STACK_NOT_COPIED`],
+    /// [`STACK_KNOWN`].
     pub flags: u32,
     /// Frames of the stack.
     pub n_frames: u32,
@@ -109,10 +144,47 @@ pub const STACK_CUT: u32 = 1;
 pub const STACK_UNREADABLE: u32 = 2;
 /// No state of the interpreter was found for the thread.
 pub const STACK_NO_THREAD: u32 = 4;
+/// The id is of the native frames, too; pieces of the stack were sent before it where it is new.
+pub const STACK_NATIVE: u32 = 8;
+/// Native frames are wanted, and the stack was not copied: too many were.
+pub const STACK_NOT_COPIED: u32 = 16;
+/// It was sent before. Said where that does not show, as there are no frames.
+pub const STACK_KNOWN: u32 = 32;
 
 /// Bytes of a record of a stack that was sent before, and of one that was not.
 pub const STACK_RECORD: usize = size_of::<RecordHeader>() + size_of::<StackHead>();
 pub const LARGEST_STACK: usize = STACK_RECORD + MAX_STACK_FRAMES * size_of::<RawFrame>();
+
+/// What is behind the header of a piece of a stack; [`PIECE_BYTES`] follow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct PieceHead {
+    /// At the hit: rip, rsp, rbp, rbx, r12, r13, r14, r15. No other register is the caller's.
+    pub registers: [u64; PIECE_REGISTERS],
+    /// Where the bytes are from.
+    pub address: u64,
+    /// Under which user space stores where return addresses are: [`ReturnSlots`].
+    pub key: u64,
+    /// Bit i: a C function of the interpreter begins with frame i, counted from the innermost.
+    pub enters: u64,
+    /// Name of the thread, with zeroes behind it.
+    pub comm: [u8; 16],
+}
+
+pub const PIECE_REGISTERS: usize = 8;
+
+/// Bytes of the record of a piece.
+pub const PIECE_RECORD: usize = size_of::<RecordHeader>() + size_of::<PieceHead>() + PIECE_BYTES;
+
+/// Where return addresses were in stacks with the same probe, stack pointer and return address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct ReturnSlots {
+    pub n: u32,
+    pub reserved: u32,
+    /// Words above the stack pointer.
+    pub at: [u16; MAX_SLOTS],
+}
 
 /// Where a hash of a process's stacks begins.
 pub const fn mix_begun(tgid: u32) -> u64 {
@@ -128,7 +200,9 @@ pub const fn mix(hash: u64, word: u64) -> u64 {
 }
 
 const _: () = {
-    assert!(size_of::<PythonWalk>() == 88);
+    assert!(size_of::<PythonWalk>() == 96);
+    assert!(size_of::<PieceHead>() == 104 && PIECE_RECORD <= LARGEST_RECORD);
+    assert!(size_of::<ReturnSlots>() == 128);
     assert!(size_of::<RawFrame>() == 24 && size_of::<StackHead>() == 16);
     assert!(LARGEST_STACK <= LARGEST_RECORD);
 };

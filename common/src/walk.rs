@@ -53,7 +53,7 @@ pub const NODE_BYTES_AT: usize = size_of::<RecordHeader>() + 8;
 pub const ONE_NODE: u8 = u8::MAX;
 
 /// Set in the number of nodes of a list that went on after [`MAX_NODES`], or whose next node could not be
-/// read.
+/// read; of all lists where it could not be read where they begin.
 pub const CUT: u64 = 1 << 63;
 
 /// "Not there", in a field that names a place in a node.
@@ -237,6 +237,13 @@ impl Default for Walk {
         }
     }
 }
+
+/// In the map `SEEN`: it was sent whole. Above that: it was sent, with something that could not be read, so many times,
+/// and is sent again until that is [`MAX_TRIES`]. A page that is not in memory mostly is at the next launch.
+pub const SENT: u32 = 1;
+
+/// How often something is sent that cannot be read.
+pub const MAX_TRIES: u32 = 8;
 
 /// Key of the map `SEEN`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -108,9 +108,13 @@ fn send_record(ctx: &impl EbpfContext, words: &mut Words<SLOTS>, origin: Origin)
     }
 }
 
+/// It was sent, and something of it could not be read.
+pub const UNREAD: u64 = 2;
+
 macro_rules! by_class {
     ($name:ident, $words:expr, $small:ident, $medium:ident, $large:ident) => {
-        /// Runs a plan into a record of its class and sends it; or counts the loss and gives 0.
+        /// Runs a plan into a record of its class and sends it, and gives 1, or [`UNREAD`]; or counts the loss and
+        /// gives 0.
         #[inline(always)]
         pub fn $name(
             hit: Hit<'_>,
@@ -155,6 +159,7 @@ fn send<const SIZE: usize, const N: usize>(
     }
     if faults != 0 {
         tally.faulted();
+        return UNREAD;
     }
     1
 }

@@ -3,7 +3,8 @@
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 
 use crate::{
-    common::{GATE_TAGS, Gate, MAX_GATES, MAX_ROWS, NODE_BYTES_AT, NOWHERE, PACKED_BYTES, Seen},
+    common::{GATE_TAGS, Gate, MAX_GATES, MAX_ROWS, NODE_BYTES_AT, NOWHERE, PACKED_BYTES, SENT, Seen},
+    emit::UNREAD,
     fetch::Room,
     maps,
     output::bpf_user_pt_regs_t,
@@ -90,7 +91,8 @@ pub extern "C" fn open_gate(
         }
     }
     let key = key(state, number);
-    if maps::SEEN.get_ptr(&key).is_some() {
+    let tries = maps::tries(&key);
+    if tries == 0 {
         return 0;
     }
     let mut n_rows = state.named_rows as u32;
@@ -101,7 +103,7 @@ pub extern "C" fn open_gate(
         return 0;
     }
     // Where it cannot be kept the rows are sent again.
-    let _ = maps::SEEN.insert(&key, 1, 0);
+    let _ = maps::SEEN.insert(&key, SENT, 0);
     state.first_plan = fan.first_plan;
     state.n_plans = fan.n_plans as u16;
     state.plans_left = fan.n_plans;
@@ -109,6 +111,8 @@ pub extern "C" fn open_gate(
     state.rows_left = if n_rows < MAX_ROWS { n_rows as u8 } else { MAX_ROWS as u8 };
     state.opened = number as u8;
     state.lost = 0;
+    state.faulted = 0;
+    state.tries = tries as u8;
     0
 }
 
@@ -149,8 +153,10 @@ pub extern "C" fn send_row(state: *mut State, ctx: *mut bpf_user_pt_regs_t) -> u
     let address = state.identity[0] + walk.rows_at as u64 + row as u64 * walk.row_size as u64;
     let plan = state.first_plan + (state.n_plans - state.plans_left as u16);
     let given = (state.tag as u64) << 32 | row as u64;
-    if send_part(plan as u32, address, given, state, ctx) == 0 {
-        state.lost = 1;
+    match send_part(plan as u32, address, given, state, ctx) {
+        0 => state.lost = 1,
+        UNREAD => state.faulted = 1,
+        _ => {}
     }
     state.plans_left -= 1;
     if state.plans_left == 0 {
@@ -159,6 +165,8 @@ pub extern "C" fn send_row(state: *mut State, ctx: *mut bpf_user_pt_regs_t) -> u
         state.rows_left -= 1;
         if state.rows_left == 0 && state.lost != 0 {
             let _ = maps::SEEN.remove(&key(state, state.opened as u32));
+        } else if state.rows_left == 0 && state.faulted != 0 {
+            let _ = maps::SEEN.insert(&key(state, state.opened as u32), SENT + state.tries as u32, 0);
         }
     }
     state.rows_left as u64

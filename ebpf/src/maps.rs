@@ -10,8 +10,9 @@ use aya_ebpf::{
 
 use crate::{
     common::{
-        CLOSED, FetchPlan, LOSS_SLOTS, MAX_ADMITTED, MAX_PROBES, MAX_PYTHONS, MAX_STACKS, OPEN,
-        ProbeCounters, PythonWalk, SCRATCH_SLOTS, Seen, WIRE_VERSION, Walk, ring_of,
+        CLOSED, FetchPlan, LOSS_SLOTS, MAX_ADMITTED, MAX_PROBES, MAX_PYTHONS, MAX_RINGS, MAX_SHARERS,
+        MAX_SLOT_LISTS, MAX_STACKS, MAX_TENANT_PROCESSES, MAX_TRIES, OPEN, ProbeCounters, PythonWalk,
+        ReturnSlots, SCRATCH_SLOTS, SENT, Seen, ShareTaken, WIRE_VERSION, Walk, ring_of,
     },
     python::Stack,
     scratch::{ScratchSlot, Slot},
@@ -35,6 +36,10 @@ static RINGS: Global<u32> = Global::new(1);
 #[unsafe(no_mangle)]
 static WAKEUP_BYTES: Global<u64> = Global::new(4096);
 
+/// The loader sets it to [`crate::common::common_bytes`] of a ring buffer.
+#[unsafe(no_mangle)]
+static COMMON_BYTES: Global<u64> = Global::new(2048);
+
 macro_rules! rings {
     ($($name:ident)*) => {
         $(
@@ -46,6 +51,22 @@ macro_rules! rings {
 }
 
 rings! { RECORDS RECORDS_1 RECORDS_2 RECORDS_3 RECORDS_4 RECORDS_5 RECORDS_6 RECORDS_7 }
+
+/// Since when each ring buffer is more than half full; 0: it is not.
+#[map]
+pub static CROWDED: Array<u64> = Array::with_max_entries(MAX_RINGS, 0);
+
+/// Bytes that a tenant may put into each ring buffer while it is; 0: as much as there is room for.
+#[map]
+pub static SHARES: Array<u64> = Array::with_max_entries(MAX_RINGS, 0);
+
+/// Which tenant a process is of.
+#[map]
+pub static TENANTS: LruHashMap<u32, u32> = LruHashMap::with_max_entries(MAX_TENANT_PROCESSES, 0);
+
+/// What tenants have taken, see [`crate::common::share_key`].
+#[map]
+pub static TAKEN: LruHashMap<u64, ShareTaken> = LruHashMap::with_max_entries(MAX_SHARERS, 0);
 
 /// Records to user space, where the session has a perf event array: a buffer per CPU, which the loader opens.
 #[map]
@@ -67,7 +88,7 @@ pub static PLANS: Array<FetchPlan> = Array::with_max_entries(MAX_PROBES, 0);
 #[map]
 pub static WALKS: Array<Walk> = Array::with_max_entries(MAX_PROBES, 0);
 
-/// What the gates of walks have let through. One that is pushed out is sent again.
+/// What the gates of walks have let through, see [`crate::common::SENT`]. One that is pushed out is sent again.
 #[map]
 pub static SEEN: LruHashMap<Seen, u32> = LruHashMap::with_max_entries(16_384, 0);
 
@@ -93,6 +114,14 @@ pub static PYTHON_THREADS: LruHashMap<u64, u64> = LruHashMap::with_max_entries(M
 #[map]
 pub static STACKS_SENT: LruHashMap<u64, u32> = LruHashMap::with_max_entries(MAX_STACKS, 0);
 
+/// Where return addresses were in native stacks, by [`crate::common::PieceHead::key`].
+#[map]
+pub static RETURN_SLOTS: LruHashMap<u64, ReturnSlots> = LruHashMap::with_max_entries(MAX_SLOT_LISTS, 0);
+
+/// When a stack of a process may be copied again, by [`crate::common::loss_slot`].
+#[map]
+pub static NEXT_COPY: Array<u64> = Array::with_max_entries(LOSS_SLOTS, 0);
+
 /// Where stacks are put together.
 #[map]
 pub static STACKS: PerCpuArray<Slot<Stack>> = PerCpuArray::with_max_entries(SCRATCH_SLOTS, 0);
@@ -111,11 +140,16 @@ pub fn through_perf() -> bool {
     THROUGH_PERF.load() != 0
 }
 
-/// The ring buffer of the current process.
+/// The number of the ring buffer of the current process.
 #[inline(always)]
-pub fn ring() -> *mut c_void {
-    let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
-    let ring = match ring_of(tgid, RINGS.load()) {
+pub fn ring_number() -> u32 {
+    ring_of((bpf_get_current_pid_tgid() >> 32) as u32, RINGS.load())
+}
+
+/// The ring buffer with this number.
+#[inline(always)]
+pub fn ring(number: u32) -> *mut c_void {
+    let ring = match number {
         1 => &raw const RECORDS_1,
         2 => &raw const RECORDS_2,
         3 => &raw const RECORDS_3,
@@ -132,6 +166,23 @@ pub fn ring() -> *mut c_void {
 #[inline(always)]
 pub fn wakeup_bytes() -> u64 {
     WAKEUP_BYTES.load()
+}
+
+/// How often this was let through, with the next time; 0: it is not let through again.
+#[inline(always)]
+pub fn tries(key: &Seen) -> u32 {
+    // SAFETY: a live map element; an aligned word.
+    match SEEN.get_ptr(key).map(|sent| unsafe { sent.read_volatile() }) {
+        None => 1,
+        Some(sent) if sent > SENT && sent < SENT + MAX_TRIES => sent - SENT + 1,
+        Some(_) => 0,
+    }
+}
+
+/// Unread bytes above which tenants have shares.
+#[inline(always)]
+pub fn common_bytes() -> u64 {
+    COMMON_BYTES.load()
 }
 
 /// Whether hits of the current process are to be recorded: the session is open to it, and the loader speaks

@@ -16,6 +16,7 @@ use crate::{
     fetch::Room,
     maps,
     scratch::{self, ScratchSlot},
+    share,
 };
 
 /// The context of the program, which only the perf event array asks for. The name is that by which the kernel
@@ -43,8 +44,12 @@ impl<const SIZE: usize> Entry<SIZE> {
             let room = unsafe { (&raw mut (*slot).room).cast() };
             return Some(Self { room, slot });
         }
+        let number = maps::ring_number();
+        if share::is_refused(number, SIZE as u32) {
+            return None;
+        }
         // SAFETY: a live ring buffer; SIZE is a constant.
-        let room: *mut Room<SIZE> = unsafe { bpf_ringbuf_reserve(maps::ring(), SIZE as u64, 0) }.cast();
+        let room: *mut Room<SIZE> = unsafe { bpf_ringbuf_reserve(maps::ring(number), SIZE as u64, 0) }.cast();
         if room.is_null() { None } else { Some(Self { room, slot: core::ptr::null_mut() }) }
     }
 
@@ -113,6 +118,13 @@ impl<const SIZE: usize> Entry<SIZE> {
     }
 }
 
+/// Bytes in the ring buffer with this number that were not read.
+#[inline(always)]
+pub fn unread(number: u32) -> u64 {
+    // SAFETY: a live ring buffer.
+    unsafe { bpf_ringbuf_query(maps::ring(number), BPF_RB_AVAIL_DATA.into()) }
+}
+
 /// Bytes above the mark within which a record wakes the reader: those of a few records, as others can come in
 /// between.
 const NEAR: u64 = 4096;
@@ -121,8 +133,9 @@ const NEAR: u64 = 4096;
 /// of it, and not by every record until the reader has come.
 #[inline(always)]
 fn wake_up() -> u64 {
-    // SAFETY: a live ring buffer.
-    let unread = unsafe { bpf_ringbuf_query(maps::ring(), BPF_RB_AVAIL_DATA.into()) };
+    let number = maps::ring_number();
+    let unread = unread(number);
+    share::note(number, unread);
     let mark = maps::wakeup_bytes();
     let passed = unread >= mark && unread & (mark - 1) < NEAR;
     if passed { BPF_RB_FORCE_WAKEUP.into() } else { BPF_RB_NO_WAKEUP.into() }

@@ -1,5 +1,6 @@
 //! Walks the Python stack of the thread that was hit, by the offsets that user space has found, and sends its
-//! id; its frames only if they were not sent before.
+//! id; its frames only if they were not sent before. Where native frames are wanted, too, they are in the id, and
+//! a copy of the stack is sent with it: see [`crate::native`].
 //!
 //! NCCL's callers release the GIL, so CPython's own "current thread" is empty at a hit. The thread's state is
 //! found by the thread's number among all threads of the interpreters, and kept.
@@ -7,19 +8,20 @@
 use aya_ebpf::{
     helpers::{
         bpf_get_current_pid_tgid,
-        generated::{bpf_get_ns_current_pid_tgid, bpf_probe_read_user},
+        generated::{bpf_get_current_comm, bpf_get_ns_current_pid_tgid, bpf_probe_read_user},
     },
     programs::ProbeContext,
 };
 
 use crate::{
     common::{
-        FRAME_BYTES, LARGEST_STACK, MAX_CODE_WORDS, MAX_STACK_FRAMES, MAX_THREADS_WALKED, NO_OFFSET,
-        PythonWalk, RawFrame, RecordHeader, STACK_COOKIE, STACK_CUT, STACK_NO_THREAD, STACK_RECORD,
-        STACK_UNREADABLE, StackHead, mix, mix_begun,
+        ENTERS_BEFORE_LEFT_OUT, ENTERS_EACH, FRAME_BYTES, LARGEST_STACK, MAX_CODE_WORDS, MAX_STACK_FRAMES,
+        MAX_THREADS_WALKED, NO_OFFSET, PieceHead, PythonWalk, RawFrame, RecordHeader, STACK_COOKIE,
+        STACK_CUT, STACK_KNOWN, STACK_NATIVE, STACK_NO_THREAD, STACK_NOT_COPIED, STACK_RECORD,
+        STACK_UNREADABLE, StackHead, TAKES_NATIVE, TAKES_PYTHON, mix, mix_begun,
     },
     emit::{self, Origin},
-    maps,
+    maps, native,
     output::{Entry, bpf_user_pt_regs_t},
     scratch,
     tally::Tally,
@@ -29,19 +31,36 @@ use crate::{
 #[repr(C)]
 pub struct Stack {
     walk: PythonWalk,
-    head: StackHead,
+    pub head: StackHead,
     /// The frame that is next; 0: there is none.
     frame: u64,
     /// State of the thread; 0: it was not found.
     thread: u64,
+    /// What leads to its innermost frame, if it was read with the state; else 0.
+    root: u64,
     /// Number of the thread as its process knows it.
     tid: u64,
     /// Frames that are left out count, too: a list in a circle ends.
     steps: u64,
-    fields: [u64; FRAME_BYTES / 8],
+    /// What is sent with each piece of the native stack.
+    pub piece: PieceHead,
+    /// Where `near` begins in the target's memory, and bytes of it that are there.
+    near_at: u64,
+    pub near_len: u64,
+    /// A copy of memory near the frame: several frames mostly lie in it. Then of the top of the native stack.
+    pub near: [u64; NEAR_WORDS],
     code: [u64; MAX_CODE_WORDS],
     frames: [RawFrame; MAX_STACK_FRAMES],
 }
+
+/// Words that are copied at once.
+pub const NEAR_WORDS: usize = 512;
+
+/// Bytes of a thread's state that are read at once.
+const STATE_BYTES: u32 = 512;
+
+/// Bytes of memory with frames that are copied at once.
+const FRAMES_BYTES: u64 = 2048;
 
 /// What a step says.
 const OVER: u64 = 0;
@@ -78,20 +97,30 @@ pub extern "C" fn send_stack(ts_ns: u64, ctx: *mut bpf_user_pt_regs_t) -> u64 {
     stack.head = StackHead { id: mix_begun(tgid), flags: 0, n_frames: 0 };
     stack.frame = 0;
     stack.steps = 0;
-    find_thread(stack, origin.pid_tgid);
-    if stack.thread == 0 {
-        stack.head.flags = STACK_NO_THREAD;
-    } else {
-        begin(stack);
-        let mut step = 0;
-        while step < STEPS {
-            if take_frame(stack) == OVER {
-                break;
+    stack.piece.enters = 0;
+    stack.near_len = 0;
+    if stack.walk.takes & TAKES_PYTHON != 0 {
+        find_thread(stack, origin.pid_tgid);
+        if stack.thread == 0 {
+            stack.head.flags = STACK_NO_THREAD;
+        } else {
+            begin(stack);
+            let mut step = 0;
+            while step < STEPS {
+                if take_frame(stack) == OVER {
+                    break;
+                }
+                step += 1;
             }
-            step += 1;
         }
     }
     stack.head.id = mix(stack.head.id, stack.head.flags as u64);
+    if stack.walk.takes & TAKES_NATIVE != 0
+        && let Some(registers) = native::registers(ctx)
+    {
+        stack.piece.registers = registers;
+        take_native(stack, tgid, ts_ns, ctx);
+    }
     if !send(stack, hit, origin, ctx) {
         tally.lost_full();
     }
@@ -99,9 +128,35 @@ pub extern "C" fn send_stack(ts_ns: u64, ctx: *mut bpf_user_pt_regs_t) -> u64 {
     0
 }
 
+/// Adds the native frames. A stack that is not copied has the id of its Python frames alone.
+#[inline(always)]
+fn take_native(stack: &mut Stack, tgid: u32, ts_ns: u64, ctx: *mut bpf_user_pt_regs_t) {
+    // SAFETY: there is room for 16 bytes.
+    unsafe { bpf_get_current_comm((&raw mut stack.piece.comm).cast(), 16) };
+    let python = stack.head.id;
+    if stack.head.n_frames == 0 {
+        // Who it is is all that is known besides.
+        let comm: *const u64 = (&raw const stack.piece.comm).cast();
+        // SAFETY: 16 bytes, 8-byte aligned, as what is before them has whole words.
+        let [first, second] = unsafe { [comm.read(), comm.add(1).read()] };
+        stack.head.id = mix(mix(python, first), second);
+    }
+    native::mix_native(stack, tgid, ts_ns);
+    stack.head.flags |= STACK_NATIVE;
+    if maps::STACKS_SENT.get_ptr(&stack.head.id).is_some() {
+        return;
+    }
+    if native::may_copy(tgid, ts_ns) {
+        native::send_copy(stack, ts_ns, ctx);
+    } else {
+        stack.head.flags = stack.head.flags & !STACK_NATIVE | STACK_NOT_COPIED;
+        stack.head.id = mix(python, STACK_NOT_COPIED as u64);
+    }
+}
+
 /// A word of the target's memory; nothing where it cannot be read.
 #[inline(always)]
-fn word(address: u64) -> Option<u64> {
+pub fn word(address: u64) -> Option<u64> {
     let mut value = 0u64;
     // SAFETY: `value` holds 8 bytes; the helper checks the address.
     let failed = unsafe { bpf_probe_read_user((&raw mut value).cast(), 8, address as *const _) } < 0;
@@ -129,18 +184,39 @@ fn find_thread(stack: &mut Stack, pid_tgid: u64) {
     if stack.tid == 0 {
         return;
     }
+    stack.root = 0;
     if let Some(known) = maps::PYTHON_THREADS.get_ptr(&pid_tgid) {
         // SAFETY: a live element of the map.
         stack.thread = unsafe { known.read_volatile() };
-        if is_its_state(stack) != 0 {
+        if is_known_state(stack) {
             return;
         }
     }
+    stack.root = 0;
     if search(stack) != 0 {
         let _ = maps::PYTHON_THREADS.insert(&pid_tgid, &stack.thread, 0);
     } else {
         stack.thread = 0;
     }
+}
+
+/// [`is_its_state`] of a thread that was found before. Where its number and what leads to its frames are near each
+/// other, one read has both.
+#[inline(always)]
+fn is_known_state(stack: &mut Stack) -> bool {
+    let (tid, frame) = (stack.walk.thread_tid, stack.walk.thread_frame);
+    let (first, last) = if tid < frame { (tid, frame) } else { (frame, tid) };
+    let len = last.wrapping_sub(first).wrapping_add(8);
+    if tid == NO_OFFSET || len > STATE_BYTES {
+        return is_its_state(stack) != 0;
+    }
+    let near = (&raw mut stack.near).cast();
+    // SAFETY: at most so many bytes as are there; the helper checks the address.
+    if unsafe { bpf_probe_read_user(near, len, (stack.thread + first as u64) as *const _) } < 0 {
+        return false;
+    }
+    stack.root = field(&stack.near, (frame - first) as u64, 8);
+    field(&stack.near, (tid - first) as u64, 4) == stack.tid
 }
 
 /// Whether `thread` is the state of the thread that was hit.
@@ -194,7 +270,11 @@ fn search(stack: &mut Stack) -> u64 {
 /// Goes to the thread's innermost frame.
 #[inline(always)]
 fn begin(stack: &mut Stack) {
-    let found = match word(stack.thread + stack.walk.thread_frame as u64) {
+    let root = match stack.root {
+        0 => word(stack.thread + stack.walk.thread_frame as u64),
+        root => Some(root),
+    };
+    let found = match root {
         Some(root) if stack.walk.root_frame != NO_OFFSET && root != 0 => {
             word(root + stack.walk.root_frame as u64)
         }
@@ -208,13 +288,54 @@ fn begin(stack: &mut Stack) {
 
 /// A field of a frame that was read, of so many bytes.
 #[inline(always)]
-fn field(fields: &[u64; FRAME_BYTES / 8], at: u8, len: u8) -> u64 {
-    let word = fields[(at as usize >> 3) % (FRAME_BYTES / 8)] >> ((at & 7) << 3);
+fn field(near: &[u64; NEAR_WORDS], at: u64, len: u8) -> u64 {
+    let word = near[(at >> 3) as usize % NEAR_WORDS] >> ((at & 7) << 3);
     match len {
         8 => word,
         4 => word as u32 as u64,
         _ => word & 0xff,
     }
+}
+
+/// Reads the next frame, unless it was read with another one. Gives where it is in `near`.
+///
+/// From 3.11 on most frames of a thread lie one after the other, the outer ones below the inner ones. So what is
+/// below a frame is read with it, as far as its page goes: a read of what is not there takes longer than all
+/// others. Frames elsewhere, as those of generators, are read alone, to another place.
+#[inline(always)]
+fn read_frame(stack: &mut Stack) -> Option<u64> {
+    const ALONE: u64 = 8 * NEAR_WORDS as u64 - FRAME_BYTES as u64;
+    let len = stack.walk.frame_len;
+    if len > FRAME_BYTES as u32 {
+        return None;
+    }
+    let frame = stack.frame;
+    let at = frame.wrapping_sub(stack.near_at);
+    if stack.near_len != 0 && at < stack.near_len && at + len as u64 <= stack.near_len {
+        return Some(at);
+    }
+    let follows = stack.near_len == 0 || stack.near_at.wrapping_sub(frame) < FRAMES_BYTES;
+    if stack.walk.in_chunks != 0 && follows {
+        let in_page = frame & 4088;
+        let below = if in_page < FRAMES_BYTES { in_page } else { FRAMES_BYTES };
+        let from = frame - below;
+        let bytes = (below as u32 & 4095) + len;
+        let near = (&raw mut stack.near).cast();
+        // SAFETY: at most 2048 + 128 bytes, which are there; the helper checks the address.
+        if bytes <= (FRAMES_BYTES + FRAME_BYTES as u64) as u32
+            && unsafe { bpf_probe_read_user(near, bytes, from as *const _) } >= 0
+        {
+            (stack.near_at, stack.near_len) = (from, bytes as u64);
+            return Some(below);
+        }
+        stack.near_len = 0;
+    }
+    // SAFETY: `FRAME_BYTES` are there; the helper checks the address.
+    let failed = unsafe {
+        let alone = (&raw mut stack.near).cast::<u8>().add(ALONE as usize);
+        bpf_probe_read_user(alone.cast(), len, frame as *const _)
+    } < 0;
+    if failed { None } else { Some(ALONE) }
 }
 
 /// Takes one frame, and goes to the one that called it.
@@ -234,28 +355,34 @@ pub extern "C" fn take_frame(stack: *mut Stack) -> u64 {
         return OVER;
     }
     stack.steps += 1;
-    let fields = (&raw mut stack.fields).cast();
-    let len = stack.walk.frame_len;
-    // SAFETY: at most so many bytes as are there; the helper checks the address.
-    if len > FRAME_BYTES as u32 || unsafe { bpf_probe_read_user(fields, len, stack.frame as *const _) } < 0 {
+    let Some(at) = read_frame(stack) else {
         stack.head.flags |= STACK_UNREADABLE;
         return OVER;
-    }
+    };
     let walk = &stack.walk;
-    stack.frame = field(&stack.fields, walk.frame_previous, 8);
-    let owner = field(&stack.fields, walk.frame_owner, 1) & 15;
-    let code = field(&stack.fields, walk.frame_code, 8) & !walk.code_tags;
+    stack.frame = field(&stack.near, at + walk.frame_previous as u64, 8);
+    let owner = field(&stack.near, at + walk.frame_owner as u64, 1) & 15;
+    let code = field(&stack.near, at + walk.frame_code as u64, 8) & !walk.code_tags;
+    let n = stack.head.n_frames as usize;
     if walk.owners_left_out >> owner & 1 != 0 || code == 0 {
+        if walk.frame_enters == ENTERS_BEFORE_LEFT_OUT && n > 0 {
+            stack.piece.enters |= 1 << ((n - 1) & 63);
+        }
         return NEXT;
     }
     // Not before: what calls the outermost frame can be one that is left out.
-    let n = stack.head.n_frames as usize;
     if n >= stack.walk.depth as usize || n >= MAX_STACK_FRAMES {
         stack.head.flags |= STACK_CUT;
         return OVER;
     }
-    let mut frame =
-        RawFrame { code, instr: field(&stack.fields, walk.frame_instr, walk.instr_len), guard: 0 };
+    let instr = field(&stack.near, at + walk.frame_instr as u64, walk.instr_len);
+    let mut frame = RawFrame { code, instr, guard: 0 };
+    let enters = match walk.frame_enters {
+        ENTERS_EACH => 1,
+        ENTERS_BEFORE_LEFT_OUT => 0,
+        place => (field(&stack.near, at + place as u64, 1) != 0) as u64,
+    };
+    stack.piece.enters |= enters << (n & 63);
     let len = walk.code_words as u32 * 8;
     let words = (&raw mut stack.code).cast();
     // SAFETY: at most so many bytes as are there; the helper checks the address.
@@ -267,9 +394,10 @@ pub extern "C" fn take_frame(stack: *mut Stack) -> u64 {
     } else {
         let mut i = 0;
         while i < MAX_CODE_WORDS {
-            if i < walk.code_words as usize {
-                frame.guard = mix(frame.guard, stack.code[i]);
+            if i >= walk.code_words as usize {
+                break;
             }
+            frame.guard = mix(frame.guard, stack.code[i]);
             i += 1;
         }
         if walk.code_name != NO_OFFSET {
@@ -289,6 +417,7 @@ pub extern "C" fn take_frame(stack: *mut Stack) -> u64 {
 fn send(stack: &mut Stack, hit: u64, origin: Origin, ctx: *mut bpf_user_pt_regs_t) -> bool {
     if maps::STACKS_SENT.get_ptr(&stack.head.id).is_some() {
         let Some(entry) = Entry::<STACK_RECORD>::reserve() else { return false };
+        stack.head.flags |= STACK_KNOWN;
         write_head(entry.room().cast(), stack, STACK_RECORD, hit, origin);
         return entry.send(ctx, |_| {});
     }

@@ -182,5 +182,5 @@ fn was_seen(pack: *mut Room<PACK_BYTES>, walk: &Walk, cookie: u32, table: u64, o
         rows: 0,
         padding: 0,
     };
-    maps::SEEN.get_ptr(&key).is_some()
+    maps::tries(&key) == 0
 }

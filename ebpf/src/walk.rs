@@ -92,6 +92,12 @@ pub struct State {
     pub packed: u8,
     /// The probe's own record was sent, or lost.
     pub closed: u8,
+    /// Where the lists begin could not be read: what there was of them is not known.
+    pub unread: u8,
+    /// Of what the gate let through something could not be read.
+    pub faulted: u8,
+    /// How often it was let through before and could not be read.
+    pub tries: u8,
 }
 
 /// Runs the walk of the probe that was hit.
@@ -162,9 +168,9 @@ fn find_lists(ctx: &ProbeContext, state: &mut State) -> u64 {
     let mut room = MaybeUninit::uninit();
     let words = fetch::entry(ctx, &mut room);
     let mut nothing = MaybeUninit::uninit();
-    if fetch::faults(fetch::run_of_head(words, walk.head_plan, Room::zeroed(&mut nothing))).is_none() {
-        return 0;
-    }
+    let run = fetch::run_of_head(words, walk.head_plan, Room::zeroed(&mut nothing));
+    let Some(faults) = fetch::faults(run) else { return 0 };
+    state.unread = (faults != 0) as u8;
     take_heads(words, state)
 }
 
@@ -420,7 +426,7 @@ fn find_next(state: &mut State, queue: &Queue, place: *mut Room<PACKED_BYTES>, c
     state.after = next;
 }
 
-/// Sends the record of a node or row by itself; 0 if there was no room. `given`: its number, and above 32
+/// Sends the record of a node or row by itself; 0 if there was no room, [`emit::UNREAD`] if it could not be read. `given`: its number, and above 32
 /// bits the tag. (A global function has five arguments at most.)
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -477,10 +483,12 @@ pub extern "C" fn close(state: *mut State, pack: *mut Room<PACK_BYTES>, ctx: *mu
     if nodes_at > PACKED_BYTES - 8 * MAX_QUEUES {
         return 0;
     }
+    let cut = if state.unread != 0 { CUT } else { 0 };
     let mut i = 0;
     while i < MAX_QUEUES {
+        let nodes = state.words[i] | cut;
         // SAFETY: within the record, 8-byte aligned.
-        unsafe { place.cast::<u8>().add(nodes_at + 8 * i).cast::<u64>().write(state.words[i]) };
+        unsafe { place.cast::<u8>().add(nodes_at + 8 * i).cast::<u64>().write(nodes) };
         i += 1;
     }
     0

@@ -5,6 +5,8 @@ use std::{
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    thread,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -27,35 +29,66 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    println!("1/4 the NCCL library of NVIDIA's wheel");
+    println!("1/6 the NCCL library of NVIDIA's wheel");
     let library = nccl::library_path(&args.nccl)?;
-    println!("2/4 the programs");
+    println!("2/6 the programs");
     let folder = programs::build(&["ncclflow", "ncclflow-bed", "ncclflow-nvml-double"])?;
-    println!(
-        "3/4 a job of {} ranks on the real NCCL, without a GPU; nothing in it is prepared for tracing",
-        args.ranks
-    );
     let scratch = env::temp_dir().join(format!("ncclflow-demo-{}", std::process::id()));
     fs::create_dir(&scratch).with_context(|| format!("making `{}`", scratch.display()))?;
     let output = args.output.clone().unwrap_or_else(|| scratch.join("recording"));
-    let go = scratch.join("go");
-    let (ranks, wait_file) = (args.ranks.to_string(), go.display().to_string());
-    let mut arguments = vec!["--mode", "processes", "--ranks", &ranks, "--channels", "1", "--iters", "3"];
-    arguments.extend([
-        "--ops",
-        "allreduce,allgather,sendrecv",
-        "--bytes",
-        "65536",
-        "--wait-file",
-        &wait_file,
-    ]);
-    let mut job = Job::start(&folder, &library, &arguments, Stdio::inherit())?;
-    println!("    {}", job.first_line.trim());
-    let pids = job.pid_list();
+    let ncclflow = folder.join("ncclflow");
 
-    println!("4/4 ncclflow record -p {pids} -o {}", output.display());
-    let mut record = Command::new(folder.join("ncclflow"));
-    record.args(["record", "-d", "20", "-p", &pids, "-o"]).arg(&output);
+    println!(
+        "3/6 a job of {} ranks on the real NCCL, without a GPU; nothing in it is prepared for tracing",
+        args.ranks
+    );
+    let go = scratch.join("go");
+    let ops = ["--iters", "3", "--ops", "allreduce,allgather,sendrecv"];
+    let mut job = start(&folder, &library, args.ranks, &go, &ops)?;
+    let pids = job.pid_list();
+    println!("    {}", job.first_line.trim());
+    println!("4/6 # ncclflow record -p {pids} --level steps -o {}", output.display());
+    record(&ncclflow, &pids, &output, &go)?;
+    let rest = job.rest()?;
+    println!("    the job, which checks every element of every result, ends with: {}", rest.trim());
+    show_files(&output)?;
+
+    println!("\n5/6 what the recording says");
+    let recording = output.display().to_string();
+    show(&ncclflow, &["check", &recording])?;
+    show(&ncclflow, &["summary", &recording])?;
+    let page = scratch.join("report.html").display().to_string();
+    if has_command(&ncclflow, "report") {
+        show(&ncclflow, &["report", &recording, "-o", &page])?;
+        println!("    all of it as one page: {page}");
+    }
+
+    println!("\n6/6 a job that hangs, as its last rank does not come to the fourth operation; and why");
+    let go = scratch.join("go-and-hang");
+    let absent = format!("{}@3", args.ranks.saturating_sub(1));
+    let job = start(&folder, &library, args.ranks, &go, &["--iters", "8", "--absent", &absent])?;
+    fs::File::create(&go).context("telling the job to begin")?;
+    thread::sleep(UNTIL_IT_HANGS);
+    show(&ncclflow, &["dump", "-p", &job.pid_list()])?;
+    println!("\nthe recording is in {}: docs/GUIDE.md says what else can be asked of it", output.display());
+    Ok(())
+}
+
+/// Operations take some milliseconds each.
+const UNTIL_IT_HANGS: Duration = Duration::from_secs(2);
+
+fn start(folder: &Path, library: &Path, ranks: u32, go: &Path, more: &[&str]) -> Result<Job> {
+    let (ranks, go) = (ranks.to_string(), go.display().to_string());
+    let mut arguments = vec!["--mode", "processes", "--ranks", &ranks, "--channels", "1", "--bytes", "65536"];
+    arguments.extend(["--sync", "--wait-file", &go]);
+    arguments.extend(more);
+    Job::start(folder, library, &arguments, Stdio::inherit())
+}
+
+/// Records until the job is over.
+fn record(ncclflow: &Path, pids: &str, output: &Path, go: &Path) -> Result<()> {
+    let mut record = Command::new(ncclflow);
+    record.args(["record", "-d", "20", "--level", "steps", "-p", pids, "-o"]).arg(output);
     record.stderr(Stdio::piped());
     let mut record = record.spawn().context("starting ncclflow")?;
     let stderr = record.stderr.take().context("ncclflow has no standard error")?;
@@ -63,20 +96,39 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let line = line?;
         println!("    {line}");
         if line.starts_with("recording to") {
-            fs::File::create(&go).context("telling the job to begin")?;
+            fs::File::create(go).context("telling the job to begin")?;
         }
     }
     let status = record.wait()?;
     if !status.success() {
         bail!("ncclflow ended with {status}; it needs root: try `sudo -E cargo xtask demo`");
     }
-    let rest = job.rest()?;
-    println!("the job, which checks every element of every result, ends with:\n    {}", rest.trim());
-    show(&output)
+    Ok(())
+}
+
+/// Runs a command, and shows what it prints. Its exit code says what it found, which is no failure here.
+fn show(ncclflow: &Path, arguments: &[&str]) -> Result<()> {
+    println!("\n# ncclflow {}", arguments.join(" "));
+    let output = Command::new(ncclflow).args(arguments).output().context("starting ncclflow")?;
+    for text in [&output.stdout, &output.stderr] {
+        for line in String::from_utf8_lossy(text).lines() {
+            println!("    {line}");
+        }
+    }
+    match output.status.code() {
+        Some(1 | 2) | None => bail!("`ncclflow {}` ended with {}", arguments.join(" "), output.status),
+        Some(_) => Ok(()),
+    }
+}
+
+fn has_command(ncclflow: &Path, name: &str) -> bool {
+    let help =
+        Command::new(ncclflow).args(["help", name]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    help.is_ok_and(|status| status.success())
 }
 
 /// Lists the files, and shows the first lines of two kinds.
-fn show(output: &Path) -> Result<()> {
+fn show_files(output: &Path) -> Result<()> {
     let mut files = Vec::new();
     for entry in fs::read_dir(output)? {
         let path = entry?.path();

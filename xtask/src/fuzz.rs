@@ -17,7 +17,18 @@ use flate2::read::GzDecoder;
 use crate::{programs, repository, tool};
 
 const FOLDER: &str = "tests/fuzz";
-const TARGETS: [&str; 5] = ["library", "sections", "recording", "trace", "python"];
+const TARGETS: [&str; 10] = [
+    "library",
+    "sections",
+    "recording",
+    "trace",
+    "python",
+    "capture",
+    "merge",
+    "proc-files",
+    "kernel-records",
+    "dump",
+];
 
 /// A trace in Chrome's JSON with what is looked at.
 const TRACE: &str = r#"{"traceEvents":[
@@ -44,7 +55,9 @@ const FORMS: [(&str, &[&str]); 7] = [
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// `library` changes whole files, `sections` what is in the sections of a file whose headers are right, `recording` segments of
-    /// recordings and what is in their blocks, `trace` traces of profilers, `python` the memory of interpreters
+    /// recordings and what is in their blocks, `trace` traces of profilers, `python` the memory of interpreters, `capture` captures, `merge`
+    /// dumps of other hosts, `proc-files` mappings and mounts, `kernel-records` what comes out of the kernel's buffers,
+    /// `dump` the memory of processes
     #[arg(long, value_name = "TARGET", value_parser = TARGETS, num_args = 1.., default_values = TARGETS)]
     target: Vec<String>,
     /// Captures (`record --capture`, also with gzip) that seeds of recordings are made of
@@ -56,6 +69,12 @@ pub(crate) struct Args {
     /// How long each runs
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     seconds: u64,
+    /// Inputs are at most so long. Longer ones find what takes memory, in fewer runs
+    #[arg(long, value_name = "BYTES", default_value_t = 40_000)]
+    longest: u32,
+    /// Memory of a target, above which it is a finding
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    memory: u32,
     /// `none` is faster; the resolver has no unsafe code of its own
     #[arg(long, default_value = "none")]
     sanitizer: String,
@@ -68,7 +87,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let mut cargo = Command::new("cargo");
         cargo
             .args(["fuzz", "run", "--fuzz-dir", FOLDER, "--sanitizer", &args.sanitizer, target])
-            .args(["--", "-max_len=40000", "-rss_limit_mb=1024", "-timeout=60"])
+            // What is new goes into the first; what is kept in the repository is in the second.
+            .args(["corpus", "kept"].map(|folder| format!("{FOLDER}/{folder}/{target}")))
+            .args(["--", "-timeout=60"])
+            .arg(format!("-max_len={}", args.longest))
+            .arg(format!("-rss_limit_mb={}", args.memory))
             .arg(format!("-max_total_time={}", args.seconds))
             .current_dir(repository::root())
             .env("RUSTC_BOOTSTRAP", "1");

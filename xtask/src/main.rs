@@ -17,12 +17,15 @@ mod layouts;
 mod nccl;
 mod output_docs;
 mod parquet;
+mod picture;
 mod prerequisites;
 mod programs;
 mod python_offsets;
 mod repository;
+mod soak;
 mod test;
 mod tool;
+mod torch_offsets;
 mod vm;
 
 use anyhow::Result;
@@ -49,9 +52,13 @@ enum Command {
     Layouts(layouts::Args),
     /// Make the table of CPython's struct layouts, of 3.8 to 3.12 (or compare it with --check)
     PythonOffsets(python_offsets::Args),
+    /// Make the table of the layouts of torch's flight recorder, of 2.4 to 2.15 (or compare it with --check)
+    TorchOffsets(torch_offsets::Args),
     /// Make the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows that are written (or compare them
     /// with --check)
     OutputDocs(output_docs::Args),
+    /// Make a picture (SVG) of what a terminal shows, for the documentation
+    Picture(picture::Args),
     /// Compare the Parquet tables of captures and recordings with their lines, in DuckDB and Spark
     Parquet(parquet::Args),
     /// Every official library, own and stripped, against the truth: a table
@@ -62,6 +69,8 @@ enum Command {
     Deny(deny::Args),
     /// Measure what tracing costs: ratios with their spread
     Bench(bench::Args),
+    /// Trace a node for a long time while its tenants do all that tenants do (root)
+    Soak(soak::Args),
     /// Make what users install: tarball and Debian package of a static program
     Dist(dist::Args),
     /// Run the real NCCL without a GPU: ranks, collectives, stalls on demand
@@ -78,12 +87,15 @@ fn main() -> Result<()> {
         Command::Nccl(args) => nccl::run(&args),
         Command::Layouts(args) => layouts::run(&args),
         Command::PythonOffsets(args) => python_offsets::run(&args),
+        Command::TorchOffsets(args) => torch_offsets::run(&args),
         Command::OutputDocs(args) => output_docs::run(&args),
+        Command::Picture(args) => picture::run(&args),
         Command::Parquet(args) => parquet::run(&args),
         Command::Conformance(args) => conformance::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Deny(args) => deny::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Soak(args) => soak::run(&args),
         Command::Dist(args) => dist::run(&args),
         Command::Bed(args) => bed::run(&args),
         Command::Vm(args) => vm::run(&args),

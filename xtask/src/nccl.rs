@@ -167,6 +167,12 @@ pub(crate) fn cached_libraries() -> Result<Vec<PathBuf>> {
     Ok(libraries)
 }
 
+/// Another folder beside the cache of NCCL's libraries.
+pub(crate) fn cache_folder(name: &str) -> Result<PathBuf> {
+    let cache = cache()?;
+    Ok(cache.parent().unwrap_or(&cache).join(name))
+}
+
 fn cache() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("NCCLFLOW_NCCL_CACHE").filter(|path| !path.is_empty()) {
         return Ok(path.into());

@@ -26,6 +26,10 @@ const COMMANDS: [(&[&str], &[&str]); 8] = [
     (&["mount", "--version"], &["mount"]),
 ];
 
+/// Commands that some distributions lack: without them tests are skipped.
+const OPTIONAL: [(&[&str], &str); 1] =
+    [(&["chromium-headless-shell", "--version"], "chromium-headless-shell")];
+
 /// Whether a command ends well, whatever it says.
 fn runs(command: &mut Command) -> bool {
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -52,18 +56,31 @@ pub(crate) fn commands() -> Result<()> {
         .copied()
         .collect();
     missing.dedup();
-    if missing.is_empty() {
+    let optional = OPTIONAL.iter().filter(|(command, _)| is_missing(command)).map(|(_, package)| *package);
+    let optional: Vec<&str> = optional.collect();
+    if missing.is_empty() && optional.is_empty() {
         return Ok(());
     }
     let can_install = rustix::process::geteuid().is_root() && runs(Command::new("apt-get").arg("--version"));
     if !can_install {
+        missing.extend(optional);
         say(&format!("not installed, so that some tests will be skipped: {}", missing.join(" ")));
         return Ok(());
     }
-    say(&format!("installing {}", missing.join(" ")));
     do_or_fail(Command::new("apt-get").args(["update", "-qq"]))?;
-    let install = ["install", "-y", "-qq", "--no-install-recommends"];
-    do_or_fail(Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(install).args(missing))
+    let install = |packages: &[&str]| {
+        say(&format!("installing {}", packages.join(" ")));
+        let options = ["install", "-y", "-qq", "--no-install-recommends"];
+        do_or_fail(
+            Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(options).args(packages),
+        )
+    };
+    for package in optional {
+        if let Err(error) = install(&[package]) {
+            say(&format!("{package} is not to be had here, so that some tests will be skipped: {error:#}"));
+        }
+    }
+    if missing.is_empty() { Ok(()) } else { install(&missing) }
 }
 
 /// Packages of Python that tests read our output with: what is imported, and what pip installs for it. A version is
@@ -100,6 +117,20 @@ pub(crate) fn python_path(more: &[(&str, &str)]) -> Result<OsString> {
         install_wheel(package, &folder)?;
     }
     Ok(path)
+}
+
+/// `$NCCLFLOW_TORCH_ANALYSER`: the folder with torch's analyser of flight recorder files, fetched where it is not there. If
+/// that fails, it is said, and the tests that need it are skipped or fail.
+pub(crate) fn torch_analyser() -> Result<PathBuf> {
+    let folder = programs::target_folder()?.join("torch-analyser");
+    if !folder.join("torch/distributed/flight_recorder/fr_trace.py").exists() {
+        say(&format!("fetching torch's analyser of flight recorder files into {}", folder.display()));
+        let script = repository::root().join("tests/exports/fetch_torch_analyser.py");
+        if let Err(error) = do_or_fail(Command::new("python3").arg(script).arg(&folder)) {
+            say(&format!("{error:#}: tests that need torch's analyser are skipped"));
+        }
+    }
+    Ok(folder)
 }
 
 /// Versions that are fetched where fewer than two interpreters are installed: one whose layouts are in our table, one that

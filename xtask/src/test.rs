@@ -22,6 +22,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     prerequisites::commands()?;
     let python_path = prerequisites::python_path(&[])?;
     let pythons = prerequisites::pythons()?;
+    let torch_analyser = prerequisites::torch_analyser()?;
     prerequisites::rust_target(prerequisites::STATIC_TARGET)?;
     for version in nccl::tested_versions() {
         nccl::library_path(version)?;
@@ -38,6 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .env("NCCLFLOW_SKIPS", &skips)
         .env("PYTHONPATH", python_path)
         .env("NCCLFLOW_PYTHONS", pythons)
+        .env("NCCLFLOW_TORCH_ANALYSER", torch_analyser)
         .status()
         .context("starting cargo test")?;
     let skipped = skipped(&skips)?;

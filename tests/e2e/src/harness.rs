@@ -1,6 +1,7 @@
 //! Runs the programs that the end-to-end tests are about: the bed and ncclflow itself.
 
 pub mod bed;
+pub mod callers;
 pub mod conformance;
 pub mod dumper;
 pub mod fuse;

@@ -3,8 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeSet, fs, thread, time::Duration};
+use std::{collections::BTreeSet, fs, path::Path, thread, time::Duration};
 
+use nccl_library::elf::Image;
 use ncclflow_e2e::harness::{bed::Bed, programs, recorder::Recorder};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -83,4 +84,88 @@ fn a_build_of_nccl_is_given_its_probes_once_whatever_file_it_comes_in() {
         assert!(places.insert((probe["symbol"].to_string(), probe["at"].to_string())), "twice: {probe:#}");
     }
     assert!(!places.is_empty());
+}
+
+/// A copy whose build-id is that of another library.
+fn with_build_id_of(library: &Path, other: &Path, copy: &Path) {
+    let id = |path: &Path| {
+        let image = Image::open(path).unwrap();
+        let id = image.build_id().unwrap().to_string();
+        let digit = |at: usize| u8::from_str_radix(&id[at..at + 2], 16).unwrap();
+        (0..id.len()).step_by(2).map(digit).collect::<Vec<u8>>()
+    };
+    let (own, wanted) = (id(library), id(other));
+    assert!(own.len() == wanted.len() && own != wanted);
+    let mut bytes = fs::read(library).unwrap();
+    let at = memchr::memmem::find(&bytes, &own).unwrap();
+    bytes[at..at + own.len()].copy_from_slice(&wanted);
+    fs::write(copy, bytes).unwrap();
+}
+
+/// Anybody can write a build-id into a file. Probes of one library are not put into another for it.
+#[test]
+fn two_libraries_that_claim_one_build_are_each_traced_as_what_they_are() {
+    let (Some(ncclflow), Some(program), Some(first), Some(second), true) = (
+        programs::ncclflow(),
+        programs::bed(),
+        programs::nccl("2.27.5-cu12"),
+        programs::nccl("2.21.5-cu12"),
+        root(),
+    ) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out");
+    let mark = folder.path().display().to_string();
+    let recorder = Recorder::start_all(&ncclflow, &output, &[]).unwrap();
+    let mut jobs = Vec::new();
+    for (name, library) in [("true", &first), ("forged", &second)] {
+        let place = folder.path().join(name);
+        fs::create_dir(&place).unwrap();
+        let copy = place.join("libnccl.so.2");
+        if library == &first {
+            fs::copy(library, &copy).unwrap();
+        } else {
+            with_build_id_of(library, &first, &copy);
+        }
+        let hold = place.join("hold").display().to_string();
+        let arguments =
+            ["--iters", "5", "--bytes", "4096", "--channels", "1", "--sync", "--hold-file", &hold];
+        let bed = Bed::start(&program, &copy, &place, &arguments).unwrap();
+        let pid = bed.ready.pids[0];
+        let is_traced = || {
+            let session = fs::read(output.join("session.json")).unwrap();
+            let session: Value = serde_json::from_slice(&session).unwrap();
+            let mut targets = session["targets"].as_array().unwrap().iter();
+            targets.any(|target| target["pid"] == pid && target["untraced"].is_null())
+        };
+        wait_until("the job is traced", Duration::from_secs(30), is_traced);
+        jobs.push((bed, hold));
+    }
+    let mut hashes = Vec::new();
+    // Both at the same time.
+    for (bed, hold) in &jobs {
+        bed.go().unwrap();
+        fs::write(hold, "").unwrap();
+    }
+    for (mut bed, _) in jobs {
+        assert!(bed.finish().unwrap().1.ok);
+        hashes.push(bed.ready.comm_hash.clone());
+    }
+    thread::sleep(Duration::from_secs(1));
+    let said = recorder.interrupt().unwrap();
+    let session: Value = serde_json::from_slice(&fs::read(output.join("session.json")).unwrap()).unwrap();
+    let libraries = session["libraries"].as_array().unwrap().iter();
+    let ours = libraries.filter(|library| library["path"].as_str().unwrap().starts_with(&mark));
+    let ours: Vec<(String, String)> =
+        ours.map(|library| (library["build_id"].to_string(), library["nccl_version"].to_string())).collect();
+    let [(first_id, first_version), (second_id, second_version)] = &*ours else { panic!("{ours:?} {said}") };
+    assert!(first_id == second_id && first_version != second_version, "{ours:?}");
+    for hash in hashes {
+        let communicators = session["communicators"].as_array().unwrap().iter();
+        let lines = communicators.filter(|comm| comm["commHash"] == format!("0x{hash}"));
+        let lines: Vec<&Value> = lines.map(|comm| &comm["proxyFlowLines"]).collect();
+        assert_eq!(lines, [ITERATIONS; 2], "{said}");
+    }
+    assert_eq!(session["loss"]["records_undecodable"], 0);
 }

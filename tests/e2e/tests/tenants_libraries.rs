@@ -21,7 +21,7 @@ use ncclflow_e2e::harness::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use test_support::{need, root, wait_until};
+use test_support::{hostile_file::overlapping_tables, need, root, wait_until};
 
 const JOB: [&str; 9] =
     ["--mode", "processes", "--iters", "5", "--bytes", "4096", "--channels", "1", "--sync"];
@@ -252,56 +252,6 @@ fn a_file_system_that_does_not_answer_keeps_nobody_waiting() {
     drop(fuse);
 }
 
-/// 1 MB of debugging information: hundreds of units, each over a table of abbreviations that overlaps with all
-/// others', and is taken for a table of its own.
-fn overlapping_tables() -> Vec<u8> {
-    const RECORDS: usize = 150_000;
-    const UNITS: usize = 460;
-    let mut abbreviations = Vec::new();
-    for code in 1..=RECORDS {
-        // LEB128 of three bytes, a compilation unit without children and attributes.
-        let low = |shift: usize| u8::try_from(code >> shift & 0x7f).unwrap();
-        abbreviations.extend([low(0) | 0x80, low(7) | 0x80, low(14), 0x11, 0, 0, 0]);
-    }
-    abbreviations.push(0);
-    let mut info = Vec::new();
-    for unit in 0..UNITS {
-        let code = unit + 1;
-        let low = |shift: usize| u8::try_from(code >> shift & 0x7f).unwrap();
-        let offset = u32::try_from(unit * 7).unwrap();
-        let mut body = vec![4, 0];
-        body.extend(offset.to_le_bytes());
-        body.extend([8, low(0) | 0x80, low(7) | 0x80, low(14)]);
-        info.extend(u32::try_from(body.len()).unwrap().to_le_bytes());
-        info.extend(body);
-    }
-    let names = b"\0.debug_abbrev\0.debug_info\0.shstrtab\0";
-    let (at_abbreviations, at_info) = (64, 64 + abbreviations.len());
-    let at_names = at_info + info.len();
-    let at_sections = at_names + names.len();
-    let mut file = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    file.extend([3u16, 62].iter().flat_map(|number| number.to_le_bytes()));
-    file.extend(1u32.to_le_bytes());
-    file.extend([0u64, 0, at_sections as u64].iter().flat_map(|number| number.to_le_bytes()));
-    file.extend(0u32.to_le_bytes());
-    file.extend([64u16, 56, 0, 64, 4, 3].iter().flat_map(|number| number.to_le_bytes()));
-    file.extend(abbreviations.iter().chain(&info).chain(names));
-    let sections = [
-        (0u32, 0u32, 0usize, 0usize),
-        (1, 1, at_abbreviations, abbreviations.len()),
-        (15, 1, at_info, info.len()),
-        (27, 3, at_names, names.len()),
-    ];
-    for (name, kind, offset, size) in sections {
-        file.extend(name.to_le_bytes());
-        file.extend(kind.to_le_bytes());
-        file.extend([0u64, 0, offset as u64, size as u64].iter().flat_map(|number| number.to_le_bytes()));
-        file.extend([0u32; 2].iter().flat_map(|number| number.to_le_bytes()));
-        file.extend([1u64, 0].iter().flat_map(|number| number.to_le_bytes()));
-    }
-    file
-}
-
 /// Resident memory of a process and its descendants, in bytes.
 fn resident(pid: u32) -> u64 {
     let field = |name: &str| {
@@ -361,6 +311,42 @@ fn a_reader_that_is_killed_or_stopped_is_replaced() {
     }
     let said = recorder.interrupt().unwrap();
     assert!(session(&output)["changed_libraries"].is_null(), "{said}");
+}
+
+#[test]
+fn files_that_are_cut_or_have_holes_cost_nobody_else() {
+    const SPARSE: u64 = 1 << 40;
+    let (Some(ncclflow), Some(library), true) = (programs::ncclflow(), programs::nccl("2.21.5-cu12"), root())
+    else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let cut = folder.path().join("libnccl.so.2");
+    fs::copy(&library, &cut).unwrap();
+    // A library's first page, and nothing after it.
+    let sparse = folder.path().join("libnccl-sparse.so.2");
+    let mut head = Vec::new();
+    File::open(&library).unwrap().take(4096).read_to_end(&mut head).unwrap();
+    fs::write(&sparse, head).unwrap();
+    File::options().write(true).open(&sparse).unwrap().set_len(SPARSE).unwrap();
+    let (of_cut, of_sparse) = (mapping(&cut), mapping(&sparse));
+    let output = folder.path().join("out");
+    let recorder = Recorder::start_all(&ncclflow, &output, &[]).unwrap();
+    wait_until("the whole one is traced", Duration::from_secs(30), || is_traced(&output, of_cut.0.id()));
+    wait_until("the other is not", Duration::from_secs(30), || {
+        let session = session(&output);
+        let known =
+            session["targets"].as_array().unwrap().iter().find(|known| known["pid"] == of_sparse.0.id());
+        known.is_some_and(|known| known["untraced"].is_string())
+    });
+    // Nobody looks into what is cut off, but the tracer.
+    File::options().write(true).open(&cut).unwrap().set_len(10_000).unwrap();
+    wait_until("its probes are gone", Duration::from_secs(10), || {
+        session(&output)["changed_libraries"].as_array().is_some_and(|changed| changed.len() == 1)
+    });
+    let said = recorder.interrupt().unwrap();
+    let session = session(&output);
+    assert!(session["lost_readers"].is_null(), "nobody was lost over it: {session:#}\n{said}");
 }
 
 /// What the children may not do, seen from outside.

@@ -49,10 +49,9 @@ pub fn input_of(runtime: u64, version: Version, pieces: &BTreeMap<u64, Vec<u8>>)
 /// # Panics
 /// If it takes too long, or gives more than its bounds allow.
 pub fn use_memory(input: &[u8]) {
-    let begun = crate::processor_time();
-    let _unknown = walk(input);
-    let taken = crate::processor_time().saturating_sub(begun);
-    assert!(taken < crate::LIMIT, "{} bytes took {taken:?}", input.len());
+    super::in_time(input.len(), || {
+        let _unknown = walk(input);
+    });
 }
 
 /// Frames that were named.

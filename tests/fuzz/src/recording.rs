@@ -8,7 +8,7 @@ use ncclflow::{
     sinks::{OutputDir, SessionFiles},
 };
 
-use crate::recording_blocks::segment;
+use super::recording_blocks::segment;
 
 /// A folder of this process's, with one segment that is written over.
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {

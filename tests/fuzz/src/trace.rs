@@ -7,7 +7,7 @@ use ncclflow::stacks::trace::{Query, TraceFile, Window, find_functions, stacks_o
 /// Looks for a function, and for the stacks behind all kernels, in the whole and in a window. Errors are fine; the fuzzer looks for panics, time
 /// and memory.
 pub fn use_trace(bytes: &[u8]) {
-    let Ok(file) = crate::in_memory(bytes) else { return };
+    let Ok(file) = super::in_memory(bytes) else { return };
     let Ok(mut trace) = TraceFile::open(format!("/proc/self/fd/{}", file.as_raw_fd()).as_ref()) else {
         return;
     };

@@ -1,12 +1,16 @@
 //! What every test of ncclflow shares, unit, integration and end to end: skipping loudly, waiting for
-//! something, the NCCL libraries of the cache, the CPython interpreters of the machine, files that are damaged at random.
+//! something, the NCCL libraries of the cache, the CPython interpreters of the machine, files that are damaged at random,
+//! the commands of the documentation.
 
 mod cpu_time;
 pub mod damage;
+pub mod documents;
+pub mod hostile_file;
 mod libraries;
 mod pythons;
 mod skip;
 mod tool;
+mod torch_double;
 mod wait;
 
 pub use cpu_time::cpu_time;
@@ -14,4 +18,5 @@ pub use libraries::{cache, is_long, libraries, nccl};
 pub use pythons::{Interpreter, need_pythons, pythons};
 pub use skip::{need, root, skip};
 pub use tool::tool;
+pub use torch_double::{TorchJob, torch_double};
 pub use wait::{eventually, wait_until};

@@ -5,9 +5,8 @@
 use std::{env, fs, path::PathBuf};
 
 use anyhow::{Context as _, Result};
-use clap::CommandFactory as _;
 use clap_complete::{Shell, generate_to};
-use ncclflow::cli::Cli;
+use ncclflow::cli::command;
 
 fn main() -> Result<()> {
     let folder = env::args_os().nth(1).map(PathBuf::from).context("usage: man-and-completions DIR")?;
@@ -15,9 +14,9 @@ fn main() -> Result<()> {
     for folder in [&man, &completions] {
         fs::create_dir_all(folder).with_context(|| format!("making `{}`", folder.display()))?;
     }
-    clap_mangen::generate_to(Cli::command(), &man).context("writing the man pages")?;
+    clap_mangen::generate_to(command(), &man).context("writing the man pages")?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        generate_to(shell, &mut Cli::command(), "ncclflow", &completions)
+        generate_to(shell, &mut command(), "ncclflow", &completions)
             .with_context(|| format!("writing the completions of {shell}"))?;
     }
     Ok(())

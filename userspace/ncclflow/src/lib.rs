@@ -34,6 +34,7 @@ pub mod sinks;
 pub mod who;
 // From recordings to files.
 pub mod export;
+pub mod flight_recorder;
 
 // From files to verdicts.
 pub mod check;
@@ -46,9 +47,12 @@ pub mod threads;
 pub mod gpu;
 
 pub mod dump;
+pub mod history;
 pub mod ps;
+pub mod torch_notes;
 
 // Who called it.
+mod native;
 pub mod python;
 pub mod stacks;
 
@@ -58,6 +62,9 @@ pub mod doctor;
 // What people see.
 #[cfg(feature = "program")]
 pub mod views;
+
+#[cfg(feature = "program")]
+pub mod report;
 
 #[cfg(feature = "program")]
 pub mod cli;

@@ -13,7 +13,7 @@ use super::staging::{copy, copy_folder, source_time};
 use crate::tool;
 
 /// Files of the tree, where they are installed, and their modes.
-const PLACES: [(&str, &str, u32); 13] = [
+const PLACES: [(&str, &str, u32); 14] = [
     ("ncclflow", "usr/bin/ncclflow", 0o755),
     ("dist/systemd/ncclflow-record.service", "usr/lib/systemd/system/ncclflow-record.service", 0o644),
     ("dist/debian/ncclflow.default", "etc/default/ncclflow", 0o644),
@@ -21,6 +21,7 @@ const PLACES: [(&str, &str, u32); 13] = [
     ("completions/_ncclflow", "usr/share/zsh/vendor-completions/_ncclflow", 0o644),
     ("completions/ncclflow.fish", "usr/share/fish/vendor_completions.d/ncclflow.fish", 0o644),
     ("README.md", "usr/share/doc/ncclflow/README.md", 0o644),
+    ("README.zh-CN.md", "usr/share/doc/ncclflow/README.zh-CN.md", 0o644),
     ("LICENSE-MIT", "usr/share/doc/ncclflow/copyright", 0o644),
     ("LICENSE-APACHE", "usr/share/doc/ncclflow/LICENSE-APACHE", 0o644),
     ("LICENSE-GPL-2.0", "usr/share/doc/ncclflow/LICENSE-GPL-2.0", 0o644),

@@ -63,6 +63,12 @@ struct DependencyKind {
     kind: Option<String>,
 }
 
+/// What is in the program and is no crate: name, version, licence and where it is from, and the file with the text.
+const EMBEDDED: [(&str, &str); 1] = [(
+    "uPlot 1.6.32: MIT, https://github.com/leeoniya/uPlot (in the pages of `ncclflow report`)",
+    "userspace/ncclflow/assets/report/uplot/LICENSE",
+)];
+
 /// The text: each crate of the program with its licence, and each text once. An error if a crate has no licence.
 pub(super) fn notices(target: &str) -> Result<String> {
     let mut crates: BTreeMap<(String, String), Package> = BTreeMap::new();
@@ -121,6 +127,13 @@ fn render<'a>(crates: impl Iterator<Item = &'a Package>) -> Result<String> {
             texts.entry(text).or_default().push(format!("{name} {version}"));
         }
     }
+    for (line, license) in EMBEDDED {
+        writeln!(list, "{line}")?;
+        let path = repository::root().join(license);
+        let text = fs::read_to_string(&path).with_context(|| format!("reading `{}`", path.display()))?;
+        let name = line.split(':').next().unwrap_or(line);
+        texts.entry(text).or_default().push(name.to_owned());
+    }
     let mut out = format!(
         "ncclflow is made of these crates besides its own. Where there is a choice of licences, ours is MIT, or else\nApache-2.0.\n\n{list}"
     );
@@ -168,5 +181,6 @@ mod tests {
         assert!(text.contains("\naya-ebpf "), "the eBPF object's");
         assert!(!text.contains("\ntempfile "), "only tests use it");
         assert!(text.contains("Permission is hereby granted, free of charge"));
+        assert!(text.contains("\nuPlot 1.6.32: MIT") && text.contains("Copyright (c) 2022 Leon Sorokin"));
     }
 }

@@ -12,8 +12,15 @@ use anyhow::{Context as _, Result};
 use crate::{repository, tool};
 
 /// Copied from the repository without change.
-const FILES: [&str; 6] =
-    ["README.md", "CHANGELOG.md", "SECURITY.md", "LICENSE-MIT", "LICENSE-APACHE", "LICENSE-GPL-2.0"];
+const FILES: [&str; 7] = [
+    "README.md",
+    "README.zh-CN.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "LICENSE-MIT",
+    "LICENSE-APACHE",
+    "LICENSE-GPL-2.0",
+];
 const FOLDERS: [&str; 2] = ["docs", "dist"];
 
 /// Fills the folder.

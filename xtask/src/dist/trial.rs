@@ -34,7 +34,7 @@ pub(super) fn run(package: &Path, root: &Path) -> Result<()> {
     let arguments: Vec<&str> = fixed.split(' ').collect();
     let job = Job::start(&folder, &library, &arguments, Stdio::inherit())?;
 
-    let metrics = run_unit(&unit, root, &["--no-files"])?;
+    let metrics = run_unit(&unit, root, ("NCCLFLOW_NO_FILES", "true"))?;
     for pid in &job.pids {
         let label = format!("pid=\"{pid}\"");
         let counts = |line: &&str| line.starts_with("ncclflow_calls_total{") && line.contains(&label);
@@ -44,7 +44,7 @@ pub(super) fn run(package: &Path, root: &Path) -> Result<()> {
             _ => bail!("process {pid} is not in the metrics:\n{metrics}"),
         }
     }
-    run_unit(&unit, root, &["--rotate", "2"])?;
+    run_unit(&unit, root, ("NCCLFLOW_ROTATE", "2"))?;
     let lines = recorded_lines(&root.join("var/lib/ncclflow"))?;
     eprintln!("{lines} calls in the files");
     if lines == 0 {
@@ -84,22 +84,23 @@ fn check_unit(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs the command line with the unit's capabilities and with `files` in place of `--no-files`. Gives the
-/// metrics that it served just before its end.
-fn run_unit(unit: &Unit, root: &Path, files: &[&str]) -> Result<String> {
+/// Runs the command line with the unit's capabilities and variables, and with `files` in place of the one for no
+/// files. Gives the metrics that it served just before its end.
+fn run_unit(unit: &Unit, root: &Path, files: (&str, &str)) -> Result<String> {
     let folder = root.join("var/lib/ncclflow");
     fs::create_dir_all(&folder)?;
     // A free port, as the unit's own port can be in use.
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let arguments = unit.arguments(port, files)?;
-    eprintln!("/{} {}", unit.program, arguments.join(" "));
+    let variables = unit.variables(port, files)?;
+    eprintln!("/{} {} with {variables:?}", unit.program, unit.arguments.join(" "));
     let bounds = unit.capabilities.iter().fold("-all".to_owned(), |bounds, name| format!("{bounds},+{name}"));
     let mut command = Command::new("setpriv");
     command
         .arg(format!("--bounding-set={bounds}"))
         .args(["--inh-caps=-all", "--no-new-privs"])
         .arg(root.join(&unit.program))
-        .args(&arguments)
+        .args(&unit.arguments)
+        .envs(variables)
         .args(["--duration", &SECONDS.to_string(), "--json"])
         .current_dir(&folder);
     let running = thread::spawn(move || command.output());

@@ -1,11 +1,15 @@
 //! Records of call stacks.
 
-use ncclflow_common::{RawFrame, STACK_CUT, STACK_NO_THREAD, STACK_UNREADABLE, StackHead};
+use ncclflow_common::{
+    RawFrame, STACK_CUT, STACK_KNOWN, STACK_NATIVE, STACK_NO_THREAD, STACK_NOT_COPIED, STACK_UNREADABLE,
+    StackHead,
+};
 
 use super::{DecodeError, Origin, RecordView};
 
 /// The call stack of a thread at the hit of a probe. The record of that hit has the same thread and time.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a record")]
 pub struct StackEvent {
     pub origin: Origin,
     /// The same for equal stacks of a process, and not for others.
@@ -16,7 +20,11 @@ pub struct StackEvent {
     pub is_unreadable: bool,
     /// The thread has no state in the interpreter.
     pub has_no_thread: bool,
-    /// Innermost first; nothing if the stack was sent before.
+    /// The id is of the native frames, too.
+    pub is_native: bool,
+    /// Native frames were wanted, and the stack was not copied.
+    pub is_not_copied: bool,
+    /// Those of Python, innermost first; nothing if the stack was sent before.
     pub frames: Option<Vec<RawFrame>>,
 }
 
@@ -38,8 +46,8 @@ fn stack(record: &RecordView<'_>) -> Result<StackEvent, DecodeError> {
     #[expect(clippy::cast_possible_truncation, reason = "two numbers of 32 bits")]
     let (flags, n_frames) = (rest as u32, (rest >> 32) as usize);
     let (frames, odd) = frames.as_chunks::<{ size_of::<RawFrame>() }>();
-    // A stack without frames is sent as one with them.
-    let is_known = frames.is_empty() && n_frames > 0;
+    // Before there was a flag, a stack without frames was sent as one with them each time.
+    let is_known = frames.is_empty() && (n_frames > 0 || flags & STACK_KNOWN != 0);
     if !odd.is_empty() || (!is_known && frames.len() != n_frames) {
         return Err(DecodeError::Short {
             have: frames.len() * size_of::<RawFrame>() + odd.len(),
@@ -56,6 +64,8 @@ fn stack(record: &RecordView<'_>) -> Result<StackEvent, DecodeError> {
         is_cut: flags & STACK_CUT != 0,
         is_unreadable: flags & STACK_UNREADABLE != 0,
         has_no_thread: flags & STACK_NO_THREAD != 0,
+        is_native: flags & STACK_NATIVE != 0,
+        is_not_copied: flags & STACK_NOT_COPIED != 0,
         frames: (!is_known).then(|| frames.iter().map(frame).collect()),
     })
 }
@@ -98,6 +108,10 @@ mod tests {
         assert!(known.frames.is_none() && known.is_unreadable && !known.is_cut);
         let none = decoded(&record(STACK_NO_THREAD, 0, &[])).unwrap();
         assert_eq!((none.frames, none.has_no_thread), (Some(Vec::new()), true));
+        let again = decoded(&record(STACK_NO_THREAD | STACK_KNOWN, 0, &[])).unwrap();
+        assert!(again.frames.is_none() && again.has_no_thread);
+        let native = decoded(&record(STACK_NATIVE, 0, &[])).unwrap();
+        assert!(native.is_native && !native.is_not_copied && native.frames.is_some());
     }
 
     #[test]

@@ -59,6 +59,12 @@ impl ApiSession {
         Self { returns: traces_returns.then(Returns::default), ..Self::default() }
     }
 
+    /// Bytes of memory that it holds, about.
+    pub fn held_bytes(&self) -> usize {
+        self.communicators.len() * size_of::<(CommKey, ApiCommunicator)>()
+            + self.returns.as_ref().map_or(0, Returns::held_bytes)
+    }
+
     /// Takes a call; `out` gets what it completes. Where ops are recorded, too, it waits in [`Node::calls`].
     /// `node`: what the session shares with those of other processes.
     pub fn call(&mut self, event: ApiLineEvent, node: &mut Node, out: &mut impl FnMut(ApiOutput)) {

@@ -17,6 +17,7 @@ use foldhash::HashMap;
 use super::{
     api::{ApiOutput, ApiRecord},
     communicator::CommKey,
+    held::RECORD_BYTES,
     joined_calls::JoinedCalls,
 };
 use crate::{
@@ -109,6 +110,16 @@ pub(super) struct Returns {
 }
 
 impl Returns {
+    /// Bytes of memory, about.
+    pub(super) fn held_bytes(&self) -> usize {
+        let of_thread = |thread: &Thread| {
+            size_of::<Thread>()
+                + thread.open.len() * size_of::<Open>()
+                + usize::from(thread.pending.is_some()) * RECORD_BYTES
+        };
+        self.threads.values().map(of_thread).sum()
+    }
+
     /// A call begins: on `key`'s communicator, if that is known. [`Returns::joined`] gets it afterwards.
     pub(super) fn call(&mut self, record: &ApiRecord, key: Option<CommKey>, out: &mut impl FnMut(ApiOutput)) {
         let Some(thread) = thread(&mut self.threads, record.event.origin) else {

@@ -102,6 +102,11 @@ impl CallAssembler {
         in_order(ended.map(|call| call.over(by.lost)))
     }
 
+    /// Bytes of memory, about.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.open.len() * (size_of::<OpenCall>() + 4 * size_of::<ProxyPeerEvent>())
+    }
+
     /// Whether calls are not over.
     pub fn has_open(&self) -> bool {
         !self.open.is_empty()

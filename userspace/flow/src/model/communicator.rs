@@ -192,6 +192,16 @@ impl Communicator {
         (!ambiguous).then_some(call)
     }
 
+    /// Bytes of memory, about.
+    pub(super) fn held_bytes(&self) -> usize {
+        let calls = self.api_calls.len() + self.planned_calls.len();
+        size_of::<Self>()
+            + self.posts.held_bytes()
+            + self.sequencer.held_bytes()
+            + calls * size_of::<(OpKey, u64, ApiCallEvent)>()
+            + self.joined.len() * size_of::<(OpKey, u64, JoinedCall)>()
+    }
+
     /// The session ends: what was planned and never posted.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = FlowRecord> {
         self.posts.drain()

@@ -74,7 +74,7 @@ counters! {
     pub struct PlanCounters {
         /// Plans that were walked after their launch.
         plans: u64;
-        /// Plans that were longer than a walk goes.
+        /// Plans that were longer than a walk goes, or of which memory could not be read that says what comes next.
         cut: u64;
         /// Bytes of device work that were cut off, over all plans; a collective has about 100, a send with
         /// its receive 48.

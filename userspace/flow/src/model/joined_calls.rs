@@ -23,14 +23,17 @@ use nccl_library::nccl::datatype_bytes;
 /// Calls of a communicator that wait at a time; of a larger group the oldest go out without their ops.
 const MAX_IN_BATCH: usize = 4096;
 
-/// Calls of all communicators that wait.
+/// Calls of all communicators that wait, and those of one process.
 const MAX_HELD: usize = 65_536;
+const MAX_HELD_BY_ONE: usize = MAX_HELD / 4;
 
 /// Calls that wait for their ops, of all communicators of all processes.
 #[derive(Debug, Default)]
 pub struct JoinedCalls {
     batches: HashMap<CommKey, Batch>,
     held: usize,
+    /// The same by process.
+    held_by: HashMap<u32, usize>,
     /// Batches in which something changed.
     changed: Vec<CommKey>,
     #[expect(clippy::vec_box, reason = "they come in boxes, and go on in them")]
@@ -76,7 +79,10 @@ impl JoinedCalls {
     pub(super) fn hold(&mut self, key: Option<CommKey>, record: Box<ApiRecord>) {
         self.is_on = true;
         let is_alone = record.comm.is_none_or(|comm| comm.n_ranks == 1);
-        let Some(key) = key.filter(|_| !is_alone && self.held < MAX_HELD) else {
+        let has_room = |key: &CommKey| {
+            self.held < MAX_HELD && self.held_by.get(&key.tgid).is_none_or(|held| *held < MAX_HELD_BY_ONE)
+        };
+        let Some(key) = key.filter(|key| !is_alone && has_room(key)) else {
             self.ready.push(record);
             return;
         };
@@ -86,11 +92,23 @@ impl JoinedCalls {
         let batch = self.batches.entry(key).or_default();
         batch.calls.push_back(Held { record, ops: Ops::None });
         self.held += 1;
+        *self.held_by.entry(key.tgid).or_default() += 1;
         if batch.calls.len() > MAX_IN_BATCH
             && let Some(oldest) = batch.calls.pop_front()
         {
-            self.held -= 1;
             self.ready.push(oldest.record());
+            self.let_go(key.tgid, 1);
+        }
+    }
+
+    /// So many calls of a process wait no longer.
+    fn let_go(&mut self, tgid: u32, calls: usize) {
+        self.held = self.held.saturating_sub(calls);
+        if let Some(held) = self.held_by.get_mut(&tgid) {
+            *held = held.saturating_sub(calls);
+            if *held == 0 {
+                self.held_by.remove(&tgid);
+            }
         }
     }
 
@@ -126,7 +144,7 @@ impl JoinedCalls {
     /// Nothing more comes of the communicator's calls.
     pub(super) fn release(&mut self, key: &CommKey) {
         let Some(batch) = self.batches.remove(key) else { return };
-        self.held = self.held.saturating_sub(batch.calls.len());
+        self.let_go(key.tgid, batch.calls.len());
         self.ready.extend(batch.calls.into_iter().map(Held::record));
     }
 

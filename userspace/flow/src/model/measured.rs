@@ -11,7 +11,8 @@ use super::{
     counters::LeftOut,
     execution::Execution,
     flow::{FlowRecord, PeerFlow},
-    message::Measured,
+    held::{RECORD_BYTES, WORDS_BYTES},
+    message::{Measured, Message},
     proxy_ranks::{CommunicatorRank, ProxyRanks},
     sampling::Sampling,
     send_sizes::SendSizes,
@@ -61,6 +62,19 @@ pub(super) struct Executions {
 impl Executions {
     pub(super) fn sampling(self, sampling: Sampling) -> Self {
         Self { sampling, ..self }
+    }
+
+    /// Bytes of memory, about.
+    pub(super) fn held_bytes(&self) -> usize {
+        let words = self.by_key.len()
+            + self.unwanted.len()
+            + self.unwanted_now.len()
+            + self.last_ends.len()
+            + self.elsewhere.len()
+            + self.unplaced.len()
+            + self.sums.len()
+            + self.send_sizes.len();
+        self.pending * size_of::<Message>() + self.by_number.len() * RECORD_BYTES + words * WORDS_BYTES
     }
 
     /// Whether ops that were first seen before this moment still wait for messages.

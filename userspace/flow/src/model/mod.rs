@@ -11,6 +11,7 @@ mod communicator;
 mod counters;
 mod execution;
 mod flow;
+mod held;
 mod joined_calls;
 mod measured;
 mod message;

@@ -1,6 +1,8 @@
 //! What the models of a node's processes share. Whoever has the sessions has it too, and passes it to each of
 //! their calls.
 
+use std::collections::VecDeque;
+
 use foldhash::HashMap;
 
 use super::{communicator::CommKey, joined_calls::JoinedCalls, proxy_ranks::ProxyRanks};
@@ -15,11 +17,17 @@ pub struct Node {
     pub(super) instances: Instances,
 }
 
+/// Hashes and ranks of communicators that are remembered. A hash is of 64 bits, so one that comes again after so many
+/// others is no split of the same parent.
+const MAX_COUNTS: usize = 65_536;
+
 /// How many communicators of one hash and rank there were: two splits of one parent with one colour have the
 /// same hash from 2.18 to 2.23, and before 2.18 there are no hashes.
 #[derive(Debug, Default)]
 pub(super) struct Instances {
     counts: HashMap<(Option<u64>, i32), u32>,
+    /// The same, the oldest first.
+    counted: VecDeque<(Option<u64>, i32)>,
     /// Those of processes that have not ended: a communicator's ops and its calls have one number.
     given: HashMap<CommKey, u32>,
 }
@@ -29,7 +37,16 @@ impl Instances {
     pub(super) fn next(&mut self, hash: Option<u64>, rank: i32) -> u32 {
         let count = self.counts.entry((hash, rank)).or_insert(0);
         *count += 1;
-        *count - 1
+        let number = *count - 1;
+        if number == 0 {
+            self.counted.push_back((hash, rank));
+            if self.counted.len() > MAX_COUNTS
+                && let Some(oldest) = self.counted.pop_front()
+            {
+                self.counts.remove(&oldest);
+            }
+        }
+        number
     }
 
     /// The number of this communicator.
@@ -45,5 +62,25 @@ impl Instances {
     /// The communicator is no more, or nothing more is seen of it.
     pub(super) fn forget(&mut self, key: &CommKey) {
         self.given.remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_go_on_while_they_are_remembered_and_what_is_remembered_is_bounded() {
+        let mut instances = Instances::default();
+        let key = |tgid, hash| CommKey { tgid, pointer: 1, hash: Some(hash), rank: 0 };
+        assert_eq!([instances.of(key(1, 7)), instances.of(key(2, 7)), instances.of(key(1, 7))], [0, 1, 0]);
+        for tgid in 10..100_010 {
+            let key = key(tgid, u64::from(tgid) << 8);
+            assert_eq!(instances.of(key), 0);
+            instances.forget(&key);
+        }
+        assert_eq!((instances.counts.len(), instances.counted.len()), (MAX_COUNTS, MAX_COUNTS));
+        assert_eq!(instances.given.len(), 2, "of processes that have not ended");
+        assert_eq!(instances.of(key(1, 7)), 0);
     }
 }

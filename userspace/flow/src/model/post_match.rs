@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use foldhash::HashMap;
 
-use super::flow::FlowRecord;
+use super::{flow::FlowRecord, held::RECORD_BYTES};
 use crate::decode::{ProxyOp, ProxyOpEvent};
 
 /// Planned ops of a channel that can wait for their post pass. A plan that is never launched (an aborted
@@ -102,6 +102,12 @@ impl PostMatcher {
         let known = self.posted.get(&post.op_pointer)?;
         let is_by_another = known.planned_at.is_some_and(|at| at.tid != post.origin.tid);
         (is_posted_copy(&known.op, &post.op) && is_by_another).then_some(known)
+    }
+
+    /// Bytes of memory, about.
+    pub(super) fn held_bytes(&self) -> usize {
+        let waiting: usize = self.waiting.values().map(VecDeque::len).sum();
+        (waiting + self.posted.len()) * RECORD_BYTES
     }
 
     /// The session ends: what was planned and not posted.

@@ -9,8 +9,10 @@ use foldhash::HashMap;
 
 use crate::decode::ProxyRank;
 
-/// Ranks that are kept. A node has some thousands; a process that claims more wants to fill our memory.
+/// Ranks that are kept, and those of one process. A node has some thousands; a process that claims more wants to
+/// fill our memory, and gets no more.
 const MAX_RANKS: usize = 1 << 20;
+const MAX_RANKS_OF_ONE: usize = 1 << 16;
 
 /// A rank of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,6 +38,8 @@ pub enum Owner {
 struct Process {
     pid: Option<u32>,
     lost: u64,
+    /// Ranks that it was the first to claim.
+    claims: usize,
 }
 
 /// The ranks of all processes that are recorded together.
@@ -49,7 +53,7 @@ pub struct ProxyRanks {
 impl ProxyRanks {
     /// A record of the process says that it has this rank.
     pub(super) fn note_owner(&mut self, rank: CommunicatorRank, tgid: u32) {
-        if rank.hash.is_none() || (self.owners.len() >= MAX_RANKS && !self.owners.contains_key(&rank)) {
+        if rank.hash.is_none() {
             return;
         }
         let owner = match self.owners.get(&rank) {
@@ -58,6 +62,13 @@ impl ProxyRanks {
             Some(Owner::Process(_)) => Owner::Several,
             Some(Owner::Unknown) | None => Owner::Process(tgid),
         };
+        if owner == Owner::Process(tgid) {
+            let process = self.processes.entry(tgid).or_default();
+            if process.claims >= MAX_RANKS_OF_ONE || self.owners.len() >= MAX_RANKS {
+                return;
+            }
+            process.claims += 1;
+        }
         self.owners.insert(rank, owner);
         self.changes += 1;
     }
@@ -86,13 +97,18 @@ impl ProxyRanks {
 
     /// A process, as ncclflow sees it, of which so many records were lost until now.
     pub fn note_process(&mut self, tgid: u32, pid: Option<u32>, lost: u64) {
-        self.processes.insert(tgid, Process { pid, lost });
+        let process = self.processes.entry(tgid).or_default();
+        (process.pid, process.lost) = (pid, lost);
     }
 
     /// The process is over; its number can become another one's.
     pub fn forget(&mut self, tgid: u32) {
         self.processes.remove(&tgid);
-        self.owners.retain(|_, owner| *owner != Owner::Process(tgid));
+        // Whose the doubtful ones are is not kept. When there are many, they are forgotten: whoever still claims one
+        // claims it again.
+        let is_crowded = self.owners.len() >= MAX_RANKS / 2;
+        self.owners
+            .retain(|_, owner| *owner != Owner::Process(tgid) && !(is_crowded && *owner == Owner::Several));
     }
 
     /// Grows when the owner of a rank becomes known, or doubtful.
@@ -122,5 +138,33 @@ mod tests {
         let no_hash = CommunicatorRank { hash: None, ..of(3) };
         ranks.note_owner(no_hash, 12);
         assert_eq!(ranks.owner(&no_hash), Owner::Unknown);
+    }
+
+    #[test]
+    fn a_process_that_claims_ranks_without_end_takes_none_from_others() {
+        let mut ranks = ProxyRanks::default();
+        let of = |hash, rank| CommunicatorRank { hash: Some(hash), rank: ProxyRank::Rank(rank) };
+        for hash in 0..3 * MAX_RANKS_OF_ONE as u64 {
+            ranks.note_owner(of(hash, 0), 10);
+        }
+        assert_eq!(ranks.owners.len(), MAX_RANKS_OF_ONE);
+        ranks.note_owner(of(1 << 40, 0), 11);
+        assert_eq!(ranks.owner(&of(1 << 40, 0)), Owner::Process(11));
+        ranks.forget(10);
+        assert_eq!(ranks.owners.len(), 1, "it has ended");
+        ranks.note_owner(of(7, 0), 10);
+        assert_eq!(ranks.owner(&of(7, 0)), Owner::Process(10), "another process has its number");
+    }
+
+    #[test]
+    fn what_is_known_is_as_much_after_a_hundred_thousand_processes_as_after_one() {
+        let mut ranks = ProxyRanks::default();
+        for tgid in 1..=100_000 {
+            let rank = CommunicatorRank { hash: Some(tgid.into()), rank: ProxyRank::Rank(0) };
+            ranks.note_process(tgid, Some(tgid), 0);
+            ranks.note_owner(rank, tgid);
+            ranks.forget(tgid);
+        }
+        assert_eq!((ranks.owners.len(), ranks.processes.len()), (0, 0));
     }
 }

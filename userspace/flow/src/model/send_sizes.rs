@@ -24,6 +24,10 @@ struct Thread {
 }
 
 impl SendSizes {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// A size that no send has yet.
     pub(super) fn take(&mut self, size: &SendSizeEvent) {
         let origin = size.origin;

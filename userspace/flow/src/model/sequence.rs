@@ -51,6 +51,9 @@ pub(super) struct Sequencer {
     late: Option<(u64, u64)>,
 }
 
+/// Of the channels of an open op, about.
+const OPEN_CHANNELS_BYTES: usize = 64;
+
 /// Larger than any count of launches. A target can claim any count; numbers must not overflow.
 const MAX_NUMBER: u64 = 1 << 62;
 
@@ -59,6 +62,11 @@ fn seq_of(number: u64, p2p: bool) -> u64 {
 }
 
 impl Sequencer {
+    /// Bytes of memory, about.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.open.len() * (size_of::<OpenOp>() + OPEN_CHANNELS_BYTES)
+    }
+
     /// Numbers a call of the plan pass.
     pub(super) fn plan(&mut self, event: &ProxyOpEvent) -> Numbered {
         let (op, launched) = (&event.op, event.comm.launched);

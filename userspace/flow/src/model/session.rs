@@ -137,6 +137,15 @@ impl Session {
         }
     }
 
+    /// Bytes of memory that it holds, about: for whoever shares memory out to the sessions of many processes.
+    pub fn held_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.calls.held_bytes()
+            + self.plans.held_bytes()
+            + self.communicators.values().map(Communicator::held_bytes).sum::<usize>()
+            + self.executions.held_bytes()
+    }
+
     pub fn counters(&self) -> ModelCounters {
         ModelCounters {
             orphan_peers: self.calls.orphan_peers,

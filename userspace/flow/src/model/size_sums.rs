@@ -33,6 +33,10 @@ pub(super) enum Size {
 }
 
 impl Sums {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The message that was added since the record before, and its size; `None` if that is not known, or if
     /// records of the process were lost since.
     pub(super) fn added(&mut self, event: &ProxyStepEvent) -> Option<Size> {

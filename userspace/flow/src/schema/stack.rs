@@ -39,9 +39,11 @@ named! {
 }
 
 /// A function on a call stack.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FrameRow {
     /// `co_qualname` from Python 3.11 on, `co_name` before. `?`: the code could not be read, or was another by then.
+    /// Of native code the function's name in the symbol table, demangled and without parameters; `+0x` and the address
+    /// in the file where there is none.
     pub function: String,
     /// `co_filename`; left out where it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,6 +51,9 @@ pub struct FrameRow {
     /// The line that was running; left out where it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
+    /// Native code: the name of its file. Empty: it is of no file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
 }
 
 row! {
@@ -58,15 +63,30 @@ row! {
         "stack": Identity, stack: StackId;
         /// Process as ncclflow sees it.
         "pid": Identity, pid: u32;
-        /// Python's frames from the top-level function to the innermost: objects with `function` and, where known, `file`
+        /// Frames from the top-level function to the innermost: objects with `function` and, where known, `file`
         /// and `line`. `function` is the qualified name (before Python 3.11 the name) of the code; `?`: the code was gone
-        /// before it was read.
+        /// before it was read. Native frames (`--stacks=native`, `both`) have `module`, the name of the file of their
+        /// code, and `function` from its symbol table, or `+0x` and the address in the file.
         "frames": Measured, frames: Vec<FrameRow>;
-        /// There are more frames outside of these: as many as `--stack-depth` says were walked.
+        /// There are more frames outside of these: as many as `--stack-depth` says were walked, or the native stack is
+        /// larger than what is copied of it.
         "cut": Measured, cut: bool;
         /// Why frames are missing, or are not known: `page not there`: what is outside of these frames could not be read;
         /// `no Python thread`: the interpreter does not know the thread; `code gone`: the code of some was freed before it
-        /// was read.
+        /// was read; `native frames not copied`: there were too many new stacks at a time; `native frames not known`:
+        /// what code says of its frames ends there, or the process was gone.
         "unknown": Measured, unknown: Option<String>, unless is_none;
+        /// Of a stack with native frames and none of Python: the name of the thread.
+        "thread": Measured, thread: Option<String>, unless is_none;
+    }
+}
+
+impl StackRow {
+    /// Bytes of memory that it takes, about.
+    pub fn memory(&self) -> usize {
+        let frame = |frame: &FrameRow| {
+            size_of::<FrameRow>() + frame.function.len() + frame.file.as_ref().map_or(0, String::len)
+        };
+        self.frames.iter().map(frame).sum::<usize>() + size_of::<Self>()
     }
 }

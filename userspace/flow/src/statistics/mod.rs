@@ -22,6 +22,7 @@ pub mod tests;
 pub use crate::schema::{RankKey, Wait};
 pub use histogram::{BOUNDS, Histogram};
 pub use peer::{PeerKind, PeerStatistics, Traffic};
+pub use quantiles::Quantiles;
 pub use rank::{CallStatistics, OTHER, OpKind, OpStatistics, RankStatistics};
 pub use rank_links::RankLinks;
 pub use sum::Sum;

@@ -10,15 +10,17 @@ const PRECISION: u32 = 5;
 
 /// Durations in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Quantiles {
+pub struct Quantiles {
     parts: BTreeMap<u64, u64>,
     count: u64,
-    pub(super) total: u64,
-    pub(super) max: u64,
+    /// Sum of all.
+    pub total: u64,
+    /// Longest.
+    pub max: u64,
 }
 
 impl Quantiles {
-    pub(super) fn add(&mut self, value: u64) {
+    pub fn add(&mut self, value: u64) {
         let shift = value.checked_ilog2().unwrap_or(0).saturating_sub(PRECISION);
         *self.parts.entry(value >> shift << shift).or_default() += 1;
         self.count += 1;
@@ -26,12 +28,12 @@ impl Quantiles {
         self.max = self.max.max(value);
     }
 
-    pub(super) fn count(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.count
     }
 
     /// The value that `percent` of all do not pass, up to 3 % too small.
-    pub(super) fn percentile(&self, percent: u64) -> Option<u64> {
+    pub fn percentile(&self, percent: u64) -> Option<u64> {
         let rank = (self.count * percent).div_ceil(100).max(1);
         let mut seen = 0;
         self.parts.iter().find_map(|(value, count)| {

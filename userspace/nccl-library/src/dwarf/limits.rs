@@ -9,8 +9,6 @@ pub(super) const UNIT_BYTES: u64 = 128 << 20;
 pub(super) const SECTION_BYTES: u64 = 128 << 20;
 /// The abbreviations of one unit, in bytes; the official libraries have at most 8 kB.
 pub(super) const ABBREVIATION_BYTES: usize = 1 << 20;
-/// The first part of them that is tried.
-pub(super) const ABBREVIATION_WINDOW: usize = 1 << 14;
 /// A name. Template names of C++ libraries reach some kilobytes.
 pub(super) const NAME_BYTES: usize = 4096;
 /// References from a concrete copy to its declaration, or from a type to what it stands for.

@@ -5,6 +5,7 @@
 //! by one, and only their outermost entries are visited. Structs are looked for in these units first, because
 //! they are what the functions asked for work on, and only then in the others.
 
+mod abbreviation_table;
 mod address_map;
 mod entry;
 mod function;

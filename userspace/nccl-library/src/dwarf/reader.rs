@@ -11,6 +11,7 @@ use gimli::{
     DwAt, DwTag, Dwarf, DwarfFileType, EndianSlice, EntriesRaw, LittleEndian, RangeLists, UnitOffset,
 };
 
+use super::abbreviation_table;
 use super::entry::{DieRef, Entry};
 use super::limits;
 use super::store::{Slice, Store};
@@ -112,27 +113,14 @@ impl<'s> Reader<'s> {
             return Ok(Arc::clone(known));
         }
         let rest = self.store.abbreviations.get(at.0..).unwrap_or_default();
-        // Where a table ends is known only by reading it, and the tables of a hostile file may overlap. So
-        // each is tried in growing windows, which bounds what it costs and lets the cost be counted.
-        let mut size = limits::ABBREVIATION_WINDOW;
-        loop {
-            let window = &rest[..rest.len().min(size)];
-            self.store.count_entries(window.len() / 32)?;
-            let table = DebugAbbrev::new(window, LittleEndian).abbreviations(DebugAbbrevOffset(0));
-            match table {
-                Err(gimli::Error::UnexpectedEof(_))
-                    if window.len() < rest.len() && size < limits::ABBREVIATION_BYTES =>
-                {
-                    size *= 4;
-                }
-                Err(error) => return Err(self.fault(unit, error)),
-                Ok(table) => {
-                    let table = Arc::new(table);
-                    self.abbreviations.borrow_mut().insert(at.0, Arc::clone(&table));
-                    return Ok(table);
-                }
-            }
-        }
+        let size = abbreviation_table::size(rest).map_err(|error| self.fault(unit, error))?;
+        self.store.count_entries(1 + size.bytes / 32)?;
+        self.store.take_memory(size.memory)?;
+        let table = rest.get(..size.bytes).unwrap_or_default();
+        let table = DebugAbbrev::new(table, LittleEndian).abbreviations(DebugAbbrevOffset(0));
+        let table = Arc::new(table.map_err(|error| self.fault(unit, error))?);
+        self.abbreviations.borrow_mut().insert(at.0, Arc::clone(&table));
+        Ok(table)
     }
 
     /// The entries of a unit from `offset` on (from its root without one).

@@ -124,6 +124,12 @@ impl<'i> Store<'i> {
         self.budget.borrow_mut().take_entries(u64::try_from(entries).unwrap_or(u64::MAX), &place)
     }
 
+    /// Counts memory that is held until the library is resolved; an error when it is too much.
+    pub(super) fn take_memory(&self, bytes: usize) -> Result<(), Error> {
+        let place = self.image.place(".debug_info");
+        self.budget.borrow_mut().take_memory(u64::try_from(bytes).unwrap_or(u64::MAX), &place)
+    }
+
     pub(super) fn malformed(&self, part: &str, what: impl Into<String>) -> Error {
         Error::new(ErrorKind::Malformed, self.image.place(part), what)
     }

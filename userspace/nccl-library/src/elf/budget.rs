@@ -8,31 +8,49 @@ const DEFAULT_BYTES: u64 = 512 << 20;
 /// The debugging entries that one resolution may visit. NCCL 2.32.3 needs 40 thousand, and 0.7 million when
 /// all of its units have to be searched.
 const DEFAULT_ENTRIES: u64 = 20_000_000;
+/// The memory that what one resolution derives from these bytes may take. NCCL 2.32.3 needs 30 MB when all of its units
+/// have to be searched.
+const DEFAULT_MEMORY: u64 = 256 << 20;
 
-/// What is left of the bytes and of the work allowed for one resolution.
+/// What is left of the bytes, the memory and of the work allowed for one resolution.
 ///
 /// Counted, not timed, so that the same file always gives the same answer.
 #[derive(Clone, Debug)]
 pub struct Budget {
     bytes: u64,
     entries: u64,
+    memory: u64,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        Self { bytes: DEFAULT_BYTES, entries: DEFAULT_ENTRIES }
+        Self { bytes: DEFAULT_BYTES, entries: DEFAULT_ENTRIES, memory: DEFAULT_MEMORY }
     }
 }
 
 impl Budget {
     /// A budget of its own size: bytes read and debugging entries visited.
     pub fn new(bytes: u64, entries: u64) -> Self {
-        Self { bytes, entries }
+        Self { bytes, entries, memory: DEFAULT_MEMORY }
+    }
+
+    /// Bytes that may still be read.
+    pub fn bytes_left(&self) -> u64 {
+        self.bytes
     }
 
     pub fn take_bytes(&mut self, wanted: u64, place: &str) -> Result<(), Error> {
         self.bytes = self.bytes.checked_sub(wanted).ok_or_else(|| {
             Error::new(ErrorKind::TooLarge, place, format!("{wanted} more bytes exceed the reading limit"))
+        })?;
+        Ok(())
+    }
+
+    /// `wanted` bytes of memory, held until the library is resolved.
+    pub fn take_memory(&mut self, wanted: u64, place: &str) -> Result<(), Error> {
+        self.memory = self.memory.checked_sub(wanted).ok_or_else(|| {
+            let what = format!("{wanted} more bytes of memory for what was derived of it exceed the limit");
+            Error::new(ErrorKind::TooLarge, place, what)
         })?;
         Ok(())
     }

@@ -1,45 +1,96 @@
-//! A check's report for people.
+//! A check's report for people: the verdict in one sentence, then what it is based on.
 
 use std::io::{self, Write};
 
 use flow::schema::Outcome;
 
-use super::communicator_check::{CheckReport, CommunicatorCheck};
+use super::{
+    communicator_check::{CheckReport, CommunicatorCheck, Finding, FindingKind},
+    verdict::RankWaits,
+};
+use crate::text::spaced_seconds;
 
-pub fn write_check(report: &CheckReport, out: &mut dyn Write) -> io::Result<()> {
+/// Ranks whose waits are shown, those that waited longest; with `-v` all.
+const MAX_RANKS: usize = 8;
+
+/// What was found, in one sentence.
+pub fn headline(report: &CheckReport) -> String {
+    let communicators = &report.communicators;
+    let findings: Vec<&Finding> = communicators.iter().flat_map(|check| &check.findings).collect();
+    let count = counted(communicators.len(), "communicator");
+    match findings.iter().min_by_key(|finding| importance(finding.kind)) {
+        None if communicators.is_empty() => {
+            "nothing to check: there are no operations in these recordings".into()
+        }
+        None => format!("no problem found in {count}{}", missing_ranks(communicators)),
+        Some(first) if findings.len() == 1 => format!("1 finding: {}", first.text),
+        Some(first) => format!("{} findings in {count}; first: {}", findings.len(), first.text),
+    }
+}
+
+/// All of it, the headline first.
+pub fn write_check(report: &CheckReport, is_verbose: bool, out: &mut dyn Write) -> io::Result<()> {
     let mut window = None;
     for communicator in &report.communicators {
         if communicator.window != window {
             window.clone_from(&communicator.window);
             writeln!(out, "{}:", window.as_deref().unwrap_or_default())?;
         }
-        write_communicator(communicator, out)?;
+        write_communicator(communicator, is_verbose, out)?;
     }
-    report.notes.iter().try_for_each(|note| writeln!(out, "{note}"))?;
-    let findings: usize = report.communicators.iter().map(|communicator| communicator.findings.len()).sum();
-    match findings {
-        0 => writeln!(out, "consistent"),
-        1 => writeln!(out, "1 finding"),
-        _ => writeln!(out, "{findings} findings"),
+    report.notes.iter().try_for_each(|note| writeln!(out, "{note}"))
+}
+
+/// What ranks do differently comes before what is only slow, and that before what is only cut.
+fn importance(kind: FindingKind) -> u8 {
+    match kind {
+        FindingKind::CollectiveMismatch | FindingKind::OrderMismatch => 0,
+        FindingKind::MissingJoin | FindingKind::MissingOp => 1,
+        FindingKind::UnmatchedSend | FindingKind::UnmatchedRecv | FindingKind::SizeMismatch => 2,
+        FindingKind::Slowest => 3,
+        FindingKind::MeasuredOtherwise => 4,
+        FindingKind::Unfinished => 5,
+        FindingKind::TwoRecordings => 6,
     }
 }
 
-fn write_communicator(check: &CommunicatorCheck, out: &mut dyn Write) -> io::Result<()> {
+fn counted(number: usize, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
+/// That nothing was found says nothing of ranks that were not recorded.
+fn missing_ranks(communicators: &[CommunicatorCheck]) -> String {
+    let is_part =
+        |check: &&CommunicatorCheck| usize::try_from(check.n_ranks).is_ok_and(|n| check.ranks.len() < n);
+    match communicators.iter().filter(is_part).count() {
+        0 => String::new(),
+        1 if communicators.len() == 1 => ", of which not all ranks were recorded".to_owned(),
+        parts => format!("; of {parts} of them, not all ranks were recorded"),
+    }
+}
+
+fn write_communicator(check: &CommunicatorCheck, is_verbose: bool, out: &mut dyn Write) -> io::Result<()> {
     let CommunicatorCheck {
         window: _,
         communicator,
         n_ranks,
         ranks,
+        places: _,
         collectives,
         measured,
         findings,
+        first_difference,
         verdict,
     } = check;
     writeln!(
         out,
-        "communicator {communicator}: {} of {n_ranks} ranks recorded, {collectives} collectives",
-        ranks.len()
+        "communicator {communicator}: {} of {n_ranks} ranks recorded, {}",
+        ranks.len(),
+        counted(usize::try_from(*collectives).unwrap_or(usize::MAX), "collective")
     )?;
+    if let Some(first) = first_difference {
+        writeln!(out, "  first difference: {}", first.text)?;
+    }
     for finding in findings {
         writeln!(out, "  ! {}", finding.text)?;
     }
@@ -47,32 +98,130 @@ fn write_communicator(check: &CommunicatorCheck, out: &mut dyn Write) -> io::Res
     if not_known > 0 {
         writeln!(
             out,
-            "  {not_known} ops (each channel counts) are sent by proxies of other processes (PXN) that are not recorded"
+            "  {not_known} operations, counted on each channel, are sent by processes that were not recorded (PXN)"
         )?;
     }
     if verdict.messages == 0 {
         let why = if measured.is_empty() {
-            "messages were not measured (record --level steps)"
+            "messages were not measured: record with --level steps"
         } else if not_known > 0 {
-            "what was measured does not tell"
+            "the messages were sent by processes that were not recorded"
         } else {
-            "what its messages wait for is not known for their patterns"
+            "it is not known what messages of these algorithms wait for"
         };
-        return writeln!(out, "  who waits for whom: {why}");
+        return writeln!(out, "  who waits for whom: not known, as {why}");
     }
-    let ms = |ns: u64| ns / 1_000_000;
-    writeln!(out, "  waits, in ms of {} messages:", verdict.messages)?;
-    for rank in &verdict.ranks {
-        write!(out, "    rank {}: own GPU {}", rank.rank, ms(rank.own_gpu_ns))?;
-        for (what, waits) in [("data of", &rank.for_data_ns), ("room at", &rank.for_slot_ns)] {
-            for (peer, ns) in waits {
-                write!(out, ", {what} {peer} {}", ms(*ns))?;
-            }
+    if verdict.culprit.is_none() {
+        writeln!(out, "  no rank and no link is slower than the others")?;
+    }
+    write_waits(&verdict.ranks, verdict.messages, is_verbose, out)
+}
+
+fn write_waits(ranks: &[RankWaits], messages: u64, is_verbose: bool, out: &mut dyn Write) -> io::Result<()> {
+    let mut shown: Vec<&RankWaits> = ranks.iter().collect();
+    if !is_verbose && shown.len() > MAX_RANKS {
+        shown.sort_by_key(|waits| std::cmp::Reverse(waited(waits)));
+        shown.truncate(MAX_RANKS);
+        shown.sort_by_key(|waits| waits.rank);
+    }
+    writeln!(
+        out,
+        "  what ranks waited for, summed over {messages} messages (they overlap, so it is more than the time that went by):"
+    )?;
+    for waits in &shown {
+        write!(out, "    rank {}: its own GPU {}", waits.rank, spaced_seconds(waits.own_gpu_ns))?;
+        for (peer, ns) in &waits.for_data_ns {
+            write!(out, "; data from rank {peer} {}", spaced_seconds(*ns))?;
+        }
+        for (peer, ns) in &waits.for_slot_ns {
+            write!(out, "; rank {peer} to take data {}", spaced_seconds(*ns))?;
         }
         writeln!(out)?;
     }
-    if verdict.culprit.is_none() {
-        writeln!(out, "  no rank and no link stands out")?;
+    if shown.len() < ranks.len() {
+        writeln!(out, "    (those that waited longest of {} ranks; -v shows all)", ranks.len())?;
     }
     Ok(())
+}
+
+fn waited(waits: &RankWaits) -> u64 {
+    let others = waits.for_data_ns.values().chain(waits.for_slot_ns.values());
+    others.fold(waits.own_gpu_ns, |sum, ns| sum.saturating_add(*ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::check::Verdict;
+
+    fn check(findings: &[(FindingKind, &str)], ranks: Vec<i32>) -> CommunicatorCheck {
+        let finding = |(kind, text): &(FindingKind, &str)| Finding {
+            kind: *kind,
+            seq: None,
+            ranks: Vec::new(),
+            text: (*text).to_owned(),
+        };
+        CommunicatorCheck {
+            window: None,
+            communicator: "0xab".to_owned(),
+            n_ranks: 2,
+            ranks,
+            places: BTreeMap::new(),
+            collectives: 1,
+            measured: BTreeMap::new(),
+            findings: findings.iter().map(finding).collect(),
+            verdict: Verdict::default(),
+        }
+    }
+
+    fn headline_of(communicators: Vec<CommunicatorCheck>) -> String {
+        headline(&CheckReport {
+            consistent: communicators.iter().all(|check| check.findings.is_empty()),
+            recordings: Vec::new(),
+            communicators,
+            notes: Vec::new(),
+        })
+    }
+
+    #[test]
+    fn the_headline_has_what_matters_most() {
+        let unfinished = (FindingKind::Unfinished, "cut");
+        let slow = (FindingKind::Slowest, "slow");
+        let differs = (FindingKind::CollectiveMismatch, "differs");
+        assert_eq!(headline_of(vec![check(&[slow], vec![0, 1])]), "1 finding: slow");
+        let several = vec![check(&[unfinished, slow], vec![0, 1]), check(&[differs], vec![0, 1])];
+        assert_eq!(headline_of(several), "3 findings in 2 communicators; first: differs");
+    }
+
+    #[test]
+    fn nothing_found_is_no_praise_of_ranks_that_were_not_recorded() {
+        assert_eq!(headline_of(vec![check(&[], vec![0, 1])]), "no problem found in 1 communicator");
+        let part = headline_of(vec![check(&[], vec![1])]);
+        assert_eq!(part, "no problem found in 1 communicator, of which not all ranks were recorded");
+        let two = headline_of(vec![check(&[], vec![1]), check(&[], vec![0, 1])]);
+        assert!(two.ends_with("; of 1 of them, not all ranks were recorded"), "{two}");
+        assert!(headline_of(Vec::new()).starts_with("nothing to check"));
+    }
+
+    #[test]
+    fn of_many_ranks_those_are_shown_that_waited_longest() {
+        let waits = |rank: i32| RankWaits {
+            rank,
+            own_gpu_ns: 1000,
+            for_data_ns: BTreeMap::from([(0, u64::try_from(rank).unwrap() * 1_000_000)]),
+            ..RankWaits::default()
+        };
+        let ranks: Vec<RankWaits> = (0..20).map(waits).collect();
+        let text = |is_verbose| {
+            let mut out = Vec::new();
+            write_waits(&ranks, 5, is_verbose, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let short = text(false);
+        assert!(short.contains("rank 19: its own GPU 1 µs; data from rank 0 19.0 ms\n"), "{short}");
+        assert!(!short.contains("rank 11:") && short.contains("of 20 ranks; -v"), "{short}");
+        assert_eq!(text(true).lines().count(), 21);
+    }
 }

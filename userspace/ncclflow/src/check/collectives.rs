@@ -7,67 +7,16 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::{
     by_number::{ByNumber, Collective},
+    call::Call,
     communicator_check::{Finding, FindingKind},
     ranges::Ranges,
     room::Room,
 };
 
-use flow::schema::OpRow;
-use nccl_library::nccl::Name;
+use flow::schema::{ApiCallRow, OpRow};
 
 /// Findings of one kind that are listed one by one; of more the number is said.
 pub(super) const MAX_LISTED: usize = 20;
-
-/// What must be the same on all ranks.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Call {
-    coll: Name,
-    count: Option<u64>,
-    dtype: Option<Name>,
-    red_op: Option<Name>,
-    root: Option<i32>,
-}
-
-impl Call {
-    fn of(line: &OpRow) -> Self {
-        let coll = line.coll_api.clone().or_else(|| line.coll.clone()).unwrap_or_else(|| "".into());
-        let rooted = matches!(coll.as_str(), "Broadcast" | "Reduce" | "Gather" | "Scatter");
-        let reduces = matches!(coll.as_str(), "AllReduce" | "Reduce" | "ReduceScatter");
-        Self {
-            count: line.count,
-            dtype: line.dtype.clone(),
-            red_op: line.red_op.clone().filter(|_| reduces),
-            root: rooted.then_some(line.root),
-            coll,
-        }
-    }
-
-    /// The first thing in which they differ.
-    fn difference(&self, other: &Self) -> Option<&'static str> {
-        if self.coll != other.coll {
-            return Some("another operation");
-        }
-        if self.count.is_some() && other.count.is_some() && self.count != other.count {
-            return Some("another count");
-        }
-        if self.dtype != other.dtype {
-            return Some("another data type");
-        }
-        if self.red_op != other.red_op {
-            return Some("another reduction");
-        }
-        (self.root != other.root).then_some("another root")
-    }
-
-    fn describe(&self) -> String {
-        let mut words = vec![self.coll.to_string()];
-        words.extend(self.count.map(|count| format!("of {count}")));
-        words.extend(self.dtype.as_ref().map(Name::to_string));
-        words.extend(self.red_op.as_ref().map(Name::to_string));
-        words.extend(self.root.map(|root| format!("root {root}")));
-        words.join(" ")
-    }
-}
 
 #[derive(Debug, Default)]
 struct RankOps {
@@ -77,6 +26,14 @@ struct RankOps {
     ended: Option<u64>,
     offset: u64,
     lost: bool,
+}
+
+/// Ranks by what they ran under one number; `None`: nothing.
+#[derive(Debug)]
+pub(super) struct At {
+    /// Wall time.
+    pub(super) first_seen_ns: u64,
+    pub(super) groups: Vec<(Option<Call>, Vec<i32>)>,
 }
 
 #[derive(Debug, Default)]
@@ -112,22 +69,31 @@ impl Collectives {
         let Some(rank) = self.ranks.get_mut(&line.rank) else { return };
         rank.lost |= line.incomplete;
         // The lowest bit of a collective's is 0.
-        let number = line.seq / 2;
-        if line.pattern.is_p2p() || line.seq % 2 == 1 {
-            return;
+        if !line.pattern.is_p2p() && line.seq.is_multiple_of(2) {
+            self.ran(line.rank, line.seq / 2, line.ts_ns, || Call::of(line), room);
         }
+    }
+
+    /// Takes a call of a collective that NCCL counts, where ops were not recorded.
+    pub(super) fn add_call(&mut self, rank: i32, number: u64, row: &ApiCallRow, room: &mut Room) {
+        self.n_ranks = self.n_ranks.max(row.n_ranks.unwrap_or(0));
+        self.ran(rank, number, row.ts_ns, || Call::of_call(row), room);
+    }
+
+    fn ran(&mut self, of: i32, number: u64, ts_ns: u64, call: impl FnOnce() -> Call, room: &mut Room) {
+        let Some(rank) = self.ranks.get_mut(&of) else { return };
         let ranges = rank.ran.ranges();
         if !rank.ran.insert(number) {
             return;
         }
-        let wall_ns = line.ts_ns.saturating_add(rank.offset);
+        let wall_ns = ts_ns.saturating_add(rank.offset);
         let has_room = rank.ran.ranges() <= ranges || room.take(Ranges::BYTES);
-        let call = self.number_of(Call::of(line), room);
+        let call = self.number_of(call(), room);
         let noted = call.filter(|_| has_room).and_then(|call| self.note(number, call, wall_ns, room));
         match noted {
             Some(true) => {}
             Some(false) if room.take(OTHER_BYTES) => {
-                self.others.insert((number, line.rank), call.unwrap_or_default());
+                self.others.insert((number, of), call.unwrap_or_default());
             }
             _ => self.leave_out(number),
         }
@@ -209,6 +175,22 @@ impl Collectives {
             }
             self.ranks.insert(rank, ops);
         }
+    }
+
+    /// What ranks ran under this number, and when the first of them was seen in it. `absent`: ranks of which it is known
+    /// that they did not run it; of others that did not, nobody knows.
+    pub(super) fn at(&self, number: u64, absent: &[i32]) -> Option<At> {
+        let first_seen_ns = self.by_number.get(number)?.first_seen;
+        let mut by_call: BTreeMap<Option<u32>, Vec<i32>> = BTreeMap::new();
+        for (rank, ops) in &self.ranks {
+            let call = self.call_of(*rank, ops, number);
+            if call.is_some() || absent.contains(rank) {
+                by_call.entry(call).or_default().push(*rank);
+            }
+        }
+        let known = |call: Option<u32>| call.and_then(|call| self.call(call)).cloned();
+        let groups = by_call.into_iter().map(|(call, ranks)| (known(call), ranks)).collect();
+        Some(At { first_seen_ns, groups })
     }
 
     pub(super) fn ranks(&self) -> Vec<i32> {

@@ -10,14 +10,17 @@ use serde::Serialize;
 
 use super::{
     attribution::{Attribution, TimedMessage},
-    collectives::{Collectives, name_ranks},
+    call_lines::Lines,
+    collectives::{At, Collectives, name_ranks},
+    first_difference::{self, FirstDifference},
     p2p::PointToPoint,
     parts::parts,
     room::Room,
     row_source::{Gather, ReadingProgress, TakeRows, read_rows},
     verdict::{self, Culprit, RankWaits, Reason, Verdict},
 };
-use flow::schema::{ClockReport, MessageRow, OpRow, Outcome};
+use crate::{export::CallNumbers, flight_recorder::Function, text::spaced_seconds};
+use flow::schema::{ApiCallRow, ClockReport, MessageRow, OpRow, Outcome};
 use nccl_library::nccl::Direction;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -54,6 +57,14 @@ pub struct Finding {
     pub text: String,
 }
 
+/// Where a rank is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Place {
+    pub host: String,
+    /// As ncclflow saw it there.
+    pub pid: u32,
+}
+
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommunicatorCheck {
@@ -64,11 +75,16 @@ pub struct CommunicatorCheck {
     pub communicator: String,
     pub n_ranks: i32,
     pub ranks: Vec<i32>,
+    /// Those of which a row says it.
+    pub places: BTreeMap<i32, Place>,
     /// Collectives of the rank that has most.
     pub collectives: u64,
     /// Ops of all ranks and channels by what became of their messages, where they were measured.
     pub measured: BTreeMap<Outcome, u64>,
     pub findings: Vec<Finding>,
+    /// The first collective at which ranks differ, if they do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_difference: Option<FirstDifference>,
     pub verdict: Verdict,
 }
 
@@ -91,24 +107,76 @@ pub fn check(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<CheckRep
     for part in parts(dirs)? {
         let (fleet, said) = read_rows(&part, Fleet::default(), &mut *progress)?;
         notes.extend(said);
-        for (name, rows) in fleet.communicators {
-            notes.extend(rows.not_compared(&name));
-            communicators.push(CommunicatorCheck { window: part.windows.clone(), ..rows.checked(name) });
+        let mut checked = fleet.checked(part.windows.as_deref(), &mut notes);
+        if !checked.lines.is_empty() {
+            (checked.lines, _) = read_rows(&part, checked.lines, &mut *progress)?;
         }
+        communicators.extend(checked.complete());
     }
-    Ok(CheckReport {
-        consistent: communicators.iter().all(|communicator| communicator.findings.is_empty()),
-        recordings: dirs.to_vec(),
-        communicators,
-        notes,
-    })
+    Ok(CheckReport::new(dirs.to_vec(), communicators, notes))
+}
+
+impl CheckReport {
+    pub(crate) fn new(
+        recordings: Vec<PathBuf>,
+        communicators: Vec<CommunicatorCheck>,
+        notes: Vec<String>,
+    ) -> Self {
+        let consistent = communicators.iter().all(|communicator| communicator.findings.is_empty());
+        Self { consistent, recordings, communicators, notes }
+    }
+}
+
+/// The first collective at which ranks differ, before it is known where in their programs they were.
+#[derive(Debug)]
+struct Difference {
+    number: u64,
+    at: At,
 }
 
 /// The communicators of all folders.
 #[derive(Debug, Default)]
-struct Fleet {
+pub(super) struct Fleet {
     communicators: BTreeMap<String, CommunicatorRows>,
     room: Room,
+}
+
+/// Communicators that were compared; where ranks differ, the lines that they were at are not known yet.
+#[derive(Debug, Default)]
+pub(super) struct Checked {
+    checks: Vec<(CommunicatorCheck, Option<Difference>)>,
+    /// What a second reading is to find.
+    lines: Lines,
+}
+
+impl Checked {
+    /// With the lines that were found.
+    pub(super) fn complete(self) -> impl Iterator<Item = CommunicatorCheck> {
+        let Self { checks, lines } = self;
+        checks.into_iter().map(move |(check, difference)| {
+            let first_difference = difference.map(|Difference { number, at }| {
+                FirstDifference::new(&check.communicator, number, at, &lines)
+            });
+            CommunicatorCheck { first_difference, ..check }
+        })
+    }
+}
+
+impl Fleet {
+    /// Everything has come.
+    pub(super) fn checked(self, window: Option<&str>, notes: &mut Vec<String>) -> Checked {
+        let mut checked = Checked::default();
+        for (name, rows) in self.communicators {
+            notes.extend(rows.not_compared(&name));
+            let has_stacks = rows.has_stacks;
+            let (check, difference) = rows.checked(name);
+            if let Some(Difference { number, at }) = difference.as_ref().filter(|_| has_stacks) {
+                checked.lines.ask(&check.communicator, *number, at.first_seen_ns);
+            }
+            checked.checks.push((CommunicatorCheck { window: window.map(str::to_owned), ..check }, difference));
+        }
+        checked
+    }
 }
 
 impl Gather for Fleet {
@@ -142,7 +210,7 @@ impl Gather for Fleet {
 
 /// Takes the rows of a folder.
 #[derive(Debug)]
-struct Folder {
+pub(super) struct Folder {
     communicators: BTreeMap<String, CommunicatorRows>,
     ranks: Vec<RankRows>,
     /// Ranks that folders before it have.
@@ -162,6 +230,11 @@ struct CommunicatorRows {
     messages_not_judged: u64,
     /// Ranks that a folder has.
     seen: BTreeSet<i32>,
+    /// Calls or ops say which call stack they are of.
+    has_stacks: bool,
+    /// Ranks whose calls may be numbered otherwise than those of others.
+    uncertain: BTreeSet<i32>,
+    places: BTreeMap<i32, Place>,
 }
 
 /// What is gathered of a rank while its folder is read.
@@ -176,6 +249,8 @@ struct RankRows {
     in_network: BTreeMap<i32, u64>,
     /// Messages of the op that came last.
     op: Vec<TimedMessage>,
+    /// Of its calls, where ops were not recorded.
+    numbers: CallNumbers,
 }
 
 impl TakeRows for Folder {
@@ -201,6 +276,7 @@ impl TakeRows for Folder {
             attribution: Attribution::default(),
             in_network: BTreeMap::new(),
             op: Vec::new(),
+            numbers: CallNumbers::default(),
         });
         Some(self.ranks.len() - 1)
     }
@@ -208,6 +284,8 @@ impl TakeRows for Folder {
     fn op(&mut self, rank: usize, row: &OpRow) {
         let Some(rank) = self.ranks.get_mut(rank) else { return };
         let Some(rows) = self.communicators.get_mut(&rank.communicator) else { return };
+        rows.has_stacks |= row.stack.is_some();
+        rows.places.entry(row.rank).or_insert_with(|| Place { host: row.host.to_string(), pid: row.pid });
         rows.collectives.add(row, &mut self.room);
         rows.p2p.add(row, rank.offset, &mut self.room);
         if let Some(outcome) = row.measured {
@@ -230,6 +308,21 @@ impl TakeRows for Folder {
         }
         rank.op.push(TimedMessage::of(row));
     }
+
+    fn wants_calls(&self) -> bool {
+        true
+    }
+
+    fn call(&mut self, rank: usize, row: &ApiCallRow, was_lost: bool) {
+        let Some(rank) = self.ranks.get_mut(rank) else { return };
+        let Some(rows) = self.communicators.get_mut(&rank.communicator) else { return };
+        let is_counted = Function::of(row.function.as_str()).is_some_and(Function::is_counted);
+        let number = rank.numbers.number(is_counted, row.launched, was_lost);
+        if is_counted {
+            rows.has_stacks |= row.stack.is_some();
+            rows.collectives.add_call(rank.rank, number, row, &mut self.room);
+        }
+    }
 }
 
 impl Folder {
@@ -240,6 +333,9 @@ impl Folder {
             let Some(rows) = self.communicators.get_mut(&rank.communicator) else { continue };
             rows.messages += rank.attribution.messages;
             rows.messages_not_judged += rank.attribution.not_judged;
+            if !rank.numbers.are_certain() {
+                rows.uncertain.insert(rank.rank);
+            }
             rows.waits.insert(rank.rank, RankWaits::new(rank.rank, &rank.attribution, rank.in_network));
         }
     }
@@ -255,7 +351,10 @@ impl RankRows {
 impl CommunicatorRows {
     /// Adds what a further folder has of it: other ranks.
     fn append(&mut self, more: Self, room: &mut Room) {
-        let Self { collectives, p2p, measured, findings, waits, messages, messages_not_judged, seen } = more;
+        let Self { collectives, p2p, measured, findings, waits, messages, messages_not_judged, .. } = more;
+        let Self { seen, has_stacks, uncertain, places, .. } = more;
+        self.has_stacks |= has_stacks;
+        self.uncertain.extend(uncertain);
         self.collectives.append(collectives, room);
         self.p2p.append(p2p, room);
         for (outcome, ops) in measured {
@@ -266,6 +365,7 @@ impl CommunicatorRows {
         self.messages += messages;
         self.messages_not_judged += messages_not_judged;
         self.seen.extend(seen);
+        self.places.extend(places);
     }
 
     /// What there was no memory to compare.
@@ -279,52 +379,82 @@ impl CommunicatorRows {
             .p2p
             .is_cut()
             .then(|| format!("{communicator}: not all sends and receives were compared: {why}"));
-        collectives.into_iter().chain(pairs).collect()
+        let uncertain: Vec<i32> = self.uncertain.iter().copied().collect();
+        let uncertain = (!uncertain.is_empty()).then(|| {
+            format!(
+                "{communicator}: collectives were not compared: the calls of {} were not recorded from the communicator's \
+                 beginning, and NCCL launched more than was called (CUDA graphs): their numbers are not certain",
+                name_ranks(&uncertain)
+            )
+        });
+        collectives.into_iter().chain(pairs).chain(uncertain).collect()
     }
 
-    fn checked(self, communicator: String) -> CommunicatorCheck {
-        let Self { collectives, p2p, measured, mut findings, waits, messages, messages_not_judged, seen: _ } =
+    fn checked(self, communicator: String) -> (CommunicatorCheck, Option<Difference>) {
+        let Self { collectives, p2p, measured, mut findings, waits, messages, messages_not_judged, .. } =
             self;
+        let places = self.places;
+        let is_certain = self.uncertain.is_empty();
         let ranks: Vec<RankWaits> = waits.into_values().collect();
         let culprit = verdict::culprit(&ranks);
         let verdict = Verdict { ranks, culprit, messages, messages_not_judged };
-        collectives.check(&mut findings);
+        if is_certain {
+            collectives.check(&mut findings);
+        }
+        let first = first_difference::first(&findings);
+        let difference = first
+            .and_then(|(number, absent)| Some(Difference { number, at: collectives.at(number, &absent)? }));
         p2p.check(&mut findings);
-        let otherwise = (FindingKind::MeasuredOtherwise, "with messages of another size than was planned");
-        let unfinished = (FindingKind::Unfinished, "with messages on their way when the recording ended");
+        let otherwise =
+            (FindingKind::MeasuredOtherwise, "had messages of another size than NCCL had planned");
+        let unfinished = (FindingKind::Unfinished, "had messages on their way when the recording ended");
         for (outcome, (kind, text)) in [(Outcome::OtherBytes, otherwise), (Outcome::SessionEnded, unfinished)]
         {
             if let Some(ops) = measured.get(&outcome) {
-                let text = format!("{ops} ops (each channel counts) {text}");
+                let text = format!("{ops} operations, counted on each channel, {text}");
                 findings.push(Finding { kind, seq: None, ranks: Vec::new(), text });
             }
         }
-        findings.extend(verdict.culprit.as_ref().map(slowest));
-        CommunicatorCheck {
+        findings.extend(verdict.culprit.as_ref().map(|culprit| slowest(culprit, &places)));
+        let check = CommunicatorCheck {
             window: None,
             communicator,
             n_ranks: collectives.n_ranks,
             ranks: collectives.ranks(),
+            places,
             collectives: collectives.ops(),
             measured,
             findings,
+            first_difference: None,
             verdict,
-        }
+        };
+        (check, difference)
     }
 }
 
-fn slowest(culprit: &Culprit) -> Finding {
+fn slowest(culprit: &Culprit, places: &BTreeMap<i32, Place>) -> Finding {
     let Culprit { rank, peer, reason, waited_ns, victims } = culprit;
     let why = match reason {
-        Reason::OwnGpu => "its GPU had all that it needed, and did not go on".to_owned(),
-        Reason::Late => "it waits for nobody: it comes late, or is busy outside of NCCL".to_owned(),
+        Reason::OwnGpu => "its GPU had all the data that it needed, and did not go on".to_owned(),
+        Reason::Late => "it waits for no other rank: it comes late, or is busy outside of NCCL".to_owned(),
         Reason::NotRecorded => "it was not recorded".to_owned(),
         Reason::Link => {
-            format!("its messages to rank {} are longest in the network", peer.unwrap_or(-1))
+            format!("its messages to rank {} take the longest in the network", peer.unwrap_or(-1))
         }
     };
-    let who = if victims.is_empty() { "nobody".to_owned() } else { name_ranks(victims) };
-    let text = format!("{who} wait for rank {rank} ({} ms of messages): {why}", waited_ns / 1_000_000);
+    let mut waiting = victims.clone();
+    waiting.sort_unstable();
+    let who = match waiting.as_slice() {
+        [] => "nobody waits".to_owned(),
+        [rank] => format!("rank {rank} waits"),
+        ranks => format!("{} wait", name_ranks(ranks)),
+    };
+    let place = places.get(rank).map(|place| format!(" ({}, process {})", place.host, place.pid));
+    let text = format!(
+        "{who} for rank {rank}{}: {why}; {} of waiting, summed over messages",
+        place.unwrap_or_default(),
+        spaced_seconds(*waited_ns)
+    );
     let ranks = std::iter::once(*rank).chain(*peer).collect();
     Finding { kind: FindingKind::Slowest, seq: None, ranks, text }
 }

@@ -6,22 +6,33 @@
 
 mod attribution;
 mod by_number;
+mod call;
+mod call_lines;
 mod check_text;
+mod claims;
 mod collectives;
 mod communicator_check;
+mod first_difference;
 mod p2p;
 mod parts;
 mod ranges;
 mod rank_reader;
 mod room;
 mod row_source;
+#[cfg(feature = "program")]
+mod running;
 mod summary;
+mod summary_text;
 mod verdict;
 
 pub use attribution::{Attribution, Cause};
-pub use check_text::write_check;
-pub use communicator_check::{CheckReport, CommunicatorCheck, Finding, FindingKind, check};
+pub use check_text::{headline, write_check};
+pub use communicator_check::{CheckReport, CommunicatorCheck, Finding, FindingKind, Place, check};
+pub use first_difference::{DifferingRanks, FirstDifference};
 pub use rank_reader::{RankFile, Recording};
 pub use row_source::ReadingProgress;
+#[cfg(feature = "program")]
+pub(crate) use running::RunningCheck;
 pub use summary::{RankReport, SummaryReport, summarize};
+pub use summary_text::{headline as summary_headline, write_summary};
 pub use verdict::{Culprit, RankWaits, Reason, Verdict};

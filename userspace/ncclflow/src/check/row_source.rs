@@ -11,10 +11,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use flow::schema::{ClockReport, MessageRow, MessageSums, Op, OpRow, RankKey};
+use flow::schema::{ApiCall, ApiCallRow, ClockReport, MessageRow, MessageSums, Op, OpRow, RankKey, StackRow};
 use foldhash::HashMap;
 
-use super::{parts::Part, rank_reader::recording};
+use super::{claims::Claims, parts::Part, rank_reader::recording};
 use crate::{
     export::Source,
     record::{Read, ReadPart},
@@ -42,6 +42,17 @@ pub(super) trait TakeRows: Debug + Send + 'static {
     }
 
     fn message_sums(&mut self, _rank: usize, _sums: &MessageSums) {}
+
+    /// Whether recordings of calls, which have no ops, are of use.
+    fn wants_calls(&self) -> bool {
+        false
+    }
+
+    /// A call of the API, of a recording without ops. `was_lost`: others may be missing before it.
+    fn call(&mut self, _rank: usize, _row: &ApiCallRow, _was_lost: bool) {}
+
+    /// A call stack of this folder, before what names it or after.
+    fn stack(&mut self, _row: &StackRow) {}
 }
 
 /// Puts together what several folders have. They are read side by side, and come in their order.
@@ -51,6 +62,11 @@ pub(super) trait Gather: Send {
 
     /// For the rows of a folder with this clock. Folders before it can still be missing here.
     fn folder(&self, clock: Option<ClockReport>) -> Self::Folder;
+
+    /// Until when rows are of use, as wall time in nanoseconds.
+    fn until_ns(&self) -> u64 {
+        u64::MAX
+    }
 
     /// Takes what the next folder has. False: that depends on the folders before it, of which some were
     /// missing when it was begun; it must be read once more.
@@ -153,14 +169,14 @@ impl<G: Gather> Work<'_, G> {
     /// Reads folders until there are no more.
     fn run(&self) {
         loop {
-            let (at, input, folder) = {
+            let (at, input, folder, until_ns) = {
                 let mut state = lock(&self.state);
                 let at = state.begun;
                 let Some(input) = self.inputs.get(at).filter(|_| state.failed.is_none()) else { return };
                 state.begun += 1;
-                (at, input, state.gather.folder(input.clock()))
+                (at, input, state.gather.folder(input.clock()), state.gather.until_ns())
             };
-            let read = self.read(at, input, folder);
+            let read = self.read(at, input, folder, until_ns);
             let mut state = lock(&self.state);
             state.waiting.insert(at, read);
             while let Some(read) = {
@@ -185,18 +201,19 @@ impl<G: Gather> Work<'_, G> {
             && let Some(input) = self.inputs.get(at)
         {
             // It has all those before it now.
-            let (folder, _) = self.read(at, input, state.gather.folder(input.clock()))?;
+            let (folder, until_ns) = (state.gather.folder(input.clock()), state.gather.until_ns());
+            let (folder, _) = self.read(at, input, folder, until_ns)?;
             state.gather.add(folder);
         }
         state.notes.extend(notes);
         Ok(())
     }
 
-    fn read(&self, at: usize, input: &Input, folder: G::Folder) -> Result<ReadFolder<G>> {
+    fn read(&self, at: usize, input: &Input, folder: G::Folder, until_ns: u64) -> Result<ReadFolder<G>> {
         let Some(source) = &input.recording else {
             return Ok((read_lines(&input.path, folder)?, Vec::new()));
         };
-        let (folder, read, has_ops) = read_recording(source, folder, &mut |bytes| {
+        let (folder, read, has_rows) = read_recording(source, folder, until_ns, &mut |bytes| {
             let mut told = lock(&self.progress);
             let Told { bytes: by_folder, sum, of_bytes, progress } = &mut *told;
             let Some(before) = by_folder.get_mut(at) else { return };
@@ -205,7 +222,7 @@ impl<G: Gather> Work<'_, G> {
             progress(*sum, *of_bytes);
         })?;
         let mut notes = said(&input.path, &read);
-        if !has_ops {
+        if !has_rows {
             let none = format!(
                 "the recording in `{}` has no ops: it is of --level api, or nothing ran while it was made",
                 input.path.display()
@@ -236,12 +253,17 @@ fn read_lines<T: TakeRows>(path: &Path, mut taker: T) -> Result<T> {
 fn read_recording<T: TakeRows>(
     source: &Source,
     taker: T,
+    until_ns: u64,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(T, Read, bool)> {
     let shown = source.path.display();
-    let shared = Arc::new(Mutex::new(Shared { taker, has_ops: false }));
-    let rows = Rows { shared: Arc::clone(&shared), ranks: HashMap::default(), at: None };
-    let part = ReadPart { selection: Selection::ALL, until_ns: u64::MAX, progress, goes_on: &mut || () };
+    let takes_calls = source.is_of_calls() && taker.wants_calls();
+    let calls = takes_calls.then(|| Calls { was_lost: source.has_losses() });
+    let shared = Arc::new(Mutex::new(Shared { taker, has_rows: false }));
+    let claims = Claims::parse(source.report());
+    let rows = Rows { shared: Arc::clone(&shared), claims, ranks: HashMap::default(), at: None, calls };
+    let until_ns = until_ns.saturating_sub(source.offset_ns());
+    let part = ReadPart { selection: Selection::ALL, until_ns, progress, goes_on: &mut || () };
     let (read, files) = source
         .open()?
         .read(SessionFiles::of_sink(Box::new(rows)), part)
@@ -249,8 +271,8 @@ fn read_recording<T: TakeRows>(
     drop(files);
     let shared =
         Arc::into_inner(shared).with_context(|| format!("the rows of `{shown}` are still in use"))?;
-    let Shared { taker, has_ops } = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok((taker, read, has_ops))
+    let Shared { taker, has_rows } = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok((taker, read, has_rows))
 }
 
 /// A panic elsewhere ends the program anyway.
@@ -261,26 +283,38 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 struct Shared<T> {
     taker: T,
-    has_ops: bool,
+    /// There is something to take.
+    has_rows: bool,
+}
+
+/// Calls are taken, as there are no ops.
+#[derive(Clone, Copy, Debug)]
+struct Calls {
+    /// Records of the recording were lost.
+    was_lost: bool,
 }
 
 /// Hands rows on to what takes them.
 #[derive(Debug)]
 struct Rows<T> {
     shared: Arc<Mutex<Shared<T>>>,
+    claims: Claims,
     /// How the taker calls them.
     ranks: HashMap<RankKey, Option<usize>>,
     /// Of the op that came last.
     at: Option<usize>,
+    /// Nothing: only ops are taken.
+    calls: Option<Calls>,
 }
 
 impl<T: TakeRows> Sink for Rows<T> {
     fn op(&mut self, op: &Op) {
         let mut shared = lock(&self.shared);
-        shared.has_ops = true;
+        shared.has_rows = true;
         let taker = &mut shared.taker;
-        self.at =
-            *self.ranks.entry(op.rank).or_insert_with(|| taker.rank(&op.rank.comm_name(), op.rank.rank));
+        let claims = &self.claims;
+        let taken = self.ranks.entry(op.rank);
+        self.at = *taken.or_insert_with(|| taker.rank(&claims.name(op.rank), op.rank.rank));
         if let Some(rank) = self.at {
             taker.op(rank, &op.row);
         }
@@ -308,6 +342,21 @@ impl<T: TakeRows> Sink for Rows<T> {
         for message in messages {
             shared.taker.message(rank, message);
         }
+    }
+
+    fn call(&mut self, call: &ApiCall) {
+        let (Some(Calls { was_lost }), Some(key)) = (self.calls, call.rank) else { return };
+        let mut shared = lock(&self.shared);
+        shared.has_rows = true;
+        let taker = &mut shared.taker;
+        let rank = *self.ranks.entry(key).or_insert_with(|| taker.rank(&key.comm_name(), key.rank));
+        if let Some(rank) = rank {
+            taker.call(rank, &call.row, was_lost);
+        }
+    }
+
+    fn stack(&mut self, stack: &StackRow) {
+        lock(&self.shared).taker.stack(stack);
     }
 }
 

@@ -2,26 +2,41 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand, error::ErrorKind};
+use clap::{Args, ColorChoice, CommandFactory as _, Parser, Subcommand, error::ErrorKind};
+use clap_complete::Shell;
 
 use super::{
     export_args::{ExportArgs, ReplayArgs},
     filter_args::FilterArgs,
+    history_args::HistoryArgs,
     record_args::RecordArgs,
+    report::ReportArgs,
     stacks_args::StacksArgs,
     top_args::TopArgs,
 };
 use nccl_library::symbols::DebugFiles;
 
-/// See what NCCL decides and does, from outside, in jobs that are already running.
+/// See what NCCL decides and sends in GPU jobs that are already running, from outside
 #[derive(Debug, Parser)]
 #[command(name = "ncclflow", version, propagate_version = true, arg_required_else_help = true)]
-#[command(
-    after_help = "Exit codes: 0 done; 1 not done, the message says why; 2 wrong usage; 3 done but incomplete (with --strict)."
-)]
+#[command(after_help = "\
+Begin with:
+  ncclflow doctor                              can this host trace?
+  ncclflow ps                                  what uses NCCL here
+  ncclflow dump -p 4242,4243                   why these processes hang
+  ncclflow top -p 4242,4243                    what they do right now
+  ncclflow record -p 4242,4243 -d 5 -o flows   record five seconds; then `ncclflow check flows`
+
+`ncclflow COMMAND --help` has examples. docs/GUIDE.md goes through the tasks.
+Exit codes: 0 done; 1 not done, the message says why; 2 wrong usage; 3 done, and there is something to look at (findings, a
+job that is stuck, losses with --strict).")]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+
+    /// Colours on a terminal: auto looks at NO_COLOR, too
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
+    pub color: ColorChoice,
 }
 
 impl Cli {
@@ -45,33 +60,39 @@ impl Cli {
     }
 }
 
+// In the order in which people need them.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// List the processes of this node that use NCCL, with their libraries and communicators
+    /// Check whether this host can trace, and say what to do where it cannot
+    Doctor(DoctorArgs),
+    /// List the processes of this host that use NCCL, with their libraries and communicators
     Ps(PsArgs),
-    /// Attach to running NCCL processes and write what they plan and post, per rank
-    Record(Box<RecordArgs>),
-    /// Make files out of recordings: all of them, or a part by time, communicator, rank or process (no root
-    /// needed)
-    Export(Box<ExportArgs>),
-    /// Write a recording's files again, byte for byte: the older form of `export -f jsonl`
-    Replay(ReplayArgs),
-    /// (Re)write flow_rank*.json from the two .jsonl files of each rank
-    Aggregate(AggregateArgs),
-    /// Say what went over each link of each rank, how fast, and who was waited for
-    Summary(SummaryArgs),
-    /// Say whether the ranks of recordings agree, and who waits for whom
-    Check(CheckArgs),
-    /// Say what every communicator is doing now, and who waits for whom: reads memory, stops nothing
+    /// Say why a job hangs: what every communicator does now, and which rank the others wait for
     Dump(DumpArgs),
+    /// Say what the ranks called before anybody looked, and where they first differ, by torch's own notes
+    History(HistoryArgs),
+    /// Show live what NCCL does: operations, bytes, algorithms, waits, ranks that are behind
+    Top(TopArgs),
+    /// Record, for each rank, what NCCL plans and sends in processes that are running
+    Record(Box<RecordArgs>),
+    /// Compare the ranks of recordings: do they agree, and who waits for whom?
+    Check(CheckArgs),
+    /// Make one page of recordings for a browser: verdict, rings and trees, traffic, a timeline, waits
+    Report(Box<ReportArgs>),
+    /// Show each link of recordings: messages, bytes, bandwidth, and what was waited for
+    Summary(SummaryArgs),
     /// Count the call stacks behind NCCL's calls: of running processes, of a recording, or out of a profiler's trace
     Stacks(Box<StacksArgs>),
-    /// Show live what NCCL does: ops, bytes, algorithms, waits, ranks that lag
-    Top(TopArgs),
-    /// Say whether this host can trace: kernel, privileges, limits, what a probe costs, and what to do
-    Doctor(DoctorArgs),
-    /// Show what can be resolved in a libnccl, how, and what is lost if not
+    /// Make files for other programs out of recordings: all, or a part by time, communicator, rank or process
+    Export(Box<ExportArgs>),
+    /// Write flow_rank*.json again, from the two .jsonl files of each rank
+    Aggregate(AggregateArgs),
+    /// Write a recording's files again: the older form of `export -f jsonl`
+    Replay(ReplayArgs),
+    /// Show what can be resolved in an NCCL library, how, and what is lost if not
     Symbols(SymbolsArgs),
+    /// Print the completions of a shell
+    Completions(CompletionsArgs),
 }
 
 impl Command {
@@ -81,6 +102,7 @@ impl Command {
             Self::Ps(args) => args.debug.allow_fuse,
             Self::Record(args) => args.debug.allow_fuse,
             Self::Dump(args) => args.debug.allow_fuse,
+            Self::History(args) => args.debug.allow_fuse,
             Self::Top(args) => args.debug.allow_fuse,
             // A file that is named on the command line is wanted.
             Self::Symbols(_) => true,
@@ -148,6 +170,12 @@ pub struct PsArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ncclflow aggregate /var/tmp/flows            a recording, or all windows in a folder
+  ncclflow aggregate job                       recordings of several hosts, copied into one folder
+
+`record` writes these files itself at its end, except those of ranks with very many messages.")]
 pub struct AggregateArgs {
     /// Folder of a recording or a window, of several hosts' recordings copied together, or of windows
     #[arg(value_name = "DIR")]
@@ -159,12 +187,17 @@ pub struct AggregateArgs {
 Examples:
   ncclflow summary /var/tmp/flows
   ncclflow summary host1/flows host2/flows --json | jq '.ranks[].links[] | {peer, bandwidth}'
+  ncclflow summary flows -v                    every link
 
-Waits, bandwidth and the times of ops are there for recordings of --level steps; messages and bytes for all.")]
+Waits and bandwidth are there for recordings of --level steps; messages and bytes for all.")]
 pub struct SummaryArgs {
     /// Folders of recordings or windows; of a folder with windows, each window by itself
     #[arg(value_name = "DIR", required = true, num_args = 1..)]
     pub dirs: Vec<PathBuf>,
+
+    /// All links and all waits; without it, only those that matter most
+    #[arg(short, long)]
+    pub verbose: bool,
 
     /// All of it as JSON, with the times of each op
     #[arg(long)]
@@ -176,16 +209,23 @@ pub struct SummaryArgs {
 Examples:
   ncclflow check /var/tmp/flows                one host
   ncclflow check host1/flows host2/flows       all ranks of a job
+  ncclflow check flows -v                      with the waits of every rank
   ncclflow check flows --json | jq '.communicators[].verdict.culprit'
+  ncclflow check host*/calls                   of record --level api --stacks: with the line of each rank
+  ncclflow check flows --json | jq -r '.communicators[].firstDifference.text'
 
-Collectives that are not the same on all ranks, or in another order; ranks that have not joined; sends without receives; with
-recordings of --level steps also the rank or link that the others wait for. No clock of one rank is compared with another's for that.
+Finds collectives that are not the same on all ranks, or in another order; ranks that have not joined; sends without receives. Of
+recordings of --level steps it also finds the rank or link that the others wait for, without comparing clocks of ranks.
 Exit codes: 0 consistent; 3 findings; 1 error; 2 wrong usage.")]
 pub struct CheckArgs {
     /// Folders of recordings or windows; those of one communicator's ranks are put together. Of folders with windows,
     /// those that were open at the same time
     #[arg(value_name = "DIR", required = true, num_args = 1..)]
     pub dirs: Vec<PathBuf>,
+
+    /// The waits of every rank
+    #[arg(short, long)]
+    pub verbose: bool,
 
     /// All that was found, as JSON
     #[arg(long)]
@@ -199,9 +239,12 @@ pub struct CheckArgs {
 Examples:
   ncclflow dump -p 4242                        what a job that hangs waits for
   ncclflow dump -p $(pgrep -d, -f train.py)    all ranks of this host
+  ncclflow dump -p 4242 -v                     with threads and operations in flight
   ncclflow dump --all --stacks                 whatever of this host uses NCCL, and where its threads are
   ncclflow dump -p 4242 --json > $(hostname).json
   ncclflow dump --merge host1.json host2.json  the verdict over several hosts
+  ncclflow dump --all --flight-recorder fr/rank_
+                                               and files as torch's flight recorder has them, for torchfrtrace
 
 Nothing needs to be prepared in the processes; they are read, not stopped. docs/DUMP.md has the JSON's schema.
 Needs root, or CAP_SYS_PTRACE (and CAP_SYS_ADMIN where the library's file was replaced).
@@ -223,6 +266,11 @@ pub struct DumpArgs {
     #[command(flatten)]
     pub debug: DebugArgs,
 
+    /// Also write what is known as torch's flight recorder has it, for torchfrtrace: PREFIX<rank of the job>, or
+    /// nccl_trace_rank_<rank> where PREFIX is a folder
+    #[arg(long, value_name = "PREFIX")]
+    pub flight_recorder: Option<PathBuf>,
+
     /// All that was read, as JSON
     #[arg(long)]
     pub json: bool,
@@ -231,7 +279,11 @@ pub struct DumpArgs {
     #[arg(long, value_name = "SECS", default_value = "0.5", value_parser = seconds)]
     pub interval: Duration,
 
-    /// Native stacks of the threads inside NCCL, and of each process's first thread
+    /// Also the threads inside NCCL, and the operations of each rank
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// Native stacks of the threads inside NCCL, and of each process's first thread; with all of -v
     #[arg(long)]
     pub stacks: bool,
 
@@ -266,6 +318,20 @@ pub struct DoctorArgs {
     /// As JSON (docs/OUTPUT.md)
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ncclflow completions bash > /etc/bash_completion.d/ncclflow
+  ncclflow completions zsh > ~/.zfunc/_ncclflow
+  ncclflow completions fish > ~/.config/fish/completions/ncclflow.fish
+
+The packages have them, and the man pages.")]
+pub struct CompletionsArgs {
+    /// For which shell
+    #[arg(value_enum, value_name = "SHELL")]
+    pub shell: Shell,
 }
 
 #[derive(Debug, Args)]

@@ -10,9 +10,15 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{args::DumpArgs, progress::ProgressLine, terminal, write_json};
+use super::{
+    args::DumpArgs,
+    progress::ProgressLine,
+    terminal::{self, Mood},
+    write_json,
+};
 use crate::{
-    dump::{self, Choice, DumpOptions, DumpReport, SCHEMA, State},
+    dump::{self, Choice, DumpOptions, DumpReport, RecorderDumps, SCHEMA, State},
+    flight_recorder::RankFiles,
     memory::ScanLimits,
 };
 
@@ -49,9 +55,22 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
     if args.json {
         write_json(&mut out, &report)?;
     } else {
-        write!(out, "{}", dump::render(&report))?;
+        // Its first paragraph is the verdict.
+        let text = dump::render(&report, args.verbose || args.stacks);
+        let (verdict, rest) = match (&report.job, text.split_once("\n\n")) {
+            (Some(_), Some(parts)) if terminal::has_color() => parts,
+            _ => ("", &*text),
+        };
+        if !verdict.is_empty() {
+            terminal::verdict(mood(report.state()), verdict)?;
+            writeln!(out)?;
+        }
+        write!(out, "{rest}")?;
     }
     out.flush()?;
+    if let Some(prefix) = &args.flight_recorder {
+        write_flight_recorder(&report, prefix)?;
+    }
     if report.communicators.is_empty()
         && !report.processes.is_empty()
         && let Some(errors) =
@@ -65,6 +84,41 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
         State::Unknown => ExitCode::from(UNKNOWN),
         State::Waiting => ExitCode::from(WAITING),
     })
+}
+
+/// What is in the files is said on standard error: standard output has the report.
+fn write_flight_recorder(report: &DumpReport, prefix: &Path) -> Result<()> {
+    let RecorderDumps { ranks, notes } = dump::recorder_dumps(report);
+    for note in notes {
+        terminal::tell(format_args!("{note}"));
+    }
+    if ranks.is_empty() {
+        bail!(
+            "there is no rank of a communicator of several ranks that a flight recorder's file could be made of"
+        );
+    }
+    let files = RankFiles::at(prefix)?;
+    let mut entries = 0;
+    for (rank, dump) in &ranks {
+        let mut file = files.create(u64::from(*rank))?;
+        dump.entries.iter().try_for_each(|entry| file.writer.entry(entry))?;
+        file.finish(&dump.groups, dump.comm_lib_version.as_deref())?;
+        entries += dump.entries.len();
+    }
+    terminal::tell(format_args!(
+        "{entries} entries of {} ranks written to {}",
+        ranks.len(),
+        prefix.display()
+    ));
+    Ok(())
+}
+
+fn mood(state: State) -> Mood {
+    match state {
+        State::Healthy => Mood::Good,
+        State::Stuck => Mood::Bad,
+        State::Unknown | State::Waiting => Mood::Doubtful,
+    }
 }
 
 fn read(path: &Path) -> Result<DumpReport> {

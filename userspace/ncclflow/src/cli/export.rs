@@ -12,7 +12,7 @@ use super::{
     progress::BytesLine,
     terminal, write_json,
 };
-use crate::export::{Choice, ExportOptions, Exported, Format, Moment, ViewOptions, export, replay};
+use crate::export::{ExportOptions, Exported, Format, ViewOptions, export, replay};
 
 pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
     if args.flat && args.format != Format::Compat {
@@ -21,6 +21,9 @@ pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
     if args.planned_messages && args.format != Format::Parquet {
         anyhow::bail!("--planned-messages is for -f parquet only");
     }
+    if args.collectives_only && args.format != Format::FlightRecorder {
+        anyhow::bail!("--collectives-only is for -f flight-recorder only");
+    }
     let options = ExportOptions {
         inputs: args.inputs.clone(),
         output: args.output.clone(),
@@ -28,18 +31,10 @@ pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
         view: ViewOptions {
             flat: args.flat,
             planned_messages: args.planned_messages,
+            collectives_only: args.collectives_only,
             ..ViewOptions::default()
         },
-        choice: Choice {
-            from: args.last.map(Moment::BeforeEnd).or(args.from),
-            to: args.to,
-            comms: args.comm.clone(),
-            ranks: args.rank.clone(),
-            pids: args.pid.clone(),
-            users: args.user.clone(),
-            jobs: args.job.clone(),
-            exact: args.exact,
-        },
+        choice: args.part.choice(),
     };
     let mut line = BytesLine::new("");
     let exported = export(options, &mut |progress| line.show(progress.bytes, progress.of_bytes));
@@ -58,7 +53,7 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
     let rows = &exported.rows;
     writeln!(
         out,
-        "{} ops, {} messages and {} calls exported into {}",
+        "{} operations (counted on each channel), {} messages and {} calls exported into {}",
         rows.ops,
         rows.messages,
         rows.calls,
@@ -74,13 +69,13 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
     if rows.ops + rows.calls == 0 && rows.left_out > 0 {
         writeln!(
             out,
-            "nothing that was recorded is asked for; the recordings' times are in --json (span_unix_ns)"
+            "the part that you chose is empty; --json says when the recordings begin and end (span_unix_ns)"
         )?;
     }
     if rows.numbered_locally > 0 {
         writeln!(
             out,
-            "{} ops and calls have numbers (seq, call) that count from the beginning of the part; --exact reads all before it",
+            "{} operations and calls are numbered (seq, call) from the beginning of the part; --exact numbers them as in the whole",
             rows.numbered_locally
         )?;
     }
@@ -97,7 +92,8 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
     if rows.planned_messages > 0 {
         writeln!(
             out,
-            "{} messages were only planned: they are summed up by link and second, and --planned-messages writes a row for each",
+            "{} messages were planned and not measured: they are in the sums by link and second; --planned-messages writes a row for \
+             each",
             rows.planned_messages
         )?;
     }

@@ -1,13 +1,11 @@
 //! The arguments of `export`, and of its older form `replay`.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::export::{Format, Moment, RankRange, duration};
-
-/// Where `--help` lists what chooses a part.
-const HEADING: &str = "Part";
+use super::part_args::PartArgs;
+use crate::export::Format;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -22,13 +20,15 @@ Examples:
   ncclflow export host*/flows -f perfetto -o job.pftrace --last 10s     one timeline of all hosts, for https://ui.perfetto.dev
   ncclflow export host*/flows -f chakra -o et                           for ASTRA-sim: --workload-configuration=et/ncclflow
   ncclflow export host*/flows -f inspector -o nccl-inspector            for what reads NCCL Inspector's JSON
+  ncclflow export host*/calls -f flight-recorder -o fr/rank_            for torchfrtrace: fr/rank_0, fr/rank_1 …
 
 TIME is as in journalctl: 2026-11-22T14:03:05Z (or with an offset as +02:00, never without), a Unix time as @1795356185.5, or now; but
 offsets are of the recordings: -30s is 30 s before their end, +2m is 2 minutes after their begin. Units are ms, s, m, h and d.
 
 Of a part, only the blocks of its time are read, and 10 s before and after them. Collectives have the numbers (seq) that they have in the whole;
 sends and receives are counted from the beginning of what is read, and say so (seqLocal): --exact reads everything before the part too.
-docs/OUTPUT.md has the formats, docs/EXPORTS.md those of Perfetto, Chakra and NCCL Inspector. Exit codes: 0 done, also where something was damaged, which is said; 1 not done.")]
+docs/OUTPUT.md has the formats, docs/EXPORTS.md those of Perfetto, Chakra, NCCL Inspector and torch's
+flight recorder. Exit codes: 0 done, also where something was damaged, which is said; 1 not done.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct ExportArgs {
     /// Folders of recordings: of sessions, windows or hosts, or a folder of such folders; or files of record
@@ -40,45 +40,13 @@ pub struct ExportArgs {
     #[arg(short, long, value_enum)]
     pub format: Format,
 
-    /// Folder to write to; must not exist, or be empty. With -f perfetto the file, which must not exist
+    /// Folder to write to; must not exist, or be empty. With -f perfetto the file, which must not exist; with
+    /// -f flight-recorder the beginning of the files' names, or a folder
     #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
 
-    /// Only what was seen at this time or later
-    #[arg(help_heading = HEADING, long, visible_alias = "since", value_name = "TIME", allow_hyphen_values = true)]
-    pub from: Option<Moment>,
-
-    /// Only what was seen before this time
-    #[arg(help_heading = HEADING, long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
-    pub to: Option<Moment>,
-
-    /// Only the last part of the recordings, as long as this: 30s, 5m
-    #[arg(help_heading = HEADING, long, value_name = "DURATION", conflicts_with_all = ["from", "to"], value_parser = duration)]
-    pub last: Option<Duration>,
-
-    /// Only communicators whose commHash begins so
-    #[arg(help_heading = HEADING, long, value_name = "HASH", value_delimiter = ',')]
-    pub comm: Vec<String>,
-
-    /// Only these ranks of their communicators: 0,4-7
-    #[arg(help_heading = HEADING, long, value_name = "LIST", value_delimiter = ',')]
-    pub rank: Vec<RankRange>,
-
-    /// Only these processes, by the number that lines have
-    #[arg(help_heading = HEADING, long, value_name = "LIST", value_delimiter = ',')]
-    pub pid: Vec<u32>,
-
-    /// Only processes of these users, where the recording says whose they are
-    #[arg(help_heading = HEADING, long, value_name = "USER", value_delimiter = ',')]
-    pub user: Vec<String>,
-
-    /// Only processes of these jobs, where the recording says it
-    #[arg(help_heading = HEADING, long, value_name = "JOB", value_delimiter = ',')]
-    pub job: Vec<String>,
-
-    /// Read everything before the part too: all numbers are those of the whole
-    #[arg(help_heading = HEADING, long)]
-    pub exact: bool,
+    #[command(flatten)]
+    pub part: PartArgs,
 
     /// With -f compat: all files in one folder, as the extractor has them, not one for each communicator
     #[arg(long)]
@@ -89,12 +57,22 @@ pub struct ExportArgs {
     #[arg(long)]
     pub planned_messages: bool,
 
+    /// With -f flight-recorder: no sends and receives, which torch's analyser often calls mismatched
+    #[arg(long)]
+    pub collectives_only: bool,
+
     /// What was exported, as JSON
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ncclflow replay /var/tmp/flows -o again
+  ncclflow replay flows.cap -o files           of a file of `record --capture`
+
+The files are those that `record` wrote, byte for byte.")]
 pub struct ReplayArgs {
     /// Folder of a recording or of a window, or a file that `record --capture` wrote
     #[arg(value_name = "DIR")]

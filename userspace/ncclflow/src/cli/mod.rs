@@ -8,19 +8,24 @@ macro_rules! tell {
 }
 
 mod args;
+mod completions;
 mod doctor;
 mod dump;
 mod exit;
 mod export;
 mod export_args;
 mod filter_args;
+mod history;
+mod history_args;
 mod live_stacks;
 mod offline;
+mod part_args;
 mod progress;
 mod ps;
 mod record;
 mod record_args;
 mod record_groups;
+mod report;
 mod signals;
 mod stacks;
 mod stacks_args;
@@ -30,16 +35,17 @@ mod terminal;
 mod top;
 mod top_args;
 mod top_recording;
+mod variables;
 
 use std::{io::Write, process::ExitCode, time::Instant};
 
 use anyhow::Result;
-use clap::Parser as _;
 use serde::Serialize;
 
 use crate::{resolver, text::PlainWriter};
 
 pub use args::{Cli, Command};
+pub use variables::command;
 
 /// A document of JSON, and the end of its line.
 fn write_json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
@@ -61,24 +67,25 @@ pub fn main() -> ExitCode {
     if let Some(code) = resolver::serve_if_asked() {
         return code;
     }
-    let cli = Cli::parse();
-    if let Err(error) = cli.check() {
-        error.exit();
-    }
+    let cli = variables::parse();
+    terminal::choose_color(cli.color);
     resolver::allow_fuse(cli.command.allows_fuse());
     let done = match &cli.command {
         Command::Ps(args) => ps::run(args),
         Command::Record(args) => record::run(args, started),
         Command::Export(args) => export::run(args),
+        Command::Report(args) => report::run(args),
         Command::Replay(args) => export::run_replay(args),
         Command::Aggregate(args) => offline::run_aggregate(args),
         Command::Check(args) => offline::run_check(args),
         Command::Dump(args) => dump::run(args),
+        Command::History(args) => history::run(args),
         Command::Stacks(args) => stacks::run(args, started),
         Command::Top(args) => top::run(args, started),
         Command::Doctor(args) => doctor::run(args),
         Command::Summary(args) => summary::run(args),
         Command::Symbols(args) => symbols::run(args),
+        Command::Completions(args) => completions::run(args),
     };
     exit::code(done)
 }

@@ -8,10 +8,11 @@ use super::{
     args::{AggregateArgs, CheckArgs},
     exit,
     progress::BytesLine,
-    terminal, write_json,
+    terminal::{self, Mood},
+    write_json,
 };
 use crate::{
-    check::{check, write_check},
+    check::{check, headline, write_check},
     sinks::{OutputDir, aggregate_directory, has_ranks, window_folders},
 };
 
@@ -28,7 +29,7 @@ pub(super) fn run_aggregate(args: &AggregateArgs) -> Result<ExitCode> {
         if has_ranks(&folder)? {
             aggregate(&folder, &mut out)?;
         } else {
-            writeln!(out, "no files of ops")?;
+            writeln!(out, "no files of operations in it")?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -36,11 +37,15 @@ pub(super) fn run_aggregate(args: &AggregateArgs) -> Result<ExitCode> {
 
 fn aggregate(dir: &OutputDir, out: &mut dyn Write) -> Result<ExitCode> {
     let done = aggregate_directory(dir, u64::MAX)?;
-    writeln!(out, "{} flow_rank files: {} ops, {} messages", done.ranks, done.ops, done.steps)?;
+    writeln!(
+        out,
+        "{} flow_rank files written, with {} operations and {} messages",
+        done.ranks, done.ops, done.steps
+    )?;
     if done.cut_lines > 0 {
         writeln!(
             out,
-            "{} last lines have no end and were left out: the recording was killed, or still goes on",
+            "{} last lines are cut and were left out: the recording was killed, or still goes on",
             done.cut_lines
         )?;
     }
@@ -52,11 +57,12 @@ pub(super) fn run_check(args: &CheckArgs) -> Result<ExitCode> {
     let report = check(&args.dirs, &mut |bytes, of_bytes| line.show(bytes, of_bytes));
     line.clear();
     let report = report?;
-    let mut out = terminal::out();
     if args.json {
-        write_json(&mut out, &report)?;
+        write_json(&mut terminal::out(), &report)?;
     } else {
-        write_check(&report, &mut out)?;
+        let mood = if report.consistent { Mood::Good } else { Mood::Bad };
+        terminal::verdict(mood, &headline(&report))?;
+        write_check(&report, args.verbose, &mut terminal::out())?;
     }
     Ok(if report.consistent { ExitCode::SUCCESS } else { ExitCode::from(exit::FINDINGS) })
 }

@@ -174,12 +174,12 @@ fn tell_iterations(iterations: &WindowIterations) {
     if *found {
         let fewest = processes.iter().map(|process| process.iterations).min().unwrap_or(0);
         tell!(
-            "  {fewest} iterations of {} collectives, inferred from what recurs",
+            "  {fewest} training iterations of {} collectives each, inferred from what recurs",
             period_collectives.unwrap_or(0)
         );
     }
     if let Some(why) = why_not {
-        tell!("  not as many iterations as asked for: {why}");
+        tell!("  fewer iterations than --window-iterations wants: {why}");
     }
 }
 
@@ -209,7 +209,12 @@ fn joined(process: &Process, library: &LibraryInUse) {
         if library.file.deleted { " (deleted)" } else { "" },
     );
     for missing in &library.probes.missing {
-        tell!("  not probed: {}: {}; lost: {}", missing.function, missing.why, missing.lost);
+        tell!(
+            "  cannot be probed: {}: {}; not recorded therefore: {}",
+            missing.function,
+            missing.why,
+            missing.lost
+        );
     }
 }
 
@@ -233,14 +238,17 @@ fn summarize(outcome: &Outcome, no_files: bool) {
             format!("{} calls", rank.api_lines)
         } else {
             let calls = if report.api { format!("{} calls, ", rank.api_lines) } else { String::new() };
-            format!("{calls}{} proxy ops, {} messages", rank.proxy_flow_lines, rank.flow_steps_lines)
+            format!(
+                "{calls}{} operations (counted on each channel), {} messages",
+                rank.proxy_flow_lines, rank.flow_steps_lines
+            )
         };
         tell!("{} rank {}/{} (process {}): {lines}", rank.folder, rank.rank, rank.n_ranks, rank.pid);
     }
     let by_arguments = calls_by_arguments(report);
     if by_arguments > 0 {
         tell!(
-            "{by_arguments} calls of libraries whose layouts are not known, without commHash and rank: processes/api_*.jsonl"
+            "{by_arguments} calls of libraries whose layouts are not known, so without communicator and rank: processes/api_*.jsonl"
         );
     }
     if !report.windows.is_empty() {
@@ -249,8 +257,7 @@ fn summarize(outcome: &Outcome, no_files: bool) {
             if removed > 0 { format!("; {removed} older ones were removed") } else { String::new() };
         tell!("{} windows{removed}", report.windows.len());
     } else if report.communicators.is_empty() && by_arguments == 0 && !no_files {
-        let done = if report.level == Level::Api { "called for" } else { "planned or posted" };
-        tell!("no NCCL operation was {done} in this time");
+        tell!("no NCCL operation was seen in this time; `ncclflow dump` says whether the processes wait");
     }
     if let Some(files) = &report.files {
         let why = match files.state {
@@ -293,47 +300,47 @@ fn summarize(outcome: &Outcome, no_files: bool) {
         }
     }
     let model = &report.model;
-    if model.orphan_peers + model.unplanned_posts + model.unposted + model.unjoined_steps + model.unfinished
-        > 0
-    {
-        tell!(
-            "begun before or going on after: {} ops seen only being posted, {} not seen being posted, {} with messages on \
-             their way; without their op: {} peers, {} steps",
-            model.unplanned_posts,
-            model.unposted,
-            model.unfinished,
-            model.orphan_peers,
-            model.unjoined_steps
-        );
+    let cut: Vec<String> = [
+        (model.unplanned_posts, "operations of which the plan was not seen"),
+        (model.unposted, "operations that were not seen being queued for the network"),
+        (model.unfinished, "operations with messages on their way"),
+        (model.orphan_peers, "peers whose operation was not seen"),
+        (model.unjoined_steps, "steps of messages whose operation was not seen"),
+    ]
+    .into_iter()
+    .filter(|(count, _)| *count > 0)
+    .map(|(count, what)| format!("{count} {what}"))
+    .collect();
+    if !cut.is_empty() {
+        tell!("cut by the begin or the end of the recording: {}", cut.join(", "));
     }
     if model.proxy_not_known > 0 {
         tell!(
-            "not measured: {} ops (each channel counts) that proxies of other processes send (PXN); who they are is not known, as \
-             with processes that are not recorded (their rank is `proxyRank` of the op's peer; -p takes several, --all all)",
+            "not measured: {} operations, counted on each channel, whose messages another process sends (PXN): record that process \
+             too (its rank is `proxyRank` of the operation's peer; -p takes several processes, --all takes all)",
             model.proxy_not_known
         );
     }
     if model.foreign_messages > 0 {
         tell!(
-            "of the steps without their op, some are of {} messages that were sent for other processes (PXN), which are not \
-             recorded or posted them before",
+            "{} messages were sent for other processes (PXN), which were not recorded, or queued them before the recording",
             model.foreign_messages
         );
     }
     if model.left_out.ops > 0 {
         tell!(
-            "not measured, as it was not asked for: {} ops (each channel counts) with {} messages",
+            "left out by --steps-every, --channels or --min-bytes: {} operations, counted on each channel, with {} messages",
             model.left_out.ops,
             model.left_out.messages
         );
     }
     if let Some(first) = &report.first_undecodable {
-        tell!("the first that was not understood: {first}");
+        tell!("the first record that was not understood: {first}");
     }
     let left_out = outcome.aggregated.map_or(0, |aggregated| aggregated.left_out);
     if left_out > 0 {
         tell!(
-            "flow_rank not written for {left_out} ranks, whose files are large: `ncclflow aggregate` does it"
+            "flow_rank*.json was not written for {left_out} ranks with very many messages: `ncclflow aggregate` writes it"
         );
     }
 }

@@ -20,7 +20,7 @@ use crate::{
         probe::{Level, ProbeStrategy, StepDetail},
     },
     layout_cache::default_folder,
-    record::{ProbeChoice, RecordOptions, Targets},
+    record::{ProbeChoice, RecordOptions, StackChoice, StackKind, Targets},
     sinks::{ApiFormat, LiveStatistics},
     views::metrics::parse_address,
 };
@@ -57,6 +57,7 @@ Examples:
   ncclflow record -p 4242 --api                ops and calls, each with the number of the other
   ncclflow record -p 4242 --api --returns      and how each call returned
   ncclflow record -p 4242 --level api --stacks --stack-depth 40
+  ncclflow record -p 4242 --level api --stacks=both      from Python through C++ to NCCL
                                                and the Python code that called it
   ncclflow record -p 4242 --rank-map ranks.txt --job llm-7b
                                                the job's ranks, where a launcher has not said them to the processes
@@ -117,11 +118,13 @@ pub struct RecordArgs {
     #[arg(long)]
     pub returns: bool,
 
-    /// Also the Python call stack behind each call of the API, or, without --api, behind each launch
-    #[arg(long)]
-    pub stacks: bool,
+    /// Also the call stack behind each call of the API, or, without --api, behind each launch: python [default], native
+    /// (C and C++), or both in one
+    #[arg(long, value_name = "KIND", num_args = 0..=1, require_equals = true, default_missing_value = "python")]
+    #[arg(value_parser = clap::builder::ValueParser::new(str::parse::<StackKind>))]
+    pub stacks: Option<StackKind>,
 
-    /// With --stacks: frames of a stack at most, the innermost ones
+    /// With --stacks: Python frames of a stack at most, the innermost ones
     #[arg(long, value_name = "N", requires = "stacks", default_value_t = STACK_FRAMES, value_parser = stack_depth())]
     pub stack_depth: u8,
 
@@ -228,7 +231,7 @@ impl RecordArgs {
                 detail: self.step_detail,
                 api: self.api,
                 returns: self.returns,
-                stacks: self.stacks.then_some(self.stack_depth),
+                stacks: self.stacks.map(|kind| StackChoice { kind, depth: self.stack_depth }),
             },
             sampling: self.sampling.sampling(),
             format: self.format,

@@ -14,7 +14,7 @@ use crate::{
         probe::Level,
     },
     layout_cache::default_folder,
-    record::{RecordOptions, Targets},
+    record::{RecordOptions, StackChoice, StackKind, Targets},
     stacks::LiveStacks,
 };
 use ncclflow_common::{MAX_STACK_FRAMES, STACK_FRAMES};
@@ -34,6 +34,7 @@ const CALLERS: usize = 12;
 Examples:
   ncclflow stacks -p 4242 -d 10                          behind the calls of a running process, for ten seconds
   ncclflow stacks --all --comm train.py -d 10 --kernel-name AllReduce
+  ncclflow stacks -p 4242 -d 10 --both                   with the native frames between Python and NCCL
   ncclflow stacks -p 4242 --json | jq '.groups[] | [.count, .function, .rank, .frames[-1].line]'
   ncclflow stacks /var/tmp/flows                         behind what a recording has, if it was made with --stacks
   ncclflow stacks trace.json.gz                          behind ncclDevKernel_Generic_1, in the whole trace
@@ -44,8 +45,8 @@ Examples:
   ncclflow stacks trace.json.gz --folded | flamegraph.pl > stacks.svg
   ncclflow stacks trace.json.gz --pprof --output stacks.pb.gz; go tool pprof -top stacks.pb.gz
 
-Of processes and recordings, the Python stacks behind NCCL's calls are counted, by function, communicator and rank: nothing has to be prepared in
-the job. Native frames are not recorded. Needs what `ncclflow record` needs.
+Of processes and recordings, the stacks behind NCCL's calls are counted, by function, communicator and rank: nothing has to be prepared in
+the job. Python frames are the default; a recording has what it was made with. Needs what `ncclflow record` needs.
 TRACE is of torch.profiler (with_stack=True gives Python's frames) or of any program that writes Chrome's JSON or Perfetto's protobuf; each
 may be compressed by gzip. Equal stacks are counted, the most frequent first; digits at the end of a
 name and addresses of objects are dropped before, so that layers are one. A name with a % in it is a pattern, as of SQL's LIKE: % is any
@@ -83,6 +84,18 @@ pub struct StacksArgs {
     /// [default: 24] and recordings, 48 at most
     #[arg(long, value_name = "N")]
     pub stack_depth: Option<usize>,
+
+    /// Of processes: Python frames [the default]
+    #[arg(long, group = "frames", conflicts_with = "source")]
+    pub python: bool,
+
+    /// Of processes: native frames, of C, C++ and others; x86-64 only
+    #[arg(long, group = "frames", conflicts_with = "source")]
+    pub native: bool,
+
+    /// Of processes: native frames with Python's among them
+    #[arg(long, group = "frames", conflicts_with = "source")]
+    pub both: bool,
 
     /// Only what was launched during a call of this function; of several, --index says which, or you are asked
     #[arg(help_heading = WINDOW, long, value_name = "NAME", conflicts_with_all = ["pids", "all"])]
@@ -150,7 +163,12 @@ impl StacksArgs {
             ..RecordOptions::new(started, targets, BufferKind::best(), LinkKind::best())
         };
         options.choice.level = Level::Api;
-        options.choice.stacks = Some(self.frames());
+        let kind = match (self.native, self.both) {
+            (true, _) => StackKind::Native,
+            (_, true) => StackKind::Both,
+            _ => StackKind::Python,
+        };
+        options.choice.stacks = Some(StackChoice { kind, depth: self.frames() });
         options
     }
 }

@@ -2,11 +2,65 @@
 //! are names and paths that a tenant chose.
 
 use std::{
-    fmt,
-    io::{Stderr, StdoutLock, Write as _, stderr, stdout},
+    env, fmt,
+    io::{self, IsTerminal as _, Stderr, StdoutLock, Write as _, stderr, stdout},
+    sync::OnceLock,
 };
 
-use crate::text::PlainWriter;
+use clap::{
+    ColorChoice,
+    builder::styling::{AnsiColor, Style},
+};
+
+use crate::text::{PlainWriter, plain};
+
+/// What `--color` says.
+static COLOR: OnceLock<ColorChoice> = OnceLock::new();
+
+/// How bad a verdict is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mood {
+    /// No judgement: what there is.
+    Neutral,
+    Good,
+    Doubtful,
+    Bad,
+}
+
+/// Remembers what `--color` says.
+pub(super) fn choose_color(choice: ColorChoice) {
+    // It is said once, at the begin.
+    let _ = COLOR.set(choice);
+}
+
+/// Whether standard output gets colours: if it is a terminal, and nobody asks for none (<https://no-color.org>).
+pub(super) fn has_color() -> bool {
+    match COLOR.get() {
+        Some(ColorChoice::Always) => true,
+        Some(ColorChoice::Never) => false,
+        Some(ColorChoice::Auto) | None => {
+            let is_set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
+            let is_dumb = env::var_os("TERM").is_none_or(|term| term == "dumb");
+            stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb
+        }
+    }
+}
+
+/// Writes the verdict, one sentence on lines of its own, to standard output. The program's other output must have
+/// been flushed.
+pub(super) fn verdict(mood: Mood, sentence: &str) -> io::Result<()> {
+    if !has_color() {
+        return sentence.lines().try_for_each(|line| writeln!(stdout(), "{}", plain(line)));
+    }
+    let color = match mood {
+        Mood::Neutral => None,
+        Mood::Good => Some(AnsiColor::Green),
+        Mood::Doubtful => Some(AnsiColor::Yellow),
+        Mood::Bad => Some(AnsiColor::Red),
+    };
+    let style = Style::new().bold().fg_color(color.map(Into::into));
+    sentence.lines().try_for_each(|line| writeln!(stdout(), "{style}{}{style:#}", plain(line)))
+}
 
 /// Standard output, for text and for JSON by [`write_json`](super::write_json).
 pub(super) fn out() -> PlainWriter<StdoutLock<'static>> {

@@ -6,7 +6,7 @@ use super::{
     report::NamedCheck,
 };
 
-/// The first kernel with cookies for uprobes (README).
+/// The first kernel with cookies for uprobes (docs/INSTALL.md).
 const OLDEST: (u32, u32) = (5, 15);
 /// The first kernel that runs a uprobe's program even while another BPF program runs on the CPU
 /// (docs/LIMITATIONS.md).

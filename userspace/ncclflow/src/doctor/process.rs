@@ -39,7 +39,7 @@ pub(super) fn checks(pid: u32) -> Vec<Check> {
 }
 
 fn libraries(pid: u32) -> Vec<Check> {
-    let sighting = match resolver::look(pid) {
+    let sighting = match resolver::look_through(pid) {
         Ok(Some(sighting)) => sighting,
         Ok(None) => {
             let found = "it has no NCCL library mapped, under any name";

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     activity::Activity,
+    owners::Owner,
     python::{PythonGroup, PythonReport},
     rank_report::RankReport,
     verdict::{JobVerdict, Verdict},
@@ -32,6 +33,9 @@ pub struct DumpReport {
     /// Why nothing, or not everything, is known of GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpu_remarks: Vec<String>,
+    /// What torch itself has noted of its process groups, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub torch_notes: Vec<String>,
 }
 
 /// A process that was read, or that could not be.
@@ -43,6 +47,9 @@ pub struct ProcessReport {
     pub pid: u32,
     pub name: String,
     pub state: ProcessState,
+    /// Null if it could not be looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
     pub libraries: Vec<LibraryReport>,
     pub scan: Option<ScanReport>,
     pub communicators: usize,
@@ -58,6 +65,9 @@ pub struct ProcessReport {
     /// Its Python threads; null if it is no Python program.
     #[serde(default)]
     pub python: Option<PythonReport>,
+    /// Its rank in the job, as its initial environment says it (`RANK`, `SLURM_PROCID` …).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_rank: Option<u32>,
     /// Its communicators are copies that it was forked with, from this process that was read too; they are
     /// not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]

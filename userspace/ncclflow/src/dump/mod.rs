@@ -12,11 +12,14 @@ mod comm_layout;
 mod communicator;
 mod connections;
 mod dump_report;
+mod flight_recorder;
+mod forged;
 mod gpu_text;
 mod gpus;
 mod layout;
 mod motion;
 mod own_list;
+mod owners;
 mod pending;
 mod places;
 mod process;
@@ -25,10 +28,12 @@ mod python;
 mod rank_gpu;
 mod rank_report;
 mod text;
+mod torch_notes;
 mod verdict;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -36,6 +41,9 @@ use std::{
 pub use absent::{AbsentRank, Place};
 pub use activity::Activity;
 pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessReport, ProcessState, SCHEMA};
+pub use flight_recorder::{RecorderDumps, recorder_dumps};
+#[doc(hidden)]
+pub use forged::dump_of_forged_memory;
 pub(crate) use layout::request;
 pub use pending::Pending;
 pub use python::{PythonFrame, PythonGroup, PythonReport, PythonThread};
@@ -62,6 +70,8 @@ use nccl_library::symbols::DebugFiles;
 
 /// Readings, if nothing moves. Two are enough if something does.
 const MAX_READINGS: usize = 3;
+/// Processes whose threads are looked at at the same time.
+const LOOKED_AT_ONCE: usize = 8;
 /// For how long the GPUs' driver may answer after the last reading. A query takes some milliseconds.
 const GPU_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -119,18 +129,17 @@ pub fn dump(
         thread::sleep(options.interval);
     }
     // Last, so that it does not delay a reading.
-    let mut runtimes = python::Runtimes::default();
-    let mut names = Names::new(options.debug_files.clone());
-    for target in &mut targets {
-        target.look_at_threads(options.stacks, &mut names);
-        target.look_at_python(options.stacks, &mut runtimes);
-    }
+    look_at_threads(&mut targets, options);
     for target in &mut targets {
         target.sum_up_activity();
     }
     let mut ranks = motion::over(readings);
     leave_out_forked_copies(&mut targets, &mut ranks);
     find_absent(&targets, &mut ranks);
+    for target in &mut targets {
+        target.look_at_job(&ranks);
+    }
+    let torch_notes = torch_notes::sentences(&targets, &ranks, &mut runtimes);
     let unread = refused.into_iter().map(|(pid, error)| ProcessReport {
         host: host_name(),
         pid,
@@ -149,6 +158,7 @@ pub fn dump(
     }
     let communicators = communicators(ranks, &processes);
     Ok(DumpReport {
+        torch_notes,
         schema: SCHEMA,
         hosts: vec![host_name()],
         unix_time: now_ns(ClockId::Realtime) / 1_000_000_000,
@@ -158,6 +168,28 @@ pub fn dump(
         gpus,
         gpu_remarks,
     })
+}
+
+/// Looks at the threads of all processes. At some of them at once: sampling a thread that runs takes its time, as long as
+/// others have the processors.
+fn look_at_threads(targets: &mut [process::Target], options: &DumpOptions) {
+    let runtimes = python::Runtimes::default();
+    let names = Names::new(options.debug_files.clone());
+    let at_once = targets.len().min(LOOKED_AT_ONCE);
+    let left = Mutex::new(targets.iter_mut());
+    let look = || {
+        while let Some(target) = { left.lock().unwrap_or_else(PoisonError::into_inner).next() } {
+            target.look_at_threads(options.stacks, &names);
+            target.look_at_python(options.stacks, &runtimes);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..at_once {
+            // Without another thread this one does it.
+            let _ = thread::Builder::new().name("ncclflow-look".to_owned()).spawn_scoped(scope, look);
+        }
+        look();
+    });
 }
 
 /// Finds where the ranks are that no process that was read has. The table of a communicator's ranks is read
@@ -195,36 +227,43 @@ pub fn survey(
 }
 
 /// A child that was forked, a data loader for instance, has a copy of its parent's memory with all
-/// communicators in it. Of two processes with one rank at one address the older is the parent: the child is
-/// younger than the communicator.
+/// communicators in it. Of two processes of one user, in one container, with one rank at one address the older is the
+/// parent: the child is younger than the communicator. What a process of another user has there is no copy.
 fn leave_out_forked_copies(targets: &mut [process::Target], ranks: &mut Vec<RankReport>) {
+    /// What a copy has in common with what it is a copy of, and user and container of both.
+    type Copied = (u64, String, u32, Option<(u32, Option<String>)>);
     let started: BTreeMap<u32, Option<u64>> =
         targets.iter().map(|target| (target.report.pid, target.started)).collect();
-    let mut owners: BTreeMap<(u64, String, u32), (Option<u64>, u32)> = BTreeMap::new();
-    let key = |rank: &RankReport| (rank.address, rank.comm_hash.clone(), rank.rank);
+    let forker = |target: &process::Target| target.report.owner.as_ref().map(owners::Owner::forks_within);
+    let whose: BTreeMap<u32, _> = targets.iter().map(|target| (target.report.pid, forker(target))).collect();
+    let key = |rank: &RankReport| -> Copied {
+        let whose = whose.get(&rank.pid).cloned().flatten();
+        (rank.address, rank.comm_hash.clone(), rank.rank, whose)
+    };
+    let mut parents: BTreeMap<Copied, (Option<u64>, u32)> = BTreeMap::new();
     for rank in ranks.iter() {
         let this = (started.get(&rank.pid).copied().flatten(), rank.pid);
-        owners.entry(key(rank)).and_modify(|owner| *owner = (*owner).min(this)).or_insert(this);
+        parents.entry(key(rank)).and_modify(|parent| *parent = (*parent).min(this)).or_insert(this);
     }
     ranks.retain(|rank| {
-        let owner = owners.get(&key(rank)).map_or(rank.pid, |(_, pid)| *pid);
-        if owner != rank.pid
+        let parent = parents.get(&key(rank)).map_or(rank.pid, |(_, pid)| *pid);
+        if parent != rank.pid
             && let Some(target) = targets.iter_mut().find(|target| target.report.pid == rank.pid)
         {
-            target.report.forked_from = Some(owner);
+            target.report.forked_from = Some(parent);
         }
-        owner == rank.pid
+        parent == rank.pid
     });
 }
 
-fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Chosen processes that cannot be opened, and why.
-type Refused = Vec<(u32, ProcessError)>;
+pub(crate) type Refused = Vec<(u32, ProcessError)>;
 
-fn chosen(choice: &Choice) -> Result<(Vec<Process>, Refused)> {
+pub(crate) fn chosen(choice: &Choice) -> Result<(Vec<Process>, Refused)> {
     let Choice::Pids(pids) = choice else {
         let found = nccl_processes().context("listing the processes")?;
         if found.processes.is_empty() {
@@ -266,6 +305,7 @@ pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
         all.processes.extend(report.processes);
         all.gpus.extend(report.gpus);
         all.gpu_remarks.extend(report.gpu_remarks);
+        all.torch_notes.extend(report.torch_notes);
         ranks.extend(report.communicators.into_iter().flat_map(|communicator| communicator.ranks));
     }
     all.communicators = communicators(ranks, &all.processes);
@@ -280,9 +320,14 @@ fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Com
     for rank in ranks {
         by_hash.entry((rank.comm_hash.clone(), rank.n_ranks)).or_default().push(rank);
     }
-    let mut all: Vec<CommunicatorReport> = by_hash
-        .into_iter()
-        .map(|((comm_hash, n_ranks), mut ranks)| {
+    let claims = by_hash.into_iter().flat_map(|(of, ranks)| {
+        owners::tell_apart(ranks, processes).into_iter().map(move |claim| (of.clone(), claim))
+    });
+    let mut others = Vec::new();
+    let mut all: Vec<CommunicatorReport> = claims
+        .map(|((comm_hash, n_ranks), claim)| {
+            let mut ranks = claim.ranks;
+            others.push(claim.others);
             ranks.sort_by_key(|rank| rank.rank);
             CommunicatorReport {
                 comm_hash,
@@ -295,6 +340,9 @@ fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Com
         })
         .collect();
     verdict::judge_all(&mut all, processes);
+    for (communicator, others) in all.iter_mut().zip(others) {
+        communicator.verdict.evidence.extend(others);
+    }
     all
 }
 

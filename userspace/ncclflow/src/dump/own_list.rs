@@ -11,7 +11,8 @@ use super::{
 };
 use crate::{
     memory::{AddressSpace, Memory, ScanEnd, ScanReport},
-    target::{MappedLibrary, Process, maps},
+    resolver,
+    target::{MappedLibrary, Process},
 };
 use nccl_library::{
     elf::{ElfVaddr, FileOffset, RuntimeAddr},
@@ -74,7 +75,7 @@ impl OwnList {
 
 /// Where the beginning of the file is mapped, if that is in one place.
 fn base_of(process: &Process, file: &MappedLibrary) -> Option<u64> {
-    let mappings = maps::read(process.pid()).ok()?;
+    let mappings = resolver::maps(process.pid()).ok()?;
     let mut begins = mappings
         .iter()
         .filter(|mapping| mapping.inode == file.id.inode && mapping.file_offset == FileOffset(0));

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
-    rc::Rc,
+    sync::Arc,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -17,6 +17,7 @@ use super::{
     dump_report::{LibraryReport, ProcessReport, ProcessState},
     host_name,
     own_list::OwnList,
+    owners::Owner,
     pending::PendingLayout,
     places,
     proxy::{self, ProxyLayout, ProxyList, ProxyOp},
@@ -26,18 +27,20 @@ use super::{
 use crate::{
     memory::{AddressSpace, Memory, ReadError},
     resolver::{self, What},
-    target::{LibraryId, MappedLibrary, Process, age_seconds, read_text, status_field},
+    target::{LibraryId, MappedLibrary, Process, Users, age_seconds, read_text, status_field},
     threads::{self, Names},
-    who::bus_id,
+    who::{Job, JobSource, Largest, Variables, Whose, bus_id},
 };
 use nccl_library::{
     fields::{IntField, comm},
+    layouts::Layouts,
+    nccl::NcclVersion,
     symbols::{DebugFiles, LayoutSource, ProblemKind},
 };
 
 #[derive(Debug)]
 pub(super) struct Layout {
-    comm: CommLayout,
+    pub(super) comm: CommLayout,
     connections: ConnectionLayout,
     proxy: ProxyLayout,
     pending: PendingLayout,
@@ -50,19 +53,20 @@ pub(super) struct Layout {
 #[derive(Debug)]
 struct Libraries {
     debug_files: DebugFiles,
-    known: BTreeMap<LibraryId, (LibraryReport, Option<Rc<Layout>>)>,
+    known: BTreeMap<LibraryId, (LibraryReport, Option<Arc<Layout>>)>,
+    users: Users,
 }
 
 impl Libraries {
     /// What the library is, and its layout if it has one.
-    fn resolve(&mut self, file: &MappedLibrary) -> (LibraryReport, Option<Rc<Layout>>) {
+    fn resolve(&mut self, file: &MappedLibrary) -> (LibraryReport, Option<Arc<Layout>>) {
         if let Some(known) = self.known.get(&file.id) {
             return known.clone();
         }
         let mut report = LibraryReport { path: file.path.display().to_string(), ..LibraryReport::default() };
         let layout = self.layout(file, &mut report);
         report.unusable = layout.as_ref().err().map(|error| format!("{error:#}"));
-        let found = (report, layout.ok().map(Rc::new));
+        let found = (report, layout.ok().map(Arc::new));
         self.known.insert(file.id, found.clone());
         found
     }
@@ -79,37 +83,45 @@ impl Libraries {
             let why = why.map_or("there is no debugging information", |problem| &problem.what);
             bail!("its struct layouts are not known: {why}");
         }
-        Ok(Layout {
-            comm: CommLayout::new(&resolution.layouts, resolution.nccl_version)?,
-            connections: ConnectionLayout::new(&resolution.layouts)?,
-            proxy: ProxyLayout::new(&resolution.layouts)?,
-            pending: PendingLayout::new(&resolution.layouts),
-            bus_id: comm::BUS_ID.find_int(&resolution.layouts),
-            peers: PeerTable::new(&resolution.layouts),
-            own_list: OwnList::of(&resolution),
+        let layout = Layout::of(&resolution.layouts, resolution.nccl_version)?;
+        Ok(Layout { own_list: OwnList::of(&resolution), ..layout })
+    }
+}
+
+impl Layout {
+    /// Without the list of communicators that the library itself keeps.
+    pub(super) fn of(layouts: &Layouts, version: Option<NcclVersion>) -> Result<Self> {
+        Ok(Self {
+            comm: CommLayout::new(layouts, version)?,
+            connections: ConnectionLayout::new(layouts)?,
+            proxy: ProxyLayout::new(layouts)?,
+            pending: PendingLayout::new(layouts),
+            bus_id: comm::BUS_ID.find_int(layouts),
+            peers: PeerTable::new(layouts),
+            own_list: None,
         })
     }
 }
 
 #[derive(Debug)]
 pub(super) struct Target {
-    process: Process,
+    pub(super) process: Process,
     pub(super) report: ProcessReport,
-    found: Vec<Found>,
+    pub(super) found: Vec<Found>,
     /// Of its NCCL libraries.
-    inodes: BTreeSet<u64>,
+    pub(super) inodes: BTreeSet<u64>,
     /// When it was started, in ticks since the system was.
     pub(super) started: Option<u64>,
     /// One for each reading.
-    samples: Vec<Sample>,
+    pub(super) samples: Vec<Sample>,
 }
 
 #[derive(Debug)]
-struct Found {
-    layout: Rc<Layout>,
-    address: u64,
-    comm_hash: String,
-    version: Option<String>,
+pub(super) struct Found {
+    pub(super) layout: Arc<Layout>,
+    pub(super) address: u64,
+    pub(super) comm_hash: String,
+    pub(super) version: Option<String>,
 }
 
 /// Finds the communicators of processes, by their NCCL libraries: those given, or those that a process is
@@ -119,7 +131,8 @@ pub(super) fn find(
     options: &DumpOptions,
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> Vec<Target> {
-    let mut libraries = Libraries { debug_files: options.debug_files.clone(), known: BTreeMap::new() };
+    let debug_files = options.debug_files.clone();
+    let mut libraries = Libraries { debug_files, known: BTreeMap::new(), users: Users::read() };
     processes
         .map(|(process, files)| Target::find(process, files, &mut libraries, options, progress))
         .collect()
@@ -138,6 +151,7 @@ impl Target {
             pid: process.pid(),
             name: process.name().to_owned(),
             state: state_of(&process),
+            owner: Some(Owner::read(&process, &libraries.users)),
             ..ProcessReport::default()
         };
         let started = process.started();
@@ -190,7 +204,7 @@ impl Target {
             };
             self.report.scan = Some(scan);
             self.found.extend(found.into_iter().map(|comm| Found {
-                layout: Rc::clone(&layout),
+                layout: Arc::clone(&layout),
                 address: comm.report.address,
                 comm_hash: comm.report.comm_hash,
                 version: version.clone(),
@@ -206,12 +220,16 @@ impl Target {
         peers.map(|peers| peers.absent(Memory::new(&self.process), rank, known, live)).unwrap_or_default()
     }
 
+    pub(super) fn process(&self) -> &Process {
+        &self.process
+    }
+
     /// What the process did between its readings.
     pub(super) fn sum_up_activity(&mut self) {
         self.report.activity = super::activity::over(&self.samples);
     }
 
-    pub(super) fn look_at_threads(&mut self, with_stacks: bool, names: &mut Names) {
+    pub(super) fn look_at_threads(&mut self, with_stacks: bool, names: &Names) {
         let age = self.started.and_then(age_seconds);
         self.report.age_seconds = age.map(|age| f64::from(u32::try_from(age).unwrap_or(u32::MAX)));
         if !self.inodes.is_empty() && self.report.state != ProcessState::Exited {
@@ -219,8 +237,22 @@ impl Target {
         }
     }
 
+    /// Finds out which rank of its job the process was told to be. `ranks`: those of all processes.
+    pub(super) fn look_at_job(&mut self, ranks: &[RankReport]) {
+        let mut largest = Largest::default();
+        for rank in ranks.iter().filter(|rank| rank.pid == self.report.pid) {
+            largest.note(rank.n_ranks, rank.rank);
+        }
+        if largest == Largest::default() {
+            return;
+        }
+        let whose = Whose { environment: Variables::read(&self.process), ..Whose::default() };
+        let job = Job::of(&whose, largest);
+        self.report.job_rank = job.rank.filter(|_| matches!(job.rank_source, Some(JobSource::Variable(_))));
+    }
+
     /// After [`Self::look_at_threads`]: those inside NCCL are given with their Python lines, too.
-    pub(super) fn look_at_python(&mut self, all: bool, runtimes: &mut Runtimes) {
+    pub(super) fn look_at_python(&mut self, all: bool, runtimes: &Runtimes) {
         if self.report.state == ProcessState::Exited {
             return;
         }
@@ -240,11 +272,14 @@ impl Target {
     }
 
     fn try_read(&self) -> Result<Vec<RankReport>, ReadError> {
+        self.read_in(&AddressSpace::read(&self.process)?)
+    }
+
+    pub(super) fn read_in(&self, space: &AddressSpace) -> Result<Vec<RankReport>, ReadError> {
         let memory = Memory::new(&self.process);
-        let space = AddressSpace::read(&self.process)?;
         let mut comms = Vec::new();
         for found in &self.found {
-            match communicator::read(memory, &found.layout.comm, &space, found.address) {
+            match communicator::read(memory, &found.layout.comm, space, found.address) {
                 Ok(comm) if comm.report.comm_hash == found.comm_hash => comms.push((found, comm)),
                 Err(communicator::Rejection::Read(error)) if error.is_final() => return Err(error),
                 _ => {}

@@ -1,4 +1,4 @@
-//! A dump as text for people, in at most 100 columns.
+//! A dump as text for people, in at most 100 columns: the verdict, what it is based on, then what was read.
 
 use std::fmt::{self, Write as _};
 
@@ -24,33 +24,53 @@ const MAX_HEALTHY_RANKS: usize = 16;
 const MAX_GROUPS: usize = 8;
 const MAX_FRAMES: usize = 12;
 
-pub fn render(report: &DumpReport) -> String {
+/// The first paragraph is the verdict. `is_verbose`: with threads, and the operations of each rank.
+pub fn render(report: &DumpReport, is_verbose: bool) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
-    _ = write_report(&mut out, report);
+    _ = write_report(&mut out, report, is_verbose);
     out
 }
 
-fn write_report(out: &mut String, report: &DumpReport) -> fmt::Result {
+fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt::Result {
     if let Some(job) = &report.job {
         wrapped(out, &job.sentence, 0)?;
+        if let Some(why) = why(report) {
+            wrapped(out, why, 0)?;
+        }
         writeln!(out)?;
     }
-    for process in &report.processes {
-        write_process(out, process)?;
-    }
-    gpu_text::write(out, report)?;
     for communicator in &report.communicators {
+        write_communicator(out, communicator, is_verbose)?;
         writeln!(out)?;
-        write_communicator(out, communicator)?;
     }
     if report.communicators.is_empty() {
-        writeln!(out, "\nno communicator was found")?;
+        writeln!(out, "no communicator was found\n")?;
+    }
+    for process in &report.processes {
+        write_process(out, process, is_verbose)?;
+    }
+    gpu_text::write(out, report)?;
+    for sentence in &report.torch_notes {
+        wrapped(out, sentence, 0)?;
+    }
+    let has_details = report.processes.iter().any(|process| !process.threads.is_empty());
+    if has_details && !is_verbose && report.state() != State::Healthy {
+        writeln!(out, "-v shows the threads inside NCCL and the operations in flight")?;
     }
     Ok(())
 }
 
-fn write_process(out: &mut String, process: &ProcessReport) -> fmt::Result {
+/// Why the rank is waited for that the verdict names first.
+fn why(report: &DumpReport) -> Option<&str> {
+    let first = report.job.as_ref()?.communicators.first()?;
+    let communicator = report.communicators.iter().find(|communicator| communicator.comm_hash == *first)?;
+    let name = format!("rank {} ", communicator.verdict.culprits.first()?);
+    let evidence = communicator.verdict.evidence.iter().map(String::as_str);
+    evidence.filter(|sentence| sentence.starts_with(&name)).find(|sentence| !sentence.contains(" waits for "))
+}
+
+fn write_process(out: &mut String, process: &ProcessReport, is_verbose: bool) -> fmt::Result {
     let versions: Vec<String> = process
         .libraries
         .iter()
@@ -63,14 +83,20 @@ fn write_process(out: &mut String, process: &ProcessReport) -> fmt::Result {
     };
     let versions = if versions.is_empty() { "no NCCL library read".to_owned() } else { versions.join(", ") };
     let line = format!(
-        "process {} ({}) on {}: {versions}, {} communicators{state}",
-        process.pid, process.name, process.host, process.communicators
+        "process {} ({}) on {}: {versions}, {} communicator{}{state}",
+        process.pid,
+        process.name,
+        process.host,
+        process.communicators,
+        if process.communicators == 1 { "" } else { "s" }
     );
     wrapped(out, &line, 0)?;
-    if let Some(scan) = &process.scan {
+    // A search that was cut can have missed a communicator.
+    let is_cut = |end: Option<ScanEnd>| matches!(end, Some(ScanEnd::ByteLimit | ScanEnd::TimeLimit));
+    if let Some(scan) = process.scan.as_ref().filter(|scan| is_verbose || is_cut(scan.ended_by)) {
         let mib = |bytes: u64| format!("{}.{} MiB", bytes >> 20, ((bytes & 0xf_ffff) * 10) >> 20);
         let line = format!(
-            "scanned {} of {} in {} ms{}",
+            "searched {} of {} of its memory in {} ms{}",
             mib(scan.scanned_bytes),
             mib(scan.mapped_bytes),
             scan.milliseconds,
@@ -88,11 +114,12 @@ fn write_process(out: &mut String, process: &ProcessReport) -> fmt::Result {
         let line = format!("forked from process {parent}: its communicators are copies, and are not counted");
         wrapped(out, &line, 2)?;
     }
-    for thread in process.threads.iter().take(MAX_THREADS) {
+    let threads = if is_verbose { process.threads.as_slice() } else { &[] };
+    for thread in threads.iter().take(MAX_THREADS) {
         write_thread(out, thread)?;
     }
-    if process.threads.len() > MAX_THREADS {
-        writeln!(out, "  and {} more threads in NCCL", process.threads.len() - MAX_THREADS)?;
+    if threads.len() > MAX_THREADS {
+        writeln!(out, "  and {} more threads in NCCL", threads.len() - MAX_THREADS)?;
     }
     if let Some(python) = &process.python {
         write_python(out, python)?;
@@ -171,7 +198,7 @@ fn write_groups(out: &mut String, groups: &[PythonGroup], state: State) -> fmt::
     Ok(())
 }
 
-fn write_communicator(out: &mut String, communicator: &CommunicatorReport) -> fmt::Result {
+fn write_communicator(out: &mut String, communicator: &CommunicatorReport, is_verbose: bool) -> fmt::Result {
     let verdict = &communicator.verdict;
     let state = match verdict.state {
         State::Healthy => "healthy",
@@ -200,15 +227,20 @@ fn write_communicator(out: &mut String, communicator: &CommunicatorReport) -> fm
     write_groups(out, &communicator.python_stacks, verdict.state)?;
     let shown = if verdict.state == State::Healthy { MAX_HEALTHY_RANKS } else { usize::MAX };
     for rank in communicator.ranks.iter().take(shown) {
-        write_rank(out, rank)?;
+        write_rank(out, rank, is_verbose)?;
     }
     Ok(())
 }
 
-fn write_rank(out: &mut String, rank: &RankReport) -> fmt::Result {
+fn write_rank(out: &mut String, rank: &RankReport, is_verbose: bool) -> fmt::Result {
     let mut line = format!(
-        "rank {}: process {}, node {}, GPU {}, {} channels",
-        rank.rank, rank.pid, rank.node, rank.cuda_dev, rank.n_channels
+        "rank {}: process {}, node {}, GPU {}, {} channel{}",
+        rank.rank,
+        rank.pid,
+        rank.node,
+        rank.cuda_dev,
+        rank.n_channels,
+        if rank.n_channels == 1 { "" } else { "s" }
     );
     for (function, count) in rank.counters.seq_number.iter().filter(|(_, count)| **count > 0) {
         write!(line, ", {function} {count}")?;
@@ -244,10 +276,12 @@ fn write_rank(out: &mut String, rank: &RankReport) -> fmt::Result {
     }
     wrapped(out, &line, 2)?;
     let begun: Vec<&OpReport> = rank.proxy.ops.iter().filter(|op| op.begun).collect();
-    for op in begun.iter().take(MAX_OPS) {
+    let shown = if is_verbose { MAX_OPS } else { 0 };
+    for op in begun.iter().take(shown) {
         write_op(out, op)?;
     }
-    let (hidden, queued) = (begun.len().saturating_sub(MAX_OPS), rank.proxy.ops.len() - begun.len());
+    let queued = if is_verbose { rank.proxy.ops.len() - begun.len() } else { 0 };
+    let hidden = if is_verbose { begun.len().saturating_sub(shown) } else { 0 };
     if hidden > 0 {
         writeln!(out, "    and {hidden} more in flight")?;
     }
@@ -280,4 +314,36 @@ fn write_op(out: &mut String, op: &OpReport) -> fmt::Result {
 
 fn wrapped(out: &mut String, text: &str, indent: usize) -> fmt::Result {
     write_wrapped(out, text, indent, WIDTH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dump::verdict::{JobVerdict, Verdict};
+
+    #[test]
+    fn the_verdict_and_its_reason_come_before_all_else() {
+        let verdict = Verdict {
+            state: State::Stuck,
+            culprits: vec![2],
+            victims: vec![0],
+            evidence: vec![
+                "rank 0 waits for rank 2: RECV".to_owned(),
+                "rank 2 has not joined: AllReduce 3 of 4 launched".to_owned(),
+            ],
+            ..Verdict::default()
+        };
+        let communicator = CommunicatorReport { comm_hash: "0xab".to_owned(), verdict, ..Default::default() };
+        let job = JobVerdict {
+            state: State::Stuck,
+            sentence: "stuck: communicator 0xab waits for rank 2".to_owned(),
+            communicators: vec!["0xab".to_owned()],
+        };
+        let report =
+            DumpReport { job: Some(job), communicators: vec![communicator], ..DumpReport::default() };
+        let text = render(&report, false);
+        let expected =
+            "stuck: communicator 0xab waits for rank 2\nrank 2 has not joined: AllReduce 3 of 4 launched";
+        assert_eq!(text.split("\n\n").next(), Some(expected), "{text}");
+    }
 }

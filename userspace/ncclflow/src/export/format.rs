@@ -7,8 +7,8 @@ use anyhow::Result;
 #[cfg(feature = "program")]
 use super::parquet::Parquet;
 use super::{
-    chakra::Chakra, compat::Compat, inspector::Inspector, json_lines::JsonLines, megatrace::Megatrace,
-    perfetto::Perfetto, run::Exported, source::Source,
+    chakra::Chakra, compat::Compat, flight_recorder::FlightRecorder, inspector::Inspector,
+    json_lines::JsonLines, megatrace::Megatrace, perfetto::Perfetto, run::Exported, source::Source,
 };
 use crate::sinks::{ApiOutputOptions, OutputDir, Sink};
 
@@ -32,12 +32,15 @@ pub enum Format {
     Chakra,
     /// JSON as NCCL Inspector writes it (v4.3): <host>-pid<pid>.log
     Inspector,
+    /// What torch's flight recorder would have written, for torchfrtrace and others: PATH<job rank>, or
+    /// nccl_trace_rank_<job rank> where PATH is a folder
+    FlightRecorder,
 }
 
 impl Format {
-    /// It makes one file, not a folder.
-    pub(super) fn is_one_file(self) -> bool {
-        self == Self::Perfetto
+    /// It makes a folder of its own, which can have a summary.
+    pub(super) fn is_folder(self) -> bool {
+        !matches!(self, Self::Perfetto | Self::FlightRecorder)
     }
 }
 
@@ -48,6 +51,8 @@ pub struct ViewOptions {
     pub flat: bool,
     /// With [`Format::Parquet`]: messages that were only planned have rows, too.
     pub planned_messages: bool,
+    /// With [`Format::FlightRecorder`]: sends and receives are left out.
+    pub collectives_only: bool,
     /// How API calls are written, where a view has a choice.
     pub api: ApiOutputOptions,
 }
@@ -72,7 +77,7 @@ pub trait View: Sink {
 }
 
 impl Format {
-    /// A view that writes to the new folder `path`, or is the new file.
+    /// A view that writes to the new folder `path`, or to new files that are called so.
     pub(super) fn open(self, path: &Path, options: &ViewOptions) -> Result<Box<dyn View>> {
         let dir = || OutputDir::create(path);
         Ok(match self {
@@ -84,6 +89,7 @@ impl Format {
             Self::Perfetto => Box::new(Perfetto::create(path)?),
             Self::Chakra => Box::new(Chakra::new(dir()?)),
             Self::Inspector => Box::new(Inspector::new(dir()?)),
+            Self::FlightRecorder => Box::new(FlightRecorder::create(path, options.collectives_only)?),
         })
     }
 }

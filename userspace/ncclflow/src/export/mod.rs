@@ -8,16 +8,20 @@
 //! not asked for are left out ([`choice`]); where two sources have the same rank, it gets a place of its own
 //! ([`ranks`]); what is left goes to the view.
 
+mod call_numbers;
 mod chakra;
 mod choice;
 mod chosen_rows;
 mod compat;
+mod flight_recorder;
 mod format;
 mod inspector;
+mod job;
 mod job_ranks;
 mod json_lines;
 mod megatrace;
 mod moment;
+mod new_file;
 #[cfg(feature = "program")]
 mod parquet;
 mod perfetto;
@@ -26,6 +30,7 @@ mod run;
 mod source;
 mod who;
 
+pub(crate) use call_numbers::CallNumbers;
 pub use choice::{Choice, RankRange};
 pub use chosen_rows::RowCounts;
 pub use format::{Format, View, ViewOptions};
@@ -33,3 +38,5 @@ pub use moment::{Moment, duration};
 pub use ranks::TwiceReport;
 pub use run::{ExportOptions, ExportProgress, Exported, SourceReport, export, replay};
 pub use source::{Source, sources};
+#[cfg(feature = "program")]
+pub(crate) use {new_file::NewFile, run::Chosen};

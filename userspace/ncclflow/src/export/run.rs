@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::{
     choice::{Choice, SourceChoice},
     chosen_rows::{ChosenRows, RowCounts, Shared, lock},
-    format::{Format, ViewOptions},
+    format::{Format, View, ViewOptions},
     json_lines,
     ranks::{Ranks, TwiceReport},
     source::{Source, sources},
@@ -80,6 +80,9 @@ pub struct SourceReport {
     pub removed_records: u64,
     #[serde(skip)]
     pub(crate) read: Read,
+    /// From its own clock to wall time.
+    #[serde(skip)]
+    pub(super) offset_ns: u64,
 }
 
 impl SourceReport {
@@ -99,6 +102,7 @@ impl SourceReport {
             unknown_blocks: unknown,
             removed_records: removed,
             read,
+            offset_ns: source.offset_ns(),
         }
     }
 }
@@ -117,47 +121,80 @@ pub fn export(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) 
 
 fn make_files(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) -> Result<Exported> {
     let ExportOptions { inputs, output, format, view, choice } = options;
-    let choice = choice.checked()?;
-    let sources = sources(&inputs)?;
-    let span = span(&sources);
-    // What cannot be chosen is said before anything is written.
-    let choices = sources
-        .iter()
-        .map(|source| choice.of_source(source, span.unwrap_or_default()))
-        .collect::<Result<Vec<_>>>()?;
-    let mut view = format.open(&output, &view)?;
-    view.look_at(&sources)?;
-    let shared = Shared { view, ranks: Ranks::default(), counts: RowCounts::default() };
-    let shared = Arc::new(Mutex::new(shared));
-    let of_bytes = sources.iter().map(|source| source.bytes).sum();
-    let (mut bytes, mut reports) = (0, Vec::new());
-    for (source, choice) in sources.iter().zip(choices) {
-        {
-            let mut shared = lock(&shared);
-            shared.ranks.begin(source);
-            shared.view.begin(source)?;
-        }
-        let mut told = |read: u64| progress(ExportProgress { bytes: bytes + read, of_bytes });
-        let read = read_source(source, &choice, &shared, &mut told)
-            .with_context(|| format!("in `{}`", source.path.display()))?;
-        reports.push(SourceReport::new(source, &choice, read));
-        bytes += source.bytes;
-    }
-    let mut shared = lock(&shared);
-    let Shared { view, ranks, counts } = &mut *shared;
-    let mut exported = Exported {
-        rows: *counts,
-        sources: reports,
-        twice: ranks.twice().to_vec(),
-        span_unix_ns: span,
-        notes: Vec::new(),
-    };
-    view.finish(&exported)?;
-    exported.notes = view.notes();
-    if !format.is_one_file() && (!choice.is_all() || exported.sources.len() > 1) {
+    let chosen = Chosen::new(&inputs, choice)?;
+    let is_all = chosen.choice.is_all();
+    let exported = chosen.read_into(format.open(&output, &view)?, progress)?;
+    if format.is_folder() && (!is_all || exported.sources.len() > 1) {
         write_summary(&output, &exported)?;
     }
     Ok(exported)
+}
+
+/// Recordings that were looked through, and what of each is asked for.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    choice: Choice,
+    sources: Vec<Source>,
+    span: Option<(u64, u64)>,
+    choices: Vec<SourceChoice>,
+}
+
+impl Chosen {
+    /// What cannot be chosen is said before anything is written.
+    pub(crate) fn new(inputs: &[PathBuf], choice: Choice) -> Result<Self> {
+        let choice = choice.checked()?;
+        let sources = sources(inputs)?;
+        let span = span(&sources);
+        let choices = sources
+            .iter()
+            .map(|source| choice.of_source(source, span.unwrap_or_default()))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Self { choice, sources, span, choices })
+    }
+
+    /// Times of which rows are taken, by the clock of the source: from the first until before the second.
+    #[cfg(feature = "program")]
+    pub(crate) fn ranges(&self) -> Vec<(u64, u64)> {
+        self.choices.iter().map(|choice| (choice.from_ns, choice.until_ns)).collect()
+    }
+
+    /// Hands the rows to a view.
+    pub(crate) fn read_into(
+        self,
+        mut view: Box<dyn View>,
+        progress: &mut dyn FnMut(ExportProgress),
+    ) -> Result<Exported> {
+        let Self { choice: _, sources, span, choices } = self;
+        view.look_at(&sources)?;
+        let shared = Shared { view, ranks: Ranks::default(), counts: RowCounts::default() };
+        let shared = Arc::new(Mutex::new(shared));
+        let of_bytes = sources.iter().map(|source| source.bytes).sum();
+        let (mut bytes, mut reports) = (0, Vec::new());
+        for (source, choice) in sources.iter().zip(choices) {
+            {
+                let mut shared = lock(&shared);
+                shared.ranks.begin(source);
+                shared.view.begin(source)?;
+            }
+            let mut told = |read: u64| progress(ExportProgress { bytes: bytes + read, of_bytes });
+            let read = read_source(source, &choice, &shared, &mut told)
+                .with_context(|| format!("in `{}`", source.path.display()))?;
+            reports.push(SourceReport::new(source, &choice, read));
+            bytes += source.bytes;
+        }
+        let mut shared = lock(&shared);
+        let Shared { view, ranks, counts } = &mut *shared;
+        let mut exported = Exported {
+            rows: *counts,
+            sources: reports,
+            twice: ranks.twice().to_vec(),
+            span_unix_ns: span,
+            notes: Vec::new(),
+        };
+        view.finish(&exported)?;
+        exported.notes = view.notes();
+        Ok(exported)
+    }
 }
 
 fn span(sources: &[Source]) -> Option<(u64, u64)> {

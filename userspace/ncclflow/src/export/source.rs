@@ -46,6 +46,15 @@ pub(super) struct Report {
     clock: Option<ClockReport>,
     pub(super) targets: Vec<serde_json::Value>,
     pub(super) communicators: Vec<ReportedRank>,
+    probes: Vec<ReportedProbe>,
+}
+
+/// What was lost of a probe's hits.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ReportedProbe {
+    lost: u64,
+    dropped: u64,
 }
 
 /// A rank of a communicator, as a report has it.
@@ -86,6 +95,16 @@ impl Source {
 
     pub fn host(&self) -> &str {
         &self.report.host
+    }
+
+    /// It is of calls of the API, without ops.
+    pub(crate) fn is_of_calls(&self) -> bool {
+        self.report.level == "api"
+    }
+
+    /// Records were lost, as far as its report says it.
+    pub(crate) fn has_losses(&self) -> bool {
+        self.report.probes.iter().any(|probe| probe.lost > 0 || probe.dropped > 0)
     }
 
     /// From its own clock to wall time.

@@ -87,6 +87,11 @@ impl Who {
         keys.into_iter()
     }
 
+    /// What is known of all ranks of communicators.
+    pub(super) fn all(&self) -> impl Iterator<Item = &RankFacts> {
+        self.by_process.values().flatten()
+    }
+
     /// All ranks of a process.
     pub(super) fn ranks_of(&self, pid: u32) -> &[RankFacts] {
         self.by_process.get(&pid).map_or(&[], Vec::as_slice)

@@ -144,6 +144,41 @@ impl<'p> Memory<'p> {
         Ok(bytes)
     }
 
+    /// Copies of these pieces (address, bytes), with as few calls as possible; `None` where one cannot be read whole.
+    pub(crate) fn copies(&self, pieces: &[(RuntimeAddr, usize)]) -> Result<Vec<Option<Vec<u8>>>, ReadError> {
+        let mut copies = Vec::with_capacity(pieces.len());
+        let mut rest = pieces;
+        while let Some((_, first)) = rest.first() {
+            if *first > MAX_READ {
+                return Err(ReadError::TooLong(*first as u64));
+            }
+            let mut total = 0_usize;
+            let fits = |(_, length): &&(RuntimeAddr, usize)| {
+                total = total.saturating_add(*length);
+                total <= MAX_READ
+            };
+            let count = rest.iter().take(MAX_PIECES).take_while(fits).count();
+            let (now, later) = rest.split_at(count);
+            let mut bytes = vec![0; now.iter().map(|(_, length)| length).sum()];
+            let read = self.read_pieces(now, &mut bytes)?;
+            let mut left = bytes.get(..read).unwrap_or_default();
+            let before = copies.len();
+            for (_, length) in now {
+                let Some((copy, tail)) = left.split_at_checked(*length) else { break };
+                copies.push(Some(copy.to_vec()));
+                left = tail;
+            }
+            let whole = copies.len() - before;
+            rest = later;
+            if whole < now.len() {
+                // The copy ended there; those behind it may be readable.
+                copies.push(None);
+                rest = pieces.get(copies.len()..).unwrap_or_default();
+            }
+        }
+        Ok(copies)
+    }
+
     /// Fills `into` from `pieces`, at most [`MAX_PIECES`], as far as they can be read: the bytes read, 0 if
     /// the first cannot.
     pub(super) fn read_pieces(
@@ -220,6 +255,23 @@ mod tests {
         let data = [7u8; 4];
         let pieces = [(address(&data), 4), (RuntimeAddr(16), 4)];
         assert!(matches!(memory.gather(&pieces), Err(ReadError::Unmapped(RuntimeAddr(16)))));
+    }
+
+    #[test]
+    fn copies_are_made_of_what_can_be_read() {
+        let process = Process::open(std::process::id()).unwrap();
+        let memory = Memory::new(&process);
+        let data: Vec<u8> = (0..=255).collect();
+        let nothing = (RuntimeAddr(16), 4);
+        let pieces =
+            [nothing, (address(&data[7..]), 3), nothing, nothing, (address(&data[90..]), 2), nothing];
+        let copies = memory.copies(&pieces).unwrap();
+        let wanted = [None, Some(vec![7, 8, 9]), None, None, Some(vec![90, 91]), None];
+        assert_eq!(copies, wanted);
+        let many: Vec<_> = (0..3000).map(|_| (address(&data[1..]), 1)).collect();
+        assert_eq!(memory.copies(&many).unwrap(), vec![Some(vec![1]); 3000]);
+        assert!(memory.copies(&[(RuntimeAddr(0), usize::MAX)]).is_err());
+        assert!(memory.copies(&[]).unwrap().is_empty());
     }
 
     #[test]

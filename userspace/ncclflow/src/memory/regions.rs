@@ -42,7 +42,7 @@ impl AddressSpace {
         Ok(Self::of(&mappings))
     }
 
-    fn of(mappings: &[Mapping]) -> Self {
+    pub(crate) fn of(mappings: &[Mapping]) -> Self {
         let mut space = Self::default();
         for mapping in mappings.iter().filter(|mapping| mapping.start < mapping.end) {
             let (start, end) = (mapping.start.0, mapping.end.0);

@@ -83,7 +83,7 @@ impl Lister {
         };
         let (mut to_scan, mut in_use) = (Vec::new(), Vec::new());
         for pid in pids().context("listing /proc")?.into_iter().filter(|pid| *pid != std::process::id()) {
-            let sighting = match resolver::look(pid) {
+            let sighting = match resolver::look_through(pid) {
                 Ok(Some(sighting)) => sighting,
                 Ok(None) => continue,
                 Err(Unseen::Denied) => {

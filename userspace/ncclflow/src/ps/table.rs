@@ -19,8 +19,9 @@ pub fn render(report: &PsReport, width: Option<usize>) -> String {
     if report.processes.is_empty() {
         let whose = if report.denied > 0 || report.hidden { " that may be looked at" } else { "" };
         // Writing to a string cannot fail.
-        _ = writeln!(out, "no process of this node{whose} has NCCL mapped");
+        _ = writeln!(out, "no process of this host{whose} uses NCCL");
     } else {
+        _ = writeln!(out, "{}", cut_right(&headline(&report.processes), width));
         table(&mut out, &report.processes, width.map(|width| width.max(MIN_WIDTH)));
     }
     if report.denied > 0 {
@@ -34,6 +35,22 @@ pub fn render(report: &PsReport, width: Option<usize>) -> String {
         );
     }
     out
+}
+
+/// `2 processes use NCCL; ranks here: 4, of 2 communicators`
+fn headline(processes: &[ProcessEntry]) -> String {
+    let count = processes.len();
+    let mut text = format!("{count} {}", if count == 1 { "process uses NCCL" } else { "processes use NCCL" });
+    // Copies in forked children are none.
+    let ranks = || processes.iter().filter_map(|process| process.communicators.as_deref()).flatten();
+    let mut hashes: Vec<&str> = ranks().map(|rank| rank.comm_hash.as_str()).collect();
+    hashes.sort_unstable();
+    hashes.dedup();
+    if !hashes.is_empty() {
+        let what = if hashes.len() == 1 { "communicator" } else { "communicators" };
+        _ = write!(text, "; ranks here: {}, of {} {what}", ranks().count(), hashes.len());
+    }
+    text
 }
 
 const HEADINGS: [&str; 8] = ["PID", "OWN-PID", "USER", "AGE", "CONTAINER", "NCCL", "SYMBOLS", "LIBRARY"];
@@ -221,6 +238,7 @@ mod tests {
         assert!(text.contains("0x0123456789abcdef  rank 3/8  GPU 3  40 collectives\n"), "{text}");
         assert!(text.contains("2m07s  2.27.5  dwarf"), "{text}");
         assert!(!text.contains("CONTAINER") && text.contains("may not be looked at: 3"), "{text}");
+        assert!(text.starts_with("2 processes use NCCL; ranks here: 2, of 1 communicator\n"), "{text}");
     }
 
     #[test]

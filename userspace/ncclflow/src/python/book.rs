@@ -18,13 +18,16 @@ const MAX_STACKS: usize = 16_384;
 
 /// How long the end of a recording or window waits for stacks that are being named.
 const SETTLE_LIMIT: Duration = Duration::from_millis(500);
+/// The same where symbol tables are read for them: frameworks have libraries of some hundred megabytes.
+const NATIVE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Stacks by the order in which they were named.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StackBook {
     stacks: Arc<Mutex<Stacks>>,
     /// Stacks that wait to be named.
-    pub(super) waiting: Arc<AtomicUsize>,
+    pub(crate) waiting: Arc<AtomicUsize>,
+    has_native: bool,
 }
 
 #[derive(Debug, Default)]
@@ -34,11 +37,16 @@ struct Stacks {
 }
 
 impl StackBook {
+    /// Of stacks with native frames.
+    pub(crate) fn of_native() -> Self {
+        Self { has_native: true, ..Self::default() }
+    }
+
     fn with<T>(&self, work: impl FnOnce(&mut Stacks) -> T) -> T {
         work(&mut self.stacks.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(super) fn push(&self, facts: StackFacts) {
+    pub(crate) fn push(&self, facts: StackFacts) {
         self.with(|stacks| {
             stacks.facts.insert(stacks.next, Arc::new(facts));
             stacks.next += 1;
@@ -57,7 +65,8 @@ impl StackBook {
 
     /// Waits until what has come is named, for a limited time.
     pub(crate) fn settle(&self) {
-        let deadline = Instant::now() + SETTLE_LIMIT;
+        let limit = if self.has_native { NATIVE_LIMIT } else { SETTLE_LIMIT };
+        let deadline = Instant::now() + limit;
         while self.waiting.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(1));
         }

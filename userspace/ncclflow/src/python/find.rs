@@ -1,6 +1,10 @@
 //! The interpreter of a process: which mapped file has `_PyRuntime`, and where that is in memory.
 
-use std::{collections::BTreeMap, os::unix::ffi::OsStrExt as _};
+use std::{
+    collections::BTreeMap,
+    os::unix::ffi::OsStrExt as _,
+    sync::{Mutex, PoisonError},
+};
 
 use cpython::{Memory as _, Python, Unreadable, Version};
 use nccl_library::elf::RuntimeAddr;
@@ -30,7 +34,8 @@ impl cpython::Memory for TargetMemory<'_> {
 /// What is known of files that were read already: several processes map the same ones.
 #[derive(Debug, Default)]
 pub(crate) struct Runtimes {
-    files: BTreeMap<LibraryId, Result<Option<Interpreter>, String>>,
+    /// Whoever comes for a file that another one reads waits for it.
+    files: Mutex<BTreeMap<LibraryId, Result<Option<Interpreter>, String>>>,
 }
 
 impl Runtimes {
@@ -38,7 +43,7 @@ impl Runtimes {
     ///
     /// # Errors
     /// A sentence that says why an interpreter that seems to be there is not understood.
-    pub(crate) fn find(&mut self, process: &Process) -> Result<Option<Python>, String> {
+    pub(crate) fn find(&self, process: &Process) -> Result<Option<Python>, String> {
         let mappings =
             resolver::maps(process.pid()).map_err(|error| format!("its mappings cannot be read: {error}"))?;
         let memory = TargetMemory::new(process);
@@ -72,10 +77,10 @@ impl Runtimes {
         why_not.map_or(Ok(None), Err)
     }
 
-    fn of_file(&mut self, process: &Process, mapping: &Mapping) -> Result<Option<Interpreter>, String> {
+    fn of_file(&self, process: &Process, mapping: &Mapping) -> Result<Option<Interpreter>, String> {
         let file = resolver::open_mapping(process, mapping).map_err(|error| error.to_string())?;
         let ask = || resolver::interpreter(&file).map_err(|error| error.to_string());
-        self.files.entry(file.id).or_insert_with(ask).clone()
+        self.files.lock().unwrap_or_else(PoisonError::into_inner).entry(file.id).or_insert_with(ask).clone()
     }
 }
 

@@ -21,7 +21,7 @@ const TID_PLACES: [u32; 3] = [0x2d0, 48, 0xd0];
 /// An interpreter in a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Interpreter {
-    pub(super) python: Python,
+    pub(crate) python: Python,
     pub(super) walk: PythonWalk,
 }
 
@@ -31,11 +31,7 @@ impl Interpreter {
     ///
     /// # Errors
     /// Why Python's stacks cannot be known, for people.
-    pub(crate) fn find(
-        process: &Process,
-        runtimes: &mut Runtimes,
-        depth: u8,
-    ) -> Result<Option<Self>, String> {
+    pub(crate) fn find(process: &Process, runtimes: &Runtimes, depth: u8) -> Result<Option<Self>, String> {
         let Some(python) = runtimes.find(process)? else { return Ok(None) };
         Self::proven(python, process, depth).map(Some)
     }
@@ -104,7 +100,7 @@ mod tests {
     #[test]
     fn a_process_without_python_has_none() {
         let process = Process::open(std::process::id()).unwrap();
-        assert!(Interpreter::find(&process, &mut Runtimes::default(), 24).unwrap().is_none());
+        assert!(Interpreter::find(&process, &Runtimes::default(), 24).unwrap().is_none());
     }
 
     #[test]

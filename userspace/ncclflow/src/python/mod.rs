@@ -6,6 +6,7 @@
 //! process's memory, soon after, as code can be freed.
 
 mod book;
+mod copied;
 mod find;
 mod interpreter;
 mod names;
@@ -14,4 +15,11 @@ mod walk;
 pub(crate) use book::StackBook;
 pub(crate) use find::{Runtimes, TargetMemory};
 pub use interpreter::Interpreter;
-pub(crate) use names::{Interpreters, StackFeed, start};
+pub(crate) use names::{Interpreters, StackFeed, Traced, start};
+pub(crate) use walk::without_python;
+
+/// Whether code in this file was installed by somebody, and is not the user's own.
+pub(crate) fn is_of_a_library(file: &str) -> bool {
+    const FOLDERS: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python3."];
+    file.starts_with('<') || FOLDERS.iter().any(|folder| file.contains(folder))
+}

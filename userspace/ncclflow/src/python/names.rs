@@ -12,7 +12,7 @@ use std::{
     thread,
 };
 
-use cpython::{CodeObject, Instruction, Walker};
+use cpython::{CodeObject, Instruction, Offsets, Walker};
 use flow::{
     decode::{RecordView, StackEvent},
     schema::{FrameRow, StackId},
@@ -21,11 +21,12 @@ use ncclflow_common::{RawFrame, STACK_COOKIE};
 
 use super::{
     book::StackBook,
-    find::TargetMemory,
+    copied::Copied,
     interpreter::Interpreter,
-    walk::{guard_of, is_alive},
+    walk::{guard_of, guard_places, is_alive, word},
 };
 use crate::{
+    native::NativeFeed,
     recording::StackFacts,
     target::{Process, printable},
 };
@@ -53,11 +54,12 @@ struct AllTraced {
 }
 
 #[derive(Debug)]
-struct Traced {
-    process: Process,
-    interpreter: Interpreter,
+pub(crate) struct Traced {
+    pub(crate) process: Process,
+    /// Nothing: it runs no Python, or one that is not known.
+    pub(crate) interpreter: Option<Interpreter>,
     /// No other process has the same, though it has the number of one that has ended.
-    number: u64,
+    pub(crate) number: u64,
 }
 
 impl Interpreters {
@@ -66,7 +68,7 @@ impl Interpreters {
     }
 
     /// `tgid`: the process's number in the initial PID namespace.
-    pub(crate) fn insert(&self, tgid: u32, process: Process, interpreter: Interpreter) {
+    pub(crate) fn insert(&self, tgid: u32, process: Process, interpreter: Option<Interpreter>) {
         self.with(|all| {
             if all.by_tgid.len() >= MANY {
                 all.by_tgid.retain(|_, traced| !traced.process.has_exited());
@@ -107,20 +109,37 @@ impl StackFeed {
     }
 }
 
-/// Starts the thread. It ends when nobody can feed it any more.
-pub(crate) fn start(interpreters: Interpreters, book: StackBook) -> io::Result<StackFeed> {
+/// Starts the thread. It ends when nobody can feed it any more. `native`: who adds native frames, if anybody does.
+pub(crate) fn start(
+    interpreters: Interpreters,
+    book: StackBook,
+    native: Option<NativeFeed>,
+) -> io::Result<StackFeed> {
     let (to_thread, events) = sync_channel(MAX_WAITING);
     let waiting = Arc::clone(&book.waiting);
     thread::Builder::new()
         .name("ncclflow-stacks".to_owned())
-        .spawn(move || name_stacks(&events, &interpreters, &book))?;
+        .spawn(move || name_stacks(&events, &interpreters, &book, native.as_ref()))?;
     Ok(StackFeed { to_thread, waiting })
 }
 
-fn name_stacks(events: &Receiver<StackEvent>, interpreters: &Interpreters, book: &StackBook) {
+fn name_stacks(
+    events: &Receiver<StackEvent>,
+    interpreters: &Interpreters,
+    book: &StackBook,
+    native: Option<&NativeFeed>,
+) {
     let mut names = Names::default();
     for event in events {
         if let Some(facts) = names.facts(&event, interpreters) {
+            let facts = match (native, interpreters.get(event.origin.tgid)) {
+                (Some(native), Some(traced)) if event.is_native => match native.add(&event, facts, traced) {
+                    // It waits on, until it has its native frames.
+                    None => continue,
+                    Some(facts) => facts,
+                },
+                _ => facts,
+            };
             book.push(facts);
         }
         book.waiting.fetch_sub(1, Ordering::AcqRel);
@@ -148,6 +167,7 @@ impl Names {
             return None;
         }
         let raw = event.frames.as_deref().unwrap_or_default();
+        self.learn(&traced, raw);
         // Innermost first: its code is the most likely to be gone soon.
         let mut frames: Vec<FrameRow> = raw.iter().map(|frame| self.frame(&traced, frame)).collect();
         frames.reverse();
@@ -157,6 +177,8 @@ impl Names {
             Some("page not there")
         } else if frames.iter().any(|frame| frame.function == NOT_KNOWN) {
             Some("code gone")
+        } else if event.is_not_copied {
+            Some("native frames not copied")
         } else {
             None
         };
@@ -166,14 +188,16 @@ impl Names {
             frames,
             cut: event.is_cut,
             unknown: unknown.map(str::to_owned),
+            thread: None,
         })
     }
 
-    fn frame(&mut self, traced: &Traced, frame: &RawFrame) -> FrameRow {
-        let Some(code) = self.code(traced, frame) else {
-            return FrameRow { function: NOT_KNOWN.to_owned(), file: None, line: None };
+    fn frame(&self, traced: &Traced, frame: &RawFrame) -> FrameRow {
+        let code = self.codes.get(&(traced.number, frame.code, frame.guard)).and_then(Option::as_ref);
+        let Some((interpreter, code)) = traced.interpreter.as_ref().zip(code) else {
+            return FrameRow { function: NOT_KNOWN.to_owned(), ..FrameRow::default() };
         };
-        let offsets = &traced.interpreter.python.offsets;
+        let offsets = &interpreter.python.offsets;
         let raw = match offsets.instruction() {
             Instruction::Pointer => frame.instr,
             // An `int`.
@@ -184,29 +208,56 @@ impl Names {
             function: printable(code.qualname.as_deref().unwrap_or(&code.name)),
             file: Some(printable(&code.filename)),
             line: code.line(offsets.instruction_offset(frame.code, raw)),
+            module: None,
         }
     }
 
-    /// The code object, if the one that is at the address now is the one that was there at the hit.
-    fn code(&mut self, traced: &Traced, frame: &RawFrame) -> Option<Rc<CodeObject>> {
-        let key = (traced.number, frame.code, frame.guard);
-        if let Some(known) = self.codes.get(&key) {
-            return known.clone();
-        }
-        let memory = TargetMemory::new(&traced.process);
-        let mut walker = Walker::new(traced.interpreter.python, &memory);
-        let code = walker.code_object(frame.code).ok();
-        // In this order: if the code of the hit was in use after it was read, it was until then. If other code has taken its
-        // place before it was looked at, that shows now.
-        let Interpreter { python, walk } = &traced.interpreter;
-        let code = code.filter(|_| {
-            is_alive(&python.offsets, &memory, frame.code)
-                && guard_of(walk, &memory, frame.code) == Some(frame.guard)
-        });
+    /// Reads the code objects of these frames that are not known, each if the one that is at the address now is the one
+    /// that was there at the hit.
+    fn learn(&mut self, traced: &Traced, frames: &[RawFrame]) {
+        let Some(Interpreter { python, walk }) = &traced.interpreter else { return };
         if self.codes.len() >= MAX_KNOWN {
             self.codes.clear();
         }
-        self.codes.insert(key, code.clone());
-        code
+        let unknown = |frame: &&RawFrame| !self.codes.contains_key(&(traced.number, frame.code, frame.guard));
+        // Innermost first: its code is the most likely to be gone soon.
+        let mut new: Vec<&RawFrame> = Vec::new();
+        for frame in frames.iter().filter(unknown) {
+            if !new.iter().any(|known| (known.code, known.guard) == (frame.code, frame.guard)) {
+                new.push(frame);
+            }
+        }
+        if new.is_empty() {
+            return;
+        }
+        let copied = Copied::new(&traced.process);
+        fetch_code_objects(&copied, &python.offsets, new.iter().map(|frame| frame.code));
+        let mut walker = Walker::new(*python, &copied);
+        let codes: Vec<_> = new.iter().map(|frame| walker.code_object(frame.code).ok()).collect();
+        // In this order: if the code of the hit was in use after it was read, it was until then. If other code has taken its
+        // place before it was looked at, that shows now.
+        let now = Copied::new(&traced.process);
+        let places = new.iter().flat_map(|frame| guard_places(walk, frame.code));
+        now.fetch(places);
+        for (frame, code) in new.iter().zip(codes) {
+            let code = code.filter(|_| {
+                is_alive(&python.offsets, &now, frame.code)
+                    && guard_of(walk, &now, frame.code) == Some(frame.guard)
+            });
+            self.codes.insert((traced.number, frame.code, frame.guard), code);
+        }
     }
+}
+
+/// Copies code objects, and then the strings and tables that they lead to.
+fn fetch_code_objects(copied: &Copied<'_>, offsets: &Offsets, codes: impl Iterator<Item = u64> + Clone) {
+    /// A head with all fields that are read of it.
+    const HEAD: usize = 256;
+    let of_code = &offsets.code;
+    copied.fetch(codes.clone().map(|code| (code, HEAD)));
+    let fields =
+        [of_code.filename, of_code.name, of_code.qualname.unwrap_or(of_code.name), of_code.line_table];
+    let pointers = codes.flat_map(|code| fields.map(|field| code.checked_add(u64::from(field))));
+    let pointers: Vec<u64> = pointers.flatten().filter_map(|at| word(copied, at)).collect();
+    copied.fetch(pointers.into_iter().filter(|at| *at != 0).map(|at| (at, 0)));
 }

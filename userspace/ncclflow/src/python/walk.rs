@@ -3,7 +3,10 @@
 use std::{io, os::unix::fs::MetadataExt as _};
 
 use cpython::{FrameRoot, Instruction, Offsets, Python};
-use ncclflow_common::{FRAME_BYTES, MAX_CODE_WORDS, MAX_STACK_FRAMES, NO_OFFSET, PythonWalk, mix};
+use ncclflow_common::{
+    ENTERS_BEFORE_LEFT_OUT, ENTERS_EACH, FRAME_BYTES, MAX_CODE_WORDS, MAX_STACK_FRAMES, NO_OFFSET,
+    PythonWalk, TAKES_NATIVE, TAKES_PYTHON, mix,
+};
 
 use crate::target::Process;
 
@@ -13,6 +16,15 @@ const FIRST_NAMESPACE: u64 = 0xEFFF_FFFC;
 /// Where a string keeps its hash, once it was asked for: `hash` of `PyASCIIObject` (Include/cpython/unicodeobject.h),
 /// before `state`.
 const HASH_BEFORE_STATE: u32 = 8;
+
+/// What is told of a process of which native frames alone are taken.
+pub(crate) fn without_python() -> PythonWalk {
+    PythonWalk { takes: TAKES_NATIVE, ..PythonWalk::default() }
+}
+
+/// In 3.11 a frame says that it is the first of its C function (`is_entry`, behind `stacktop`, an `int`, which is behind
+/// `prev_instr`; Include/internal/pycore_frame.h).
+const IS_ENTRY_BEHIND_INSTRUCTION: u32 = 12;
 
 /// The walk of this interpreter. `tid_place`: see [`PythonWalk::pthread_tid`].
 ///
@@ -29,7 +41,15 @@ pub(super) fn of(
     let unlike = |_| "its layouts are like those of no CPython".to_owned();
     let (words_at, words) = guard_words(offsets)?;
     let instr_len: u8 = if offsets.instruction() == Instruction::Pointer { 8 } else { 4 };
-    let last = [frame.previous + 8, frame.code + 8, frame.instruction + u32::from(instr_len)];
+    // From 3.12 on a C function begins with a frame of its own, which is left out; before 3.11 each evaluates one.
+    let version = offsets.version;
+    let frame_enters: u8 = match version.minor {
+        ..=10 => ENTERS_EACH,
+        11 => (frame.instruction + IS_ENTRY_BEHIND_INSTRUCTION).try_into().map_err(unlike)?,
+        _ => ENTERS_BEFORE_LEFT_OUT,
+    };
+    let enters_end = if version.minor == 11 { u32::from(frame_enters) + 1 } else { 0 };
+    let last = [frame.previous + 8, frame.code + 8, frame.instruction + u32::from(instr_len), enters_end];
     let last = last.into_iter().chain(frame.owner.map(|owner| owner + 1)).max().unwrap_or(0);
     let frame_len = last.next_multiple_of(8);
     if frame_len as usize > FRAME_BYTES {
@@ -68,16 +88,29 @@ pub(super) fn of(
         code_name: if offsets.version.since(3, 12) { NO_OFFSET } else { code.name },
         string_hash: offsets.text.state.checked_sub(HASH_BEFORE_STATE).ok_or("its strings have no hash")?,
         frame_len,
+        takes: TAKES_PYTHON,
+        frame_enters,
+        in_chunks: u8::from(version.since(3, 11)),
+        reserved: [0; 5],
     })
 }
 
+/// Bytes from `co_firstlineno` to the end of `co_version`, from 3.12 on: seven numbers of 4 bytes (Include/cpython/code.h).
+const FIRST_LINE_TO_VERSION: u32 = 28;
+
 /// The words of a code object from the line in which it begins to its table of lines: what of it does not change, and
-/// tells it from another: from 3.12 on its number, too. Offset and number.
+/// tells it from another. From 3.12 on code objects are numbered, and the words end with the number: each more costs
+/// every hit. Offset and number.
 fn guard_words(offsets: &Offsets) -> Result<(u16, u16), String> {
     let code = &offsets.code;
     let fields = [code.first_line, code.name, code.filename, code.line_table];
-    let first = fields.into_iter().min().unwrap_or(0) / 8 * 8;
-    let end = fields.into_iter().max().unwrap_or(0).saturating_add(8);
+    let (first, end) = if offsets.version.since(3, 12) {
+        (code.first_line, code.first_line.saturating_add(FIRST_LINE_TO_VERSION))
+    } else {
+        let end = fields.into_iter().max().unwrap_or(0).saturating_add(8);
+        (fields.into_iter().min().unwrap_or(0), end)
+    };
+    let first = first / 8 * 8;
     let words = end.saturating_sub(first).div_ceil(8);
     match (u16::try_from(first), u16::try_from(words)) {
         (Ok(first), Ok(words)) if usize::from(words) <= MAX_CODE_WORDS => Ok((first, words)),
@@ -95,9 +128,18 @@ pub(super) fn guard_of(walk: &PythonWalk, memory: &dyn cpython::Memory, code: u6
     if walk.code_name != NO_OFFSET {
         let at = usize::try_from(walk.code_name.checked_sub(u32::from(walk.code_words_at))? / 8).ok()?;
         let name = words.get(at)?;
-        guard = mix(guard, word(memory, name.checked_add(u64::from(walk.string_hash))).unwrap_or(0));
+        guard = mix(
+            guard,
+            name.checked_add(u64::from(walk.string_hash)).and_then(|at| word(memory, at)).unwrap_or(0),
+        );
     }
     Some(guard)
+}
+
+/// Where [`guard_of`] and [`is_alive`] look at a code object: address and bytes.
+pub(super) fn guard_places(walk: &PythonWalk, code: u64) -> [(u64, usize); 2] {
+    let words = code.saturating_add(u64::from(walk.code_words_at));
+    [(code, 24), (words, 8 * usize::from(walk.code_words))]
 }
 
 /// Whether an object is in use, by its references. A freed one can look as before but for its first word, where the
@@ -107,7 +149,7 @@ pub(super) fn is_alive(offsets: &Offsets, memory: &dyn cpython::Memory, object: 
     const MANY: u32 = 1 << 20;
     /// Immortal objects have at least so many (3.12 and later).
     const IMMORTAL: u32 = 1 << 31;
-    let word = |at: u64| word(memory, object.checked_add(at));
+    let word = |at: u64| word(memory, object.checked_add(at)?);
     if offsets.version.free_threaded {
         // `ob_ref_local`, the upper half, and `ob_ref_shared`, whose lowest bits are flags.
         return word(8).is_some_and(|local| local >> 32 != 0)
@@ -122,9 +164,9 @@ pub(super) fn is_alive(offsets: &Offsets, memory: &dyn cpython::Memory, object: 
 }
 
 /// A word; `None` where there is none.
-fn word(memory: &dyn cpython::Memory, address: Option<u64>) -> Option<u64> {
+pub(super) fn word(memory: &dyn cpython::Memory, address: u64) -> Option<u64> {
     let mut bytes = [0; 8];
-    memory.read(address?, &mut bytes).ok()?;
+    memory.read(address, &mut bytes).ok()?;
     Some(u64::from_le_bytes(bytes))
 }
 

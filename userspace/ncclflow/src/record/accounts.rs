@@ -170,7 +170,7 @@ impl Gaps {
             numbers.late(header.hit);
         } else {
             numbers.until(header.hit, header.ts_ns);
-            numbers.next = header.hit + 1;
+            numbers.next = header.hit.saturating_add(1);
             numbers.last_ns = header.ts_ns;
         }
     }
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     fn header(hit: u64) -> RecordHeader {
-        RecordHeader { probe: 1, cpu: 0, hit, ts_ns: 1000 + hit, ..RecordHeader::default() }
+        RecordHeader { probe: 1, cpu: 0, hit, ts_ns: hit.saturating_add(1000), ..RecordHeader::default() }
     }
 
     #[test]
@@ -275,6 +275,15 @@ mod tests {
         assert!(other.report().is_empty());
         let only = |gaps: &Gaps| gaps.report().iter().map(|gap| gap.records).sum::<u64>();
         assert_eq!(only(&gaps), 25);
+    }
+
+    #[test]
+    fn the_largest_number_is_one_as_any_other() {
+        let mut gaps = Gaps::default();
+        for hit in [0, u64::MAX, 7, u64::MAX] {
+            gaps.note(&header(hit));
+        }
+        assert_eq!(gaps.report().len(), 1);
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub(super) fn decode_directly(
             }
             Step::Message(WatcherMessage::ProcessEnded { tgid, at_ns }) => {
                 intake.process_ended(tgid, at_ns);
-                pipeline.ended_ns.insert(tgid, at_ns);
+                pipeline.process_ended(tgid, at_ns);
             }
             Step::Idle => {
                 pipeline.close_ended_before(now_ns(ClockId::Monotonic).saturating_sub(STRAGGLE_NS));

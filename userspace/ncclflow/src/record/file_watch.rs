@@ -16,8 +16,9 @@ use std::{
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 
-/// Between two looks. It is promised that probes go within half a second.
-pub(super) const INTERVAL: Duration = Duration::from_millis(300);
+/// Between two looks. It is promised that probes go within half a second, and the kernel needs up to 0.15 s to take them
+/// away.
+pub(super) const INTERVAL: Duration = Duration::from_millis(350);
 /// After an event the next ones are not waited for, but not each of them causes a look.
 const PAUSE: Duration = Duration::from_millis(10);
 

@@ -5,12 +5,18 @@
 //! from its first instruction, before anybody has looked at it. With a filter it is attached process by
 //! process: in those that are not wanted the kernel then places no breakpoint.
 
-use std::{collections::HashMap, os::fd::BorrowedFd, time::Duration};
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    mem,
+    os::fd::BorrowedFd,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;
 
 use super::{
+    later::Later,
     libraries::{Gone, Libraries},
     options::Notice,
     recorder::Recording,
@@ -21,14 +27,23 @@ use crate::{
     clock::now_ns,
     kernel::loader::Link,
     resolver::{self, ResolverError, Unseen},
-    sinks::{ChangedLibrary, TargetReport},
-    target::{Census, Description, Filter, Process, Sighting, Users, in_first_pid_namespace},
+    sinks::{Budget, ChangedLibrary, TargetReport, WhoseBudget},
+    target::{
+        Census, Description, Filter, Process, Sighting, Tenant, Tenants, Unfinished, Users,
+        in_first_pid_namespace,
+    },
 };
 
 /// Rounds between two looks for libraries that nobody uses any more.
 const RETIRE_ROUNDS: u32 = 10;
 /// Entries of `passed_over`; what goes wrong more often than that is counted.
 const MAX_PASSED_OVER: usize = 1000;
+/// Bytes of one: paths have up to 4,096.
+const MAX_PASSED_OVER_BYTES: usize = 1024;
+/// How long the node's processes are looked at in one round; those that are left are looked at in the next.
+const ROUND_TIME: Duration = Duration::from_millis(500);
+/// The same for the first round, before the session opens.
+const FIRST_ROUND_TIME: Duration = Duration::from_secs(3);
 
 /// A process that is traced, or has NCCL and cannot be.
 struct Followed {
@@ -38,6 +53,8 @@ struct Followed {
     libraries: Vec<usize>,
     /// To this process alone, by the index of the library.
     links: Vec<(usize, Link)>,
+    /// The number of its tenant, where that is known.
+    tenant: Option<u32>,
 }
 
 pub(super) struct Follower<'a> {
@@ -46,8 +63,17 @@ pub(super) struct Follower<'a> {
     users: Users,
     census: Census,
     processes: HashMap<u32, Followed>,
+    tenants: Tenants,
+    /// Processes that are still to be looked at.
+    waiting: VecDeque<u32>,
+    /// Processes that could not be looked at, or not to the end.
+    later: Later<u32>,
     rounds: u32,
     passed_over: usize,
+    /// The node's processes cannot be listed. It is said once.
+    is_blind: bool,
+    /// Tenants have come or gone.
+    is_to_be_shared: bool,
 }
 
 impl<'a> Follower<'a> {
@@ -64,16 +90,46 @@ impl<'a> Follower<'a> {
             users: Users::read(),
             census: Census::default(),
             processes: HashMap::new(),
+            tenants: Tenants::default(),
+            waiting: VecDeque::new(),
+            later: Later::default(),
             rounds: 0,
             passed_over: 0,
+            is_blind: false,
+            is_to_be_shared: false,
         })
     }
 
     /// Looks at what is new among the processes of the node.
     pub(super) fn round(&mut self, recording: &mut Recording<'_>) -> Result<()> {
-        for pid in self.census.round().context("listing /proc")? {
-            self.look(pid, recording);
+        let begun = Instant::now();
+        let time = if self.rounds == 0 { FIRST_ROUND_TIME } else { ROUND_TIME };
+        match self.census.round() {
+            Ok(pids) => {
+                self.is_blind = false;
+                let known: HashSet<u32> = self.waiting.iter().copied().collect();
+                self.waiting.extend(pids.into_iter().filter(|pid| !known.contains(pid)));
+            }
+            // Without descriptors or memory, for instance. What is attached is recorded all the same.
+            Err(error) => {
+                if !mem::replace(&mut self.is_blind, true) {
+                    recording
+                        .report
+                        .errors
+                        .push(format!("new processes cannot be found: listing /proc: {error}"));
+                    recording.is_outdated = true;
+                }
+            }
         }
+        // Those come after what is new.
+        self.waiting.extend(self.later.due(begun));
+        while let Some(pid) = self.waiting.pop_front() {
+            self.look(pid, recording);
+            if begun.elapsed() >= time {
+                break;
+            }
+        }
+        self.share_out(recording);
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(RETIRE_ROUNDS) {
             let processes = &self.processes;
@@ -81,6 +137,11 @@ impl<'a> Follower<'a> {
                 .retire(|index| processes.values().any(|followed| followed.libraries.contains(&index)));
         }
         Ok(())
+    }
+
+    /// Processes are left that are to be looked at.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Readable as processes end.
@@ -98,6 +159,13 @@ impl<'a> Follower<'a> {
         let mut ended = Vec::new();
         for (pid, followed) in self.processes.extract_if(|_, followed| followed.process.has_exited()) {
             self.census.forget(pid);
+            self.later.forget(&pid);
+            if let Some(tenant) = followed.tenant {
+                self.tenants.leave(tenant);
+                self.is_to_be_shared = true;
+                // It is forgotten in any case when others need the room.
+                let _ = recording.attachment.remove_tenant(pid);
+            }
             self.libraries.detach(followed.links.into_iter().map(|(_, link)| link).collect());
             if let Some(target) = recording.report.targets.get_mut(followed.target) {
                 target.exited = true;
@@ -124,7 +192,9 @@ impl<'a> Follower<'a> {
         let target = recording.add_target(target_report(pid, process.as_ref(), Vec::new()));
         let Some(process) = process else { return false };
         // It is between two programs, or has unloaded NCCL: its end is waited for.
-        self.processes.insert(pid, Followed { process, target, libraries: Vec::new(), links: Vec::new() });
+        let tenant = self.join(&process, recording);
+        let followed = Followed { process, target, libraries: Vec::new(), links: Vec::new(), tenant };
+        self.processes.insert(pid, followed);
         true
     }
 
@@ -134,41 +204,75 @@ impl<'a> Follower<'a> {
             self.census.forget(pid);
             return;
         }
+        let now = Instant::now();
         // What may not be looked at cannot be told from what has no NCCL.
         match resolver::look(pid) {
-            Ok(Some(sighting)) => self.consider(sighting, recording),
-            Ok(None) | Err(Unseen::Denied | Unseen::Unanswered(ResolverError::GivenUp)) => {}
+            Ok(Some(sighting)) => {
+                let budget = sighting.unfinished.map(|unfinished| match unfinished {
+                    Unfinished::Files => Budget::Files,
+                    Unfinished::Mappings => Budget::Mappings,
+                });
+                if let Some(budget) = budget {
+                    let process = &sighting.process;
+                    let whose = WhoseBudget::Process(pid);
+                    recording.report.over_budget.add(budget, whose, process.name(), 1);
+                    recording.is_outdated = true;
+                }
+                let mut is_whole = budget != Some(Budget::Files);
+                if sighting.shows_something() {
+                    is_whole &= self.consider(sighting, recording);
+                }
+                if is_whole {
+                    self.later.forget(&pid);
+                } else {
+                    self.later.put_off(pid, now);
+                }
+            }
+            Ok(None) | Err(Unseen::Denied | Unseen::Unanswered(ResolverError::GivenUp)) => {
+                self.later.forget(&pid);
+            }
             Err(Unseen::Unanswered(error)) => {
+                self.later.put_off(pid, now);
                 self.pass_over(recording, &format!("process {pid}: {error}"));
                 recording.report.lost_readers = Some(resolver::lost());
             }
         }
     }
 
-    fn consider(&mut self, sighting: Sighting, recording: &mut Recording<'_>) {
-        let Sighting { process, libraries, unopened, not_asked } = sighting;
+    /// `false`: something failed that may not fail the next time.
+    fn consider(&mut self, sighting: Sighting, recording: &mut Recording<'_>) -> bool {
+        let Sighting { process, libraries, unopened, not_asked, .. } = sighting;
         let pid = process.pid();
-        let known = self.processes.get(&pid).map(|followed| followed.libraries.clone());
+        let known = self.processes.get(&pid);
+        let mut tenant = known.and_then(|followed| followed.tenant);
+        let known = known.map(|followed| followed.libraries.clone());
+        let mut newcomer = None;
         if known.is_none() {
             let description = Description::read(&process, &self.users);
             if !self.filter.admits(process.name(), &description) {
-                return;
+                return true;
             }
+            newcomer = Some(Tenant::of(&description));
         }
+        let mut is_whole = true;
         let is_new = known.is_none();
         let (mut traced, mut links) = (known.unwrap_or_default(), Vec::new());
         if let Some(why) = not_asked {
             if is_new {
                 self.pass_over(recording, &format!("process {pid} ({}): {why}", process.name()));
             }
-            return;
+            return true;
+        }
+        if let Some(newcomer) = newcomer {
+            tenant = Some(self.tenants.join(newcomer));
         }
         let mut reasons: Vec<String> = unopened.iter().map(ToString::to_string).collect();
         let mut is_wanted = !reasons.is_empty() && self.filter.nccl_versions.is_empty();
         for (file, _) in libraries {
-            let index = match self.libraries.index_of(file, recording) {
+            let index = match self.libraries.index_of(file, (pid, tenant), recording) {
                 Ok(index) => index,
                 Err(error) => {
+                    is_whole = false;
                     is_wanted |= self.filter.nccl_versions.is_empty();
                     reasons.push(format!("{error:#}"));
                     continue;
@@ -188,7 +292,10 @@ impl<'a> Follower<'a> {
                 Err(_) if process.has_exited() => {
                     reasons.push("it ended before it could be traced".to_owned());
                 }
-                Err(error) => reasons.push(format!("{error:#}")),
+                Err(error) => {
+                    is_whole = false;
+                    reasons.push(format!("{error:#}"));
+                }
             }
         }
         if let Some(followed) = self.processes.get_mut(&pid) {
@@ -201,10 +308,13 @@ impl<'a> Follower<'a> {
                 followed.links.append(&mut links);
                 recording.is_outdated = true;
             }
-            return;
+            return is_whole;
         }
         if !is_wanted {
-            return;
+            if let Some(tenant) = tenant {
+                self.tenants.leave(tenant);
+            }
+            return is_whole;
         }
         let untraced = traced.is_empty().then(|| reasons.join("; "));
         if let Some(why) = &untraced {
@@ -220,7 +330,50 @@ impl<'a> Follower<'a> {
         if is_traced {
             recording.follow_stacks(pid);
         }
-        self.processes.insert(pid, Followed { process, target, libraries: traced, links });
+        if let Some(tenant) = tenant {
+            self.say_tenant(pid, tenant, recording);
+        }
+        self.processes.insert(pid, Followed { process, target, libraries: traced, links, tenant });
+        is_whole
+    }
+
+    /// A process is followed of which nothing but a record is known.
+    fn join(&mut self, process: &Process, recording: &mut Recording<'_>) -> Option<u32> {
+        let tenant = self.tenants.join(Tenant::of(&Description::read(process, &self.users)));
+        self.say_tenant(process.pid(), tenant, recording);
+        Some(tenant)
+    }
+
+    /// Tells the kernel side whose a process is.
+    fn say_tenant(&mut self, pid: u32, tenant: u32, recording: &mut Recording<'_>) {
+        self.is_to_be_shared = true;
+        // Where it cannot be said the process is its own tenant.
+        let _ = recording.attachment.set_tenant(pid, tenant);
+    }
+
+    /// Shares the kernel's buffers out to the tenants that there are.
+    fn share_out(&mut self, recording: &mut Recording<'_>) {
+        if !mem::take(&mut self.is_to_be_shared) {
+            return;
+        }
+        let processes = self.processes.iter().filter_map(|(pid, followed)| Some((*pid, followed.tenant?)));
+        if let Err(error) = recording.attachment.share_out(processes) {
+            recording.report.errors.push(format!("sharing the kernel's buffers out: {error:#}"));
+        }
+    }
+
+    /// Has the tenants in the report that were refused room in the kernel's buffers.
+    pub(super) fn report_shares(&self, recording: &mut Recording<'_>) {
+        let Ok(refused) = recording.attachment.refused() else { return };
+        for (number, times) in refused {
+            let own = number & !(u32::MAX >> 1) != 0;
+            let whose = match self.tenants.get(number) {
+                _ if own => WhoseBudget::Process(number & (u32::MAX >> 1)),
+                Some(tenant) => WhoseBudget::Tenant(tenant.to_string()),
+                None => WhoseBudget::Tenant("one that has gone".to_owned()),
+            };
+            recording.report.over_budget.add(Budget::KernelBuffer, whose, "", times);
+        }
     }
 
     /// Files with probes on them are looked at now and then, and when the kernel says that one was changed.
@@ -260,7 +413,7 @@ impl<'a> Follower<'a> {
         self.libraries.watch_fd()
     }
 
-    pub(super) fn watch_timeout(&self) -> Duration {
+    pub(super) fn watch_timeout(&self) -> Option<Duration> {
         self.libraries.watch_timeout()
     }
 
@@ -268,7 +421,12 @@ impl<'a> Follower<'a> {
         (recording.notice)(Notice::PassedOver(why));
         self.passed_over += 1;
         if self.passed_over <= MAX_PASSED_OVER {
-            recording.report.passed_over.push(why.to_owned());
+            let mut why = why.to_owned();
+            if why.len() > MAX_PASSED_OVER_BYTES {
+                why.truncate(why.floor_char_boundary(MAX_PASSED_OVER_BYTES));
+                why.push('…');
+            }
+            recording.report.passed_over.push(why);
         } else {
             recording.report.passed_over.truncate(MAX_PASSED_OVER);
             recording.report.passed_over.push(format!("and {} more", self.passed_over - MAX_PASSED_OVER));

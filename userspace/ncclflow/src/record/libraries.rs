@@ -6,12 +6,13 @@
 //! time share them.
 
 use std::{
+    collections::HashMap,
     io, mem,
     num::NonZeroU32,
     os::fd::BorrowedFd,
     sync::mpsc::{self, Sender},
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -19,6 +20,7 @@ use rustix::{thread::CapabilitySet, time::ClockId};
 
 use super::{
     file_watch::{ChangedFiles, FileWatch, ticks_now, ticks_of},
+    later::Later,
     meaning::Meaning,
     options::Notice,
     recorder::Recording,
@@ -29,8 +31,19 @@ use crate::{
     health::Health,
     kernel::loader::{Attachment, Link, detach},
     privileges, resolver,
-    target::{Filter, MappedLibrary, can_end_processes, no_return_probes},
+    sinks::Budget,
+    target::{Filter, LibraryId, MappedLibrary, can_end_processes, no_return_probes},
 };
+
+/// Library files that are held at a time, and those of one tenant. Each takes descriptors, and is looked at again and
+/// again.
+const MAX_HELD: usize = 512;
+const MAX_HELD_BY_ONE: usize = MAX_HELD * 3 / 4;
+/// Cookies that one tenant's libraries may take; those of another with equal probes cost none.
+const MAX_COOKIES_BY_ONE: usize = ncclflow_common::MAX_PROBES as usize * 3 / 4;
+
+/// Who has a library mapped: a process, and the number of its tenant.
+type Whose = (u32, Option<u32>);
 
 /// A library, under its index in the report.
 struct Library {
@@ -42,6 +55,8 @@ struct Library {
     is_wanted: bool,
     /// Its cookies, and what they stand for, once it is over.
     spare: Option<(Meaning, Vec<u32>)>,
+    /// The tenant that it was first seen of.
+    tenant: Option<u32>,
 }
 
 struct Traced {
@@ -74,8 +89,13 @@ pub(super) struct Libraries<'a> {
     changed: ChangedFiles,
     /// Not told yet.
     gone: Vec<Gone>,
-    /// Cookies of a library that was refused in the end.
+    /// Cookies of libraries that were refused in the end, or changed.
     unused: Vec<(Meaning, Vec<u32>)>,
+    /// How many each tenant's libraries took that were first.
+    cookies_of: HashMap<u32, usize>,
+    /// Files that could not be resolved or traced, and when they are tried again.
+    failed: Later<LibraryId>,
+    why_failed: HashMap<LibraryId, String>,
 }
 
 impl<'a> Libraries<'a> {
@@ -91,6 +111,9 @@ impl<'a> Libraries<'a> {
             changed: ChangedFiles::default(),
             gone: Vec::new(),
             unused: Vec::new(),
+            cookies_of: HashMap::new(),
+            failed: Later::default(),
+            why_failed: HashMap::new(),
         })
     }
 
@@ -104,14 +127,61 @@ impl<'a> Libraries<'a> {
         self.reaper.take(links);
     }
 
-    /// The library's index: known, or resolved now.
-    pub(super) fn index_of(&mut self, file: MappedLibrary, recording: &mut Recording<'_>) -> Result<usize> {
+    /// The library's index: known, or resolved now. A file that could not be resolved or traced is tried again after
+    /// pauses that grow, by whichever process it is seen.
+    pub(super) fn index_of(
+        &mut self,
+        file: MappedLibrary,
+        whose: Whose,
+        recording: &mut Recording<'_>,
+    ) -> Result<usize> {
+        let (id, now) = (file.id, Instant::now());
+        if self.failed.is_put_off(&id, now) {
+            let why = self.why_failed.get(&id).map_or("it was tried before", String::as_str);
+            bail!("{why}");
+        }
+        let found = self.known_or_new(file, whose, recording);
+        let why = match &found {
+            Ok(index) => {
+                let library = self.known.get(*index).filter(|library| library.is_wanted);
+                library.and_then(|library| library.traced.as_ref().err()).cloned()
+            }
+            Err(error) => Some(format!("{error:#}")),
+        };
+        match why {
+            None => {
+                self.failed.forget(&id);
+                self.why_failed.remove(&id);
+            }
+            Some(why) => {
+                self.failed.put_off(id, now);
+                let failed = &self.failed;
+                self.why_failed.retain(|id, _| failed.is_put_off(id, now));
+                self.why_failed.insert(id, why);
+            }
+        }
+        found
+    }
+
+    fn known_or_new(
+        &mut self,
+        file: MappedLibrary,
+        whose: Whose,
+        recording: &mut Recording<'_>,
+    ) -> Result<usize> {
         let position = |known: &[Library], is: &dyn Fn(&MappedLibrary) -> bool| {
             known.iter().position(|library| library.file.as_ref().is_some_and(is))
         };
         let is_known = |known: &MappedLibrary| known.shares_probes_with(&file);
+        let mut again = None;
         if let Some(index) = position(&self.known, &is_known) {
-            return Ok(index);
+            if !self.is_worth_another_try(index) {
+                return Ok(index);
+            }
+            again = Some(index);
+            if let Some(library) = self.known.get_mut(index) {
+                library.file = None;
+            }
         }
         // The same inode with another identity: it was changed, or its names or rights were.
         if position(&self.known, &|known| known.may_be_former_of(&file)).is_some() {
@@ -123,6 +193,7 @@ impl<'a> Libraries<'a> {
         if self.changed.is_restless(name_of(&file)) {
             bail!("`{}` is not traced: its file is changed again and again", file.shown());
         }
+        self.make_room(whose, recording)?;
         let held = file.try_clone()?;
         let resolved = ResolvedLibrary::new(file, &self.wanted)?;
         let is_wanted = self.filter.admits_version(resolved.resolved.resolution.nccl_version);
@@ -135,7 +206,7 @@ impl<'a> Libraries<'a> {
                 {
                     (recording.notice)(Notice::NotCached(&format!("{error:#}")));
                 }
-                self.trace(library, &mut recording.attachment)
+                self.trace(library, whose, recording)
             })
         } else {
             Err(anyhow!("it is not of a version that was asked for"))
@@ -143,13 +214,17 @@ impl<'a> Libraries<'a> {
         recording.is_outdated = true;
         let (index, traced) = match traced {
             Ok((index, traced)) => (index, Ok(traced)),
-            Err(error) => (self.known.len(), Err(format!("{error:#}"))),
+            Err(error) => {
+                let index = again.unwrap_or_else(|| self.free_index(recording));
+                (index, Err(format!("{error:#}")))
+            }
         };
         if traced.is_ok() {
             self.watch.add(held.held().try_clone_to_owned());
         }
         let unchanged_ns = now_ns(ClockId::Monotonic);
-        let library = Library { file: Some(held), unchanged_ns, traced, is_wanted, spare: None };
+        let tenant = whose.1;
+        let library = Library { file: Some(held), unchanged_ns, traced, is_wanted, spare: None, tenant };
         let reports = &mut recording.report.libraries;
         if let (Some(known), Some(of_known)) = (self.known.get_mut(index), reports.get_mut(index)) {
             (*known, *of_known) = (library, report);
@@ -162,17 +237,25 @@ impl<'a> Libraries<'a> {
 
     /// Gives the library's probes cookies, and, without a filter, attaches them for all processes. The index
     /// is that of the library whose cookies they were, or of the next one.
-    fn trace(&mut self, library: LibraryInUse, attachment: &mut Attachment) -> Result<(usize, Traced)> {
+    fn trace(
+        &mut self,
+        library: LibraryInUse,
+        whose: Whose,
+        recording: &mut Recording<'_>,
+    ) -> Result<(usize, Traced)> {
         let meaning = Meaning::of(&library);
         let (index, cookies) = if let Some(spare) = self.take_spare(meaning.as_ref()) {
             spare
         } else if let Some(cookies) = self.equal_cookies(meaning.as_ref()) {
-            (self.known.len(), cookies)
+            (self.free_index(recording), cookies)
         } else {
+            self.take_cookies(&library, whose, recording)?;
             let index = self.known.len();
-            let walks = library.store_walks(index, attachment, &self.bindings)?;
+            let walks = library.store_walks(index, &mut recording.attachment, &self.bindings)?;
+            let attachment = &mut recording.attachment;
             (index, library.store_probes(&walks, index, None, attachment, &self.bindings)?)
         };
+        let attachment = &mut recording.attachment;
         // A process that still has the former content mapped must get no probe for this one.
         let by_process = !self.filter.is_empty()
             || (self.wanted.options.choice.returns && can_end_processes())
@@ -182,11 +265,85 @@ impl<'a> Libraries<'a> {
             Ok(links) => links,
             Err(error) => {
                 // They are for the next library of the same kind: this one may be refused again and again.
-                self.unused.extend(meaning.map(|meaning| (meaning, cookies)));
+                give_back(&mut self.unused, meaning, cookies);
                 return Err(error);
             }
         };
         Ok((index, Traced { library, cookies, meaning, links, by_process }))
+    }
+
+    /// Sees that there are cookies for all of a library's probes, and that its tenant may have them: where there are
+    /// not, none is used up.
+    fn take_cookies(
+        &mut self,
+        library: &LibraryInUse,
+        (pid, tenant): Whose,
+        recording: &mut Recording<'_>,
+    ) -> Result<()> {
+        let wanted = library.cookies();
+        let left = recording.attachment.cookies_left();
+        let taken = tenant.map_or(0, |tenant| self.cookies_of.get(&tenant).copied().unwrap_or(0));
+        let is_over = taken + wanted > MAX_COOKIES_BY_ONE;
+        if wanted > left || is_over {
+            recording.report.over(Budget::Cookies, pid, 1);
+            bail!(
+                "its {wanted} probes need numbers of their own, and {}",
+                if is_over {
+                    format!("libraries of the same user or container have {taken} already")
+                } else {
+                    format!("{left} are left")
+                }
+            );
+        }
+        if let Some(tenant) = tenant {
+            *self.cookies_of.entry(tenant).or_default() += wanted;
+        }
+        Ok(())
+    }
+
+    /// Sees that one more file may be held.
+    fn make_room(&mut self, (pid, tenant): Whose, recording: &mut Recording<'_>) -> Result<()> {
+        let held = |library: &&mut Library| library.file.is_some();
+        let is_of_tenant = |library: &Library| tenant.is_some() && library.tenant == tenant;
+        let (mut all, mut of_tenant) = (0, 0);
+        for library in self.known.iter_mut().filter(held) {
+            all += 1;
+            of_tenant += usize::from(is_of_tenant(library));
+        }
+        let is_over = of_tenant >= MAX_HELD_BY_ONE;
+        if all < MAX_HELD && !is_over {
+            return Ok(());
+        }
+        // One that is not traced need not be held: it is known by its identity.
+        let mut others = self.known.iter_mut().filter(held).filter(|library| library.traced.is_err());
+        if let Some(other) = others.find(|library| !is_over || is_of_tenant(library)) {
+            other.file = None;
+            return Ok(());
+        }
+        recording.report.over(Budget::Libraries, pid, 1);
+        bail!("{all} library files are held already, {of_tenant} of them of the same user or container")
+    }
+
+    /// The index for a library that has no probes of its own: one under which nothing is reported any more, or the
+    /// next.
+    fn free_index(&self, recording: &Recording<'_>) -> usize {
+        let (targets, probes) = (&recording.report.targets, recording.attachment.probes());
+        let has_probes = |index: usize| probes.iter().any(|probe| probe.library == index);
+        let is_listed = |index: usize| targets.iter().any(|target| target.libraries.contains(&index));
+        let next = self.known.len();
+        // While there are few it is not worth looking. And it may have got probes, and been refused after that.
+        if next < MAX_HELD || has_probes(next) {
+            return next;
+        }
+        let is_over =
+            |library: &Library| library.file.is_none() && library.spare.is_none() && library.traced.is_err();
+        let mut over = self.known.iter().enumerate().filter(|(_, library)| is_over(library));
+        over.find(|(index, _)| !has_probes(*index) && !is_listed(*index)).map_or(next, |(index, _)| index)
+    }
+
+    /// It could not be traced, and its pause is over.
+    fn is_worth_another_try(&self, index: usize) -> bool {
+        self.known.get(index).is_some_and(|library| library.is_wanted && library.traced.is_err())
     }
 
     /// The cookies of a library that is traced, or was refused, and of which all is equal.
@@ -266,8 +423,9 @@ impl<'a> Libraries<'a> {
         self.watch.fd()
     }
 
-    pub(super) fn watch_timeout(&self) -> Duration {
-        self.watch.timeout()
+    /// Until the next look at files; `None`: none has probes on it.
+    pub(super) fn watch_timeout(&self) -> Option<Duration> {
+        self.known.iter().any(|library| library.traced.is_ok()).then(|| self.watch.timeout())
     }
 
     /// Libraries whose files were found to be changed.
@@ -277,7 +435,7 @@ impl<'a> Libraries<'a> {
 
     /// Takes the probes off files that are not what was resolved any more.
     pub(super) fn look_for_changes(&mut self) {
-        let Self { known, reaper, changed, gone, .. } = self;
+        let Self { known, reaper, changed, gone, unused, .. } = self;
         for (index, library) in known.iter_mut().enumerate() {
             let (Some(file), Ok(Traced { library: in_use, .. })) = (&mut library.file, &mut library.traced)
             else {
@@ -297,8 +455,12 @@ impl<'a> Libraries<'a> {
                     let why = why.to_string();
                     gone.push(Gone { index, path, why: why.clone(), unchanged_ns });
                     library.file = None;
-                    if let Ok(Traced { links, .. }) = mem::replace(&mut library.traced, Err(why)) {
+                    if let Ok(Traced { links, cookies, meaning, .. }) =
+                        mem::replace(&mut library.traced, Err(why))
+                    {
                         reaper.take(links);
+                        // Whoever changes a file again and again uses none up.
+                        give_back(unused, meaning, cookies);
                     }
                 }
             }
@@ -316,6 +478,12 @@ impl<'a> Libraries<'a> {
         let traced = self.known.into_iter().filter_map(|library| library.traced.ok());
         traced.flat_map(|traced| traced.links)
     }
+}
+
+/// Cookies that nobody uses, for the next library of which all is equal.
+fn give_back(unused: &mut Vec<(Meaning, Vec<u32>)>, meaning: Option<Meaning>, cookies: Vec<u32>) {
+    let meaning = meaning.filter(|meaning| unused.iter().all(|(known, _)| known != meaning));
+    unused.extend(meaning.map(|meaning| (meaning, cookies)));
 }
 
 fn name_of(file: &MappedLibrary) -> (u64, u64) {

@@ -19,6 +19,7 @@ mod windows;
 
 // Processes and libraries that come and go, with `--all`.
 mod follow;
+mod later;
 mod libraries;
 mod meaning;
 
@@ -34,6 +35,7 @@ mod threads;
 mod file_watch;
 mod files;
 mod iterations;
+mod model_budget;
 mod named_files;
 mod neighbours;
 mod pipeline;
@@ -47,7 +49,8 @@ mod limit;
 mod report;
 
 pub use options::{
-    FilesOptions, Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets, WindowOptions,
+    FilesOptions, Notice, Outcome, ProbeChoice, RecordOptions, StackChoice, StackKind, StopHandle, Targets,
+    WindowOptions,
 };
 pub use pipeline::Pipeline;
 pub use recorder::record;

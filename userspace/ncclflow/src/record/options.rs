@@ -53,8 +53,47 @@ pub struct ProbeChoice {
     pub api: bool,
     /// With [`Level::Api`] or `api`: the returns of the exported functions too.
     pub returns: bool,
-    /// Call stacks, of so many frames at most.
-    pub stacks: Option<u8>,
+    pub stacks: Option<StackChoice>,
+}
+
+/// Which call stacks are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackChoice {
+    pub kind: StackKind,
+    /// Frames of Python at most.
+    pub depth: u8,
+}
+
+/// Of which language the frames of call stacks are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StackKind {
+    #[default]
+    Python,
+    Native,
+    Both,
+}
+
+impl StackKind {
+    pub fn has_python(self) -> bool {
+        self != Self::Native
+    }
+
+    pub fn has_native(self) -> bool {
+        self != Self::Python
+    }
+}
+
+impl std::str::FromStr for StackKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "python" => Ok(Self::Python),
+            "native" => Ok(Self::Native),
+            "both" => Ok(Self::Both),
+            _ => Err("python, native or both".to_owned()),
+        }
+    }
 }
 
 /// The files of lines that are made of the recording.

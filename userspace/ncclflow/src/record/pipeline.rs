@@ -6,6 +6,7 @@ use ncclflow_common::LOSS_MARK;
 
 use super::{
     consumers::STRAGGLE_NS,
+    model_budget::ModelBudget,
     neighbours::Neighbours,
     processes::{Output, Traced, TracedProcess},
     setup::Bindings,
@@ -22,6 +23,9 @@ use flow::{
     schema::{HostInfo, StackRow},
     wire::ProbeKind,
 };
+
+/// Processes that have ended, and are waited for, while no record says how late it is.
+const MAX_ENDED: usize = 4096;
 
 /// What a pipeline needs of probes that several processes share.
 #[derive(Clone, Debug)]
@@ -57,6 +61,9 @@ pub struct Pipeline {
     counters: ModelCounters,
     /// Time of the latest record.
     pub(super) last_ns: u64,
+    /// The latest end of a process that was told.
+    told_ns: u64,
+    pub(super) budget: ModelBudget,
 }
 
 impl Pipeline {
@@ -94,7 +101,7 @@ impl Pipeline {
             Item::Bindings(new) => self.bindings.extend_from_slice(new),
             Item::Record(record) => self.record(record),
             Item::Event(recording::Event::ProcessEnded { tgid, at_ns }) => {
-                self.ended_ns.insert(tgid, at_ns);
+                self.process_ended(tgid, at_ns);
             }
             Item::Event(recording::Event::RecordsLost { lost }) => {
                 for lost in lost {
@@ -120,6 +127,12 @@ impl Pipeline {
         }
     }
 
+    /// The process was seen to have ended at this moment. Records of it can still come.
+    pub(super) fn process_ended(&mut self, tgid: u32, at_ns: u64) {
+        self.ended_ns.insert(tgid, at_ns);
+        self.told_ns = self.told_ns.max(at_ns);
+    }
+
     /// Takes what call stacks are from where they were named.
     pub(super) fn take_stacks(&mut self) {
         let Some((_, book)) = &self.stacks else { return };
@@ -130,8 +143,8 @@ impl Pipeline {
     }
 
     fn take_stack(&mut self, facts: recording::StackFacts) {
-        let recording::StackFacts { pid, stack, frames, cut, unknown } = facts;
-        self.output.push_stack(&StackRow { stack, pid, frames, cut, unknown });
+        let recording::StackFacts { pid, stack, frames, cut, unknown, thread } = facts;
+        self.output.push_stack(&StackRow { stack, pid, frames, cut, unknown, thread });
     }
 
     /// Records of a process are missing before those that come.
@@ -226,12 +239,34 @@ impl Pipeline {
             }
         }
         self.neighbours.look_again(&mut self.processes, &mut self.node, &mut self.output);
+        if self.budget.is_due() {
+            self.weigh(tgid);
+        }
         Ok(())
+    }
+
+    /// Sees that models hold no more memory than they may.
+    fn weigh(&mut self, tgid: u32) {
+        let Some(process) = self.processes.get(&tgid) else { return };
+        let held = process.session.held_bytes() + process.api.held_bytes();
+        let Some(over) = self.budget.weigh(tgid, held) else { return };
+        self.neighbours.give_up(Some(over), &mut self.processes);
+        let Some(mut process) = self.processes.remove(&over) else { return };
+        process.finish(&mut self.node, &mut self.output);
+        self.counters += &process.counters();
+        let TracedProcess { host, lost, marked, .. } = process;
+        let anew = TracedProcess { host, lost, marked, ..TracedProcess::new(self.traced) };
+        self.processes.insert(over, anew);
     }
 
     /// Completes the files of processes that ended so long before the latest record that all of theirs have come.
     pub(super) fn close_ended(&mut self) {
-        self.close_ended_before(self.last_ns.saturating_sub(STRAGGLE_NS));
+        let mut latest_ns = self.last_ns;
+        if self.ended_ns.len() > MAX_ENDED {
+            // Most of them had no records, so that none tells the time.
+            latest_ns = latest_ns.max(self.told_ns);
+        }
+        self.close_ended_before(latest_ns.saturating_sub(STRAGGLE_NS));
     }
 
     /// All records from before this moment have come: files of processes that ended before are complete.
@@ -249,6 +284,7 @@ impl Pipeline {
 
     fn close(&mut self, tgid: u32) {
         self.neighbours.give_up(Some(tgid), &mut self.processes);
+        self.budget.forget(tgid);
         let Some(mut process) = self.processes.remove(&tgid) else { return };
         process.finish(&mut self.node, &mut self.output);
         self.node.proxy_ranks.forget(tgid);
@@ -282,5 +318,22 @@ impl Pipeline {
             counters += &process.counters();
         }
         counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_that_ended_without_a_record_are_forgotten() {
+        let mut pipeline = Pipeline::new(Vec::new(), SessionFiles::nowhere());
+        for number in 0..100_000_u32 {
+            let ended =
+                recording::Event::ProcessEnded { tgid: number, at_ns: u64::from(number) * 10_000_000 };
+            pipeline.take(Item::Event(ended));
+            pipeline.close_ended();
+        }
+        assert!(pipeline.ended_ns.len() <= MAX_ENDED + 1, "{}", pipeline.ended_ns.len());
     }
 }

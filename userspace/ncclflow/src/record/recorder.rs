@@ -96,6 +96,9 @@ pub fn record(
     let events = Events::new(budget, options.health.clone(), writes)?;
     options.health.wakes(&stop.waker);
     let mut closed = recording.run(stop, &events, follower.as_mut(), &bindings, capture)?;
+    if let Some(follower) = &follower {
+        follower.report_shares(&mut recording);
+    }
     recording.end(&mut closed, stop)?;
     closed.files.begin_to_finish();
     // Files are made meanwhile: the job does not wait for them.
@@ -170,9 +173,12 @@ impl<'a> Recording<'a> {
                 is_outdated: false,
                 failures_told: 0,
                 who,
-                stacks: options.choice.stacks.map(Stacks::start).transpose()?,
+                stacks: None,
                 notice,
             };
+            if let Some(choice) = options.choice.stacks {
+                recording.stacks = Some(Stacks::start(choice, &recording.attachment, &options.debug_files)?);
+            }
             let capture = recording.begin(dir.as_ref(), times, bindings)?;
             Ok((recording, capture))
         });
@@ -346,7 +352,9 @@ impl<'a> Recording<'a> {
         let (first, files) = self.first_taker(bindings, stop, &events.sender)?;
         let mut windows = Windows::new(self, stop, &events.sender)?;
         let source = self.attachment.source()?;
-        let threads = Threads::start(source, self.options.queue_bytes, first, capture, &events.sender)?;
+        let native = self.stacks.as_ref().and_then(Stacks::native);
+        let threads =
+            Threads::start(source, self.options.queue_bytes, first, capture, native, &events.sender)?;
         let opened = self.open(windows.is_some());
         let watched = opened.and_then(|()| {
             // What was recorded until then is kept, and the probes go, whatever happens to this thread.
@@ -431,12 +439,14 @@ impl<'a> Recording<'a> {
     pub(super) fn follow_stacks(&mut self, pid: u32) {
         let Self { stacks: Some(stacks), attachment, report, notice, .. } = self else { return };
         let python = stacks.follow(pid, attachment);
-        if let Err(why) = &python {
+        if let Err(why) = &python
+            && !stacks.has_native()
+        {
             notice(Notice::NoStacks { pid, why });
         }
-        let python = python.unwrap_or_else(|why| format!("not known: {why}"));
+        let python = python.unwrap_or_else(|why| Some(format!("not known: {why}")));
         for target in report.targets.iter_mut().filter(|target| target.pid == pid && !target.exited) {
-            target.python = Some(python.clone());
+            target.python.clone_from(&python);
         }
         self.is_outdated = true;
     }

@@ -1,5 +1,7 @@
 //! `session.json`: how it begins, and how it and what belongs to it are completed, for a recording or a window.
 
+use std::mem;
+
 use anyhow::Result;
 use rustix::time::ClockId;
 
@@ -18,9 +20,9 @@ use crate::{
         probe::Level,
     },
     sinks::{
-        Aggregated, AttachReport, BufferReport, DiskBudget, FilesReport, LeftOut, MAX_AGGREGATED, Messages,
-        OutputDir, SessionFiles, SessionReport, SessionState, Sink as _, TargetReport, aggregate_directory,
-        compress_files, is_over_max_size,
+        Aggregated, AttachReport, Budget, BufferReport, DiskBudget, FilesReport, LeftOut, MAX_AGGREGATED,
+        Messages, OutputDir, OverBudget, SessionFiles, SessionReport, SessionState, Sink as _, TargetReport,
+        aggregate_directory, compress_files, is_over_max_size,
     },
     target::Process,
 };
@@ -82,6 +84,7 @@ pub(super) fn first_report(
         changed_libraries: Vec::new(),
         lost_readers: None,
         flags_not_seen: Messages::default(),
+        over_budget: OverBudget::default(),
         left_out: LeftOut::default(),
         errors: Messages::default(),
         window: None,
@@ -123,6 +126,9 @@ pub(super) fn complete_accounts(
     report.loss.records_dropped = report.probes.iter().map(|probe| probe.dropped).sum();
     report.loss.records_unaccounted = records_unaccounted;
     report.loss.records_not_captured = taken.not_captured;
+    for (pid, records) in mem::take(&mut taken.over_share) {
+        report.over(Budget::Queue, pid, records);
+    }
     if let Some(kept) = &taken.kept {
         let totals = kept.writer.totals();
         report.recording = Some(totals);
@@ -147,6 +153,9 @@ pub(super) fn complete_files(report: &mut SessionReport, pipeline: &Pipeline, fi
     report.loss.lines_lost = lost.lines;
     report.loss.lines_over_max_size = lost.over_max_size;
     report.model = pipeline.model_counters();
+    for (pid, times) in pipeline.budget.over() {
+        report.over(Budget::Model, *pid, *times);
+    }
     report.communicators = pipeline.files().ranks();
     report.left_out.communicators = pipeline.files().forgotten_ranks();
 }

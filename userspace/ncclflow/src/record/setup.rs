@@ -353,6 +353,12 @@ impl LibraryInUse {
         self.probes.probes.iter().zip(walks).map(store).collect()
     }
 
+    /// Cookies that its probes need.
+    pub(super) fn cookies(&self) -> usize {
+        let of_walk = |probe: &Probe| probe.walk.as_ref().map_or(0, |walk| 1 + walk.parts.len());
+        self.probes.probes.iter().map(|probe| 1 + of_walk(probe)).sum()
+    }
+
     /// Attaches its probes, stored with these cookies: to one process, or to all. Before that, and after,
     /// the file must be what was resolved: a probe stands on that instruction or nowhere.
     pub(super) fn link(

@@ -1,29 +1,50 @@
 //! Call stacks of a recording: the processes that have them, and who names them.
 
 use anyhow::{Context as _, Result};
+use nccl_library::symbols::DebugFiles;
+use ncclflow_common::{TAKES_NATIVE, TAKES_PYTHON};
 
+use super::options::StackChoice;
 use crate::{
     kernel::loader::Attachment,
-    python::{Interpreter, Interpreters, Runtimes, StackBook, StackFeed, start},
+    native::{self, NativeFeed, NativeOptions},
+    python::{Interpreter, Interpreters, Runtimes, StackBook, StackFeed, start, without_python},
     target::Process,
 };
 
 /// What a recording with call stacks has for them.
 #[derive(Debug)]
 pub(super) struct Stacks {
-    depth: u8,
+    choice: StackChoice,
     runtimes: Runtimes,
     interpreters: Interpreters,
     book: StackBook,
     feed: StackFeed,
+    native: Option<NativeFeed>,
 }
 
 impl Stacks {
-    /// `depth`: frames of a stack at most.
-    pub(super) fn start(depth: u8) -> Result<Self> {
-        let (interpreters, book) = (Interpreters::default(), StackBook::default());
-        let feed = start(interpreters.clone(), book.clone()).context("starting a thread")?;
-        Ok(Self { depth, runtimes: Runtimes::default(), interpreters, book, feed })
+    pub(super) fn start(
+        choice: StackChoice,
+        attachment: &Attachment,
+        debug_files: &DebugFiles,
+    ) -> Result<Self> {
+        let context = "starting a thread";
+        let (interpreters, mut book, mut native) = (Interpreters::default(), StackBook::default(), None);
+        if choice.kind.has_native() {
+            let sink = attachment.return_slots().context("opening the map of return addresses")?;
+            let debug_files = debug_files.clone();
+            let options = NativeOptions { with_python: choice.kind.has_python(), debug_files, sink };
+            book = StackBook::of_native();
+            native = Some(native::start(options, book.clone()).context(context)?);
+        }
+        let feed = start(interpreters.clone(), book.clone(), native.clone()).context(context)?;
+        Ok(Self { choice, runtimes: Runtimes::default(), interpreters, book, feed, native })
+    }
+
+    /// Who takes pieces of native stacks.
+    pub(super) fn native(&self) -> Option<NativeFeed> {
+        self.native.clone()
     }
 
     pub(super) fn book(&self) -> StackBook {
@@ -34,18 +55,37 @@ impl Stacks {
         self.feed.clone()
     }
 
-    /// Has the stacks of a process walked. Gives its version of Python, or why its stacks are not known.
-    pub(super) fn follow(&mut self, pid: u32, attachment: &mut Attachment) -> Result<String, String> {
+    /// Native frames are recorded of every process.
+    pub(super) fn has_native(&self) -> bool {
+        self.choice.kind.has_native()
+    }
+
+    /// Has the stacks of a process walked. Gives its version of Python, if that was looked for, or why its frames are
+    /// not known.
+    pub(super) fn follow(&mut self, pid: u32, attachment: &mut Attachment) -> Result<Option<String>, String> {
+        let StackChoice { kind, depth } = self.choice;
         let process = Process::open(pid).map_err(|error| error.to_string())?;
-        let interpreter =
-            Interpreter::find(&process, &mut self.runtimes, self.depth)?.ok_or("it runs no Python")?;
-        let version = interpreter.version();
-        let walk = *interpreter.walk();
-        // First the thread that names: it must know the process when the first stack comes. In the first PID namespace
-        // the number is the kernel's own.
-        self.interpreters.insert(pid, process, interpreter);
-        attachment.walk_stacks(pid, &walk).map_err(|error| format!("{error:#}"))?;
-        Ok(version)
+        let mut interpreter = Ok(None);
+        if kind.has_python() {
+            let found = Interpreter::find(&process, &self.runtimes, depth);
+            interpreter =
+                found.and_then(|found| found.ok_or_else(|| "it runs no Python".to_owned())).map(Some);
+        }
+        let version = match &interpreter {
+            Ok(interpreter) => Ok(interpreter.as_ref().map(Interpreter::version)),
+            Err(why) => Err(why.clone()),
+        };
+        let interpreter = interpreter.unwrap_or_default();
+        let mut walk = interpreter.as_ref().map_or_else(without_python, |interpreter| *interpreter.walk());
+        walk.takes = if interpreter.is_some() { TAKES_PYTHON } else { 0 };
+        walk.takes |= if kind.has_native() { TAKES_NATIVE } else { 0 };
+        if walk.takes != 0 {
+            // First the thread that names: it must know the process when the first stack comes. In the first PID
+            // namespace the number is the kernel's own.
+            self.interpreters.insert(pid, process, interpreter);
+            attachment.walk_stacks(pid, &walk).map_err(|error| format!("{error:#}"))?;
+        }
+        version
     }
 
     /// The process has ended. What it was is known to the thread that names until another has its number.

@@ -5,6 +5,7 @@
 //! read the recording ([`super::files`]).
 
 use std::{
+    collections::BTreeMap,
     convert::Infallible,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -34,6 +35,7 @@ use crate::{
         loader::Attachment,
         stream::{Drain, DrainMessage, MailSender, Mailbox, ProbeCounts, Source},
     },
+    native::NativeFeed,
     privileges,
     recording::FirstHit,
 };
@@ -88,6 +90,8 @@ pub(super) struct Taken {
     pub(super) capture: Option<CaptureWriter>,
     /// Records that the first taker did not get, as it had not kept up.
     pub(super) dropped: ProbeCounts,
+    /// Such as were over the share of their process, by process.
+    pub(super) over_share: BTreeMap<u32, u64>,
     /// Records that the capture lacks.
     pub(super) not_captured: u64,
     /// Most bytes that waited for the first taker at a time.
@@ -98,12 +102,13 @@ pub(super) struct Taken {
 
 impl Threads {
     /// Starts them. If one cannot be started, the others end. At most `queue_bytes` of records wait for each
-    /// consumer.
+    /// consumer. `native`: who takes pieces of native stacks.
     pub(super) fn start(
         source: Source,
         queue_bytes: usize,
         first: FirstTaker,
         capture: Option<CaptureWriter>,
+        native: Option<NativeFeed>,
         events: &EventSender,
     ) -> Result<Self> {
         let context = "starting a thread";
@@ -130,7 +135,10 @@ impl Threads {
             outlets.push(outlet);
         }
         let (health, each_pass) = (events.health.clone(), events.health.clone());
-        let drain = Drain::new(source, outlets).each_pass(move || each_pass.pass());
+        let mut drain = Drain::new(source, outlets).each_pass(move || each_pass.pass());
+        if let Some(native) = native {
+            drain = drain.giving_pieces(move |piece| native.add_piece(piece));
+        }
         let taken_total = drain.taken_total();
         // Last: it ends only when it is told to.
         let drain = thread::Builder::new()
@@ -228,6 +236,7 @@ impl Threads {
             kept,
             watched,
             dropped: first.dropped(),
+            over_share: first.over_share().clone(),
             not_captured,
             queue_peak: first.peak(),
             capture,

@@ -22,8 +22,12 @@ use super::{
 };
 use crate::{fault, kernel::stream::wait_for, target::Process};
 
-/// How often the node is looked through for new processes.
+/// How often the node is looked through for new processes, at most. While files have probes on them, it is done with every
+/// second look at these.
 const ROUND: Duration = Duration::from_millis(500);
+
+/// The same while processes wait to be looked at: everything else is seen to in between.
+const CATCHING_UP: Duration = Duration::from_millis(20);
 
 /// How often `session.json` is brought up to date while processes come and go, at most.
 const REPORT: Duration = Duration::from_secs(2);
@@ -123,7 +127,13 @@ impl<'a, 'r> Watch<'a, 'r> {
         let mut timeouts: Vec<Duration> = left.into_iter().collect();
         let follower = self.follower.as_ref();
         fds.extend(follower.map_or_else(|| self.files.fd(), |follower| follower.watch_fd()));
-        timeouts.push(follower.map_or_else(|| self.files.timeout(), |follower| follower.watch_timeout()));
+        match follower.map(|follower| follower.watch_timeout()) {
+            None => timeouts.push(self.files.timeout()),
+            // Files are looked at more often than the node. A round is made with the next look after it is due, so that one
+            // timer wakes for both.
+            Some(Some(files)) => timeouts.push(files),
+            Some(None) => timeouts.push(self.next_round.saturating_duration_since(Instant::now())),
+        }
         timeouts.extend(self.hang.as_ref().map(HangWatch::timeout));
         if let Some(windows) = &self.windows {
             fds.extend(windows.fd());
@@ -131,7 +141,6 @@ impl<'a, 'r> Watch<'a, 'r> {
         }
         if let Some(follower) = &self.follower {
             fds.extend(follower.exit_fds());
-            timeouts.push(self.next_round.saturating_duration_since(Instant::now()));
         }
         wait_for(&fds, timeouts.into_iter().min()).context("waiting for the end")?;
         // Whether it was for a rotation or for the end is asked for next.
@@ -172,7 +181,8 @@ impl<'a, 'r> Watch<'a, 'r> {
         if Instant::now() >= self.next_round {
             follower.round(recording)?;
             recording.refresh_ranks();
-            self.next_round = Instant::now() + ROUND;
+            let pause = if follower.is_behind() { CATCHING_UP } else { ROUND };
+            self.next_round = Instant::now() + pause;
         }
         Ok(())
     }

@@ -235,7 +235,12 @@ impl<'a> Windows<'a> {
         };
         self.is_late = false;
         self.number += 1;
-        recording.attachment.forget_what_was_sent()?;
+        if recording.options.choice.stacks.is_some_and(|stacks| stacks.kind.has_native()) {
+            // All stacks would be copied again, and few are at a time.
+            recording.attachment.forget_what_walks_sent()?;
+        } else {
+            recording.attachment.forget_what_was_sent()?;
+        }
         let baseline = Baseline::of(&recording.attachment)?;
         let hits = baseline.next_hits();
         let report = WindowReport {

@@ -108,6 +108,9 @@ pub struct StackFacts {
     /// As in [`StackRow`](flow::schema::StackRow).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
+    /// As in [`StackRow`](flow::schema::StackRow).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
 }
 
 /// Bindings of further cookies. Decoders are large, and the same for all cookies of a library.

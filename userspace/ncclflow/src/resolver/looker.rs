@@ -5,8 +5,9 @@ use std::{
     io::{self, Read as _},
     os::{
         fd::{AsFd as _, AsRawFd as _, OwnedFd},
-        unix::fs::{FileExt as _, MetadataExt as _},
+        unix::fs::FileExt as _,
     },
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -19,13 +20,14 @@ use super::{
     child::text_of,
     frame::{Channel, Frame, MAX_FDS, NoFrame},
     protocol::{
-        Held, Limits, Looked, NoLibraries, OsError, ProcFile, RawPath, ReaderRequest, Reply, Request, Status,
+        Held, Limits, Looked, MAX_PLACE, NoLibraries, OsError, ProcFile, RawPath, ReaderRequest, Reply,
+        Request, Status,
     },
     reader, sandbox,
 };
 use crate::target::{
-    Denied, LibraryError, LibraryId, MappedLibrary, Process, discover,
-    identify::{Depth, Evidence, Identifier, Named},
+    Denied, LibraryError, LibraryId, MappedLibrary, Process, Sighting, Unfinished, discover,
+    identify::{Depth, Identifier, Judged, Named},
     library,
     maps::Mapping,
 };
@@ -38,8 +40,6 @@ pub(super) const MAX_ANSWER: usize = 128 << 20;
 const WALL: Duration = Duration::from_secs(90);
 /// Places of one check.
 const MAX_PLACES: usize = 4096;
-/// Bytes at one place.
-const MAX_PLACE: u32 = 64;
 
 /// Serves until the other end is closed. `note`: where it writes which file it is at.
 pub(super) fn serve(channel: &Channel, note: File) -> Result<()> {
@@ -77,9 +77,9 @@ impl Looker {
 
     fn new(reader: Arc<Mutex<ReaderLink>>, note: Option<File>) -> Self {
         let for_judge = Arc::clone(&reader);
-        let judge = move |file: File, depth: Depth| -> Option<Evidence> {
+        let judge = move |file: File, depth: Depth| -> Option<Judged> {
             let answer = lock(&for_judge).ask(&ReaderRequest::Judge(depth), file.into()).ok()?;
-            serde_json::from_slice::<Result<Option<Evidence>, String>>(&answer).ok()?.ok()?
+            serde_json::from_slice::<Result<Judged, String>>(&answer).ok()?.ok()
         };
         let before = move |((major, minor), inode): Named| {
             let Some(note) = &note else { return };
@@ -115,7 +115,15 @@ impl Looker {
                     Err(Denied) => Reply::Denied,
                     Ok(None) => Reply::Looked(None),
                     Ok(Some(sighting)) => {
-                        let mut looked = Looked { not_asked: sighting.not_asked, ..Looked::default() };
+                        let Sighting { not_asked, unfinished, .. } = &sighting;
+                        let mut looked = Looked {
+                            not_asked: not_asked.clone(),
+                            unfinished: *unfinished,
+                            ..Looked::default()
+                        };
+                        if sighting.libraries.len() > MAX_FDS {
+                            looked.unfinished = Some(Unfinished::Mappings);
+                        }
                         for (library, evidence) in sighting.libraries.into_iter().take(MAX_FDS) {
                             looked.libraries.push((describe(&library), evidence));
                             frame.fds.push(library.into_held());
@@ -146,6 +154,11 @@ impl Looker {
                 self.limit(limits);
                 Reply::Held(self.open(pid, &mapping, frame)?)
             }
+            Request::PackageVersion { pid, mapping, limits } => {
+                self.limit(limits);
+                frame.bytes = self.package_version(pid, &mapping)?;
+                Reply::Read
+            }
             Request::Resolve { what, debug_files } => {
                 let mut reader = self.reader();
                 reader.start(&debug_files)?;
@@ -154,10 +167,10 @@ impl Looker {
                 reader.stop();
                 reply?
             }
-            Request::Symbols { of_nccl } => {
+            Request::Symbols { of_nccl, at } => {
                 let mut reader = self.reader();
                 reader.start(of_nccl.as_ref().unwrap_or(&DebugFiles::default()))?;
-                parse(&mut reader, &ReaderRequest::Symbols { of_nccl }, &held()?, frame)?
+                parse(&mut reader, &ReaderRequest::Symbols { of_nccl, at }, &held()?, frame)?
             }
             Request::Interpreter => {
                 let mut reader = self.reader();
@@ -171,8 +184,7 @@ impl Looker {
                     frame.bytes.resize(from + length.min(MAX_PLACE) as usize, 0);
                     file.read_exact_at(frame.bytes.get_mut(from..).unwrap_or_default(), at)?;
                 }
-                let metadata = file.metadata()?;
-                Reply::Checked(Status { id: LibraryId::from(&metadata), links: metadata.nlink() })
+                Reply::Checked(Status::of(&file.metadata()?))
             }
             Request::Read { pid, file } => {
                 frame.bytes = read_proc(pid, file)?;
@@ -185,6 +197,16 @@ impl Looker {
         self.identifier.set_limits(limits.allow_fuse, limits.given_up);
     }
 
+    fn package_version(&mut self, pid: u32, mapping: &Mapping) -> io::Result<Vec<u8>> {
+        /// torch's has 300 bytes.
+        const LIMIT: u64 = 64 << 10;
+        let path = version_file(&mapping.path);
+        let path = path.ok_or_else(|| io::Error::other("it is in no folder of a Python package"))?;
+        let process = Process::open(pid).map_err(io::Error::other)?;
+        self.identifier.begin(&process);
+        self.identifier.read_beside(&process, mapping, &path, LIMIT)
+    }
+
     fn open(&mut self, pid: u32, mapping: &Mapping, frame: &mut Frame) -> io::Result<Held> {
         let process = Process::open(pid).map_err(io::Error::other)?;
         self.identifier.begin(&process);
@@ -193,6 +215,12 @@ impl Looker {
         frame.fds.push(library.into_held());
         Ok(held)
     }
+}
+
+/// `PACKAGE/version.py` of `PACKAGE/lib/libtorch_cuda.so`, as the process names it.
+fn version_file(library: &Path) -> Option<PathBuf> {
+    let lib = library.parent().filter(|folder| folder.ends_with("lib"))?;
+    Some(lib.parent()?.join("version.py"))
 }
 
 /// A file of `/proc/PID`, as far as its limit.
@@ -210,7 +238,7 @@ fn lock(reader: &Mutex<ReaderLink>) -> std::sync::MutexGuard<'_, ReaderLink> {
 fn describe(library: &MappedLibrary) -> Held {
     Held {
         id: library.id,
-        is_overlaid: library.is_overlaid,
+        file_system: library.file_system,
         path: RawPath(library.path.clone()),
         deleted: library.deleted,
     }

@@ -12,11 +12,13 @@
 //!
 //! Whoever does not answer in time is left behind, counted, and never waited for; the file that it was at is
 //! not asked for again. What this program itself holds of a file is a descriptor that cannot be read from
-//! (`O_PATH`): not even closing it asks the file system.
+//! (`O_PATH`): not even closing it asks the file system. Of files on local disks and in memory it asks itself whether they
+//! are what they were, in a way that does not wait (`at_once`): that happens several times a second.
 //!
 //! Programs that use this library without [`serve_if_asked`] in their `main`, as tests do, do all of it in
 //! their own process.
 
+mod at_once;
 mod child;
 mod error;
 mod frame;
@@ -24,16 +26,19 @@ mod helper;
 mod looker;
 mod peeker;
 mod protocol;
+mod questions;
 mod reader;
 mod sandbox;
 mod service;
+mod soundness;
 
 pub use child::serve_if_asked;
 pub use error::ResolverError;
 pub(crate) use peeker::peek;
 pub(crate) use protocol::{Interpreter, ProcFile, Status, Symbol, What};
-pub use service::{Lost, allow_fuse, lost, prepare};
-pub(crate) use service::{
-    Unseen, check, interpreter, libraries, look, maps, nccl_processes, open_mapping, proc_bytes, resolve,
-    symbols, take_hold,
+pub(crate) use questions::{
+    Unseen, check, interpreter, libraries, look, look_through, maps, nccl_processes, open_mapping,
+    package_version,
+    proc_bytes, resolve, symbols, take_hold,
 };
+pub use service::{Lost, allow_fuse, lost, prepare};

@@ -18,7 +18,7 @@ use super::{
     frame::{Channel, NoFrame},
     helper::{Helper, NoAnswer},
     sandbox::{self, Role},
-    service::has_children,
+    service::{Lost, has_children},
 };
 use crate::target::process::started;
 
@@ -39,9 +39,14 @@ struct Pool {
     idle: Vec<Helper>,
     /// Processes, by number and start, whose memory did not answer.
     silent: Vec<(u32, Option<u64>)>,
+    lost: Lost,
 }
 
-static POOL: Mutex<Pool> = Mutex::new(Pool { idle: Vec::new(), silent: Vec::new() });
+static POOL: Mutex<Pool> = Mutex::new(Pool {
+    idle: Vec::new(),
+    silent: Vec::new(),
+    lost: Lost { unanswered: 0, left_behind: 0, died: 0 },
+});
 
 fn pool() -> MutexGuard<'static, Pool> {
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
@@ -92,19 +97,36 @@ pub(crate) fn peek(pid: u32, pieces: &[Piece], into: &mut [u8]) -> io::Result<us
             },
             Err(why) => why,
         };
-        let (no_answer, _) = helper.give_up(why, WALL);
+        let (no_answer, is_left) = helper.give_up(why, WALL);
+        let mut pool = pool();
+        pool.lost.left_behind += u32::from(is_left);
         match no_answer {
             // It was killed from outside.
-            NoAnswer::Died(_) if attempt == 0 => helper = start()?,
-            NoAnswer::Died(how) => return Err(io::Error::other(ResolverError::Died(how))),
-            NoAnswer::Garbage(what) => return Err(io::Error::other(ResolverError::Garbage(what))),
+            NoAnswer::Died(_) if attempt == 0 => {
+                drop(pool);
+                helper = start()?;
+            }
+            NoAnswer::Died(how) => {
+                pool.lost.died += 1;
+                return Err(io::Error::other(ResolverError::Died(how)));
+            }
+            NoAnswer::Garbage(what) => {
+                pool.lost.died += 1;
+                return Err(io::Error::other(ResolverError::Garbage(what)));
+            }
             NoAnswer::Lost(after) => {
-                pool().silent.push((pid, started(pid)));
+                pool.lost.unanswered += 1;
+                pool.silent.push((pid, started(pid)));
                 return Err(silent(ResolverError::Lost(after)));
             }
         }
     }
     Err(io::ErrorKind::Other.into())
+}
+
+/// What was lost with copying memory until now.
+pub(super) fn lost() -> Lost {
+    pool().lost
 }
 
 fn put_back(helper: Helper) {

@@ -1,14 +1,15 @@
 //! What the children are asked, and what they answer.
 
-use std::path::PathBuf;
+use std::{fs::Metadata, os::unix::fs::MetadataExt as _, path::PathBuf};
 
 use cpython::Version;
 use nccl_library::symbols::{DebugFiles, Request as SymbolRequest, nccl_request, nccl_request_with_api};
 use serde::{Deserialize, Serialize};
 
 use crate::target::{
-    Evidence, LibraryId,
+    Evidence, LibraryId, Unfinished,
     identify::{Depth, Named},
+    library::FileSystem,
     maps::Mapping,
     raw_path,
 };
@@ -55,7 +56,7 @@ impl ProcFile {
     pub(super) fn limit(self) -> u64 {
         match self {
             // 65,530 mappings (the kernel's default limit) of about 100 bytes, and more.
-            Self::Maps => 64 << 20,
+            Self::Maps => 32 << 20,
             // The kernel gives arguments and environment 6 MiB together unless the stack's limit is raised.
             Self::CommandLine | Self::Environment => 8 << 20,
         }
@@ -93,12 +94,20 @@ pub(super) enum Request {
         mapping: Mapping,
         limits: Limits,
     },
+    /// What does the package of Python say of its version that this mapped library is part of?
+    PackageVersion {
+        pid: u32,
+        mapping: Mapping,
+        limits: Limits,
+    },
     Resolve {
         what: What,
         debug_files: DebugFiles,
     },
     Symbols {
         of_nccl: Option<DebugFiles>,
+        /// Only functions at these addresses.
+        at: Option<Vec<u64>>,
     },
     /// Its status, and bytes of it.
     Interpreter,
@@ -116,7 +125,7 @@ pub(super) enum Request {
 pub(super) enum ReaderRequest {
     Judge(Depth),
     Resolve { what: What, debug_files: DebugFiles },
-    Symbols { of_nccl: Option<DebugFiles> },
+    Symbols { of_nccl: Option<DebugFiles>, at: Option<Vec<u64>> },
     Interpreter,
 }
 
@@ -127,7 +136,7 @@ pub(crate) struct RawPath(#[serde(with = "raw_path")] pub(crate) PathBuf);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Held {
     pub(super) id: LibraryId,
-    pub(super) is_overlaid: bool,
+    pub(super) file_system: FileSystem,
     pub(super) path: RawPath,
     pub(super) deleted: bool,
 }
@@ -144,6 +153,7 @@ pub(super) struct Looked {
     pub(super) libraries: Vec<(Held, Evidence)>,
     pub(super) unopened: Vec<(RawPath, OsError)>,
     pub(super) not_asked: Option<String>,
+    pub(super) unfinished: Option<Unfinished>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -153,12 +163,21 @@ pub(super) enum NoLibraries {
     Open(RawPath, OsError),
 }
 
+/// Bytes at one place of a file that is checked.
+pub(super) const MAX_PLACE: u32 = 64;
+
 /// A file's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Status {
     pub(crate) id: LibraryId,
     /// Names that it has; 0 once it is deleted.
     pub(crate) links: u64,
+}
+
+impl Status {
+    pub(super) fn of(metadata: &Metadata) -> Self {
+        Self { id: LibraryId::from(metadata), links: metadata.nlink() }
+    }
 }
 
 /// `_PyRuntime` in a file.

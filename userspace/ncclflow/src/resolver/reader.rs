@@ -52,9 +52,13 @@ pub(super) fn answer(request: ReaderRequest, file: OwnedFd) -> Vec<u8> {
         ReaderRequest::Resolve { what, debug_files } => {
             json(&resolve(file, |image| Ok(Resolved::of(image, &what.request(), &debug_files)?)))
         }
-        ReaderRequest::Symbols { of_nccl } => {
-            json(&resolve(file, |image| Ok(symbols(image, of_nccl.as_ref()))))
-        }
+        ReaderRequest::Symbols { of_nccl, at } => json(&resolve(file, |image| {
+            let all = symbols(image, of_nccl.as_ref());
+            Ok(match at {
+                Some(at) => nearest(all, at),
+                None => all,
+            })
+        })),
         ReaderRequest::Interpreter => json(&resolve(file, interpreter)),
     }
 }
@@ -100,4 +104,48 @@ fn symbols(image: &Image, of_nccl: Option<&DebugFiles>) -> Vec<Symbol> {
         }));
     }
     all
+}
+
+/// The symbols that begin nearest at or below one of these addresses.
+fn nearest(all: Vec<Symbol>, mut at: Vec<u64>) -> Vec<Symbol> {
+    at.sort_unstable();
+    at.dedup();
+    // By address: the beginning that is nearest.
+    let mut starts: Vec<u64> = vec![0; at.len()];
+    for symbol in &all {
+        // Only the first address behind it: the others follow below.
+        let first = at.partition_point(|address| *address < symbol.address);
+        if let Some(start) = starts.get_mut(first) {
+            *start = (*start).max(symbol.address);
+        }
+    }
+    let mut last = 0;
+    for start in &mut starts {
+        last = last.max(*start);
+        *start = last;
+    }
+    all.into_iter().filter(|symbol| starts.binary_search(&symbol.address).is_ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_symbols_the_nearest_are_told_with_all_their_names() {
+        let symbol =
+            |(address, name): (u64, &str)| Symbol { address, size: 0, name: name.into(), in_table: true };
+        let all = [(50, "e"), (10, "a"), (20, "b"), (20, "b2"), (30, "c")].map(symbol);
+        let told = |at: &[u64]| {
+            let found = nearest(all.clone().into(), at.to_vec());
+            let mut names: Vec<String> = found.iter().map(|symbol| symbol.name.to_string()).collect();
+            names.sort();
+            names.join(" ")
+        };
+        assert_eq!(told(&[25]), "b b2");
+        assert_eq!(told(&[29, 30, 12, 21]), "a b b2 c");
+        assert_eq!(told(&[40, 35]), "c");
+        assert_eq!(told(&[u64::MAX, 9]), "e");
+        assert_eq!(told(&[9]), "");
+    }
 }

@@ -1,10 +1,8 @@
-//! Asks the looker, and remembers what must not be asked again.
+//! Asks the looker, and remembers what must not be asked again. What is asked is in `questions`.
 
 use std::{
-    fs::File,
     io,
-    os::fd::{BorrowedFd, OwnedFd},
-    path::Path,
+    os::fd::BorrowedFd,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -12,45 +10,25 @@ use std::{
     time::Duration,
 };
 
-use nccl_library::{
-    elf::FileOffset,
-    symbols::{DebugFiles, Resolved},
-};
-use rustix::fs::{CWD, Mode, OFlags, openat};
-use serde::de::DeserializeOwned;
-
 use super::{
     error::ResolverError,
     frame::Frame,
     helper::{Helper, NoAnswer},
     looker::{Looker, MAX_ANSWER},
-    protocol::{
-        Held, Interpreter, Limits, Looked, NoLibraries, ProcFile, RawPath, Reply, Request, Status, Symbol,
-        What,
-    },
+    peeker,
+    protocol::{Limits, Reply, Request},
     sandbox::Role,
 };
-use crate::target::{
-    Discovered, LibraryError, LibraryId, MappedLibrary, Process, Sighting, identify::Named, maps,
-    maps::Mapping, pids, process::is_kernel_thread,
-};
+use crate::target::identify::Named;
 
-/// How long a look at a process may take. Cold files of frameworks have gigabytes.
-const LOOK_WALL: Duration = Duration::from_secs(10);
-/// How long resolving a library may take.
-const RESOLVE_WALL: Duration = Duration::from_secs(30);
-/// How long a check may take.
-const CHECK_WALL: Duration = Duration::from_secs(2);
 /// Files of one device that may stay without an answer; after that none of the device is asked for.
 const DEVICE_STRIKES: usize = 2;
 /// Children that may be lost; after that nothing foreign is asked for.
 const MAX_LOST: u32 = 64;
 /// Processes whose `/proc` did not answer.
 const MAX_SILENT: usize = 256;
-/// Functions, structs and problems that one resolution can sensibly have.
-const MAX_ITEMS: usize = 1 << 17;
 
-/// What was lost with looking at foreign files.
+/// What was lost with looking at foreign files and memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Lost {
     /// Children that did not answer in time.
@@ -97,9 +75,14 @@ pub fn prepare() {
     }
 }
 
-/// What was lost until now.
+/// What was lost until now, with looking at files and with copying memory.
 pub fn lost() -> Lost {
-    with_service(|service| service.lost)
+    let (files, memory) = (with_service(|service| service.lost), peeker::lost());
+    Lost {
+        unanswered: files.unanswered + memory.unanswered,
+        left_behind: files.left_behind + memory.left_behind,
+        died: files.died + memory.died,
+    }
 }
 
 fn with_service<T>(act: impl FnOnce(&mut Service) -> T) -> T {
@@ -224,7 +207,7 @@ fn understand(frame: Frame) -> Result<(Reply, Frame), ResolverError> {
 }
 
 /// Asks about a process.
-fn ask_about(
+pub(super) fn ask_about(
     pid: u32,
     wall: Duration,
     request: impl FnOnce(Limits) -> Request,
@@ -238,7 +221,8 @@ fn ask_about(
     })
 }
 
-fn ask_of(
+/// Asks about a file.
+pub(super) fn ask_of(
     library: BorrowedFd<'_>,
     wall: Duration,
     request: &Request,
@@ -246,276 +230,9 @@ fn ask_of(
     with_service(|service| service.ask(request, None, &[library], wall))
 }
 
-fn unexpected<T>() -> Result<T, ResolverError> {
-    Err(ResolverError::Garbage("an answer to another question".to_owned()))
-}
-
-/// Libraries, with the descriptors that hold them.
-fn held(described: impl Iterator<Item = Held>, fds: Vec<OwnedFd>) -> Vec<MappedLibrary> {
-    let of = |(held, fd): (Held, OwnedFd)| {
-        MappedLibrary::new(held.id, held.is_overlaid, held.path.0, held.deleted, fd)
-    };
-    described.zip(fds).map(of).collect()
-}
-
-/// Why nothing is known of a process.
-#[derive(Debug)]
-pub(crate) enum Unseen {
-    /// The kernel does not let us look at it.
-    Denied,
-    Unanswered(ResolverError),
-}
-
-/// Looks for NCCL in a process, see [`Sighting`]. `None`: it has none, or exited meanwhile.
-pub(crate) fn look(pid: u32) -> Result<Option<Sighting>, Unseen> {
-    let Ok(process) = Process::open(pid) else {
-        return if is_denied(pid) { Err(Unseen::Denied) } else { Ok(None) };
-    };
-    let answer = ask_about(pid, LOOK_WALL, |limits| Request::Look { pid, limits });
-    let (looked, frame) = match answer {
-        Ok((Reply::Looked(Some(looked)), frame)) => (looked, frame),
-        Ok((Reply::Looked(None), _)) => return Ok(None),
-        Ok((Reply::Denied, _)) => return Err(Unseen::Denied),
-        Ok(_) => return unexpected().map_err(Unseen::Unanswered),
-        Err(error) => return Err(Unseen::Unanswered(error)),
-    };
-    if process.has_exited() {
-        return Ok(None);
-    }
-    let Looked { libraries, unopened, not_asked } = looked;
-    let (described, evidence): (Vec<Held>, Vec<_>) = libraries.into_iter().unzip();
-    let libraries = held(described.into_iter(), frame.fds).into_iter().zip(evidence).collect();
-    let failed = |(RawPath(path), error): (RawPath, super::protocol::OsError)| LibraryError::Open {
-        pid,
-        path,
-        error: error.into(),
-    };
-    Ok(Some(Sighting {
-        process,
-        libraries,
-        unopened: unopened.into_iter().map(failed).collect(),
-        not_asked: not_asked.map(|why| crate::target::printable(&why)),
-    }))
-}
-
-fn is_denied(pid: u32) -> bool {
-    matches!(Process::open(pid), Err(crate::target::ProcessError::Denied(..))) && !is_kernel_thread(pid)
-}
-
-/// Whether a process has NCCL mapped, by its name or by what it exports.
-///
-/// # Errors
-/// When it may not be looked at, or does not answer.
-fn has_nccl(pid: u32) -> io::Result<bool> {
-    match ask_about(pid, LOOK_WALL, |limits| Request::HasNccl { pid, limits }) {
-        Ok((Reply::HasNccl(has), _)) => Ok(has),
-        Ok(_) => Err(io::Error::other("an answer to another question")),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Looks through all processes that our PID namespace shows. NCCL that is linked statically into a program is
-/// not looked for.
-///
-/// # Errors
-/// When `/proc` cannot be listed.
-pub(crate) fn nccl_processes() -> io::Result<Discovered> {
-    let mut found = Discovered::default();
-    for pid in pids()?.into_iter().filter(|pid| *pid != std::process::id()) {
-        match has_nccl(pid) {
-            Ok(true) => found.processes.extend(Process::open(pid)),
-            Ok(false) => {}
-            // It exited while we looked, or may not be looked at.
-            Err(_) => found.denied += usize::from(may_not_be_read(pid)),
-        }
-    }
-    Ok(found)
-}
-
-fn may_not_be_read(pid: u32) -> bool {
-    // Opening it asks for the permission, and reads nothing.
-    let denied = File::open(format!("/proc/{pid}/maps"));
-    denied.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) && !is_kernel_thread(pid)
-}
-
-/// The libraries of `process` that are NCCL: by name; by content, if no name says so; or because `wanted`
-/// names their file. Never empty.
-pub(crate) fn libraries(
-    process: &Process,
-    wanted: Option<&Path>,
-) -> Result<Vec<MappedLibrary>, LibraryError> {
-    let pid = process.pid();
-    let wanted = wanted.map(|path| RawPath(path.to_path_buf()));
-    let failed = |error: ResolverError| LibraryError::Maps(pid, error.into());
-    match ask_about(pid, LOOK_WALL, |limits| Request::Libraries { pid, wanted, limits }) {
-        Ok((Reply::Libraries(Ok(found)), frame)) => Ok(held(found.into_iter(), frame.fds)),
-        Ok((Reply::Libraries(Err(why)), _)) => Err(match why {
-            NoLibraries::Maps(error) => LibraryError::Maps(pid, error.into()),
-            NoLibraries::NoNccl => LibraryError::NoNccl { pid, name: process.name().to_owned() },
-            NoLibraries::Open(RawPath(path), error) => LibraryError::Open { pid, path, error: error.into() },
-        }),
-        Ok(_) => unexpected().map_err(failed),
-        Err(error) => Err(failed(error)),
-    }
-}
-
-/// Takes hold of the file of a mapping.
-pub(crate) fn open_mapping(process: &Process, mapping: &Mapping) -> Result<MappedLibrary, ResolverError> {
-    let pid = process.pid();
-    let request = |limits| Request::Open { pid, mapping: mapping.clone(), limits };
-    match ask_about(pid, LOOK_WALL, request)? {
-        (Reply::Held(described), frame) => {
-            held(std::iter::once(described), frame.fds).pop().map_or_else(unexpected, Ok)
-        }
-        _ => unexpected(),
-    }
-}
-
-/// Takes hold of a file by a path that the user of this program gave.
-pub(crate) fn take_hold(path: &Path) -> io::Result<MappedLibrary> {
-    let held = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    let held = File::from(held);
-    let id = LibraryId::from(&held.metadata()?);
-    Ok(MappedLibrary::new(id, false, path.to_path_buf(), false, held.into()))
-}
-
-/// Resolves a library: the answer is of the content that [`MappedLibrary::id`] names.
-pub(crate) fn resolve(
-    library: &MappedLibrary,
-    what: What,
-    debug_files: &DebugFiles,
-) -> Result<Resolved, ResolverError> {
-    let request = Request::Resolve { what, debug_files: debug_files.clone() };
-    let resolved: Resolved = from_reader(library, &request)?;
-    is_sound(&resolved, library.id.size)?;
-    Ok(resolved)
-}
-
-/// The functions of a file; of NCCL also those that stand in no table, with the help of these debug files.
-pub(crate) fn symbols(
-    library: &MappedLibrary,
-    of_nccl: Option<&DebugFiles>,
-) -> Result<Vec<Symbol>, ResolverError> {
-    from_reader(library, &Request::Symbols { of_nccl: of_nccl.cloned() })
-}
-
-/// Where `_PyRuntime` is in a file; `None`: it is no interpreter of Python.
-pub(crate) fn interpreter(program: &MappedLibrary) -> Result<Option<Interpreter>, ResolverError> {
-    from_reader(program, &Request::Interpreter)
-}
-
-fn from_reader<T: DeserializeOwned>(library: &MappedLibrary, request: &Request) -> Result<T, ResolverError> {
-    let (Reply::FromReader { before, after }, frame) = ask_of(library.held(), RESOLVE_WALL, request)? else {
-        return unexpected();
-    };
-    if before != library.id || after != library.id {
-        return Err(ResolverError::refused("the file was changed while it was read"));
-    }
-    let answer: Result<T, String> = serde_json::from_slice(&frame.bytes)
-        .map_err(|error| ResolverError::Garbage(format!("no answer that is known: {error}")))?;
-    answer.map_err(|why| ResolverError::refused(&why))
-}
-
-/// What a parser of a hostile file says is not believed: places must lie in the file.
-fn is_sound(resolved: &Resolved, size: u64) -> Result<(), ResolverError> {
-    let inside = |at: u64, length: u64| at.checked_add(length).is_some_and(|end| end <= size);
-    let Resolved { resolution, code } = resolved;
-    let functions = || resolution.functions.values().flatten();
-    let is_inside = functions().all(|function| inside(function.uprobe_place().0, 1))
-        && code.parts().all(|(at, length)| inside(at.0, length));
-    let items = functions().count() + resolution.layouts.structs.len() + resolution.problems.len();
-    if !is_inside {
-        return Err(ResolverError::Garbage("a function that is not in the file".to_owned()));
-    }
-    if items > MAX_ITEMS {
-        return Err(ResolverError::Garbage(format!("{items} functions, structs and problems")));
-    }
-    Ok(())
-}
-
-/// The state of a library's file now, and its bytes at these places.
-pub(crate) fn check(
-    library: &MappedLibrary,
-    places: &[(FileOffset, u32)],
-) -> Result<(Status, Vec<Vec<u8>>), ResolverError> {
-    let request = Request::Check { places: places.iter().map(|(at, length)| (at.0, *length)).collect() };
-    let (Reply::Checked(status), frame) = ask_of(library.held(), CHECK_WALL, &request)? else {
-        return unexpected();
-    };
-    let mut rest = &*frame.bytes;
-    let mut parts = Vec::new();
-    for (_, length) in places {
-        let Some((part, tail)) = rest.split_at_checked(*length as usize) else { return unexpected() };
-        parts.push(part.to_vec());
-        rest = tail;
-    }
-    Ok((status, parts))
-}
-
-/// A file of `/proc/PID` that can keep a reader waiting.
-pub(crate) fn proc_bytes(pid: u32, file: ProcFile) -> io::Result<Vec<u8>> {
-    match ask_about(pid, CHECK_WALL, |_| Request::Read { pid, file }) {
-        Ok((Reply::Read, frame)) => Ok(frame.bytes),
-        Ok(_) => Err(io::Error::other("an answer to another question")),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Reads and parses `/proc/PID/maps`.
-pub(crate) fn maps(pid: u32) -> io::Result<Vec<Mapping>> {
-    Ok(maps::parse(&proc_bytes(pid, ProcFile::Maps)?))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use nccl_library::{
-        elf::{ElfVaddr, Machine},
-        layouts::Layouts,
-        symbols::{Code, FoundBy, Function, LayoutSource, ParamSource, Resolution, SymbolSource},
-    };
-
     use super::*;
-
-    fn resolved(file_offset: u64, uprobe_offset: u64) -> Resolved {
-        let function = Function {
-            name: "f".to_owned(),
-            symbol: "f".to_owned(),
-            found_by: FoundBy::Symbol,
-            vaddr: ElfVaddr(0),
-            file_offset: FileOffset(file_offset),
-            uprobe_offset,
-            size: 1,
-            params: Vec::new(),
-            params_from: ParamSource::Unknown,
-        };
-        let resolution = Resolution {
-            build_id: None,
-            nccl_version: None,
-            cuda_version: None,
-            machine: Machine::X86_64,
-            symbol_source: SymbolSource::OwnDwarf,
-            debug_file: None,
-            layouts_from: LayoutSource::Dwarf,
-            functions: BTreeMap::from([("f".to_owned(), vec![function])]),
-            layouts: Layouts::default(),
-            variables: std::collections::BTreeMap::new(),
-            problems: Vec::new(),
-        };
-        Resolved { resolution, code: Code::default() }
-    }
-
-    #[test]
-    fn a_place_that_is_not_in_the_file_is_not_believed() {
-        assert!(is_sound(&resolved(99, 0), 100).is_ok());
-        for (at, further) in [(100, 0), (99, 1), (u64::MAX, 1), (0, u64::MAX)] {
-            assert!(
-                matches!(is_sound(&resolved(at, further), 100), Err(ResolverError::Garbage(_))),
-                "{at} {further}"
-            );
-        }
-    }
 
     #[test]
     fn what_is_no_answer_is_not_taken_for_one() {

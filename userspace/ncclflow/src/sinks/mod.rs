@@ -16,6 +16,7 @@ mod megatrace;
 mod messages;
 mod output_dir;
 mod output_file;
+mod over_budget;
 #[cfg(feature = "program")]
 mod parquet;
 mod read_lines;
@@ -40,6 +41,7 @@ pub(crate) use megatrace::MegatraceLines;
 pub use messages::Messages;
 pub use output_dir::OutputDir;
 pub use output_file::OutputFile;
+pub use over_budget::{Budget, OverBudget, Whose as WhoseBudget};
 #[cfg(feature = "program")]
 pub use parquet::{ParquetFormats, ParquetInput, ParquetTables, ParquetTotals};
 pub(crate) use read_lines::{for_each_line, for_each_rank, has_ranks};
@@ -50,5 +52,6 @@ pub use session_file::{
 };
 pub use session_files::SessionFiles;
 pub use sink::{Sink, Written};
+pub(crate) use target_list::MAX_ENDED as MAX_ENDED_TARGETS;
 pub use target_list::TargetList;
 pub use window_iterations::{ProcessIterations, WindowIterations};

@@ -304,7 +304,7 @@ impl OutputDir {
     }
 
     /// A new file without a name, to write and to read, that goes when it is closed.
-    pub(super) fn nameless_file(&self) -> io::Result<File> {
+    pub(crate) fn nameless_file(&self) -> io::Result<File> {
         let name = format!(".nameless.{}", std::process::id());
         // One of a process that was killed, and had our number.
         self.remove_file(&name);

@@ -9,6 +9,7 @@ use super::{
     compress::Compressed,
     messages::Messages,
     output_dir::OutputDir,
+    over_budget::{Budget, OverBudget, Whose as WhoseBudget},
     target_list::TargetList,
     window_iterations::WindowIterations,
 };
@@ -87,6 +88,9 @@ pub struct SessionReport {
     /// Containers whose flag files are not looked at, and why.
     #[serde(skip_serializing_if = "Messages::is_empty")]
     pub flags_not_seen: Messages,
+    /// Who was over its share of something that processes have in common, and lost of its own.
+    #[serde(skip_serializing_if = "OverBudget::is_empty")]
+    pub over_budget: OverBudget,
     /// What is not listed, as there was more of it than a report may have.
     #[serde(skip_serializing_if = "LeftOut::is_nothing")]
     pub left_out: LeftOut,
@@ -403,6 +407,12 @@ impl SessionReport {
             Err(error) if is_over_max_size(&error) => write(&self.shortened()),
             written => written,
         }
+    }
+
+    /// The process was over a budget.
+    pub fn over(&mut self, budget: Budget, pid: u32, count: u64) {
+        let name = self.targets.iter().find(|target| target.pid == pid).map(|target| target.name.as_str());
+        self.over_budget.add(budget, WhoseBudget::Process(pid), name.unwrap_or_default(), count);
     }
 
     /// Adds a window that is over. The oldest are not listed any more when there are very many.

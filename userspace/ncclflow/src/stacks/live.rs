@@ -63,6 +63,9 @@ pub struct CallGroup {
     /// Why frames are missing or not known, as in `stacks.jsonl`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
+    /// Of native frames without Python's: the name of the thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
 }
 
 /// The stacks behind the calls of a session.
@@ -85,7 +88,13 @@ impl CallStacks {
         let mut of: HashMap<Vec<Frame>, Vec<&CallGroup>> = HashMap::new();
         for group in &self.groups {
             if let Some(frames) = &group.frames {
-                let shown = shown(frames, group.cut, group.unknown.as_deref(), &group.function);
+                let shown = shown(
+                    frames,
+                    group.cut,
+                    group.unknown.as_deref(),
+                    group.thread.as_deref(),
+                    &group.function,
+                );
                 of.entry(shown).or_default().push(group);
             }
         }
@@ -126,16 +135,23 @@ impl LiveStacks {
                 frames.drain(..outer);
             }
             let unknown = row.and_then(|row| row.unknown.clone());
+            let thread = row.and_then(|row| row.thread.clone());
             match row {
                 None => without_stack = without_stack.saturating_add(*count),
                 Some(_) => counter.add(
-                    shown(frames.as_deref().unwrap_or_default(), cut, unknown.as_deref(), &called.function),
+                    shown(
+                        frames.as_deref().unwrap_or_default(),
+                        cut,
+                        unknown.as_deref(),
+                        thread.as_deref(),
+                        &called.function,
+                    ),
                     *count,
                 ),
             }
             let Called { function, communicator, rank, pid, .. } = called.clone();
-            let key =
-                (function.clone(), communicator.clone(), rank, pid, frames.clone(), cut, unknown.clone());
+            let of = (function.clone(), communicator.clone(), rank, pid);
+            let key = (of, frames.clone(), cut, unknown.clone(), thread.clone());
             let group = groups.entry(key).or_insert_with(|| CallGroup {
                 function,
                 comm_hash: communicator,
@@ -145,6 +161,7 @@ impl LiveStacks {
                 frames,
                 cut,
                 unknown,
+                thread,
             });
             group.count = group.count.saturating_add(*count);
         }
@@ -164,17 +181,29 @@ impl LiveStacks {
     }
 }
 
-type GroupKey = (Name, Option<Name>, Option<i32>, u32, Option<Vec<FrameRow>>, bool, Option<String>);
+type GroupKey =
+    ((Name, Option<Name>, Option<i32>, u32), Option<Vec<FrameRow>>, bool, Option<String>, Option<String>);
 
 /// The frames of a stack as they are shown, with the call itself.
-fn shown(frames: &[FrameRow], cut: bool, unknown: Option<&str>, function: &Name) -> Vec<Frame> {
+fn shown(
+    frames: &[FrameRow],
+    cut: bool,
+    unknown: Option<&str>,
+    thread: Option<&str>,
+    function: &Name,
+) -> Vec<Frame> {
     let outside = if cut { Some(CUT.to_owned()) } else { unknown.map(|why| format!("({why})")) };
-    let frames = frames.iter().map(|FrameRow { function, file, line }| match (file, line) {
-        (Some(file), Some(line)) => format!("{file}({line}): {function}"),
-        (Some(file), None) => format!("{file}: {function}"),
+    // A native stack ends with what NCCL's call has called.
+    let call =
+        frames.last().is_none_or(|innermost| innermost.module.is_none()).then(|| format!("nccl{function}"));
+    let frames = frames.iter().map(|FrameRow { function, file, line, module }| match (file, line, module) {
+        (Some(file), Some(line), _) => format!("{file}({line}): {function}"),
+        (Some(file), None, _) => format!("{file}: {function}"),
+        (None, _, Some(module)) if !module.is_empty() => format!("{function} [{module}]"),
         _ => function.clone(),
     });
-    let frames = outside.into_iter().chain(frames).chain([format!("nccl{function}")]);
+    let thread = thread.map(|name| format!("(thread {name})"));
+    let frames = thread.into_iter().chain(outside).chain(frames).chain(call);
     frames.map(|frame| Frame::new(&frame)).collect()
 }
 
@@ -247,8 +276,9 @@ mod tests {
             function: (*function).to_owned(),
             file: Some("train.py".to_owned()),
             line: Some(*line),
+            module: None,
         });
-        StackRow { stack: StackId(id), pid: 7, frames: frames.collect(), cut, unknown: None }
+        StackRow { stack: StackId(id), pid: 7, frames: frames.collect(), cut, unknown: None, thread: None }
     }
 
     fn op(seq: u64, rank: i32, stack: Option<u64>) -> Op {

@@ -2,8 +2,10 @@
 
 use std::{fs, io, path::Path};
 
+use serde::{Deserialize, Serialize};
+
 use super::{
-    identify::{Depth, Evidence, Identifier},
+    identify::{Depth, Evidence, Identifier, NotAsked},
     library::{LibraryError, MappedLibrary},
     maps,
     process::{Process, ProcessError, is_kernel_thread},
@@ -39,6 +41,24 @@ pub struct Sighting {
     pub unopened: Vec<LibraryError>,
     /// Where no library was found: one of the files that could be NCCL and were not asked for, and why.
     pub not_asked: Option<String>,
+    /// Not all of it was looked at.
+    pub unfinished: Option<Unfinished>,
+}
+
+impl Sighting {
+    /// There is something to say of it.
+    pub fn shows_something(&self) -> bool {
+        !self.libraries.is_empty() || !self.unopened.is_empty() || self.not_asked.is_some()
+    }
+}
+
+/// What of a process was not looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unfinished {
+    /// Files: a further look goes on with them.
+    Files,
+    /// Mappings: it has more than are read.
+    Mappings,
 }
 
 /// The kernel does not let us look at a process.
@@ -71,19 +91,24 @@ pub(crate) fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Opt
         Err(ProcessError::Denied(..)) => return denied(),
         Err(_) => return Ok(None),
     };
-    let mappings = match maps::read(pid) {
-        Ok(mappings) => mappings,
+    let code = match maps::read_file_code(pid) {
+        Ok(code) => code,
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return denied(),
         Err(_) => return Ok(None),
     };
     identifier.begin(&process);
     let (mut libraries, mut unopened) = (Vec::<(MappedLibrary, Evidence)>::new(), Vec::new());
     let mut not_asked = None;
+    let mut unfinished = code.is_cut.then_some(Unfinished::Mappings);
     let is_of = |error: &LibraryError, wanted: &Path| matches!(error, LibraryError::Open { path, .. } if path == wanted);
-    for mapping in mappings.iter().filter(|mapping| mapping.is_file_code()) {
+    for mapping in &code.mappings {
         let evidence = match identifier.evidence(&process, mapping) {
             Ok(Some(evidence)) => evidence,
             Ok(None) => continue,
+            Err(NotAsked::NotNow) => {
+                unfinished = Some(Unfinished::Files);
+                continue;
+            }
             Err(why) => {
                 let path = super::printable(&mapping.path.to_string_lossy());
                 not_asked.get_or_insert_with(|| format!("`{path}` could be NCCL: {why}"));
@@ -99,8 +124,8 @@ pub(crate) fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Opt
         }
     }
     let not_asked = not_asked.filter(|_| libraries.is_empty() && unopened.is_empty());
-    let has_none = libraries.is_empty() && unopened.is_empty() && not_asked.is_none();
-    Ok((!has_none).then_some(Sighting { process, libraries, unopened, not_asked }))
+    let sighting = Sighting { process, libraries, unopened, not_asked, unfinished };
+    Ok((sighting.shows_something() || unfinished.is_some()).then_some(sighting))
 }
 
 /// Whether the process has NCCL mapped, by its name or by what it exports. Asks as [`look_for_nccl`] does.
@@ -108,8 +133,7 @@ pub(crate) fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Opt
 /// # Errors
 /// When it may not be looked at, or has ended.
 pub(crate) fn has_nccl(pid: u32, identifier: &mut Identifier) -> io::Result<bool> {
-    let mappings = maps::read(pid)?;
-    let files: Vec<_> = mappings.iter().filter(|mapping| mapping.is_file_code()).collect();
+    let files = maps::read_file_code(pid)?.mappings;
     if files.is_empty() {
         return Ok(false);
     }

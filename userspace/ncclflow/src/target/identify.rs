@@ -4,12 +4,12 @@
 //! version string contains NCCL. If it exports NCCL's calls, it is NCCL under another name. A library that
 //! only wraps NCCL's calls has no version string.
 
-use std::{collections::HashMap, fmt, fs::File, io};
+use std::{collections::HashMap, fmt, fs::File, io, path::Path};
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    library::{LibraryId, MappedLibrary},
+    library::{LibraryId, MappedLibrary, read_small},
     maps::Mapping,
     mounts::{MountTable, Unsafe},
     process::Process,
@@ -50,12 +50,22 @@ pub enum Evidence {
     VersionString,
 }
 
+/// Files whose content is looked at in one look at a process, and bytes of them. What is named like NCCL costs none of
+/// it. Programs map some hundreds of files, most of them known from other processes.
+const FILES_PER_LOOK: usize = 512;
+const BYTES_PER_LOOK: u64 = 1 << 30;
+
+/// What the content of a file shows, and how many bytes were read for it.
+pub(crate) type Judged = (Option<Evidence>, u64);
+
 /// Why a file is not looked at. Nothing of it was touched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NotAsked {
     FileSystem(Unsafe),
     /// Whoever asked for it, or for its neighbours on this device, did not come back.
     GivenUp,
+    /// This look has looked at as much as one may.
+    NotNow,
 }
 
 impl fmt::Display for NotAsked {
@@ -65,6 +75,7 @@ impl fmt::Display for NotAsked {
             Self::GivenUp => f.write_str(
                 "its file system did not answer when it, or another file there, was asked for before; it is not asked again",
             ),
+            Self::NotNow => f.write_str("the process has more files than are looked at at a time"),
         }
     }
 }
@@ -78,7 +89,8 @@ impl From<NotAsked> for io::Error {
 /// A file as the lines of `/proc/PID/maps` name it: device, major and minor, and inode.
 pub(crate) type Named = ((u32, u32), u64);
 
-type Judge = Box<dyn FnMut(File, Depth) -> Option<Evidence> + Send>;
+/// Nothing: who looked at it was lost over it.
+type Judge = Box<dyn FnMut(File, Depth) -> Option<Judged> + Send>;
 
 /// Looks at the files of processes, and remembers of each whether it is NCCL: most processes of a host map the
 /// same ones.
@@ -91,6 +103,8 @@ pub(crate) struct Identifier {
     /// Is told of each file before its file system is asked for it.
     before: Box<dyn FnMut(Named) + Send>,
     judge: Judge,
+    /// What this look may still look at: files, and bytes of them.
+    left: (usize, u64),
 }
 
 impl fmt::Debug for Identifier {
@@ -101,14 +115,14 @@ impl fmt::Debug for Identifier {
 
 impl Default for Identifier {
     fn default() -> Self {
-        Self::new(Box::new(|_| {}), Box::new(evidence))
+        Self::new(Box::new(|_| {}), Box::new(|file, depth| Some(evidence(file, depth))))
     }
 }
 
 impl Identifier {
     pub(crate) fn new(before: Box<dyn FnMut(Named) + Send>, judge: Judge) -> Self {
         let (known, mounts, given_up) = (HashMap::new(), MountTable::default(), Vec::new());
-        Self { known, mounts, given_up, before, judge }
+        Self { known, mounts, given_up, before, judge, left: (0, 0) }
     }
 
     /// What is not to be asked from now on; with `allow_fuse` file systems that may block or lie are asked.
@@ -119,6 +133,7 @@ impl Identifier {
 
     /// Before the files of a process are looked at.
     pub(crate) fn begin(&mut self, process: &Process) {
+        self.left = (FILES_PER_LOOK, BYTES_PER_LOOK);
         self.mounts.refresh(process.pid());
     }
 
@@ -147,7 +162,13 @@ impl Identifier {
         if let Some(known) = self.known.get(&(file.id, depth)) {
             return Ok(*known);
         }
-        let answer = file.open_file().ok().and_then(|file| (self.judge)(file, depth));
+        let (files, bytes) = self.left;
+        if files == 0 || bytes == 0 {
+            return Err(NotAsked::NotNow);
+        }
+        let judged = file.open_file().ok().map(|file| (self.judge)(file, depth).unwrap_or((None, MAX_BYTES)));
+        let (answer, read) = judged.unwrap_or_default();
+        self.left = (files - 1, bytes.saturating_sub(read));
         if self.known.len() >= MAX_KNOWN {
             self.known.clear();
         }
@@ -159,6 +180,19 @@ impl Identifier {
     pub(crate) fn open(&mut self, process: &Process, mapping: &Mapping) -> io::Result<MappedLibrary> {
         self.may_ask(mapping)?;
         MappedLibrary::open(process, mapping, &self.mounts)
+    }
+
+    /// A small file in the folder of a mapped one, or of that folder: `path` as the process names it.
+    pub(crate) fn read_beside(
+        &mut self,
+        process: &Process,
+        mapping: &Mapping,
+        path: &Path,
+        limit: u64,
+    ) -> io::Result<Vec<u8>> {
+        self.may_ask(mapping)?;
+        let check = |device| Ok(self.mounts.check_number(device).map_err(NotAsked::FileSystem)?);
+        read_small(process, path, limit, check)
     }
 
     fn may_ask(&mut self, mapping: &Mapping) -> Result<(), NotAsked> {
@@ -175,18 +209,22 @@ impl Identifier {
     }
 }
 
-/// What the content of a file shows.
-pub(crate) fn evidence(file: File, depth: Depth) -> Option<Evidence> {
+/// Looks at the content of a file.
+pub(crate) fn evidence(file: File, depth: Depth) -> Judged {
     let mut budget = Budget::new(MAX_BYTES, u64::MAX);
-    let image = Image::from_file(file).ok()?;
-    let exports = exports_calls(&image, &mut budget).unwrap_or(false);
+    let found = Image::from_file(file).ok().and_then(|image| found_in(&image, depth, &mut budget));
+    (found, MAX_BYTES.saturating_sub(budget.bytes_left()))
+}
+
+fn found_in(image: &Image, depth: Depth, budget: &mut Budget) -> Option<Evidence> {
+    let exports = exports_calls(image, budget).unwrap_or(false);
     if !exports && depth == Depth::Exports {
         return None;
     }
-    find_versions(&image, &mut budget).ok().flatten()?;
+    find_versions(image, budget).ok().flatten()?;
     Some(if exports {
         Evidence::Exports
-    } else if has_calls(SymbolTable::read(&image, &mut budget)).unwrap_or(false) {
+    } else if has_calls(SymbolTable::read(image, budget)).unwrap_or(false) {
         Evidence::Symbols
     } else {
         Evidence::VersionString
@@ -208,4 +246,61 @@ fn has_calls(
     let Some(table) = table? else { return Ok(false) };
     let found = |call: &str| table.functions().any(|function| function.name == call);
     Ok(CALLS.iter().all(|call| found(call)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use nccl_library::elf::{FileOffset, RuntimeAddr};
+    use rustix::fs::{major, minor};
+
+    use super::*;
+
+    /// A mapping of a file as the kernel would say it.
+    fn mapping(path: &std::path::Path) -> Mapping {
+        let about = std::fs::metadata(path).unwrap();
+        Mapping {
+            start: RuntimeAddr(1),
+            end: RuntimeAddr(2),
+            permissions: *b"r-xp",
+            file_offset: FileOffset(0),
+            device: (major(about.dev()), minor(about.dev())),
+            inode: about.ino(),
+            path: path.to_path_buf(),
+            deleted: false,
+        }
+    }
+
+    #[test]
+    fn a_look_ends_when_it_has_looked_at_as_much_as_it_may_and_the_next_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let process = Process::open(std::process::id()).unwrap();
+        for (files, bytes, in_one_look) in [(12, 256 << 20, 4), (FILES_PER_LOOK + 20, 0, FILES_PER_LOOK)] {
+            let judge = move |_, _| Some((None, bytes));
+            let mut identifier = Identifier::new(Box::new(|_| {}), Box::new(judge));
+            let mappings: Vec<Mapping> = (0..files)
+                .map(|number| {
+                    let path = folder.path().join(format!("{in_one_look}-{number}"));
+                    std::fs::write(&path, number.to_string()).unwrap();
+                    mapping(&path)
+                })
+                .collect();
+            let mut looked_at = 0;
+            let look = |identifier: &mut Identifier| {
+                identifier.begin(&process);
+                let answers = mappings.iter().map(|mapping| identifier.evidence(&process, mapping));
+                answers.filter(|answer| *answer == Ok(None)).count()
+            };
+            while looked_at < files {
+                let now = look(&mut identifier);
+                assert_eq!(now, (looked_at + in_one_look).min(files), "those that are known cost nothing");
+                looked_at = now;
+            }
+        }
+        let named = folder.path().join("libnccl.so.2");
+        std::fs::write(&named, "").unwrap();
+        let mut identifier = Identifier::new(Box::new(|_| {}), Box::new(|_, _| panic!("its name says it")));
+        assert_eq!(identifier.evidence(&process, &mapping(&named)), Ok(Some(Evidence::Name)));
+    }
 }

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     fs::{File, Metadata},
-    io,
+    io::{self, Read as _},
     os::{
         fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
         unix::fs::{MetadataExt as _, OpenOptionsExt as _},
@@ -15,7 +15,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    identify::Identifier,
+    identify::{Identifier, NotAsked},
     maps::{self, Mapping},
     mounts::MountTable,
     process::Process,
@@ -60,13 +60,22 @@ impl LibraryId {
     }
 }
 
+/// What mount tables say of the file system that a file is on, without a question to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileSystem {
+    /// It is an overlay, as containers see the files of their images.
+    pub(crate) is_overlay: bool,
+    /// Whoever runs this host has mounted it, and its files are on a disk of the host or in memory: no process and no
+    /// server answers for it, so it answers.
+    pub(crate) is_local: bool,
+}
+
 /// A library file that a process has mapped. It is held by a descriptor that cannot be read from (`O_PATH`):
 /// holding and closing it asks nothing of its file system.
 #[derive(Debug)]
 pub struct MappedLibrary {
     pub id: LibraryId,
-    /// It is seen through an overlay, as containers see the files of their images.
-    pub(crate) is_overlaid: bool,
+    pub(crate) file_system: FileSystem,
     /// As the process names it.
     pub path: PathBuf,
     /// The file was unlinked or replaced after the process mapped it; this is still the mapped one.
@@ -75,8 +84,14 @@ pub struct MappedLibrary {
 }
 
 impl MappedLibrary {
-    pub(crate) fn new(id: LibraryId, is_overlaid: bool, path: PathBuf, deleted: bool, held: OwnedFd) -> Self {
-        Self { id, is_overlaid, path, deleted, held }
+    pub(crate) fn new(
+        id: LibraryId,
+        file_system: FileSystem,
+        path: PathBuf,
+        deleted: bool,
+        held: OwnedFd,
+    ) -> Self {
+        Self { id, file_system, path, deleted, held }
     }
 
     /// Takes hold of the very file that is mapped: through `map_files` it is the mapped inode even if the path
@@ -105,10 +120,10 @@ impl MappedLibrary {
         if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
-        let is_overlaid = mounts.is_overlay(metadata.dev());
+        let file_system = mounts.file_system(metadata.dev());
         Ok(Self::new(
             LibraryId::from(&metadata),
-            is_overlaid,
+            file_system,
             mapping.path.clone(),
             mapping.deleted,
             held.into(),
@@ -122,8 +137,8 @@ impl MappedLibrary {
 
     /// The same file held once more.
     pub fn try_clone(&self) -> io::Result<Self> {
-        let Self { id, is_overlaid, ref path, deleted, ref held } = *self;
-        Ok(Self { id, is_overlaid, path: path.clone(), deleted, held: held.try_clone()? })
+        let Self { id, file_system, ref path, deleted, ref held } = *self;
+        Ok(Self { id, file_system, path: path.clone(), deleted, held: held.try_clone()? })
     }
 
     pub(crate) fn into_held(self) -> OwnedFd {
@@ -141,7 +156,7 @@ impl MappedLibrary {
     /// overlays count as one if everything that overlays do not change is equal.
     pub fn shares_probes_with(&self, other: &Self) -> bool {
         self.id == other.id
-            || ((self.is_overlaid || other.is_overlaid)
+            || ((self.file_system.is_overlay || other.file_system.is_overlay)
                 && self.id.below_overlay() == other.id.below_overlay())
     }
 
@@ -149,7 +164,7 @@ impl MappedLibrary {
     pub(crate) fn may_be_former_of(&self, other: &Self) -> bool {
         let below = |of: &Self| of.id.inode & u64::from(u32::MAX);
         self.id.is_same_file(&other.id)
-            || ((self.is_overlaid || other.is_overlaid) && below(self) == below(other))
+            || ((self.file_system.is_overlay || other.file_system.is_overlay) && below(self) == below(other))
     }
 
     /// The process's name of the file, for people.
@@ -174,6 +189,23 @@ pub(crate) fn open_held(held: BorrowedFd<'_>) -> io::Result<File> {
     }
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     File::options().read(true).custom_flags(flags.bits().cast_signed()).open(held_path(held))
+}
+
+/// A small file of a process by its path there, not more than `limit` bytes of it. `may_ask`: whether files of a device,
+/// as stat(2) has it, may be asked for.
+///
+/// It asks the file system, which can keep the caller waiting: see `resolver`.
+pub(crate) fn read_small(
+    process: &Process,
+    path: &Path,
+    limit: u64,
+    may_ask: impl FnOnce(u64) -> io::Result<()>,
+) -> io::Result<Vec<u8>> {
+    let held = below_root(process, path)?;
+    may_ask(rustix::fs::fstat(&held)?.st_dev)?;
+    let mut bytes = Vec::new();
+    open_held(held.as_fd())?.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// A path of a process, resolved within its root: an absolute link there leads to no file of ours.
@@ -235,8 +267,8 @@ pub(crate) fn nccl_libraries(
     identifier: &mut Identifier,
 ) -> Result<Vec<MappedLibrary>, LibraryError> {
     let pid = process.pid();
-    let mappings = maps::read(pid).map_err(|error| LibraryError::Maps(pid, error))?;
-    if mappings.is_empty() {
+    let code = maps::read_file_code(pid).map_err(|error| LibraryError::Maps(pid, error))?;
+    if code.is_empty {
         let why = io::Error::new(
             io::ErrorKind::NotFound,
             "there are none: it is exiting, or a thread of the kernel",
@@ -244,14 +276,20 @@ pub(crate) fn nccl_libraries(
         return Err(LibraryError::Maps(pid, why));
     }
     identifier.begin(process);
-    let files = || mappings.iter().filter(|mapping| mapping.is_file_code());
+    let files = || code.mappings.iter();
     let mut chosen: Vec<&Mapping> = files()
         .filter(|mapping| wanted.map_or_else(|| mapping.is_nccl(), |path| mapping.path == path))
         .collect();
     let mut unread = None;
     if chosen.is_empty() && wanted.is_none() {
         for mapping in files() {
-            match identifier.evidence(process, mapping) {
+            let mut evidence = identifier.evidence(process, mapping);
+            if matches!(evidence, Err(NotAsked::NotNow)) {
+                // It was asked for by its number, so it is looked through; whoever waits has a limit of its own.
+                identifier.begin(process);
+                evidence = identifier.evidence(process, mapping);
+            }
+            match evidence {
                 Ok(Some(_)) => chosen.push(mapping),
                 Ok(None) => {}
                 Err(why) => unread = unread.or(Some((mapping.path.clone(), why))),

@@ -3,7 +3,7 @@
 use std::{
     ffi::OsString,
     fs::File,
-    io::{self, Read as _},
+    io::{self, BufRead, BufReader, Read as _},
     os::unix::ffi::{OsStrExt as _, OsStringExt as _},
     path::PathBuf,
 };
@@ -64,13 +64,71 @@ pub fn parse(text: &[u8]) -> Vec<Mapping> {
     text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
 }
 
-/// Reads and parses `/proc/PID/maps`.
-pub fn read(pid: u32) -> io::Result<Vec<Mapping>> {
-    /// 65,530 mappings (the kernel's default limit) of about 100 bytes, and more.
-    const MAX: u64 = 64 << 20;
+/// Reads and parses `/proc/self/maps`. Those of others are read by a child, see `resolver`.
+pub fn read_own() -> io::Result<Vec<Mapping>> {
     let mut text = Vec::new();
-    File::open(format!("/proc/{pid}/maps"))?.take(MAX).read_to_end(&mut text)?;
+    File::open("/proc/self/maps")?.take(MAX_BYTES).read_to_end(&mut text)?;
     Ok(parse(&text))
+}
+
+/// Lines that are read: twice the kernel's default limit of mappings (`vm.max_map_count`).
+const MAX_LINES: usize = 131_072;
+/// Bytes that are read, of lines of about 100 bytes. A tenant can make lines of 4,000.
+const MAX_BYTES: u64 = 16 << 20;
+/// Mappings of code that are kept: programs have some hundreds.
+const MAX_CODE: usize = 4096;
+
+/// The mappings of a process that are code in files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileCode {
+    pub mappings: Vec<Mapping>,
+    /// There were more, of code or of all, than are read.
+    pub is_cut: bool,
+    /// There was none of any kind: the process is exiting, or a thread of the kernel.
+    pub is_empty: bool,
+}
+
+/// Reads `/proc/PID/maps` line by line and keeps what is code in a file. Code of files that are named like NCCL is kept
+/// first: whoever has too much of it hides none.
+pub fn read_file_code(pid: u32) -> io::Result<FileCode> {
+    file_code(BufReader::new(File::open(format!("/proc/{pid}/maps"))?))
+}
+
+fn file_code(reader: impl BufRead) -> io::Result<FileCode> {
+    let mut reader = reader.take(MAX_BYTES);
+    let (mut code, mut line, mut lines) = (FileCode { is_empty: true, ..FileCode::default() }, Vec::new(), 0);
+    let mut of_nccl = 0;
+    loop {
+        line.clear();
+        if reader.read_until(b'\n', &mut line)? == 0 {
+            code.is_cut |= reader.limit() == 0;
+            return Ok(code);
+        }
+        lines += 1;
+        if lines > MAX_LINES {
+            code.is_cut = true;
+            return Ok(code);
+        }
+        code.is_empty = false;
+        let Some(mapping) =
+            parse_line(line.strip_suffix(b"\n").unwrap_or(&line)).filter(Mapping::is_file_code)
+        else {
+            continue;
+        };
+        if code.mappings.len() < MAX_CODE {
+            of_nccl += usize::from(mapping.is_nccl());
+            code.mappings.push(mapping);
+            continue;
+        }
+        code.is_cut = true;
+        if mapping.is_nccl() && of_nccl < MAX_CODE {
+            let other = code.mappings.iter().rposition(|kept| !kept.is_nccl());
+            if let Some(other) = other.and_then(|at| code.mappings.get_mut(at)) {
+                of_nccl += 1;
+                *other = mapping;
+            }
+        }
+    }
 }
 
 fn parse_line(line: &[u8]) -> Option<Mapping> {
@@ -148,6 +206,34 @@ mod tests {
         assert!(!maps[2].is_nccl(), "a plugin is not NCCL");
         assert!(maps[3..].iter().all(|mapping| !mapping.is_nccl()));
         assert_eq!(maps[0].range_name(), "7f3a00000000-7f3a00100000");
+    }
+
+    #[test]
+    fn only_code_in_files_is_kept_and_no_more_than_is_kept_of_any_process() {
+        let code = file_code(MAPS.as_bytes()).unwrap();
+        assert_eq!(code.mappings, parse(MAPS.as_bytes())[..4]);
+        assert!(!code.is_cut && !code.is_empty);
+        assert!(file_code(&b""[..]).unwrap().is_empty);
+        let line =
+            |at: usize, name: &str| format!("{at:x}-{:x} r-xp 00000000 fd:01 {at}    {name}\n", at + 1);
+        let many: String = (1..10_000).map(|at| line(at, "/tmp/some.so")).collect();
+        let hidden = many + &line(20_000, "/opt/libnccl.so.2") + &line(20_001, "/opt/libnccl.so.3");
+        let code = file_code(hidden.as_bytes()).unwrap();
+        assert!(code.is_cut);
+        assert_eq!(code.mappings.len(), MAX_CODE);
+        let nccl: Vec<u64> =
+            code.mappings.iter().filter(|kept| kept.is_nccl()).map(|kept| kept.inode).collect();
+        assert_eq!(nccl.len(), 2, "what is named like NCCL cannot be hidden behind the rest");
+    }
+
+    #[test]
+    fn long_lines_and_many_lines_take_no_more_than_the_limits() {
+        let long = format!("1000-2000 r--p 00000000 fd:01 7    /{}\n", "x".repeat(4000));
+        let text = long.repeat(70_000);
+        let code = file_code(text.as_bytes()).unwrap();
+        assert!(code.is_cut && code.mappings.is_empty(), "280 MB, of which 16 are read");
+        let short = "1000-2000 rw-p 00000000 00:00 0\n".repeat(MAX_LINES + 10);
+        assert!(file_code(short.as_bytes()).unwrap().is_cut);
     }
 
     #[test]

@@ -8,17 +8,19 @@ pub mod filter;
 pub mod identify;
 pub mod library;
 pub mod maps;
-pub(crate) mod mounts;
+#[doc(hidden)]
+pub mod mounts;
 pub mod pid_namespace;
 pub mod proc_text;
 pub mod process;
 pub(crate) mod raw_path;
 mod returns;
+mod tenant;
 
 pub use census::Census;
 pub use container::Container;
 pub use description::{Description, Users, age_seconds};
-pub use discover::{Denied, Discovered, Sighting, denied_remedy, pids};
+pub use discover::{Denied, Discovered, Sighting, Unfinished, denied_remedy, pids};
 pub use filter::Filter;
 pub use identify::Evidence;
 pub use library::{LibraryError, LibraryId, MappedLibrary};
@@ -26,6 +28,7 @@ pub use pid_namespace::in_first_pid_namespace;
 pub use proc_text::{MAX_TEXT, read_text, status_field};
 pub use process::{Process, ProcessError};
 pub(crate) use returns::{can_end_processes, no_return_probes};
+pub(crate) use tenant::{Tenant, Tenants};
 
 use crate::text::plain;
 

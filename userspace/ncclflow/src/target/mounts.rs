@@ -19,6 +19,8 @@ use rustix::{
     fs::{MemfdFlags, fstat, memfd_create},
 };
 
+use super::library::FileSystem;
+
 /// Bytes of a mount table that are read. A node with thousands of pods has one of a megabyte.
 const MAX_BYTES: u64 = 8 << 20;
 /// Mounts of one table that are kept.
@@ -77,7 +79,12 @@ pub(crate) struct MountTable {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
+    /// Of a disk of this host, or in its memory.
+    Local,
+    /// The kernel's own, with an answer from elsewhere: a server, a hypervisor.
     Safe,
+    /// Over nothing but local ones.
+    LocalOverlay,
     Overlay,
     OverFuse,
     Fuse(String),
@@ -101,16 +108,27 @@ impl MountTable {
             return Ok(());
         }
         match self.kind_anywhere(device) {
-            Some(Kind::Safe | Kind::Overlay) => Ok(()),
+            Some(Kind::Local | Kind::Safe | Kind::LocalOverlay | Kind::Overlay) => Ok(()),
             Some(Kind::OverFuse) => Err(Unsafe::OverFuse),
             Some(Kind::Fuse(kind)) => Err(Unsafe::Fuse(kind.clone())),
             None => Err(Unsafe::Unknown),
         }
     }
 
-    /// Whether the device, as stat(2) has it, is an overlay.
-    pub(super) fn is_overlay(&self, device: u64) -> bool {
-        matches!(self.kind_anywhere(of_number(device)), Some(Kind::Overlay | Kind::OverFuse))
+    /// The same of a device as stat(2) has it.
+    pub(super) fn check_number(&self, device: u64) -> Result<(), Unsafe> {
+        self.check(of_number(device))
+    }
+
+    /// What is known of the device, as stat(2) has it.
+    pub(super) fn file_system(&self, device: u64) -> FileSystem {
+        let device = of_number(device);
+        let kind = self.kind_anywhere(device);
+        let is_overlay = matches!(kind, Some(Kind::Overlay | Kind::LocalOverlay | Kind::OverFuse));
+        let is_local = matches!(kind, Some(Kind::Local | Kind::LocalOverlay));
+        // What a tenant has mounted in namespaces of his own is not in these.
+        let is_of_host = [&self.ours, &self.first].iter().any(|table| table.kinds.contains_key(&device));
+        FileSystem { is_overlay, is_local: is_local && is_of_host }
     }
 
     /// Also where only the process's own table has it, which is read when it is needed first.
@@ -126,10 +144,12 @@ impl MountTable {
         // A number that a table of before had may mean another file system now; the worst counts.
         let all = tables.into_iter().flatten().filter_map(|table| table.get(&device));
         all.max_by_key(|kind| match kind {
-            Kind::Safe => 0,
-            Kind::Overlay => 1,
-            Kind::OverFuse => 2,
-            Kind::Fuse(_) => 3,
+            Kind::Local => 0,
+            Kind::Safe => 1,
+            Kind::LocalOverlay => 2,
+            Kind::Overlay => 3,
+            Kind::OverFuse => 4,
+            Kind::Fuse(_) => 5,
         })
     }
 }
@@ -167,6 +187,17 @@ impl Watched {
     }
 }
 
+/// How many devices of this mount table may be asked for, and how many may not: for fuzzing.
+#[doc(hidden)]
+pub fn safe_and_others(mountinfo: &str) -> (usize, usize) {
+    let mut table = MountTable::default();
+    table.ours.kinds = kinds(mountinfo);
+    table.theirs = OnceCell::from(HashMap::new());
+    let devices: Vec<Device> = table.ours.kinds.keys().copied().collect();
+    let safe = devices.iter().filter(|device| table.check(**device).is_ok()).count();
+    (safe, devices.len() - safe)
+}
+
 fn read(path: &str) -> String {
     let mut text = Vec::new();
     let _ = File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut text));
@@ -175,14 +206,20 @@ fn read(path: &str) -> String {
 
 fn kinds(text: &str) -> HashMap<Device, Kind> {
     let mounts: Vec<Mount> = text.lines().take(MAX_MOUNTS).filter_map(parse_line).collect();
-    let is_fuse_at = |path: &str| {
+    let at = |path: &str| {
         let holding = mounts.iter().filter(|mount| Path::new(path).starts_with(&mount.point));
-        holding.max_by_key(|mount| mount.point.len()).is_some_and(|mount| is_fuse(&mount.kind))
+        holding.max_by_key(|mount| mount.point.len())
     };
+    let is_fuse_at = |path: &str| at(path).is_some_and(|mount| is_fuse(&mount.kind));
+    let is_local_at = |path: &str| at(path).is_some_and(|mount| is_local(&mount.kind));
     let kind = |mount: &Mount| match &*mount.kind {
         kind if is_fuse(kind) => Kind::Fuse(super::printable(kind)),
         "overlay" if mount.below.iter().any(|path| is_fuse_at(path)) => Kind::OverFuse,
+        "overlay" if !mount.below.is_empty() && mount.below.iter().all(|path| is_local_at(path)) => {
+            Kind::LocalOverlay
+        }
         "overlay" => Kind::Overlay,
+        kind if is_local(kind) => Kind::Local,
         _ => Kind::Safe,
     };
     mounts.iter().map(|mount| (mount.device, kind(mount))).collect()
@@ -192,6 +229,13 @@ fn kinds(text: &str) -> HashMap<Device, Kind> {
 /// hypervisor's.
 fn is_fuse(kind: &str) -> bool {
     kind == "fuse" || kind == "fuseblk" || kind.starts_with("fuse.") || kind.starts_with("fuseblk.")
+}
+
+/// File systems of disks and of memory.
+fn is_local(kind: &str) -> bool {
+    const LOCAL: [&str; 11] =
+        ["ext2", "ext3", "ext4", "xfs", "btrfs", "bcachefs", "f2fs", "zfs", "erofs", "squashfs", "tmpfs"];
+    LOCAL.contains(&kind)
 }
 
 /// proc(5): `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
@@ -256,9 +300,12 @@ nonsense
         assert_eq!(table.check((0, 54)), Ok(()), "the kernel's own");
         assert_eq!(table.check((0, 55)), Ok(()));
         assert_eq!(table.check((0, 99)), Err(Unsafe::Unknown), "unmounted, and still in use");
-        assert!(
-            table.is_overlay(rustix::fs::makedev(0, 53)) && !table.is_overlay(rustix::fs::makedev(253, 0))
-        );
+        let of = |major, minor| table.file_system(rustix::fs::makedev(major, minor));
+        assert_eq!(of(0, 53), FileSystem { is_overlay: true, is_local: true });
+        assert_eq!(of(253, 0), FileSystem { is_overlay: false, is_local: true });
+        assert_eq!(of(0, 52), FileSystem { is_overlay: true, is_local: false }, "over FUSE");
+        assert_eq!(of(0, 55), FileSystem::default(), "a server answers for it");
+        assert_eq!(of(0, 99), FileSystem::default());
         table.allow_fuse = true;
         assert_eq!((table.check((0, 50)), table.check((0, 99))), (Ok(()), Ok(())));
     }
@@ -269,6 +316,17 @@ nonsense
         table.ours.kinds = kinds("1 1 0:50 / / rw - tmpfs none rw\n");
         table.theirs = OnceCell::from(kinds(MOUNTS));
         assert!(table.check((0, 50)).is_err());
+    }
+
+    #[test]
+    fn what_a_tenant_has_mounted_is_not_the_hosts() {
+        let mut table = MountTable::default();
+        table.ours.kinds = kinds("1 1 0:50 / / rw - ext4 none rw\n");
+        table.theirs =
+            OnceCell::from(kinds("1 1 0:51 / / rw - tmpfs none rw\n2 1 0:50 / /x rw - fuse.x none rw\n"));
+        let of = |minor| table.file_system(rustix::fs::makedev(0, minor));
+        assert_eq!((table.check((0, 51)), of(51)), (Ok(()), FileSystem::default()));
+        assert!(!of(50).is_local, "the number means another one there");
     }
 
     #[test]

@@ -26,6 +26,17 @@ pub fn nanoseconds(ns: f64) -> String {
     }
 }
 
+/// The same in a sentence: `850 ms`, `12.3 s`, never less than a microsecond.
+pub fn spaced_seconds(ns: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    let ns = ns as f64;
+    match ns {
+        ns if ns < 1e6 => format!("{:.0} µs", ns / 1e3),
+        ns if ns < 1e9 => format!("{} ms", digits(ns / 1e6, "")),
+        ns => format!("{} s", digits(ns / 1e9, "")),
+    }
+}
+
 /// How long ago: `now`, `12s`, `3m`, `2h`.
 pub fn ago(seconds: f64) -> String {
     match seconds {
@@ -81,6 +92,12 @@ mod tests {
             ["15ns", "85.0us", "1.20ms", "12.0s"]
         );
         assert_eq!([0.4, 12.0, 180.0, 7300.0].map(ago).to_vec(), ["now", "12s", "3m", "2h"]);
+    }
+
+    #[test]
+    fn times_in_sentences_have_a_space_and_three_digits() {
+        let shown = [0, 12_345, 850_000_000, 5_566_000_000, 123_456_000_000].map(spaced_seconds);
+        assert_eq!(shown, ["0 µs", "12 µs", "850 ms", "5.57 s", "123 s"]);
     }
 
     #[test]

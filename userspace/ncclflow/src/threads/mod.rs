@@ -3,10 +3,12 @@
 //! `/proc` has the stack pointer and the program counter of a thread that sleeps in the kernel ([`task`]).
 //! The kernel's performance events sample a thread that runs, for some milliseconds ([`sample`]). From there
 //! the stack is unwound by the call frame information in the target's memory ([`unwind`]), and its frames are
-//! named from the files' symbol tables ([`names`]).
+//! named from the files' symbol tables ([`names`]). Stacks that the kernel side has copied at a probe's hit are
+//! unwound in the same way, out of the copy ([`at_hit`]).
 //!
 //! Memory, files and tables belong to a tenant. Every walk is bounded, and ends at anything invalid.
 
+mod at_hit;
 mod modules;
 mod names;
 mod sample;
@@ -17,6 +19,7 @@ use std::{collections::BTreeSet, thread, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use at_hit::{HitStack, NativeFrame, NativeNames, Unwinder, Unwound};
 pub use names::Names;
 
 use self::{
@@ -78,7 +81,7 @@ pub struct NamedFrame {
 
 /// Looks at the threads of a process. `nccl`: the inodes of its NCCL libraries. Returns the threads that are
 /// inside NCCL. With `with_stacks`, their frames too, and those of the first thread, inside NCCL or not.
-pub fn look(process: &Process, nccl: &BTreeSet<u64>, with_stacks: bool, names: &mut Names) -> Vec<Thread> {
+pub fn look(process: &Process, nccl: &BTreeSet<u64>, with_stacks: bool, names: &Names) -> Vec<Thread> {
     let Ok(modules) = Modules::read(process) else { return Vec::new() };
     let tasks = task::list(process, MAX_THREADS);
     let running = tasks.iter().filter(|task| task.position == Position::Running);
@@ -94,7 +97,7 @@ struct Looker<'a> {
     modules: Modules,
     nccl: &'a BTreeSet<u64>,
     with_stacks: bool,
-    names: &'a mut Names,
+    names: &'a Names,
 }
 
 impl Looker<'_> {

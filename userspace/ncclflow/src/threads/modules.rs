@@ -4,10 +4,12 @@
 use std::{
     collections::{BTreeSet, HashMap},
     io,
+    rc::Rc,
 };
 
 use object::{LittleEndian as Little, elf, pod, read::elf::ProgramHeader as _};
 
+use super::unwind::Entry;
 use crate::{
     memory::Memory,
     resolver,
@@ -17,6 +19,10 @@ use nccl_library::elf::RuntimeAddr;
 
 /// Program headers of one file; real ones have about ten.
 const MAX_HEADERS: u16 = 64;
+
+/// Bytes of entries of call frame information that are kept. Finding one takes some twenty copies of memory, and
+/// threads stand at the same places.
+const MAX_KEPT: usize = 8 << 20;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Module {
@@ -31,13 +37,91 @@ pub(super) struct Modules {
     mappings: Vec<Mapping>,
     /// By the address of the mapping that begins the file.
     known: HashMap<u64, Option<Module>>,
+    /// By address of code.
+    entries: HashMap<u64, Option<Rc<Entry>>>,
+    kept: usize,
+    tables: Tables,
+}
+
+/// Pages of files' tables of call frame information: a search looks at the same ones again and again, and each copy is
+/// a question to a child.
+#[derive(Debug, Default)]
+pub(super) struct Tables(HashMap<u64, Option<Box<[u8; PAGE]>>>);
+
+const PAGE: usize = 4096;
+/// Pages that are kept: 8 MiB.
+const MAX_PAGES: usize = 2048;
+
+impl Tables {
+    /// A word of a table; it may lie across the end of a page.
+    pub(super) fn word(&mut self, memory: Memory<'_>, address: u64) -> Option<u64> {
+        let offset = usize::try_from(address % PAGE as u64).ok()?;
+        if offset > PAGE - 8 {
+            return memory.word(RuntimeAddr(address)).ok();
+        }
+        let start = address - offset as u64;
+        if self.0.len() >= MAX_PAGES && !self.0.contains_key(&start) {
+            self.0.clear();
+        }
+        let page = self.0.entry(start).or_insert_with(|| {
+            let mut page = Box::new([0; PAGE]);
+            memory.read(RuntimeAddr(start), page.as_mut_slice()).ok().map(|()| page)
+        });
+        let Some(page) = page else { return memory.word(RuntimeAddr(address)).ok() };
+        page.get(offset..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+    }
 }
 
 impl Modules {
     pub(super) fn read(process: &Process) -> io::Result<Self> {
         let mut mappings = resolver::maps(process.pid())?;
         mappings.sort_by_key(|mapping| mapping.start);
-        Ok(Self { mappings, known: HashMap::new() })
+        Ok(Self {
+            mappings,
+            known: HashMap::new(),
+            entries: HashMap::new(),
+            kept: 0,
+            tables: Tables::default(),
+        })
+    }
+
+    /// As they are now. What is known of them stays, if none has changed.
+    pub(super) fn read_again(self, process: &Process) -> io::Result<Self> {
+        let now = Self::read(process)?;
+        Ok(if now.code().eq(self.code()) { Self { mappings: now.mappings, ..self } } else { now })
+    }
+
+    /// What says which code is where.
+    fn code(&self) -> impl Iterator<Item = (u64, u64, u64, (u32, u32), u64)> {
+        let code = self.mappings.iter().filter(|mapping| mapping.is_executable());
+        code.map(|mapping| {
+            (mapping.start.0, mapping.end.0, mapping.file_offset.0, mapping.device, mapping.inode)
+        })
+    }
+
+    /// The entry of call frame information for an address.
+    pub(super) fn entry(&mut self, memory: Memory<'_>, address: u64) -> Option<Rc<Entry>> {
+        if let Some(known) = self.entries.get(&address) {
+            return known.clone();
+        }
+        let table = self.module(memory, address).and_then(|module| module.eh_frame_hdr);
+        let entry =
+            table.and_then(|table| Entry::find(memory, &mut self.tables, table, address)).map(Rc::new);
+        self.kept += 64 + entry.as_ref().map_or(0, |entry| entry.size());
+        if self.kept > MAX_KEPT {
+            self.entries.clear();
+            self.kept = 0;
+        }
+        self.entries.insert(address, entry.clone());
+        entry
+    }
+
+    /// The file of which the memory at an address is, or, where it is of none, the one before it: a file's
+    /// variables lie behind it.
+    pub(super) fn inode_at_or_below(&self, address: u64) -> Option<u64> {
+        let next = self.mappings.partition_point(|mapping| mapping.start.0 <= address);
+        let before = self.mappings.get(..next)?.iter().rev().take(2);
+        before.map(|mapping| mapping.inode).find(|inode| *inode != 0)
     }
 
     pub(super) fn at(&self, address: u64) -> Option<&Mapping> {

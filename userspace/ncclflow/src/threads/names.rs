@@ -1,6 +1,9 @@
 //! Names of functions, from the symbol tables of the files that they are in.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Mutex, PoisonError},
+};
 
 use nccl_library::symbols::DebugFiles;
 
@@ -37,58 +40,122 @@ pub(super) struct Name {
     pub(super) is_api: bool,
 }
 
+/// Names of all functions of files, for a moment.
 #[derive(Debug, Default)]
 pub struct Names {
     debug_files: DebugFiles,
-    files: HashMap<((u32, u32), u64), Functions>,
+    /// Whoever comes for a file that another one reads waits for it.
+    files: Mutex<HashMap<FileKey, Functions>>,
 }
 
 impl Names {
     pub fn new(debug_files: DebugFiles) -> Self {
-        Self { debug_files, files: HashMap::new() }
+        Self { debug_files, files: Mutex::default() }
     }
 
     pub(super) fn at(
-        &mut self,
+        &self,
         process: &Process,
         mapping: &Mapping,
         address: u64,
         is_nccl: bool,
     ) -> Option<Name> {
         let key = (mapping.device, mapping.inode);
-        if !self.files.contains_key(&key) {
-            if self.files.len() >= MAX_FILES {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if !files.contains_key(&key) {
+            if files.len() >= MAX_FILES {
                 return None;
             }
             let functions = self.read(process, mapping, is_nccl).unwrap_or_default();
-            self.files.insert(key, functions);
+            files.insert(key, functions);
         }
-        let (start, function) = self.files.get(&key)?.range(..=address).next_back()?;
-        // Without a size it reaches to the next one, but not across half a library.
-        let is_inside =
-            if function.end > *start { address < function.end } else { address - start < 1 << 16 };
-        is_inside.then(|| Name { text: demangled(&function.symbol), is_api: function.is_api })
+        let function = find(files.get(&key)?, address)?;
+        Some(Name { text: demangled(&function.symbol), is_api: function.is_api })
     }
 
     fn read(&self, process: &Process, mapping: &Mapping, is_nccl: bool) -> Option<Functions> {
         let file = resolver::open_mapping(process, mapping).ok()?;
         let mut functions = Functions::new();
         for Symbol { address, size, name, in_table } in
-            resolver::symbols(&file, is_nccl.then_some(&self.debug_files)).ok()?
+            resolver::symbols(&file, is_nccl.then_some(&self.debug_files), None).ok()?
         {
-            let end = address.saturating_add(size);
-            if !in_table {
-                functions.entry(address).or_insert(Function { end, symbol: name, is_api: false });
-                continue;
-            }
-            // Of several names of one place the first stays; NCCL's calls have two.
-            let new = || Function::new(end, &name);
-            let known = functions.entry(address).or_insert_with(new);
-            if known.symbol.starts_with("pnccl") {
-                *known = new();
-            }
+            add(&mut functions, address, size, name, in_table);
         }
         Some(functions)
+    }
+}
+
+fn add(functions: &mut Functions, address: u64, size: u64, name: Box<str>, in_table: bool) {
+    let end = address.saturating_add(size);
+    if !in_table {
+        functions.entry(address).or_insert(Function { end, symbol: name, is_api: false });
+        return;
+    }
+    // Of several names of one place the first stays; NCCL's calls have two.
+    let new = || Function::new(end, &name);
+    let known = functions.entry(address).or_insert_with(new);
+    if known.symbol.starts_with("pnccl") {
+        *known = new();
+    }
+}
+
+fn find(functions: &Functions, address: u64) -> Option<&Function> {
+    let (start, function) = functions.range(..=address).next_back()?;
+    // Without a size it reaches to the next one, but not across half a library.
+    let is_inside = if function.end > *start { address < function.end } else { address - start < 1 << 16 };
+    is_inside.then_some(function)
+}
+
+/// Which file: device and inode.
+type FileKey = ((u32, u32), u64);
+
+/// Names of the functions at some addresses of files: a table of symbols is not kept, as those of frameworks take
+/// some hundred megabytes, and who has them runs for days.
+#[derive(Debug, Default)]
+pub(super) struct NamesAt {
+    debug_files: DebugFiles,
+    /// `None`: no function is known there.
+    known: HashMap<(FileKey, u64), Option<Box<str>>>,
+}
+
+/// Names that are kept; they are asked for again after that.
+const MAX_KEPT: usize = 65_536;
+
+/// Addresses that are asked for at once.
+const MAX_ASKED: usize = 8192;
+
+impl NamesAt {
+    pub(super) fn new(debug_files: DebugFiles) -> Self {
+        Self { debug_files, known: HashMap::new() }
+    }
+
+    /// Finds the names at these addresses of a file, with one look at it. A file that cannot be read has none.
+    pub(super) fn learn(&mut self, process: &Process, mapping: &Mapping, addresses: &[u64], is_nccl: bool) {
+        let key = (mapping.device, mapping.inode);
+        let is_new = |address: &u64| !self.known.contains_key(&(key, *address));
+        let new: Vec<u64> = addresses.iter().copied().filter(is_new).take(MAX_ASKED).collect();
+        if new.is_empty() {
+            return;
+        }
+        let mut functions = Functions::new();
+        let debug_files = is_nccl.then_some(&self.debug_files);
+        let file = resolver::open_mapping(process, mapping);
+        let symbols =
+            file.ok().and_then(|file| resolver::symbols(&file, debug_files, Some(new.clone())).ok());
+        for Symbol { address, size, name, in_table } in symbols.unwrap_or_default() {
+            add(&mut functions, address, size, name, in_table);
+        }
+        if self.known.len() >= MAX_KEPT {
+            self.known.clear();
+        }
+        for address in new {
+            let name = find(&functions, address).map(|function| demangled(&function.symbol).into());
+            self.known.insert((key, address), name);
+        }
+    }
+
+    pub(super) fn at(&self, mapping: &Mapping, address: u64) -> Option<&str> {
+        self.known.get(&((mapping.device, mapping.inode), address))?.as_deref()
     }
 }
 

@@ -6,12 +6,14 @@
 //! stack pointer is), or there is no information, the next word on the stack that looks like a return address
 //! is taken, and the frame is marked as inferred.
 
+use std::cell::Cell;
+
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameOffset, EndianSlice, EvaluationResult, LittleEndian, Register,
     RegisterRule, UnwindContext, UnwindExpression, UnwindSection as _, X86_64,
 };
 
-use super::modules::Modules;
+use super::modules::{Modules, Tables};
 use crate::memory::Memory;
 use nccl_library::elf::RuntimeAddr;
 
@@ -35,13 +37,17 @@ pub(super) struct Stack {
     pub(super) registers: [Option<u64>; REGISTERS],
     /// Bytes from the stack pointer on, of the same moment as the registers.
     pub(super) copy: Vec<u8>,
+    /// Behind the copy nothing is read: it has changed since.
+    pub(super) is_past: bool,
+    /// Something behind the copy was asked for, and not read.
+    pub(super) is_short: Cell<bool>,
 }
 
 impl Stack {
     pub(super) fn at(pc: u64, stack_pointer: u64) -> Self {
         let mut registers = [None; REGISTERS];
         set(&mut registers, X86_64::RSP, Some(stack_pointer));
-        Self { pc, registers, copy: Vec::new() }
+        Self { pc, registers, copy: Vec::new(), is_past: false, is_short: Cell::new(false) }
     }
 
     pub(super) fn stack_pointer(&self) -> Option<u64> {
@@ -57,6 +63,10 @@ impl Stack {
             offset.and_then(|offset| self.copy.get(offset..offset.checked_add(8)?)?.first_chunk::<8>());
         match copied {
             Some(bytes) => Some(u64::from_le_bytes(*bytes)),
+            None if self.is_past => {
+                self.is_short.set(true);
+                None
+            }
             None => memory.word(RuntimeAddr(address)).ok(),
         }
     }
@@ -81,6 +91,8 @@ pub(super) struct Frame {
     /// The frame has called another one; `pc` follows the call.
     has_called: bool,
     pub(super) inferred: bool,
+    /// Where on the stack `pc` stands, if that is known.
+    pub(super) found_at: Option<u64>,
 }
 
 impl Frame {
@@ -91,35 +103,58 @@ impl Frame {
     }
 }
 
+/// How the last frame was found to be the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// Nobody has called it.
+    Outermost,
+    /// What is known of its code, or of the stack, does not say who has called it.
+    Lost,
+}
+
 /// The frames, innermost first.
 pub(super) fn unwind(memory: Memory<'_>, modules: &mut Modules, stack: &Stack) -> Vec<Frame> {
+    frames(memory, modules, stack, MAX_GUESSES).0
+}
+
+/// The frames, innermost first, as far as call frame information leads: nothing is guessed.
+pub(super) fn unwind_surely(memory: Memory<'_>, modules: &mut Modules, stack: &Stack) -> (Vec<Frame>, Ended) {
+    frames(memory, modules, stack, 0)
+}
+
+fn frames(
+    memory: Memory<'_>,
+    modules: &mut Modules,
+    stack: &Stack,
+    mut guesses: usize,
+) -> (Vec<Frame>, Ended) {
     let mut registers = stack.registers;
-    let mut frame = Frame { pc: stack.pc, has_called: false, inferred: false };
+    let mut frame = Frame { pc: stack.pc, has_called: false, inferred: false, found_at: None };
     let mut frames = vec![frame];
-    let mut guesses = 0;
     while frames.len() < MAX_FRAMES {
         let Some(before) = get(&registers, X86_64::RSP) else { break };
         let step = step(memory, modules, stack, frame, &registers);
-        let (next, pc, is_signal) = match step {
-            Step::To(next, pc, is_signal) => (*next, pc, is_signal),
-            Step::Lost if guesses < MAX_GUESSES => {
-                guesses += 1;
+        let (next, pc, is_signal, found_at) = match step {
+            Step::To(next, pc, is_signal, found_at) => (*next, pc, is_signal, found_at),
+            Step::Lost if guesses > 0 => {
+                guesses -= 1;
                 let Some((next, pc)) = guess(memory, modules, stack, before) else { break };
                 frame.inferred = true;
-                (next, pc, false)
+                (next, pc, false, None)
             }
-            Step::End | Step::Lost => break,
+            Step::End => return (frames, Ended::Outermost),
+            Step::Lost => break,
         };
         // Stacks grow down: a frame that does not lie above is nonsense, or a circle.
         let after = get(&next, X86_64::RSP).unwrap_or(0);
         if pc == 0 || (after <= before && !is_signal) {
             break;
         }
-        frame = Frame { pc, has_called: !is_signal, inferred: frame.inferred };
+        frame = Frame { pc, has_called: !is_signal, inferred: frame.inferred, found_at };
         registers = next;
         frames.push(frame);
     }
-    frames
+    (frames, Ended::Lost)
 }
 
 type Registers = [Option<u64>; REGISTERS];
@@ -135,8 +170,9 @@ fn set(registers: &mut Registers, register: Register, value: Option<u64>) {
 }
 
 enum Step {
-    /// The caller's registers, its program counter, and whether a signal interrupted it there.
-    To(Box<Registers>, u64, bool),
+    /// The caller's registers, its program counter, whether a signal interrupted it there, and where on the
+    /// stack the program counter stands.
+    To(Box<Registers>, u64, bool, Option<u64>),
     End,
     Lost,
 }
@@ -149,18 +185,13 @@ fn step(
     registers: &Registers,
 ) -> Step {
     let address = frame.lookup();
-    let Some(entry) = modules
-        .module(memory, address)
-        .and_then(|module| module.eh_frame_hdr)
-        .and_then(|table| Entry::find(memory, table, address))
-    else {
-        return Step::Lost;
-    };
+    let Some(entry) = modules.entry(memory, address) else { return Step::Lost };
     entry.apply(memory, stack, registers, address).unwrap_or(Step::Lost)
 }
 
 /// A frame description entry behind its common entry, in a section of their own.
-struct Entry {
+#[derive(Debug)]
+pub(super) struct Entry {
     bytes: Vec<u8>,
     /// Of the description entry in it.
     offset: usize,
@@ -170,16 +201,17 @@ struct Entry {
 impl Entry {
     /// The entry for an address, by the sorted table at `table` (LSB Core, `.eh_frame_hdr`): offsets of 4
     /// bytes from the table's own address, which is what all linkers write.
-    fn find(memory: Memory<'_>, table: u64, address: u64) -> Option<Self> {
+    pub(super) fn find(memory: Memory<'_>, tables: &mut Tables, table: u64, address: u64) -> Option<Self> {
         const ENCODINGS: [u8; 3] = [0x1b, 0x03, 0x3b];
-        let head = memory.bytes(RuntimeAddr(table), 12).ok()?;
+        let head = tables.word(memory, table)?.to_le_bytes();
         if head.first() != Some(&1) || head.get(1..4) != Some(&ENCODINGS[..]) {
             return None;
         }
-        let count = u32::from_le_bytes(*head.get(8..)?.first_chunk()?);
+        let count = tables.word(memory, table.checked_add(8)?)?.to_le_bytes();
+        let count = u32::from_le_bytes(*count.first_chunk()?);
         let rows = table.checked_add(12)?;
-        let row = |index: u32| -> Option<(u64, u64)> {
-            let word = memory.word(RuntimeAddr(rows.checked_add(8 * u64::from(index))?)).ok()?;
+        let mut row = |index: u32| -> Option<(u64, u64)> {
+            let word = tables.word(memory, rows.checked_add(8 * u64::from(index))?)?;
             let [start, entry] = [word & 0xffff_ffff, word >> 32];
             let absolute = |offset: u64| {
                 let offset = i64::from(u32::try_from(offset).unwrap_or(0).cast_signed());
@@ -203,6 +235,11 @@ impl Entry {
         description.get_mut(4..8)?.copy_from_slice(&pointer.to_le_bytes());
         let bases = BaseAddresses::default().set_eh_frame(at.wrapping_sub(offset as u64));
         Some(Self { bytes: [common, description].concat(), offset, bases })
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn size(&self) -> usize {
+        self.bytes.len() + size_of::<Self>()
     }
 
     fn apply(&self, memory: Memory<'_>, stack: &Stack, registers: &Registers, address: u64) -> Option<Step> {
@@ -231,7 +268,7 @@ impl Entry {
             set(&mut next, Register(register), None);
         }
         set(&mut next, X86_64::RSP, Some(cfa));
-        let mut pc = None;
+        let (mut pc, mut found_at) = (None, None);
         for (register, rule) in row.registers() {
             let value = match rule {
                 RegisterRule::Undefined => None,
@@ -250,12 +287,16 @@ impl Entry {
                     return Some(Step::End);
                 }
                 pc = value;
+                found_at = match rule {
+                    RegisterRule::Offset(offset) => Some(cfa.wrapping_add_signed(*offset)),
+                    _ => None,
+                };
             }
             set(&mut next, *register, value);
         }
         match pc {
             Some(0) => Some(Step::End),
-            pc => Some(Step::To(Box::new(next), pc?, fde.is_signal_trampoline())),
+            pc => Some(Step::To(Box::new(next), pc?, fde.is_signal_trampoline(), found_at)),
         }
     }
 }

@@ -6,11 +6,13 @@
 
 mod checked;
 mod compat;
+mod flight_recorder;
 mod hostile;
 mod parts;
 #[expect(unreachable_pub, reason = "shared with the fuzz target")]
 #[path = "../../../../tests/fuzz/src/recording_blocks.rs"]
 mod recording_blocks;
+mod report;
 mod several;
 mod traces;
 mod views;

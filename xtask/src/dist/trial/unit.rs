@@ -1,4 +1,4 @@
-//! The command line and the capabilities of the installed unit.
+//! The command line, the variables and the capabilities of the installed unit.
 
 use std::{fs, path::Path};
 
@@ -10,6 +10,8 @@ pub(super) struct Unit {
     /// Below the root that the package is installed in.
     pub(super) program: String,
     pub(super) arguments: Vec<String>,
+    /// Of the file of defaults.
+    variables: Vec<(String, String)>,
     /// As setpriv(1) names them: `bpf`.
     pub(super) capabilities: Vec<String>,
 }
@@ -21,38 +23,36 @@ impl Unit {
         };
         let (unit, defaults) =
             (read("usr/lib/systemd/system/ncclflow-record.service")?, read("etc/default/ncclflow")?);
-        let arguments = value(&defaults, "NCCLFLOW_ARGS")?;
-        let line = value(&unit, "ExecStart")?.replace("$NCCLFLOW_ARGS", arguments.trim_matches('"'));
+        let line = value(&unit, "ExecStart")?.replace("$NCCLFLOW_ARGS", "");
         let mut words = line.split_whitespace().map(str::to_owned);
         let program = words.next().and_then(|word| Some(word.strip_prefix('/')?.to_owned()));
         let capabilities = value(&unit, "CapabilityBoundingSet")?.split_whitespace();
+        let variables = defaults.lines().filter(|line| !line.starts_with('#'));
         Ok(Self {
             program: program.context("no program in ExecStart")?,
             arguments: words.collect(),
+            variables: variables
+                .filter_map(|line| line.split_once('='))
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
             capabilities: capabilities
                 .map(|name| name.trim_start_matches("CAP_").to_ascii_lowercase())
                 .collect(),
         })
     }
 
-    /// The arguments with another port, and files or none.
-    pub(super) fn arguments(&self, port: u16, files: &[&str]) -> Result<Vec<String>> {
-        let mut arguments = self.arguments.clone();
-        // Each option can be given once.
-        for (option, with) in
-            [("--metrics", vec!["--metrics".to_owned(), port.to_string()]), ("--no-files", owned(files))]
+    /// The variables with another port, and this one in place of that for no files.
+    pub(super) fn variables(&self, port: u16, files: (&str, &str)) -> Result<Vec<(String, String)>> {
+        let mut variables = self.variables.clone();
+        for (name, (new_name, value)) in
+            [("NCCLFLOW_METRICS", ("NCCLFLOW_METRICS", &*port.to_string())), ("NCCLFLOW_NO_FILES", files)]
         {
-            let at = arguments.iter().position(|argument| argument == option);
-            let Some(at) = at else { bail!("the unit's command line has no {option}: {arguments:?}") };
-            let taken = if option == "--metrics" { 2 } else { 1 };
-            arguments.splice(at..(at + taken).min(arguments.len()), with);
+            let at = variables.iter().position(|(variable, _)| variable == name);
+            let Some(at) = at else { bail!("the unit's defaults have no {name}: {variables:?}") };
+            variables[at] = (new_name.to_owned(), value.to_owned());
         }
-        Ok(arguments)
+        Ok(variables)
     }
-}
-
-fn owned(words: &[&str]) -> Vec<String> {
-    words.iter().map(|word| (*word).to_owned()).collect()
 }
 
 fn value<'t>(text: &'t str, key: &str) -> Result<&'t str> {

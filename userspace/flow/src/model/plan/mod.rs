@@ -14,7 +14,12 @@ use std::collections::VecDeque;
 use foldhash::HashMap;
 
 use self::{p2p::Batches, topology::Topology};
-use super::{call::ProxyCall, communicator::CommKey, counters::PlanCounters};
+use super::{
+    call::ProxyCall,
+    communicator::CommKey,
+    counters::PlanCounters,
+    held::{RECORD_BYTES, WORDS_BYTES},
+};
 use crate::{
     decode::{
         CollTask, CommunicatorId, Connector, OpCounts, Origin, P2pTask, PlanEvent, PlanPart, PlanPartEvent,
@@ -57,6 +62,17 @@ struct Parts {
 }
 
 impl PlanAssembler {
+    /// Bytes of memory, about.
+    pub(super) fn held_bytes(&self) -> usize {
+        let parts: usize = self.threads.values().map(Vec::len).sum();
+        let early: usize = self.early.values().map(Vec::len).sum();
+        parts * size_of::<PlanPartEvent>()
+            + early * RECORD_BYTES
+            + self.topologies.values().map(Topology::held_bytes).sum::<usize>()
+            + self.topologies.len() * size_of::<(CommKey, Topology)>()
+            + (self.threads.len() + self.lost.len() + self.waiting.len()) * WORDS_BYTES
+    }
+
     /// Keeps a node or row until the walk's last record, which names the plan and the communicator.
     pub(super) fn part(&mut self, event: PlanPartEvent) {
         let thread = (event.origin.tgid, event.origin.tid);

@@ -39,6 +39,12 @@ impl Topology {
         }
     }
 
+    /// Bytes of memory, about.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.channels.len() * size_of::<(u32, ChannelGraphs)>()
+            + self.connectors.len() * size_of::<((u32, i32, Direction, i32), Connector)>()
+    }
+
     pub(super) fn channel(&self, channel: u32) -> Option<&ChannelGraphs> {
         self.channels.get(&channel)
     }

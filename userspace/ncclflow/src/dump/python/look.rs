@@ -26,7 +26,7 @@ pub(in crate::dump) enum Wanted<'a> {
 pub(in crate::dump) fn look(
     process: &Process,
     wanted: Wanted<'_>,
-    runtimes: &mut Runtimes,
+    runtimes: &Runtimes,
 ) -> Option<PythonReport> {
     let python = match runtimes.find(process) {
         Ok(python) => python?,

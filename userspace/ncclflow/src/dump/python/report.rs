@@ -76,16 +76,15 @@ impl PythonThread {
 
 impl PythonFrame {
     /// `train.py:41 in load_batch`
-    fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         let name = self.file.rsplit('/').next().unwrap_or(&self.file);
         let line = self.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
         format!("{name}:{line} in {}", self.function)
     }
 
     /// Code that somebody installed, not the user's own.
-    fn is_of_a_library(&self) -> bool {
-        const FOLDERS: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python3."];
-        self.file.starts_with('<') || FOLDERS.iter().any(|folder| self.file.contains(folder))
+    pub(crate) fn is_of_a_library(&self) -> bool {
+        crate::python::is_of_a_library(&self.file)
     }
 }
 

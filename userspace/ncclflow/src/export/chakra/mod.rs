@@ -5,7 +5,6 @@
 //! they were given; else of the ops that NCCL launched. What a process computed is not known from outside, and
 //! the time between two launches is not it: there are no nodes for it. `order` says which node waits for which.
 
-mod job;
 mod job_rank_trace;
 mod launch_order;
 mod messages;
@@ -23,13 +22,12 @@ use nccl_library::nccl::{Name, Pattern};
 use serde_json::{Value, json};
 
 use self::{
-    job::Job,
     job_rank_trace::{JobRankTrace, Lane},
     launch_order::LaunchOrder,
     messages::{Attribute, AttributeValue, COLLECTIVES, Node, NodeType},
     order::{Chain, Told},
 };
-use super::{format::View, run::Exported, source::Source};
+use super::{format::View, job::Job, run::Exported, source::Source};
 use crate::sinks::{OutputDir, Share, Sink};
 
 /// Nodes, and ends of chains, that are kept of all ranks.

@@ -5,7 +5,7 @@ use std::{
     path::Path,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use foldhash::HashMap;
 use prost::Message as _;
 
@@ -14,7 +14,7 @@ use super::messages::{
     InternedData, MONOTONIC, NEEDS_INCREMENTAL_STATE, PROCESSES_BY_RANK, REALTIME, TracePacket,
     TrackDescriptor, TrackEvent,
 };
-use crate::sinks::{OutputDir, OutputFile};
+use crate::export::new_file::NewFile;
 
 /// Bytes that are gathered before they are written.
 const BATCH: usize = 1 << 20;
@@ -64,9 +64,7 @@ pub(super) enum Value<'a> {
 /// The file has its name when it is complete. If this is dropped before, it is removed.
 #[derive(Debug)]
 pub(super) struct TraceFile {
-    dir: OutputDir,
-    name: String,
-    file: Option<OutputFile>,
+    file: NewFile,
     batch: Vec<u8>,
     categories: Texts,
     names: Texts,
@@ -79,21 +77,8 @@ pub(super) struct TraceFile {
 impl TraceFile {
     /// A new file. One that exists, or a link, is refused.
     pub(super) fn create(path: &Path) -> Result<Self> {
-        let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-            bail!("`{}` is no name of a file: -f perfetto writes one file, as job.pftrace", path.display());
-        };
-        let folder = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        if std::fs::symlink_metadata(path).is_ok() {
-            bail!("`{}` exists: -f perfetto writes one new file, as job.pftrace", path.display());
-        }
-        let dir = OutputDir::open(folder)?;
-        let mut made = Self {
-            dir,
-            name: name.to_owned(),
-            file: None,
+        Ok(Self {
+            file: NewFile::create(path, "-f perfetto writes one new file, as job.pftrace")?,
             batch: Vec::with_capacity(BATCH + (BATCH >> 3)),
             categories: Texts::default(),
             names: Texts::default(),
@@ -101,17 +86,7 @@ impl TraceFile {
             values: Texts::default(),
             packets: 0,
             bytes: 0,
-        };
-        let temporary = made.temporary();
-        // One of a process that was killed, and had our number.
-        made.dir.remove_file(&temporary);
-        let file = made.dir.create_file(&temporary);
-        made.file = Some(file.with_context(|| format!("making a file in `{}`", folder.display()))?);
-        Ok(made)
-    }
-
-    fn temporary(&self) -> String {
-        format!(".{}.{}.part", self.name, std::process::id())
+        })
     }
 
     /// The first packets. All times of the trace are Unix times; `monotonic`: a moment by both clocks, where
@@ -213,9 +188,7 @@ impl TraceFile {
     }
 
     fn write(&mut self) -> io::Result<()> {
-        if let Some(file) = &mut self.file {
-            file.write_all(&self.batch)?;
-        }
+        self.file.write_all(&self.batch)?;
         self.bytes += self.batch.len() as u64;
         self.batch.clear();
         Ok(())
@@ -223,19 +196,7 @@ impl TraceFile {
 
     /// Gives the file its name.
     pub(super) fn finish(&mut self) -> Result<()> {
-        let context = || format!("writing `{}`", self.dir.path().join(&self.name).display());
-        let path = context();
-        self.write().with_context(|| path.clone())?;
-        self.dir.rename_new(&self.temporary(), &self.name).with_context(|| path)?;
-        self.file = None;
-        Ok(())
-    }
-}
-
-impl Drop for TraceFile {
-    fn drop(&mut self) {
-        if self.file.take().is_some() {
-            self.dir.remove_file(&self.temporary());
-        }
+        self.write().context("writing the trace")?;
+        self.file.finish()
     }
 }

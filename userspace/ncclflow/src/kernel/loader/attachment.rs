@@ -1,7 +1,7 @@
 //! The probes of a session: stored, attached, armed, disarmed, counted, detached.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     num::NonZeroU32,
     os::fd::BorrowedFd,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use ncclflow_common::{FetchPlan, MAX_PROBES, ProbeCounters, PythonWalk, STACK_COOKIE, Walk};
+use ncclflow_common::{FetchPlan, MAX_PROBES, MAX_RINGS, ProbeCounters, PythonWalk, STACK_COOKIE, Walk};
 
 use super::{
     buffer::Buffer,
@@ -18,9 +18,12 @@ use super::{
     object::{Gate, LoadedObject},
     programs::Program,
 };
-use crate::kernel::{
-    probe::{Probe, ProbePlace, WalkProgram},
-    stream::Source,
+use crate::{
+    kernel::{
+        probe::{Probe, ProbePlace, WalkProgram},
+        stream::Source,
+    },
+    native::SlotSink,
 };
 
 /// A probe could not be attached.
@@ -109,6 +112,11 @@ impl Attachment {
     /// Has the stacks of this process (in the initial PID namespace) walked, from now on.
     pub fn walk_stacks(&mut self, tgid: u32, walk: &PythonWalk) -> Result<()> {
         self.object.set_python(tgid, walk)
+    }
+
+    /// Where it is stored which words tell native stacks apart.
+    pub(crate) fn return_slots(&self) -> Result<SlotSink> {
+        self.object.return_slots()
     }
 
     /// Has no stacks of this process walked any more: it has ended.
@@ -306,8 +314,48 @@ impl Attachment {
         self.object.lost_by_process(tgid)
     }
 
-    /// Makes walks send again what they send only once, because some of it was lost.
+    /// Says which tenant a process (in the initial PID namespace) is of: tenants have shares of ring buffers that are
+    /// more than half full.
+    pub fn set_tenant(&mut self, tgid: u32, tenant: u32) -> Result<()> {
+        self.object.set_tenant(tgid, tenant)
+    }
+
+    /// The process has ended.
+    pub fn remove_tenant(&mut self, tgid: u32) -> Result<()> {
+        self.object.remove_tenant(tgid)
+    }
+
+    /// Shares the ring buffers out to the tenants of these processes, each with its tenant.
+    pub fn share_out(&mut self, processes: impl IntoIterator<Item = (u32, u32)>) -> Result<()> {
+        let mut tenants = vec![BTreeSet::new(); MAX_RINGS as usize];
+        for (tgid, tenant) in processes {
+            if let Some(of_ring) = tenants.get_mut(self.object.ring_of(tgid) as usize) {
+                of_ring.insert(tenant);
+            }
+        }
+        let counts: Vec<u64> = tenants.iter().map(|tenants| tenants.len() as u64).collect();
+        self.object.share_out(&counts)
+    }
+
+    /// How often tenants were refused room in a ring buffer, by their numbers: a record, or some that travel
+    /// together.
+    pub fn refused(&self) -> Result<BTreeMap<u32, u64>> {
+        self.object.refused()
+    }
+
+    /// Cookies that are left.
+    pub fn cookies_left(&self) -> usize {
+        (MAX_PROBES as usize).saturating_sub(self.probes.len())
+    }
+
+    /// Makes walks send again what they send only once, and call stacks their frames, because some of it was lost.
     pub fn forget_what_was_sent(&mut self) -> Result<()> {
+        self.object.forget_stacks()?;
+        self.object.forget_seen()
+    }
+
+    /// Makes walks send again what they send only once. What call stacks are is kept by who names them.
+    pub fn forget_what_walks_sent(&mut self) -> Result<()> {
         self.object.forget_seen()
     }
 

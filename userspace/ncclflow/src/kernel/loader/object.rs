@@ -1,6 +1,11 @@
 //! The embedded eBPF object in the kernel: its maps, its programs, and links to them.
 
-use std::{borrow::Cow, collections::BTreeSet, fmt, io, os::fd::AsFd as _};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    fmt, io,
+    os::fd::AsFd as _,
+};
 
 use anyhow::{Context as _, Result, bail};
 use aya::{
@@ -11,8 +16,9 @@ use aya_log::EbpfLogger;
 use log::Log;
 use memchr::memmem;
 use ncclflow_common::{
-    CLOSED, FetchPlan, MAX_RINGS, OPEN, OPEN_TO_ADMITTED, ProbeCounters, PythonWalk, SCRATCH_SLOTS, Seen,
-    WIRE_VERSION, Walk, loss_slot, wakeup_bytes,
+    CLOSED, FetchPlan, MAX_RINGS, MAX_STACKS, OPEN, OPEN_TO_ADMITTED, ProbeCounters, PythonWalk,
+    ReturnSlots, SCRATCH_SLOTS, Seen, ShareTaken, WIRE_VERSION, Walk, common_bytes, loss_slot, ring_of,
+    wakeup_bytes,
 };
 
 use super::{
@@ -20,7 +26,10 @@ use super::{
     link::{self, Link, LinkError, LinkKind, Place, Site},
     programs::{self, Program},
 };
-use crate::kernel::stream::{PerfBuffers, Rings, Source};
+use crate::{
+    kernel::stream::{PerfBuffers, Rings, Source},
+    native::SlotSink,
+};
 
 /// Built by `cargo xtask build-ebpf`, checked by the build script.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ncclflow.o"));
@@ -70,6 +79,17 @@ unsafe impl Pod for CountersValue {}
 // SAFETY: as above.
 unsafe impl Pod for PythonValue {}
 
+/// [`ReturnSlots`] as a value of aya's maps.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+struct SlotsValue(ReturnSlots);
+
+// SAFETY: as above.
+unsafe impl Pod for SlotsValue {}
+
+/// Keys that the map `SEEN` has at most.
+const MAX_SEEN: usize = 16_384;
+
 /// [`Seen`] as a key of aya's maps.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
@@ -77,6 +97,14 @@ struct SeenValue(Seen);
 
 // SAFETY: as above.
 unsafe impl Pod for SeenValue {}
+
+/// [`ShareTaken`] as a value of aya's maps.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+struct TakenValue(ShareTaken);
+
+// SAFETY: as above.
+unsafe impl Pod for TakenValue {}
 
 /// Whose hits are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +158,7 @@ impl LoadedObject {
         };
         let level = if development_log { log::Level::Debug as u8 } else { 0 };
         let wakeup_bytes = wakeup_bytes(ring_bytes.into());
+        let common_bytes = common_bytes(ring_bytes.into());
         let mut loader = EbpfLoader::new();
         loader
             .verifier_log_level(VerifierLogLevel::DEBUG)
@@ -137,10 +166,11 @@ impl LoadedObject {
             .override_global("THROUGH_PERF", &through_perf, true)
             .override_global("RINGS", &buffer.rings, true)
             .override_global("WAKEUP_BYTES", &wakeup_bytes, true)
+            .override_global("COMMON_BYTES", &common_bytes, true)
             .override_global("LOADER_WIRE_VERSION", &WIRE_VERSION, true)
             .map_max_entries("SCRATCH", scratch_slots);
         if !stacks {
-            for map in ["PYTHONS", "PYTHON_THREADS", "STACKS_SENT", "STACKS"] {
+            for map in ["PYTHONS", "PYTHON_THREADS", "STACKS_SENT", "RETURN_SLOTS", "STACKS"] {
                 loader.map_max_entries(map, 1);
             }
         }
@@ -251,6 +281,18 @@ impl LoadedObject {
         RingBuf::try_from(map).context("mapping a ring buffer")
     }
 
+    /// Stores where return addresses are, through a descriptor of its own.
+    pub(super) fn return_slots(&self) -> Result<SlotSink> {
+        const NAME: &str = "RETURN_SLOTS";
+        let Some(Map::LruHashMap(map)) = self.ebpf.map(NAME) else {
+            bail!("the eBPF object has no map `{NAME}`");
+        };
+        let descriptor = map.fd().as_fd().try_clone_to_owned().context("duplicating a descriptor")?;
+        let map = Map::from_map_data(MapData::from_fd(descriptor)?)?;
+        let mut map: HashMap<MapData, u64, SlotsValue> = open(Some(map), NAME)?;
+        Ok(SlotSink(Box::new(move |key, slots| map.insert(&key, &SlotsValue(*slots), 0).is_ok())))
+    }
+
     /// Stores where the stacks of this process (in the initial PID namespace) are.
     pub(super) fn set_python(&mut self, tgid: u32, walk: &PythonWalk) -> Result<()> {
         let mut pythons: HashMap<_, u32, PythonValue> = self.map_mut("PYTHONS")?;
@@ -263,21 +305,72 @@ impl LoadedObject {
         remove(&mut pythons, &tgid).context("writing the map `PYTHONS`")
     }
 
-    /// Clears the set of what was sent and is sent only once: of walks, and call stacks.
-    pub(crate) fn forget_seen(&mut self) -> Result<()> {
+    /// Clears the set of call stacks whose frames were sent.
+    pub(crate) fn forget_stacks(&mut self) -> Result<()> {
         if self.has_stacks {
             let mut sent: HashMap<_, u64, u32> = self.map_mut("STACKS_SENT")?;
-            let ids: Vec<u64> = sent.keys().filter_map(Result::ok).collect();
+            let ids: Vec<u64> = sent.keys().take(MAX_STACKS as usize).filter_map(Result::ok).collect();
             for id in ids {
                 remove(&mut sent, &id).context("writing the map `STACKS_SENT`")?;
             }
         }
+        Ok(())
+    }
+
+    /// Clears the set of what walks have sent and send only once.
+    pub(crate) fn forget_seen(&mut self) -> Result<()> {
         let mut seen: HashMap<_, SeenValue, u32> = self.map_mut("SEEN")?;
-        let keys: Vec<SeenValue> = seen.keys().filter_map(Result::ok).collect();
+        // Keys come and go meanwhile, and what comes is new: no more are looked for than there can be.
+        let keys: Vec<SeenValue> = seen.keys().take(MAX_SEEN).filter_map(Result::ok).collect();
         for key in keys {
             remove(&mut seen, &key).context("writing the map `SEEN`")?;
         }
         Ok(())
+    }
+
+    /// Says which tenant a process (in the initial PID namespace) is of. Those of which nothing is said are each
+    /// their own.
+    pub(super) fn set_tenant(&mut self, tgid: u32, tenant: u32) -> Result<()> {
+        let mut tenants: HashMap<_, u32, u32> = self.map_mut("TENANTS")?;
+        tenants.insert(&tgid, &tenant, 0).context("writing the map `TENANTS`")
+    }
+
+    /// Forgets it again: the process has ended.
+    pub(super) fn remove_tenant(&mut self, tgid: u32) -> Result<()> {
+        let mut tenants: HashMap<_, u32, u32> = self.map_mut("TENANTS")?;
+        remove(&mut tenants, &tgid).context("writing the map `TENANTS`")
+    }
+
+    /// The ring buffer of a process, by its number.
+    pub(super) fn ring_of(&self, tgid: u32) -> u32 {
+        ring_of(tgid, self.buffer.rings.max(1))
+    }
+
+    /// So many tenants have a part in each ring buffer, by its number. Where there is one it may fill it.
+    pub(super) fn share_out(&mut self, tenants: &[u64]) -> Result<()> {
+        if self.buffer.kind == BufferKind::Perf {
+            return Ok(());
+        }
+        let half = common_bytes(self.buffer.bytes_per_ring().into());
+        let mut shares: Array<_, u64> = self.map_mut("SHARES")?;
+        for (ring, tenants) in (0..MAX_RINGS).zip(tenants) {
+            let share = if *tenants > 1 { half / tenants } else { 0 };
+            shares.set(ring, &share, 0).context("writing the map `SHARES`")?;
+        }
+        Ok(())
+    }
+
+    /// How often a tenant was refused room in a ring buffer, by its number.
+    pub(super) fn refused(&self) -> Result<BTreeMap<u32, u64>> {
+        let taken: HashMap<_, u64, TakenValue> = self.map("TAKEN")?;
+        let mut refused = BTreeMap::new();
+        for (key, TakenValue(taken)) in taken.iter().filter_map(Result::ok) {
+            #[expect(clippy::cast_possible_truncation, reason = "the lower half, see share_key")]
+            let tenant = key as u32;
+            *refused.entry(tenant).or_insert(0) += taken.refused;
+        }
+        refused.retain(|_, times| *times > 0);
+        Ok(refused)
     }
 
     /// Number of records of this process (in the initial PID namespace) that the eBPF side could not send.

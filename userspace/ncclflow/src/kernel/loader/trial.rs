@@ -133,7 +133,7 @@ fn round() -> Duration {
 /// The offset of this address in the program's file.
 fn file_offset(address: usize) -> Result<u64> {
     let address = address as u64;
-    let mappings = maps::read(std::process::id()).context("reading our own mappings")?;
+    let mappings = maps::read_own().context("reading our own mappings")?;
     let of_mapping = |mapping: &Mapping| {
         let is_in = (mapping.start.0..mapping.end.0).contains(&address);
         is_in.then(|| address - mapping.start.0 + mapping.file_offset.0)

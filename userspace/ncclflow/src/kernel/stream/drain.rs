@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ncclflow_common::RecordHeader;
+use ncclflow_common::{RecordHeader, STACK_PIECE};
 
 use super::{
     batch::Batch, mailbox::Mailbox, outlet::Outlet, probe_counts::ProbeCounts, source::Source,
@@ -24,7 +24,7 @@ use crate::fault;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Longest pause while none come.
-pub const MAX_PAUSE: Duration = Duration::from_millis(400);
+pub const MAX_PAUSE: Duration = Duration::from_millis(500);
 
 /// How long after the end of a process its last records can come: longer than any pause.
 const STRAGGLE: Duration = Duration::from_secs(1);
@@ -64,11 +64,23 @@ impl fmt::Debug for EachPass {
     }
 }
 
+type TakePiece = dyn Fn(&[u8]) + Send;
+
+/// Who takes pieces of stacks. It must not wait.
+struct Pieces(Box<TakePiece>);
+
+impl fmt::Debug for Pieces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pieces")
+    }
+}
+
 #[derive(Debug)]
 pub struct Drain {
     source: Source,
     outlets: Vec<Outlet>,
     each_pass: Option<EachPass>,
+    pieces: Option<Pieces>,
     taken: ProbeCounts,
     taken_total: Arc<AtomicU64>,
     lost: HashMap<u32, u64>,
@@ -84,6 +96,7 @@ impl Drain {
             source,
             outlets,
             each_pass: None,
+            pieces: None,
             taken: ProbeCounts::default(),
             taken_total: Arc::default(),
             lost: HashMap::new(),
@@ -96,6 +109,14 @@ impl Drain {
     #[must_use]
     pub fn each_pass(mut self, then: impl Fn() + Send + 'static) -> Self {
         self.each_pass = Some(EachPass(Box::new(then)));
+        self
+    }
+
+    /// Gives pieces of stacks to this and to nobody else: they are memory of the processes, are of use for a moment, and
+    /// belong into no recording. It must not wait.
+    #[must_use]
+    pub fn giving_pieces(mut self, take: impl Fn(&[u8]) + Send + 'static) -> Self {
+        self.pieces = Some(Pieces(Box::new(take)));
         self
     }
 
@@ -210,7 +231,7 @@ impl Drain {
     }
 
     fn take(&mut self, pass_on: impl Fn(&mut Outlet, &Arc<Batch>)) -> usize {
-        let Self { source, outlets, taken: account, taken_total, lost, last, .. } = self;
+        let Self { source, outlets, pieces, taken: account, taken_total, lost, last, .. } = self;
         let mut batch = Batch::default();
         let mut pass_on = |batch: &mut Batch| {
             if !batch.is_empty() {
@@ -220,8 +241,16 @@ impl Drain {
                 }
             }
         };
+        let mut of_stacks = 0;
         let taken = source.take(|item| {
             if let Some(header) = RecordHeader::from_bytes(item) {
+                if header.probe == STACK_PIECE {
+                    of_stacks += 1;
+                    if let Some(Pieces(take)) = pieces {
+                        take(item);
+                    }
+                    return;
+                }
                 account.count(header.probe, header.cpu);
                 if header.tgid != last.tgid {
                     lost.insert(last.tgid, last.lost);
@@ -235,7 +264,8 @@ impl Drain {
             }
         });
         pass_on(&mut batch);
-        taken_total.fetch_add(taken as u64, Ordering::Release);
+        // Nobody has counted pieces.
+        taken_total.fetch_add((taken - of_stacks) as u64, Ordering::Release);
         taken
     }
 }

@@ -13,6 +13,7 @@ mod perf;
 mod probe_counts;
 mod queue;
 mod rings;
+mod shares;
 mod source;
 mod waker;
 
@@ -28,5 +29,7 @@ pub use probe_counts::ProbeCounts;
 pub use queue::{Popped, Queue};
 pub use rings::Rings;
 pub use source::Source;
+#[doc(hidden)]
+pub use source::records_of;
 pub use waker::Waker;
 pub(crate) use waker::wait_for;

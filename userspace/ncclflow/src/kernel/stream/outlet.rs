@@ -13,7 +13,11 @@ use super::{
     batch::Batch,
     probe_counts::ProbeCounts,
     queue::{Popped, Queue},
+    shares::Shares,
 };
+
+/// Processes that were over their share and are named.
+const MAX_NAMED: usize = 1024;
 
 #[derive(Debug)]
 pub struct Outlet {
@@ -21,6 +25,11 @@ pub struct Outlet {
     dropped: Arc<Mutex<ProbeCounts>>,
     /// Dropped records by process that the taker has not been told of.
     untold: BTreeMap<u32, u64>,
+    shares: Shares,
+    /// Of those, such as were over the share of their process.
+    over_share: BTreeMap<u32, u64>,
+    /// Records go on after some were dropped, which nobody was told yet.
+    resumes: bool,
     on_resumption: Option<OnResumption>,
 }
 
@@ -35,7 +44,15 @@ impl fmt::Debug for OnResumption {
 
 impl Outlet {
     pub fn new(queue: Arc<Queue>) -> Self {
-        Self { queue, dropped: Arc::default(), untold: BTreeMap::new(), on_resumption: None }
+        Self {
+            queue,
+            dropped: Arc::default(),
+            untold: BTreeMap::new(),
+            shares: Shares::default(),
+            over_share: BTreeMap::new(),
+            resumes: false,
+            on_resumption: None,
+        }
     }
 
     /// Does this each time that records go on after some were dropped. It must not wait.
@@ -46,11 +63,56 @@ impl Outlet {
     }
 
     /// Passes a batch on if there is room. If not, its records are dropped and counted, and the taker is told
-    /// in the place where they would have been.
+    /// in the place where they would have been. Where the queue is more than half full, those of a process are that
+    /// has taken its share.
     pub(super) fn push(&mut self, batch: &Arc<Batch>) {
-        if !self.tell() || !self.queue.push(batch) {
+        if !self.tell() {
+            self.drop_batch(batch);
+            return;
+        }
+        let is_added = match self.within_shares(batch) {
+            None => self.queue.push(batch),
+            Some(within) if within.is_empty() => true,
+            Some(within) => {
+                let within = Arc::new(within);
+                let is_added = self.queue.push(&within);
+                if !is_added {
+                    self.drop_batch(&within);
+                }
+                return;
+            }
+        };
+        if !is_added {
             self.drop_batch(batch);
         }
+    }
+
+    /// What is within the shares of its processes, if that is not all.
+    fn within_shares(&mut self, batch: &Batch) -> Option<Batch> {
+        if !self.queue.is_crowded() {
+            self.shares.renew();
+            if std::mem::take(&mut self.resumes)
+                && let Some(OnResumption(then)) = &self.on_resumption
+            {
+                then();
+            }
+            return None;
+        }
+        let Self { shares, dropped, untold, over_share, queue, .. } = self;
+        let mut dropped = dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        shares.cut(batch, queue.limit() / 2, |header| {
+            dropped.count(header.probe, header.cpu);
+            *untold.entry(header.tgid).or_insert(0) += 1;
+            // As many are named as a queue tells apart.
+            if over_share.len() < MAX_NAMED || over_share.contains_key(&header.tgid) {
+                *over_share.entry(header.tgid).or_insert(0) += 1;
+            }
+        })
+    }
+
+    /// Records that were dropped because their process had taken its share of the queue, by process.
+    pub fn over_share(&self) -> &BTreeMap<u32, u64> {
+        &self.over_share
     }
 
     fn drop_batch(&mut self, batch: &Batch) {
@@ -115,9 +177,8 @@ impl Outlet {
             return false;
         }
         self.untold.clear();
-        if let Some(OnResumption(then)) = &self.on_resumption {
-            then();
-        }
+        // It is told when the queue is empty enough: what is sent again should not be dropped again.
+        self.resumes = true;
         true
     }
 

@@ -1,7 +1,10 @@
 //! Counts per probe and CPU.
 
-/// Larger than any number of CPUs that Linux can have (`CONFIG_NR_CPUS` is 8192 at most).
-const MAX_CPUS: usize = 1 << 16;
+use ncclflow_common::MAX_PROBES;
+
+/// The number of CPUs that Linux can have at most (`CONFIG_NR_CPUS`). What a capture says of further ones, or of more
+/// probes than there are, is counted together: it can be of anybody's making.
+const MAX_CPUS: usize = 8192;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProbeCounts {
@@ -10,7 +13,8 @@ pub struct ProbeCounts {
 
 impl ProbeCounts {
     pub fn count(&mut self, probe: u16, cpu: u32) {
-        let (probe, cpu) = (usize::from(probe), usize::try_from(cpu).unwrap_or(MAX_CPUS).min(MAX_CPUS));
+        let probe = usize::from(probe).min(MAX_PROBES as usize);
+        let cpu = usize::try_from(cpu).unwrap_or(MAX_CPUS).min(MAX_CPUS);
         if self.by_probe.len() <= probe {
             self.by_probe.resize_with(probe + 1, Vec::new);
         }
@@ -66,5 +70,23 @@ impl ProbeCounts {
     fn cpus(&self, probe: u32) -> &[u64] {
         let by_cpu = usize::try_from(probe).ok().and_then(|probe| self.by_probe.get(probe));
         by_cpu.map_or(&[], Vec::as_slice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probes_and_cpus_that_there_are_not_are_counted_together() {
+        let mut counts = ProbeCounts::default();
+        for probe in (0..u16::MAX).step_by(7) {
+            counts.count(probe, u32::MAX);
+            counts.count(probe, 3);
+        }
+        assert!(counts.by_probe.len() <= MAX_PROBES as usize + 1);
+        assert!(counts.by_probe.iter().all(|cpus| cpus.len() <= MAX_CPUS + 1));
+        assert_eq!(counts.total(), 2 * 9363);
+        assert_eq!((counts.of(7, 3), counts.of(8, 3)), (1, 0));
     }
 }

@@ -103,6 +103,16 @@ impl Queue {
         self.changed.notify_all();
     }
 
+    /// Bytes that find room when it is empty.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// It is more than half full.
+    pub fn is_crowded(&self) -> bool {
+        self.lock().bytes > self.limit / 2
+    }
+
     /// Nothing waits in it.
     pub fn is_empty(&self) -> bool {
         self.lock().batches.is_empty()

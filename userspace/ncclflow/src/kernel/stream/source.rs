@@ -61,7 +61,7 @@ impl Source {
 }
 
 /// The records of an item of the buffer: each of a pack (see [`PACK_BYTES`]), or the item itself.
-pub(super) fn records_of(item: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn records_of(item: &[u8]) -> impl Iterator<Item = &[u8]> {
     // A perf event's sample is up to 7 bytes longer than what was sent.
     let packed = (PACK_BYTES..PACK_BYTES + 8).contains(&item.len());
     let (size, of_pack) = if packed { (PACKED_BYTES, PACKED) } else { (item.len().max(1), 1) };

@@ -139,3 +139,56 @@ fn what_a_taker_that_failed_has_left_is_dropped_and_counted() {
     drain.outlets_mut()[0].drop_what_is_left();
     assert_eq!(taken + drain.outlets()[0].dropped().total(), COUNT);
 }
+
+/// A process that floods a queue that is more than half full loses its own records, and another one none.
+#[test]
+fn a_process_that_floods_loses_its_own() {
+    const LIMIT: usize = 64 << 10;
+    let queue = Arc::new(Queue::new(LIMIT));
+    let mut drain = Drain::new(Source::Double(Default::default()), vec![Outlet::new(Arc::clone(&queue))]);
+    let record = |tgid: u32, ts_ns: u64| {
+        let header = RecordHeader { len: RECORD, tgid, ts_ns, ..RecordHeader::default() };
+        let mut record = header.to_bytes().to_vec();
+        record.resize(RECORD.into(), 0xee);
+        record
+    };
+    let (mut sent, mut came) = (BTreeMap::<u32, u64>::new(), BTreeMap::<u32, u64>::new());
+    let mut time = 0;
+    let mut marked = BTreeMap::<u32, u64>::new();
+    for _ in 0..200 {
+        // A hundred of the one, one of the other, thrice before the taker comes once and takes a half.
+        for _ in 0..3 {
+            let mut items = std::collections::VecDeque::new();
+            for tgid in [[7; 100].as_slice(), &[8]].concat() {
+                time += 1;
+                items.push_back(record(tgid, time));
+                *sent.entry(tgid).or_default() += 1;
+            }
+            drain.give(items);
+            drain.round();
+        }
+        let mut bytes = 0;
+        while bytes < LIMIT / 3
+            && let Popped::Batch(batch) = queue.pop(Some(std::time::Duration::ZERO))
+        {
+            bytes += batch.bytes().len();
+            for header in batch.records().filter_map(RecordHeader::from_bytes) {
+                let counts = if header.probe == LOSS_MARK { &mut marked } else { &mut came };
+                *counts.entry(header.tgid).or_default() +=
+                    if header.probe == LOSS_MARK { header.lost } else { 1 };
+            }
+        }
+    }
+    let over = drain.outlets()[0].over_share().clone();
+    let dropped = drain.outlets()[0].dropped().total();
+    drain.close(|_| 0);
+    let (times, further) = take_all(&queue);
+    for (tgid, lost) in further {
+        *marked.entry(tgid).or_default() += lost;
+    }
+    assert_eq!(over.keys().collect::<Vec<_>>(), [&7], "who floods is named");
+    assert_eq!(over[&7], dropped, "and nothing else was dropped");
+    assert_eq!(marked, over, "the stream says so");
+    assert_eq!(came.values().sum::<u64>() + times.len() as u64 + dropped, sent.values().sum::<u64>());
+    assert!(dropped > 10_000, "{dropped}");
+}

@@ -220,8 +220,9 @@ fn mix(kinds: &[KindRates], wide: bool, room: usize) -> String {
     let total: f64 = kinds.iter().map(|kind| kind.ops_per_s).sum();
     let mut text = String::new();
     for kind in kinds.iter().filter(|kind| total == 0.0 || kind.ops_per_s > 0.0) {
-        let algorithm = kind.algorithm_and_protocol();
-        let label = if wide || algorithm.is_empty() { kind.label() } else { algorithm };
+        let (whole, algorithm) = (kind.label(), kind.algorithm_and_protocol());
+        let has_room = wide || whole.len() + " 100%".len() <= room;
+        let label = if has_room || algorithm.is_empty() { whole } else { algorithm };
         let share =
             if total > 0.0 { format!(" {:.0}%", kind.ops_per_s / total * 100.0) } else { String::new() };
         let separator = if text.is_empty() { "" } else { ", " };

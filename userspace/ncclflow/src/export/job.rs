@@ -1,4 +1,4 @@
-//! Which rank of the job each rank of a communicator is: Chakra knows the job's ranks only.
+//! Which rank of the job each rank of a communicator is.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -8,15 +8,13 @@ use std::{
 use anyhow::Result;
 use flow::schema::{ApiCall, Op, RankKey};
 
-use crate::{
-    export::{
-        chosen_rows::lock,
-        job_ranks::{JobRank, job_ranks},
-        source::Source,
-        who::Who,
-    },
-    sinks::{SessionFiles, Sink},
+use super::{
+    chosen_rows::lock,
+    job_ranks::{JobRank, job_ranks},
+    source::Source,
+    who::Who,
 };
+use crate::sinks::{SessionFiles, Sink};
 
 /// Ranks of communicators that are kept, of all recordings.
 const MAX_MEMBERS: usize = 1 << 20;
@@ -93,6 +91,12 @@ impl Job {
             ));
         }
         Ok(ranks)
+    }
+
+    /// The job's ranks that are known of a communicator.
+    pub(super) fn known(&self, hash: u64) -> BTreeMap<u32, JobRank> {
+        let members = self.members.get(&hash).into_iter().flatten();
+        members.filter_map(|(rank, member)| Some((u32::try_from(*rank).ok()?, member.job_rank?))).collect()
     }
 
     /// Whether the job's rank was derived from the largest communicator.

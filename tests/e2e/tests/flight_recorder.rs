@@ -1,0 +1,344 @@
+//! Jobs whose ranks are Python programs that call NCCL through ctypes, and of which one does something else than the others:
+//! `check` names the first difference with the lines that the programs themselves wrote down, and torch's own analyser
+//! finds it in the files that `export -f flight-recorder` and `dump --flight-recorder` make.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use ncclflow_e2e::harness::{programs, recorder::Recorder};
+use serde_json::{Value, json};
+use test_support::{need, need_pythons, root};
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/flight_recorder/differing.py");
+const READER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../exports/flight_recorder_files.py");
+const NCCL: &str = "2.27.5-cu12";
+const RANKS: u32 = 3;
+const CULPRIT: u32 = 1;
+/// Of the collective at which the ranks differ, from 0 on.
+const DIFFERS: u64 = 3;
+
+/// Where `cargo xtask test` puts torch's analyser.
+fn analyser() -> Option<PathBuf> {
+    let folder = std::env::var_os("NCCLFLOW_TORCH_ANALYSER").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/torch-analyser"),
+        PathBuf::from,
+    );
+    let is_there = folder.join("torch/distributed/flight_recorder/fr_trace.py").exists();
+    need("torch's analyser", is_there, "run `cargo xtask test`, which fetches it").then_some(folder)
+}
+
+/// A call as the program wrote it down.
+#[derive(Debug)]
+struct Called {
+    function: String,
+    count: u64,
+    tid: u64,
+    /// Name, file, line; innermost first.
+    frames: Vec<(String, String, u64)>,
+}
+
+/// A job that was recorded.
+struct Job {
+    ranks: Vec<Child>,
+    folder: tempfile::TempDir,
+    /// By rank.
+    truth: Vec<Vec<Called>>,
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Job {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn end(&mut self) {
+        for child in &mut self.ranks {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    fn pids(&self, ranks: &[usize]) -> String {
+        ranks.iter().map(|rank| self.ranks[*rank].id().to_string()).collect::<Vec<_>>().join(",")
+    }
+
+    /// The folders of a recording: calls are recorded as if ranks 0 and 1 were on one host, and rank 2 on another.
+    fn folders(&self, name: &str) -> Vec<PathBuf> {
+        let names = if name == "calls" { vec!["calls0", "calls1"] } else { vec![name] };
+        names.into_iter().map(|name| self.path(name)).collect()
+    }
+
+    /// Runs until each rank has called all that it calls; records it twice, with ops and with calls only. `meanwhile` is told
+    /// when nothing moves any more.
+    fn record(what: &str, meanwhile: impl FnOnce(&Self)) -> Option<Self> {
+        let (ncclflow, library) = (programs::ncclflow()?, programs::nccl(NCCL)?);
+        let (bed, nvml) = (programs::bed_library()?, programs::nvml_double()?);
+        let python = need_pythons()?.into_iter().next()?;
+        let folder = tempfile::tempdir().unwrap();
+        let start = |rank: u32| {
+            let mut command = Command::new(&python.program);
+            command.args([
+                "-I".as_ref(),
+                SCRIPT.as_ref(),
+                bed.as_os_str(),
+                library.as_os_str(),
+                nvml.as_os_str(),
+            ]);
+            command.arg(folder.path()).args([rank, RANKS].map(|number| number.to_string()));
+            command.args([what, &CULPRIT.to_string()]);
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", RANKS.to_string());
+            let errors = File::create(folder.path().join(format!("{rank}.err"))).unwrap();
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).spawn().unwrap()
+        };
+        let mut job = Self { ranks: (0..RANKS).map(start).collect(), folder, truth: Vec::new() };
+        let mut outputs: Vec<_> =
+            job.ranks.iter_mut().map(|child| BufReader::new(child.stdout.take().unwrap())).collect();
+        let mut wait_for = |wanted: &str, ranks: &[usize], job: &Self| {
+            for rank in ranks {
+                let mut line = String::new();
+                outputs[*rank].read_line(&mut line).unwrap();
+                let errors = || fs::read_to_string(job.path(&format!("{rank}.err"))).unwrap();
+                assert_eq!(line.trim(), wanted, "rank {rank}: {}", errors());
+            }
+        };
+        wait_for("ready", &[0, 1, 2], &job);
+        let record = |name: &str, level: &str, ranks: &[usize]| {
+            let options = ["--stacks", "--level", level];
+            Recorder::start(&ncclflow, &job.pids(ranks), &job.path(name), &options).unwrap()
+        };
+        let recorders = [
+            record("calls0", "api", &[0, 1]),
+            record("calls1", "api", &[2]),
+            record("ops", "flow", &[0, 1, 2]),
+        ];
+        File::create(job.path("go")).unwrap();
+        let others: Vec<usize> = if what == "absent" { vec![0, 2] } else { vec![0, 1, 2] };
+        wait_for("called", &others, &job);
+        // A rank that was watched for a second longer has not joined.
+        thread::sleep(Duration::from_millis(1500));
+        meanwhile(&job);
+        job.end();
+        for recorder in recorders {
+            let (status, said) = recorder.finish().unwrap();
+            assert!(status.success(), "{said}");
+        }
+        job.truth = (0..RANKS).map(|rank| truth(&job.path(&format!("truth{rank}")))).collect();
+        Some(job)
+    }
+
+    /// What `check` says of a recording's only communicator, and its text.
+    fn check(&self, name: &str) -> (Value, String) {
+        let check = |options: &[&str]| {
+            let mut check = Command::new(programs::ncclflow().unwrap());
+            let output = check.arg("check").args(self.folders(name)).args(options).output().unwrap();
+            assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let report: Value = serde_json::from_str(&check(&["--json"])).unwrap();
+        assert_eq!(report["communicators"].as_array().unwrap().len(), 1, "{report:#}");
+        (report["communicators"][0].clone(), check(&[]))
+    }
+
+    /// What Python and torch's analyser read in the files that are made of a recording.
+    fn exported(&self, name: &str, analyser: &Path) -> Value {
+        let folder = self.path(&format!("fr-{name}"));
+        fs::create_dir(&folder).unwrap();
+        let prefix = folder.join("rank_");
+        let mut export = Command::new(programs::ncclflow().unwrap());
+        export.arg("export").args(self.folders(name)).args(["-f", "flight-recorder", "-o"]).arg(&prefix);
+        let output = export.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        read(&prefix, analyser)
+    }
+
+    /// The line at which a rank made its last call: `differing.py:88`.
+    fn place(&self, rank: usize) -> String {
+        let (_, _, line) = self.truth[rank].last().unwrap().frames[0];
+        format!("differing.py:{line}")
+    }
+}
+
+fn truth(path: &Path) -> Vec<Called> {
+    let text = fs::read_to_string(path).unwrap();
+    let called = text.lines().map(|line| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let frame = |frame: &Value| {
+            let text = |at: usize| frame[at].as_str().unwrap().to_owned();
+            (text(0), text(1), frame[2].as_u64().unwrap())
+        };
+        Called {
+            function: line["function"].as_str().unwrap().to_owned(),
+            count: line["count"].as_u64().unwrap(),
+            tid: line["tid"].as_u64().unwrap(),
+            frames: line["frames"].as_array().unwrap().iter().map(frame).collect(),
+        }
+    });
+    called.collect()
+}
+
+fn read(prefix: &Path, analyser: &Path) -> Value {
+    let output = Command::new("python3").arg(READER).arg(analyser).arg(prefix).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn frames(entry: &Value) -> Vec<(String, String, u64)> {
+    let frame = |frame: &Value| {
+        let text = |key: &str| frame[key].as_str().unwrap().to_owned();
+        (text("name"), text("filename"), frame["line"].as_u64().unwrap())
+    };
+    entry["frames"].as_array().unwrap().iter().map(frame).collect()
+}
+
+/// The entries of all ranks are the calls that the programs wrote down. Of ops, the element types of some are not those of
+/// the call, and so their counts are not.
+fn same_calls(job: &Job, found: &Value, of_calls: bool) {
+    let names = BTreeMap::from([("AllReduce", "nccl:all_reduce"), ("AllGather", "nccl:_all_gather_base")]);
+    for (rank, called) in job.truth.iter().enumerate() {
+        let dump = &found["dumps"][rank.to_string()];
+        let entries = dump["entries"].as_array().unwrap();
+        assert_eq!(entries.len(), called.len(), "rank {rank}: {dump:#}");
+        for (at, (entry, called)) in (0u64..).zip(entries.iter().zip(called)) {
+            assert_eq!(entry["profiling_name"], names[called.function.as_str()], "{entry:#}");
+            assert_eq!((&entry["record_id"], &entry["collective_seq_id"]), (&json!(at), &json!(at + 1)));
+            assert_eq!(frames(entry), called.frames, "{entry:#}");
+            assert_eq!(entry["thread_id"], called.tid.to_string());
+            if of_calls {
+                assert_eq!(entry["input_sizes"], json!([[called.count]]), "{entry:#}");
+                assert_eq!(entry["input_dtypes"], json!(["Float"]));
+            }
+        }
+        assert_eq!(dump["pg_config"].as_object().unwrap().len(), 1);
+        let group = dump["pg_config"].as_object().unwrap().values().next().unwrap();
+        assert_eq!(group["ranks"], "[0, 1, 2]");
+    }
+}
+
+/// What the analyser says of the collective at which the ranks differ. Those before it match.
+fn differing(found: &Value) -> &Value {
+    let collectives = found["collectives"].as_array().unwrap();
+    let first = collectives.iter().find(|one| one["passed"] == false || one["missing"] != json!([])).unwrap();
+    assert_eq!(first["seq"], DIFFERS + 1, "{found:#}");
+    let before = collectives.iter().filter(|one| one["seq"].as_u64().unwrap() <= DIFFERS);
+    assert_eq!(before.filter(|one| one["passed"] == true).count() as u64, DIFFERS, "{found:#}");
+    first
+}
+
+#[test]
+fn another_collective_is_named_with_its_line() {
+    let (Some(analyser), true) = (analyser(), root()) else { return };
+    let Some(job) = Job::record("order", |_| ()) else { return };
+    assert_ne!(job.place(0), job.place(1));
+    let said = format!(
+        "collective {DIFFERS}: rank 1 called AllGather at {}, ranks 0, 2 AllReduce at {}",
+        job.place(1),
+        job.place(0)
+    );
+    for name in ["calls", "ops"] {
+        let (report, text) = job.check(name);
+        let first = &report["firstDifference"];
+        assert_eq!((&first["text"], &first["seq"]), (&json!(said), &json!(DIFFERS * 2)), "{report:#}");
+        assert!(text.contains(&format!("first difference: {said}")), "{text}");
+        let [other, most] = &**first["groups"].as_array().unwrap() else { panic!("{first:#}") };
+        assert_eq!((&other["ranks"], &most["ranks"]), (&json!([1]), &json!([0, 2])));
+        assert_eq!(other["call"]["function"], "AllGather");
+        let whole: Vec<_> = other["frames"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .rev()
+            .map(|frame| frame["line"].as_u64().unwrap())
+            .collect();
+        let expected: Vec<u64> = job.truth[1].last().unwrap().frames.iter().map(|frame| frame.2).collect();
+        assert_eq!(whole, expected);
+        let found = job.exported(name, &analyser);
+        same_calls(&job, &found, name == "calls");
+        let mismatches = &differing(&found)["mismatches"];
+        assert!(mismatches["1"].as_str().unwrap().contains("COLLECTIVE_TYPE_MISMATCH"), "{found:#}");
+        assert_eq!(mismatches.as_object().unwrap().len(), 1, "{found:#}");
+        assert_eq!(found["dumps"]["1"]["version"], "2.10");
+    }
+}
+
+#[test]
+fn another_size_is_named_with_its_line() {
+    let (Some(analyser), true) = (analyser(), root()) else { return };
+    let Some(job) = Job::record("size", |_| ()) else { return };
+    let (least, most) = (job.truth[1].last().unwrap().count, job.truth[0].last().unwrap().count);
+    let said = format!(
+        "collective {DIFFERS}: rank 1 called AllReduce of {least} at {}, ranks 0, 2 AllReduce of {most} at {}",
+        job.place(1),
+        job.place(0)
+    );
+    for name in ["calls", "ops"] {
+        let (report, _) = job.check(name);
+        assert_eq!(report["firstDifference"]["text"], said, "{report:#}");
+        let found = job.exported(name, &analyser);
+        same_calls(&job, &found, name == "calls");
+        let mismatches = &differing(&found)["mismatches"];
+        assert!(mismatches["1"].as_str().unwrap().contains("SIZE_OR_SYNTAX_MISMATCH"), "{found:#}");
+    }
+}
+
+#[test]
+fn an_absent_rank_is_named_with_its_line() {
+    let (Some(analyser), true) = (analyser(), root()) else { return };
+    let dump = |job: &Job| {
+        fs::create_dir(job.path("fr-dump")).unwrap();
+        let prefix = job.path("fr-dump/rank_");
+        let begun = Instant::now();
+        let mut dump = Command::new(programs::ncclflow().unwrap());
+        dump.args(["dump", "-p", &job.pids(&[0, 1, 2]), "--flight-recorder"]).arg(prefix);
+        let output = dump.output().unwrap();
+        let (said, errors) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(3), "{said} {errors}");
+        assert!(errors.contains(" entries of 3 ranks written to"), "{errors}");
+        println!("a dump took {:.1} s", begun.elapsed().as_secs_f64());
+    };
+    let Some(job) = Job::record("absent", dump) else { return };
+    assert_eq!(job.truth[1].len() as u64, DIFFERS);
+    let said = format!(
+        "collective {DIFFERS}: rank 1 did not call it (last called collective {} at {}), ranks 0, 2 called AllReduce at {}",
+        DIFFERS - 1,
+        job.place(1),
+        job.place(0)
+    );
+    for name in ["calls", "ops"] {
+        let (report, _) = job.check(name);
+        assert_eq!(report["firstDifference"]["text"], said, "{report:#}");
+        let found = job.exported(name, &analyser);
+        same_calls(&job, &found, name == "calls");
+        let first = differing(&found);
+        assert_eq!(first["missing"], json!([1]), "{found:#}");
+        assert_eq!(frames(&json!({"frames": first["frames"]})), job.truth[0].last().unwrap().frames);
+        let said = found["said"].as_array().unwrap();
+        assert!(said.contains(&json!("missing ranks: {1}")), "{found:#}");
+    }
+    // Of the hang alone, without a recording: the line where each rank is now.
+    let found = read(&job.path("fr-dump/rank_"), &analyser);
+    let collectives = found["collectives"].as_array().unwrap();
+    let missing: Vec<_> = collectives.iter().filter(|one| one["missing"] != json!([])).collect();
+    let [missing] = &*missing else { panic!("{found:#}") };
+    assert_eq!((&missing["seq"], &missing["missing"]), (&json!(DIFFERS + 1), &json!([1])), "{found:#}");
+    assert_eq!(missing["name"], "nccl:all_reduce");
+    let absent = found["dumps"]["1"]["entries"].as_array().unwrap().last().unwrap();
+    let script = fs::read_to_string(SCRIPT).unwrap();
+    let line = script.lines().position(|line| line.ends_with("# stays here")).unwrap() as u64 + 1;
+    let (name, _, at) = frames(absent)[0].clone();
+    assert_eq!((name.as_str(), at), ("load_batch", line), "{absent:#}");
+}

@@ -1,0 +1,302 @@
+//! Native call stacks of running programs, alone and with Python's frames among them, against what the programs
+//! themselves wrote down at each call.
+//!
+//! The programs call the real NCCL, with a communicator that is none: each call comes to `ncclEnqueueCheck`, and
+//! `count` says which call it is. No GPU is needed.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![cfg(target_arch = "x86_64")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fs::{self, File},
+    io::{BufRead as _, BufReader, Read as _},
+    path::Path,
+    process::{Child, ChildStdout, Command, Stdio},
+};
+
+use ncclflow_e2e::harness::{programs, recorder::Recorder, replay};
+use serde_json::Value;
+use test_support::{need_pythons, root};
+
+const MIXED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/mixed.py");
+const NESTED: &str = env!("CARGO_BIN_EXE_ncclflow-nested");
+
+/// Calls at the beginning, of which it is not known yet where their return addresses are. Of these, as of those that
+/// come at once afterwards, some may lack native frames, and say so.
+const MAY_LACK: f64 = 0.1;
+
+struct Program {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    folder: tempfile::TempDir,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Program {
+    fn start(command: &mut Command, library: &Path, rounds: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut child = command
+            .arg(library)
+            .args([folder.path().join("truth"), folder.path().join("go")])
+            .args(rounds)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        assert!(line.starts_with("ready"), "{line}");
+        Self { child, out, folder }
+    }
+
+    /// Lets it go, and waits for its end. Gives what it says of its calls.
+    fn run(&mut self) -> Vec<Value> {
+        File::create(self.folder.path().join("go")).unwrap();
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{rest}");
+        lines(&self.folder.path().join("truth"))
+    }
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// What a recording says: the stack of each call by its number, with its thread.
+struct Recorded {
+    calls: HashMap<u64, (u64, String)>,
+    stacks: HashMap<String, Value>,
+}
+
+impl Recorded {
+    fn read(folder: &Path) -> Self {
+        let mut calls = HashMap::new();
+        for file in fs::read_dir(folder.join("processes")).unwrap().map(Result::unwrap) {
+            for row in lines(&file.path()) {
+                let stack = row["stack"].as_str().unwrap_or_default().to_owned();
+                calls.insert(row["count"].as_u64().unwrap(), (row["tid"].as_u64().unwrap(), stack));
+            }
+        }
+        let stacks = lines(&folder.join("stacks.jsonl")).into_iter();
+        let stacks = stacks.map(|row| (row["stack"].as_str().unwrap().to_owned(), row)).collect();
+        Self { calls, stacks }
+    }
+
+    /// The stack of a call of this thread; nothing if it says that its native frames were not copied.
+    fn stack(&self, called: &Value) -> Option<&Value> {
+        let number = called["n"].as_u64().unwrap();
+        let (tid, stack) = self.calls.get(&number).unwrap_or_else(|| panic!("call {number} is not there"));
+        assert_eq!(Some(*tid), called["tid"].as_u64(), "call {number}");
+        let row = self.stacks.get(stack).unwrap_or_else(|| panic!("call {number} has no stack: {stack}"));
+        (row["unknown"] != "native frames not copied").then_some(row)
+    }
+}
+
+fn record(
+    kind: &str,
+    command: &mut Command,
+    library: &Path,
+    rounds: &[&str],
+) -> (Vec<Value>, tempfile::TempDir) {
+    let ncclflow = programs::ncclflow().unwrap();
+    let mut program = Program::start(command, library, rounds);
+    let out = tempfile::tempdir().unwrap();
+    let pid = program.child.id().to_string();
+    let folder = out.path().join("out");
+    let options = ["--strict", "--level", "api", kind, "--stack-depth", "48"];
+    let recorder = Recorder::start(&ncclflow, &pid, &folder, &options).unwrap();
+    let truth = program.run();
+    let (status, said) = recorder.finish().unwrap();
+    assert!(status.success(), "{said}");
+    (truth, out)
+}
+
+fn texts(row: &Value, key: &str) -> Vec<String> {
+    let frames = row["frames"].as_array().unwrap().iter();
+    frames.map(|frame| frame[key].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+fn few_lack(lacking: usize, of: usize) {
+    #[expect(clippy::cast_precision_loss, reason = "some thousands")]
+    let share = lacking as f64 / of as f64;
+    assert!(share < MAY_LACK, "{lacking} of {of} calls have no native frames");
+}
+
+#[test]
+fn every_call_has_the_native_stack_that_the_program_itself_knows() {
+    let Some(library) = programs::nccl("2.27.5-cu12") else { return };
+    if programs::ncclflow().is_none() || !root() {
+        return;
+    }
+    let (truth, out) = record("--stacks=native", &mut Command::new(NESTED), &library, &["600"]);
+    let folder = out.path().join("out");
+    let recorded = Recorded::read(&folder);
+    assert!(truth.len() > 9000, "{}", truth.len());
+    let (mut lacking, mut cut, mut places) = (0, 0, BTreeMap::<u64, BTreeSet<String>>::new());
+    for called in &truth {
+        let marks: Vec<&str> =
+            called["marks"].as_array().unwrap().iter().map(|mark| mark.as_str().unwrap()).collect();
+        let sp = called["stackPointer"].as_u64().unwrap();
+        places.entry(sp).or_default().insert(marks.join(" "));
+        let Some(row) = recorded.stack(called) else {
+            lacking += 1;
+            continue;
+        };
+        let (functions, modules) = (texts(row, "function"), texts(row, "module"));
+        let what = || format!("{called}\n{row}");
+        // From the call inwards there is NCCL alone.
+        let call =
+            functions.iter().rposition(|name| name == "nested_call").unwrap_or_else(|| panic!("{}", what()));
+        assert!(modules[call + 1..].iter().all(|module| module.starts_with("libnccl")), "{}", what());
+        assert_eq!(functions[call + 1], "ncclAllReduce", "{}", what());
+        // From the call outwards, as many frames of the same files as the C library's own walk finds.
+        let mut expected: Vec<String> = called["frames"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|module| module.as_str().unwrap_or_default().to_owned())
+            .collect();
+        expected.reverse();
+        let found = &modules[..=call];
+        let marked: Vec<&str> = functions[..=call]
+            .iter()
+            .map(String::as_str)
+            .filter(|name| name.starts_with("nested_") || name.contains("Layer>::forward"))
+            .collect();
+        if row["cut"] == true {
+            cut += 1;
+            assert!(expected.ends_with(found) && marks.ends_with(&marked), "{}", what());
+            assert!(found.len() > 8, "{}", what());
+        } else {
+            assert_eq!((found, marked), (&expected[..], marks), "{}", what());
+            assert!(row["unknown"].is_null(), "{}", what());
+        }
+        // The kernel has 15 bytes of a thread's name.
+        let name = if called["thread"] == "main" { "ncclflow-nested" } else { "worker-7" };
+        assert_eq!(row["thread"], name, "{}", what());
+    }
+    eprintln!("{} calls, {} stacks, {lacking} without native frames", truth.len(), recorded.stacks.len());
+    few_lack(lacking, truth.len());
+    assert!(cut > 0, "the deepest stack is larger than what is copied");
+    // Functions that are alike call with the same stack pointer: only return addresses further out tell them apart.
+    assert!(places.values().any(|marks| marks.len() >= 3), "{places:?}");
+    replay::check(&programs::ncclflow().unwrap(), &folder, &folder);
+}
+
+#[test]
+fn pythons_frames_stand_among_native_ones_where_they_were_called() {
+    let Some(library) = programs::nccl("2.27.5-cu12") else { return };
+    let Some(pythons) = need_pythons() else { return };
+    if programs::ncclflow().is_none() || !root() {
+        return;
+    }
+    for python in &pythons {
+        let mut command = Command::new(&python.program);
+        let (truth, out) = record("--stacks=both", command.arg(MIXED), &library, &[]);
+        let recorded = Recorded::read(&out.path().join("out"));
+        let release = &python.release;
+        let mut lacking = 0;
+        for called in &truth {
+            let Some(row) = recorded.stack(called) else {
+                lacking += 1;
+                continue;
+            };
+            let what = || format!("{release}: {called}\n{row}");
+            let frame = |frame: &Value| {
+                let function = frame["function"].as_str().unwrap();
+                let file = frame["file"].as_str();
+                // `qsort` jumps to `qsort_r`, or calls it.
+                let is_sort = function == "qsort" || function == "qsort_r";
+                let function = if is_sort { "qsort" } else { function }.to_owned();
+                let line = frame["line"].as_u64().unwrap_or(0);
+                (file.is_some() || is_sort).then(|| (function, file.unwrap_or_default().to_owned(), line))
+            };
+            let mut found: Vec<_> = row["frames"].as_array().unwrap().iter().filter_map(frame).collect();
+            found.dedup_by(|a, b| a.0 == "qsort" && b.0 == "qsort");
+            let expected = called["frames"].as_array().unwrap().iter().map(|frame| {
+                let text = |at: usize| frame[at].as_str().unwrap().to_owned();
+                (text(0), text(1), frame[2].as_u64().unwrap())
+            });
+            assert_eq!(found, expected.collect::<Vec<_>>(), "{}", what());
+            assert!(row["unknown"].is_null() && row["cut"] == false, "{}", what());
+            // Between Python's innermost frame and NCCL there is what calls C functions for Python.
+            let (functions, modules) = (texts(row, "function"), texts(row, "module"));
+            let innermost = texts(row, "file").iter().rposition(|file| !file.is_empty()).unwrap();
+            let nccl = functions.iter().position(|name| name == "ncclAllReduce").unwrap();
+            // It can be in the interpreter's own file, of which no frames are told.
+            let (between, all) = (modules[innermost + 1..nccl].join(" "), modules.join(" "));
+            assert_eq!(between.contains("ffi"), all.contains("ffi"), "{}", what());
+            assert!(modules[nccl..].iter().all(|module| module.starts_with("libnccl")), "{}", what());
+            assert!(!functions.iter().any(|name| name.starts_with("_PyEval")), "{}", what());
+        }
+        eprintln!(
+            "{release}: {} calls, {} stacks, {lacking} without native frames",
+            truth.len(),
+            recorded.stacks.len()
+        );
+        few_lack(lacking, truth.len());
+    }
+}
+
+/// `stacks --both` and `--native` count the same calls.
+#[test]
+fn native_stacks_are_counted() {
+    let Some(library) = programs::nccl("2.27.5-cu12") else { return };
+    let Some(ncclflow) = programs::ncclflow() else { return };
+    if !root() {
+        return;
+    }
+    let mut program = Program::start(&mut Command::new(NESTED), &library, &["20"]);
+    let mut live = Command::new(&ncclflow)
+        .args(["stacks", "--native", "--folded", "-p", &program.child.id().to_string()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(live.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("watching with") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0, "it ended");
+    }
+    let truth = program.run();
+    let output = live.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    let (mut all, mut lacking) = (0, 0);
+    for line in text.lines() {
+        let (frames, count) = line.rsplit_once(' ').unwrap();
+        let count: u64 = count.parse().unwrap();
+        all += count;
+        let Some(name) = ["nested_left", "nested_right", "nested_third"]
+            .into_iter()
+            .find(|name| frames.contains(&format!("nested_outer [ncclflow-nested];{name} [")))
+        else {
+            lacking += if frames.contains("nested_call") { 0 } else { count };
+            continue;
+        };
+        *counts.entry(name).or_default() += count;
+        assert!(frames.contains("nested_call [ncclflow-nested];ncclAllReduce ["), "{line}");
+    }
+    assert_eq!(all, truth.len() as u64, "{text}");
+    for (name, count) in counts {
+        let expected =
+            truth.iter().filter(|called| called["marks"].to_string().contains(name)).count() as u64;
+        assert!(
+            count <= expected && count + lacking >= expected,
+            "{name}: {count} of {expected}, {lacking} lacking"
+        );
+    }
+    few_lack(usize::try_from(lacking).unwrap(), truth.len());
+}

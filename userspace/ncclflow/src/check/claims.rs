@@ -1,0 +1,127 @@
+//! Whose the ranks of a recording are. A communicator's hash stands in the memory of processes, and a tenant can write
+//! any into its own. So ranks of one hash are told apart by user and job before they are compared.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use flow::schema::{RankKey, comm_hash_name};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Processes and ranks of one report that are kept.
+const MAX_LISTED: usize = 65_536;
+
+/// User and job, as they are called.
+type Owner = String;
+
+/// The communicators of one recording of which several users, or jobs, say that they are theirs.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    owners: HashMap<u32, Owner>,
+    /// By hash: who has most of its ranks.
+    contested: HashMap<u64, Option<Owner>>,
+    /// Which of the communicators of a hash and rank are an owner's.
+    instances: HashMap<(u64, i32, Option<Owner>), BTreeSet<u32>>,
+}
+
+impl Claims {
+    /// By a report, of any version and of anybody's making. One of a recording that goes on has no ranks yet: then
+    /// nothing is told apart.
+    pub(super) fn parse(report: &str) -> Self {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Report {
+            targets: Vec<Value>,
+            communicators: Vec<Value>,
+        }
+        let report: Report = serde_json::from_str(report).unwrap_or_default();
+        let mut claims = Self::default();
+        for target in report.targets.iter().take(MAX_LISTED) {
+            let pid = target["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+            if let (Some(pid), Some(uid)) = (pid, target["uid"].as_u64()) {
+                let user = target["user"].as_str().map_or_else(|| uid.to_string(), str::to_owned);
+                let job = target["job"]["name"].as_str();
+                let job = job.map_or_else(String::new, |job| format!(", job {job}"));
+                claims.owners.insert(pid, format!("user {user}{job}"));
+            }
+        }
+        let mut ranks: HashMap<u64, BTreeMap<Option<Owner>, usize>> = HashMap::new();
+        for rank in report.communicators.iter().take(MAX_LISTED) {
+            let hash = rank["commHash"].as_str().and_then(|hash| hash.strip_prefix("0x"));
+            let hash = hash.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+            let pid = rank["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+            let number = rank["rank"].as_i64().and_then(|rank| i32::try_from(rank).ok());
+            let (Some(hash), Some(pid), Some(number)) = (hash, pid, number) else { continue };
+            let folder = rank["folder"].as_str().unwrap_or_default();
+            let instance = folder.rsplit_once('-').and_then(|(_, number)| number.parse().ok()).unwrap_or(0);
+            let owner = claims.owners.get(&pid).cloned();
+            *ranks.entry(hash).or_default().entry(owner.clone()).or_default() += 1;
+            claims.instances.entry((hash, number, owner)).or_default().insert(instance);
+        }
+        // Of whom the user is not known, nothing speaks against anything.
+        let is_contested = |owners: &BTreeMap<Option<Owner>, usize>| {
+            owners.keys().filter(|owner| owner.is_some()).count() > 1
+        };
+        for (hash, owners) in ranks.into_iter().filter(|(_, owners)| is_contested(owners)) {
+            let most = owners.iter().max_by_key(|(_, ranks)| **ranks).map(|(owner, _)| owner.clone());
+            claims.contested.insert(hash, most.flatten());
+        }
+        claims
+    }
+
+    /// What a rank's communicator is called.
+    pub(super) fn name(&self, key: RankKey) -> String {
+        let contested = key.hash.and_then(|hash| Some((hash, self.contested.get(&hash)?)));
+        let Some((hash, most)) = contested else { return key.comm_name() };
+        let owner = self.owners.get(&key.pid);
+        let instances = self.instances.get(&(hash, key.rank, owner.cloned()));
+        let before = instances.map_or(0, |instances| instances.range(..key.instance).count());
+        let mut name = comm_hash_name(key.hash);
+        if before > 0 {
+            name = format!("{name}-{before}");
+        }
+        match owner {
+            Some(owner) if Some(owner) != most.as_ref() => format!("{name} ({owner})"),
+            _ => name,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two ranks of ann, and before the second one of another user with the same hash.
+    const REPORT: &str = r#"{
+        "targets": [{"pid": 1, "uid": 1000, "user": "ann", "job": {"name": "17"}},
+                    {"pid": 2, "uid": 1000, "user": "ann", "job": {"name": "17"}},
+                    {"pid": 3, "uid": 666, "user": "666", "job": null}],
+        "communicators": [
+            {"commHash": "0x000000000000000a", "folder": "0x000000000000000a", "rank": 0, "pid": 1},
+            {"commHash": "0x000000000000000a", "folder": "0x000000000000000a", "rank": 1, "pid": 3},
+            {"commHash": "0x000000000000000a", "folder": "0x000000000000000a-1", "rank": 1, "pid": 2},
+            {"commHash": "0x000000000000000b", "folder": "0x000000000000000b-1", "rank": 0, "pid": 1},
+            {"rank": "nonsense"}]}"#;
+
+    #[test]
+    fn who_writes_a_foreign_hash_gets_a_communicator_of_its_own_and_takes_no_number() {
+        let claims = Claims::parse(REPORT);
+        let name = |hash, instance, rank, pid| claims.name(RankKey { hash: Some(hash), instance, rank, pid });
+        assert_eq!(name(10, 0, 0, 1), "0x000000000000000a");
+        assert_eq!(name(10, 1, 1, 2), "0x000000000000000a", "the same as its other rank");
+        assert_eq!(name(10, 0, 1, 3), "0x000000000000000a (user 666)");
+        assert_eq!(name(11, 1, 0, 1), "0x000000000000000b-1", "nobody else claims it");
+        assert_eq!(claims.name(RankKey { hash: None, instance: 2, rank: 0, pid: 3 }), comm_name_of_none());
+    }
+
+    fn comm_name_of_none() -> String {
+        RankKey { hash: None, instance: 2, rank: 0, pid: 3 }.comm_name()
+    }
+
+    #[test]
+    fn what_is_no_report_tells_nothing_apart() {
+        let key = RankKey { hash: Some(10), instance: 0, rank: 1, pid: 3 };
+        for text in ["", "[]", "{}", r#"{"targets": 7}"#, r#"{"targets": [[]], "communicators": [1, {}]}"#] {
+            assert_eq!(Claims::parse(text).name(key), key.comm_name(), "{text}");
+        }
+    }
+}

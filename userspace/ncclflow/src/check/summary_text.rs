@@ -1,0 +1,215 @@
+//! A summary for people: what went over links, in one sentence, then each link.
+
+use std::{
+    cmp::Reverse,
+    io::{self, Write},
+};
+
+use flow::schema::{LinkRow, Wait};
+use nccl_library::nccl::Direction;
+
+use super::summary::{RankReport, SummaryReport};
+use crate::text::{bytes, column_widths, spaced_seconds};
+
+/// Links of a rank that are shown, those with most bytes; with `-v` all.
+const MAX_LINKS: usize = 16;
+
+/// What there is, and the link with the least bandwidth, in one sentence.
+pub fn headline(report: &SummaryReport) -> String {
+    let links = || report.ranks.iter().flat_map(|rank| rank.links.iter().map(move |link| (rank, link)));
+    let (count, ranks) = (links().count(), report.ranks.len());
+    if count == 0 {
+        return "no link: there are no operations with messages in these recordings".to_owned();
+    }
+    let mut measured: Vec<(u64, &RankReport, &LinkRow)> =
+        links().filter_map(|(rank, link)| Some((link.bandwidth?, rank, link))).collect();
+    measured.sort_by_key(|(bandwidth, ..)| *bandwidth);
+    let counted = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let all = format!("{} of {}", counted(count, "link"), counted(ranks, "rank"));
+    match (measured.first(), measured.get(measured.len() / 2)) {
+        (Some((least, rank, link)), Some((median, ..))) => format!(
+            "{all}; least bandwidth: rank {} {} on channel {}, {}/s (median of all {}/s)",
+            rank.rank,
+            with_whom(link),
+            link.channel,
+            amount(*least),
+            amount(*median)
+        ),
+        _ => format!("{all}; sizes are NCCL's plan, as nothing was measured (record --level steps)"),
+    }
+}
+
+/// Every rank with its links.
+pub fn write_summary(report: &SummaryReport, is_verbose: bool, out: &mut dyn Write) -> io::Result<()> {
+    let mut window = None;
+    for rank in &report.ranks {
+        if rank.window.as_ref() != window {
+            window = rank.window.as_ref();
+            writeln!(out, "{}:", window.map_or("", String::as_str))?;
+        }
+        write_rank(rank, is_verbose, out)?;
+    }
+    report.notes.iter().try_for_each(|note| writeln!(out, "{note}"))
+}
+
+const HEADINGS: [&str; 9] =
+    ["LINK", "CHANNEL", "VIA", "MESSAGES", "BYTES", "BANDWIDTH", "MEDIAN", "P99", "TIME IN WAITS FOR"];
+
+fn write_rank(rank: &RankReport, is_verbose: bool, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "communicator {}, rank {}", rank.communicator, rank.rank)?;
+    let mut links: Vec<&LinkRow> = rank.links.iter().collect();
+    if !is_verbose && links.len() > MAX_LINKS {
+        links.sort_by_key(|link| Reverse(link.bytes));
+        links.truncate(MAX_LINKS);
+        links.sort_by_key(|link| (link.op == Direction::Recv, link.peer, link.channel));
+    }
+    let rows: Vec<[String; 9]> =
+        std::iter::once(HEADINGS.map(str::to_owned)).chain(links.iter().map(|link| cells(link))).collect();
+    let widths = column_widths(&rows);
+    for row in &rows {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+            let text = match column {
+                0 | 2 => format!("  {cell:width$}"),
+                8 => format!("  {cell}"),
+                _ => format!("  {cell:>width$}"),
+            };
+            line.push_str(&text);
+        }
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    if links.len() < rank.links.len() {
+        writeln!(out, "  (those with most bytes of {} links; -v shows all)", rank.links.len())?;
+    }
+    let slowest =
+        rank.ops.iter().max_by_key(|op| op.times.last_end_ns.saturating_sub(op.times.first_start_ns));
+    if let Some(op) = slowest {
+        let link = &op.times.slowest_link;
+        writeln!(
+            out,
+            "  longest of {} measured operations: {} (seq {}); most of its time in the network: {} rank {} on channel {}",
+            rank.ops.len(),
+            spaced_seconds(op.times.last_end_ns.saturating_sub(op.times.first_start_ns)),
+            op.seq,
+            if link.op == Direction::Send { "to" } else { "from" },
+            link.peer,
+            link.channel
+        )?;
+    }
+    Ok(())
+}
+
+fn cells(link: &LinkRow) -> [String; 9] {
+    let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), spaced_seconds);
+    [
+        with_whom(link),
+        link.channel.to_string(),
+        link.transport.to_string(),
+        link.messages.to_string(),
+        amount(link.bytes),
+        link.bandwidth.map_or_else(|| "-".to_owned(), |bandwidth| format!("{}/s", amount(bandwidth))),
+        time(link.message.map(|message| message.p50_ns)),
+        time(link.message.map(|message| message.p99_ns)),
+        waits(link),
+    ]
+}
+
+fn with_whom(link: &LinkRow) -> String {
+    format!("{} rank {}", if link.op == Direction::Send { "to" } else { "from" }, link.peer)
+}
+
+/// The largest first; those of less than a hundredth are left out.
+fn waits(link: &LinkRow) -> String {
+    let all: u64 = link.waits.values().map(|wait| wait.total_ns).sum();
+    let percent = |ns: u64| u128::from(ns) * 100 / u128::from(all.max(1));
+    let mut waits: Vec<(u128, &str)> = link
+        .waits
+        .iter()
+        .map(|(wait, times)| (percent(times.total_ns), who_is_waited_for(*wait, link.op)))
+        .filter(|(percent, _)| *percent > 0)
+        .collect();
+    waits.sort_by_key(|(percent, _)| Reverse(*percent));
+    let waits: Vec<String> = waits.into_iter().map(|(percent, who)| format!("{who} {percent} %")).collect();
+    waits.join(", ")
+}
+
+fn who_is_waited_for(wait: Wait, direction: Direction) -> &'static str {
+    match (wait, direction) {
+        (Wait::GpuReady, _) => "own GPU to fill the slot",
+        (Wait::PeerBuffer, _) => "peer's buffer",
+        (Wait::GpuReadyOrPeerBuffer, _) => "own GPU or peer's buffer",
+        (Wait::Network, Direction::Send) => "network",
+        (Wait::Network, Direction::Recv) => "sender or network",
+        (Wait::Flush, _) => "flush to the GPU",
+        (Wait::GpuConsume, _) => "own GPU to take it",
+        (Wait::FlushOrGpuConsume, _) => "flush, or own GPU to take it",
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+fn amount(value: u64) -> String {
+    bytes(value as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use flow::schema::WaitRow;
+
+    use super::*;
+
+    fn link(op: Direction, peer: i32, bandwidth: Option<u64>) -> LinkRow {
+        let wait =
+            |total_ns| WaitRow { messages: 1, total_ns, p50_ns: 85_000, p99_ns: 900_000, max_ns: 900_000 };
+        LinkRow {
+            op,
+            peer,
+            channel: 3,
+            transport: "NET".into(),
+            messages: 12,
+            messages_measured: 12,
+            bytes: 1_200_000,
+            busy_ns: 1,
+            bandwidth,
+            message: bandwidth.map(|_| wait(1)),
+            waits: BTreeMap::from([(Wait::Network, wait(250)), (Wait::GpuReady, wait(750))]),
+        }
+    }
+
+    fn report(links: Vec<LinkRow>) -> SummaryReport {
+        let communicator = "0xab".to_owned();
+        let rank = RankReport { window: None, communicator, rank: 1, links, ops: Vec::new() };
+        SummaryReport { ranks: vec![rank], notes: Vec::new() }
+    }
+
+    #[test]
+    fn the_headline_names_the_link_with_the_least_bandwidth() {
+        let links = [(2, 3_000_000_000), (5, 920_000_000), (7, 2_000_000_000)];
+        let links = links.map(|(peer, bandwidth)| link(Direction::Send, peer, Some(bandwidth)));
+        let text = headline(&report(links.to_vec()));
+        let expected = "3 links of 1 rank; least bandwidth: rank 1 to rank 5 on channel 3, 920 MB/s (median of all 2.00 GB/s)";
+        assert_eq!(text, expected);
+        let planned = headline(&report(vec![link(Direction::Recv, 2, None)]));
+        assert!(planned.starts_with("1 link of 1 rank; sizes are NCCL's plan"), "{planned}");
+        assert!(headline(&report(Vec::new())).starts_with("no link"));
+    }
+
+    #[test]
+    fn a_line_has_units_and_the_longest_wait_first() {
+        let mut out = Vec::new();
+        let links = vec![link(Direction::Send, 5, Some(920_000_000)), link(Direction::Recv, 2, None)];
+        write_summary(&report(links), false, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let line = text.lines().find(|line| line.contains("to rank 5")).unwrap();
+        for part in ["1.20 MB", "920 MB/s", "85 µs", "900 µs", "own GPU to fill the slot 75 %, network 25 %"]
+        {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+        assert!(text.contains("sender or network 25 %"), "{text}");
+        let mut out = Vec::new();
+        let many = (0..20).map(|peer| link(Direction::Send, peer, None)).collect();
+        write_summary(&report(many), false, &mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap().lines().count(), 2 + MAX_LINKS + 1);
+    }
+}

@@ -1,0 +1,174 @@
+//! Options of `record` that come from the environment, as services and containers are configured.
+//!
+//! The variable of `--window-flag` is `NCCLFLOW_WINDOW_FLAG`, and so for each option that has a long name. What
+//! the command line says comes first: an option there replaces its own variable, and those of the options that
+//! cannot be given with it.
+
+use std::{env, process};
+
+use clap::{
+    Arg, ArgAction, ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Id,
+    builder::BoolishValueParser, parser::ValueSource,
+};
+
+use super::args::Cli;
+
+/// The command whose options have variables.
+const COMMAND: &str = "record";
+
+const PREFIX: &str = "NCCLFLOW_";
+
+/// The command line, where each option of `record` names its variable: for help, man pages and completions.
+pub fn command() -> Command {
+    Cli::command().mut_subcommand(COMMAND, |record| record.mut_args(with_variable))
+}
+
+/// Parses the command line, and the variables of what it does not say. Where they are wrong, and for `--help`, the
+/// program ends here.
+pub(super) fn parse() -> Cli {
+    let is_ours = given();
+    let given = is_ours.clone().unwrap_or_default();
+    let mut used: Vec<String> = Vec::new();
+    let command = Cli::command().mut_subcommand(COMMAND, |record| {
+        let excluded = excluded(&record, &given);
+        record.mut_args(|arg| {
+            let Some(name) = variable(&arg) else { return arg };
+            if given.contains(arg.get_id()) {
+                // The help still names it.
+                return with_variable(arg);
+            }
+            match env::var(&name) {
+                Ok(value) if excluded.contains(arg.get_id()) || says_nothing(&arg, &value) => arg,
+                Ok(_) => {
+                    used.push(name);
+                    with_variable(arg)
+                }
+                // Not there; or no text, which clap refuses where the option wants text.
+                Err(_) => with_variable(arg),
+            }
+        })
+    });
+    let parsed = command.try_get_matches().and_then(|matches| {
+        let cli = Cli::from_arg_matches(&matches)?;
+        cli.check().map(|()| cli)
+    });
+    parsed.unwrap_or_else(|error| {
+        if error.use_stderr() && is_ours.is_some() && !used.is_empty() {
+            // clap names the option alone, which nobody may have typed.
+            let _ = error.print();
+            tell!("\nTaken from the environment: {}", used.join(", "));
+            process::exit(error.exit_code());
+        }
+        error.exit()
+    })
+}
+
+/// What of `record` the command line itself says; `None`: it has another command, or cannot be parsed at all.
+fn given() -> Option<Vec<Id>> {
+    let matches = Cli::command().ignore_errors(true).try_get_matches().ok()?;
+    matches.subcommand_matches(COMMAND).map(given_in)
+}
+
+fn given_in(record: &ArgMatches) -> Vec<Id> {
+    let is_given = |id: &&Id| record.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+    record.ids().filter(is_given).cloned().collect()
+}
+
+/// The options that cannot be given together with those.
+fn excluded(record: &Command, given: &[Id]) -> Vec<Id> {
+    let mut excluded = Vec::new();
+    for arg in record.get_arguments() {
+        let conflicts = record.get_arg_conflicts_with(arg).into_iter().map(Arg::get_id);
+        let conflicts: Vec<&Id> = conflicts.collect();
+        if given.contains(arg.get_id()) {
+            excluded.extend(conflicts.into_iter().cloned());
+        } else if conflicts.iter().any(|id| given.contains(id)) {
+            excluded.push(arg.get_id().clone());
+        }
+    }
+    for group in record.get_groups() {
+        let members: Vec<&Id> = group.get_args().collect();
+        if !group.clone().is_multiple() && members.iter().any(|id| given.contains(id)) {
+            excluded.extend(members.into_iter().filter(|id| !given.contains(id)).cloned());
+        }
+    }
+    excluded
+}
+
+/// An empty variable is none. Neither is one that says `false`: to clap a flag would be given all the same, and
+/// exclude others.
+fn says_nothing(arg: &Arg, value: &str) -> bool {
+    let no = ["false", "no", "off", "n", "f", "0"];
+    value.is_empty() || (is_flag(arg) && no.contains(&value.to_ascii_lowercase().as_str()))
+}
+
+fn is_flag(arg: &Arg) -> bool {
+    matches!(arg.get_action(), ArgAction::SetTrue)
+}
+
+fn with_variable(arg: Arg) -> Arg {
+    let Some(name) = variable(&arg) else { return arg };
+    let arg = if is_flag(&arg) { arg.value_parser(BoolishValueParser::new()) } else { arg };
+    // clap keeps names for as long as the program runs. There are some fifty.
+    arg.env(&*name.leak()).hide_env_values(true)
+}
+
+fn variable(arg: &Arg) -> Option<String> {
+    let long = arg.get_long().filter(|_| !arg.is_hide_set())?;
+    Some(format!("{PREFIX}{}", long.to_uppercase().replace('-', "_")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Command {
+        Cli::command().find_subcommand(COMMAND).unwrap().clone()
+    }
+
+    #[test]
+    fn every_option_has_a_variable_of_its_own() {
+        let record = record();
+        let shown = record.get_arguments().filter(|arg| !arg.is_hide_set());
+        let mut names: Vec<String> = shown.map(|arg| variable(arg).unwrap()).collect();
+        let count = names.len();
+        assert!(count > 40, "{names:?}");
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        assert!(names.contains(&"NCCLFLOW_WINDOW_FLAG".to_owned()));
+        // What else the program reads by such a name is no option.
+        for other in ["NCCLFLOW_NVML", "NCCLFLOW_FAULT", "NCCLFLOW_ARGS"] {
+            assert!(!names.contains(&other.to_owned()), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_the_command_line_excludes_is_not_taken_from_the_environment() {
+        let record = record();
+        let excluded = |given: &'static str| {
+            let mut ids: Vec<String> =
+                excluded(&record, &[given.into()]).iter().map(|id| id.as_str().to_owned()).collect();
+            ids.sort();
+            ids.dedup();
+            ids
+        };
+        assert_eq!(excluded("pids"), ["all"]);
+        assert_eq!(excluded("all"), ["capture", "library", "pids"]);
+        assert_eq!(excluded("window_flag"), ["no_files", "rotate"]);
+        assert_eq!(excluded("level"), [""; 0]);
+    }
+
+    #[test]
+    fn empty_variables_and_flags_that_are_off_say_nothing() {
+        let record = record();
+        let arg = |id: &str| record.get_arguments().find(|arg| arg.get_id() == id).unwrap().clone();
+        for value in ["", "false", "FALSE", "0", "no", "Off"] {
+            assert!(says_nothing(&arg("all"), value), "{value}");
+        }
+        for value in ["true", "1", "yes", "maybe"] {
+            assert!(!says_nothing(&arg("all"), value), "{value}");
+        }
+        assert!(!says_nothing(&arg("min_bytes"), "0") && says_nothing(&arg("output"), ""));
+    }
+}

@@ -1,0 +1,187 @@
+//! Whose ranks are. What tells communicators apart, their hash, stands in the memory of processes, and a tenant can
+//! write any into its own. So ranks of one hash are told apart by user and job before they are judged.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::{dump_report::ProcessReport, rank_report::RankReport};
+use crate::{
+    target::{Description, Process, Users},
+    who::{JobVariable, Variables},
+};
+
+/// Whose a process is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Owner {
+    pub uid: u32,
+    /// By the host's `/etc/passwd`; the number where that has no name.
+    pub user: String,
+    /// `SLURM_JOB_ID` of its initial environment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// `containerd:0123456789ab`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+}
+
+impl Owner {
+    pub(super) fn read(process: &Process, users: &Users) -> Self {
+        let Description { uid, user, container, .. } = Description::read(process, users);
+        let environment = Variables::read(process);
+        let job = environment.as_ref().and_then(|known| known.text(JobVariable::SlurmJobId));
+        Self {
+            uid,
+            user,
+            job: job.map(str::to_owned),
+            container: container.map(|container| container.short()),
+        }
+    }
+
+    /// What a process that it forks has in common with it: user and container.
+    pub(super) fn forks_within(&self) -> (u32, Option<String>) {
+        (self.uid, self.container.clone())
+    }
+
+    /// `user ann, job 17`
+    fn named(&self) -> String {
+        let job = self.job.as_ref().map_or_else(String::new, |job| format!(", job {job}"));
+        format!("user {}{job}", self.user)
+    }
+}
+
+/// Ranks that say that they are of one communicator, of one owner.
+pub(super) struct Claim {
+    pub(super) ranks: Vec<RankReport>,
+    /// What is to be said of the others that say so: nothing where there are none.
+    pub(super) others: Vec<String>,
+}
+
+/// User and job.
+type Whose<'a> = (u32, Option<&'a str>);
+
+/// Tells ranks of one hash and size apart by their owners.
+///
+/// Ranks of different owners stay together only where nothing speaks against it, on different hosts and with
+/// different numbers: with user namespaces, the users of one job can have other numbers on each host.
+pub(super) fn tell_apart(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Claim> {
+    let owner_of = |rank: &RankReport| {
+        let process = processes.iter().find(|process| process.is_of(rank))?;
+        process.owner.as_ref()
+    };
+    // Of a process whose environment cannot be read the user is known.
+    let mut jobs: BTreeMap<u32, BTreeSet<&str>> = BTreeMap::new();
+    for owner in ranks.iter().filter_map(owner_of) {
+        jobs.entry(owner.uid).or_default().extend(owner.job.as_deref());
+    }
+    let whose = |rank: &RankReport| -> Option<Whose<'_>> {
+        let owner = owner_of(rank)?;
+        let of_user = jobs.get(&owner.uid)?;
+        let only = of_user.first().copied().filter(|_| of_user.len() == 1);
+        Some((owner.uid, owner.job.as_deref().or(only)))
+    };
+    let mut by_owner: BTreeMap<Option<Whose<'_>>, Vec<RankReport>> = BTreeMap::new();
+    let mut names: BTreeMap<Option<Whose<'_>>, String> = BTreeMap::new();
+    for rank in ranks {
+        let key = whose(&rank);
+        let name = owner_of(&rank).map_or_else(|| "an unknown user".to_owned(), Owner::named);
+        names.entry(key).or_insert(name);
+        by_owner.entry(key).or_default().push(rank);
+    }
+    let mut owners: Vec<_> = by_owner.into_iter().collect();
+    owners.sort_by_key(|(_, ranks)| std::cmp::Reverse(ranks.len()));
+    let mut groups: Vec<(Vec<String>, Vec<RankReport>)> = Vec::new();
+    for (key, ranks) in owners {
+        let name = names.remove(&key).unwrap_or_default();
+        // What an older dump does not tell speaks against nothing.
+        let fits = |known: &[RankReport]| {
+            let conflicts = |rank: &RankReport| {
+                known.iter().any(|other| {
+                    other.rank == rank.rank
+                        || (key.is_some() && whose(other).is_some() && other.host == rank.host)
+                })
+            };
+            !ranks.iter().any(conflicts)
+        };
+        match groups.iter_mut().find(|(_, known)| fits(known)) {
+            Some((names, known)) => {
+                names.push(name);
+                known.extend(ranks);
+            }
+            None => groups.push((vec![name], ranks)),
+        }
+    }
+    let said: Vec<String> = groups
+        .iter()
+        .map(|(names, ranks)| {
+            let numbers: Vec<String> = ranks.iter().take(8).map(|rank| rank.rank.to_string()).collect();
+            let more = if ranks.len() > numbers.len() { " …" } else { "" };
+            format!(
+                "processes of {} say that they are ranks {}{more} of a communicator of the same hash: they are judged \
+                 apart",
+                names.join(" and "),
+                numbers.join(", ")
+            )
+        })
+        .collect();
+    let all = groups.into_iter().enumerate().map(|(at, (_, ranks))| {
+        let others = said.iter().enumerate().filter(|(other, _)| *other != at);
+        Claim { ranks, others: others.map(|(_, text)| text.clone()).collect() }
+    });
+    all.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(rank: u32, host: &str, pid: u32) -> RankReport {
+        RankReport { rank, host: host.to_owned(), pid, n_ranks: 4, ..RankReport::default() }
+    }
+
+    fn process(host: &str, pid: u32, uid: u32, job: Option<&str>) -> ProcessReport {
+        let owner = Owner { uid, user: uid.to_string(), job: job.map(str::to_owned), container: None };
+        ProcessReport { host: host.to_owned(), pid, owner: Some(owner), ..ProcessReport::default() }
+    }
+
+    fn numbers(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Vec<u32>> {
+        let claims = tell_apart(ranks, processes);
+        claims.iter().map(|claim| claim.ranks.iter().map(|rank| rank.pid).collect()).collect()
+    }
+
+    #[test]
+    fn another_user_who_writes_the_same_hash_is_told_apart_with_and_without_a_rank_twice() {
+        let processes =
+            [process("a", 1, 1000, None), process("a", 2, 1000, None), process("a", 3, 666, None)];
+        let of = |forged| vec![rank(0, "a", 1), rank(1, "a", 2), rank(forged, "a", 3)];
+        assert_eq!(numbers(of(1), &processes), [vec![1, 2], vec![3]]);
+        assert_eq!(numbers(of(2), &processes), [vec![1, 2], vec![3]], "a rank that nobody else has");
+        let claims = tell_apart(of(2), &processes);
+        assert!(claims[0].others[0].starts_with("processes of user 666 say that they are ranks 2 of"));
+        assert_eq!(numbers(vec![rank(0, "a", 1), rank(1, "a", 2)], &processes), [vec![1, 2]]);
+    }
+
+    #[test]
+    fn two_jobs_of_one_user_are_told_apart_where_it_is_known() {
+        let processes = [
+            process("a", 1, 1000, Some("17")),
+            process("b", 2, 1000, Some("17")),
+            process("a", 3, 1000, Some("18")),
+            process("a", 4, 1000, None),
+        ];
+        let all = vec![rank(0, "a", 1), rank(1, "b", 2), rank(2, "a", 3)];
+        assert_eq!(numbers(all, &processes), [vec![1, 2], vec![3]]);
+        let unread = vec![rank(0, "a", 1), rank(1, "b", 2), rank(2, "a", 4)];
+        assert_eq!(numbers(unread, &processes), [vec![1, 2, 4]], "its environment could not be read");
+    }
+
+    #[test]
+    fn users_with_other_numbers_on_each_host_are_one_job_while_nothing_speaks_against_it() {
+        let processes = [process("a", 1, 100_000, None), process("b", 1, 165_536, None)];
+        assert_eq!(numbers(vec![rank(0, "a", 1), rank(1, "b", 1)], &processes), [vec![1, 1]]);
+        assert_eq!(numbers(vec![rank(0, "a", 1), rank(0, "b", 1)], &processes).len(), 2);
+        let older = [ProcessReport { host: "a".into(), pid: 1, ..ProcessReport::default() }];
+        assert_eq!(numbers(vec![rank(0, "a", 1), rank(1, "b", 1)], &older), [vec![1, 1]]);
+    }
+}

@@ -1,0 +1,50 @@
+//! What torch itself has noted of the collectives of these processes, in sentences beside the verdict. They are torch's
+//! word, of the time at which it wrote it; `ncclflow history` has all of it.
+
+use super::{process::Target, rank_report::RankReport};
+use crate::{
+    history::{GroupHistory, HistoryState, ProcessHistory, compared, noted},
+    python::Runtimes,
+    torch_notes::Builds,
+};
+
+/// Process groups that are told of; a job has some tens.
+const MAX_GROUPS: usize = 32;
+
+/// One sentence for each process group, and one for each process whose notes cannot be read. `ranks`: what was read of
+/// NCCL.
+pub(super) fn sentences(targets: &[Target], ranks: &[RankReport], runtimes: &mut Runtimes) -> Vec<String> {
+    let mut builds = Builds::default();
+    let mut found: Vec<ProcessHistory> =
+        targets.iter().map(|target| noted(target.process(), &mut builds, runtimes)).collect();
+    let mut groups = compared(&mut found, ranks);
+    groups.sort_by_key(|group| std::cmp::Reverse(group.verdict.state));
+    let told = groups.iter().take(MAX_GROUPS).filter_map(sentence);
+    let more = groups.len().saturating_sub(MAX_GROUPS);
+    let more = (more > 0).then(|| format!("and {more} more process groups: see `ncclflow history`"));
+    let unknown = found.iter().filter_map(|process| {
+        let why = process.notes.as_ref()?.unknown.as_deref()?;
+        Some(format!("process {}: torch's own notes are unknown: {why}", process.pid))
+    });
+    told.chain(more).chain(unknown).collect()
+}
+
+fn sentence(group: &GroupHistory) -> Option<String> {
+    let verdict = &group.verdict;
+    // Where all is well, how far the ranks are says enough.
+    let chosen = match verdict.state {
+        HistoryState::Agree | HistoryState::Unknown => verdict.sentences.last(),
+        HistoryState::Waiting | HistoryState::Differ => verdict.sentences.first(),
+    }?;
+    // Without a call there is nothing to tell.
+    group.members.iter().find(|member| member.last_seq.is_some())?;
+    let ages = group.members.iter().filter_map(|member| member.completed_seconds_ago);
+    let age = ages.reduce(f64::min).map_or_else(
+        || "torch has noticed no completion".to_owned(),
+        |age| format!("the latest completion that torch noticed is {age:.1} s old"),
+    );
+    let hashes: Vec<String> =
+        group.comm_hashes.iter().map(|hash| format!(" (communicator {hash})")).collect();
+    let hashes = hashes.concat();
+    Some(format!("torch's own notes, {age}{hashes}: {chosen}"))
+}

@@ -1,0 +1,72 @@
+//! A single file that an export makes.
+
+use std::{
+    io::{self, Write as _},
+    path::Path,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::sinks::{OutputDir, OutputFile};
+
+/// The file has its name when it is complete. If this is dropped before, it is removed.
+#[derive(Debug)]
+pub(crate) struct NewFile {
+    dir: OutputDir,
+    name: String,
+    file: Option<OutputFile>,
+}
+
+impl NewFile {
+    /// A new file. One that exists, or a link, is refused. `hint`: what writes one, and how it is called.
+    pub(crate) fn create(path: &Path, hint: &str) -> Result<Self> {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+            bail!("`{}` is no name of a file: {hint}", path.display());
+        };
+        let folder = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        if std::fs::symlink_metadata(path).is_ok() {
+            bail!("`{}` exists: {hint}", path.display());
+        }
+        let mut made = Self { dir: OutputDir::open(folder)?, name: name.to_owned(), file: None };
+        let temporary = made.temporary();
+        // One of a process that was killed, and had our number.
+        made.dir.remove_file(&temporary);
+        let file = made.dir.create_file(&temporary);
+        made.file = Some(file.with_context(|| format!("making a file in `{}`", folder.display()))?);
+        Ok(made)
+    }
+
+    fn temporary(&self) -> String {
+        format!(".{}.{}.part", self.name, std::process::id())
+    }
+
+    /// Gives the file its name.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        let context = format!("writing `{}`", self.dir.path().join(&self.name).display());
+        self.flush().with_context(|| context.clone())?;
+        self.dir.rename_new(&self.temporary(), &self.name).context(context)?;
+        self.file = None;
+        Ok(())
+    }
+}
+
+impl io::Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.as_mut().map_or(Ok(bytes.len()), |file| file.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.as_mut().map_or(Ok(()), OutputFile::flush)
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            self.dir.remove_file(&self.temporary());
+        }
+    }
+}

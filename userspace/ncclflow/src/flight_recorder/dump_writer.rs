@@ -1,0 +1,239 @@
+//! A rank's file, written while its entries come.
+
+use std::{
+    collections::HashMap,
+    io::{self, Write},
+    sync::Arc,
+};
+
+use super::{
+    VERSION,
+    entry::{Entry, Frame, ProcessGroup},
+    pickle::{Pickler, Remembered},
+};
+
+/// Entries that are appended at once: so many a reader holds apart from their list.
+const BATCH: usize = 1000;
+
+/// Call stacks that are remembered. Others are written each time.
+const MAX_STACKS: usize = 1 << 16;
+
+/// Writes entries as they come; what says of them comes at the end.
+#[derive(Debug)]
+pub struct DumpWriter<W> {
+    pickler: Pickler<W>,
+    in_batch: usize,
+    stacks: HashMap<Arc<[Frame]>, Remembered>,
+}
+
+impl<W: Write> DumpWriter<W> {
+    /// Begins a file. The writer should be buffered.
+    pub fn new(out: W) -> io::Result<Self> {
+        let mut pickler = Pickler::new(out)?;
+        pickler.begin_dict()?;
+        pickler.text("version")?;
+        pickler.text(VERSION)?;
+        pickler.text("entries")?;
+        pickler.empty_list()?;
+        Ok(Self { pickler, in_batch: 0, stacks: HashMap::new() })
+    }
+
+    /// Adds an entry. Those of a rank come in the order of their `record_id`.
+    pub fn entry(&mut self, entry: &Entry) -> io::Result<()> {
+        if self.in_batch == 0 {
+            self.pickler.begin_values()?;
+        }
+        self.pickler.begin_dict()?;
+        self.write_entry(entry)?;
+        self.pickler.end_dict()?;
+        self.in_batch += 1;
+        if self.in_batch == BATCH {
+            self.end_batch()?;
+        }
+        Ok(())
+    }
+
+    fn end_batch(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.in_batch) > 0 {
+            self.pickler.end_values()?;
+        }
+        Ok(())
+    }
+
+    /// Says which groups there are, and ends the file. It is not flushed.
+    pub fn finish(mut self, groups: &[ProcessGroup], comm_lib_version: Option<&str>) -> io::Result<W> {
+        self.end_batch()?;
+        let pickler = &mut self.pickler;
+        pickler.text("pg_config")?;
+        pickler.begin_dict()?;
+        for group in groups {
+            pickler.text(&group.name)?;
+            pickler.begin_dict()?;
+            for (key, value) in [("name", &group.name), ("desc", &group.desc)] {
+                pickler.text(key)?;
+                pickler.text(value)?;
+            }
+            pickler.text("ranks")?;
+            pickler.text(&ranks_text(&group.ranks))?;
+            pickler.end_dict()?;
+        }
+        pickler.end_dict()?;
+        pickler.text("pg_status")?;
+        pickler.begin_dict()?;
+        for group in groups {
+            let Some(status) = group.status else { continue };
+            pickler.text(&group.id.to_string())?;
+            pickler.begin_dict()?;
+            let keys = [
+                ("last_enqueued_collective", status.last_enqueued),
+                ("last_started_collective", status.last_started),
+                ("last_completed_collective", status.last_completed),
+            ];
+            for (key, value) in keys {
+                pickler.text(key)?;
+                pickler.number(value)?;
+            }
+            pickler.end_dict()?;
+        }
+        pickler.end_dict()?;
+        if let Some(version) = comm_lib_version {
+            pickler.text("comm_lib_version")?;
+            pickler.text(version)?;
+        }
+        pickler.end_dict()?;
+        self.pickler.finish()
+    }
+
+    fn write_entry(&mut self, entry: &Entry) -> io::Result<()> {
+        let Entry {
+            record_id,
+            pg_id,
+            process_group: (name, desc),
+            collective_seq_id,
+            p2p_seq_id,
+            op_id,
+            profiling_name,
+            time_created_ns,
+            duration_ms,
+            input_sizes,
+            input_dtypes,
+            output_sizes,
+            output_dtypes,
+            state,
+            time_discovered_started_ns,
+            time_discovered_completed_ns,
+            retired,
+            timeout_ms,
+            is_p2p,
+            thread_id,
+            thread_name,
+            frames,
+        } = entry;
+        if let Some(frames) = frames {
+            self.frames(frames)?;
+        }
+        self.count("record_id", *record_id)?;
+        self.count("pg_id", *pg_id)?;
+        let pickler = &mut self.pickler;
+        pickler.text("process_group")?;
+        pickler.text(name)?;
+        pickler.text(desc)?;
+        pickler.pair()?;
+        for (key, value) in [("thread_name", thread_name), ("thread_id", thread_id)] {
+            if let Some(value) = value {
+                pickler.text(key)?;
+                pickler.text(value)?;
+            }
+        }
+        self.count("collective_seq_id", *collective_seq_id)?;
+        self.count("p2p_seq_id", *p2p_seq_id)?;
+        self.count("op_id", *op_id)?;
+        self.pickler.text("profiling_name")?;
+        self.pickler.text(profiling_name)?;
+        self.count("time_created_ns", *time_created_ns)?;
+        if let Some(duration) = duration_ms {
+            self.pickler.text("duration_ms")?;
+            self.pickler.float(*duration)?;
+        }
+        self.tensors(["input_sizes", "input_dtypes"], input_sizes, input_dtypes)?;
+        self.tensors(["output_sizes", "output_dtypes"], output_sizes, output_dtypes)?;
+        self.pickler.text("state")?;
+        self.pickler.text(state.name())?;
+        self.known_or_none("time_discovered_started_ns", time_discovered_started_ns.map(signed))?;
+        self.known_or_none("time_discovered_completed_ns", time_discovered_completed_ns.map(signed))?;
+        self.pickler.text("retired")?;
+        self.pickler.flag(*retired)?;
+        self.known_or_none("timeout_ms", *timeout_ms)?;
+        self.pickler.text("is_p2p")?;
+        self.pickler.flag(*is_p2p)
+    }
+
+    fn count(&mut self, key: &str, value: u64) -> io::Result<()> {
+        self.pickler.text(key)?;
+        self.pickler.number(signed(value))
+    }
+
+    fn known_or_none(&mut self, key: &str, value: Option<i64>) -> io::Result<()> {
+        self.pickler.text(key)?;
+        match value {
+            Some(value) => self.pickler.number(value),
+            None => self.pickler.none(),
+        }
+    }
+
+    fn tensors(&mut self, keys: [&str; 2], sizes: &[Vec<i64>], dtypes: &[String]) -> io::Result<()> {
+        let pickler = &mut self.pickler;
+        pickler.text(keys[0])?;
+        pickler.empty_list()?;
+        pickler.begin_values()?;
+        for dimensions in sizes {
+            pickler.empty_list()?;
+            pickler.begin_values()?;
+            dimensions.iter().try_for_each(|size| pickler.number(*size))?;
+            pickler.end_values()?;
+        }
+        pickler.end_values()?;
+        pickler.text(keys[1])?;
+        pickler.empty_list()?;
+        pickler.begin_values()?;
+        dtypes.iter().try_for_each(|dtype| pickler.text(dtype))?;
+        pickler.end_values()
+    }
+
+    fn frames(&mut self, frames: &Arc<[Frame]>) -> io::Result<()> {
+        let pickler = &mut self.pickler;
+        pickler.text("frames")?;
+        if let Some(known) = self.stacks.get(frames) {
+            return pickler.again(*known);
+        }
+        pickler.empty_list()?;
+        pickler.begin_values()?;
+        for frame in frames.iter() {
+            pickler.begin_dict()?;
+            for (key, value) in [("name", &frame.name), ("filename", &frame.filename)] {
+                pickler.text(key)?;
+                pickler.text(value)?;
+            }
+            pickler.text("line")?;
+            pickler.number(frame.line.into())?;
+            pickler.end_dict()?;
+        }
+        pickler.end_values()?;
+        if self.stacks.len() < MAX_STACKS {
+            let value = pickler.remember()?;
+            self.stacks.insert(Arc::clone(frames), value);
+        }
+        Ok(())
+    }
+}
+
+/// torch's integers are signed. Counters and times do not come near the limit.
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// A list of Python as text, as torch has it.
+fn ranks_text(ranks: &[u64]) -> String {
+    let ranks: Vec<String> = ranks.iter().map(u64::to_string).collect();
+    format!("[{}]", ranks.join(", "))
+}

@@ -1,0 +1,127 @@
+//! The files of all ranks of a job: a prefix and the rank, as torch names them.
+
+use std::{
+    io::{BufWriter, Write as _},
+    path::Path,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{DumpWriter, ProcessGroup};
+use crate::sinks::{OutputDir, OutputFile};
+
+/// torch's own names, without their folder (`TORCH_FR_DUMP_TEMP_FILE`).
+const NAME: &str = "nccl_trace_rank_";
+
+/// Where the ranks' files go.
+#[derive(Debug)]
+pub struct RankFiles {
+    dir: OutputDir,
+    prefix: String,
+}
+
+impl RankFiles {
+    /// By the beginning of the files' names. A folder, or a path that ends with a slash: they have torch's own names in
+    /// it.
+    ///
+    /// # Errors
+    /// If the folder is not there, or cannot be opened.
+    pub fn at(path: &Path) -> Result<Self> {
+        let is_folder = path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        if is_folder {
+            let dir = if path.exists() { OutputDir::open(path) } else { OutputDir::create(path) };
+            return Ok(Self { dir: dir?, prefix: NAME.to_owned() });
+        }
+        let Some(prefix) = path.file_name().and_then(|name| name.to_str()) else {
+            bail!("`{}` is no folder and no beginning of a file's name", path.display());
+        };
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let dir = OutputDir::open(parent).with_context(|| {
+            format!("`{}` is the beginning of files' names, and their folder must be there", path.display())
+        })?;
+        Ok(Self { dir, prefix: prefix.to_owned() })
+    }
+
+    /// A new file without a name, to write and to read.
+    pub(crate) fn nameless(&self) -> std::io::Result<std::fs::File> {
+        self.dir.nameless_file()
+    }
+
+    /// Begins the file of a rank of the job. It gets its name when it is complete.
+    ///
+    /// # Errors
+    /// If there is one, or it cannot be written.
+    pub fn create(&self, rank: u64) -> Result<RankFile> {
+        let name = format!("{}{rank}", self.prefix);
+        let temporary = format!(".{name}.part");
+        let shown = || self.dir.path().join(&name).display().to_string();
+        if self.dir.open_file(&name).is_ok() {
+            bail!("`{}` is there already", shown());
+        }
+        let file = self.dir.create_file(&temporary).with_context(|| format!("making `{}`", shown()))?;
+        let part = Part { dir: self.dir.try_clone()?, name, temporary, is_complete: false };
+        Ok(RankFile { part, writer: DumpWriter::new(BufWriter::new(file))? })
+    }
+}
+
+/// A file that is removed unless it is completed.
+#[derive(Debug)]
+struct Part {
+    dir: OutputDir,
+    name: String,
+    temporary: String,
+    is_complete: bool,
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            self.dir.remove_file(&self.temporary);
+        }
+    }
+}
+
+/// The file of a rank of the job, while it is written.
+#[derive(Debug)]
+pub struct RankFile {
+    part: Part,
+    /// Takes its entries.
+    pub writer: DumpWriter<BufWriter<OutputFile>>,
+}
+
+impl RankFile {
+    /// Completes it.
+    ///
+    /// # Errors
+    /// If it cannot be written, or a file of its name has come meanwhile.
+    pub fn finish(self, groups: &[ProcessGroup], comm_lib_version: Option<&str>) -> Result<()> {
+        let Self { mut part, writer } = self;
+        writer.finish(groups, comm_lib_version)?.flush()?;
+        let shown = part.dir.path().join(&part.name).display().to_string();
+        part.dir.rename_new(&part.temporary, &part.name).with_context(|| format!("naming `{shown}`"))?;
+        part.is_complete = true;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_begin_as_it_is_asked_for() {
+        let parent = tempfile::tempdir().unwrap();
+        let write = |path: &Path, rank| RankFiles::at(path)?.create(rank)?.finish(&[], None);
+        write(&parent.path().join("rank_"), 3).unwrap();
+        write(&parent.path().join("new/"), 0).unwrap();
+        write(&parent.path().join("new"), 12).unwrap();
+        for name in ["rank_3", "new/nccl_trace_rank_0", "new/nccl_trace_rank_12"] {
+            assert!(parent.path().join(name).is_file(), "{name}");
+        }
+        // Nothing is written over, and what is not completed goes.
+        assert!(write(&parent.path().join("rank_"), 3).unwrap_err().to_string().contains("there already"));
+        drop(RankFiles::at(&parent.path().join("rank_")).unwrap().create(4).unwrap());
+        assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 2);
+        assert!(write(&parent.path().join("none/rank_"), 0).is_err());
+    }
+}

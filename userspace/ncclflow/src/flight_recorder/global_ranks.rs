@@ -1,0 +1,98 @@
+//! Which rank of the job each rank of a communicator is: torch's files are named by the job's ranks, and its groups list
+//! them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::ProcessGroup;
+
+/// Ranks of a communicator: more than any job has.
+const MAX_RANKS: u32 = 1 << 20;
+
+/// Ranks that are listed in a message.
+const LISTED: usize = 8;
+
+/// The job's ranks in the order of a communicator's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GlobalRanks {
+    pub ranks: Vec<u64>,
+    /// Ranks of which nobody says what they are in the job: all others have one number in both, so these were given
+    /// theirs.
+    pub inferred: u32,
+}
+
+impl GlobalRanks {
+    /// By the ranks that are known, as they are numbered in the communicator and in the job; or why they are not.
+    pub fn of(n_ranks: u32, known: &BTreeMap<u32, u32>) -> Result<Self, String> {
+        if n_ranks > MAX_RANKS {
+            return Err(format!("it has {n_ranks} ranks"));
+        }
+        let is_same = known.iter().all(|(rank, of_job)| rank == of_job) && !known.is_empty();
+        let unknown: Vec<u32> = (0..n_ranks).filter(|rank| !known.contains_key(rank)).collect();
+        if !unknown.is_empty() && !is_same {
+            return Err(format!(
+                "nothing says which ranks of the job its ranks {} are",
+                listed(unknown.iter().copied())
+            ));
+        }
+        let ranks: Vec<u64> =
+            (0..n_ranks).map(|rank| known.get(&rank).copied().unwrap_or(rank).into()).collect();
+        let mut seen = BTreeSet::new();
+        if let Some(twice) = ranks.iter().find(|rank| !seen.insert(**rank)) {
+            return Err(format!("two of its ranks are rank {twice} of the job, as far as it is known"));
+        }
+        Ok(Self { ranks, inferred: u32::try_from(unknown.len()).unwrap_or(u32::MAX) })
+    }
+}
+
+fn listed(ranks: impl Iterator<Item = u32>) -> String {
+    let mut texts: Vec<String> = ranks.take(LISTED + 1).map(|rank| rank.to_string()).collect();
+    if texts.len() > LISTED {
+        texts.truncate(LISTED);
+        texts.push("…".to_owned());
+    }
+    texts.join(", ")
+}
+
+/// The place of each rank among the job's ranks of its group: what torch's readers take a rank's number in a name for. torch
+/// sorts the ranks of its groups, so that it is the rank in the group; other programs need not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places(Option<Vec<u32>>);
+
+impl Places {
+    pub fn of(group: &ProcessGroup) -> Self {
+        if group.ranks.is_sorted() {
+            return Self(None);
+        }
+        let mut sorted: Vec<(u64, usize)> = group.ranks.iter().copied().zip(0..).collect();
+        sorted.sort_unstable();
+        let mut places = vec![0; sorted.len()];
+        for (place, (_, rank)) in (0..).zip(sorted) {
+            if let Some(at) = places.get_mut(rank) {
+                *at = place;
+            }
+        }
+        Self(Some(places))
+    }
+
+    pub(super) fn place(&self, rank: u32) -> u32 {
+        let places = self.0.as_ref();
+        places.and_then(|places| places.get(rank as usize)).copied().unwrap_or(rank)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_ranks_are_those_of_the_job_only_where_all_others_are() {
+        let of = |n_ranks, known: &[(u32, u32)]| GlobalRanks::of(n_ranks, &known.iter().copied().collect());
+        let ranks = |ranks: &[u64], inferred| Ok(GlobalRanks { ranks: ranks.to_vec(), inferred });
+        assert_eq!(of(2, &[(0, 4), (1, 2)]), ranks(&[4, 2], 0));
+        assert_eq!(of(4, &[(0, 0), (2, 2)]), ranks(&[0, 1, 2, 3], 2));
+        assert!(of(3, &[(0, 4), (1, 5)]).unwrap_err().contains("its ranks 2 are"));
+        assert!(of(2, &[]).is_err());
+        assert!(of(2, &[(0, 3), (1, 3)]).unwrap_err().contains("rank 3 of the job"));
+        assert!(of(u32::MAX, &[(0, 0)]).is_err());
+    }
+}

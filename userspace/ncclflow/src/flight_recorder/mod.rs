@@ -1,0 +1,50 @@
+//! Files of torch's flight recorder, as torch itself dumps them: `<prefix><global rank>`, a pickle of version 2.10.
+//!
+//! torch's readers (`torchfrtrace`, torch/distributed/flight_recorder) want one file for each rank of the job. Keys, their
+//! types and what a missing value looks like are those of torch 2.11 to 2.15 (torch/csrc/distributed/c10d/FlightRecorder.hpp,
+//! FlightRecorderDetail.hpp); torch's own values are of `c10::IValue`, so integers are signed and have 64 bits.
+//!
+//! A whole [`Dump`] is written by [`write`]; [`DumpWriter`] takes one entry after the other, for files that memory
+//! cannot hold.
+
+mod dump_writer;
+mod entry;
+mod files;
+mod global_ranks;
+mod operation;
+mod pickle;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Write};
+
+pub use dump_writer::DumpWriter;
+pub use entry::{Entry, Frame, GroupStatus, ProcessGroup, State};
+pub use files::{RankFile, RankFiles};
+pub use global_ranks::{GlobalRanks, Places};
+pub use operation::{Function, Operation};
+
+/// The version of the format, as torch counts it.
+pub const VERSION: &str = "2.10";
+
+/// What a rank's file has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Dump {
+    /// The version of NCCL: `2.28.9`.
+    pub comm_lib_version: Option<String>,
+    pub groups: Vec<ProcessGroup>,
+    /// In the order in which they were recorded.
+    pub entries: Vec<Entry>,
+}
+
+/// Writes the file of a rank. The writer should be buffered.
+///
+/// # Errors
+/// Those of the writer, and `InvalidData` if there are more than 2³² distinct texts or a text of 4 GiB.
+pub fn write<W: Write>(dump: &Dump, out: W) -> io::Result<W> {
+    let mut writer = DumpWriter::new(out)?;
+    for entry in &dump.entries {
+        writer.entry(entry)?;
+    }
+    writer.finish(&dump.groups, dump.comm_lib_version.as_deref())
+}

@@ -1,0 +1,139 @@
+//! What a job did before anybody looked: the latest collectives of each process, by torch's own notes
+//! ([`crate::torch_notes`]), with the ranks of each process group side by side.
+//!
+//! [`history`] reads the processes; [`groups`] puts together what is of one process group; [`judge`] compares its ranks,
+//! which is pure; and [`render`] shows it. What torch noted is torch's word, of the time at which it wrote it.
+
+mod flight_recorder;
+mod groups;
+mod judge;
+mod names;
+mod ranks;
+mod report;
+mod text;
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use rustix::time::ClockId;
+
+use crate::{
+    clock::now_ns,
+    dump::{Choice, DumpOptions, RankReport, chosen, host_name, survey},
+    memory::ScanLimits,
+    python::Runtimes,
+    resolver,
+    target::Process,
+    torch_notes::{Builds, look},
+};
+use nccl_library::symbols::DebugFiles;
+
+pub use flight_recorder::write_flight_recorder;
+pub use judge::{Call, Difference, GroupVerdict, HistoryState, Late, judge};
+pub use report::{GroupHistory, HISTORY_SCHEMA, HistoryReport, HistoryVerdict, Member, ProcessHistory};
+pub use text::render;
+
+/// What is looked at.
+#[derive(Clone, Debug)]
+pub struct HistoryOptions {
+    pub choice: Choice,
+    /// Only process groups of this name or description, or of the communicator with this hash.
+    pub comm: Option<String>,
+    /// Only so many of the latest entries of each process group and process.
+    pub last: Option<usize>,
+    pub debug_files: DebugFiles,
+}
+
+/// Reads torch's notes of these processes, and compares the ranks of each process group.
+///
+/// # Errors
+/// When none of the processes is there, or `comm` names no process group.
+pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
+    let (processes, refused) = chosen(&options.choice)?;
+    let (mut builds, mut runtimes) = (Builds::default(), Runtimes::default());
+    let mut found: Vec<ProcessHistory> =
+        processes.iter().map(|process| noted(process, &mut builds, &mut runtimes)).collect();
+    let by_hash = options.comm.as_deref().is_some_and(|comm| comm.starts_with("0x"));
+    let needs_nccl = |history: &ProcessHistory| history.has_entries() && history.rank.is_none();
+    let communicators =
+        if by_hash || found.iter().any(needs_nccl) { communicators(processes, options) } else { Vec::new() };
+    let mut groups = compared(&mut found, &communicators);
+    found.extend(refused.into_iter().map(|(pid, error)| ProcessHistory {
+        host: host_name(),
+        pid,
+        error: Some(error.to_string()),
+        ..ProcessHistory::default()
+    }));
+    if let Some(comm) = &options.comm {
+        let known: Vec<String> =
+            groups.iter().map(|group| names::group(&group.name, &group.description)).collect();
+        groups.retain(|group| group.is_called(comm));
+        if groups.is_empty() {
+            let known = if known.is_empty() {
+                "none was noted".to_owned()
+            } else {
+                format!("noted are {}", known.join(", "))
+            };
+            bail!("no process group is called `{comm}`: {known}");
+        }
+        for history in &mut found {
+            history.keep(|entry| groups.iter().any(|group| group.has(entry)));
+        }
+    }
+    if let Some(last) = options.last {
+        for history in &mut found {
+            history.keep_last(last);
+        }
+    }
+    Ok(HistoryReport {
+        schema: HISTORY_SCHEMA,
+        host: host_name(),
+        unix_time_ns: i64::try_from(now_ns(ClockId::Realtime)).unwrap_or(i64::MAX),
+        verdict: judge::over(&groups),
+        groups,
+        processes: found,
+    })
+}
+
+/// What torch of a process has noted.
+pub(crate) fn noted(process: &Process, builds: &mut Builds, runtimes: &mut Runtimes) -> ProcessHistory {
+    let mut history = ProcessHistory {
+        host: host_name(),
+        pid: process.pid(),
+        name: process.name().to_owned(),
+        notes: look(process, builds, runtimes),
+        ..ProcessHistory::default()
+    };
+    if process.has_exited() {
+        history.error = Some(format!("process {} exited while it was read", process.pid()));
+        history.notes = None;
+    }
+    ranks::by_itself(process, &mut history);
+    history
+}
+
+/// The process groups of all processes. `communicators`: what is known of NCCL's, which tells ranks that nothing else does.
+pub(crate) fn compared(found: &mut [ProcessHistory], communicators: &[RankReport]) -> Vec<GroupHistory> {
+    for history in found.iter_mut().filter(|history| history.rank.is_none()) {
+        ranks::by_communicator(history, communicators);
+    }
+    let mut groups = groups::of(found);
+    groups::add_hashes(&mut groups, found, communicators);
+    groups
+}
+
+/// The communicators of NCCL in these processes, as far as their libraries are known.
+fn communicators(processes: Vec<Process>, options: &HistoryOptions) -> Vec<RankReport> {
+    let with_libraries = processes.into_iter().filter_map(|process| {
+        let libraries = resolver::libraries(&process, None).ok()?;
+        Some((process, libraries))
+    });
+    let options = DumpOptions {
+        interval: Duration::ZERO,
+        first_only: false,
+        limits: ScanLimits { time: Duration::from_secs(10), ..ScanLimits::default() },
+        debug_files: options.debug_files.clone(),
+        stacks: false,
+    };
+    survey(with_libraries.collect(), &options, &mut |_| {}).1
+}

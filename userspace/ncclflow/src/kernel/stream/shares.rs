@@ -1,0 +1,83 @@
+//! Shares of a queue that is more than half full, so that a process that floods it loses its own records and not
+//! those of others.
+
+use std::collections::{HashMap, HashSet};
+
+use ncclflow_common::RecordHeader;
+
+use super::batch::Batch;
+
+/// Processes that are told apart at a time; of a later one all is taken.
+const MAX_PROCESSES: usize = 4096;
+
+/// What processes have put into the upper half of a queue since it was last half empty.
+#[derive(Debug, Default)]
+pub(super) struct Shares {
+    /// Bytes by process.
+    taken: HashMap<u32, usize>,
+    /// Processes the last time, which will mostly be there again.
+    processes: usize,
+}
+
+impl Shares {
+    /// The queue is at most half full.
+    pub(super) fn renew(&mut self) {
+        if !self.taken.is_empty() {
+            self.processes = self.taken.len();
+            self.taken.clear();
+        }
+    }
+
+    /// Leaves out of a batch what is over its process's share of so many bytes. `left_out` gets the headers.
+    /// Nothing: all of it may be taken.
+    pub(super) fn cut(
+        &mut self,
+        batch: &Batch,
+        bytes: usize,
+        mut left_out: impl FnMut(&RecordHeader),
+    ) -> Option<Batch> {
+        let mut by_process = HashMap::<u32, usize>::new();
+        for record in batch.records() {
+            if let Some(header) = RecordHeader::from_bytes(record) {
+                *by_process.entry(header.tgid).or_default() += record.len();
+            }
+        }
+        for tgid in by_process.keys() {
+            if self.taken.len() < MAX_PROCESSES {
+                self.taken.entry(*tgid).or_default();
+            }
+        }
+        let processes = self.taken.len().max(self.processes).max(1);
+        let share = bytes / processes;
+        let fits = |taken: &HashMap<u32, usize>, tgid: &u32, more: usize| {
+            processes == 1 || taken.get(tgid).is_none_or(|taken| taken + more <= share)
+        };
+        if by_process.iter().all(|(tgid, more)| fits(&self.taken, tgid, *more)) {
+            for (tgid, more) in by_process {
+                if let Some(taken) = self.taken.get_mut(&tgid) {
+                    *taken += more;
+                }
+            }
+            return None;
+        }
+        let mut kept = Batch::default();
+        // Of a process nothing comes after what was left out, so that its loss is in one place.
+        let mut over = HashSet::<u32>::new();
+        for record in batch.records() {
+            let Some(header) = RecordHeader::from_bytes(record) else {
+                kept.push(record);
+                continue;
+            };
+            if over.contains(&header.tgid) || !fits(&self.taken, &header.tgid, record.len()) {
+                over.insert(header.tgid);
+                left_out(&header);
+                continue;
+            }
+            if let Some(taken) = self.taken.get_mut(&header.tgid) {
+                *taken += record.len();
+            }
+            kept.push(record);
+        }
+        Some(kept)
+    }
+}

@@ -1,0 +1,103 @@
+//! What is to be asked again, after pauses that grow.
+
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    time::{Duration, Instant},
+};
+
+/// The first pause, which doubles each time, and the longest.
+const FIRST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// How many are remembered; of more, those are forgotten that are to be asked last.
+const MAX: usize = 4096;
+
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    length: Duration,
+    until: Instant,
+}
+
+/// Processes or files that could not be looked at.
+#[derive(Debug)]
+pub(super) struct Later<K>(HashMap<K, Pause>);
+
+impl<K> Default for Later<K> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<K: Copy + Eq + Hash> Later<K> {
+    /// It failed, or was not looked at to the end: it is asked again after a pause. Gives how long that is.
+    pub(super) fn put_off(&mut self, key: K, now: Instant) -> Duration {
+        let length = self.0.get(&key).map_or(FIRST, |pause| (pause.length * 2).min(LONGEST));
+        let until = now + length;
+        if self.0.len() >= MAX && !self.0.contains_key(&key) {
+            let last = self.0.iter().max_by_key(|(_, pause)| pause.until).map(|(key, _)| *key);
+            last.map(|last| self.0.remove(&last));
+        }
+        self.0.insert(key, Pause { length, until });
+        length
+    }
+
+    /// It is not to be asked yet.
+    pub(super) fn is_put_off(&self, key: &K, now: Instant) -> bool {
+        self.0.get(key).is_some_and(|pause| now < pause.until)
+    }
+
+    /// It is well, or gone.
+    pub(super) fn forget(&mut self, key: &K) {
+        self.0.remove(key);
+    }
+
+    /// Those whose pause is over. They are given once, and remembered for the next pause.
+    pub(super) fn due(&mut self, now: Instant) -> Vec<K> {
+        let due = self.0.iter_mut().filter(|(_, pause)| pause.until <= now);
+        due.map(|(key, pause)| {
+            // Until it is put off again, or forgotten.
+            pause.until = now + LONGEST;
+            *key
+        })
+        .collect()
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_until_it_is_well() {
+        let (mut later, begun) = (Later::default(), Instant::now());
+        let mut now = begun;
+        let lengths: Vec<u64> = (0..14)
+            .map(|_| {
+                let length = later.put_off(7, now);
+                assert!(later.is_put_off(&7, now) && later.due(now).is_empty());
+                now += length;
+                assert_eq!((later.is_put_off(&7, now), later.due(now)), (false, vec![7]));
+                assert!(later.due(now).is_empty(), "it is given once");
+                length.as_secs()
+            })
+            .collect();
+        assert_eq!(lengths, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3600, 3600]);
+        later.forget(&7);
+        assert_eq!(later.put_off(7, now), FIRST);
+    }
+
+    #[test]
+    fn no_more_are_remembered_than_may_be() {
+        let (mut later, now) = (Later::default(), Instant::now());
+        for number in 0..8192 {
+            later.put_off(number, now);
+        }
+        assert_eq!(later.len(), MAX);
+    }
+}

@@ -1,0 +1,189 @@
+//! Lines of code: which issued how many operations, and what those waited for.
+
+use std::collections::BTreeMap;
+
+use flow::schema::{ApiCall, FrameRow, StackId, StackRow};
+
+use super::{counted::Numbered, data::CodeData, open_ops::OpTotals};
+
+/// Stacks that are kept.
+const MAX_STACKS: usize = 16_384;
+
+/// Lines on the page.
+const MAX_LINES: usize = 2000;
+
+/// Functions that are listed with a line.
+const MAX_FUNCTIONS: usize = 8;
+
+/// Frames that are shown.
+const MAX_FRAMES: usize = 24;
+
+/// Code that somebody installed, not the user's own.
+const LIBRARIES: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python3."];
+
+/// By recording, process and number.
+type StackKey = (usize, u32, StackId);
+
+#[derive(Debug, Default)]
+struct Stack {
+    frames: Vec<FrameRow>,
+    unknown: Option<String>,
+    sums: Sums,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Sums {
+    functions: Vec<String>,
+    ops: u64,
+    calls: u64,
+    bytes: u64,
+    total_ns: u64,
+    waits_ns: [u64; 8],
+}
+
+impl Sums {
+    fn function(&mut self, name: &str) {
+        if self.functions.len() < MAX_FUNCTIONS && !self.functions.iter().any(|known| known == name) {
+            self.functions.push(name.to_owned());
+        }
+    }
+
+    fn join(&mut self, other: &Self) {
+        other.functions.iter().for_each(|name| self.function(name));
+        self.ops += other.ops;
+        self.calls += other.calls;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.total_ns = self.total_ns.saturating_add(other.total_ns);
+        for (sum, ns) in self.waits_ns.iter_mut().zip(other.waits_ns) {
+            *sum = sum.saturating_add(ns);
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Code {
+    stacks: Numbered<StackKey, Stack>,
+    source: usize,
+}
+
+impl Default for Code {
+    fn default() -> Self {
+        Self { stacks: Numbered::new(MAX_STACKS), source: 0 }
+    }
+}
+
+impl Code {
+    /// What comes now is of another recording.
+    pub(super) fn begin(&mut self) {
+        self.source += 1;
+    }
+
+    pub(super) fn number(&mut self, pid: u32, stack: StackId) -> Option<usize> {
+        self.stacks.number(&(self.source, pid, stack), Stack::default)
+    }
+
+    pub(super) fn stack(&mut self, row: &StackRow) {
+        let key = (self.source, row.pid, row.stack);
+        if let Some(stack) = self.stacks.get(&key, Stack::default) {
+            stack.frames.clone_from(&row.frames);
+            stack.unknown.clone_from(&row.unknown);
+        }
+    }
+
+    pub(super) fn add_op(&mut self, op: &OpTotals) {
+        let Some(stack) = op.code.and_then(|code| self.stacks.at(code)) else { return };
+        let sums = &mut stack.sums;
+        sums.function(op.kind.function());
+        sums.ops += 1;
+        sums.bytes = sums.bytes.saturating_add(op.kind.bytes.unwrap_or(0));
+        let span = op.span_ns.map_or(0, |(begin, end)| end.saturating_sub(begin));
+        sums.total_ns = sums.total_ns.saturating_add(span);
+        for (sum, ns) in sums.waits_ns.iter_mut().zip(op.waits_ns) {
+            *sum = sum.saturating_add(ns);
+        }
+    }
+
+    pub(super) fn add_call(&mut self, call: &ApiCall) {
+        let Some(id) = call.row.stack else { return };
+        let Some(number) = self.number(call.row.pid, id) else { return };
+        if let Some(stack) = self.stacks.at(number) {
+            stack.sums.function(call.row.function.as_str());
+            stack.sums.calls += 1;
+        }
+    }
+
+    /// Stacks that ops and calls name.
+    pub(super) fn count(&self) -> usize {
+        self.stacks.len()
+    }
+
+    pub(super) fn left_out(&self) -> u64 {
+        self.stacks.left_out
+    }
+
+    /// Equal stacks of several processes are one; the ones with most operations come first. Also which number of
+    /// those each stack has.
+    pub(super) fn data(&self) -> (Vec<CodeData>, Vec<usize>) {
+        type Found<'a> = (&'a [FrameRow], Option<&'a str>);
+        let mut lines: BTreeMap<Found<'_>, Sums> = BTreeMap::new();
+        for (_, stack) in self.stacks.iter() {
+            lines.entry((&stack.frames, stack.unknown.as_deref())).or_default().join(&stack.sums);
+        }
+        let mut sorted: Vec<(Found<'_>, &Sums)> = lines.iter().map(|(found, sums)| (*found, sums)).collect();
+        sorted.sort_by_key(|(_, sums)| std::cmp::Reverse((sums.ops, sums.calls)));
+        let places: BTreeMap<Found<'_>, usize> =
+            sorted.iter().enumerate().map(|(at, (found, _))| (*found, at)).collect();
+        let place = |(_, stack): &(StackKey, Stack)| {
+            let found: Found<'_> = (&stack.frames, stack.unknown.as_deref());
+            let at = places.get(&found).copied().unwrap_or(0);
+            // Those beyond the last are one.
+            at.min(MAX_LINES)
+        };
+        let numbers = self.stacks.iter().map(place).collect();
+        let mut data: Vec<CodeData> = Vec::new();
+        let mut rest = Sums::default();
+        for (at, ((frames, unknown), sums)) in sorted.into_iter().enumerate() {
+            if at < MAX_LINES {
+                data.push(line_data(frames, unknown, sums));
+            } else {
+                rest.join(sums);
+            }
+        }
+        if data.len() == MAX_LINES {
+            data.push(line_data(&[], Some("all other lines together"), &rest));
+        }
+        (data, numbers)
+    }
+}
+
+fn line_data(frames: &[FrameRow], unknown: Option<&str>, sums: &Sums) -> CodeData {
+    // Rows have the outermost first.
+    let inner = || frames.iter().rev();
+    let line = inner().find(|frame| !is_of_a_library(frame)).or_else(|| inner().next());
+    let Sums { functions, ops, calls, bytes, total_ns, waits_ns } = sums.clone();
+    CodeData {
+        line: line.map_or_else(|| unknown.unwrap_or("no Python code").to_owned(), shown),
+        frames: inner().take(MAX_FRAMES).map(shown).collect(),
+        unknown: unknown.map(str::to_owned),
+        functions,
+        ops,
+        calls,
+        bytes,
+        total_ns,
+        waits_ns,
+    }
+}
+
+fn is_of_a_library(frame: &FrameRow) -> bool {
+    let Some(file) = &frame.file else { return true };
+    file.starts_with('<') || LIBRARIES.iter().any(|folder| file.contains(folder))
+}
+
+/// `train.py:41 in step`, with the whole path.
+fn shown(frame: &FrameRow) -> String {
+    match (&frame.file, frame.line) {
+        (Some(file), Some(line)) => format!("{file}:{line} in {}", frame.function),
+        (Some(file), None) => format!("{file} in {}", frame.function),
+        (None, _) => frame.function.clone(),
+    }
+}

@@ -1,0 +1,246 @@
+//! What is on the page, as its scripts read it. Columns instead of rows, where there are many: a page has 5 MB at
+//! most for 64 ranks and 10,000 collectives.
+//!
+//! Moments are microseconds after `t0`, which is Unix time; lengths of time are microseconds, but where a key ends
+//! with `Ns`. A rank is the index of its communicator in `comms` and its rank there.
+
+use serde::Serialize;
+
+use super::{Section, rates::RatesData, timeline::TimelineData};
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Data {
+    pub(super) format: u32,
+    pub(super) made_by: String,
+    pub(super) made_unix_ms: u64,
+    pub(super) open: Option<Section>,
+    /// Unix time in nanoseconds, as text: its last digits count.
+    pub(super) t0: String,
+    pub(super) span_us: u64,
+    pub(super) verdict: VerdictData,
+    pub(super) hosts: Vec<String>,
+    pub(super) comms: Vec<CommData>,
+    pub(super) wait_names: Vec<&'static str>,
+    pub(super) kinds: Vec<KindData>,
+    pub(super) timeline: TimelineData,
+    /// The longest ops, each by itself.
+    pub(super) longest: Vec<LongOp>,
+    pub(super) rates: RatesData,
+    pub(super) iterations: Vec<ProcessIterationsData>,
+    /// Without any: stacks were not recorded.
+    pub(super) code: Vec<CodeData>,
+    pub(super) sources: Vec<SourceData>,
+    /// What was summed up, and what was left out: a sentence each.
+    pub(super) summed_up: Vec<String>,
+    /// What was not seen: a sentence each.
+    pub(super) not_seen: Vec<String>,
+    pub(super) rows: crate::export::RowCounts,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Level {
+    Fault,
+    Slow,
+    Good,
+    /// Nothing was found, and not everything was seen.
+    Open,
+    Unknown,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct VerdictData {
+    pub(super) level: Level,
+    pub(super) sentence: String,
+    /// Those that the sentence leads to, with the communicator that they are ranks of.
+    pub(super) ranks: Vec<(usize, i32)>,
+    pub(super) findings: Vec<FindingData>,
+    pub(super) notes: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct FindingData {
+    pub(super) comm: Option<usize>,
+    pub(super) window: Option<String>,
+    pub(super) kind: serde_json::Value,
+    pub(super) text: String,
+    pub(super) ranks: Vec<i32>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CommData {
+    pub(super) name: String,
+    pub(super) comm_name: Option<String>,
+    pub(super) n_ranks: i32,
+    pub(super) collectives: u64,
+    pub(super) ranks: Vec<RankData>,
+    pub(super) rings: Vec<RingData>,
+    pub(super) trees: Vec<TreeData>,
+    pub(super) links: Vec<LinkData>,
+    pub(super) delays: Vec<DelayData>,
+    pub(super) messages_judged: u64,
+    pub(super) messages_not_judged: u64,
+    /// Ops by what became of their messages.
+    pub(super) measured: std::collections::BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RankData {
+    pub(super) rank: i32,
+    pub(super) host: usize,
+    pub(super) pid: u32,
+    pub(super) job_rank: Option<u32>,
+    pub(super) node: Option<u32>,
+    pub(super) gpu: Option<String>,
+    pub(super) bus_id: Option<String>,
+    pub(super) collectives: u64,
+    pub(super) p2p: u64,
+    pub(super) calls: u64,
+    /// Ops that were not seen whole, as records were lost.
+    pub(super) incomplete: u64,
+    pub(super) own_gpu_ns: Option<u64>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct RingData {
+    pub(super) channels: Vec<u32>,
+    /// Ranks in the order in which data goes; several, where ranks between them are not known.
+    pub(super) paths: Vec<Vec<i32>>,
+    pub(super) closed: bool,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct TreeData {
+    pub(super) channels: Vec<u32>,
+    /// Child and parent.
+    pub(super) edges: Vec<(i32, i32)>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LinkData {
+    pub(super) rank: i32,
+    pub(super) peer: i32,
+    pub(super) op: &'static str,
+    pub(super) transport: String,
+    pub(super) channels: Vec<u32>,
+    pub(super) messages: u64,
+    pub(super) ended: u64,
+    /// Planned bytes whose number is exact, and capacities.
+    pub(super) exact: u64,
+    pub(super) capacity: u64,
+    /// Measured bytes, and messages whose size was seen.
+    pub(super) bytes: u64,
+    pub(super) sized: u64,
+    /// Of messages that were measured to their end: measured bytes, or else planned.
+    pub(super) moved: u64,
+    pub(super) busy_ns: u64,
+    pub(super) p50_ns: Option<u64>,
+    pub(super) p99_ns: Option<u64>,
+    pub(super) max_ns: Option<u64>,
+    pub(super) waits_ns: [u64; 8],
+}
+
+/// What a rank waited for a peer, by `check`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct DelayData {
+    pub(super) rank: i32,
+    pub(super) peer: i32,
+    pub(super) data_ns: u64,
+    pub(super) slot_ns: u64,
+    pub(super) network_ns: u64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct KindData {
+    pub(super) function: String,
+    /// What NCCL runs it as, where that is another function.
+    pub(super) runs_as: Option<String>,
+    pub(super) algorithm: Option<String>,
+    pub(super) protocol: Option<String>,
+    pub(super) dtype: Option<String>,
+    pub(super) red_op: Option<String>,
+    pub(super) bytes: Option<u64>,
+    /// There were too many sizes: this one is a power of two that these do not pass.
+    pub(super) rounded: bool,
+    pub(super) channels: u32,
+    pub(super) is_call: bool,
+    pub(super) ops: u64,
+    pub(super) measured: u64,
+    pub(super) p50_ns: Option<u64>,
+    pub(super) p99_ns: Option<u64>,
+    pub(super) max_ns: Option<u64>,
+    pub(super) total_ns: u64,
+    pub(super) waits_ns: [u64; 8],
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct LongOp {
+    pub(super) comm: usize,
+    pub(super) rank: i32,
+    pub(super) seq: u64,
+    pub(super) kind: usize,
+    pub(super) at: u64,
+    pub(super) us: u64,
+    pub(super) waits: [u64; 8],
+    pub(super) code: Option<usize>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ProcessIterationsData {
+    pub(super) host: usize,
+    pub(super) pid: u32,
+    pub(super) rank: i32,
+    pub(super) comm: usize,
+    /// Nothing: no part of its collectives recurs.
+    pub(super) period: Option<usize>,
+    pub(super) iterations: u64,
+    pub(super) p50_us: Option<u64>,
+    pub(super) p99_us: Option<u64>,
+    /// Of some iterations together, where there are many: begin, how many, the mean and the longest of them.
+    pub(super) at: Vec<u64>,
+    pub(super) n: Vec<u64>,
+    pub(super) mean_us: Vec<u64>,
+    pub(super) max_us: Vec<u64>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CodeData {
+    /// The innermost line that is of no installed library, or else the innermost.
+    pub(super) line: String,
+    /// From the innermost outwards.
+    pub(super) frames: Vec<String>,
+    pub(super) unknown: Option<String>,
+    pub(super) functions: Vec<String>,
+    pub(super) ops: u64,
+    pub(super) calls: u64,
+    pub(super) bytes: u64,
+    pub(super) total_ns: u64,
+    pub(super) waits_ns: [u64; 8],
+}
+
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct SourceData {
+    pub(super) path: String,
+    pub(super) host: String,
+    pub(super) level: String,
+    pub(super) state: String,
+    pub(super) ncclflow: String,
+    pub(super) nccl: Vec<String>,
+    pub(super) from_unix_ms: Option<u64>,
+    pub(super) until_unix_ms: Option<u64>,
+    pub(super) records: u64,
+    pub(super) processes: usize,
+    pub(super) loss: Vec<(String, u64)>,
+    /// Moments when records are missing: begin, end, how many.
+    pub(super) gaps: Vec<(u64, u64, u64)>,
+    pub(super) notes: Vec<String>,
+}

@@ -1,0 +1,136 @@
+//! Sizes, algorithms and protocols: how often, and how long.
+
+use flow::{
+    schema::{ApiCall, Op},
+    statistics::Quantiles,
+};
+use nccl_library::nccl::{Algorithm, Name};
+
+use super::{counted::Numbered, data::KindData, open_ops::OpTotals};
+
+/// Kinds with their exact sizes; beyond, sizes are powers of two.
+const MAX_EXACT: usize = 1024;
+
+const MAX_KINDS: usize = 2048;
+
+/// What ops have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub(super) struct KindKey {
+    function: Option<Name>,
+    runs_as: Option<Name>,
+    algorithm: Option<&'static str>,
+    protocol: Option<&'static str>,
+    dtype: Option<Name>,
+    red_op: Option<Name>,
+    pub(super) bytes: Option<u64>,
+    is_rounded: bool,
+    channels: u32,
+    is_call: bool,
+}
+
+impl KindKey {
+    pub(super) fn of_op(op: &Op) -> Self {
+        let row = &op.row;
+        let reduces = row.red_op.as_ref().filter(|_| {
+            let name = row.coll.as_ref().map(Name::as_str);
+            matches!(name, Some("AllReduce" | "Reduce" | "ReduceScatter"))
+        });
+        Self {
+            function: row.coll_api.clone().or_else(|| row.coll.clone()),
+            runs_as: row.coll.clone().filter(|coll| row.coll_api.as_ref().is_some_and(|api| api != coll)),
+            algorithm: row.algorithm.map(Algorithm::name),
+            protocol: Some(row.protocol.name()),
+            dtype: row.dtype.clone(),
+            red_op: reduces.cloned(),
+            bytes: op.call_bytes,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn of_call(call: &ApiCall) -> Self {
+        let row = &call.row;
+        Self {
+            function: Some(row.function.clone()),
+            dtype: row.datatype.clone(),
+            bytes: row.bytes,
+            is_call: true,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn function(&self) -> &str {
+        self.function.as_ref().map_or("?", |name| name.as_str())
+    }
+
+    fn rounded(&self) -> Self {
+        let bytes = self.bytes.map(|bytes| bytes.checked_next_power_of_two().unwrap_or(u64::MAX));
+        Self { bytes, is_rounded: true, ..self.clone() }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Kind {
+    ops: u64,
+    times: Quantiles,
+    waits_ns: [u64; 8],
+}
+
+#[derive(Debug)]
+pub(super) struct Kinds(Numbered<KindKey, Kind>);
+
+impl Default for Kinds {
+    fn default() -> Self {
+        let mut kinds = Numbered::new(MAX_KINDS);
+        // Of those for which there is no room.
+        kinds.number(&KindKey::default(), Kind::default);
+        Self(kinds)
+    }
+}
+
+impl Kinds {
+    /// Counts an op. Gives the number of its kind.
+    pub(super) fn add(&mut self, op: &OpTotals) -> usize {
+        let key = KindKey { channels: op.channels.count_ones(), ..op.kind.clone() };
+        let key = if self.0.len() >= MAX_EXACT && !self.0.contains(&key) { key.rounded() } else { key };
+        let number = self.0.number(&key, Kind::default).unwrap_or(0);
+        if let Some(kind) = self.0.at(number) {
+            kind.ops += 1;
+            if let Some((begin, end)) = op.span_ns {
+                kind.times.add(end.saturating_sub(begin));
+            }
+            for (sum, ns) in kind.waits_ns.iter_mut().zip(op.waits_ns) {
+                *sum = sum.saturating_add(ns);
+            }
+        }
+        number
+    }
+
+    /// Sizes were put together.
+    pub(super) fn has_rounded(&self) -> bool {
+        self.0.iter().any(|(key, _)| key.is_rounded)
+    }
+
+    pub(super) fn data(&self) -> Vec<KindData> {
+        let text = |name: &Option<Name>| name.as_ref().map(|name| name.as_str().to_owned());
+        let data = |(key, kind): &(KindKey, Kind)| KindData {
+            function: text(&key.function).unwrap_or_else(|| "others".to_owned()),
+            runs_as: text(&key.runs_as),
+            algorithm: key.algorithm.map(str::to_owned),
+            protocol: key.protocol.map(str::to_owned),
+            dtype: text(&key.dtype),
+            red_op: text(&key.red_op),
+            bytes: key.bytes,
+            rounded: key.is_rounded,
+            channels: key.channels,
+            is_call: key.is_call,
+            ops: kind.ops,
+            measured: kind.times.count(),
+            p50_ns: kind.times.percentile(50),
+            p99_ns: kind.times.percentile(99),
+            max_ns: (kind.times.count() > 0).then_some(kind.times.max),
+            total_ns: kind.times.total,
+            waits_ns: kind.waits_ns,
+        };
+        self.0.iter().map(data).collect()
+    }
+}

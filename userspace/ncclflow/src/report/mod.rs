@@ -1,0 +1,88 @@
+//! One page of recordings for people: the verdict first, then what it rests on.
+//!
+//! Rows come once, through the same pipeline as those of an export, and are summed up as they come: memory is
+//! bounded, whatever the recordings have. What was summed up is said on the page. The verdict is that of
+//! `ncclflow check`; nothing is judged here.
+//!
+//! The page is one file that needs no network and no server: its scripts and its style are in `assets/report`,
+//! the data is JSON in it. All that tenants chose (names, paths) is data, and shown as text only.
+
+mod code;
+mod collector;
+mod communicators;
+mod counted;
+mod data;
+mod iterations;
+mod kinds;
+mod links;
+mod open_ops;
+mod page;
+mod rates;
+mod sessions;
+mod shapes;
+mod timeline;
+mod verdict;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::export::{Choice, Chosen, ExportProgress, Exported, NewFile};
+
+use self::collector::Collector;
+
+/// A part of the page that is shown first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Section {
+    Verdict,
+    Communicators,
+    Timeline,
+    Traffic,
+    Delays,
+    Slowest,
+    Sizes,
+    Iterations,
+    Code,
+    Losses,
+}
+
+/// What is asked for.
+#[derive(Debug)]
+pub struct ReportOptions {
+    pub inputs: Vec<PathBuf>,
+    /// The new file.
+    pub output: PathBuf,
+    pub choice: Choice,
+    /// Where the page opens; nothing: at its beginning.
+    pub open: Option<Section>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Reported {
+    /// The verdict in one sentence.
+    pub sentence: String,
+    pub bytes: u64,
+    pub exported: Exported,
+}
+
+/// Makes the page. If it fails, there is no new file.
+///
+/// # Errors
+/// If a folder has no recording or cannot be read, or the file exists or cannot be written.
+pub fn report(options: ReportOptions, progress: &mut dyn FnMut(ExportProgress)) -> Result<Reported> {
+    let ReportOptions { inputs, output, choice, open } = options;
+    let chosen = Chosen::new(&inputs, choice)?;
+    let mut file = NewFile::create(&output, "a report is one new file, as report.html")?;
+    let (collector, data) = Collector::new(chosen.ranges(), open);
+    let exported = chosen.read_into(Box::new(collector), progress)?;
+    let data = data.take()?;
+    let sentence = data.verdict.sentence.clone();
+    let bytes = page::write(&data, &mut file)?;
+    file.finish()?;
+    Ok(Reported { sentence, bytes, exported })
+}

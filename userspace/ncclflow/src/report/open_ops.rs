@@ -1,0 +1,198 @@
+//! Ops of ranks, put together from their channels: an op comes as a row for each of them, not always one after the
+//! other.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use flow::schema::{MessageRow, Op, Wait};
+use nccl_library::nccl::Direction;
+
+use super::kinds::KindKey;
+
+/// Ops of a rank of which further channels may come.
+const MAX_OPEN: usize = 512;
+
+/// The same of all ranks.
+const MAX_ALL_OPEN: usize = 1 << 17;
+
+/// Peers of an op whose times are kept apart.
+const MAX_PEERS: usize = 64;
+
+/// Kinds of waits, by their names in the data. They are those of a message, but what a receive waits for the network
+/// is called `from_peer`: it is the sender's time, too.
+pub(super) const WAITS: [&str; 8] = [
+    "gpu_ready",
+    "peer_buffer",
+    "gpu_ready_or_peer_buffer",
+    "network",
+    "from_peer",
+    "flush",
+    "gpu_consume",
+    "flush_or_gpu_consume",
+];
+
+/// Adds the waits of a message.
+pub(super) fn add_waits(sums: &mut [u64; 8], message: &MessageRow) {
+    for (wait, ns) in message.waits().known() {
+        let at = match (wait, message.op) {
+            (Wait::GpuReady, _) => 0,
+            (Wait::PeerBuffer, _) => 1,
+            (Wait::GpuReadyOrPeerBuffer, _) => 2,
+            (Wait::Network, Direction::Send) => 3,
+            (Wait::Network, Direction::Recv) => 4,
+            (Wait::Flush, _) => 5,
+            (Wait::GpuConsume, _) => 6,
+            (Wait::FlushOrGpuConsume, _) => 7,
+        };
+        if let Some(sum) = sums.get_mut(at) {
+            *sum = sum.saturating_add(ns);
+        }
+    }
+}
+
+/// An op of a rank, over all channels.
+#[derive(Debug)]
+pub(super) struct OpTotals {
+    pub(super) comm: usize,
+    pub(super) rank: i32,
+    pub(super) seq: u64,
+    pub(super) is_p2p: bool,
+    pub(super) kind: KindKey,
+    /// A bit for each; NCCL has 64 at most.
+    pub(super) channels: u64,
+    /// Unix time, as all times here: of the launch, or the call.
+    pub(super) ts_ns: u64,
+    /// From when its first message could begin to when its last one ended, where that was measured.
+    pub(super) span_ns: Option<(u64, u64)>,
+    pub(super) waits_ns: [u64; 8],
+    /// The same span for each direction and peer.
+    pub(super) peers: Vec<(Direction, i32, u64, u64)>,
+    pub(super) code: Option<usize>,
+    pub(super) is_incomplete: bool,
+}
+
+impl OpTotals {
+    pub(super) fn new(comm: usize, op: &Op, offset_ns: u64, code: Option<usize>) -> Self {
+        Self {
+            comm,
+            rank: op.rank.rank,
+            seq: op.row.seq,
+            is_p2p: op.row.pattern.is_p2p(),
+            kind: KindKey::of_op(op),
+            channels: 0,
+            ts_ns: op.row.ts_ns.saturating_add(offset_ns),
+            span_ns: None,
+            waits_ns: [0; 8],
+            peers: Vec::new(),
+            code,
+            is_incomplete: false,
+        }
+    }
+
+    /// A call of the API. `number`: the how-manieth of its rank.
+    pub(super) fn of_call(
+        (comm, rank): (usize, i32),
+        number: u64,
+        kind: KindKey,
+        ts_ns: u64,
+        code: Option<usize>,
+    ) -> Self {
+        Self {
+            comm,
+            rank,
+            seq: number << 1,
+            is_p2p: false,
+            kind,
+            channels: 0,
+            ts_ns,
+            span_ns: None,
+            waits_ns: [0; 8],
+            peers: Vec::new(),
+            code,
+            is_incomplete: false,
+        }
+    }
+
+    pub(super) fn add_channel(&mut self, op: &Op, offset_ns: u64, code: Option<usize>) {
+        self.channels |= 1u64.checked_shl(op.row.channel).unwrap_or(0);
+        self.ts_ns = self.ts_ns.min(op.row.ts_ns.saturating_add(offset_ns));
+        self.code = self.code.or(code);
+        self.is_incomplete |= op.row.incomplete;
+    }
+
+    /// A message of it, which was looked at.
+    pub(super) fn add_message(&mut self, message: &MessageRow, offset_ns: u64) {
+        add_waits(&mut self.waits_ns, message);
+        let (Some(begin), Some(end)) = (message.begin(), message.t_end_ns.get()) else { return };
+        let (begin, end) = (begin.saturating_add(offset_ns), end.saturating_add(offset_ns));
+        let (first, last) = self.span_ns.get_or_insert((begin, end));
+        (*first, *last) = ((*first).min(begin), (*last).max(end));
+        let is_it = |(op, peer, ..): &(Direction, i32, u64, u64)| (*op, *peer) == (message.op, message.peer);
+        if let Some(at) = self.peers.iter().position(is_it) {
+            if let Some((_, _, first, last)) = self.peers.get_mut(at) {
+                (*first, *last) = ((*first).min(begin), (*last).max(end));
+            }
+        } else if self.peers.len() < MAX_PEERS {
+            self.peers.push((message.op, message.peer, begin, end));
+        }
+    }
+}
+
+/// Those of which more may come, by communicator and rank.
+#[derive(Debug, Default)]
+pub(super) struct OpenOps {
+    ranks: BTreeMap<(usize, i32), OpenRank>,
+    open: usize,
+}
+
+#[derive(Debug, Default)]
+struct OpenRank {
+    ops: BTreeMap<u64, OpTotals>,
+    /// In the order in which they came.
+    order: VecDeque<u64>,
+}
+
+impl OpenRank {
+    fn close_oldest(&mut self) -> Option<OpTotals> {
+        self.order.pop_front().and_then(|seq| self.ops.remove(&seq))
+    }
+}
+
+impl OpenOps {
+    /// The op with this number, which is made if it is new. Those that must go for it are in `closed`.
+    pub(super) fn get(
+        &mut self,
+        (comm, rank): (usize, i32),
+        seq: u64,
+        closed: &mut Vec<OpTotals>,
+        new: impl FnOnce() -> OpTotals,
+    ) -> Option<&mut OpTotals> {
+        if self.open >= MAX_ALL_OPEN {
+            self.close(closed);
+        }
+        let open = self.ranks.entry((comm, rank)).or_default();
+        if !open.ops.contains_key(&seq) {
+            if open.ops.len() >= MAX_OPEN {
+                closed.extend(open.close_oldest());
+                self.open = self.open.saturating_sub(1);
+            }
+            open.ops.insert(seq, new());
+            open.order.push_back(seq);
+            self.open += 1;
+        }
+        open.ops.get_mut(&seq)
+    }
+
+    pub(super) fn known(&mut self, (comm, rank): (usize, i32), seq: u64) -> Option<&mut OpTotals> {
+        self.ranks.get_mut(&(comm, rank))?.ops.get_mut(&seq)
+    }
+
+    /// Nothing more comes.
+    pub(super) fn close(&mut self, closed: &mut Vec<OpTotals>) {
+        for rank in self.ranks.values_mut() {
+            while let Some(op) = rank.close_oldest() {
+                closed.push(op);
+            }
+        }
+        self.open = 0;
+    }
+}

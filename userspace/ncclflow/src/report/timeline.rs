@@ -1,0 +1,306 @@
+//! Ops of each rank along time. When there are too many, neighbours are put together: as many at a time on all
+//! ranks, so that one slice is the same collectives everywhere.
+
+use std::collections::BinaryHeap;
+
+use serde::Serialize;
+
+use super::{data::LongOp, open_ops::OpTotals};
+
+/// Slices of all lanes.
+const MAX_SLICES: usize = 65_536;
+
+/// Ops that are listed each by itself.
+pub(super) const MAX_LONGEST: usize = 100;
+
+const US: u64 = 1000;
+
+/// Some ops of one rank, one after the other by their numbers.
+#[derive(Clone, Debug)]
+struct Slice {
+    number: u64,
+    begin_ns: u64,
+    end_ns: u64,
+    ops: u32,
+    /// Of these, so many were measured.
+    measured: u32,
+    /// Of the longest one.
+    kind: usize,
+    code: Option<usize>,
+    longest_ns: u64,
+    waits_ns: [u64; 8],
+}
+
+impl Slice {
+    fn of(op: &OpTotals, kind: usize, code: Option<usize>) -> Self {
+        let (begin_ns, end_ns) = op.span_ns.unwrap_or((op.ts_ns, op.ts_ns));
+        Self {
+            number: op.seq >> 1,
+            begin_ns,
+            end_ns,
+            ops: 1,
+            measured: u32::from(op.span_ns.is_some()),
+            kind,
+            code,
+            longest_ns: end_ns.saturating_sub(begin_ns),
+            waits_ns: op.waits_ns,
+        }
+    }
+
+    fn join(&mut self, other: &Self) {
+        // What was only planned has a moment and no length, and says nothing of when the others ran.
+        match (self.measured > 0, other.measured > 0) {
+            (true, false) => {}
+            (false, true) => (self.begin_ns, self.end_ns) = (other.begin_ns, other.end_ns),
+            _ => {
+                self.begin_ns = self.begin_ns.min(other.begin_ns);
+                self.end_ns = self.end_ns.max(other.end_ns);
+            }
+        }
+        self.number = self.number.min(other.number);
+        self.ops = self.ops.saturating_add(other.ops);
+        self.measured = self.measured.saturating_add(other.measured);
+        if other.longest_ns > self.longest_ns {
+            (self.kind, self.code, self.longest_ns) = (other.kind, other.code, other.longest_ns);
+        }
+        for (sum, more) in self.waits_ns.iter_mut().zip(other.waits_ns) {
+            *sum = sum.saturating_add(more);
+        }
+    }
+}
+
+/// A rank's collectives, or its sends and receives, which are numbered apart.
+#[derive(Debug)]
+struct Lane {
+    comm: usize,
+    rank: i32,
+    is_p2p: bool,
+    slices: Vec<Slice>,
+}
+
+#[derive(Debug)]
+pub(super) struct Timeline {
+    lanes: std::collections::BTreeMap<(usize, bool, i32), Lane>,
+    slices: usize,
+    most: usize,
+    /// Numbers that differ only below this bit are one slice.
+    shift: u32,
+    longest: BinaryHeap<Long>,
+}
+
+/// Ordered so that the shortest is on top of a heap.
+#[derive(Debug)]
+struct Long {
+    ns: u64,
+    at_ns: u64,
+    op: LongOp,
+}
+
+impl Long {
+    fn order(&self) -> (std::cmp::Reverse<u64>, u64, usize, i32) {
+        (std::cmp::Reverse(self.ns), self.at_ns, self.op.comm, self.op.rank)
+    }
+}
+
+impl PartialEq for Long {
+    fn eq(&self, other: &Self) -> bool {
+        self.order() == other.order()
+    }
+}
+
+impl Eq for Long {}
+
+impl PartialOrd for Long {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Long {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct TimelineData {
+    /// A slice is up to so many ops.
+    pub(super) merge: u64,
+    pub(super) lanes: Vec<LaneData>,
+}
+
+/// A slice is an index into all columns.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LaneData {
+    pub(super) comm: usize,
+    pub(super) rank: i32,
+    pub(super) p2p: bool,
+    /// Begins: the first, and each after the one before it.
+    pub(super) at: Vec<i64>,
+    /// How long it is; 0 where it was not measured.
+    pub(super) us: Vec<u64>,
+    /// Number (`seq` without its lowest bit) of the first op: the first, and the growth.
+    pub(super) number: Vec<i64>,
+    pub(super) kind: Vec<usize>,
+    /// How many ops it is; empty: one each.
+    pub(super) ops: Vec<u32>,
+    /// How many of them were measured; empty: as many as they are.
+    pub(super) measured: Vec<u32>,
+    pub(super) code: Vec<Option<usize>>,
+    /// Microseconds of waits, all messages together: a column for each kind of wait that occurs, by its number.
+    pub(super) waits: std::collections::BTreeMap<usize, Vec<u64>>,
+}
+
+impl Default for Timeline {
+    fn default() -> Self {
+        Self::with_most(MAX_SLICES)
+    }
+}
+
+impl Timeline {
+    pub(super) fn with_most(most: usize) -> Self {
+        let (lanes, longest) = Default::default();
+        Self { lanes, slices: 0, most, shift: 0, longest }
+    }
+
+    pub(super) fn add(&mut self, op: &OpTotals, kind: usize, code: Option<usize>) {
+        let slice = Slice::of(op, kind, code);
+        self.note_long(op, &slice);
+        let key = (op.comm, op.is_p2p, op.rank);
+        let lane = self.lanes.entry(key).or_insert_with(|| Lane {
+            comm: op.comm,
+            rank: op.rank,
+            is_p2p: op.is_p2p,
+            slices: Vec::new(),
+        });
+        self.slices += usize::from(put(&mut lane.slices, slice, self.shift));
+        while self.slices > self.most && self.shift < 63 {
+            self.shift += 1;
+            let shift = self.shift;
+            self.slices = 0;
+            for lane in self.lanes.values_mut() {
+                for slice in std::mem::take(&mut lane.slices) {
+                    put(&mut lane.slices, slice, shift);
+                }
+                lane.slices.shrink_to_fit();
+                self.slices += lane.slices.len();
+            }
+        }
+    }
+
+    fn note_long(&mut self, op: &OpTotals, slice: &Slice) {
+        if op.span_ns.is_none() {
+            return;
+        }
+        let ns = slice.longest_ns;
+        let is_full = self.longest.len() >= MAX_LONGEST;
+        if is_full && self.longest.peek().is_some_and(|shortest| shortest.ns >= ns) {
+            return;
+        }
+        let long = LongOp {
+            comm: op.comm,
+            rank: op.rank,
+            seq: op.seq,
+            kind: slice.kind,
+            at: 0,
+            us: ns / US,
+            waits: op.waits_ns.map(|ns| ns / US),
+            code: slice.code,
+        };
+        self.longest.push(Long { ns, at_ns: slice.begin_ns, op: long });
+        if is_full {
+            self.longest.pop();
+        }
+    }
+
+    /// A slice is up to so many ops.
+    pub(super) fn merge(&self) -> u64 {
+        1 << self.shift
+    }
+
+    /// The first and the last moment.
+    pub(super) fn span_ns(&self) -> Option<(u64, u64)> {
+        let slices = || self.lanes.values().flat_map(|lane| &lane.slices);
+        Some((slices().map(|slice| slice.begin_ns).min()?, slices().map(|slice| slice.end_ns).max()?))
+    }
+
+    /// The longest ops, the longest first. `codes`: what became of the numbers of lines of code.
+    pub(super) fn longest(&mut self, t0_ns: u64, codes: &[usize]) -> Vec<LongOp> {
+        let longest = std::mem::take(&mut self.longest).into_sorted_vec();
+        let op = |long: Long| LongOp {
+            at: long.at_ns.saturating_sub(t0_ns) / US,
+            code: long.op.code.and_then(|code| codes.get(code).copied()),
+            ..long.op
+        };
+        longest.into_iter().map(op).collect()
+    }
+
+    /// `codes`: as above.
+    pub(super) fn data(&self, t0_ns: u64, codes: &[usize]) -> TimelineData {
+        let lanes = self.lanes.values().map(|lane| lane.data(t0_ns, codes)).collect();
+        TimelineData { merge: self.merge(), lanes }
+    }
+}
+
+/// Adds a slice, or joins it with the last one. Whether it was added.
+fn put(slices: &mut Vec<Slice>, slice: Slice, shift: u32) -> bool {
+    match slices.last_mut() {
+        Some(last) if shift > 0 && last.number >> shift == slice.number >> shift => {
+            last.join(&slice);
+            false
+        }
+        _ => {
+            slices.push(slice);
+            true
+        }
+    }
+}
+
+impl Lane {
+    fn data(&self, t0_ns: u64, codes: &[usize]) -> LaneData {
+        let mut slices: Vec<&Slice> = self.slices.iter().collect();
+        slices.sort_by_key(|slice| (slice.begin_ns, slice.number));
+        let column =
+            |value: &dyn Fn(&Slice) -> u64| slices.iter().map(|slice| value(slice)).collect::<Vec<_>>();
+        let counts =
+            |value: &dyn Fn(&Slice) -> u32| slices.iter().map(|slice| value(slice)).collect::<Vec<_>>();
+        let at = column(&|slice| slice.begin_ns.saturating_sub(t0_ns) / US);
+        // As many microseconds as lie between the two moments as they are shown.
+        let until = column(&|slice| slice.end_ns.saturating_sub(t0_ns) / US);
+        let us = until.iter().zip(&at).map(|(until, at)| until.saturating_sub(*at)).collect();
+        let is_single = slices.iter().all(|slice| slice.ops == 1);
+        let is_measured = slices.iter().all(|slice| slice.measured == slice.ops);
+        let has_code = slices.iter().any(|slice| slice.code.is_some());
+        let code = |slice: &&Slice| slice.code.and_then(|code| codes.get(code).copied());
+        let waits = (0..8).filter_map(|wait| {
+            let of = |slice: &Slice| slice.waits_ns.get(wait).map_or(0, |ns| ns / US);
+            slices.iter().any(|slice| of(slice) > 0).then(|| (wait, column(&of)))
+        });
+        LaneData {
+            comm: self.comm,
+            rank: self.rank,
+            p2p: self.is_p2p,
+            at: growth(&at),
+            us,
+            number: growth(&column(&|slice| slice.number)),
+            kind: slices.iter().map(|slice| slice.kind).collect(),
+            ops: if is_single { Vec::new() } else { counts(&|slice| slice.ops) },
+            measured: if is_measured { Vec::new() } else { counts(&|slice| slice.measured) },
+            code: if has_code { slices.iter().map(code).collect() } else { Vec::new() },
+            waits: waits.collect(),
+        }
+    }
+}
+
+/// The first value, and by how much each is more than the one before.
+fn growth(values: &[u64]) -> Vec<i64> {
+    let mut before = 0u64;
+    let step = |value: &u64| {
+        let step = value.wrapping_sub(before).cast_signed();
+        before = *value;
+        step
+    };
+    values.iter().map(step).collect()
+}

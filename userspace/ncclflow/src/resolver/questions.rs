@@ -1,0 +1,280 @@
+//! What is asked of the looker, and how its answers are understood.
+
+use std::{fs::File, io, os::fd::OwnedFd, path::Path, time::Duration};
+
+use nccl_library::{
+    elf::FileOffset,
+    symbols::{DebugFiles, Resolved},
+};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use serde::de::DeserializeOwned;
+
+use super::{
+    at_once,
+    error::ResolverError,
+    protocol::{
+        Held, Interpreter, Looked, NoLibraries, ProcFile, RawPath, Reply, Request, Status, Symbol, What,
+    },
+    service::{ask_about, ask_of},
+    soundness::is_sound,
+};
+use crate::target::{
+    Discovered, LibraryError, LibraryId, MappedLibrary, Process, Sighting, Unfinished,
+    library::FileSystem, maps, maps::Mapping, pids, process::is_kernel_thread,
+};
+
+/// How long a look at a process may take. Cold files of frameworks have gigabytes.
+const LOOK_WALL: Duration = Duration::from_secs(10);
+/// How long resolving a library may take.
+const RESOLVE_WALL: Duration = Duration::from_secs(30);
+/// How long a check may take.
+const CHECK_WALL: Duration = Duration::from_secs(2);
+
+fn unexpected<T>() -> Result<T, ResolverError> {
+    Err(ResolverError::Garbage("an answer to another question".to_owned()))
+}
+
+/// Libraries, with the descriptors that hold them.
+fn held(described: impl Iterator<Item = Held>, fds: Vec<OwnedFd>) -> Vec<MappedLibrary> {
+    let of = |(held, fd): (Held, OwnedFd)| {
+        MappedLibrary::new(held.id, held.file_system, held.path.0, held.deleted, fd)
+    };
+    described.zip(fds).map(of).collect()
+}
+
+/// Why nothing is known of a process.
+#[derive(Debug)]
+pub(crate) enum Unseen {
+    /// The kernel does not let us look at it.
+    Denied,
+    Unanswered(ResolverError),
+}
+
+/// Looks for NCCL in a process, see [`Sighting`]. `None`: it has none, or exited meanwhile.
+///
+/// It looks at as many files as one look may; [`Sighting::unfinished`] says whether there were more.
+pub(crate) fn look(pid: u32) -> Result<Option<Sighting>, Unseen> {
+    let Ok(process) = Process::open(pid) else {
+        return if is_denied(pid) { Err(Unseen::Denied) } else { Ok(None) };
+    };
+    let answer = ask_about(pid, LOOK_WALL, |limits| Request::Look { pid, limits });
+    let (looked, frame) = match answer {
+        Ok((Reply::Looked(Some(looked)), frame)) => (looked, frame),
+        Ok((Reply::Looked(None), _)) => return Ok(None),
+        Ok((Reply::Denied, _)) => return Err(Unseen::Denied),
+        Ok(_) => return unexpected().map_err(Unseen::Unanswered),
+        Err(error) => return Err(Unseen::Unanswered(error)),
+    };
+    if process.has_exited() {
+        return Ok(None);
+    }
+    let Looked { libraries, unopened, not_asked, unfinished } = looked;
+    let (described, evidence): (Vec<Held>, Vec<_>) = libraries.into_iter().unzip();
+    let libraries = held(described.into_iter(), frame.fds).into_iter().zip(evidence).collect();
+    let failed = |(RawPath(path), error): (RawPath, super::protocol::OsError)| LibraryError::Open {
+        pid,
+        path,
+        error: error.into(),
+    };
+    Ok(Some(Sighting {
+        process,
+        libraries,
+        unopened: unopened.into_iter().map(failed).collect(),
+        not_asked: not_asked.map(|why| crate::target::printable(&why)),
+        unfinished,
+    }))
+}
+
+/// How often a process is looked at in a row until all its files were.
+const LOOKS: u32 = 16;
+
+/// The same for who does not come back to it: goes on with the files that are left, as far as that may go.
+pub(crate) fn look_through(pid: u32) -> Result<Option<Sighting>, Unseen> {
+    let mut sighting = look(pid)?;
+    for _ in 1..LOOKS {
+        if sighting.as_ref().is_none_or(|seen| seen.unfinished != Some(Unfinished::Files)) {
+            break;
+        }
+        // What was found out of each file is remembered.
+        sighting = look(pid)?;
+    }
+    Ok(sighting.filter(Sighting::shows_something))
+}
+
+fn is_denied(pid: u32) -> bool {
+    matches!(Process::open(pid), Err(crate::target::ProcessError::Denied(..))) && !is_kernel_thread(pid)
+}
+
+/// Whether a process has NCCL mapped, by its name or by what it exports.
+///
+/// # Errors
+/// When it may not be looked at, or does not answer.
+fn has_nccl(pid: u32) -> io::Result<bool> {
+    match ask_about(pid, LOOK_WALL, |limits| Request::HasNccl { pid, limits }) {
+        Ok((Reply::HasNccl(has), _)) => Ok(has),
+        Ok(_) => Err(io::Error::other("an answer to another question")),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Looks through all processes that our PID namespace shows. NCCL that is linked statically into a program is
+/// not looked for.
+///
+/// # Errors
+/// When `/proc` cannot be listed.
+pub(crate) fn nccl_processes() -> io::Result<Discovered> {
+    let mut found = Discovered::default();
+    for pid in pids()?.into_iter().filter(|pid| *pid != std::process::id()) {
+        match has_nccl(pid) {
+            Ok(true) => found.processes.extend(Process::open(pid)),
+            Ok(false) => {}
+            // It exited while we looked, or may not be looked at.
+            Err(_) => found.denied += usize::from(may_not_be_read(pid)),
+        }
+    }
+    Ok(found)
+}
+
+fn may_not_be_read(pid: u32) -> bool {
+    // Opening it asks for the permission, and reads nothing.
+    let denied = File::open(format!("/proc/{pid}/maps"));
+    denied.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) && !is_kernel_thread(pid)
+}
+
+/// The libraries of `process` that are NCCL: by name; by content, if no name says so; or because `wanted`
+/// names their file. Never empty.
+pub(crate) fn libraries(
+    process: &Process,
+    wanted: Option<&Path>,
+) -> Result<Vec<MappedLibrary>, LibraryError> {
+    let pid = process.pid();
+    let wanted = wanted.map(|path| RawPath(path.to_path_buf()));
+    let failed = |error: ResolverError| LibraryError::Maps(pid, error.into());
+    match ask_about(pid, LOOK_WALL, |limits| Request::Libraries { pid, wanted, limits }) {
+        Ok((Reply::Libraries(Ok(found)), frame)) => Ok(held(found.into_iter(), frame.fds)),
+        Ok((Reply::Libraries(Err(why)), _)) => Err(match why {
+            NoLibraries::Maps(error) => LibraryError::Maps(pid, error.into()),
+            NoLibraries::NoNccl => LibraryError::NoNccl { pid, name: process.name().to_owned() },
+            NoLibraries::Open(RawPath(path), error) => LibraryError::Open { pid, path, error: error.into() },
+        }),
+        Ok(_) => unexpected().map_err(failed),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Takes hold of the file of a mapping.
+pub(crate) fn open_mapping(process: &Process, mapping: &Mapping) -> Result<MappedLibrary, ResolverError> {
+    let pid = process.pid();
+    let request = |limits| Request::Open { pid, mapping: mapping.clone(), limits };
+    match ask_about(pid, LOOK_WALL, request)? {
+        (Reply::Held(described), frame) => {
+            held(std::iter::once(described), frame.fds).pop().map_or_else(unexpected, Ok)
+        }
+        _ => unexpected(),
+    }
+}
+
+/// `version.py` of the Python package that a mapped library is part of.
+pub(crate) fn package_version(process: &Process, mapping: &Mapping) -> io::Result<Vec<u8>> {
+    let pid = process.pid();
+    let request = |limits| Request::PackageVersion { pid, mapping: mapping.clone(), limits };
+    match ask_about(pid, LOOK_WALL, request) {
+        Ok((Reply::Read, frame)) => Ok(frame.bytes),
+        Ok(_) => Err(io::Error::other("an answer to another question")),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Takes hold of a file by a path that the user of this program gave.
+pub(crate) fn take_hold(path: &Path) -> io::Result<MappedLibrary> {
+    let held = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let held = File::from(held);
+    let id = LibraryId::from(&held.metadata()?);
+    Ok(MappedLibrary::new(id, FileSystem::default(), path.to_path_buf(), false, held.into()))
+}
+
+/// Resolves a library: the answer is of the content that [`MappedLibrary::id`] names.
+pub(crate) fn resolve(
+    library: &MappedLibrary,
+    what: What,
+    debug_files: &DebugFiles,
+) -> Result<Resolved, ResolverError> {
+    let request = Request::Resolve { what, debug_files: debug_files.clone() };
+    let resolved: Resolved = from_reader(library, &request)?;
+    is_sound(&resolved, library.id.size)?;
+    Ok(resolved)
+}
+
+/// The functions of a file; of NCCL also those that stand in no table, with the help of these debug files. `at`:
+/// only those that begin nearest at or below one of these addresses.
+pub(crate) fn symbols(
+    library: &MappedLibrary,
+    of_nccl: Option<&DebugFiles>,
+    at: Option<Vec<u64>>,
+) -> Result<Vec<Symbol>, ResolverError> {
+    from_reader(library, &Request::Symbols { of_nccl: of_nccl.cloned(), at })
+}
+
+/// Where `_PyRuntime` is in a file; `None`: it is no interpreter of Python.
+pub(crate) fn interpreter(program: &MappedLibrary) -> Result<Option<Interpreter>, ResolverError> {
+    from_reader(program, &Request::Interpreter)
+}
+
+fn from_reader<T: DeserializeOwned>(library: &MappedLibrary, request: &Request) -> Result<T, ResolverError> {
+    let (Reply::FromReader { before, after }, frame) = ask_of(library.held(), RESOLVE_WALL, request)? else {
+        return unexpected();
+    };
+    if before != library.id || after != library.id {
+        return Err(ResolverError::refused("the file was changed while it was read"));
+    }
+    let answer: Result<T, String> = serde_json::from_slice(&frame.bytes)
+        .map_err(|error| ResolverError::Garbage(format!("no answer that is known: {error}")))?;
+    answer.map_err(|why| ResolverError::refused(&why))
+}
+
+/// The state of a library's file now, and its bytes at these places. The looker is asked, unless the file answers at
+/// once.
+pub(crate) fn check(
+    library: &MappedLibrary,
+    places: &[(FileOffset, u32)],
+) -> Result<(Status, Vec<Vec<u8>>), ResolverError> {
+    if library.file_system.is_local
+        && let Ok(checked) = at_once::check(library, places)
+    {
+        return Ok(checked);
+    }
+    let request = Request::Check { places: places.iter().map(|(at, length)| (at.0, *length)).collect() };
+    let (Reply::Checked(status), frame) = ask_of(library.held(), CHECK_WALL, &request)? else {
+        return unexpected();
+    };
+    let mut rest = &*frame.bytes;
+    let mut parts = Vec::new();
+    for (_, length) in places {
+        let Some((part, tail)) = rest.split_at_checked(*length as usize) else { return unexpected() };
+        parts.push(part.to_vec());
+        rest = tail;
+    }
+    Ok((status, parts))
+}
+
+/// A file of `/proc/PID` that can keep a reader waiting.
+pub(crate) fn proc_bytes(pid: u32, file: ProcFile) -> io::Result<Vec<u8>> {
+    match ask_about(pid, CHECK_WALL, |_| Request::Read { pid, file }) {
+        Ok((Reply::Read, frame)) => Ok(frame.bytes),
+        Ok(_) => Err(io::Error::other("an answer to another question")),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Reads and parses `/proc/PID/maps`.
+///
+/// # Errors
+/// Also where it has more text than is read: what would be left out could be what is looked for.
+pub(crate) fn maps(pid: u32) -> io::Result<Vec<Mapping>> {
+    let text = proc_bytes(pid, ProcFile::Maps)?;
+    if text.len() as u64 >= ProcFile::Maps.limit() {
+        let limit = ProcFile::Maps.limit() >> 20;
+        return Err(io::Error::other(format!("its mappings have more than {limit} MiB of text")));
+    }
+    Ok(maps::parse(&text))
+}

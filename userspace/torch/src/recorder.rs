@@ -1,0 +1,235 @@
+//! The ring as a whole.
+
+use std::collections::HashMap;
+
+use cpython::Python;
+
+use crate::{
+    Entry, Group, Memory, Offsets, Patience, Status, Unknown,
+    containers::{Fetch, alone, string, text, vector},
+    entry,
+    maps::is_map,
+    memory::{Reader, Record},
+    status,
+    traceback::{self, Names},
+};
+
+/// Entries of a ring; 2,000 are usual.
+pub const MAX_ENTRIES: usize = 65_536;
+/// Readings until the ring stands still for a moment.
+const MAX_READINGS: usize = 4;
+/// Bytes of an entry that no real one exceeds: 2.11 has 616.
+const MAX_ENTRY: u32 = 4096;
+
+/// What a ring holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Recorder {
+    /// Off: there are no entries, and no more than that is known.
+    pub enabled: bool,
+    pub max_entries: u64,
+    /// Entries so far, also those that were overwritten (2.10 and later: since it was reset).
+    pub recorded: u64,
+    /// The latest ones, oldest first.
+    pub entries: Vec<Entry>,
+    /// Entries that were overwritten while they were read, and are left out.
+    pub torn: usize,
+    pub groups: Vec<Group>,
+    pub statuses: Vec<Status>,
+    /// NCCL's, as torch has it: `2.28.9` (2.8 and later).
+    pub library_version: Option<String>,
+    /// The process's rank in the job, where torch has noted it (2.15 and later).
+    pub rank: Option<u32>,
+}
+
+const NO_RING: Unknown = Unknown::Contradiction("what should be a flight recorder cannot be one");
+const MOVES: Unknown = Unknown::Contradiction("the flight recorder changed each time it was read");
+
+/// The words of a ring that say where its entries are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    enabled: bool,
+    begin: u64,
+    count: usize,
+    pub(crate) max_entries: u64,
+    next: u64,
+    id: u64,
+    epoch: u64,
+}
+
+/// Takes apart what may be a ring. Everything in it has to be possible: so other memory, other layouts and what is not
+/// constructed yet are told from one.
+pub(crate) fn head(offsets: &Offsets, record: &Record) -> Option<Head> {
+    let layout = &offsets.recorder;
+    let enabled = record.bool(layout.enabled)?;
+    record.bool(layout.capture_cpp_stack)?;
+    let (begin, count) = vector(record, layout.entries, offsets.entry.size, MAX_ENTRIES).ok()?;
+    let [max_entries, next, id] = [layout.max_entries, layout.next, layout.id].map(|at| record.u64(at));
+    let epoch = layout.reset_epoch.map_or(0, |at| record.u64(at));
+    let most = MAX_ENTRIES as u64;
+    // A ring begins to overwrite at its end. Before 2.10 `next` stays 0 until then.
+    let fits = enabled == (max_entries > 0)
+        && max_entries <= most
+        && count as u64 <= max_entries
+        && (next < max_entries || next == 0)
+        && (next == 0 || next <= count as u64)
+        && (epoch > 0 || id >= count as u64)
+        && (epoch > 0 || id <= max_entries || count as u64 == max_entries)
+        && offsets.entry.size <= MAX_ENTRY
+        && is_mutex(record, layout.mutex)
+        && is_map(record, layout.groups)
+        && layout.statuses.is_none_or(|at| is_map(record, at));
+    fits.then_some(Head { enabled, begin, count, max_entries, next, id, epoch })
+}
+
+/// A `pthread_mutex_t` as `std::mutex` begins with it (glibc, sysdeps/x86/nptl/bits/struct_mutex.h): free or taken, of
+/// the plain kind, in no list.
+fn is_mutex(record: &Record, offset: u32) -> bool {
+    let [lock, count, _owner, users, kind, _spins] =
+        [0, 4, 8, 12, 16, 20].map(|word| record.u32(offset + word));
+    lock <= 2
+        && count <= 1
+        && users <= 1
+        && kind == 0
+        && record.u64(offset + 24) == 0
+        && record.u64(offset + 32) == 0
+}
+
+/// Reads the ring at `address`. With `python`, the interpreter of the process, frames have names.
+///
+/// # Errors
+/// When it is no ring, or one that never stands still.
+pub fn read(
+    memory: &dyn Memory,
+    address: u64,
+    offsets: &Offsets,
+    python: Option<Python>,
+    patience: Patience,
+) -> Result<Recorder, Unknown> {
+    let reader = Reader::new(memory, patience);
+    let mut result = Err(MOVES);
+    for _ in 0..MAX_READINGS {
+        result = read_once(&reader, address, offsets, python);
+        if !matches!(result, Err(Unknown::Contradiction(_) | Unknown::Unreadable(_))) {
+            break;
+        }
+    }
+    result
+}
+
+fn read_once(
+    reader: &Reader<'_>,
+    address: u64,
+    offsets: &Offsets,
+    python: Option<Python>,
+) -> Result<Recorder, Unknown> {
+    let layout = &offsets.recorder;
+    let record = reader.record(address, layout.size)?;
+    let head = head(offsets, &record).ok_or(NO_RING)?;
+    let groups = status::groups(reader, offsets, &record)?;
+    let statuses = status::statuses(reader, offsets, &record)?;
+    let library_version = match layout.library_version {
+        Some(at) => Some(alone(reader, string(&record, at, offsets.cxx11)?)?).map(|bytes| text(&bytes)),
+        None => None,
+    };
+    let rank = layout.rank.and_then(|at| u32::try_from(record.u32(at).cast_signed()).ok());
+    let (entries, torn) = entries(reader, address, offsets, head, python)?;
+    Ok(Recorder {
+        enabled: head.enabled,
+        max_entries: head.max_entries,
+        recorded: head.id,
+        entries,
+        torn,
+        groups,
+        statuses,
+        library_version: library_version.filter(|version| !version.is_empty()),
+        rank,
+    })
+}
+
+/// The structs of all entries, by place in the ring.
+fn structs(reader: &Reader<'_>, offsets: &Offsets, head: Head) -> Result<Vec<Record>, Unknown> {
+    let size = offsets.entry.size as usize;
+    let bytes = reader.bytes(head.begin, head.count * size)?;
+    let record = |(number, bytes): (usize, &[u8])| Record {
+        address: head.begin.wrapping_add((number * size) as u64),
+        bytes: bytes.to_vec(),
+    };
+    Ok(bytes.chunks_exact(size.max(1)).enumerate().map(record).collect())
+}
+
+/// The entries, oldest first, and how many were overwritten while they were read.
+///
+/// The structs are read before and after all that they lead to. One that has not changed owned that all the time, and one
+/// whose state alone has changed did so, too.
+fn entries(
+    reader: &Reader<'_>,
+    address: u64,
+    offsets: &Offsets,
+    head: Head,
+    python: Option<Python>,
+) -> Result<(Vec<Entry>, usize), Unknown> {
+    if head.count == 0 {
+        return Ok((Vec::new(), 0));
+    }
+    let layout = &offsets.entry;
+    let before = structs(reader, offsets, head)?;
+    let (mut fetch, mut wrong) = (Fetch::default(), HashMap::new());
+    let mut asked = Vec::new();
+    for (place, record) in before.iter().enumerate() {
+        match entry::ask(&mut fetch, offsets, record) {
+            Ok(()) => asked.push(place),
+            Err(why) => _ = wrong.insert(place, why),
+        }
+    }
+    let fetched = fetch.all(reader)?;
+    let tracebacks: Vec<u64> =
+        before.iter().map(|record| record.u64(layout.traceback)).filter(|at| *at != 0).collect();
+    let tracebacks = match python {
+        Some(_) => traceback::read(reader, offsets, &tracebacks)?,
+        None => HashMap::new(),
+    };
+    let mut names = python.map(|python| Names::new(reader.memory(), python));
+    let after = structs(reader, offsets, head)?;
+    let record = reader.record(address, offsets.recorder.size)?;
+    let now = self::head(offsets, &record).ok_or(NO_RING)?;
+    // The vector grew into another place, or the ring was reset: what was read was freed, or is of another time.
+    if (now.begin, now.epoch, now.max_entries) != (head.begin, head.epoch, head.max_entries) {
+        return Err(MOVES);
+    }
+
+    let mut found: Vec<(u64, Entry)> = Vec::new();
+    let (mut torn, mut shift) = (0, None);
+    let mut numbers: HashMap<usize, usize> =
+        asked.iter().enumerate().map(|(at, place)| (*place, at)).collect();
+    for (place, (old, new)) in before.iter().zip(&after).enumerate() {
+        let same_entry = [layout.id, layout.time_created].iter().all(|at| old.u64(*at) == new.u64(*at))
+            && layout.reset_epoch.is_none_or(|at| old.u64(at) == new.u64(at));
+        if !same_entry {
+            torn += 1;
+            continue;
+        }
+        if layout.reset_epoch.is_some_and(|at| old.u64(at) != head.epoch) {
+            continue;
+        }
+        if let Some(why) = wrong.remove(&place) {
+            return Err(why);
+        }
+        let parts = numbers.remove(&place).and_then(|number| entry::parts(&fetched, number)).ok_or(MOVES)?;
+        let mut entry = entry::entry(offsets, new, parts)?;
+        // Where an entry stands follows from its number.
+        let here = (place as u64 + head.max_entries).checked_sub(entry.record_id % head.max_entries);
+        let here = here.ok_or(NO_RING)? % head.max_entries;
+        if *shift.get_or_insert(here) != here || entry.record_id >= now.id {
+            return Err(Unknown::Contradiction("the entries of the ring are not in their order"));
+        }
+        if let (Some(names), Some(raw)) = (&mut names, tracebacks.get(&old.u64(layout.traceback))) {
+            entry.frames = names.of(raw);
+        }
+        found.push((entry.record_id, entry));
+    }
+    found.sort_by_key(|(id, _)| *id);
+    if head.epoch == 0 && offsets.recorder.reset_epoch.is_none() && shift.is_some_and(|shift| shift != 0) {
+        return Err(Unknown::Contradiction("the entries of the ring are not in their order"));
+    }
+    Ok((found.into_iter().map(|(_, entry)| entry).collect(), torn))
+}

@@ -1,0 +1,115 @@
+//! Who called: the Python frames that torch took note of, as code objects and instructions. torch itself asks Python for
+//! names and lines when it dumps; here they are read from outside.
+
+use std::{collections::HashMap, sync::Arc};
+
+use cpython::{PyFrame, Python, RawFrame, Walker};
+
+use crate::{
+    Offsets, Unknown,
+    containers::vector,
+    memory::{Memory, Reader, Record},
+};
+
+/// Frames of one entry that are read, the innermost ones.
+pub const MAX_FRAMES: usize = 128;
+/// Frames of one entry that a program can have; Python's own limit is 1,000 unless a program raises it.
+const MAX_REAL: usize = 1 << 16;
+
+/// A function on the stack of a call.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// `co_name`, as a traceback shows it.
+    pub name: String,
+    /// `co_qualname` (Python 3.11 and later)
+    pub qualname: Option<String>,
+    /// As Python was given it: often relative to the folder in which it was started.
+    pub file: String,
+    /// `None`: the code has no line there.
+    pub line: Option<u32>,
+}
+
+/// The frames of tracebacks, by address, innermost first. One that cannot be read is left out.
+pub(crate) fn read(
+    reader: &Reader<'_>,
+    offsets: &Offsets,
+    tracebacks: &[u64],
+) -> Result<HashMap<u64, Vec<RawFrame>>, Unknown> {
+    let layout = &offsets.traceback;
+    let head = layout.frames.saturating_add(24);
+    let heads: Vec<(u64, usize)> = tracebacks.iter().map(|at| (*at, head as usize)).collect();
+    let (mut pieces, mut owners, mut all) = (Vec::new(), Vec::new(), HashMap::new());
+    for (at, bytes) in tracebacks.iter().zip(reader.gather(&heads)?) {
+        let Some(bytes) = bytes else { continue };
+        let record = Record { address: *at, bytes };
+        let Ok((frames, count)) = vector(&record, layout.frames, layout.frame_size, MAX_REAL) else {
+            continue;
+        };
+        if count == 0 {
+            all.insert(*at, Vec::new());
+            continue;
+        }
+        pieces.push((frames, count.min(MAX_FRAMES) * layout.frame_size as usize));
+        owners.push(*at);
+    }
+    for (at, bytes) in owners.into_iter().zip(reader.gather(&pieces)?) {
+        let Some(bytes) = bytes else { continue };
+        let frames = bytes.chunks_exact(layout.frame_size.max(1) as usize).map(|bytes| {
+            let frame = Record { address: 0, bytes: bytes.to_vec() };
+            let last = frame.u32(layout.last_instruction).cast_signed();
+            RawFrame { code: frame.u64(layout.code), offset: i64::from(last) }
+        });
+        all.insert(at, frames.collect());
+    }
+    Ok(all)
+}
+
+/// Frames with names that are kept; a job has some hundreds. Those of later entries are not known.
+const MAX_NAMED: usize = 65_536;
+/// Frames of all different stacks together.
+const MAX_STACKED: usize = 1 << 20;
+
+/// A stack that entries share.
+pub type Stack = Arc<[Arc<Frame>]>;
+
+/// Gives frames their names, each once.
+pub(crate) struct Names<'m> {
+    walker: Walker<'m>,
+    frames: HashMap<RawFrame, Option<Arc<Frame>>>,
+    stacks: HashMap<Vec<RawFrame>, Option<Stack>>,
+    stacked: usize,
+}
+
+impl<'m> Names<'m> {
+    pub(crate) fn new(memory: &'m dyn Memory, python: Python) -> Self {
+        let walker = Walker::new(python, memory);
+        Self { walker, frames: HashMap::new(), stacks: HashMap::new(), stacked: 0 }
+    }
+
+    /// All frames of a stack; `None` if one of them is not known.
+    pub(crate) fn of(&mut self, raw: &[RawFrame]) -> Option<Stack> {
+        if let Some(known) = self.stacks.get(raw) {
+            return known.clone();
+        }
+        self.stacked = self.stacked.checked_add(raw.len()).filter(|stacked| *stacked <= MAX_STACKED)?;
+        let stack: Option<Vec<Arc<Frame>>> = raw.iter().map(|frame| self.one(*frame)).collect();
+        let stack = stack.map(Stack::from);
+        self.stacks.insert(raw.to_vec(), stack.clone());
+        stack
+    }
+
+    fn one(&mut self, raw: RawFrame) -> Option<Arc<Frame>> {
+        if let Some(known) = self.frames.get(&raw) {
+            return known.clone();
+        }
+        if self.frames.len() >= MAX_NAMED {
+            return None;
+        }
+        let named = self.walker.frame(raw).ok().map(|frame| {
+            let PyFrame { function: name, qualname, file, line } = frame;
+            Arc::new(Frame { name, qualname, file, line })
+        });
+        self.frames.insert(raw, named.clone());
+        named
+    }
+}
