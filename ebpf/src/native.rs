@@ -5,10 +5,7 @@
 //! addresses are the same. As long as no places are known, the words at the top of the stack do, which also
 //! differ where only data do.
 
-use aya_ebpf::{
-    bindings::BPF_RB_AVAIL_DATA,
-    helpers::generated::{bpf_probe_read_user, bpf_ringbuf_query},
-};
+use aya_ebpf::helpers::generated::bpf_probe_read_user;
 
 use crate::{
     common::{
@@ -17,7 +14,7 @@ use crate::{
     },
     emit::{self, Origin},
     maps,
-    output::{Entry, bpf_user_pt_regs_t},
+    output::{self, Entry, bpf_user_pt_regs_t},
     python::{NEAR_WORDS, Stack, word},
 };
 
@@ -103,9 +100,7 @@ pub extern "C" fn mix_native(stack: *mut Stack, tgid: u32, ts_ns: u64) -> u64 {
 #[inline(always)]
 pub fn may_copy(tgid: u32, ts_ns: u64) -> bool {
     if !maps::through_perf() {
-        // SAFETY: a live ring buffer.
-        let unread = unsafe { bpf_ringbuf_query(maps::ring(), BPF_RB_AVAIL_DATA.into()) };
-        if unread > maps::wakeup_bytes() {
+        if output::unread(maps::ring_number()) > maps::wakeup_bytes() {
             return false;
         }
     }

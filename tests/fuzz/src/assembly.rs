@@ -67,7 +67,7 @@ fn place(name: &str) -> Option<(usize, usize)> {
 pub fn library(input: &[u8], machine: u16) -> Vec<u8> {
     let count = SECTIONS.len();
     let (sizes, mut rest) = input.split_at(input.len().min(2 * count));
-    let mut sizes = sizes.chunks_exact(2).map(|size| usize::from(u16::from_le_bytes([size[0], size[1]])));
+    let mut sizes = sizes.as_chunks::<2>().0.iter().map(|size| usize::from(u16::from_le_bytes(*size)));
     let mut file = vec![0; OTHERS];
     let mut headers = vec![0; SECTION_HEADER];
     let mut names_table = vec![0];

@@ -21,24 +21,25 @@ struct Check {
 #[derive(Debug, Default)]
 pub(crate) struct Checks(Vec<Check>);
 
+#[expect(clippy::needless_pass_by_value, reason = "what is shown is made for it")]
 impl Checks {
     /// `wanted` is what `found` must be, for people; `holds` says whether it is.
     pub(crate) fn add(&mut self, what: &str, found: impl ToString, wanted: impl ToString, holds: bool) {
         let outcome = if holds { Outcome::Kept } else { Outcome::Broken };
-        self.push(what, found, wanted, outcome);
+        self.push(what, &found, &wanted, outcome);
     }
 
     /// Something that cannot be told on this machine, and why.
     pub(crate) fn unknown(&mut self, what: &str, found: impl ToString, why: impl ToString) {
-        self.push(what, found, why, Outcome::Unknown);
+        self.push(what, &found, &why, Outcome::Unknown);
     }
 
     /// A figure that nothing is promised of.
     pub(crate) fn tell(&mut self, what: &str, found: impl ToString) {
-        self.push(what, found, "", Outcome::Kept);
+        self.push(what, &found, &"", Outcome::Kept);
     }
 
-    fn push(&mut self, what: &str, found: impl ToString, wanted: impl ToString, outcome: Outcome) {
+    fn push(&mut self, what: &str, found: &dyn ToString, wanted: &dyn ToString, outcome: Outcome) {
         let (what, found, wanted) = (what.to_owned(), found.to_string(), wanted.to_string());
         self.0.push(Check { what, found, wanted, outcome });
     }

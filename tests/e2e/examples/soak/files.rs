@@ -85,10 +85,7 @@ impl Files {
                 Err(error) => self.changed.failed.push(format!("{change:?}: {error:#}")),
             }
             let _ = fs::remove_dir_all(&place);
-            while Instant::now() < until && !PAUSE.is_zero() {
-                thread::sleep(PAUSE.min(until.saturating_duration_since(Instant::now())));
-                break;
-            }
+            thread::sleep(PAUSE.min(until.saturating_duration_since(Instant::now())));
         }
     }
 

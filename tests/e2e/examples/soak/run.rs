@@ -142,7 +142,7 @@ pub(crate) fn run(world: &World, time: Duration) -> Result<Checks> {
     let sleeps_before = tracer.sleeps();
     thread::sleep(quiet);
     let (used, others, quiet) =
-        (tracer.processor_time() - time_before, forks() - forks_before, since.elapsed());
+        (tracer.processor_time().saturating_sub(time_before), forks() - forks_before, since.elapsed());
     let woken = tracer.sleeps().saturating_sub(sleeps_before);
 
     let family = tracer.family();
@@ -176,6 +176,7 @@ pub(crate) fn run(world: &World, time: Duration) -> Result<Checks> {
     flat(&mut checks, &samples);
     let thousandths = used.as_micros() * 1000 / quiet.as_micros().max(1);
     let share = format!("{:.2} % of a core", used.as_secs_f64() * 100.0 / quiet.as_secs_f64());
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
     let woken = woken as f64 / quiet.as_secs_f64();
     let woken_shown = format!("{woken:.1} a second");
     if others > OTHERS * quiet.as_secs() {
@@ -339,6 +340,7 @@ fn flat(checks: &mut Checks, samples: &[Sample]) {
     }
 }
 
+#[expect(clippy::cast_precision_loss, reason = "a size for people")]
 fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }

@@ -172,6 +172,7 @@ mod tests {
             collectives: 1,
             measured: BTreeMap::new(),
             findings: findings.iter().map(finding).collect(),
+            first_difference: None,
             verdict: Verdict::default(),
         }
     }

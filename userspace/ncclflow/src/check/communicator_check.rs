@@ -173,7 +173,9 @@ impl Fleet {
             if let Some(Difference { number, at }) = difference.as_ref().filter(|_| has_stacks) {
                 checked.lines.ask(&check.communicator, *number, at.first_seen_ns);
             }
-            checked.checks.push((CommunicatorCheck { window: window.map(str::to_owned), ..check }, difference));
+            checked
+                .checks
+                .push((CommunicatorCheck { window: window.map(str::to_owned), ..check }, difference));
         }
         checked
     }

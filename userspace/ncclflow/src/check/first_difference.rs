@@ -195,7 +195,7 @@ mod tests {
     }
 
     fn frame(file: &str, line: u32) -> FrameRow {
-        FrameRow { function: "f".to_owned(), file: Some(file.to_owned()), line: Some(line) }
+        FrameRow { function: "f".to_owned(), file: Some(file.to_owned()), line: Some(line), module: None }
     }
 
     const LIBRARY: &str = "/usr/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py";

@@ -35,6 +35,7 @@ Examples:
   ncclflow top -p 4242 --once --json -i 10 | jq '.ranks[] | [.rank, .ops_per_s, .lag]'
 
 Nothing is written, and the processes are not stopped. Needs what `record` needs; with --recording, to read that.")]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct TopArgs {
     /// Processes to watch; other processes on the same library are left alone
     #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1..)]

@@ -1,6 +1,6 @@
 //! A dump of memory that somebody has made up: what fuzzing changes.
 
-use std::{collections::BTreeSet, rc::Rc};
+use std::{collections::BTreeSet, sync::Arc};
 
 use nccl_library::{layouts::Layouts, nccl::NcclVersion};
 
@@ -24,13 +24,13 @@ pub fn dump_of_forged_memory(
     version: NcclVersion,
     mappings: &[Mapping],
 ) -> anyhow::Result<DumpReport> {
-    let layout = Rc::new(Layout::of(layouts, Some(version))?);
+    let layout = Arc::new(Layout::of(layouts, Some(version))?);
     let space = AddressSpace::of(mappings);
     let memory = Memory::new(&process);
     let (found, _) =
         communicator::find(memory, &layout.comm, &space, ScanLimits::default(), false, &mut |_| ())?;
     let found = found.into_iter().map(|comm| Found {
-        layout: Rc::clone(&layout),
+        layout: Arc::clone(&layout),
         address: comm.report.address,
         comm_hash: comm.report.comm_hash,
         version: Some(version.to_string()),

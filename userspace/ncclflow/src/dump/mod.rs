@@ -129,7 +129,8 @@ pub fn dump(
         thread::sleep(options.interval);
     }
     // Last, so that it does not delay a reading.
-    look_at_threads(&mut targets, options);
+    let runtimes = python::Runtimes::default();
+    look_at_threads(&mut targets, options, &runtimes);
     for target in &mut targets {
         target.sum_up_activity();
     }
@@ -139,7 +140,7 @@ pub fn dump(
     for target in &mut targets {
         target.look_at_job(&ranks);
     }
-    let torch_notes = torch_notes::sentences(&targets, &ranks, &mut runtimes);
+    let torch_notes = torch_notes::sentences(&targets, &ranks, &runtimes);
     let unread = refused.into_iter().map(|(pid, error)| ProcessReport {
         host: host_name(),
         pid,
@@ -172,15 +173,14 @@ pub fn dump(
 
 /// Looks at the threads of all processes. At some of them at once: sampling a thread that runs takes its time, as long as
 /// others have the processors.
-fn look_at_threads(targets: &mut [process::Target], options: &DumpOptions) {
-    let runtimes = python::Runtimes::default();
+fn look_at_threads(targets: &mut [process::Target], options: &DumpOptions, runtimes: &python::Runtimes) {
     let names = Names::new(options.debug_files.clone());
     let at_once = targets.len().min(LOOKED_AT_ONCE);
     let left = Mutex::new(targets.iter_mut());
     let look = || {
         while let Some(target) = { left.lock().unwrap_or_else(PoisonError::into_inner).next() } {
             target.look_at_threads(options.stacks, &names);
-            target.look_at_python(options.stacks, &runtimes);
+            target.look_at_python(options.stacks, runtimes);
         }
     };
     thread::scope(|scope| {

@@ -13,7 +13,7 @@ const MAX_GROUPS: usize = 32;
 
 /// One sentence for each process group, and one for each process whose notes cannot be read. `ranks`: what was read of
 /// NCCL.
-pub(super) fn sentences(targets: &[Target], ranks: &[RankReport], runtimes: &mut Runtimes) -> Vec<String> {
+pub(super) fn sentences(targets: &[Target], ranks: &[RankReport], runtimes: &Runtimes) -> Vec<String> {
     let mut builds = Builds::default();
     let mut found: Vec<ProcessHistory> =
         targets.iter().map(|target| noted(target.process(), &mut builds, runtimes)).collect();

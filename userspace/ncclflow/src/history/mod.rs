@@ -50,9 +50,9 @@ pub struct HistoryOptions {
 /// When none of the processes is there, or `comm` names no process group.
 pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
     let (processes, refused) = chosen(&options.choice)?;
-    let (mut builds, mut runtimes) = (Builds::default(), Runtimes::default());
+    let (mut builds, runtimes) = (Builds::default(), Runtimes::default());
     let mut found: Vec<ProcessHistory> =
-        processes.iter().map(|process| noted(process, &mut builds, &mut runtimes)).collect();
+        processes.iter().map(|process| noted(process, &mut builds, &runtimes)).collect();
     let by_hash = options.comm.as_deref().is_some_and(|comm| comm.starts_with("0x"));
     let needs_nccl = |history: &ProcessHistory| history.has_entries() && history.rank.is_none();
     let communicators =
@@ -96,7 +96,7 @@ pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
 }
 
 /// What torch of a process has noted.
-pub(crate) fn noted(process: &Process, builds: &mut Builds, runtimes: &mut Runtimes) -> ProcessHistory {
+pub(crate) fn noted(process: &Process, builds: &mut Builds, runtimes: &Runtimes) -> ProcessHistory {
     let mut history = ProcessHistory {
         host: host_name(),
         pid: process.pid(),

@@ -145,7 +145,7 @@ impl<'p> Memory<'p> {
     }
 
     /// Copies of these pieces (address, bytes), with as few calls as possible; `None` where one cannot be read whole.
-    pub(crate) fn copies(&self, pieces: &[(RuntimeAddr, usize)]) -> Result<Vec<Option<Vec<u8>>>, ReadError> {
+    pub(crate) fn copies(self, pieces: &[(RuntimeAddr, usize)]) -> Result<Vec<Option<Vec<u8>>>, ReadError> {
         let mut copies = Vec::with_capacity(pieces.len());
         let mut rest = pieces;
         while let Some((_, first)) = rest.first() {

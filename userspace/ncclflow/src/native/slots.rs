@@ -65,7 +65,8 @@ mod tests {
 
     #[test]
     fn lists_grow_and_are_stored_when_they_do() {
-        let stored: Arc<Mutex<Vec<(u64, Vec<u16>)>>> = Arc::default();
+        type Stored = Vec<(u64, Vec<u16>)>;
+        let stored: Arc<Mutex<Stored>> = Arc::default();
         let seen = Arc::clone(&stored);
         let mut slots = Slots::new(SlotSink(Box::new(move |key, list| {
             let at = list.at.get(..list.n as usize).unwrap().to_vec();

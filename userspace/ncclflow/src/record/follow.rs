@@ -101,7 +101,7 @@ impl<'a> Follower<'a> {
     }
 
     /// Looks at what is new among the processes of the node.
-    pub(super) fn round(&mut self, recording: &mut Recording<'_>) -> Result<()> {
+    pub(super) fn round(&mut self, recording: &mut Recording<'_>) {
         let begun = Instant::now();
         let time = if self.rounds == 0 { FIRST_ROUND_TIME } else { ROUND_TIME };
         match self.census.round() {
@@ -136,7 +136,6 @@ impl<'a> Follower<'a> {
             self.libraries
                 .retire(|index| processes.values().any(|followed| followed.libraries.contains(&index)));
         }
-        Ok(())
     }
 
     /// Processes are left that are to be looked at.
@@ -192,7 +191,7 @@ impl<'a> Follower<'a> {
         let target = recording.add_target(target_report(pid, process.as_ref(), Vec::new()));
         let Some(process) = process else { return false };
         // It is between two programs, or has unloaded NCCL: its end is waited for.
-        let tenant = self.join(&process, recording);
+        let tenant = Some(self.join(&process, recording));
         let followed = Followed { process, target, libraries: Vec::new(), links: Vec::new(), tenant };
         self.processes.insert(pid, followed);
         true
@@ -338,10 +337,10 @@ impl<'a> Follower<'a> {
     }
 
     /// A process is followed of which nothing but a record is known.
-    fn join(&mut self, process: &Process, recording: &mut Recording<'_>) -> Option<u32> {
+    fn join(&mut self, process: &Process, recording: &mut Recording<'_>) -> u32 {
         let tenant = self.tenants.join(Tenant::of(&Description::read(process, &self.users)));
         self.say_tenant(process.pid(), tenant, recording);
-        Some(tenant)
+        tenant
     }
 
     /// Tells the kernel side whose a process is.

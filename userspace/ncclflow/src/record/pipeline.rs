@@ -121,7 +121,9 @@ impl Pipeline {
                 }
             }
             Item::Event(recording::Event::Gpus { rows }) => {
-                rows.iter().for_each(|row| self.output.push_gpu(row));
+                for row in &rows {
+                    self.output.push_gpu(row);
+                }
             }
             Item::Event(_) | Item::End(_) => {}
         }

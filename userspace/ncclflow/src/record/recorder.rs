@@ -347,7 +347,7 @@ impl<'a> Recording<'a> {
             self.follow_stacks(target.process.pid());
         }
         if let Some(follower) = &mut follower {
-            follower.round(self)?;
+            follower.round(self);
         }
         let (first, files) = self.first_taker(bindings, stop, &events.sender)?;
         let mut windows = Windows::new(self, stop, &events.sender)?;

@@ -179,7 +179,7 @@ impl<'a, 'r> Watch<'a, 'r> {
             }
         }
         if Instant::now() >= self.next_round {
-            follower.round(recording)?;
+            follower.round(recording);
             recording.refresh_ranks();
             let pause = if follower.is_behind() { CATCHING_UP } else { ROUND };
             self.next_round = Instant::now() + pause;

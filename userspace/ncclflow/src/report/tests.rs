@@ -149,6 +149,7 @@ fn equal_stacks_of_several_processes_are_one_line_of_the_users_code() {
         function: function.to_owned(),
         file: Some(file.to_owned()),
         line: Some(line),
+        module: None,
     };
     let mut code = Code::default();
     code.begin();
@@ -162,7 +163,7 @@ fn equal_stacks_of_several_processes_are_one_line_of_the_users_code() {
         op.code = number;
         code.add_op(&op);
         let stack = StackId(3);
-        code.stack(&StackRow { stack, pid, frames: frames.clone(), cut: false, unknown: None });
+        code.stack(&StackRow { stack, pid, frames: frames.clone(), cut: false, unknown: None, thread: None });
     }
     let (lines, numbers) = code.data();
     assert_eq!((lines.len(), &*numbers), (1, &[0, 0][..]));

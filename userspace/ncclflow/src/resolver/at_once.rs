@@ -47,7 +47,7 @@ fn read(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::fd::OwnedFd, path::PathBuf};
+    use std::{fs, path::PathBuf};
 
     use super::*;
     use crate::target::{LibraryId, library::FileSystem};
@@ -55,7 +55,7 @@ mod tests {
     fn library(path: &std::path::Path) -> MappedLibrary {
         let held = rustix::fs::open(path, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
         let id = LibraryId::from(&fs::metadata(path).unwrap());
-        MappedLibrary::new(id, FileSystem::default(), PathBuf::new(), false, OwnedFd::from(held))
+        MappedLibrary::new(id, FileSystem::default(), PathBuf::new(), false, held)
     }
 
     #[test]

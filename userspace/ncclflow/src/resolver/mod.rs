@@ -38,7 +38,6 @@ pub(crate) use peeker::peek;
 pub(crate) use protocol::{Interpreter, ProcFile, Status, Symbol, What};
 pub(crate) use questions::{
     Unseen, check, interpreter, libraries, look, look_through, maps, nccl_processes, open_mapping,
-    package_version,
-    proc_bytes, resolve, symbols, take_hold,
+    package_version, proc_bytes, resolve, symbols, take_hold,
 };
 pub use service::{Lost, allow_fuse, lost, prepare};

@@ -19,8 +19,8 @@ use super::{
     soundness::is_sound,
 };
 use crate::target::{
-    Discovered, LibraryError, LibraryId, MappedLibrary, Process, Sighting, Unfinished,
-    library::FileSystem, maps, maps::Mapping, pids, process::is_kernel_thread,
+    Discovered, LibraryError, LibraryId, MappedLibrary, Process, Sighting, Unfinished, library::FileSystem,
+    maps, maps::Mapping, pids, process::is_kernel_thread,
 };
 
 /// How long a look at a process may take. Cold files of frameworks have gigabytes.

@@ -143,7 +143,7 @@ pub(crate) fn has_nccl(pid: u32, identifier: &mut Identifier) -> io::Result<bool
         Err(_) => return Ok(false),
     };
     identifier.begin(&process);
-    Ok(files.iter().any(|mapping| mapping.is_nccl())
+    Ok(files.iter().any(maps::Mapping::is_nccl)
         || files
             .iter()
             .any(|mapping| matches!(identifier.judge(&process, mapping, Depth::Exports), Ok(Some(_)))))

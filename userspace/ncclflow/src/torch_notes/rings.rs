@@ -23,7 +23,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What torch of a process has noted; `None` if it has no torch.
-pub(crate) fn look(process: &Process, builds: &mut Builds, runtimes: &mut Runtimes) -> Option<NotesReport> {
+pub(crate) fn look(process: &Process, builds: &mut Builds, runtimes: &Runtimes) -> Option<NotesReport> {
     let unknown = |why: String| Some(NotesReport { unknown: Some(why), ..NotesReport::default() });
     let mappings = match resolver::maps(process.pid()) {
         Ok(mappings) => mappings,

@@ -34,13 +34,14 @@ impl StackTable {
 
 /// torch has `co_name`, the last part of Python's qualified name.
 fn frame(row: &FrameRow) -> Frame {
-    let FrameRow { function, file, line } = row;
+    let FrameRow { function, file, line, module } = row;
     let has_extension =
         |file: &String| Path::new(file).extension().is_some_and(|extension| extension == "py");
-    let is_python = file.as_ref().is_none_or(|file| has_extension(file) || file.starts_with('<'));
+    let is_python =
+        module.is_none() && file.as_ref().is_none_or(|file| has_extension(file) || file.starts_with('<'));
     let name = if is_python { function.rsplit('.').next().unwrap_or(function) } else { function };
     let name = if name == "?" { Frame::UNKNOWN } else { name };
-    let filename = file.as_deref().unwrap_or(Frame::UNKNOWN);
+    let filename = file.as_deref().or(module.as_deref()).unwrap_or(Frame::UNKNOWN);
     Frame { name: name.to_owned(), filename: filename.to_owned(), line: line.unwrap_or(0) }
 }
 
@@ -54,6 +55,7 @@ mod tests {
             function: function.to_owned(),
             file: file.map(str::to_owned),
             line,
+            module: None,
         };
         let stack = StackRow {
             stack: StackId(7),
@@ -65,6 +67,7 @@ mod tests {
             ],
             cut: false,
             unknown: None,
+            thread: None,
         };
         let mut table = StackTable::default();
         table.insert(3, &stack);

@@ -16,9 +16,8 @@ use aya_log::EbpfLogger;
 use log::Log;
 use memchr::memmem;
 use ncclflow_common::{
-    CLOSED, FetchPlan, MAX_RINGS, MAX_STACKS, OPEN, OPEN_TO_ADMITTED, ProbeCounters, PythonWalk,
-    ReturnSlots, SCRATCH_SLOTS, Seen, ShareTaken, WIRE_VERSION, Walk, common_bytes, loss_slot, ring_of,
-    wakeup_bytes,
+    CLOSED, FetchPlan, MAX_RINGS, MAX_STACKS, OPEN, OPEN_TO_ADMITTED, ProbeCounters, PythonWalk, ReturnSlots,
+    SCRATCH_SLOTS, Seen, ShareTaken, WIRE_VERSION, Walk, common_bytes, loss_slot, ring_of, wakeup_bytes,
 };
 
 use super::{

@@ -1,6 +1,9 @@
 //! The drain, with a double in the place of the kernel.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use ncclflow_common::{LOSS_MARK, RecordHeader};
 
@@ -145,7 +148,7 @@ fn what_a_taker_that_failed_has_left_is_dropped_and_counted() {
 fn a_process_that_floods_loses_its_own() {
     const LIMIT: usize = 64 << 10;
     let queue = Arc::new(Queue::new(LIMIT));
-    let mut drain = Drain::new(Source::Double(Default::default()), vec![Outlet::new(Arc::clone(&queue))]);
+    let mut drain = Drain::new(Source::Double(VecDeque::default()), vec![Outlet::new(Arc::clone(&queue))]);
     let record = |tgid: u32, ts_ns: u64| {
         let header = RecordHeader { len: RECORD, tgid, ts_ns, ..RecordHeader::default() };
         let mut record = header.to_bytes().to_vec();

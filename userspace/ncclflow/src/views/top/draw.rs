@@ -1,6 +1,8 @@
 //! Draws the screen: a heading, the table, the details of the selected row, and the keys. It fits 80 columns
 //! and 24 lines; a wider terminal shows more.
 
+use std::fmt::Write as _;
+
 use flow::schema::GpuRow;
 use ratatui::{
     Frame,
@@ -57,7 +59,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
     let wide = area.width >= WIDE;
     let details = if area.height >= TALL { (area.height - 4) / 3 } else { 0 };
     let has_room = area.height >= ROOM_FOR_GPUS;
-    let shown = if has_room != state.toggled_gpus { state.gpus.len().min(MAX_GPUS) } else { 0 };
+    let shown = if has_room == state.toggled_gpus { 0 } else { state.gpus.len().min(MAX_GPUS) };
     let gpus = u16::try_from(shown).unwrap_or(0);
     let [heading, gpu_lines, choices, table, below, keys] = Layout::vertical([
         Constraint::Length(1),
@@ -112,13 +114,13 @@ fn gpu_line(gpu: &GpuRow) -> Line<'static> {
     {
         #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
         let rate = |moved: u64| bytes(moved as f64 / (period.max(1) as f64 / 1e9));
-        text += &format!("  NVLink {}/s out, {}/s in", rate(sent), rate(received));
+        _ = write!(text, "  NVLink {}/s out, {}/s in", rate(sent), rate(received));
     }
     if let (Some(power), Some(limit)) = (gpu.power_mw, gpu.power_limit_mw) {
-        text += &format!("  {} of {} W", power / 1000, limit / 1000);
+        _ = write!(text, "  {} of {} W", power / 1000, limit / 1000);
     }
     if let Some(temperature) = gpu.temperature {
-        text += &format!("  {temperature} °C");
+        _ = write!(text, "  {temperature} °C");
     }
     let mut spans = vec![Span::raw(text)];
     if !gpu.throttled_by.is_empty() {
