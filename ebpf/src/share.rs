@@ -31,6 +31,9 @@ pub fn note(ring: u32, unread: u64) {
     }
 }
 
+/// What a tenant has taken that was not seen before.
+static NOTHING_TAKEN: ShareTaken = ShareTaken { since_ns: 0, bytes: 0, refused: 0 };
+
 /// Counts a reservation for the tenant of the current process; 1 if its share is used up.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -52,12 +55,16 @@ pub extern "C" fn is_over(ring: u32, size: u32) -> u64 {
         None => own_tenant(tgid),
     };
     let key = share_key(tenant, ring);
-    let Some(taken) = maps::TAKEN.get_ptr_mut(&key) else {
-        let taken = ShareTaken { since_ns: since, bytes: size as u64, refused: 0 };
-        // Where it cannot be kept nothing is refused.
-        let _ = maps::TAKEN.insert(&key, taken, 0);
-        return 0;
+    let known = match maps::TAKEN.get_ptr_mut(&key) {
+        None => {
+            // Where it cannot be kept nothing is refused. Not from the stack: this is called deep down, where older
+            // kernels have no more of it.
+            let _ = maps::TAKEN.insert(&key, &NOTHING_TAKEN, 0);
+            maps::TAKEN.get_ptr_mut(&key)
+        }
+        known => known,
     };
+    let Some(taken) = known else { return 0 };
     // SAFETY: a live map element of aligned words, which others may change at the same time: what then counts for the
     // wrong time is a record.
     unsafe {

@@ -259,3 +259,30 @@ fn metrics_agree_with_the_program_and_are_open_metrics() {
         }
     }
 }
+
+/// The connection of whoever watched is closed. `top` must not stay behind, with probes in the job and a core in use.
+#[test]
+fn top_ends_with_its_terminal() {
+    const PROGRAM: &str = "import os, pty, sys, time
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+time.sleep(3)
+os.close(terminal)
+end = time.monotonic() + 10
+while time.monotonic() < end:
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    if ended:
+        sys.exit('' if status == 0 else f'it ended with {status}')
+    time.sleep(0.05)
+os.kill(pid, 9)
+sys.exit('it is still there')
+";
+    let (Some(ncclflow), Some((_folder, bed))) = (programs::ncclflow(), waiting_bed(VERSIONS[0], &[])) else {
+        return;
+    };
+    let mut python = Command::new("python3");
+    let ran =
+        python.args(["-c", PROGRAM]).arg(&ncclflow).args(["top", "-p", &bed.pid_list()]).output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+}

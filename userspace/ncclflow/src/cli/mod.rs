@@ -17,6 +17,7 @@ mod export_args;
 mod filter_args;
 mod history;
 mod history_args;
+mod keys;
 mod live_stacks;
 mod offline;
 mod part_args;

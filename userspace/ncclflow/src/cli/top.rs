@@ -10,13 +10,16 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use ratatui::{
-    DefaultTerminal,
-    crossterm::event::{self, Event},
-};
+use ratatui::DefaultTerminal;
 use rustix::{thread::CapabilitySet, time::ClockId};
 
-use super::{signals::with_signals, terminal, top_args::TopArgs, top_recording, write_json};
+use super::{
+    keys::{Input, wait_for_key},
+    signals::with_signals,
+    terminal,
+    top_args::TopArgs,
+    top_recording, write_json,
+};
 use crate::{
     clock::now_ns,
     gpu::GpuSamples,
@@ -229,13 +232,15 @@ impl Session<'_> {
             }
             terminal.draw(|frame| draw(frame, &state, &self.subject))?;
             let wait = next.saturating_duration_since(Instant::now()).min(PATIENCE);
-            if event::poll(wait)?
-                && let Event::Key(key) = event::read()?
-            {
-                state.message = None;
-                if state.key(key, &self.subject) == Action::Quit {
-                    break;
+            match wait_for_key(wait)? {
+                Input::Key(key) => {
+                    state.message = None;
+                    if state.key(key, &self.subject) == Action::Quit {
+                        break;
+                    }
                 }
+                Input::Nothing => {}
+                Input::Gone => break,
             }
         }
         Ok(())

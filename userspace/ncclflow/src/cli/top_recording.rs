@@ -10,14 +10,18 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum as _;
-use ratatui::{
-    DefaultTerminal,
-    crossterm::event::{self, Event},
-};
+use ratatui::DefaultTerminal;
 use rustix::time::ClockId;
 use serde::Deserialize as _;
 
-use super::{progress::BytesLine, signals::with_signals, terminal, top::print_once, top_args::TopArgs};
+use super::{
+    keys::{Input, wait_for_key},
+    progress::BytesLine,
+    signals::with_signals,
+    terminal,
+    top::print_once,
+    top_args::TopArgs,
+};
 use crate::{
     clock::now_ns,
     export::Source,
@@ -200,10 +204,9 @@ impl View {
 
 fn key_pressed(terminal: &mut DefaultTerminal, state: &mut State, subject: &Subject) -> io::Result<Action> {
     terminal.draw(|frame| draw(frame, state, subject))?;
-    if event::poll(PATIENCE)?
-        && let Event::Key(key) = event::read()?
-    {
-        return Ok(state.key(key, subject));
-    }
-    Ok(Action::Nothing)
+    Ok(match wait_for_key(PATIENCE)? {
+        Input::Key(key) => state.key(key, subject),
+        Input::Nothing => Action::Nothing,
+        Input::Gone => Action::Quit,
+    })
 }
