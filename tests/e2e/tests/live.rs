@@ -273,7 +273,7 @@ end = time.monotonic() + 10
 while time.monotonic() < end:
     ended, status = os.waitpid(pid, os.WNOHANG)
     if ended:
-        sys.exit('' if status == 0 else f'it ended with {status}')
+        sys.exit(f'it ended with {status}' if status else 0)
     time.sleep(0.05)
 os.kill(pid, 9)
 sys.exit('it is still there')

@@ -2,8 +2,6 @@
 //!
 //! One test: all threads of the program share the allocator.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     fs,

@@ -135,9 +135,9 @@ extern "C" fn nested_deeper(nccl: &Nccl, depth: u64) {
     // A frame of its own size.
     let room = black_box([depth; 40]);
     if depth == 0 {
-        nested_call(nccl)
+        nested_call(nccl);
     } else {
-        nested_deeper(nccl, depth - 1)
+        nested_deeper(nccl, depth - 1);
     }
     black_box(room);
 }
