@@ -6,13 +6,16 @@ WHAT: `order`: it calls an all-gather; `size`: an all-reduce of another size; `a
 calls, and its own stack.
 """
 
-import ctypes
 import json
 import os
 import sys
 import threading
 import time
 import traceback
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python"))
+import bed_rank
 
 BED, NCCL, NVML, FOLDER = sys.argv[1:5]
 RANK, RANKS = (int(word) for word in sys.argv[5:7])
@@ -22,39 +25,6 @@ COUNT, OTHER = 1 << 14, 1 << 13
 STEPS, DIFFERS = 4, 3
 
 truth = open(os.path.join(FOLDER, "truth%d" % RANK), "w")
-
-
-class UniqueId(ctypes.Structure):
-    _fields_ = [("internal", ctypes.c_byte * 128)]
-
-
-def prepare():
-    bed = ctypes.CDLL(BED)
-    options = ["--library", NCCL, "--nvml", NVML, "--ranks", str(RANKS), "--channels", "1", "--absent", "%d@%d" % (CULPRIT, DIFFERS)]
-    if bed.ncclflow_bed_prepare("\n".join(options).encode()) != 0:
-        sys.exit("the bed did not come up")
-    bed.ncclflow_bed_allocate.restype = ctypes.c_void_p
-    bed.ncclflow_bed_allocate.argtypes = [ctypes.c_size_t]
-    bed.ncclflow_bed_set_device(RANK)
-    nccl = ctypes.CDLL(NCCL)
-    nccl.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
-    nccl.ncclAllReduce.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_size_t] + [ctypes.c_int] * 2 + [ctypes.c_void_p] * 2
-    nccl.ncclAllGather.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_size_t, ctypes.c_int] + [ctypes.c_void_p] * 2
-    return bed, nccl
-
-
-def unique_id(nccl):
-    path = os.path.join(FOLDER, "id")
-    made = UniqueId()
-    if RANK == 0:
-        assert nccl.ncclGetUniqueId(ctypes.byref(made)) == 0
-        with open(path + ".new", "wb") as file:
-            file.write(bytes(made))
-        os.rename(path + ".new", path)
-    while not os.path.exists(path):
-        time.sleep(0.01)
-    with open(path, "rb") as file:
-        return UniqueId.from_buffer_copy(file.read())
 
 
 def note(step, function, count, frame):
@@ -92,10 +62,7 @@ class Model:
 
 
 def main():
-    bed, nccl = prepare()
-    comm = ctypes.c_void_p()
-    assert nccl.ncclCommInitRank(ctypes.byref(comm), RANKS, unique_id(nccl), RANK) == 0
-    bed.ncclflow_bed_register(comm)
+    bed, nccl, comm = bed_rank.join(BED, NCCL, NVML, FOLDER, RANK, RANKS, ["--absent", "%d@%d" % (CULPRIT, DIFFERS)])
     print("ready", flush=True)
     while not os.path.exists(os.path.join(FOLDER, "go")):
         time.sleep(0.01)
