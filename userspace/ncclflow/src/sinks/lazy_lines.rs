@@ -7,7 +7,6 @@ use super::{
     json_lines::{JsonLinesFile, LostLines},
     output_dir::OutputDir,
     output_file::Source,
-    sink::Written,
 };
 
 #[derive(Debug)]
@@ -74,9 +73,13 @@ impl LazyLines {
         self.file.as_ref().map_or(0, JsonLinesFile::bytes)
     }
 
-    pub(super) fn written(&self) -> Written {
-        let lost = [Some(self.lost), self.file.as_ref().map(JsonLinesFile::lost)].into_iter().flatten().sum();
-        let files = self.file.iter().map(|_| (String::new(), self.name.to_owned())).collect();
-        Written { files, lost, ..Written::default() }
+    /// Its name, if it was made.
+    pub(super) fn file_name(&self) -> Option<String> {
+        self.file.as_ref().map(|_| self.name.to_owned())
+    }
+
+    /// Lines that could not be written.
+    pub(super) fn lost(&self) -> LostLines {
+        [Some(self.lost), self.file.as_ref().map(JsonLinesFile::lost)].into_iter().flatten().sum()
     }
 }

@@ -5,7 +5,6 @@
 mod aggregate;
 mod budget;
 mod compress;
-mod gpu_lines;
 mod json_lines;
 mod layout;
 mod lazy_lines;
@@ -22,8 +21,8 @@ mod parquet;
 mod read_lines;
 mod session_file;
 mod session_files;
+mod side_lines;
 mod sink;
-mod stack_lines;
 mod target_list;
 mod window_iterations;
 

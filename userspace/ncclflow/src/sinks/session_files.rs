@@ -7,13 +7,12 @@ use flow::schema::{
 };
 
 use super::{
-    gpu_lines::GpuLines,
     json_lines::LostLines,
     layout::Layout,
     line_files::{ApiOutputOptions, LineFiles},
     output_dir::OutputDir,
+    side_lines::SideLines,
     sink::{Sink, Written},
-    stack_lines::StackLines,
 };
 
 /// Errors that are kept; what is lost by further ones is counted all the same.
@@ -30,12 +29,8 @@ pub struct SessionFiles {
 impl SessionFiles {
     pub fn new(dir: OutputDir, api: ApiOutputOptions, layout: Layout) -> Self {
         let dir = Arc::new(dir);
-        let sinks: Vec<Box<dyn Sink>> = vec![
-            Box::new(LineFiles::new(Arc::clone(&dir), api, layout)),
-            Box::new(StackLines::new(Arc::clone(&dir))),
-            Box::new(GpuLines::new(Arc::clone(&dir))),
-        ];
-        Self { dir: Some(dir), sinks, errors: Vec::new() }
+        let lines = LineFiles::new(Arc::clone(&dir), api, layout);
+        Self::of_lines(dir, lines)
     }
 
     /// The same for a session that may go on for months, with processes that come and go: of those that have
@@ -43,12 +38,12 @@ impl SessionFiles {
     pub fn of_node(dir: OutputDir, api: ApiOutputOptions, layout: Layout, keeps_names: bool) -> Self {
         let dir = Arc::new(dir);
         let lines = LineFiles::new(Arc::clone(&dir), api, layout).forgetting_ended(keeps_names);
-        let sinks: Vec<Box<dyn Sink>> = vec![
-            Box::new(lines),
-            Box::new(StackLines::new(Arc::clone(&dir))),
-            Box::new(GpuLines::new(Arc::clone(&dir))),
-        ];
-        Self { dir: Some(dir), sinks, errors: Vec::new() }
+        Self::of_lines(dir, lines)
+    }
+
+    fn of_lines(dir: Arc<OutputDir>, lines: LineFiles) -> Self {
+        let side = SideLines::new(&dir);
+        Self { dir: Some(dir), sinks: vec![Box::new(lines), Box::new(side)], errors: Vec::new() }
     }
 
     /// Gives the rows to this sink.
