@@ -16,6 +16,7 @@ pub mod layout_cache;
 pub mod kernel;
 
 pub mod clock;
+mod host;
 pub mod text;
 
 // Whether a session is well, and what tests break.

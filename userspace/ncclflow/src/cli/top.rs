@@ -23,6 +23,7 @@ use super::{
 use crate::{
     clock::now_ns,
     gpu::GpuSamples,
+    host::host_name,
     privileges,
     record::{LibraryInUse, Notice, RecordOptions, StopHandle, record},
     sinks::{LiveStatistics, SessionState},
@@ -117,7 +118,7 @@ fn follow(
     args: &TopArgs,
     news: &mpsc::Receiver<News>,
 ) -> Result<()> {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = host_name();
     let subject = Subject { host, level: Some(args.level), processes: BTreeMap::new() };
     let gpus = if args.no_gpus {
         GpuSamples::default()

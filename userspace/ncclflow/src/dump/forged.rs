@@ -5,11 +5,12 @@ use std::{collections::BTreeSet, sync::Arc};
 use nccl_library::{layouts::Layouts, nccl::NcclVersion};
 
 use super::{
-    DumpReport, SCHEMA, communicator, communicators, host_name, motion,
+    DumpReport, SCHEMA, communicator, communicators, motion,
     process::{Found, Layout, Target},
     verdict,
 };
 use crate::{
+    host::host_name,
     memory::{AddressSpace, Memory, ReadError, ScanLimits},
     target::{Process, maps::Mapping},
 };

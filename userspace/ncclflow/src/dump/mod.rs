@@ -61,6 +61,7 @@ use rustix::time::ClockId;
 use crate::{
     clock::now_ns,
     gpu::GpuWatch,
+    host::host_name,
     memory::{ScanLimits, ScanProgress},
     resolver::nccl_processes,
     target::{MappedLibrary, Process, ProcessError, denied_remedy},
@@ -254,10 +255,6 @@ fn leave_out_forked_copies(targets: &mut [process::Target], ranks: &mut Vec<Rank
         }
         parent == rank.pid
     });
-}
-
-pub(crate) fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Chosen processes that cannot be opened, and why.

@@ -15,7 +15,6 @@ use super::{
     communicator::{self, Communicator},
     connections::{ConnectionLayout, Peers},
     dump_report::{LibraryReport, ProcessReport, ProcessState},
-    host_name,
     own_list::OwnList,
     owners::Owner,
     pending::PendingLayout,
@@ -25,6 +24,7 @@ use super::{
     rank_report::{OpReport, ProxyListState, ProxyReport, RankReport},
 };
 use crate::{
+    host::host_name,
     memory::{AddressSpace, Memory, ReadError},
     resolver::{self, What},
     target::{LibraryId, MappedLibrary, Process, Users, age_seconds, read_text, status_field},

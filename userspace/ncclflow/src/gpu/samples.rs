@@ -15,7 +15,7 @@ use flow::schema::GpuRow;
 use rustix::{thread::CapabilitySet, time::ClockId};
 
 use super::{nvml::Nvml, report::Traffic, row::row_of, watch::library};
-use crate::{clock::now_ns, privileges};
+use crate::{clock::now_ns, host::host_name, privileges};
 
 /// How often the driver is asked. A query of a GPU takes it 2 to 4 ms.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -68,8 +68,7 @@ impl GpuSamples {
         let of_thread = Arc::clone(&shared);
         thread::Builder::new().name("ncclflow-gpus".to_owned()).spawn(move || {
             privileges::keep_only(CapabilitySet::empty());
-            let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-            sample(&of_thread, &ended, &host);
+            sample(&of_thread, &ended, &host_name());
         })?;
         Ok(Self { shared, _alive: Some(Arc::new(alive)) })
     }

@@ -19,7 +19,8 @@ use rustix::time::ClockId;
 
 use crate::{
     clock::now_ns,
-    dump::{Choice, DumpOptions, RankReport, chosen, host_name, survey},
+    dump::{Choice, DumpOptions, RankReport, chosen, survey},
+    host::host_name,
     memory::ScanLimits,
     python::Runtimes,
     resolver,

@@ -24,6 +24,7 @@ use self::launches::Looks;
 use crate::{
     clock::now_ns,
     dump::{self, DumpOptions, Progress, RankReport},
+    host::host_name,
     layout_cache::{CacheKey, LayoutCache},
     memory::ScanLimits,
     resolver::{self, ResolverError, Unseen, What},
@@ -75,7 +76,7 @@ impl Lister {
     pub fn list(&mut self, progress: &mut dyn FnMut(&Progress<'_>)) -> Result<PsReport> {
         let mut report = PsReport {
             schema: PS_SCHEMA,
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            host: host_name(),
             unix_time: now_ns(ClockId::Realtime) / 1_000_000_000,
             // Every PID namespace has a first process.
             hidden: !Path::new("/proc/1").exists(),
