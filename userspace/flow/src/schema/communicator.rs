@@ -25,6 +25,11 @@ pub fn comm_hash_name(hash: Option<u64>) -> String {
     hash.map_or_else(|| "no-hash".to_owned(), |hash| format!("0x{hash:016x}"))
 }
 
+/// The hash of such a text; `None` of whatever else it is.
+pub fn comm_hash_of_name(name: &str) -> Option<u64> {
+    u64::from_str_radix(name.strip_prefix("0x")?, 16).ok()
+}
+
 row! {
     /// A rank of a communicator that was seen, and the lines that were written for it.
     #[derive(Default)]

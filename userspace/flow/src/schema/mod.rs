@@ -30,7 +30,7 @@ pub use api_call::{ApiCall, ApiCallRow, OtherCallRow, Pointer};
 pub use cell::{Cell, CellType, Cells, Row};
 pub use clock::ClockReport;
 pub use column::{Column, FLEET_TABLES, TABLES, ValueKind};
-pub use communicator::{CommunicatorReport, RankKey, comm_hash_name};
+pub use communicator::{CommunicatorReport, RankKey, comm_hash_name, comm_hash_of_name};
 pub use fleet::{FleetColumns, FleetComm, FleetHost, FleetMessage, LinkSecond, SecondOf};
 pub use gpu::{GpuProcessRow, GpuRow};
 pub use host::HostInfo;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use flow::schema::{RankKey, comm_hash_name};
+use flow::schema::{RankKey, comm_hash_name, comm_hash_of_name};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -46,8 +46,7 @@ impl Claims {
         }
         let mut ranks: HashMap<u64, BTreeMap<Option<Owner>, usize>> = HashMap::new();
         for rank in report.communicators.iter().take(MAX_LISTED) {
-            let hash = rank["commHash"].as_str().and_then(|hash| hash.strip_prefix("0x"));
-            let hash = hash.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+            let hash = rank["commHash"].as_str().and_then(comm_hash_of_name);
             let pid = rank["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
             let number = rank["rank"].as_i64().and_then(|rank| i32::try_from(rank).ok());
             let (Some(hash), Some(pid), Some(number)) = (hash, pid, number) else { continue };

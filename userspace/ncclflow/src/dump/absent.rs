@@ -13,6 +13,7 @@ use crate::{
     memory::Memory,
     target::{in_first_pid_namespace, pids, read_text, status_field},
 };
+use flow::schema::comm_hash_of_name;
 use nccl_library::{
     elf::RuntimeAddr,
     fields::{IntField, comm, peer_info},
@@ -66,7 +67,7 @@ impl PeerTable {
 
     /// Hashes of host and process by rank, without the communicator's own hash in them.
     fn read(self, memory: Memory<'_>, rank: &RankReport) -> Option<Vec<(u64, u64)>> {
-        let salt = u64::from_str_radix(rank.comm_hash.strip_prefix("0x")?, 16).ok()?;
+        let salt = comm_hash_of_name(&rank.comm_hash)?;
         let place = rank.address.checked_add(self.table.offset())?;
         let table = memory.word(RuntimeAddr(place)).ok()?;
         let bytes = memory.bytes(RuntimeAddr(table), u64::from(rank.n_ranks).checked_mul(self.size)?).ok()?;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use flow::schema::{RankKey, comm_hash_name};
+use flow::schema::{RankKey, comm_hash_name, comm_hash_of_name};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -30,8 +30,7 @@ pub(super) struct RankFacts {
 impl RankFacts {
     /// The first of its hash and rank: a report's folder tells others apart.
     fn key(&self) -> RankKey {
-        let hash = self.comm_hash.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        RankKey { hash, instance: 0, rank: self.rank, pid: self.pid }
+        RankKey { hash: comm_hash_of_name(&self.comm_hash), instance: 0, rank: self.rank, pid: self.pid }
     }
 }
 
