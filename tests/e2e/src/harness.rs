@@ -15,6 +15,7 @@ pub mod recorder;
 pub mod replay;
 pub mod run_counts;
 pub mod scrape;
+pub mod stack_program;
 pub mod stopped_thread;
 pub mod stripped;
 pub mod tables;

@@ -6,14 +6,18 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    fs::{self, File},
-    io::{BufRead as _, BufReader, Read as _},
+    collections::{BTreeMap, BTreeSet},
+    fs,
     path::{Path, PathBuf},
-    process::{Child, ChildStdout, Command, Stdio},
+    process::Command,
 };
 
-use ncclflow_e2e::harness::{programs, recorder::Recorder, replay};
+use ncclflow_e2e::harness::{
+    programs,
+    recorder::Recorder,
+    replay,
+    stack_program::{RecordedStacks, StackProgram, watch},
+};
 use serde_json::Value;
 use test_support::{Interpreter, need_pythons, root};
 
@@ -32,82 +36,22 @@ struct Called {
     frames: Vec<Frame>,
 }
 
-struct Program {
-    child: Child,
-    out: BufReader<ChildStdout>,
-    folder: tempfile::TempDir,
+fn started(python: &Path, library: &Path) -> StackProgram {
+    StackProgram::start(Command::new(python).arg(PROGRAM), library, &[]).unwrap()
 }
 
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Program {
-    /// Starts it, and waits until it is ready.
-    fn start(python: &Path, library: &Path) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let mut child = Command::new(python)
-            .arg(PROGRAM)
-            .arg(library)
-            .args([folder.path().join("truth"), folder.path().join("go")])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        out.read_line(&mut line).unwrap();
-        assert!(line.starts_with("ready"), "{line}");
-        Self { child, out, folder }
-    }
-
-    /// Lets it go, and waits for its end. Gives what it says of its calls, by their numbers.
-    fn run(&mut self) -> BTreeMap<u64, Called> {
-        File::create(self.folder.path().join("go")).unwrap();
-        let mut rest = String::new();
-        self.out.read_to_string(&mut rest).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{rest}");
-        let text = fs::read_to_string(self.folder.path().join("truth")).unwrap();
-        let called = text.lines().map(|line| {
-            let line: Value = serde_json::from_str(line).unwrap();
-            let frame = |frame: &Value| {
-                let text = |at: usize| frame[at].as_str().unwrap().to_owned();
-                (text(0), text(1), frame[2].as_u64().unwrap())
-            };
-            let frames = line["frames"].as_array().unwrap().iter().map(frame).collect();
-            let (tid, kind) = (line["tid"].as_u64().unwrap(), line["kind"].as_str().unwrap().to_owned());
-            (line["n"].as_u64().unwrap(), Called { tid, kind, frames })
-        });
-        called.collect()
-    }
-}
-
-/// What a recording says: its calls by their numbers, with thread and stack.
-struct Recorded {
-    calls: HashMap<u64, (u64, Option<String>)>,
-    stacks: HashMap<String, Value>,
-}
-
-impl Recorded {
-    fn read(folder: &Path) -> Self {
-        let lines = |path: &Path| -> Vec<Value> {
-            let text = fs::read_to_string(path).unwrap();
-            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+/// What the program says of its calls, by their numbers.
+fn called(lines: Vec<Value>) -> BTreeMap<u64, Called> {
+    let called = lines.into_iter().map(|line| {
+        let frame = |frame: &Value| {
+            let text = |at: usize| frame[at].as_str().unwrap().to_owned();
+            (text(0), text(1), frame[2].as_u64().unwrap())
         };
-        let mut calls = HashMap::new();
-        for file in fs::read_dir(folder.join("processes")).unwrap().map(Result::unwrap) {
-            for row in lines(&file.path()) {
-                let stack = row["stack"].as_str().map(str::to_owned);
-                calls.insert(row["count"].as_u64().unwrap(), (row["tid"].as_u64().unwrap(), stack));
-            }
-        }
-        let stacks = lines(&folder.join("stacks.jsonl"));
-        let stacks = stacks.into_iter().map(|row| (row["stack"].as_str().unwrap().to_owned(), row)).collect();
-        Self { calls, stacks }
-    }
+        let frames = line["frames"].as_array().unwrap().iter().map(frame).collect();
+        let (tid, kind) = (line["tid"].as_u64().unwrap(), line["kind"].as_str().unwrap().to_owned());
+        (line["n"].as_u64().unwrap(), Called { tid, kind, frames })
+    });
+    called.collect()
 }
 
 /// Frames of a stack, outermost first; `None`: what is not known.
@@ -121,7 +65,7 @@ fn frames(stack: &Value) -> Vec<Option<Frame>> {
 }
 
 /// Compares every call. Frames of code that is dropped at once may be unknown, and are counted.
-fn compare(version: &str, truth: &BTreeMap<u64, Called>, recorded: &Recorded, depth: usize) -> usize {
+fn compare(version: &str, truth: &BTreeMap<u64, Called>, recorded: &RecordedStacks, depth: usize) -> usize {
     assert!(truth.len() >= CALLS, "{version}: only {} calls", truth.len());
     let (mut different, mut unknown) = (Vec::new(), 0);
     for (number, called) in truth {
@@ -161,12 +105,12 @@ fn compare(version: &str, truth: &BTreeMap<u64, Called>, recorded: &Recorded, de
 /// Records one run of the program.
 fn record(python: &Path, library: &Path, options: &[&str]) -> (BTreeMap<u64, Called>, tempfile::TempDir) {
     let ncclflow = programs::ncclflow().unwrap();
-    let mut program = Program::start(python, library);
+    let mut program = started(python, library);
     let out = tempfile::tempdir().unwrap();
     let options = [&["--strict", "--level", "api", "--stacks"], options].concat();
-    let pid = program.child.id().to_string();
+    let pid = program.pid();
     let recorder = Recorder::start(&ncclflow, &pid, &out.path().join("out"), &options).unwrap();
-    let truth = program.run();
+    let truth = called(program.run().unwrap());
     let (status, said) = recorder.finish().unwrap();
     assert!(status.success(), "{said}");
     (truth, out)
@@ -186,7 +130,7 @@ fn every_call_has_the_stack_that_the_program_itself_knows() {
         let version = python.release.as_str();
         let (truth, out) = record(&python.program, &library, &[]);
         let folder = out.path().join("out");
-        let recorded = Recorded::read(&folder);
+        let recorded = RecordedStacks::read(&folder).unwrap();
         let unknown = compare(version, &truth, &recorded, 24);
         eprintln!(
             "{version}: {} calls, {} stacks, {unknown} with code that was dropped at once and is not known",
@@ -208,7 +152,7 @@ fn the_depth_is_what_was_asked_for() {
     let python = pythons.last().unwrap();
     for depth in [1, 48] {
         let (truth, out) = record(&python.program, &library, &["--stack-depth", &depth.to_string()]);
-        compare(&python.release, &truth, &Recorded::read(&out.path().join("out")), depth);
+        compare(&python.release, &truth, &RecordedStacks::read(&out.path().join("out")).unwrap(), depth);
     }
 }
 
@@ -244,22 +188,9 @@ fn stacks_are_counted() {
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     assert_eq!(counted(&run.stdout), expected(&truth));
 
-    let mut program = Program::start(python, &library);
-    let mut live = Command::new(&ncclflow)
-        .args(["stacks", "--json", "-p", &program.child.id().to_string()])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = BufReader::new(live.stderr.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("watching with") {
-        line.clear();
-        assert_ne!(said.read_line(&mut line).unwrap(), 0, "it ended");
-    }
-    let truth = program.run();
-    let output = live.wait_with_output().unwrap();
-    assert!(output.status.success());
+    let mut program = started(python, &library);
+    let (lines, output) = watch(&ncclflow, &["--json"], &mut program).unwrap();
+    let truth = called(lines);
     assert_eq!(counted(&output.stdout), expected(&truth));
     let folded = Command::new(&ncclflow).arg("stacks").arg(&folder).arg("--folded").output().unwrap();
     let text = String::from_utf8(folded.stdout).unwrap();
@@ -279,12 +210,12 @@ fn without_stacks_there_are_none() {
     let Some((pythons, library)) = prepared() else { return };
     let python = &pythons.last().unwrap().program;
     let ncclflow = programs::ncclflow().unwrap();
-    let mut program = Program::start(python, &library);
+    let mut program = started(python, &library);
     let out = tempfile::tempdir().unwrap();
-    let pid = program.child.id().to_string();
+    let pid = program.pid();
     let recorder =
         Recorder::start(&ncclflow, &pid, &out.path().join("out"), &["--strict", "--level", "api"]).unwrap();
-    let truth = program.run();
+    let truth = called(program.run().unwrap());
     let (status, said) = recorder.finish().unwrap();
     assert!(status.success(), "{said}");
     let folder = out.path().join("out");

@@ -8,14 +8,17 @@
 #![cfg(target_arch = "x86_64")]
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    fs::{self, File},
-    io::{BufRead as _, BufReader, Read as _},
+    collections::{BTreeMap, BTreeSet},
     path::Path,
-    process::{Child, ChildStdout, Command, Stdio},
+    process::Command,
 };
 
-use ncclflow_e2e::harness::{programs, recorder::Recorder, replay};
+use ncclflow_e2e::harness::{
+    programs,
+    recorder::Recorder,
+    replay,
+    stack_program::{RecordedStacks, StackProgram, watch},
+};
 use serde_json::Value;
 use test_support::{need_pythons, root};
 
@@ -26,80 +29,14 @@ const NESTED: &str = env!("CARGO_BIN_EXE_ncclflow-nested");
 /// come at once afterwards, some may lack native frames, and say so.
 const MAY_LACK: f64 = 0.1;
 
-struct Program {
-    child: Child,
-    out: BufReader<ChildStdout>,
-    folder: tempfile::TempDir,
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Program {
-    fn start(command: &mut Command, library: &Path, rounds: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let mut child = command
-            .arg(library)
-            .args([folder.path().join("truth"), folder.path().join("go")])
-            .args(rounds)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        out.read_line(&mut line).unwrap();
-        assert!(line.starts_with("ready"), "{line}");
-        Self { child, out, folder }
-    }
-
-    /// Lets it go, and waits for its end. Gives what it says of its calls.
-    fn run(&mut self) -> Vec<Value> {
-        File::create(self.folder.path().join("go")).unwrap();
-        let mut rest = String::new();
-        self.out.read_to_string(&mut rest).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{rest}");
-        lines(&self.folder.path().join("truth"))
-    }
-}
-
-fn lines(path: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(path).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-/// What a recording says: the stack of each call by its number, with its thread.
-struct Recorded {
-    calls: HashMap<u64, (u64, String)>,
-    stacks: HashMap<String, Value>,
-}
-
-impl Recorded {
-    fn read(folder: &Path) -> Self {
-        let mut calls = HashMap::new();
-        for file in fs::read_dir(folder.join("processes")).unwrap().map(Result::unwrap) {
-            for row in lines(&file.path()) {
-                let stack = row["stack"].as_str().unwrap_or_default().to_owned();
-                calls.insert(row["count"].as_u64().unwrap(), (row["tid"].as_u64().unwrap(), stack));
-            }
-        }
-        let stacks = lines(&folder.join("stacks.jsonl")).into_iter();
-        let stacks = stacks.map(|row| (row["stack"].as_str().unwrap().to_owned(), row)).collect();
-        Self { calls, stacks }
-    }
-
-    /// The stack of a call of this thread; nothing if it says that its native frames were not copied.
-    fn stack(&self, called: &Value) -> Option<&Value> {
-        let number = called["n"].as_u64().unwrap();
-        let (tid, stack) = self.calls.get(&number).unwrap_or_else(|| panic!("call {number} is not there"));
-        assert_eq!(Some(*tid), called["tid"].as_u64(), "call {number}");
-        let row = self.stacks.get(stack).unwrap_or_else(|| panic!("call {number} has no stack: {stack}"));
-        (row["unknown"] != "native frames not copied").then_some(row)
-    }
+/// The stack of a call of this thread; nothing if it says that its native frames were not copied.
+fn stack<'r>(recorded: &'r RecordedStacks, called: &Value) -> Option<&'r Value> {
+    let number = called["n"].as_u64().unwrap();
+    let (tid, stack) = recorded.calls.get(&number).unwrap_or_else(|| panic!("call {number} is not there"));
+    assert_eq!(Some(*tid), called["tid"].as_u64(), "call {number}");
+    let row = stack.as_ref().and_then(|stack| recorded.stacks.get(stack));
+    let row = row.unwrap_or_else(|| panic!("call {number} has no stack: {stack:?}"));
+    (row["unknown"] != "native frames not copied").then_some(row)
 }
 
 fn record(
@@ -109,13 +46,13 @@ fn record(
     rounds: &[&str],
 ) -> (Vec<Value>, tempfile::TempDir) {
     let ncclflow = programs::ncclflow().unwrap();
-    let mut program = Program::start(command, library, rounds);
+    let mut program = StackProgram::start(command, library, rounds).unwrap();
     let out = tempfile::tempdir().unwrap();
-    let pid = program.child.id().to_string();
+    let pid = program.pid();
     let folder = out.path().join("out");
     let options = ["--strict", "--level", "api", kind, "--stack-depth", "48"];
     let recorder = Recorder::start(&ncclflow, &pid, &folder, &options).unwrap();
-    let truth = program.run();
+    let truth = program.run().unwrap();
     let (status, said) = recorder.finish().unwrap();
     assert!(status.success(), "{said}");
     (truth, out)
@@ -140,7 +77,7 @@ fn every_call_has_the_native_stack_that_the_program_itself_knows() {
     }
     let (truth, out) = record("--stacks=native", &mut Command::new(NESTED), &library, &["600"]);
     let folder = out.path().join("out");
-    let recorded = Recorded::read(&folder);
+    let recorded = RecordedStacks::read(&folder).unwrap();
     assert!(truth.len() > 9000, "{}", truth.len());
     let (mut lacking, mut cut, mut places) = (0, 0, BTreeMap::<u64, BTreeSet<String>>::new());
     for called in &truth {
@@ -148,7 +85,7 @@ fn every_call_has_the_native_stack_that_the_program_itself_knows() {
             called["marks"].as_array().unwrap().iter().map(|mark| mark.as_str().unwrap()).collect();
         let sp = called["stackPointer"].as_u64().unwrap();
         places.entry(sp).or_default().insert(marks.join(" "));
-        let Some(row) = recorded.stack(called) else {
+        let Some(row) = stack(&recorded, called) else {
             lacking += 1;
             continue;
         };
@@ -203,11 +140,11 @@ fn pythons_frames_stand_among_native_ones_where_they_were_called() {
     for python in &pythons {
         let mut command = Command::new(&python.program);
         let (truth, out) = record("--stacks=both", command.arg(MIXED), &library, &[]);
-        let recorded = Recorded::read(&out.path().join("out"));
+        let recorded = RecordedStacks::read(&out.path().join("out")).unwrap();
         let release = &python.release;
         let mut lacking = 0;
         for called in &truth {
-            let Some(row) = recorded.stack(called) else {
+            let Some(row) = stack(&recorded, called) else {
                 lacking += 1;
                 continue;
             };
@@ -256,22 +193,8 @@ fn native_stacks_are_counted() {
     if !root() {
         return;
     }
-    let mut program = Program::start(&mut Command::new(NESTED), &library, &["20"]);
-    let mut live = Command::new(&ncclflow)
-        .args(["stacks", "--native", "--folded", "-p", &program.child.id().to_string()])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = BufReader::new(live.stderr.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("watching with") {
-        line.clear();
-        assert_ne!(said.read_line(&mut line).unwrap(), 0, "it ended");
-    }
-    let truth = program.run();
-    let output = live.wait_with_output().unwrap();
-    assert!(output.status.success());
+    let mut program = StackProgram::start(&mut Command::new(NESTED), &library, &["20"]).unwrap();
+    let (truth, output) = watch(&ncclflow, &["--native", "--folded"], &mut program).unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     let (mut all, mut lacking) = (0, 0);

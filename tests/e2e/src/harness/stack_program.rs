@@ -1,0 +1,137 @@
+//! Programs that call NCCL and write down their own stack at each call, and what a recording says of these calls.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io::{BufRead as _, BufReader, Read as _},
+    path::Path,
+    process::{Child, ChildStdout, Command, Output, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+/// A program that waits until it may call. Killed when dropped.
+#[derive(Debug)]
+pub struct StackProgram {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    folder: tempfile::TempDir,
+}
+
+impl Drop for StackProgram {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl StackProgram {
+    /// Starts it with a library, a file for what it says, a file to wait for, and `more`; waits until it is ready.
+    ///
+    /// # Errors
+    /// If it cannot be started, or says something else.
+    pub fn start(command: &mut Command, library: &Path, more: &[&str]) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let mut child = command
+            .arg(library)
+            .args([folder.path().join("truth"), folder.path().join("go")])
+            .args(more)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("starting the program")?;
+        let mut out = BufReader::new(child.stdout.take().context("it has no output")?);
+        let mut line = String::new();
+        out.read_line(&mut line)?;
+        let program = Self { child, out, folder };
+        if !line.starts_with("ready") {
+            bail!("the program is not ready: {line}");
+        }
+        Ok(program)
+    }
+
+    /// Its process id, as `ncclflow -p` takes it.
+    pub fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    /// Lets it go, and waits for its end. Gives what it says of its calls.
+    ///
+    /// # Errors
+    /// If it fails.
+    pub fn run(&mut self) -> Result<Vec<Value>> {
+        File::create(self.folder.path().join("go"))?;
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest)?;
+        if !self.child.wait()?.success() {
+            bail!("the program failed: {rest}");
+        }
+        lines(&self.folder.path().join("truth"))
+    }
+}
+
+/// Has `ncclflow stacks` with these options watch a program from before its first call to its end. Gives what the program
+/// says of its calls, and the command's output.
+///
+/// # Errors
+/// If one of them fails.
+pub fn watch(ncclflow: &Path, options: &[&str], program: &mut StackProgram) -> Result<(Vec<Value>, Output)> {
+    let mut live = Command::new(ncclflow)
+        .arg("stacks")
+        .args(options)
+        .args(["-p", &program.pid()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("starting ncclflow")?;
+    let mut said = BufReader::new(live.stderr.take().context("ncclflow has no standard error")?);
+    let mut line = String::new();
+    while !line.contains("watching with") {
+        line.clear();
+        if said.read_line(&mut line)? == 0 {
+            bail!("ncclflow ended before it watched: {}", live.wait()?);
+        }
+    }
+    let called = program.run()?;
+    let output = live.wait_with_output()?;
+    if !output.status.success() {
+        bail!("ncclflow: {}", output.status);
+    }
+    Ok((called, output))
+}
+
+/// What a recording says: its calls by their numbers of elements, with thread and stack, and the stacks.
+#[derive(Debug, Default)]
+pub struct RecordedStacks {
+    pub calls: HashMap<u64, (u64, Option<String>)>,
+    pub stacks: HashMap<String, Value>,
+}
+
+impl RecordedStacks {
+    /// Of calls without a communicator.
+    ///
+    /// # Errors
+    /// If a file is not there, or lacks what its lines must have.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let mut recorded = Self::default();
+        for file in fs::read_dir(folder.join("processes"))? {
+            for row in lines(&file?.path())? {
+                let number = row["count"].as_u64().context("a call without a count")?;
+                let tid = row["tid"].as_u64().context("a call without a thread")?;
+                recorded.calls.insert(number, (tid, row["stack"].as_str().map(str::to_owned)));
+            }
+        }
+        for row in lines(&folder.join("stacks.jsonl"))? {
+            let stack = row["stack"].as_str().context("a stack without a name")?.to_owned();
+            recorded.stacks.insert(stack, row);
+        }
+        Ok(recorded)
+    }
+}
+
+/// Every line: whoever wrote them has ended as it should, so half a line at the end is a fault.
+fn lines(path: &Path) -> Result<Vec<Value>> {
+    let text = fs::read_to_string(path).with_context(|| format!("reading `{}`", path.display()))?;
+    text.lines().map(|line| serde_json::from_str(line).with_context(|| line.to_owned())).collect()
+}
