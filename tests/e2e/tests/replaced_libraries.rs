@@ -3,7 +3,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeSet, fs, path::Path, thread, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::Path,
+    sync::{Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
 
 use nccl_library::elf::Image;
 use ncclflow_e2e::harness::{bed::Bed, programs, recorder::Recorder};
@@ -14,6 +21,9 @@ use test_support::{root, wait_until};
 const ROUNDS: u64 = 3;
 const ITERATIONS: u64 = 5;
 
+/// Each recording sees the whole node: the libraries of one test must not be there in the other.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// Files that a process holds open below a folder.
 fn held_below(pid: u32, folder: &str) -> Vec<String> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
@@ -23,6 +33,7 @@ fn held_below(pid: u32, folder: &str) -> Vec<String> {
 
 #[test]
 fn a_build_of_nccl_is_given_its_probes_once_whatever_file_it_comes_in() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (Some(ncclflow), Some(program), Some(library), true) =
         (programs::ncclflow(), programs::bed(), programs::nccl("2.27.5-cu12"), root())
     else {
@@ -105,6 +116,7 @@ fn with_build_id_of(library: &Path, other: &Path, copy: &Path) {
 /// Anybody can write a build-id into a file. Probes of one library are not put into another for it.
 #[test]
 fn two_libraries_that_claim_one_build_are_each_traced_as_what_they_are() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (Some(ncclflow), Some(program), Some(first), Some(second), true) = (
         programs::ncclflow(),
         programs::bed(),

@@ -72,11 +72,11 @@ fn fails(fault: &str, more: &[&str]) -> Option<(String, Value, World)> {
     assert_eq!(status.code(), Some(1), "{fault}: {said}");
     assert!(begun.elapsed() < Duration::from_secs(40), "{fault}: it ended by its time: {said}");
     assert!(said.contains("the session has failed"), "{fault}: {said}");
-    assert_eq!(
-        made.still_there().unwrap(),
-        kernel_objects::KernelObjects::default(),
-        "{fault}: probes are left"
-    );
+    // The probes go at once; the program that they ran the kernel frees a moment later.
+    assert!(made.still_there().unwrap().links.is_empty(), "{fault}: probes are left");
+    wait_until(&format!("{fault}: no program is left"), Duration::from_secs(10), || {
+        made.still_there().unwrap() == kernel_objects::KernelObjects::default()
+    });
     let (job, summary) = bed.finish().unwrap();
     assert!(job.success() && summary.ok, "{fault}: the job's results: {job} {summary:?} {said}");
     let session: Value = serde_json::from_slice(&fs::read(out.join("session.json")).unwrap()).unwrap();
