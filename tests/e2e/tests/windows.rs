@@ -380,6 +380,10 @@ fn a_folder_with_a_limit_keeps_the_latest_windows_and_never_takes_more() {
     for window in windows {
         let folder = window["folder"].as_str().unwrap();
         assert!(!has_lines(folder) || window["lines_removed"] == false, "{window:#}");
+        // Who has only the window's folder is told the same.
+        let own = json(&job.output.join(folder).join("session.json"));
+        assert_eq!(own["window"]["lines_removed"], window["lines_removed"], "{own:#}");
+        assert_eq!(own["files"]["state"] == "removed", window["lines_removed"] == true, "{own:#}");
     }
     let lines_removed = max_size["lines_removed"].as_u64().unwrap();
     assert_eq!(lines_removed, said.matches("the files of lines in").count() as u64, "{said}");

@@ -3,9 +3,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use flow::schema::{ApiCallRow, ClockReport, FrameRow, MessageRow, OpRow, StackId, StackRow};
+use flow::schema::{ApiCallRow, FrameRow, MessageRow, OpRow, StackId, StackRow};
 
-use super::row_source::{Gather, TakeRows};
+use super::{
+    rank_reader::FolderClock,
+    row_source::{Gather, TakeRows},
+};
 use crate::{export::CallNumbers, flight_recorder::Function};
 
 /// After a collective was first seen, ranks that come later than this are not waited for: they are known not to have
@@ -91,7 +94,7 @@ impl Lines {
 impl Gather for Lines {
     type Folder = FolderLines;
 
-    fn folder(&self, _clock: Option<ClockReport>) -> FolderLines {
+    fn folder(&self, _clock: Option<FolderClock>) -> FolderLines {
         let wanted = self.wanted.clone();
         FolderLines { wanted, ranks: Vec::new(), stacks: HashMap::new(), bytes: 0 }
     }

@@ -22,16 +22,16 @@ pub(super) const MAX_LISTED: usize = 20;
 struct RankOps {
     /// The collectives that it ran.
     ran: Ranges,
-    /// When its recording ended, and how far its clock is from wall time.
+    /// When its recording ended, and how far its clock is from wall time. Nothing: it is not known.
     ended: Option<u64>,
-    offset: u64,
+    offset: Option<u64>,
     lost: bool,
 }
 
 /// Ranks by what they ran under one number; `None`: nothing.
 #[derive(Debug)]
 pub(super) struct At {
-    /// Wall time.
+    /// Wall time, of the ranks whose clock is known.
     pub(super) first_seen_ns: u64,
     pub(super) groups: Vec<(Option<Call>, Vec<i32>)>,
 }
@@ -59,7 +59,7 @@ const CALL_BYTES: usize = 512;
 const OTHER_BYTES: usize = 48;
 
 impl Collectives {
-    pub(super) fn rank(&mut self, rank: i32, ended: Option<u64>, offset: u64) {
+    pub(super) fn rank(&mut self, rank: i32, ended: Option<u64>, offset: Option<u64>) {
         let ops = self.ranks.entry(rank).or_default();
         (ops.ended, ops.offset) = (ended, offset);
     }
@@ -86,7 +86,7 @@ impl Collectives {
         if !rank.ran.insert(number) {
             return;
         }
-        let wall_ns = ts_ns.saturating_add(rank.offset);
+        let wall_ns = rank.offset.map_or(u64::MAX, |offset| ts_ns.saturating_add(offset));
         let has_room = rank.ran.ranges() <= ranges || room.take(Ranges::BYTES);
         let call = self.number_of(call(), room);
         let noted = call.filter(|_| has_room).and_then(|call| self.note(number, call, wall_ns, room));
@@ -297,7 +297,8 @@ impl Collectives {
                     format!("rank {rank} has no collective {number}, and later ones{lost}"),
                 )
             } else {
-                let watched_until = ops.ended.map(|ended| ended.saturating_add(ops.offset));
+                let watched_until =
+                    ops.ended.zip(ops.offset).map(|(ended, offset)| ended.saturating_add(offset));
                 if watched_until.is_none_or(|until| until < first_seen.saturating_add(LATE_NS)) {
                     continue;
                 }
@@ -340,7 +341,7 @@ mod tests {
     fn checked(lines: &[OpRow], ended: u64) -> Vec<(FindingKind, Option<u64>, Vec<i32>)> {
         let mut collectives = Collectives::default();
         for rank in 0..3 {
-            collectives.rank(rank, Some(ended), 7);
+            collectives.rank(rank, Some(ended), Some(7));
         }
         for line in lines {
             collectives.add(line, &mut Room::default());
@@ -409,7 +410,7 @@ mod tests {
             let (mut room, mut all) = (Room::default(), Collectives::default());
             for rank in order {
                 let mut of_rank = Collectives::default();
-                of_rank.rank(rank, Some(3 * LATE_NS), 7);
+                of_rank.rank(rank, Some(3 * LATE_NS), Some(7));
                 lines.iter().filter(|line| line.rank == rank).for_each(|line| of_rank.add(line, &mut room));
                 all.append(of_rank, &mut room);
             }
@@ -426,7 +427,7 @@ mod tests {
     fn what_does_not_fit_is_not_compared() {
         for bytes in [0, CALL_BYTES, 4 * CALL_BYTES, 1 << 20] {
             let (mut room, mut collectives) = (Room::of(bytes), Collectives::default());
-            (0..3).for_each(|rank| collectives.rank(rank, Some(u64::MAX), 0));
+            (0..3).for_each(|rank| collectives.rank(rank, Some(u64::MAX), Some(0)));
             for number in 0..1000u64 {
                 for rank in 0..3 {
                     // The last rank runs something else from 900 on.

@@ -15,12 +15,13 @@ use super::{
     first_difference::{self, FirstDifference},
     p2p::PointToPoint,
     parts::parts,
+    rank_reader::FolderClock,
     room::Room,
     row_source::{Gather, ReadingProgress, TakeRows, read_rows},
     verdict::{self, Culprit, RankWaits, Reason, Verdict},
 };
 use crate::{export::CallNumbers, flight_recorder::Function, text::spaced_seconds};
-use flow::schema::{ApiCallRow, ClockReport, MessageRow, OpRow, Outcome};
+use flow::schema::{ApiCallRow, MessageRow, OpRow, Outcome};
 use nccl_library::nccl::Direction;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -138,6 +139,8 @@ struct Difference {
 #[derive(Debug, Default)]
 pub(super) struct Fleet {
     communicators: BTreeMap<String, CommunicatorRows>,
+    /// Hosts of which the clock is not known.
+    without_clock: BTreeSet<String>,
     room: Room,
 }
 
@@ -163,9 +166,22 @@ impl Checked {
 }
 
 impl Fleet {
+    /// What cannot be judged, as the clocks of some hosts are not known.
+    fn clocks_not_known(&self) -> Option<String> {
+        let hosts: Vec<&str> = self.without_clock.iter().map(String::as_str).collect();
+        (!hosts.is_empty()).then(|| {
+            format!(
+                "the clock of {} is not known (it stands in the `session.json` of each host's recording): whether ranks \
+                 there stayed away from a collective, or lack sends and receives, was not judged",
+                hosts.join(", ")
+            )
+        })
+    }
+
     /// Everything has come.
     pub(super) fn checked(self, window: Option<&str>, notes: &mut Vec<String>) -> Checked {
         let mut checked = Checked::default();
+        notes.extend(self.clocks_not_known());
         for (name, rows) in self.communicators {
             notes.extend(rows.not_compared(&name));
             let has_stacks = rows.has_stacks;
@@ -184,13 +200,14 @@ impl Fleet {
 impl Gather for Fleet {
     type Folder = Folder;
 
-    fn folder(&self, clock: Option<ClockReport>) -> Folder {
+    fn folder(&self, clock: Option<FolderClock>) -> Folder {
         let earlier = self.communicators.iter().map(|(name, rows)| (name.clone(), rows.seen.clone()));
         Folder {
             communicators: BTreeMap::new(),
             ranks: Vec::new(),
             earlier: earlier.collect(),
             clock,
+            without_clock: BTreeSet::new(),
             room: Room::default(),
         }
     }
@@ -203,6 +220,7 @@ impl Gather for Fleet {
             return false;
         }
         folder.end_ranks();
+        self.without_clock.append(&mut folder.without_clock);
         for (name, rows) in folder.communicators {
             self.communicators.entry(name).or_default().append(rows, &mut self.room);
         }
@@ -217,7 +235,9 @@ pub(super) struct Folder {
     ranks: Vec<RankRows>,
     /// Ranks that folders before it have.
     earlier: BTreeMap<String, BTreeSet<i32>>,
-    clock: Option<ClockReport>,
+    clock: Option<FolderClock>,
+    /// Hosts of which the clock is not known.
+    without_clock: BTreeSet<String>,
     room: Room,
 }
 
@@ -244,7 +264,10 @@ struct CommunicatorRows {
 struct RankRows {
     communicator: String,
     rank: i32,
-    offset: u64,
+    /// It was not found yet that its clock is not known.
+    has_clock: bool,
+    /// From its clock to wall time; nothing: it is not known.
+    offset: Option<u64>,
     ended: Option<u64>,
     attribution: Attribution,
     /// How long its messages were in the network, by peer.
@@ -265,14 +288,15 @@ impl TakeRows for Folder {
             rows.findings.push(Finding { kind, seq: None, ranks: vec![rank], text });
             return None;
         }
-        let clock = self.clock.as_ref();
-        let offset = clock.map_or(0, |clock| clock.offset_ns);
+        let clock = self.clock.as_ref().map(|known| &known.clock);
+        let offset = clock.map(|clock| clock.offset_ns);
         let ended = clock.and_then(|clock| clock.ended_monotonic_ns);
         rows.collectives.rank(rank, ended, offset);
         rows.p2p.rank(rank, clock.map(|clock| clock.started_monotonic_ns), ended, offset);
         self.ranks.push(RankRows {
             communicator: communicator.to_owned(),
             rank,
+            has_clock: true,
             offset,
             ended,
             attribution: Attribution::default(),
@@ -287,6 +311,15 @@ impl TakeRows for Folder {
         let Some(rank) = self.ranks.get_mut(rank) else { return };
         let Some(rows) = self.communicators.get_mut(&rank.communicator) else { return };
         rows.has_stacks |= row.stack.is_some();
+        if self.clock.as_ref().is_none_or(|clock| !clock.is_of(&row.host)) && rank.has_clock {
+            // The times of its host cannot be compared with those of others.
+            (rank.has_clock, rank.offset, rank.ended) = (false, None, None);
+            rows.collectives.rank(row.rank, None, None);
+            rows.p2p.rank(row.rank, None, None, None);
+            if !self.without_clock.contains(&*row.host) {
+                self.without_clock.insert(row.host.to_string());
+            }
+        }
         rows.places.entry(row.rank).or_insert_with(|| Place { host: row.host.to_string(), pid: row.pid });
         rows.collectives.add(row, &mut self.room);
         rows.p2p.add(row, rank.offset, &mut self.room);

@@ -48,14 +48,16 @@ pub(super) struct PointToPoint {
 }
 
 impl PointToPoint {
-    pub(super) fn rank(&mut self, rank: i32, started: Option<u64>, ended: Option<u64>, offset: u64) {
-        let wall = |time: Option<u64>| time.map(|time| time.saturating_add(offset));
+    pub(super) fn rank(&mut self, rank: i32, started: Option<u64>, ended: Option<u64>, offset: Option<u64>) {
+        let wall = |time: Option<u64>| time?.checked_add(offset?);
         if let (Some(started), Some(ended)) = (wall(started), wall(ended)) {
             self.watched.insert(rank, (started, ended));
+        } else {
+            self.watched.remove(&rank);
         }
     }
 
-    pub(super) fn add(&mut self, line: &OpRow, offset: u64, room: &mut Room) {
+    pub(super) fn add(&mut self, line: &OpRow, offset: Option<u64>, room: &mut Room) {
         if line.incomplete {
             self.lost.insert(line.rank);
         }
@@ -79,7 +81,8 @@ impl PointToPoint {
                     pair.is_cut = true;
                     continue;
                 }
-                let wall_ns = line.ts_ns.saturating_add(offset);
+                // Pairs of ranks that were not watched are not compared.
+                let wall_ns = line.ts_ns.saturating_add(offset.unwrap_or(0));
                 calls.push(Call { seq: line.seq, bytes: line.bytes, wall_ns });
             }
         }
@@ -201,13 +204,13 @@ mod tests {
     fn checked(sends: &[(u64, u64)], receives: &[(u64, u64)]) -> Vec<FindingKind> {
         let mut p2p = PointToPoint::default();
         for rank in 0..2 {
-            p2p.rank(rank, Some(0), Some(20 * S), 5);
+            p2p.rank(rank, Some(0), Some(20 * S), Some(5));
         }
         for (seq, bytes) in sends {
-            p2p.add(&line(0, Direction::Send, 1, *seq, *bytes), 5, &mut Room::default());
+            p2p.add(&line(0, Direction::Send, 1, *seq, *bytes), Some(5), &mut Room::default());
         }
         for (seq, bytes) in receives {
-            p2p.add(&line(1, Direction::Recv, 0, *seq, *bytes), 5, &mut Room::default());
+            p2p.add(&line(1, Direction::Recv, 0, *seq, *bytes), Some(5), &mut Room::default());
         }
         let mut findings = Vec::new();
         p2p.check(&mut findings);
@@ -230,14 +233,14 @@ mod tests {
     fn a_finding_says_that_records_were_lost() {
         let mut folders = [0, 1].map(|rank| {
             let mut p2p = PointToPoint::default();
-            p2p.rank(rank, Some(0), Some(20 * S), 5);
+            p2p.rank(rank, Some(0), Some(20 * S), Some(5));
             p2p
         });
         for seq in [5, 7, 9] {
-            folders[0].add(&line(0, Direction::Send, 1, seq, 10), 5, &mut Room::default());
+            folders[0].add(&line(0, Direction::Send, 1, seq, 10), Some(5), &mut Room::default());
         }
         let lossy = OpRow { incomplete: true, ..line(1, Direction::Recv, 0, 5, 10) };
-        folders[1].add(&lossy, 5, &mut Room::default());
+        folders[1].add(&lossy, Some(5), &mut Room::default());
         let [mut p2p, receiver] = folders;
         p2p.append(receiver, &mut Room::default());
         let mut findings = Vec::new();
@@ -249,11 +252,11 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_not_compared() {
         let mut p2p = PointToPoint::default();
-        (0..2).for_each(|rank| p2p.rank(rank, Some(0), Some(20 * S), 5));
+        (0..2).for_each(|rank| p2p.rank(rank, Some(0), Some(20 * S), Some(5)));
         let mut room = Room::of(PAIR_BYTES + 3 * CALL_BYTES);
         for seq in [5, 7, 9] {
-            p2p.add(&line(0, Direction::Send, 1, seq, 10), 5, &mut room);
-            p2p.add(&line(1, Direction::Recv, 0, seq, 10), 5, &mut room);
+            p2p.add(&line(0, Direction::Send, 1, seq, 10), Some(5), &mut room);
+            p2p.add(&line(1, Direction::Recv, 0, seq, 10), Some(5), &mut room);
         }
         let mut findings = Vec::new();
         p2p.check(&mut findings);

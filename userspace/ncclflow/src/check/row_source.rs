@@ -11,10 +11,14 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use flow::schema::{ApiCall, ApiCallRow, ClockReport, MessageRow, MessageSums, Op, OpRow, RankKey, StackRow};
+use flow::schema::{ApiCall, ApiCallRow, MessageRow, MessageSums, Op, OpRow, RankKey, StackRow};
 use foldhash::HashMap;
 
-use super::{claims::Claims, parts::Part, rank_reader::recording};
+use super::{
+    claims::Claims,
+    parts::Part,
+    rank_reader::{FolderClock, recording},
+};
 use crate::{
     export::Source,
     record::{Read, ReadPart},
@@ -61,7 +65,7 @@ pub(super) trait Gather: Send {
     type Folder: TakeRows;
 
     /// For the rows of a folder with this clock. Folders before it can still be missing here.
-    fn folder(&self, clock: Option<ClockReport>) -> Self::Folder;
+    fn folder(&self, clock: Option<FolderClock>) -> Self::Folder;
 
     /// Until when rows are of use, as wall time in nanoseconds.
     fn until_ns(&self) -> u64 {
@@ -126,9 +130,9 @@ impl Input {
     }
 
     /// Its clock, as its report has it.
-    fn clock(&self) -> Option<ClockReport> {
+    fn clock(&self) -> Option<FolderClock> {
         match &self.recording {
-            Some(source) => source.clock(),
+            Some(source) => source.clock().map(FolderClock::of_recording),
             None => recording(&self.path).ok().and_then(|recording| recording.clock),
         }
     }

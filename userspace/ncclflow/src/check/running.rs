@@ -11,6 +11,7 @@ use flow::schema::{ClockReport, MessageRow, Op, RankKey};
 use super::{
     communicator_check::{CheckReport, Fleet, Folder},
     parts::{Part, parts},
+    rank_reader::FolderClock,
     row_source::{Gather as _, TakeRows as _},
 };
 use crate::sinks::{OutputDir, window_folders};
@@ -63,7 +64,7 @@ impl RunningCheck {
         let of = |part: &Part| part.folders.iter().any(|folder| folder == source);
         let Some(part) = self.parts.iter().position(of) else { return };
         let Some(fleet) = self.fleets.get(part) else { return };
-        let folder = fleet.folder(clock);
+        let folder = fleet.folder(clock.map(FolderClock::of_recording));
         self.current = Some(Current { part, folder, ranks: HashMap::new(), at: None });
     }
 

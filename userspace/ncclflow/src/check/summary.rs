@@ -6,12 +6,13 @@ use anyhow::Result;
 use serde::Serialize;
 
 use flow::{
-    schema::{ClockReport, LinkRow, MessageRow, MessageSums, OpRow, OpTimesRow},
+    schema::{LinkRow, MessageRow, MessageSums, OpRow, OpTimesRow},
     statistics::RankLinks,
 };
 
 use super::{
     parts::parts,
+    rank_reader::FolderClock,
     row_source::{Gather, ReadingProgress, TakeRows, read_rows},
 };
 
@@ -44,7 +45,7 @@ struct Summary {
 impl Gather for Summary {
     type Folder = Folder;
 
-    fn folder(&self, _clock: Option<ClockReport>) -> Folder {
+    fn folder(&self, _clock: Option<FolderClock>) -> Folder {
         Folder::default()
     }
 

@@ -5,7 +5,7 @@ use std::{os::unix::fs::MetadataExt as _, path::Path};
 use anyhow::{Context as _, Result, bail};
 
 use super::options::{Notice, RecordOptions};
-use crate::sinks::{DiskBudget, OutputDir, SessionReport, Share};
+use crate::sinks::{DiskBudget, OutputDir, SessionReport, Share, tell_window_of_removed_lines};
 
 /// Kept for the folder of the next window, besides its `session.json`.
 const FOLDER: u64 = 64 << 10;
@@ -73,9 +73,11 @@ fn report_room(report: &SessionReport, probes: usize) -> u64 {
     (text + LISTS + probes * PROBE) as u64
 }
 
-/// Tells what has become of the limit, and has it in the report. `true`: windows were removed.
+/// Tells what has become of the limit, and has it in the report and in those of windows. `true`: windows, or lines of
+/// some, were removed.
 pub(super) fn tell(
     budget: &DiskBudget,
+    dir: &OutputDir,
     report: &mut SessionReport,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> bool {
@@ -91,6 +93,12 @@ pub(super) fn tell(
     }
     for window in &mut report.windows {
         window.lines_removed |= news.lines_removed.contains(&window.folder);
+    }
+    for folder in news.lines_removed.iter().filter(|folder| !news.removed.contains(folder)) {
+        if let Err(error) = tell_window_of_removed_lines(dir, folder) {
+            let folder = dir.path().join(folder);
+            report.errors.push(format!("writing `session.json` of `{}` again: {error}", folder.display()));
+        }
     }
     report.windows.retain(|window| !news.removed.contains(&window.folder));
     report.max_size = Some(budget.report());

@@ -137,8 +137,8 @@ impl Events {
                 SessionEvent::DiskBudget | SessionEvent::FilesEnded | SessionEvent::ContainerFlags => {}
             }
         }
-        if let Some(budget) = &self.sender.budget {
-            recording.is_outdated |= limit::tell(budget, &mut recording.report, recording.notice);
+        if let (Some(budget), Some(dir)) = (&self.sender.budget, &recording.dir) {
+            recording.is_outdated |= limit::tell(budget, dir, &mut recording.report, recording.notice);
         }
         received
     }

@@ -563,14 +563,14 @@ impl<'a> Recording<'a> {
         self.note_failures();
         let Self { options, report, dir, who, notice, .. } = self;
         who.report().complete(report);
-        let budget = dir.as_ref().and_then(OutputDir::budget);
-        if let Some(budget) = budget {
-            limit::tell(budget, report, notice);
+        let limited = dir.as_ref().and_then(|dir| Some((dir.budget()?, dir)));
+        if let Some((budget, dir)) = limited {
+            limit::tell(budget, dir, report, notice);
         }
         let mut files = pipeline.map(|pipeline| pipeline.output.files).unwrap_or_default();
         let aggregated = write_results(taken, &mut files, dir.as_ref(), report, options.compress, notice)?;
-        if let (Some(dir), Some(budget)) = (&*dir, budget)
-            && limit::tell(budget, report, notice)
+        if let Some((budget, dir)) = limited
+            && limit::tell(budget, dir, report, notice)
         {
             // Even the last file can have needed the room of a window, which is named in it.
             report.write(dir).context("writing `session.json`")?;

@@ -261,6 +261,15 @@ impl Account {
         Ok(Self { part, ..self.inside(name) })
     }
 
+    /// The account of a window in this folder that is complete and was not removed.
+    pub(super) fn complete_window(&self, name: &str) -> Option<Self> {
+        let state = self.budget.state();
+        let complete = state.complete.iter().map(|(part, _)| *part);
+        let is_it = |part: &u64| state.parts.get(part).is_some_and(|part| &*part.folder == name);
+        let part = complete.into_iter().find(is_it)?;
+        Some(Self { part, ..self.inside(name) })
+    }
+
     /// The account of the same folder's files of lines.
     pub(super) fn of_lines(&self) -> Self {
         let mut state = self.budget.state();

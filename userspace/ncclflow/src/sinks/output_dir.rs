@@ -218,6 +218,15 @@ impl OutputDir {
         self.make_folder(name, account, window.clone()).inspect_err(|_| window.abandon_window())
     }
 
+    /// The folder of a window that is complete, to write to it once more. Nothing: it was removed, or there is no
+    /// limit.
+    pub(crate) fn complete_window(&self, name: &str) -> io::Result<Option<Self>> {
+        let Some(window) = self.account.as_ref().and_then(|account| account.complete_window(name)) else {
+            return Ok(None);
+        };
+        Ok(Some(Self { account: Some(window), ..self.open_subfolder(name)? }))
+    }
+
     fn make_folder(&self, name: &str, parent: &Account, account: Account) -> io::Result<Self> {
         mkdirat(&self.fd, name, Mode::RWXU)?;
         let dir = Self { account: Some(account), ..self.open_subfolder(name)? };

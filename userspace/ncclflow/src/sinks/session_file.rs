@@ -1,6 +1,9 @@
 //! `session.json`: what was traced, how well, and what was lost.
 
-use std::{collections::BTreeSet, io::Write as _};
+use std::{
+    collections::BTreeSet,
+    io::{Read as _, Write as _},
+};
 
 use serde::Serialize;
 
@@ -393,6 +396,26 @@ pub struct ProbeReport {
     pub faulted: u64,
     /// CPUs on which something was lost or dropped.
     pub cpus: Vec<CpuReport>,
+}
+
+/// Largest `session.json` of a window that is read again.
+const MAX_SESSION: u64 = 64 << 20;
+
+/// Says in the `session.json` of a complete window that its files of lines were removed. Room that there is not is
+/// not made for it: the recording's own `session.json` says the same.
+pub(crate) fn tell_window_of_removed_lines(dir: &OutputDir, window: &str) -> std::io::Result<()> {
+    let Some(dir) = dir.complete_window(window)? else { return Ok(()) };
+    let mut text = Vec::new();
+    dir.open_file("session.json")?.take(MAX_SESSION).read_to_end(&mut text)?;
+    let mut session: serde_json::Value = serde_json::from_slice(&text)?;
+    let mut set = |of: &str, key: &str, value: serde_json::Value| {
+        let found = session.get_mut(of).and_then(|of| of.as_object_mut()?.get_mut(key));
+        found.map(|found| *found = value)
+    };
+    set("window", "lines_removed", true.into());
+    set("files", "state", serde_json::to_value(FilesState::Removed)?);
+    let text = serde_json::to_string_pretty(&session)? + "\n";
+    dir.replace_file(Share::Aggregates, "session.json", |file| file.write_all(text.as_bytes()))
 }
 
 impl SessionReport {
