@@ -3,6 +3,7 @@
 
 // What is asked for, and what is traced.
 mod options;
+mod own_limits;
 mod setup;
 
 // The recording, and what it watches while it goes on.

@@ -18,6 +18,7 @@ use super::{
     limit,
     mailbox::{EventSender, Events},
     options::{FilesOptions, Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets},
+    own_limits,
     pipeline::{Following, Pipeline},
     processes::Traced,
     report::{complete_accounts, complete_files, end_recording, first_report, write_results},
@@ -88,7 +89,8 @@ pub fn record(
         Targets::Pids(_) => None,
         Targets::All(filter) => Some(Follower::new(wanted, filter, bindings.clone())?),
     };
-    raise_descriptor_limit();
+    own_limits::raise_descriptors();
+    own_limits::share_one_arena();
     let (mut recording, capture) = Recording::prepare(wanted, &setup, attachment, times, &bindings, notice)?;
     let budget = recording.dir.as_ref().and_then(OutputDir::budget).cloned();
     let is_ours = recording.dir.as_ref().is_none_or(|dir| dir.is_private().unwrap_or(false));
@@ -577,15 +579,6 @@ impl<'a> Recording<'a> {
         }
         Ok(aggregated)
     }
-}
-
-/// Two files a rank and one descriptor a probe are soon more than the usual soft limit of 1,024.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // Without it there is an error where descriptors run out.
-    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 /// Finds processes, libraries and layouts while the eBPF object and its programs go into the kernel.
