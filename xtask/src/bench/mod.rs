@@ -7,6 +7,7 @@ mod dump;
 mod fleet;
 mod memory;
 mod overhead;
+mod report;
 mod resolve;
 mod saturate;
 mod scale;
@@ -66,6 +67,9 @@ enum Bench {
     Volume(volume::Args),
     /// Parquet tables of a job of many ranks, made of a capture of few: time, memory, and the shipped queries
     Fleet(fleet::Args),
+    /// The page of `ncclflow report` of a job of 64 ranks, made of a capture of few: its size, and when a browser
+    /// shows its first picture (chromium)
+    Report(report::Args),
     /// What call stacks cost a call, by their frames, seen before and new (root, python3)
     Stacks(stacks::Args),
     /// A job that never pauses, for a long time: delivered + lost = hits, to the record (root)
@@ -84,6 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Bench::Scale(args) => scale::run(args),
         Bench::Volume(args) => volume::run(args),
         Bench::Fleet(args) => fleet::run(args),
+        Bench::Report(args) => report::run(args),
         Bench::Stacks(args) => stacks::run(args),
         Bench::Saturate(args) => saturate::run(args),
     }?;
