@@ -171,7 +171,7 @@ def main():
 
 def only_open(arguments, page):
     data = json.loads(DATA.search(page)[2])
-    first, ready, redraw = [], [], []
+    first, redraw = [], []
     for _ in range(arguments.rounds):
         said, console = opened(page)
         same("errors on the console", console, [])
@@ -180,7 +180,6 @@ def only_open(arguments, page):
         if not said["colours"] or min(said["colours"]) < 2:
             fail(f"a canvas is empty: {said['colours']}")
         first.append(said["first"])
-        ready.append(round(said["ms"], 1))
         redraw.append(round(said["redraw_ms"], 1))
     lanes = said["shown"]["timeline"]["lanes"]
     ops = sum(sum(lane["ops"]) for lane in lanes)
@@ -188,7 +187,7 @@ def only_open(arguments, page):
     merge = said["shown"]["timeline"]["merge"]
     if merge > 1 and not any("up to %d consecutive" % merge in sentence for sentence in data["summedUp"]):
         fail(f"bars are {merge} operations each, and the page does not say so: {data['summedUp']}")
-    print(json.dumps({"bytes": len(page.encode()), "first_picture_ms": first, "ready_ms": ready, "redraw_ms": redraw, "operations": ops,
+    print(json.dumps({"bytes": len(page.encode()), "first_picture_ms": first, "redraw_ms": redraw, "operations": ops,
                       "bars": sum(len(lane["at"]) for lane in lanes), "merge": merge, "summed_up": data["summedUp"]}))
 
 
