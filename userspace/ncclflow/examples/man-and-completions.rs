@@ -28,12 +28,15 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The page with its examples under a heading of that name, line by line. clap_mangen (0.3) calls the end of the help
-/// EXTRA, and lets `man` fill its lines.
+/// The page with its examples under a heading of that name, line by line. clap_mangen (0.3) calls the end of
+/// the help EXTRA, and lets `man` fill its lines.
 fn with_examples(page: &str) -> String {
     const HEADING: &str = ".SH EXTRA\n";
     let Some((before, examples)) = page.split_once(HEADING) else { return page.to_owned() };
     let end = examples.find("\n.SH ").map_or(examples.len(), |at| at + 1);
     let (examples, after) = examples.split_at(end);
-    format!("{before}.SH EXAMPLES\n.nf\n{}.fi\n{after}", examples.strip_prefix("Examples:\n").unwrap_or(examples))
+    format!(
+        "{before}.SH EXAMPLES\n.nf\n{}.fi\n{after}",
+        examples.strip_prefix("Examples:\n").unwrap_or(examples)
+    )
 }

@@ -16,8 +16,8 @@ use crate::{prerequisites, programs, repository, tool};
 /// What a page may have, in bytes: it is mailed.
 const MAX_BYTES: u64 = 5_000_000;
 
-/// When the first picture is there, in milliseconds, by the page's own clock. Of several times that it is opened, the
-/// median counts: the machine has other work.
+/// When the first picture is there, in milliseconds, by the page's own clock. Of several times that it is
+/// opened, the median counts: the machine has other work.
 const MAX_FIRST_PICTURE_MS: f64 = 2000.0;
 
 #[derive(Debug, clap::Args)]

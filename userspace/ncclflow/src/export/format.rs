@@ -28,7 +28,8 @@ pub enum Format {
     Parquet,
     /// One trace for ui.perfetto.dev, of all ranks and hosts: PATH is the new file, as job.pftrace
     Perfetto,
-    /// Execution traces for ASTRA-sim and other readers of Chakra: ncclflow.<job rank>.et, ncclflow.groups.json
+    /// Execution traces for ASTRA-sim and other readers of Chakra: ncclflow.<job rank>.et,
+    /// ncclflow.groups.json
     Chakra,
     /// JSON as NCCL Inspector writes it (v4.3): <host>-pid<pid>.log
     Inspector,

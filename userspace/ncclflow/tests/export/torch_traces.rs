@@ -21,7 +21,8 @@ fn trace(name: &str) -> PathBuf {
 
 fn script(arguments: &[&Path]) -> Value {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/exports/torch_traces.py");
-    let Output { status, stdout, stderr } = Command::new("python3").arg(script).args(arguments).output().unwrap();
+    let Output { status, stdout, stderr } =
+        Command::new("python3").arg(script).args(arguments).output().unwrap();
     assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
     serde_json::from_slice(&stdout).unwrap_or_default()
 }
@@ -47,8 +48,7 @@ fn a_trace_of_torch_lies_beside_ours_at_its_own_time() {
     captured("net_steps.cap.gz").cut_to(20_000).record(&path("recorded"), 0..20_000);
     let torch = trace("kineto_ddp_rank0.json.gz");
     let exported = with(&path("recorded"), &path("job.tar"), Format::Perfetto, &torch).unwrap();
-    let compared =
-        script(&[Path::new("manifest"), &path("job.tar"), &torch, &trace("fr_ddp_rank0.pkl.gz")]);
+    let compared = script(&[Path::new("manifest"), &path("job.tar"), &torch, &trace("fr_ddp_rank0.pkl.gz")]);
     assert_eq!(compared["calls"], 20, "{compared}");
     // It was another run of the job.
     assert!(exported.notes.iter().any(|note| note.contains("is of another time")), "{:?}", exported.notes);
@@ -57,7 +57,11 @@ fn a_trace_of_torch_lies_beside_ours_at_its_own_time() {
     let own = compare("perfetto_trace.py", &path("job.pftrace"), &[path("lines")], &[]);
     assert!(own["messages"].as_u64().unwrap() > 1000, "{own}");
 
-    fs::write(path("old.json"), r#"{"traceEvents":[{"ph":"X","name":"a","pid":1,"tid":1,"ts":12.5,"dur":1}]}"#).unwrap();
+    fs::write(
+        path("old.json"),
+        r#"{"traceEvents":[{"ph":"X","name":"a","pid":1,"tid":1,"ts":12.5,"dur":1}]}"#,
+    )
+    .unwrap();
     for (bad, word) in [("old.json", "baseTimeNanoseconds"), ("missing.json", "cannot open")] {
         let error = with(&path("recorded"), &path("bad.tar"), Format::Perfetto, &path(bad)).unwrap_err();
         assert!(format!("{error:#}").contains(word), "{error:#}");

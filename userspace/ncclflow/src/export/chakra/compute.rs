@@ -1,8 +1,9 @@
 //! Kernels and copies of torch's profiler as nodes, and how long NCCL's kernels took.
 //!
-//! A trace is of one process, which says its rank in the job. What was launched before a node of communication stands
-//! before it in the file. Which of NCCL's kernels a node is, is told by the time: NCCL launches a kernel and hands us
-//! its plan right after it, and both clocks are the host's. The kernel must have the function in its name.
+//! A trace is of one process, which says its rank in the job. What was launched before a node of
+//! communication stands before it in the file. Which of NCCL's kernels a node is, is told by the time: NCCL
+//! launches a kernel and hands us its plan right after it, and both clocks are the host's. The kernel must
+//! have the function in its name.
 
 use std::{collections::VecDeque, path::PathBuf};
 
@@ -11,7 +12,8 @@ use foldhash::HashMap;
 
 use crate::stacks::trace::{DeviceTrace, DeviceWork, TraceFile, device_work};
 
-/// Between NCCL's launch and our record of it. A hit takes some µs; a thread that loses its processor, a few ms.
+/// Between NCCL's launch and our record of it. A hit takes some µs; a thread that loses its processor, a few
+/// ms.
 const SLACK_NS: u64 = 2_000_000;
 
 /// Nodes that are kept to find out what had ended before another began.
@@ -136,8 +138,8 @@ impl Compute {
         self.trace.work.get(at)
     }
 
-    /// The kernel of what was recorded at this Unix time. `is_call`: at the call, which is before the launch; else right
-    /// after the launch.
+    /// The kernel of what was recorded at this Unix time. `is_call`: at the call, which is before the launch;
+    /// else right after the launch.
     pub(super) fn kernel(&mut self, function: &str, at_ns: u64, is_call: bool) -> Option<Kernel> {
         let launch = |at: &usize| self.work(*at).and_then(|work| work.launch_ns);
         let nth = if is_call {
@@ -195,8 +197,8 @@ impl Compute {
         keep(&mut self.computed, Ended { id, end_ns: node.begin_ns.saturating_add(node.duration_ns) });
     }
 
-    /// What a node of communication that is this kernel waits for: what is before it on its stream, which is proven, and
-    /// what had ended when it began.
+    /// What a node of communication that is this kernel waits for: what is before it on its stream, which is
+    /// proven, and what had ended when it began.
     pub(super) fn waits(&self, kernel: &Kernel) -> (Vec<u64>, Option<u64>) {
         let stream = self.work(kernel.at).and_then(|work| self.streams.get(&work.stream));
         // Those of one kernel do not wait for each other.
@@ -229,7 +231,11 @@ mod tests {
             ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "Recv", true),
             ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "AllReduce", false),
             ("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", "Broadcast", true),
-            ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)", "AllReduce", true),
+            (
+                "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
+                "AllReduce",
+                true,
+            ),
         ] {
             assert!(is_nccl(kernel));
             assert_eq!(runs(kernel, function), is_it, "{kernel} {function}");

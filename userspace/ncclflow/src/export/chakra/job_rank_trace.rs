@@ -135,7 +135,8 @@ impl JobRankTrace {
         Ok((id, joins))
     }
 
-    /// Adds the nodes of a trace of torch's profiler that were launched before this kernel, or before this time.
+    /// Adds the nodes of a trace of torch's profiler that were launched before this kernel, or before this
+    /// time.
     pub(super) fn add_compute(
         &mut self,
         compute: &mut Compute,

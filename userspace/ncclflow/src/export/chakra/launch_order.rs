@@ -1,6 +1,6 @@
-//! Ops come when their messages have ended, which is not the order in which they were launched. They wait here, so
-//! that nodes are made in the order of launches: of all communicators of a process, as kernels of a profiler's trace are
-//! put between them.
+//! Ops come when their messages have ended, which is not the order in which they were launched. They wait
+//! here, so that nodes are made in the order of launches: of all communicators of a process, as kernels of a
+//! profiler's trace are put between them.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -251,7 +251,8 @@ impl Chakra {
             attributes.push(Attribute::new("duration_ns", AttributeValue::Uint64(ns)));
         }
         let (id, joins) = trace.add(lane, told, chain, start_time_micros, |id, mut data_deps| {
-            data_deps.extend(on_stream.iter().filter(|of| !data_deps.contains(of)).copied().collect::<Vec<_>>());
+            data_deps
+                .extend(on_stream.iter().filter(|of| !data_deps.contains(of)).copied().collect::<Vec<_>>());
             let ctrl_deps = ended.filter(|of| !data_deps.contains(of)).into_iter().collect();
             Node {
                 id,

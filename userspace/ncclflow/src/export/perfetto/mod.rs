@@ -287,7 +287,10 @@ impl View for Perfetto {
             self.file.bytes
         )];
         if self.file.output().is_archive() {
-            notes.push("the file is an archive with torch's traces on the same timeline (Perfetto v58 and later)".to_owned());
+            notes.push(
+                "the file is an archive with torch's traces on the same timeline (Perfetto v58 and later)"
+                    .to_owned(),
+            );
         }
         notes.extend(self.file.output().notes(self.span_ns));
         let mut note = |is_so: bool, text: String| {

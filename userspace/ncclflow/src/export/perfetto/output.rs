@@ -1,9 +1,9 @@
-//! The file that a trace goes to: the trace itself, or an archive of it and of traces of torch's profiler, which
-//! Perfetto (v58 and later) opens as one timeline.
+//! The file that a trace goes to: the trace itself, or an archive of it and of traces of torch's profiler,
+//! which Perfetto (v58 and later) opens as one timeline.
 //!
-//! The archive is a tar file. A member's size is known when it is written, so its header is written last, into the
-//! place that was left for it. `perfetto_manifest.json` says how the clocks of the members stand to each other
-//! (Perfetto's docs/reference/perfetto-manifest.md, version 1).
+//! The archive is a tar file. A member's size is known when it is written, so its header is written last,
+//! into the place that was left for it. `perfetto_manifest.json` says how the clocks of the members stand to
+//! each other (Perfetto's docs/reference/perfetto-manifest.md, version 1).
 
 use std::{
     io::{self, Write},
@@ -24,7 +24,7 @@ const OWN: &str = "ncclflow.pftrace";
 const MANIFEST: &str = "perfetto_manifest.json";
 
 /// tar's blocks.
-const BLOCK: u64 = 512;
+const BLOCK: usize = 512;
 
 /// Traces beside ours.
 const MAX_TRACES: usize = 1024;
@@ -60,8 +60,8 @@ impl Beside {
         format!("torch-{at}.json")
     }
 
-    /// What the manifest says of it. Each is a machine of its own: in containers of several hosts, processes have
-    /// the same numbers, and GPUs are processes to torch.
+    /// What the manifest says of it. Each is a machine of its own: in containers of several hosts, processes
+    /// have the same numbers, and GPUs are processes to torch.
     fn entry(&self, at: usize) -> Value {
         let file = self.trace.path().file_name().unwrap_or_default().to_string_lossy();
         let rank = self.rank.map(|rank| format!("rank {rank}, ")).unwrap_or_default();
@@ -108,20 +108,20 @@ impl TraceOutput {
 
     fn begin_member(&mut self, name: &str) -> io::Result<()> {
         self.member = Some((name.to_owned(), self.at));
-        self.write_all(&[0; BLOCK as usize])
+        self.write_all(&[0; BLOCK])
     }
 
     fn end_member(&mut self) -> io::Result<()> {
         let Some((name, begin)) = self.member.take() else { return Ok(()) };
-        let size = self.at - begin - BLOCK;
+        let size = (self.at - begin).saturating_sub(BLOCK as u64);
         let mut header = tar::Header::new_gnu();
         header.set_path(&name)?;
         header.set_size(size);
         header.set_mode(0o600);
         header.set_entry_type(tar::EntryType::Regular);
         header.set_cksum();
-        let padding = usize::try_from(size.next_multiple_of(BLOCK) - size).unwrap_or(0);
-        self.write_all(&[0; BLOCK as usize][..padding])?;
+        let padding = usize::try_from(size.next_multiple_of(BLOCK as u64) - size).unwrap_or(0);
+        self.write_all(&[0; BLOCK][..padding])?;
         self.file.write_at(header.as_bytes(), begin)
     }
 
@@ -153,7 +153,7 @@ impl TraceOutput {
         self.begin_member(MANIFEST)?;
         self.write_all(manifest.to_string().as_bytes())?;
         self.end_member()?;
-        Ok(self.write_all(&[0; 2 * BLOCK as usize])?)
+        Ok(self.write_all(&[0; 2 * BLOCK])?)
     }
 
     /// Traces beside ours that have nothing of the time of the recordings, whose Unix times these are.
@@ -162,18 +162,15 @@ impl TraceOutput {
         let unix = |at: u64| i64::try_from(at).unwrap_or(i64::MAX);
         let note = |one: &Beside| {
             let (begin, end) = one.span_ns;
-            let apart = match () {
-                () if end < unix(first) => (unix(first) - end, "before the recordings begin"),
-                () if begin > unix(last) => (begin - unix(last), "after the recordings end"),
-                () => return None,
+            let (ns, what) = if end < unix(first) {
+                (unix(first) - end, "ends so long before the recordings begin")
+            } else if begin > unix(last) {
+                (begin - unix(last), "begins so long after the recordings end")
+            } else {
+                return None;
             };
-            let (ns, what) = apart;
-            let which = if what.starts_with("before") { "ends" } else { "begins" };
-            Some(format!(
-                "`{}` is of another time: it {which} {} s {what}",
-                one.trace.path().display(),
-                ns / 1_000_000_000
-            ))
+            let (path, seconds) = (one.trace.path().display(), ns / 1_000_000_000);
+            Some(format!("`{path}` is of another time: it {what}: {seconds} s"))
         };
         self.beside.iter().filter_map(note).collect()
     }

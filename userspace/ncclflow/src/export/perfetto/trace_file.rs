@@ -16,7 +16,6 @@ use super::messages::{
 };
 use super::output::TraceOutput;
 
-
 /// Bytes that are gathered before they are written.
 const BATCH: usize = 1 << 20;
 
@@ -76,7 +75,8 @@ pub(super) struct TraceFile {
 }
 
 impl TraceFile {
-    /// A new file. One that exists, or a link, is refused. With traces of torch's profiler, an archive with them.
+    /// A new file. One that exists, or a link, is refused. With traces of torch's profiler, an archive with
+    /// them.
     pub(super) fn create(path: &Path, beside: &[PathBuf]) -> Result<Self> {
         Ok(Self {
             file: TraceOutput::create(path, beside)?,

@@ -48,8 +48,8 @@ impl DeviceTrace {
     }
 }
 
-/// Times of Kineto before torch 2.3 are Unix times already. Others are counted from `baseTimeNanoseconds`, a moment
-/// of this quarter of the year: less than this, which is some years, is no Unix time.
+/// Times of Kineto before torch 2.3 are Unix times already. Others are counted from `baseTimeNanoseconds`, a
+/// moment of this quarter of the year: less than this, which is some years, is no Unix time.
 const MIN_UNIX_NS: i64 = 1_000_000_000_000_000_000;
 
 /// From the trace's times to Unix times. `first`: one of its times.
@@ -91,10 +91,7 @@ pub(crate) fn about(
 }
 
 /// Reads the device's work out of a trace of torch's profiler.
-pub(crate) fn device_work(
-    trace: &mut TraceFile,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<DeviceTrace> {
+pub(crate) fn device_work(trace: &mut TraceFile, progress: &mut dyn FnMut(Progress)) -> Result<DeviceTrace> {
     let mut collector = Collector::default();
     trace.read(&mut collector, progress)?;
     let Collector { about, names, kept, launches } = collector;
@@ -103,7 +100,8 @@ pub(crate) fn device_work(
     };
     let offset = unix_offset(about.base_ns, first.begin)?;
     let unix = |at: i64| u64::try_from(at.saturating_add(offset)).unwrap_or(0);
-    let launch_of = |correlation: u64| launches.get(&correlation).map(|(begin, end)| (unix(*begin), unix(*end)));
+    let launch_of =
+        |correlation: u64| launches.get(&correlation).map(|(begin, end)| (unix(*begin), unix(*end)));
     let work = |kept: &Kept| DeviceWork {
         begin_ns: unix(kept.begin),
         end_ns: unix(kept.end),

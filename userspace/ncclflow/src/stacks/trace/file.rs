@@ -91,7 +91,11 @@ impl TraceFile {
             if is_compressed { Box::new(MultiGzDecoder::new(bytes)) } else { Box::new(bytes) };
         let copied = io::copy(&mut plain.take(most.saturating_add(1)), to).context(context)?;
         if copied > most {
-            bail!("`{}` is longer than {} GiB unpacked: profile fewer steps", self.path.display(), most >> 30);
+            bail!(
+                "`{}` is longer than {} GiB unpacked: profile fewer steps",
+                self.path.display(),
+                most >> 30
+            );
         }
         Ok(copied)
     }

@@ -257,8 +257,7 @@ fn draw_details(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
     frame.render_widget(block, area);
     let ops: Vec<f64> = state.history_of(row).iter().map(|point| point.ops_per_s).collect();
     let lines = u16::from(ops.len() > 1 && inside.height > 4);
-    let [over_time, inside] =
-        Layout::vertical([Constraint::Length(lines), Constraint::Min(0)]).areas(inside);
+    let [over_time, inside] = Layout::vertical([Constraint::Length(lines), Constraint::Min(0)]).areas(inside);
     if lines > 0 {
         draw_history(frame, over_time, "OPS/S", &ops, number);
     }

@@ -1,5 +1,7 @@
 //! The page of one row: its history, all kinds of ops, all peers and what was waited for.
 
+use std::fmt::Write as _;
+
 use flow::statistics::Sum;
 use ratatui::{
     Frame,
@@ -41,7 +43,13 @@ pub(super) fn draw_page(frame: &mut Frame<'_>, area: Rect, state: &State, subjec
     frame.render_widget(Paragraph::new(Line::from(name(row, state.view, &subject.host)).bold()), title);
     frame.render_widget(Paragraph::new(facts(row, &ranks, subject)), said);
     let history = state.history_of(row);
-    draw_history(frame, ops, "OPS/S", &history.iter().map(|point| point.ops_per_s).collect::<Vec<_>>(), number);
+    draw_history(
+        frame,
+        ops,
+        "OPS/S",
+        &history.iter().map(|point| point.ops_per_s).collect::<Vec<_>>(),
+        number,
+    );
     draw_history(
         frame,
         moved,
@@ -50,11 +58,11 @@ pub(super) fn draw_page(frame: &mut Frame<'_>, area: Rect, state: &State, subjec
         bytes,
     );
     let rows = row.kinds.iter().map(|kind| {
-        let numbers = [right(number(kind.ops_per_s)), right(bytes(kind.bytes_per_s)), right(kind.ops.to_string())];
+        let numbers =
+            [right(number(kind.ops_per_s)), right(bytes(kind.bytes_per_s)), right(kind.ops.to_string())];
         TableRow::new([Cell::from(kind.label())].into_iter().chain(numbers))
     });
-    let heading =
-        TableRow::new(["OP".into(), right("OPS/S"), right("BYTES/S"), right("OPS IN ALL")]).dim();
+    let heading = TableRow::new(["OP".into(), right("OPS/S"), right("BYTES/S"), right("OPS IN ALL")]).dim();
     let widths =
         [Constraint::Length(32), Constraint::Length(8), Constraint::Length(10), Constraint::Length(12)];
     frame.render_widget(Table::new(rows, widths).header(heading), kinds);
@@ -81,12 +89,12 @@ fn facts(row: &Row, ranks: &[&RankRates], subject: &Subject) -> Vec<Line<'static
     if let [rank] = ranks
         && let Some(launched) = rank.launched
     {
-        text += &format!("; NCCL has launched {launched} collectives");
+        _ = write!(text, "; NCCL has launched {launched} collectives");
     }
     let pids = ranks.iter().filter_map(|rank| rank.key).map(|key| key.pid);
     let versions = pids.filter_map(|pid| subject.processes.get(&pid)).map(|(_, nccl)| nccl.as_str());
     if let Some(version) = versions.into_iter().find(|version| !version.is_empty()) {
-        text += &format!("; NCCL {version}");
+        _ = write!(text, "; NCCL {version}");
     }
     let verdict = match row.lag {
         Some(Lag::Behind(collectives)) => {
@@ -119,7 +127,10 @@ pub(super) fn draw_history(
         shown.iter().map(|value| if largest > 0.0 { (value / largest * 1000.0) as u64 } else { 0 }).collect();
     let free = line.width.saturating_sub(u16::try_from(heights.len()).unwrap_or(u16::MAX));
     let line = Rect { x: line.x + free, width: line.width - free, ..line };
-    frame.render_widget(Sparkline::default().data(&heights).max(1000).style(Style::new().fg(Color::Cyan)), line);
+    frame.render_widget(
+        Sparkline::default().data(&heights).max(1000).style(Style::new().fg(Color::Cyan)),
+        line,
+    );
     frame.render_widget(Paragraph::new(format!(" most {}", show(largest))).dim(), most);
 }
 
@@ -132,11 +143,13 @@ fn draw_peers(frame: &mut Frame<'_>, area: Rect, ranks: &[&RankRates]) {
         return;
     }
     let rows = all.iter().take(usize::from(area.height)).map(|(rank, peer)| {
-        let own = rank.key.filter(|_| ranks.len() > 1).map(|key| format!("{} ", key.rank)).unwrap_or_default();
+        let own =
+            rank.key.filter(|_| ranks.len() > 1).map(|key| format!("{} ", key.rank)).unwrap_or_default();
         let other = peer.peer.map_or_else(|| "others".to_owned(), |peer| peer.to_string());
         let mut waits: Vec<(&&str, &Sum)> = peer.waits.iter().collect();
         waits.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.ns));
-        let waits = waits.iter().map(|(wait, sum)| format!("{wait} {}", nanoseconds(mean(sum.ns, sum.count))));
+        let waits =
+            waits.iter().map(|(wait, sum)| format!("{wait} {}", nanoseconds(mean(sum.ns, sum.count))));
         TableRow::new([
             Cell::from(format!("{own}{} {other}", peer.direction.name())),
             right(number(peer.messages_per_s)),
@@ -145,8 +158,8 @@ fn draw_peers(frame: &mut Frame<'_>, area: Rect, ranks: &[&RankRates]) {
         ])
     });
     let heading =
-        TableRow::new(["PEER".into(), right("MSG/S"), right("BYTES/S"), "WAITS, MEAN OF A MESSAGE".into()]).dim();
-    let widths =
-        [Constraint::Length(12), Constraint::Length(8), Constraint::Length(10), Constraint::Min(20)];
+        TableRow::new(["PEER".into(), right("MSG/S"), right("BYTES/S"), "WAITS, MEAN OF A MESSAGE".into()])
+            .dim();
+    let widths = [Constraint::Length(12), Constraint::Length(8), Constraint::Length(10), Constraint::Min(20)];
     frame.render_widget(Table::new(rows, widths).header(heading), area);
 }
