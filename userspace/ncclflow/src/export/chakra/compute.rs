@@ -74,8 +74,8 @@ pub(super) struct Compute {
     trace: DeviceTrace,
     /// Places of NCCL's kernels, in the order of launches.
     nccl: Vec<usize>,
-    /// Kernels of NCCL that have a node.
-    found: Vec<bool>,
+    /// Of each kernel of NCCL, when its launch was recorded; nothing: no node was found for it.
+    found: Vec<Option<u64>>,
     next: usize,
     /// The last nodes of each stream.
     streams: HashMap<u32, (Option<usize>, Vec<u64>)>,
@@ -125,13 +125,13 @@ impl Compute {
         let is_one = |at: &usize| trace.work.get(*at).is_some_and(|work| is_nccl(trace.name(work)));
         let nccl: Vec<usize> = (0..trace.work.len()).filter(is_one).collect();
         let (streams, computed, communicated, told) = Default::default();
-        let found = vec![false; nccl.len()];
+        let found = vec![None; nccl.len()];
         Self { path, trace, nccl, found, next: 0, streams, computed, communicated, told, nodes: 0 }
     }
 
     /// NCCL's kernels in the trace, and those of them that have a node.
     pub(super) fn nccl_kernels(&self) -> (usize, usize) {
-        (self.nccl.len(), self.found.iter().filter(|found| **found).count())
+        (self.nccl.len(), self.found.iter().flatten().count())
     }
 
     fn work(&self, at: usize) -> Option<&DeviceWork> {
@@ -155,9 +155,12 @@ impl Compute {
         if apart > SLACK_NS || !runs(self.trace.name(&work), function) {
             return None;
         }
-        if let Some(found) = self.found.get_mut(nth) {
-            *found = true;
+        let found = self.found.get_mut(nth)?;
+        // What was launched together was recorded at one moment. Calls of a group have moments of their own.
+        if found.is_some_and(|found| found != at_ns) && !is_call {
+            return None;
         }
+        *found = Some(at_ns);
         Some(Kernel { at, begin_ns: work.begin_ns, end_ns: work.end_ns, launched_ns: begin })
     }
 

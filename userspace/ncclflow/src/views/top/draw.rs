@@ -164,7 +164,7 @@ fn keys_line(state: &State) -> Line<'static> {
             Line::styled(keys, Style::new().dim())
         }
         None => {
-            let keys = "q quit  ? help  Tab view  s sort  r reverse  / filter  Space freeze  j/k, Enter row";
+            let keys = "q quit  ? help  Tab view  s sort  r reverse  / filter  Space freeze  Enter page";
             Line::styled(keys, Style::new().dim())
         }
     }
