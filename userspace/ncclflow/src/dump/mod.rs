@@ -63,7 +63,7 @@ use crate::{
     gpu::GpuWatch,
     host::host_name,
     memory::{ScanLimits, ScanProgress},
-    resolver::nccl_processes,
+    resolver::{self, nccl_processes},
     target::{MappedLibrary, Process, ProcessError, denied_remedy},
     threads::Names,
 };
@@ -161,6 +161,7 @@ pub fn dump(
     let communicators = communicators(ranks, &processes);
     Ok(DumpReport {
         torch_notes,
+        lost_readers: resolver::lost(),
         schema: SCHEMA,
         hosts: vec![host_name()],
         unix_time: now_ns(ClockId::Realtime) / 1_000_000_000,
@@ -303,6 +304,7 @@ pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
         all.gpus.extend(report.gpus);
         all.gpu_remarks.extend(report.gpu_remarks);
         all.torch_notes.extend(report.torch_notes);
+        all.lost_readers += report.lost_readers;
         ranks.extend(report.communicators.into_iter().flat_map(|communicator| communicator.ranks));
     }
     all.communicators = communicators(ranks, &all.processes);
