@@ -19,7 +19,7 @@ const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`, include/uapi/linux/fs.h.
-pub(crate) const PAGEMAP_SCAN: libc::Ioctl = 0xc060_6610_u32 as libc::Ioctl;
+pub(crate) const PAGEMAP_SCAN: u32 = 0xc060_6610;
 /// Categories of pages, from the same file.
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
@@ -115,7 +115,7 @@ fn list(pagemap: &File, start: u64, end: u64) -> Option<Vec<(u64, u64)>> {
         // SAFETY: `arg` is the struct that this request takes, with its own size in it, and `vec` is
         // valid for writes of `vec_len` page regions until the call returns. Without flags nothing
         // changes in the target.
-        let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
+        let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN as libc::Ioctl, &raw mut arg) };
         let found = listed.get(..usize::try_from(count).ok()?)?;
         runs.extend(found.iter().map(|run| (run.start.max(start), run.end.min(end))));
         if arg.walk_end <= from {

@@ -132,7 +132,7 @@ fn opening() -> Result<Conditional> {
 
 /// `ioctl` that lists the filled pages of a process, and no other.
 fn listing_pages() -> Result<Conditional> {
-    let request = u64::from(PAGEMAP_SCAN as u32);
+    let request = u64::from(PAGEMAP_SCAN);
     let condition = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, request)?;
     Ok(vec![(libc::SYS_ioctl, vec![SeccompRule::new(vec![condition])?])])
 }
