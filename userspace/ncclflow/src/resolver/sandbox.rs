@@ -43,6 +43,8 @@ pub(super) enum Role {
 
 /// Gives up what no child needs, and what this one does not. Its descriptors are 0 (the socket), 1 and 2.
 pub(super) fn enter(role: Role) -> Result<()> {
+    // It is read once, from a file that is out of reach later, and then kept.
+    let _ = rustix::param::page_size();
     // SAFETY: closes descriptors that nothing of this process refers to: it has opened none.
     unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) };
     set_parent_process_death_signal(Some(Signal::KILL)).context("PR_SET_PDEATHSIG")?;
