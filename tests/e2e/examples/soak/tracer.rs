@@ -144,7 +144,7 @@ impl Tracer {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten().flatten();
         let of_task = |task: fs::DirEntry| {
             let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-            text.split_ascii_whitespace().nth(1)?.parse().ok()
+            text.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()
         };
         Duration::from_nanos(tasks.filter_map(of_task).sum())
     }
