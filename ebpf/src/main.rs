@@ -46,8 +46,10 @@ pub fn fetch_record(ctx: ProbeContext) -> u32 {
 #[uprobe(multi)]
 pub fn fetch_with_stack(ctx: ProbeContext) -> u32 {
     let origin = Origin::here();
-    python::record(&ctx, origin);
-    emit::record(&ctx, origin);
+    match python::record(&ctx, origin) {
+        Some(known) => emit::record_with_stack(&ctx, origin, &known),
+        None => emit::record(&ctx, origin),
+    }
     0
 }
 
@@ -66,7 +68,9 @@ pub fn walk(ctx: ProbeContext) -> u32 {
 #[uprobe(multi)]
 pub fn walk_with_stack(ctx: ProbeContext) -> u32 {
     let origin = Origin::here();
-    python::record(&ctx, origin);
+    if let Some(known) = python::record(&ctx, origin) {
+        python::send_known(&known, origin, emit::context(&ctx));
+    }
     walk::record(&ctx, origin);
     0
 }
