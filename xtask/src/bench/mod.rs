@@ -7,6 +7,7 @@ mod dump;
 mod fleet;
 mod memory;
 mod overhead;
+mod program_runs;
 mod resolve;
 mod saturate;
 mod scale;
