@@ -3,10 +3,7 @@
 //! The kernel side knows nothing of CPython: it follows the pointers that a [`PythonWalk`] names. Of native
 //! frames it knows nothing either: it copies the stack, and user space unwinds it.
 
-use super::{
-    record::{LARGEST_RECORD, RECORD_CLASSES, RecordHeader},
-    walk::PACK_BYTES,
-};
+use super::record::{LARGEST_RECORD, RecordHeader};
 
 /// The cookie of stacks, in sessions that have them: the first.
 pub const STACK_COOKIE: u32 = 0;
@@ -158,29 +155,6 @@ pub const STACK_KNOWN: u32 = 32;
 pub const STACK_RECORD: usize = size_of::<RecordHeader>() + size_of::<StackHead>();
 pub const LARGEST_STACK: usize = STACK_RECORD + MAX_STACK_FRAMES * size_of::<RawFrame>();
 
-/// Bytes of an item of the buffer that holds the record of a stack that was sent before, and behind it, at
-/// [`STACK_RECORD`], that of its hit, of so many bytes. An item of such a size is always such a pair.
-pub const fn with_stack(record: usize) -> usize {
-    STACK_RECORD + record
-}
-
-/// Bytes of the largest item that holds a record of a probe.
-pub const LARGEST_ITEM: usize = with_stack(LARGEST_RECORD);
-
-/// Whether an item of so many bytes is a pair of [`with_stack`]. The sample of a perf event is up to 7 bytes
-/// longer than what was sent.
-pub const fn is_with_stack(item: usize) -> bool {
-    let mut class = 0;
-    while class < RECORD_CLASSES.len() {
-        let pair = with_stack(RECORD_CLASSES[class].size);
-        if item >= pair && item < pair + 8 {
-            return true;
-        }
-        class += 1;
-    }
-    false
-}
-
 /// What is behind the header of a piece of a stack; [`PIECE_BYTES`] follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -231,15 +205,4 @@ const _: () = {
     assert!(size_of::<ReturnSlots>() == 128);
     assert!(size_of::<RawFrame>() == 24 && size_of::<StackHead>() == 16);
     assert!(LARGEST_STACK <= LARGEST_RECORD);
-    // Nothing else that is sent has the size of a pair.
-    let mut class = 0;
-    while class < RECORD_CLASSES.len() {
-        assert!(!is_with_stack(RECORD_CLASSES[class].size) && !is_with_stack(RECORD_CLASSES[class].size + 7));
-        class += 1;
-    }
-    assert!(!is_with_stack(PACK_BYTES) && !is_with_stack(PACK_BYTES + 7));
-    assert!(
-        !is_with_stack(STACK_RECORD + 7) && !is_with_stack(PIECE_RECORD) && !is_with_stack(PIECE_RECORD + 7)
-    );
-    assert!(!is_with_stack(LARGEST_STACK) && !is_with_stack(LARGEST_STACK + 7));
 };

@@ -13,11 +13,10 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 
 use crate::{
-    common::{COOKIE_BITS, FetchPlan, PACKED_BYTES, RECORD_CLASSES, RecordHeader, SLOTS, with_stack},
+    common::{COOKIE_BITS, FetchPlan, PACKED_BYTES, RECORD_CLASSES, RecordHeader, SLOTS},
     fetch::{self, Room, Words},
     maps,
     output::{Entry, bpf_user_pt_regs_t},
-    python::{self, Known},
     tally::{Tally, lost_by_process},
 };
 
@@ -87,35 +86,6 @@ pub fn record(ctx: &ProbeContext, origin: Origin) {
     send_record(ctx, fetch::entry(ctx, &mut MaybeUninit::uninit()), origin);
 }
 
-/// Sends one record for the probe that was hit, and with it that of its stack.
-#[inline(always)]
-pub fn record_with_stack(ctx: &ProbeContext, origin: Origin, known: &Known) {
-    match hit(cookie(ctx)) {
-        Some(hit) => {
-            let mut words = MaybeUninit::uninit();
-            let words = fetch::entry(ctx, &mut words);
-            let with = With { origin, known: Some(known) };
-            of_probe_with_stack(hit, words, with, context(ctx));
-        }
-        None => python::send_known(known, origin, context(ctx)),
-    }
-}
-
-/// What goes with a record.
-#[derive(Clone, Copy)]
-pub struct With<'a> {
-    origin: Origin,
-    /// Its record is before that of the probe, in the same item.
-    known: Option<&'a Known>,
-}
-
-impl From<Origin> for With<'_> {
-    #[inline(always)]
-    fn from(origin: Origin) -> Self {
-        Self { origin, known: None }
-    }
-}
-
 /// Sends one record for the return that was hit.
 #[inline(always)]
 pub fn record_return(ctx: &RetProbeContext) {
@@ -142,77 +112,50 @@ fn send_record(ctx: &impl EbpfContext, words: &mut Words<SLOTS>, origin: Origin)
 pub const UNREAD: u64 = 2;
 
 macro_rules! by_class {
-    ($name:ident, $origin:ty, $item:expr, $words:expr, $small:ident, $medium:ident, $large:ident) => {
+    ($name:ident, $words:expr, $small:ident, $medium:ident, $large:ident) => {
         /// Runs a plan into a record of its class and sends it, and gives 1, or [`UNREAD`]; or counts the loss and
         /// gives 0.
         #[inline(always)]
         pub fn $name(
             hit: Hit<'_>,
             words: &mut Words<{ $words }>,
-            origin: $origin,
+            origin: Origin,
             ctx: *mut bpf_user_pt_regs_t,
         ) -> u64 {
-            const SMALL: usize = RECORD_CLASSES[0].size;
-            const MEDIUM: usize = RECORD_CLASSES[1].size;
-            const LARGE: usize = RECORD_CLASSES[2].size;
-            let with = origin.into();
             match hit.plan.class {
-                0 => send::<SMALL, { $item(SMALL) }, { $words }>(hit, words, with, ctx, fetch::$small),
-                1 => send::<MEDIUM, { $item(MEDIUM) }, { $words }>(hit, words, with, ctx, fetch::$medium),
-                _ => send::<LARGE, { $item(LARGE) }, { $words }>(hit, words, with, ctx, fetch::$large),
+                0 => send::<{ RECORD_CLASSES[0].size }, { $words }>(hit, words, origin, ctx, fetch::$small),
+                1 => send::<{ RECORD_CLASSES[1].size }, { $words }>(hit, words, origin, ctx, fetch::$medium),
+                _ => send::<{ RECORD_CLASSES[2].size }, { $words }>(hit, words, origin, ctx, fetch::$large),
             }
         }
     };
 }
 
-/// An item that holds nothing but a record of so many bytes.
-const fn alone(record: usize) -> usize {
-    record
-}
-
-by_class! {
-    of_probe, Origin, alone, crate::common::SLOTS, run_of_probe_small, run_of_probe_medium, run_of_probe_large
-}
-by_class! {
-    of_probe_with_stack, With<'_>, with_stack, crate::common::SLOTS,
-    run_of_probe_small, run_of_probe_medium, run_of_probe_large
-}
-by_class! {
-    of_part, Origin, alone, crate::common::PART_SLOTS, run_of_part_small, run_of_part_medium, run_of_part_large
-}
+by_class!(of_probe, crate::common::SLOTS, run_of_probe_small, run_of_probe_medium, run_of_probe_large);
+by_class!(of_part, crate::common::PART_SLOTS, run_of_part_small, run_of_part_medium, run_of_part_large);
 
 #[inline(always)]
-fn send<const SIZE: usize, const ITEM: usize, const N: usize>(
+fn send<const SIZE: usize, const N: usize>(
     hit: Hit<'_>,
     words: &mut Words<N>,
-    with: With<'_>,
+    origin: Origin,
     ctx: *mut bpf_user_pt_regs_t,
     run: fetch::RunPlan<SIZE, N>,
 ) -> u64 {
     let Hit { number, plan, tally, hit } = hit;
-    let With { origin, known } = with;
-    let is_lost = || {
+    let Some(entry) = Entry::<SIZE>::reserve() else {
         tally.lost_full();
-        if known.is_some() {
-            python::known_is_lost();
-        }
-        0
+        return 0;
     };
-    let Some(entry) = Entry::<ITEM>::reserve() else { return is_lost() };
-    // SAFETY: an item has room for a record of SIZE at its end; what is before it is a multiple of 8 bytes.
-    let room: *mut Room<SIZE> = unsafe { entry.room().cast::<u8>().add(ITEM - SIZE) }.cast();
-    let Some(faults) = fetch::faults(run(words, number, room)) else {
+    let Some(faults) = fetch::faults(run(words, number, entry.room())) else {
         // The loader has checked the plan, so this does not happen; if it did, it would be a loss.
         entry.discard();
-        return is_lost();
+        tally.lost_full();
+        return 0;
     };
-    if let Some(known) = known {
-        python::write_known(entry.room().cast(), known, origin);
-    }
-    // SAFETY: SIZE is larger than the header, and the room is 8-byte aligned.
-    unsafe { room.cast::<RecordHeader>().write(header(number, plan, hit, origin, faults)) };
-    if !entry.send(ctx, |_| {}) {
-        return is_lost();
+    if !entry.submit(ctx, header(number, plan, hit, origin, faults)) {
+        tally.lost_full();
+        return 0;
     }
     if faults != 0 {
         tally.faulted();

@@ -46,10 +46,8 @@ pub fn fetch_record(ctx: ProbeContext) -> u32 {
 #[uprobe(multi)]
 pub fn fetch_with_stack(ctx: ProbeContext) -> u32 {
     let origin = Origin::here();
-    match python::record(&ctx, origin) {
-        Some(known) => emit::record_with_stack(&ctx, origin, &known),
-        None => emit::record(&ctx, origin),
-    }
+    python::record(&ctx, origin);
+    emit::record(&ctx, origin);
     0
 }
 
@@ -68,9 +66,7 @@ pub fn walk(ctx: ProbeContext) -> u32 {
 #[uprobe(multi)]
 pub fn walk_with_stack(ctx: ProbeContext) -> u32 {
     let origin = Origin::here();
-    if let Some(known) = python::record(&ctx, origin) {
-        python::send_known(&known, origin, emit::context(&ctx));
-    }
+    python::record(&ctx, origin);
     walk::record(&ctx, origin);
     0
 }

@@ -12,6 +12,7 @@ use aya_ebpf::{
 };
 
 use crate::{
+    common::RecordHeader,
     fetch::Room,
     maps,
     scratch::{self, ScratchSlot},
@@ -56,6 +57,15 @@ impl<const SIZE: usize> Entry<SIZE> {
     #[inline(always)]
     pub fn room(&self) -> *mut Room<SIZE> {
         self.room
+    }
+
+    /// Writes the header and sends the record. Says whether it is on its way: if not, count that as a loss.
+    #[must_use]
+    #[inline(always)]
+    pub fn submit(self, ctx: *mut bpf_user_pt_regs_t, header: RecordHeader) -> bool {
+        // SAFETY: SIZE is larger than the header, and the room is 8-byte aligned.
+        unsafe { self.room.cast::<RecordHeader>().write(header) };
+        self.send(ctx, |_| {})
     }
 
     /// Sends what was written, header and all. Says whether it is on its way; if not, `lost` is given what is

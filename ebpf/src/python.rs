@@ -5,8 +5,6 @@
 //! NCCL's callers release the GIL, so CPython's own "current thread" is empty at a hit. The thread's state is
 //! found by the thread's number among all threads of the interpreters, and kept.
 
-use core::mem::MaybeUninit;
-
 use aya_ebpf::{
     helpers::{
         bpf_get_current_pid_tgid,
@@ -71,45 +69,18 @@ const NEXT: u64 = 1;
 /// Steps of a walk: frames, and those that are left out between them.
 const STEPS: u32 = 2 * MAX_STACK_FRAMES as u32;
 
-/// A stack that was sent before. Its record is to be sent, with that of the hit where that is one.
-#[repr(C)]
-pub struct Known {
-    head: StackHead,
-    /// Number of the record among those of stacks.
-    hit: u64,
-}
-
 /// Sends the stack of this thread, if its process has one that can be walked, before the record of the hit: the
-/// two have the same thread and time. One that was sent before is given back: it goes with the record of the hit,
-/// as each item of the buffer costs more than what is in it.
+/// two have the same thread and time.
 #[inline(always)]
-pub fn record(ctx: &ProbeContext, origin: Origin) -> Option<Known> {
-    if !maps::armed() {
-        return None;
+pub fn record(ctx: &ProbeContext, origin: Origin) {
+    if maps::armed() {
+        send_stack(origin.ts_ns, emit::context(ctx));
     }
-    let mut known = MaybeUninit::<Known>::uninit();
-    // Volatile, word by word: kernels before 6.3 want all that a global function is given to be written.
-    let words: *mut u64 = known.as_mut_ptr().cast();
-    let mut word = 0;
-    while word < size_of::<Known>() / 8 {
-        // SAFETY: within the value.
-        unsafe { words.add(word).write_volatile(0) };
-        word += 1;
-    }
-    // SAFETY: every word was written.
-    let mut known = unsafe { known.assume_init() };
-    if send_stack(origin.ts_ns, emit::context(ctx), &raw mut known) == IS_KNOWN { Some(known) } else { None }
 }
-
-/// [`send_stack`] has given a stack back.
-const IS_KNOWN: u64 = 1;
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn send_stack(ts_ns: u64, ctx: *mut bpf_user_pt_regs_t, known: *mut Known) -> u64 {
-    if known.is_null() {
-        return 0;
-    }
+pub extern "C" fn send_stack(ts_ns: u64, ctx: *mut bpf_user_pt_regs_t) -> u64 {
     let origin = Origin { ts_ns, pid_tgid: bpf_get_current_pid_tgid() };
     let tgid = (origin.pid_tgid >> 32) as u32;
     let Some(walk) = maps::PYTHONS.get_ptr(&tgid) else { return 0 };
@@ -150,16 +121,11 @@ pub extern "C" fn send_stack(ts_ns: u64, ctx: *mut bpf_user_pt_regs_t, known: *m
         stack.piece.registers = registers;
         take_native(stack, tgid, ts_ns, ctx);
     }
-    let is_known = maps::STACKS_SENT.get_ptr(&stack.head.id).is_some();
-    if is_known {
-        stack.head.flags |= STACK_KNOWN;
-        // SAFETY: not null, and given by `record`.
-        unsafe { *known = Known { head: stack.head, hit } };
-    } else if !send(stack, hit, origin, ctx) {
+    if !send(stack, hit, origin, ctx) {
         tally.lost_full();
     }
     scratch::release(slot);
-    if is_known { IS_KNOWN } else { 0 }
+    0
 }
 
 /// Adds the native frames. A stack that is not copied has the id of its Python frames alone.
@@ -446,9 +412,15 @@ pub extern "C" fn take_frame(stack: *mut Stack) -> u64 {
     NEXT
 }
 
-/// Sends the id and the frames. Says whether they are on their way.
+/// Sends the id, and with it the frames if the id is new. Says whether it is on its way.
 #[inline(always)]
 fn send(stack: &mut Stack, hit: u64, origin: Origin, ctx: *mut bpf_user_pt_regs_t) -> bool {
+    if maps::STACKS_SENT.get_ptr(&stack.head.id).is_some() {
+        let Some(entry) = Entry::<STACK_RECORD>::reserve() else { return false };
+        stack.head.flags |= STACK_KNOWN;
+        write_head(entry.room().cast(), stack, STACK_RECORD, hit, origin);
+        return entry.send(ctx, |_| {});
+    }
     let Some(entry) = Entry::<LARGEST_STACK>::reserve() else { return false };
     let room: *mut u8 = entry.room().cast();
     let n = stack.head.n_frames as usize;
@@ -463,7 +435,7 @@ fn send(stack: &mut Stack, hit: u64, origin: Origin, ctx: *mut bpf_user_pt_regs_
         };
         i += 1;
     }
-    write_head(room, stack.head, STACK_RECORD + i * size_of::<RawFrame>(), hit, origin);
+    write_head(room, stack, STACK_RECORD + i * size_of::<RawFrame>(), hit, origin);
     // The code may be gone soon.
     let sent = entry.send_at_once(ctx);
     if sent {
@@ -473,41 +445,12 @@ fn send(stack: &mut Stack, hit: u64, origin: Origin, ctx: *mut bpf_user_pt_regs_
     sent
 }
 
-/// Sends a stack that was sent before in an item of its own.
 #[inline(always)]
-pub fn send_known(known: &Known, origin: Origin, ctx: *mut bpf_user_pt_regs_t) {
-    let sent = match Entry::<STACK_RECORD>::reserve() {
-        Some(entry) => {
-            write_known(entry.room().cast(), known, origin);
-            entry.send(ctx, |_| {})
-        }
-        None => false,
-    };
-    if !sent {
-        known_is_lost();
-    }
-}
-
-/// Writes the record of a stack that was sent before.
-#[inline(always)]
-pub fn write_known(room: *mut u8, known: &Known, origin: Origin) {
-    write_head(room, known.head, STACK_RECORD, known.hit, origin);
-}
-
-/// Counts one that was not sent.
-#[inline(always)]
-pub fn known_is_lost() {
-    if let Some(tally) = Tally::of(STACK_COOKIE) {
-        tally.lost_full();
-    }
-}
-
-#[inline(always)]
-fn write_head(room: *mut u8, head: StackHead, len: usize, hit: u64, origin: Origin) {
+fn write_head(room: *mut u8, stack: &Stack, len: usize, hit: u64, origin: Origin) {
     let header = emit::header_of(STACK_COOKIE, len as u16, hit, origin, 0);
     // SAFETY: header and head are within the room, which is 8-byte aligned.
     unsafe {
         room.cast::<RecordHeader>().write(header);
-        room.add(size_of::<RecordHeader>()).cast::<StackHead>().write(head);
+        room.add(size_of::<RecordHeader>()).cast::<StackHead>().write(stack.head);
     }
 }

@@ -9,7 +9,7 @@
 use core::intrinsics::{AtomicOrdering, atomic_xchg};
 
 use crate::{
-    common::{LARGEST_ITEM, SCRATCH_SLOTS},
+    common::{LARGEST_RECORD, SCRATCH_SLOTS},
     fetch::Room,
     maps,
     python::Stack,
@@ -24,8 +24,8 @@ pub struct Slot<T> {
     pub room: T,
 }
 
-/// Room for the largest record, and for what goes with it.
-pub type ScratchSlot = Slot<Room<LARGEST_ITEM>>;
+/// Room for the largest record.
+pub type ScratchSlot = Slot<Room<LARGEST_RECORD>>;
 
 macro_rules! claims {
     ($claim:ident, $index:ident, $map:ident, $room:ty) => {
@@ -57,7 +57,7 @@ macro_rules! claims {
     };
 }
 
-claims!(claim, claim_index, SCRATCH, Room<LARGEST_ITEM>);
+claims!(claim, claim_index, SCRATCH, Room<LARGEST_RECORD>);
 claims!(claim_state, claim_state_index, STATES, State);
 claims!(claim_stack, claim_stack_index, STACKS, Stack);
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, os::fd::BorrowedFd};
 
-use ncclflow_common::{PACK_BYTES, PACKED, PACKED_BYTES, STACK_RECORD, is_with_stack};
+use ncclflow_common::{PACK_BYTES, PACKED, PACKED_BYTES};
 
 use super::{perf::PerfBuffers, rings::Rings};
 
@@ -60,16 +60,13 @@ impl Source {
     }
 }
 
-/// The records of an item of the buffer: each of a pack (see [`PACK_BYTES`]), that of a stack and that of its hit (see
-/// [`ncclflow_common::with_stack`]), or the item itself.
+/// The records of an item of the buffer: each of a pack (see [`PACK_BYTES`]), or the item itself.
 pub fn records_of(item: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let (stack, item) = if is_with_stack(item.len()) { item.split_at(STACK_RECORD) } else { (&[][..], item) };
-    let stack = (!stack.is_empty()).then_some(stack);
     // A perf event's sample is up to 7 bytes longer than what was sent.
     let packed = (PACK_BYTES..PACK_BYTES + 8).contains(&item.len());
     let (size, of_pack) = if packed { (PACKED_BYTES, PACKED) } else { (item.len().max(1), 1) };
     let is_there = move |record: &&[u8]| !packed || record.first_chunk().is_none_or(|len| *len != [0; 2]);
-    stack.into_iter().chain(item.chunks(size).take(of_pack).take_while(is_there))
+    item.chunks(size).take(of_pack).take_while(is_there)
 }
 
 #[cfg(test)]
@@ -93,17 +90,5 @@ mod tests {
             assert_eq!(firsts(&vec![0; class.size + 4]), [(0, class.size + 4)]);
         }
         assert_eq!(records_of(&[]).count(), 0);
-    }
-
-    #[test]
-    fn a_stack_is_before_its_hit() {
-        for class in RECORD_CLASSES {
-            for longer in [0, 4] {
-                let mut item = vec![1; STACK_RECORD];
-                item.resize(STACK_RECORD + class.size + longer, 2);
-                let parts: Vec<_> = records_of(&item).map(|record| (record[0], record.len())).collect();
-                assert_eq!(parts, [(1, STACK_RECORD), (2, class.size + longer)]);
-            }
-        }
     }
 }
