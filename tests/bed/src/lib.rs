@@ -28,6 +28,7 @@ mod nccl_api;
 mod nodes;
 mod options;
 mod patch;
+mod phases;
 mod rank;
 mod runtime;
 mod setup;

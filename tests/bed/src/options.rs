@@ -109,6 +109,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
     pub(crate) checkpoint: Option<(u32, u64)>,
 
+    /// Before some operations a rank, or all, computes, evaluates or writes a checkpoint for up to so long, and goes on
+    #[arg(long, value_name = "SECS")]
+    pub(crate) phases: Option<f64>,
+
     /// RANK[@N]: this rank joins the first N operations (none) and then no more
     #[arg(long, value_name = "RANK[@N]", value_parser = parse_absent)]
     pub(crate) absent: Option<(u32, u64)>,
@@ -244,6 +248,9 @@ impl Options {
         }
         if self.nodes.is_some() && self.mode != Mode::Processes {
             bail!("--nodes: NCCL tells nodes apart by process; add --mode processes");
+        }
+        if self.phases.is_some() && self.gpu_states.is_none() {
+            bail!("--phases: an evaluation can be seen on the GPU only; add --gpu-states FILE");
         }
         let of_ranks = [
             ("absent", self.absent.map(|(rank, _)| rank)),

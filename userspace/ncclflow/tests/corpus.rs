@@ -50,6 +50,7 @@ fn what_was_recorded() {
 #[test]
 fn memory_of_processes() {
     run("python", targets::python::use_memory);
+    run("torch", targets::torch::use_memory);
     run("dump", targets::dump::use_memory);
 }
 

@@ -21,6 +21,9 @@ pub(crate) struct Args {
     /// Memory that a process fills besides, in MiB; a line of the table each
     #[arg(long, value_delimiter = ',', default_value = "0,512,2048")]
     ballast: Vec<usize>,
+    /// Ranks, a process each
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=32))]
+    ranks: u32,
     /// Dumps of each
     #[arg(long, default_value_t = 10)]
     rounds: usize,
@@ -34,7 +37,7 @@ struct Row {
     scanned_mib: u64,
     scan_median_ms: u64,
     scan_max_ms: u64,
-    /// The whole program, for both processes, without the time between readings.
+    /// The whole program, for all processes, without the time between readings.
     program_median_ms: u64,
 }
 
@@ -56,13 +59,14 @@ pub(super) fn run(args: &Args) -> Result<Value> {
         eprintln!("a process of 2 GB: {per_budget} ms (budget {BUDGET_MS} ms)");
     }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    Ok(json!({ "bench": "dump", "nccl": args.nccl, "rounds": args.rounds, "cores": cores, "rows": rows }))
+    Ok(json!({ "bench": "dump", "nccl": args.nccl, "ranks": args.ranks, "rounds": args.rounds, "cores": cores, "rows": rows }))
 }
 
 fn measure(args: &Args, bench: &mut Bench, ballast: usize) -> Result<Row> {
     let ballast_text = ballast.to_string();
+    let ranks = args.ranks.to_string();
     let job =
-        bench.job(&["--mode", "processes", "--ranks", "2", "--channels", "2", "--ballast", &ballast_text])?;
+        bench.job(&["--mode", "processes", "--ranks", &ranks, "--channels", "2", "--ballast", &ballast_text])?;
     let pids = job.pid_list();
     let (mut scans, mut scanned, mut times) = (Vec::new(), 0, Vec::new());
     for _ in 0..args.rounds {

@@ -6,6 +6,7 @@ mod drain;
 mod dump;
 mod fleet;
 mod memory;
+mod merge;
 mod overhead;
 mod resolve;
 mod saturate;
@@ -58,6 +59,8 @@ enum Bench {
     Detach(Repeated),
     /// How long `dump` looks through a process, by the memory that it has filled (root)
     Dump(dump::Args),
+    /// How long `dump --merge` takes over many hosts (root)
+    Merge(merge::Args),
     /// Memory of `record` with 8 processes and 4 communicators (root)
     Memory(Repeated),
     /// Time of a job under the tracer, against ranks, channels and operations per group (root)
@@ -80,6 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Bench::Drain(args) => drain::run(args),
         Bench::Detach(args) => detach::run(args),
         Bench::Dump(args) => dump::run(args),
+        Bench::Merge(args) => merge::run(args),
         Bench::Memory(args) => memory::run(args),
         Bench::Scale(args) => scale::run(args),
         Bench::Volume(args) => volume::run(args),

@@ -19,6 +19,7 @@ mod history;
 mod history_args;
 mod keys;
 mod live_stacks;
+mod merge;
 mod offline;
 mod part_args;
 mod progress;
