@@ -24,6 +24,7 @@ mod environment;
 pub mod hosted;
 mod library;
 mod link;
+mod mapped;
 mod nccl_api;
 mod nodes;
 mod options;

@@ -129,6 +129,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "MIB", default_value_t = 0)]
     pub(crate) ballast: usize,
 
+    /// Memory that each process maps besides, and has read some of: it takes address space, and no memory
+    #[arg(long, value_name = "GIB", default_value_t = 0)]
+    pub(crate) mapped: usize,
+
     /// Fork a child that does nothing once the communicators are up, as data loaders do (threads only)
     #[arg(long)]
     pub(crate) fork: bool,

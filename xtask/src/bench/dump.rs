@@ -21,6 +21,12 @@ pub(crate) struct Args {
     /// Memory that a process fills besides, in MiB; a line of the table each
     #[arg(long, value_delimiter = ',', default_value = "0,512,2048")]
     ballast: Vec<usize>,
+    /// Address space that a process has looked at besides, in GiB
+    #[arg(long, default_value_t = 0)]
+    mapped: u64,
+    /// NCCL keeps its list of communicators, as it does by default from 2.24 on; the bed's default is that it does not
+    #[arg(long)]
+    listed: bool,
     /// Ranks, a process each
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=32))]
     ranks: u32,
@@ -59,14 +65,27 @@ pub(super) fn run(args: &Args) -> Result<Value> {
         eprintln!("a process of 2 GB: {per_budget} ms (budget {BUDGET_MS} ms)");
     }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    Ok(json!({ "bench": "dump", "nccl": args.nccl, "ranks": args.ranks, "rounds": args.rounds, "cores": cores, "rows": rows }))
+    Ok(json!({
+        "bench": "dump",
+        "nccl": args.nccl,
+        "ranks": args.ranks,
+        "mappedGib": args.mapped,
+        "listed": args.listed,
+        "rounds": args.rounds,
+        "cores": cores,
+        "rows": rows,
+    }))
 }
 
 fn measure(args: &Args, bench: &mut Bench, ballast: usize) -> Result<Row> {
     let ballast_text = ballast.to_string();
-    let ranks = args.ranks.to_string();
-    let job =
-        bench.job(&["--mode", "processes", "--ranks", &ranks, "--channels", "2", "--ballast", &ballast_text])?;
+    let (ranks, mapped) = (args.ranks.to_string(), args.mapped.to_string());
+    let mut arguments = vec!["--mode", "processes", "--ranks", &ranks, "--channels", "2"];
+    arguments.extend(["--ballast", &ballast_text, "--mapped", &mapped]);
+    if args.listed {
+        arguments.extend(["--env", "NCCL_RAS_ENABLE=1"]);
+    }
+    let job = bench.job(&arguments)?;
     let pids = job.pid_list();
     let (mut scans, mut scanned, mut times) = (Vec::new(), 0, Vec::new());
     for _ in 0..args.rounds {

@@ -102,6 +102,17 @@ const ENDED: Kind = Kind {
     ..PLAIN
 };
 
+/// NCCL's own list says where the communicators are, in processes of much memory.
+const LISTED: Kind = Kind {
+    name: "listed",
+    arguments: &[
+        "--iters", "3", "--comms", "3", "--hold-file", "{}/held", "--mapped", "200", "--env", "NCCL_RAS_ENABLE=1",
+    ],
+    since: 24,
+    says: "\"endedBy\": \"listed\"",
+    ..ENDED
+};
+
 const NOT_BEGUN: Kind = Kind {
     name: "not-begun",
     // Before its first operation; the wait for the word to go is over.
@@ -185,6 +196,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "receive-sockets", over: Sockets, ..RECEIVE },
     ENDED,
     Kind { name: "ended-sockets", over: Sockets, ..ENDED },
+    LISTED,
     NOT_BEGUN,
     Kind { name: "not-begun-sockets", over: Sockets, ..NOT_BEGUN },
     Kind {
@@ -228,7 +240,9 @@ pub const KINDS: &[Kind] = &[
     // The rank has ended its part, and goes on; the others stand in theirs.
     Kind {
         name: "size-shared",
-        arguments: &["--size-of", "1=1048576@3", "--survive", "--bytes", "4194304", "--sync", "--iters", "8"],
+        arguments: &[
+            "--size-of", "1=1048576@3", "--survive", "--bytes", "4194304", "--env", SLOTS, "--iters", "8", "--sync",
+        ],
         expected: stuck(&["otherOperation", "gpuIdle"], &[1]),
         ..PLAIN
     },
