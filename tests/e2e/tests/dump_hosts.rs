@@ -210,13 +210,15 @@ fn the_recipes_for_ssh_slurm_and_kubernetes_name_the_rank_on_another_host() {
                 break (merged, code, said);
             }
         };
-        let mut names: Vec<&str> = merged["hosts"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        let list = |value: &Value| value.as_array().unwrap_or_else(|| panic!("nothing was merged: {said}")).clone();
+        let named = list(&merged["hosts"]);
+        let mut names: Vec<&str> = named.iter().filter_map(Value::as_str).collect();
         names.sort_unstable();
         assert_eq!(names, hosts.names, "{said}");
         let verdict = &merged["communicators"][0]["verdict"];
         assert_eq!((&verdict["state"], code), (&"stuck".into(), Some(3)), "{said}");
         assert_eq!(verdict["culprits"], serde_json::json!([ABSENT]), "{said}");
-        let ranks = merged["communicators"][0]["ranks"].as_array().unwrap();
+        let ranks = list(&merged["communicators"][0]["ranks"]);
         let places: Vec<(u64, &str)> =
             ranks.iter().map(|rank| (rank["rank"].as_u64().unwrap(), rank["host"].as_str().unwrap())).collect();
         let expected: Vec<(u64, &str)> = (0..).zip(hosts.names.iter().map(String::as_str)).collect();

@@ -131,7 +131,8 @@ const BUSY: Kind = Kind {
 
 const STALL: Kind = Kind {
     name: "stall",
-    arguments: &["--stall", "2={}/stall", "--iters", "1000000", "--bytes", "8388608"],
+    // Without `--sync` ranks go on launching for some seconds.
+    arguments: &["--stall", "2={}/stall", "--iters", "1000000", "--bytes", "8388608", "--sync"],
     then: Then::Touch("stall"),
     ..PLAIN
 };
