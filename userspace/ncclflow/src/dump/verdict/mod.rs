@@ -146,6 +146,11 @@ pub(super) fn judge_all(communicators: &mut [CommunicatorReport], processes: &[P
         let waiting = ranks.iter().filter(|rank| all_wait || verdict.victims.contains(&rank.rank));
         explained.extend(waiting.map(|rank| (rank.host.clone(), rank.pid)));
     }
+    // Of a communicator that moves, kernels run and wait, as long as it moves.
+    let moves = |rank: &RankReport| rank.motion.steps_moved || rank.motion.counters_moved;
+    for moving in communicators.iter().filter(|one| one.ranks.iter().any(moves)) {
+        explained.extend(moving.ranks.iter().map(|rank| (rank.host.clone(), rank.pid)));
+    }
     if explained.is_empty() {
         return;
     }
