@@ -141,15 +141,14 @@ fn move_peers(rank: &mut Value, to: &dyn Fn(u64) -> u64) -> Result<()> {
     };
     for channel in list(&mut rank["channels"])? {
         ["ringPrev", "ringNext"].iter().for_each(|key| moved(&mut channel[key]));
-        channel["treeUp"] = Value::Null;
+        channel["treeUp"] = json!(-1);
         channel["treeDown"] = json!([]);
     }
     for op in list(&mut rank["proxy"]["ops"])? {
         moved(&mut op["peer"]);
     }
-    for connection in list(&mut rank["connections"])? {
-        moved(&mut connection["peer"]);
-    }
+    // Other ranks of its trees would be among them, at which there are other numbers of steps.
+    rank["connections"] = json!([]);
     Ok(())
 }
 
