@@ -106,7 +106,8 @@ mod tests {
     fn phases_are_of_all_kinds_and_of_all_ranks_and_not_too_long() {
         let all: Vec<(u32, Kind, Duration)> = (0..100_000)
             .flat_map(|op| {
-                (0..4).filter_map(move |rank| of(30.0, 4, rank, op).map(|(kind, length)| (rank, kind, length)))
+                (0..4)
+                    .filter_map(move |rank| of(30.0, 4, rank, op).map(|(kind, length)| (rank, kind, length)))
             })
             .collect();
         for kind in [Kind::Compute, Kind::Evaluate, Kind::Checkpoint] {
@@ -116,8 +117,8 @@ mod tests {
             }
         }
         let seconds = all.iter().map(|phase| phase.2.as_secs_f64());
-        let (shortest, longest) =
-            seconds.fold((f64::MAX, 0.0), |(least, most): (f64, f64), next| (least.min(next), most.max(next)));
+        let (shortest, longest) = seconds
+            .fold((f64::MAX, 0.0), |(least, most): (f64, f64), next| (least.min(next), most.max(next)));
         assert!((0.2..0.3).contains(&shortest) && (25.0..=30.0).contains(&longest), "{shortest} {longest}");
     }
 }

@@ -28,12 +28,23 @@ fn until_right(trial: &Trial, expected: Expected, says: &str) -> Dump {
     loop {
         let dump = trial.dump(&["--interval", "0.4"]).unwrap();
         let outcome = judge(expected, &dump);
-        assert_ne!(outcome, Outcome::WrongCulprit, "expected {expected:?}: {}\n{:#?}", dump.text, verdicts(&dump));
+        assert_ne!(
+            outcome,
+            Outcome::WrongCulprit,
+            "expected {expected:?}: {}\n{:#?}",
+            dump.text,
+            verdicts(&dump)
+        );
         if outcome == Outcome::Right && dump.text.contains(says) {
             return dump;
         }
         let now = Instant::now();
-        assert!(now < deadline, "{outcome:?}, expected {expected:?}, `{says}`: {}\n{:#?}", dump.text, verdicts(&dump));
+        assert!(
+            now < deadline,
+            "{outcome:?}, expected {expected:?}, `{says}`: {}\n{:#?}",
+            dump.text,
+            verdicts(&dump)
+        );
         thread::sleep(Duration::from_millis(200));
     }
 }

@@ -100,7 +100,11 @@ impl Hosts {
                 && ip(&format!("{inside} link set eth0 up"))
                 && ip(&format!("{inside} link set lo up"));
         }
-        if !need("network namespaces", made, "run where bridges and network namespaces may be made (iproute2)") {
+        if !need(
+            "network namespaces",
+            made,
+            "run where bridges and network namespaces may be made (iproute2)",
+        ) {
             return None;
         }
         for (rank, name) in hosts.names.clone().iter().enumerate() {
@@ -108,7 +112,13 @@ impl Hosts {
             command.args(["netns", "exec", name, "unshare", "--uts", "--pid", "--fork", "--kill-child"]);
             // The rank is the first process but one: what is first has the host's name set.
             command.args(["--mount-proc", "sh", "-c", "hostname \"$0\"; \"$@\"; :", name]).arg(python);
-            command.args(["-I".as_ref(), SCRIPT.as_ref(), bed.as_os_str(), nccl.as_os_str(), nvml.as_os_str()]);
+            command.args([
+                "-I".as_ref(),
+                SCRIPT.as_ref(),
+                bed.as_os_str(),
+                nccl.as_os_str(),
+                nvml.as_os_str(),
+            ]);
             command.arg(hosts.folder.path()).args([rank, RANKS, ABSENT].map(|number| number.to_string()));
             command.args(["--env", "NCCL_SOCKET_IFNAME=eth0"]);
             let errors = File::create(hosts.folder.path().join(format!("{rank}.err"))).unwrap();
@@ -137,7 +147,8 @@ impl Hosts {
     /// code.
     fn run(&self, recipe: &Block, ncclflow: &Path) -> (Value, Option<i32>, String) {
         let folder = tempfile::tempdir().unwrap();
-        let script = recipe.commands.join("\n").replace("ncclflow dump --merge", "ncclflow dump --json --merge");
+        let script =
+            recipe.commands.join("\n").replace("ncclflow dump --merge", "ncclflow dump --json --merge");
         let path = format!(
             "{}:{}:{}",
             self.folder.path().join("bin").display(),
@@ -163,10 +174,12 @@ impl Hosts {
 fn first_inside(started: u32) -> u32 {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        let children = fs::read_to_string(format!("/proc/{started}/task/{started}/children")).unwrap_or_default();
+        let children =
+            fs::read_to_string(format!("/proc/{started}/task/{started}/children")).unwrap_or_default();
         // With its mounts made: then its name is no longer unshare's.
         let inner = children.split_whitespace().next().and_then(|pid| pid.parse::<u32>().ok());
-        let name = inner.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).ok()).unwrap_or_default();
+        let name =
+            inner.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).ok()).unwrap_or_default();
         if name.trim() == "sh" {
             return inner.unwrap();
         }
@@ -190,12 +203,15 @@ impl Drop for Hosts {
 
 #[test]
 fn the_recipes_for_ssh_slurm_and_kubernetes_name_the_rank_on_another_host() {
-    let (Some(ncclflow), Some(mut pythons), true) = (programs::ncclflow(), need_pythons(), root()) else { return };
+    let (Some(ncclflow), Some(mut pythons), true) = (programs::ncclflow(), need_pythons(), root()) else {
+        return;
+    };
     let Some(hosts) = Hosts::start(&pythons.pop().unwrap().program) else { return };
     let document = fs::read_to_string(DOCUMENT).unwrap();
     let recipe = |program: &str| {
         let mut all = blocks(&document).into_iter();
-        let found = all.find(|block| block.commands.iter().any(|command| command.trim_start().starts_with(program)));
+        let found =
+            all.find(|block| block.commands.iter().any(|command| command.trim_start().starts_with(program)));
         found.unwrap_or_else(|| panic!("docs/DUMP.md has no recipe with {program}"))
     };
     let deadline = Instant::now() + Duration::from_secs(90);
@@ -210,7 +226,8 @@ fn the_recipes_for_ssh_slurm_and_kubernetes_name_the_rank_on_another_host() {
                 break (merged, code, said);
             }
         };
-        let list = |value: &Value| value.as_array().unwrap_or_else(|| panic!("nothing was merged: {said}")).clone();
+        let list =
+            |value: &Value| value.as_array().unwrap_or_else(|| panic!("nothing was merged: {said}")).clone();
         let named = list(&merged["hosts"]);
         let mut names: Vec<&str> = named.iter().filter_map(Value::as_str).collect();
         names.sort_unstable();
@@ -219,8 +236,10 @@ fn the_recipes_for_ssh_slurm_and_kubernetes_name_the_rank_on_another_host() {
         assert_eq!((&verdict["state"], code), (&"stuck".into(), Some(3)), "{said}");
         assert_eq!(verdict["culprits"], serde_json::json!([ABSENT]), "{said}");
         let ranks = list(&merged["communicators"][0]["ranks"]);
-        let places: Vec<(u64, &str)> =
-            ranks.iter().map(|rank| (rank["rank"].as_u64().unwrap(), rank["host"].as_str().unwrap())).collect();
+        let places: Vec<(u64, &str)> = ranks
+            .iter()
+            .map(|rank| (rank["rank"].as_u64().unwrap(), rank["host"].as_str().unwrap()))
+            .collect();
         let expected: Vec<(u64, &str)> = (0..).zip(hosts.names.iter().map(String::as_str)).collect();
         assert_eq!(places, expected, "{said}");
     }

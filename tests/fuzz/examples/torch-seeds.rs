@@ -52,7 +52,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let entries: Vec<usize> = rings.iter().map(|(_, ring)| ring.entries.len()).collect();
         let has_frames = rings.iter().flat_map(|(_, ring)| &ring.entries).any(|entry| entry.frames.is_some());
         if entries != [ENTRIES] || !has_frames {
-            return Err(format!("torch 2.{minor}: the seed has entries {entries:?}; frames: {has_frames}").into());
+            return Err(
+                format!("torch 2.{minor}: the seed has entries {entries:?}; frames: {has_frames}").into()
+            );
         }
         fs::write(Path::new(&folder).join(format!("torch-2.{minor}")), seed)?;
     }
@@ -78,8 +80,7 @@ fn made(python: &str, minor: u8, folder: &Path) -> Result<Vec<u8>, Box<dyn Error
             r#"["record", 0, "0", "default_pg", {number}, 0, {number}, "nccl:all_reduce", 1700000000000000000, false, "6 2 16 4", "15 1 64"]"#
         ));
     }
-    let memory =
-        Kept { memory: File::open(format!("/proc/{}/mem", job.pid()))?, pieces: RefCell::default() };
+    let memory = Kept { memory: File::open(format!("/proc/{}/mem", job.pid()))?, pieces: RefCell::default() };
     let maps = fs::read_to_string(format!("/proc/{}/maps", job.pid()))?;
     let begin = |is_it: &dyn Fn(&str) -> bool| {
         maps.lines().find_map(|line| {
@@ -91,19 +92,20 @@ fn made(python: &str, minor: u8, folder: &Path) -> Result<Vec<u8>, Box<dyn Error
     };
     let (_, base) = begin(&|path| Path::new(path) == library).ok_or("the stand-in is not mapped")?;
     // The program or its library, whichever has the interpreter.
-    let (runtime, version) = [&(|path: &str| path.contains("/libpython3.")) as &dyn Fn(&str) -> bool, &|path| {
-        path.contains("/python3")
-    }]
-    .into_iter()
-    .find_map(|is_it| {
-        let (path, start) = begin(is_it)?;
-        let image = Image::open(path.as_ref()).ok()?;
-        let found = locate::runtime(&image).ok()??;
-        let name = Path::new(&path).file_name()?.to_string_lossy().into_owned();
-        let version = found.version.or_else(|| Version::from_file_name(&name));
-        Some((start - image.base()?.0 + found.address.0, version))
-    })
-    .ok_or("no interpreter is mapped")?;
+    let (runtime, version) =
+        [&(|path: &str| path.contains("/libpython3.")) as &dyn Fn(&str) -> bool, &|path| {
+            path.contains("/python3")
+        }]
+        .into_iter()
+        .find_map(|is_it| {
+            let (path, start) = begin(is_it)?;
+            let image = Image::open(path.as_ref()).ok()?;
+            let found = locate::runtime(&image).ok()??;
+            let name = Path::new(&path).file_name()?.to_string_lossy().into_owned();
+            let version = found.version.or_else(|| Version::from_file_name(&name));
+            Some((start - image.base()?.0 + found.address.0, version))
+        })
+        .ok_or("no interpreter is mapped")?;
     let offsets = torch::shipped(torch::Version::new(2, minor)).ok_or("no such torch")?.offsets;
     let may_be_data = |address: u64| {
         maps.lines().any(|line| {
@@ -118,8 +120,7 @@ fn made(python: &str, minor: u8, folder: &Path) -> Result<Vec<u8>, Box<dyn Error
     let ring = found.first().ok_or("no ring")?.address;
     let python = Python::at(&memory, runtime, version)?;
     torch::read(&memory, ring, &offsets, Some(python), Patience::default())?;
-    let start =
-        Start { torch: minor, python: python.offsets.version.minor, ring, library: base, runtime };
+    let start = Start { torch: minor, python: python.offsets.version.minor, ring, library: base, runtime };
     let pieces = memory.pieces.borrow();
     Ok(input_of(start, &pieces))
 }

@@ -79,7 +79,8 @@ fn one_job(
     kept: &Kept,
 ) -> Result<()> {
     let version = VERSIONS[number % VERSIONS.len()];
-    let over = if (number / VERSIONS.len() + number).is_multiple_of(2) { Over::SharedMemory } else { Over::Sockets };
+    let over =
+        if (number / VERSIONS.len() + number).is_multiple_of(2) { Over::SharedMemory } else { Over::Sockets };
     let sync = if number.is_multiple_of(3) { &[][..] } else { &["--sync"] };
     let job = start(over, RANKS, version, &[&ARGUMENTS[..], sync].concat())?;
     let job = job.context("something is missing; see above")?;

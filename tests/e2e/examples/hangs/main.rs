@@ -31,7 +31,8 @@ fn main() -> Result<ExitCode> {
         Some(value) => value.parse().with_context(|| format!("{name} {value}")),
         None => Ok(default),
     };
-    let has_all = programs::ncclflow().is_some() && programs::bed().is_some() && programs::nvml_double().is_some();
+    let has_all =
+        programs::ncclflow().is_some() && programs::bed().is_some() && programs::nvml_double().is_some();
     if !root() || !has_all {
         bail!("something is missing that this needs; see above");
     }

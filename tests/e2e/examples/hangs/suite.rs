@@ -62,7 +62,9 @@ pub(super) fn run(kinds: &[&'static Kind], times: usize, at_once: usize, kept: &
             scope.spawn(|| {
                 while let Some((kind, version)) = { lock(&left).next() } {
                     match try_one(kind, version, kept) {
-                        Ok(outcome) => lock(&counts).entry(kind.name).or_default().add(kind.expected, outcome),
+                        Ok(outcome) => {
+                            lock(&counts).entry(kind.name).or_default().add(kind.expected, outcome)
+                        }
                         Err(error) => lock(&failures).push(format!("{}, {version}: {error}", kind.name)),
                     }
                 }

@@ -20,7 +20,8 @@ pub enum Outcome {
 /// Judges a dump. One of a job that has not come to rest can be [`Outcome::CannotTell`] or [`Outcome::Missed`], but never
 /// [`Outcome::WrongCulprit`].
 pub fn judge(expected: Expected, dump: &Dump) -> Outcome {
-    let verdicts: Vec<&Verdict> = dump.communicators.iter().map(|communicator| &communicator.verdict).collect();
+    let verdicts: Vec<&Verdict> =
+        dump.communicators.iter().map(|communicator| &communicator.verdict).collect();
     let named: Vec<&Verdict> = verdicts.iter().copied().filter(|verdict| names(verdict)).collect();
     let outcome = match expected {
         Expected::Named { state, kinds, culprits } => of_named(&verdicts, &named, state, kinds, culprits),
@@ -29,7 +30,9 @@ pub fn judge(expected: Expected, dump: &Dump) -> Outcome {
                 Outcome::WrongCulprit
             } else if named.len() < 2 {
                 nobody(&verdicts)
-            } else if named.iter().all(|verdict| verdict.state == "stuck") && named[0].culprits != named[1].culprits {
+            } else if named.iter().all(|verdict| verdict.state == "stuck")
+                && named[0].culprits != named[1].culprits
+            {
                 Outcome::Right
             } else {
                 Outcome::OtherKind
@@ -155,7 +158,8 @@ mod tests {
     #[test]
     fn a_circle_has_two_sides() {
         let expected = Expected::Circle { first: &[1], second: &[0, 2] };
-        let (one, other) = (("stuck", Some("notJoined"), &[1][..]), ("stuck", Some("notJoined"), &[0, 2][..]));
+        let (one, other) =
+            (("stuck", Some("notJoined"), &[1][..]), ("stuck", Some("notJoined"), &[0, 2][..]));
         assert_eq!(judge(expected, &dump(&[one, other], 3)), Outcome::Right);
         assert_eq!(judge(expected, &dump(&[one, one], 3)), Outcome::OtherKind);
         assert_eq!(judge(expected, &dump(&[one, ("stuck", None, &[2])], 3)), Outcome::WrongCulprit);
