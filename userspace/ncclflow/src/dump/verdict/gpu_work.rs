@@ -163,7 +163,8 @@ mod tests {
 
     #[test]
     fn what_gpus_do_while_another_communicator_of_theirs_moves_says_nothing_of_this_one() {
-        let communicator = |ranks: Vec<RankReport>| CommunicatorReport { ranks, ..CommunicatorReport::default() };
+        let communicator =
+            |ranks: Vec<RankReport>| CommunicatorReport { ranks, ..CommunicatorReport::default() };
         let still = ranks([Work::Waits, Work::Waits, Work::Idle, Work::Waits]);
         let mut moving = still.clone();
         let judged = |moving: Vec<RankReport>| {
