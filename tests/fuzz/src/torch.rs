@@ -8,7 +8,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use cpython::{Memory as _, Python, Unreadable};
+use cpython::{Python, Unreadable};
 use ncclflow::history::{self, HistoryReport};
 use torch::{Found, Library, MAX_ENTRIES, MAX_FRAMES, Memory, Patience, Recorder};
 
