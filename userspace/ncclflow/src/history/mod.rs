@@ -31,6 +31,8 @@ use nccl_library::symbols::DebugFiles;
 
 pub use flight_recorder::write_flight_recorder;
 pub use judge::{Call, Difference, GroupVerdict, HistoryState, Late, judge};
+pub(crate) use judge::{NotedCollective, Rank};
+pub(crate) use names::group as group_name;
 pub use report::{GroupHistory, HISTORY_SCHEMA, HistoryReport, HistoryVerdict, Member, ProcessHistory};
 pub use text::render;
 
