@@ -113,6 +113,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RANK[@N]", value_parser = parse_absent)]
     pub(crate) absent: Option<(u32, u64)>,
 
+    /// RANK[@N]: this rank does not come to the set-up of communicator N (the first is 0), and sleeps. The first line comes
+    /// before the communicators are up, without their hashes
+    #[arg(long, value_name = "RANK[@N]", value_parser = parse_absent)]
+    pub(crate) stays_out: Option<(u32, u64)>,
+
     /// RANK=BYTES@N: operation N has another size on this rank; results are not checked then
     #[arg(long, value_name = "RANK=BYTES@N", value_parser = parse_size_of)]
     pub(crate) size_of: Option<(u32, usize, u64)>,
@@ -247,6 +252,7 @@ impl Options {
         }
         let of_ranks = [
             ("absent", self.absent.map(|(rank, _)| rank)),
+            ("stays-out", self.stays_out.map(|(rank, _)| rank)),
             ("swap", self.swap.map(|(rank, _)| rank)),
             ("busy", self.busy.map(|(rank, _)| rank)),
             ("checkpoint", self.checkpoint.map(|(rank, _)| rank)),

@@ -126,8 +126,7 @@ fn of_rank(rank: &RankReport, process: &ProcessHistory) -> Option<Noted> {
             continue;
         }
         let fits = |group: &&ProcessGroupReport| {
-            group.ranks.len() == rank.n_ranks as usize
-                && group.ranks.get(rank.rank as usize) == Some(&own)
+            group.ranks.len() == rank.n_ranks as usize && group.ranks.get(rank.rank as usize) == Some(&own)
         };
         fitting.extend(ring.groups.iter().filter(fits).map(|group| (ring, group)));
     }

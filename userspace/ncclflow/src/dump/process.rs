@@ -185,8 +185,7 @@ impl Target {
     /// Whether a thread is making a communicator that the list of the library need not have yet. After
     /// [`Self::look_at_threads`].
     pub(super) fn may_lack_one(&self) -> bool {
-        let is_listed =
-            self.report.scan.as_ref().is_some_and(|scan| scan.ended_by == Some(ScanEnd::Listed));
+        let is_listed = self.report.scan.as_ref().is_some_and(|scan| scan.ended_by == Some(ScanEnd::Listed));
         let calls = self.report.threads.iter().filter_map(|thread| thread.nccl_api.as_deref());
         is_listed && calls.into_iter().any(makes_communicators)
     }
@@ -414,10 +413,12 @@ fn own_ops(
     own.collect()
 }
 
-/// Calls that do not return before a communicator is made: by themselves, or, at the end of a group, those within it.
+/// Calls that do not return before a communicator is made. (The end of a group may do that, too; but most often it waits for
+/// something else, and a search of a large process takes seconds.)
 fn makes_communicators(call: &str) -> bool {
-    ["ncclCommInit", "ncclCommSplit", "ncclCommShrink", "ncclCommGrow"].iter().any(|name| call.starts_with(name))
-        || call == "ncclGroupEnd"
+    ["ncclCommInit", "ncclCommSplit", "ncclCommShrink", "ncclCommGrow"]
+        .iter()
+        .any(|name| call.starts_with(name))
 }
 
 fn state_of(process: &Process) -> ProcessState {

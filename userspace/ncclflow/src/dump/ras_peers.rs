@@ -55,8 +55,7 @@ pub(super) struct Peers {
 impl RasPeers {
     /// `None` if the library has no such list, or no symbols that tell where.
     pub(super) fn of(resolution: &Resolution) -> Option<Self> {
-        let [peers, count, dead, dead_count] =
-            VARIABLES.map(|name| resolution.variables.get(name).copied());
+        let [peers, count, dead, dead_count] = VARIABLES.map(|name| resolution.variables.get(name).copied());
         Some(Self {
             variables: [peers?, count?, dead?, dead_count?],
             layout: RasPeerLayout::of(resolution.nccl_version)?,

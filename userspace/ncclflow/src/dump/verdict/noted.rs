@@ -76,7 +76,8 @@ impl<'a> View<'a> {
     /// The ranks whose latest call is the earliest, if others have called more for long.
     fn late(&self) -> Option<Late<'a>> {
         let least = self.ranks.values().map(|noted| noted.last_seq()).min()?;
-        let seq = self.ranks.values().filter_map(|noted| noted.next_after(least)).map(|call| call.seq).min()?;
+        let seq =
+            self.ranks.values().filter_map(|noted| noted.next_after(least)).map(|call| call.seq).min()?;
         let (mut behind, mut called, mut first, mut what) = (BTreeSet::new(), Vec::new(), i64::MAX, "");
         let mut read_ns = i64::MAX;
         for (number, noted) in &self.ranks {

@@ -21,10 +21,12 @@ pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
         return Some(Verdict::cannot_tell(still_setting_up(&ranks)));
     }
     let waits = waits(case);
-    let mut evidence = vec![format!("nothing moved for {:.1} s, and {}", case.seconds, still_setting_up(&ranks))];
+    let mut evidence =
+        vec![format!("nothing moved for {:.1} s, and {}", case.seconds, still_setting_up(&ranks))];
     evidence.extend(waits.iter().take(MAX_SENTENCES).map(|(rank, (_, sentence))| {
         let call = case.ranks.get(rank).and_then(|rank| inside_calls::call_of(case, rank));
-        let call = call.map_or_else(String::new, |(_, thread, call)| format!(", in {call} (thread {thread})"));
+        let call =
+            call.map_or_else(String::new, |(_, thread, call)| format!(", in {call} (thread {thread})"));
         format!("{sentence}{call}")
     }));
     evidence.extend(case.absent_sentences());
@@ -89,9 +91,10 @@ fn waits(case: &Case<'_>) -> BTreeMap<u32, (Vec<u32>, String)> {
             Stage::Exchange => {
                 (Vec::new(), format!("rank {number} is connected, and waits for the addresses of all ranks"))
             }
-            Stage::Connecting => {
-                (Vec::new(), format!("rank {number} knows all ranks, and makes the connections for collectives"))
-            }
+            Stage::Connecting => (
+                Vec::new(),
+                format!("rank {number} knows all ranks, and makes the connections for collectives"),
+            ),
         })
     };
     case.ranks.iter().filter_map(|(number, rank)| Some((*number, wait(*number, rank)?))).collect()

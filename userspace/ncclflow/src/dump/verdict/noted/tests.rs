@@ -90,9 +90,13 @@ fn a_rank_that_is_behind_is_named_where_the_counters_cannot_tell() {
 #[test]
 fn of_several_that_are_behind_the_last_one_is_waited_for() {
     let ranks = [0, 1, 2, 3].map(|number| over_nvlink(number, 0, None));
-    let [three, two, none] =
-        [noted(&[ALL_TO_ALL; 3], 1), noted(&[ALL_TO_ALL; 2], 1), Noted { calls: Vec::new(), ..noted(&[], 0) }];
-    let verdict = judge(&with(ranks.clone(), [three.clone(), two.clone(), three.clone(), three.clone()]), &[]);
+    let [three, two, none] = [
+        noted(&[ALL_TO_ALL; 3], 1),
+        noted(&[ALL_TO_ALL; 2], 1),
+        Noted { calls: Vec::new(), ..noted(&[], 0) },
+    ];
+    let verdict =
+        judge(&with(ranks.clone(), [three.clone(), two.clone(), three.clone(), three.clone()]), &[]);
     check(&verdict, State::Stuck, &[1], &[0, 2, 3], "rank 1 has not called collective 4703");
     let verdict = judge(&with(ranks, [three.clone(), two, none, three]), &[]);
     check(&verdict, State::Stuck, &[2], &[0, 1, 3], "rank 2 has not called collective 4701");
@@ -127,18 +131,29 @@ fn another_operation_or_size_under_one_number_is_named_with_both_lines() {
 fn notes_never_overrule_what_was_measured_and_disagreement_is_said() {
     let (ahead, behind) = (noted(&[REDUCE, GATHER], 1), noted(&[REDUCE], 1));
     // Counters name rank 1, the notes rank 2.
-    let ranks = || [rank(0, 5, Vec::new()), rank(1, 4, Vec::new()), rank(2, 5, Vec::new()), rank(3, 5, Vec::new())];
-    let verdict =
-        judge(&with(ranks(), [ahead.clone(), ahead.clone(), behind.clone(), ahead.clone()]), &[]);
-    check(&verdict, State::Stuck, &[1], &[0, 2, 3], "torch's own notes point to rank 2, and NCCL's memory to rank 1");
+    let ranks =
+        || [rank(0, 5, Vec::new()), rank(1, 4, Vec::new()), rank(2, 5, Vec::new()), rank(3, 5, Vec::new())];
+    let verdict = judge(&with(ranks(), [ahead.clone(), ahead.clone(), behind.clone(), ahead.clone()]), &[]);
+    check(
+        &verdict,
+        State::Stuck,
+        &[1],
+        &[0, 2, 3],
+        "torch's own notes point to rank 2, and NCCL's memory to rank 1",
+    );
     // They name the same.
-    let verdict =
-        judge(&with(ranks(), [ahead.clone(), behind.clone(), ahead.clone(), ahead.clone()]), &[]);
+    let verdict = judge(&with(ranks(), [ahead.clone(), behind.clone(), ahead.clone(), ahead.clone()]), &[]);
     check(&verdict, State::Stuck, &[1], &[0, 2, 3], "all_gather [1024] Float (model.py:88)");
     assert!(!verdict.evidence.iter().any(|sentence| sentence.contains("both")), "{verdict:#?}");
     // By the notes all have called the same.
     let same = || [ahead.clone(), ahead.clone(), ahead.clone(), ahead.clone()];
-    check(&judge(&with(ranks(), same()), &[]), State::Stuck, &[1], &[0, 2, 3], "torch's own notes say otherwise");
+    check(
+        &judge(&with(ranks(), same()), &[]),
+        State::Stuck,
+        &[1],
+        &[0, 2, 3],
+        "torch's own notes say otherwise",
+    );
     // An op in flight names rank 1 as well.
     let flying = [waiting(0), lazy(1), waiting(2), waiting(3)];
     let verdict = judge(&with(flying, [ahead.clone(), ahead.clone(), ahead.clone(), behind.clone()]), &[]);
