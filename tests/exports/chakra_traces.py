@@ -184,4 +184,5 @@ def main():
     print(json.dumps({"ranks": len(ranks), "nodes": len(nodes), "groups": len(groups), **kinds}))
 
 
-main()
+if __name__ == "__main__":
+    main()

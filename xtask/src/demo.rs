@@ -58,10 +58,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     show(&ncclflow, &["check", &recording])?;
     show(&ncclflow, &["summary", &recording])?;
     let page = scratch.join("report.html").display().to_string();
-    if has_command(&ncclflow, "report") {
-        show(&ncclflow, &["report", &recording, "-o", &page])?;
-        println!("    all of it as one page: {page}");
-    }
+    show(&ncclflow, &["report", &recording, "-o", &page])?;
+    println!("    all of it as one page: {page}");
 
     println!("\n6/6 a job that hangs, as its last rank does not come to the fourth operation; and why");
     let go = scratch.join("go-and-hang");
@@ -70,7 +68,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     fs::File::create(&go).context("telling the job to begin")?;
     thread::sleep(UNTIL_IT_HANGS);
     show(&ncclflow, &["dump", "-p", &job.pid_list()])?;
-    println!("\nthe recording is in {}: docs/GUIDE.md says what else can be asked of it", output.display());
+    println!("\nthe recording is in {}, the report in {page}", output.display());
+    println!("docs/GUIDE.md says what else can be asked of the recording");
     Ok(())
 }
 
@@ -119,12 +118,6 @@ fn show(ncclflow: &Path, arguments: &[&str]) -> Result<()> {
         Some(1 | 2) | None => bail!("`ncclflow {}` ended with {}", arguments.join(" "), output.status),
         Some(_) => Ok(()),
     }
-}
-
-fn has_command(ncclflow: &Path, name: &str) -> bool {
-    let help =
-        Command::new(ncclflow).args(["help", name]).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    help.is_ok_and(|status| status.success())
 }
 
 /// Lists the files, and shows the first lines of two kinds.

@@ -17,12 +17,13 @@ use flate2::read::GzDecoder;
 use crate::{programs, repository, tool};
 
 const FOLDER: &str = "tests/fuzz";
-const TARGETS: [&str; 10] = [
+const TARGETS: [&str; 11] = [
     "library",
     "sections",
     "recording",
     "trace",
     "python",
+    "torch",
     "capture",
     "merge",
     "proc-files",
@@ -55,7 +56,7 @@ const FORMS: [(&str, &[&str]); 7] = [
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// `library` changes whole files, `sections` what is in the sections of a file whose headers are right, `recording` segments of
-    /// recordings and what is in their blocks, `trace` traces of profilers, `python` the memory of interpreters, `capture` captures, `merge`
+    /// recordings and what is in their blocks, `trace` traces of profilers, `python` the memory of interpreters, `torch` torch's notes in a process's memory, `capture` captures, `merge`
     /// dumps of other hosts, `proc-files` mappings and mounts, `kernel-records` what comes out of the kernel's buffers,
     /// `dump` the memory of processes
     #[arg(long, value_name = "TARGET", value_parser = TARGETS, num_args = 1.., default_values = TARGETS)]
@@ -139,6 +140,10 @@ fn make_seeds(folder: &Path, captures: &[PathBuf], pythons: &[PathBuf]) -> Resul
     program.args(["run", "--quiet", "--release", "--example", "python-seeds", "--"]);
     program.arg(folder.join("corpus/python")).args(pythons).current_dir(folder);
     tool::run(&mut program, "the seeds of interpreters")?;
+    let mut program = Command::new(programs::cargo());
+    program.args(["run", "--quiet", "--release", "--example", "torch-seeds", "--"]);
+    program.arg(folder.join("corpus/torch")).args(pythons.first()).current_dir(folder);
+    tool::run(&mut program, "the seeds of torch's notes")?;
     let captures = captures.iter().map(|capture| unpacked(capture, folder)).collect::<Result<Vec<_>>>()?;
     let mut program = Command::new(programs::cargo());
     program.args(["run", "--quiet", "--release", "--example", "recording-seeds", "--"]);

@@ -12,6 +12,7 @@ mod dist;
 #[path = "../../ebpf/digest.rs"]
 mod ebpf_digest;
 mod fuzz;
+mod hangs;
 mod job;
 mod layouts;
 mod nccl;
@@ -71,6 +72,8 @@ enum Command {
     Bench(bench::Args),
     /// Trace a node for a long time while its tenants do all that tenants do (root)
     Soak(soak::Args),
+    /// Make every kind of hang, and of wait that is none, and count what `ncclflow dump` says of them (root)
+    Hangs(hangs::Args),
     /// Make what users install: tarball and Debian package of a static program
     Dist(dist::Args),
     /// Run the real NCCL without a GPU: ranks, collectives, stalls on demand
@@ -96,6 +99,7 @@ fn main() -> Result<()> {
         Command::Deny(args) => deny::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Soak(args) => soak::run(&args),
+        Command::Hangs(args) => hangs::run(&args),
         Command::Dist(args) => dist::run(&args),
         Command::Bed(args) => bed::run(&args),
         Command::Vm(args) => vm::run(&args),

@@ -71,6 +71,10 @@ fn phases(
     let ranks = options.ranks as usize;
     let (mut version, mut hashes) = (String::new(), Vec::new());
     let deadline = Instant::now() + options.timeout();
+    if options.stays_out.is_some() {
+        let first = json!({ "commHash": "", "library": options.library });
+        print_line(&first_line(&first, "", options.ranks, pids))?;
+    }
     for _ in 0..ranks {
         match next(inbox, deadline, "the communicators were not up in time")? {
             Event::Ready { rank, nccl, comm_hashes } => {

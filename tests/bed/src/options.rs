@@ -109,9 +109,18 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
     pub(crate) checkpoint: Option<(u32, u64)>,
 
+    /// Before some operations a rank, or all, computes, evaluates or writes a checkpoint for up to so long, and goes on
+    #[arg(long, value_name = "SECS")]
+    pub(crate) phases: Option<f64>,
+
     /// RANK[@N]: this rank joins the first N operations (none) and then no more
     #[arg(long, value_name = "RANK[@N]", value_parser = parse_absent)]
     pub(crate) absent: Option<(u32, u64)>,
+
+    /// RANK[@N]: this rank does not come to the set-up of communicator N (the first is 0), and sleeps. The first line comes
+    /// before the communicators are up, without their hashes
+    #[arg(long, value_name = "RANK[@N]", value_parser = parse_absent)]
+    pub(crate) stays_out: Option<(u32, u64)>,
 
     /// RANK=BYTES@N: operation N has another size on this rank; results are not checked then
     #[arg(long, value_name = "RANK=BYTES@N", value_parser = parse_size_of)]
@@ -124,6 +133,10 @@ pub(crate) struct Options {
     /// Memory that each process fills besides, as a training process does
     #[arg(long, value_name = "MIB", default_value_t = 0)]
     pub(crate) ballast: usize,
+
+    /// Memory that each process maps besides, and has read some of: it takes address space, and no memory
+    #[arg(long, value_name = "GIB", default_value_t = 0)]
+    pub(crate) mapped: usize,
 
     /// Fork a child that does nothing once the communicators are up, as data loaders do (threads only)
     #[arg(long)]
@@ -245,8 +258,12 @@ impl Options {
         if self.nodes.is_some() && self.mode != Mode::Processes {
             bail!("--nodes: NCCL tells nodes apart by process; add --mode processes");
         }
+        if self.phases.is_some() && self.gpu_states.is_none() {
+            bail!("--phases: an evaluation can be seen on the GPU only; add --gpu-states FILE");
+        }
         let of_ranks = [
             ("absent", self.absent.map(|(rank, _)| rank)),
+            ("stays-out", self.stays_out.map(|(rank, _)| rank)),
             ("swap", self.swap.map(|(rank, _)| rank)),
             ("busy", self.busy.map(|(rank, _)| rank)),
             ("checkpoint", self.checkpoint.map(|(rank, _)| rank)),

@@ -41,7 +41,11 @@ fn live(options: &Options, nccl: &Nccl, rank: u32, link: &mut impl Link) -> Resu
     let Command::Connect(ids) = link.hear()? else { bail!("expected the unique ids") };
     let mut comms = Vec::new();
     let mut comm_hashes = Vec::new();
-    for id in &ids {
+    for (number, id) in (0..).zip(&ids) {
+        while options.stays_out == Some((rank, number)) {
+            // Until the process is killed.
+            thread::park();
+        }
         let handle = nccl.api.comm_init_rank(options, setup::from_hex(id)?, rank)?;
         comm_hashes.push(nccl.emulator.register(handle as usize));
         comms.push(Comm { handle: handle as usize, stream: Arc::default() });

@@ -16,7 +16,7 @@ use crate::link::{Command, Event, ThreadLink};
 use crate::nccl_api::{Api, UniqueId};
 use crate::options::Options;
 use crate::runtime::{self, device};
-use crate::{environment, patch, rank};
+use crate::{environment, mapped, patch, rank};
 
 /// A library that is ready to run, with the version that it reports.
 #[derive(Debug)]
@@ -31,6 +31,7 @@ pub(crate) fn prepare(options: &Options) -> Result<Nccl> {
         // For as long as the process lives.
         Box::leak(vec![0x5a_u8; options.ballast << 20].into_boxed_slice());
     }
+    mapped::map_and_look(options.mapped << 30)?;
     environment::apply(options)?;
     library::preload(&nvml_double(options)?)?;
     let library = Library::open(&options.library, options.symbols())?;

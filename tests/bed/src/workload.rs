@@ -10,6 +10,7 @@ use crate::elsewhere;
 use crate::link::Report;
 use crate::nccl_api::Buffers;
 use crate::options::{OpKind, Options};
+use crate::phases;
 use crate::rank::Comm;
 use crate::runtime::memory;
 use crate::setup::Nccl;
@@ -94,6 +95,7 @@ fn run_all(
     while next < joins {
         let end = (next + u64::from(options.group)).min(joins);
         elsewhere::go(options, rank, next..end, deadline)?;
+        phases::go(options, &nccl.emulator, rank, next, deadline)?;
         let grouped = end - next > 1;
         let first_of_group = flights.len();
         if grouped {

@@ -5,6 +5,7 @@ pub mod callers;
 pub mod conformance;
 pub mod dumper;
 pub mod fuse;
+pub mod hangs;
 pub mod job;
 pub mod kernel_objects;
 pub mod memory;

@@ -48,6 +48,11 @@ static ARENA: LazyLock<Option<Mutex<&'static mut [u8]>>> = LazyLock::new(|| {
     (arena as u64 == AT).then(|| Mutex::new(unsafe { std::slice::from_raw_parts_mut(arena.cast(), BYTES) }))
 });
 
+/// The first byte of an input chooses one of so many.
+pub fn libraries() -> usize {
+    LAYOUTS.len()
+}
+
 /// Finds communicators, reads them twice, judges and renders. That there are none is fine.
 ///
 /// # Panics

@@ -11,6 +11,7 @@ pub mod proc_files;
 pub mod python;
 pub mod recording;
 pub mod recording_blocks;
+pub mod torch;
 pub mod trace;
 
 use std::{

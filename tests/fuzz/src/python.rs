@@ -12,6 +12,21 @@ use cpython::{MAX_FRAMES, MAX_THREADS, Memory, Python, Unreadable, Version, Walk
 #[derive(Debug, Default)]
 pub struct Pieces(BTreeMap<u64, Vec<u8>>);
 
+impl Pieces {
+    /// Those of an input, and the last one's bytes.
+    pub(crate) fn of(mut input: &[u8]) -> (Self, Vec<u8>) {
+        let (mut pieces, mut last) = (Self::default(), Vec::new());
+        while let Some((address, tail)) = input.split_first_chunk::<8>() {
+            let Some((length, tail)) = tail.split_first_chunk::<2>() else { break };
+            let (bytes, tail) = tail.split_at(tail.len().min(usize::from(u16::from_le_bytes(*length))));
+            last = bytes.to_vec();
+            pieces.0.insert(u64::from_le_bytes(*address), bytes.to_vec());
+            input = tail;
+        }
+        (pieces, last)
+    }
+}
+
 impl Memory for Pieces {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
         let mut filled = 0;
@@ -33,6 +48,14 @@ impl Memory for Pieces {
 pub fn input_of(runtime: u64, version: Version, pieces: &BTreeMap<u64, Vec<u8>>) -> Vec<u8> {
     let mut input = runtime.to_le_bytes().to_vec();
     input.push(version.minor);
+    input.extend(packed(pieces));
+    input
+}
+
+/// Pieces of memory as they stand in an input.
+#[must_use]
+pub fn packed(pieces: &BTreeMap<u64, Vec<u8>>) -> Vec<u8> {
+    let mut input = Vec::new();
     for (address, bytes) in pieces {
         for (number, bytes) in bytes.chunks(usize::from(u16::MAX)).enumerate() {
             input.extend((address + number as u64 * u64::from(u16::MAX)).to_le_bytes());
@@ -58,14 +81,8 @@ pub fn use_memory(input: &[u8]) {
 #[must_use]
 pub fn walk(input: &[u8]) -> Option<usize> {
     let (runtime, rest) = input.split_first_chunk::<8>()?;
-    let (minor, mut rest) = rest.split_first()?;
-    let mut pieces = Pieces::default();
-    while let Some((address, tail)) = rest.split_first_chunk::<8>() {
-        let Some((length, tail)) = tail.split_first_chunk::<2>() else { break };
-        let (bytes, tail) = tail.split_at(tail.len().min(usize::from(u16::from_le_bytes(*length))));
-        pieces.0.insert(u64::from_le_bytes(*address), bytes.to_vec());
-        rest = tail;
-    }
+    let (minor, rest) = rest.split_first()?;
+    let (pieces, _) = Pieces::of(rest);
     let python = Python::at(&pieces, u64::from_le_bytes(*runtime), Some(Version::new(3, *minor))).ok()?;
     let mut walker = Walker::new(python, &pieces);
     let threads = walker.threads().ok()?;

@@ -20,6 +20,9 @@ impl std::error::Error for Unreadable {}
 pub trait Memory {
     /// Fills `into` from `address` on, all of it or nothing.
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable>;
+
+    /// Another reading begins, which is to see what is there now. For a memory that keeps what it has read.
+    fn renew(&self) {}
 }
 
 /// Addresses and what is there: for tests and fuzz targets.
@@ -49,6 +52,10 @@ pub(crate) struct Reader<'m> {
 impl<'m> Reader<'m> {
     pub(crate) fn new(memory: &'m dyn Memory) -> Self {
         Self { memory, reads: Cell::new(MAX_READS), bytes: Cell::new(MAX_BYTES) }
+    }
+
+    pub(crate) fn renew(&self) {
+        self.memory.renew();
     }
 
     pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unknown> {

@@ -189,8 +189,9 @@ impl Offsets {
     }
 
     /// Position of `kind` in the bits of [`TextOffsets::state`]; the flags `compact` and `ascii` follow its three
-    /// bits. From 3.14 on `interned` takes 16 bits instead of two.
+    /// bits. Before them is `interned`: two bits, and without the GIL from 3.14 on an `unsigned char`
+    /// (Include/cpython/unicodeobject.h of 3.13.15, 3.14.0 and 3.14.7).
     pub fn text_kind_shift(&self) -> u32 {
-        if self.version.since(3, 14) { 16 } else { 2 }
+        if self.version.since(3, 14) && self.version.free_threaded { 8 } else { 2 }
     }
 }

@@ -131,6 +131,7 @@ impl<'m> Walker<'m> {
     }
 
     fn threads_once(&self) -> Result<Vec<ThreadState>, Unknown> {
+        self.reader.renew();
         let Offsets { runtime, interpreter, thread, .. } = &self.python.offsets;
         let mut interpreter_at = self.reader.u64(self.python.runtime, runtime.interpreters_head)?;
         if interpreter_at == 0 {
@@ -178,6 +179,7 @@ impl<'m> Walker<'m> {
     }
 
     fn stack_once(&self, thread: ThreadState) -> RawStack {
+        self.reader.renew();
         let mut frames = Vec::new();
         let end = match self.frames(thread, &mut frames) {
             Ok(end) => end,

@@ -15,9 +15,28 @@ fn main() -> Result<()> {
         fs::create_dir_all(folder).with_context(|| format!("making `{}`", folder.display()))?;
     }
     clap_mangen::generate_to(command(), &man).context("writing the man pages")?;
+    for page in fs::read_dir(&man).context("listing the man pages")? {
+        let page = page?.path();
+        let context = || format!("in `{}`", page.display());
+        let text = fs::read_to_string(&page).with_context(context)?;
+        fs::write(&page, with_examples(&text)).with_context(context)?;
+    }
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         generate_to(shell, &mut command(), "ncclflow", &completions)
             .with_context(|| format!("writing the completions of {shell}"))?;
     }
     Ok(())
+}
+
+/// The page with its examples under a heading of that name, line by line. clap_mangen (0.3) calls the end of
+/// the help EXTRA, and lets `man` fill its lines.
+fn with_examples(page: &str) -> String {
+    const HEADING: &str = ".SH EXTRA\n";
+    let Some((before, examples)) = page.split_once(HEADING) else { return page.to_owned() };
+    let end = examples.find("\n.SH ").map_or(examples.len(), |at| at + 1);
+    let (examples, after) = examples.split_at(end);
+    format!(
+        "{before}.SH EXAMPLES\n.nf\n{}.fi\n{after}",
+        examples.strip_prefix("Examples:\n").unwrap_or(examples)
+    )
 }

@@ -50,7 +50,19 @@ fn what_was_recorded() {
 #[test]
 fn memory_of_processes() {
     run("python", targets::python::use_memory);
+    run("torch", targets::torch::use_memory);
     run("dump", targets::dump::use_memory);
+}
+
+/// What the target `dump` changes is a communicator of two ranks, or else nothing behind the search would be tried.
+#[test]
+fn memory_that_is_made_up_has_a_communicator_in_every_layout() {
+    targets::LIMIT.store(30, Ordering::Relaxed);
+    assert!(targets::dump::libraries() > 10);
+    let first = |library: usize| u8::try_from(library).unwrap();
+    let found: Vec<usize> =
+        (0..targets::dump::libraries()).map(|library| targets::dump::dump_of(&[first(library)])).collect();
+    assert!(found.iter().all(|ranks| *ranks == 2), "{found:?}");
 }
 
 #[test]

@@ -46,16 +46,8 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     }
     fs::create_dir_all(&folder)?;
     let (recordings, tables) = (folder.join("recordings"), folder.join("tables"));
-    let mut make = Command::new(programs.join("ncclflow-bench"));
-    make.arg("fleet").arg(&args.capture).arg(&recordings);
-    make.args(["--ranks", &args.ranks.to_string(), "--collectives", &args.collectives.to_string()]);
-    let made: Value = serde_json::from_slice(&tool::output(&mut make)?)?;
+    let (made, hosts) = make(&programs, &args.capture, &recordings, args.ranks, args.collectives)?;
     eprintln!("checking");
-    let mut hosts = fs::read_dir(&recordings)?
-        .map(|host| host.map(|host| host.path()))
-        .collect::<Result<Vec<_>, _>>()
-        .context("listing the recordings")?;
-    hosts.sort();
     let mut check = Command::new(programs.join("ncclflow"));
     check.arg("check").arg("--json").args(&hosts).stdout(fs::File::create(folder.join("check.json"))?);
     // The capture's last ops did not end: findings.
@@ -82,9 +74,29 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     )
 }
 
+/// Makes recordings of a job of so many ranks. Gives what was made, and the folder of each host.
+pub(super) fn make(
+    programs: &Path,
+    capture: &Path,
+    recordings: &Path,
+    ranks: u32,
+    collectives: u64,
+) -> Result<(Value, Vec<PathBuf>)> {
+    let mut make = Command::new(programs.join("ncclflow-bench"));
+    make.arg("fleet").arg(capture).arg(recordings);
+    make.args(["--ranks", &ranks.to_string(), "--collectives", &collectives.to_string()]);
+    let made = serde_json::from_slice(&tool::output(&mut make)?)?;
+    let mut hosts = fs::read_dir(recordings)?
+        .map(|host| host.map(|host| host.path()))
+        .collect::<Result<Vec<_>, _>>()
+        .context("listing the recordings")?;
+    hosts.sort();
+    Ok((made, hosts))
+}
+
 /// Runs it. Gives its time, that of the processors, and the peak of its memory. `codes`: exit codes of a run
 /// that is done.
-fn measured(command: &mut Command, codes: &[i32]) -> Result<Value> {
+pub(super) fn measured(command: &mut Command, codes: &[i32]) -> Result<Value> {
     let begun = Instant::now();
     let mut child = command.spawn().context("starting a program")?;
     let (mut peak, mut cpu) = (0, 0.0);

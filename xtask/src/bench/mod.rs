@@ -6,7 +6,10 @@ mod drain;
 mod dump;
 mod fleet;
 mod memory;
+mod merge;
 mod overhead;
+mod program_runs;
+mod report;
 mod resolve;
 mod saturate;
 mod scale;
@@ -58,6 +61,8 @@ enum Bench {
     Detach(Repeated),
     /// How long `dump` looks through a process, by the memory that it has filled (root)
     Dump(dump::Args),
+    /// How long `dump --merge` takes over many hosts (root)
+    Merge(merge::Args),
     /// Memory of `record` with 8 processes and 4 communicators (root)
     Memory(Repeated),
     /// Time of a job under the tracer, against ranks, channels and operations per group (root)
@@ -66,6 +71,9 @@ enum Bench {
     Volume(volume::Args),
     /// Parquet tables of a job of many ranks, made of a capture of few: time, memory, and the shipped queries
     Fleet(fleet::Args),
+    /// The page of `ncclflow report` of a job of 64 ranks, made of a capture of few: its size, and when a browser
+    /// shows its first picture (chromium)
+    Report(report::Args),
     /// What call stacks cost a call, by their frames, seen before and new (root, python3)
     Stacks(stacks::Args),
     /// A job that never pauses, for a long time: delivered + lost = hits, to the record (root)
@@ -80,10 +88,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Bench::Drain(args) => drain::run(args),
         Bench::Detach(args) => detach::run(args),
         Bench::Dump(args) => dump::run(args),
+        Bench::Merge(args) => merge::run(args),
         Bench::Memory(args) => memory::run(args),
         Bench::Scale(args) => scale::run(args),
         Bench::Volume(args) => volume::run(args),
         Bench::Fleet(args) => fleet::run(args),
+        Bench::Report(args) => report::run(args),
         Bench::Stacks(args) => stacks::run(args),
         Bench::Saturate(args) => saturate::run(args),
     }?;

@@ -6,7 +6,10 @@ use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::traced_job::{Bench, signal, status_kib, watch};
+use super::{
+    program_runs::{ProgramRuns, Statistics},
+    traced_job::{Bench, signal, status_kib, watch},
+};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -46,25 +49,6 @@ struct Totals {
     output_bytes: u64,
 }
 
-/// Switches the kernel's count of program runs on, and back.
-struct Statistics(String);
-
-const STATISTICS: &str = "/proc/sys/kernel/bpf_stats_enabled";
-
-impl Statistics {
-    fn on() -> Result<Self> {
-        let before = fs::read_to_string(STATISTICS).context("reading kernel.bpf_stats_enabled")?;
-        fs::write(STATISTICS, "1").context("setting kernel.bpf_stats_enabled (needs root)")?;
-        Ok(Self(before))
-    }
-}
-
-impl Drop for Statistics {
-    fn drop(&mut self) {
-        let _ = fs::write(STATISTICS, self.0.trim());
-    }
-}
-
 pub(crate) fn run(args: &Args) -> Result<Value> {
     let mut bench = Bench::prepare(&args.nccl, "saturate")?;
     let _statistics = Statistics::on()?;
@@ -98,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
         signal(pid, "STOP")?;
     }
     std::thread::sleep(Duration::from_millis(200));
-    let runs = runs(recording.pid())?;
+    let ProgramRuns { runs, .. } = ProgramRuns::of(recording.pid())?;
     let output_bytes = bytes_below(recording.output());
     recording.interrupt()?;
     let session = recording.finish()?.session;
@@ -129,23 +113,6 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     }
     println!("delivered + lost + dropped + disarmed = hits = runs");
     Ok(serde_json::to_value(totals)?)
-}
-
-/// Runs of all BPF programs that the process holds.
-fn runs(pid: u32) -> Result<u64> {
-    let mut runs = 0;
-    for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).context("looking for the programs")? {
-        let text = fs::read_to_string(entry?.path()).unwrap_or_default();
-        let number =
-            |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
-        if number("prog_type:").is_some()
-            && number("link_id:").is_none()
-            && let Some(count) = number("run_cnt:")
-        {
-            runs += count;
-        }
-    }
-    Ok(runs)
 }
 
 /// Bytes of all files below a folder.

@@ -4,15 +4,19 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
-use super::{spread::Spread, traced_job::Bench};
-use crate::repository;
+use super::{
+    program_runs::{ProgramRuns, Statistics},
+    spread::Spread,
+    traced_job::Bench,
+};
+use crate::{repository, tool};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -42,28 +46,53 @@ const WAYS: [(&str, &[&str]); 3] = [
     ("api with stacks", &["--level", "api", "--stacks", "--stack-depth", "48"]),
 ];
 
+/// What a turn took.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    /// Nanoseconds of a call: the median of the batches.
+    call: f64,
+    /// Nanoseconds of the kernel side's program a hit, by the kernel's own count. Next to what else the machine does
+    /// this is steady, but has neither the trap nor what the reader does.
+    program: f64,
+}
+
 pub(crate) fn run(args: &Args) -> Result<Value> {
     let mut bench = Bench::prepare(&args.nccl, "stacks")?;
+    let _statistics = Statistics::on()?;
+    let version = version_of(&args.python)?;
     let mut rows = Vec::new();
-    println!("\n{:<20} {:>18} {:>24} {:>24}", "frames", "way", "ns a call", "µs more than without");
+    println!("\nCPython {version}");
+    println!(
+        "{:<14} {:>16} {:>24} {:>26} {:>14}",
+        "frames", "way", "ns a call", "ns of the program a hit", "µs more"
+    );
     for (frames, kind) in SHAPES {
-        let mut times: Vec<Vec<f64>> = vec![Vec::new(); WAYS.len()];
+        let mut turns: Vec<Vec<Turn>> = vec![Vec::new(); WAYS.len()];
         for round in 0..args.rounds as usize {
             // Each round begins with another way.
             for step in 0..WAYS.len() {
                 let at = (round + step) % WAYS.len();
                 let Some((name, options)) = WAYS.get(at) else { continue };
-                let time = turn(&mut bench, args, frames, kind, options)
+                let turn = turn(&mut bench, args, frames, kind, options)
                     .with_context(|| format!("the turn of {name} with {frames} frames"))?;
-                times.get_mut(at).context("a way")?.push(time);
+                turns.get_mut(at).context("a way")?.push(turn);
             }
         }
-        let spreads: Vec<Spread> = times.into_iter().map(Spread::of).collect();
-        let [untraced, api, stacks] = spreads.as_slice() else { bail!("three ways") };
+        let calls: Vec<Spread> =
+            turns.iter().map(|turns| Spread::of(turns.iter().map(|turn| turn.call))).collect();
+        let programs: Vec<Spread> =
+            turns.iter().map(|turns| Spread::of(turns.iter().map(|turn| turn.program))).collect();
+        let ([untraced, api, stacks], [_, api_program, stacks_program]) = (&*calls, &*programs) else {
+            bail!("three ways")
+        };
         let more_us = (stacks.median - api.median) / 1e3;
-        for ((name, _), spread) in WAYS.iter().zip(&spreads) {
-            let more = if *name == "api with stacks" { format!("{more_us:.2}") } else { String::new() };
-            println!("{:<20} {name:>18} {:>24} {more:>24}", format!("{frames} {kind}"), spread.to_string());
+        let program_more_us = (stacks_program.median - api_program.median) / 1e3;
+        for (((name, _), call), program) in WAYS.iter().zip(&calls).zip(&programs) {
+            let is_last = *name == "api with stacks";
+            let more = if is_last { format!("{more_us:.2} ({program_more_us:.2})") } else { String::new() };
+            let program = if program.median.is_nan() { String::new() } else { program.to_string() };
+            let shape = format!("{frames} {kind}");
+            println!("{shape:<14} {name:>16} {:>24} {program:>26} {more:>14}", call.to_string());
         }
         rows.push(json!({
             "frames": frames,
@@ -73,11 +102,25 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
             "api_with_stacks_ns": stacks,
             "more_us": more_us,
             "ratio": stacks.median / api.median,
+            "api_program_ns": api_program,
+            "api_with_stacks_program_ns": stacks_program,
+            "program_more_us": program_more_us,
         }));
     }
-    Ok(
-        json!({ "bench": "stacks", "nccl": args.nccl, "python": args.python, "rounds": args.rounds, "rows": rows }),
-    )
+    Ok(json!({
+        "bench": "stacks",
+        "nccl": args.nccl,
+        "python": version,
+        "rounds": args.rounds,
+        "rows": rows,
+    }))
+}
+
+/// `python3` can be a script that chooses one.
+fn version_of(python: &Path) -> Result<String> {
+    let say = "import platform; print(platform.python_version())";
+    let said = tool::output(Command::new(python).args(["-I", "-c", say]))?;
+    Ok(String::from_utf8_lossy(&said).trim().to_owned())
 }
 
 /// A program that is ended with its turn.
@@ -90,8 +133,7 @@ impl Drop for Ended {
     }
 }
 
-/// The median of the batches of one turn: nanoseconds of a call.
-fn turn(bench: &mut Bench, args: &Args, frames: u32, kind: &str, options: &[&str]) -> Result<f64> {
+fn turn(bench: &mut Bench, args: &Args, frames: u32, kind: &str, options: &[&str]) -> Result<Turn> {
     let go = bench.fresh("go");
     let mut program = Command::new(&args.python)
         .arg(repository::root().join("tests/e2e/tests/python/stacks_bench.py"))
@@ -111,7 +153,13 @@ fn turn(bench: &mut Bench, args: &Args, frames: u32, kind: &str, options: &[&str
         options => Some(bench.record_pids(&pid, &[options, &["--files", "none"]].concat())?),
     };
     fs::File::create(&go)?;
-    let times: Vec<f64> = lines.map(|line| Ok(line?.parse()?)).collect::<Result<_>>()?;
+    let times: Vec<f64> =
+        lines.by_ref().take(args.batches as usize).map(|line| Ok(line?.parse()?)).collect::<Result<_>>()?;
+    // The program waits a moment before it ends, and with it the recording.
+    let program = match &recording {
+        Some(recording) => ProgramRuns::of(recording.pid())?.nanoseconds_each(),
+        None => f64::NAN,
+    };
     if let Some(recording) = recording {
         let recorded = recording.finish()?;
         if recorded.session["loss"]["records_lost"] != 0 {
@@ -121,5 +169,5 @@ fn turn(bench: &mut Bench, args: &Args, frames: u32, kind: &str, options: &[&str
     if times.len() != args.batches as usize {
         bail!("{} batches instead of {}", times.len(), args.batches);
     }
-    Ok(Spread::of(times).median)
+    Ok(Turn { call: Spread::of(times).median, program })
 }

@@ -34,7 +34,7 @@ use anyhow::{Context, Result, bail};
 
 use self::executor::Control;
 use self::functions::Functions;
-use self::gpu_states::{GpuState, GpuStates};
+use self::gpu_states::{GpuState, GpuStates, Running};
 use self::kernel::Kernel;
 use self::layout::{HostComm, Layout, Work};
 use self::transfer_log::{LaunchName, TransferLog};
@@ -127,6 +127,26 @@ impl Shared {
         let known = KnownComm { hash: hash.clone(), launches: 0 };
         lock(&self.0.comms).insert(host.dev_comm.get_usize(comm), known);
         hash
+    }
+
+    /// A kernel that is not NCCL's runs on the GPU of a rank until what this gives is dropped.
+    pub(crate) fn compute(&self, rank: u32) -> Option<Computing> {
+        let gpu = self.0.gpus.get(rank as usize).copied().flatten()?;
+        gpu.computes(true);
+        Some(Computing { _running: gpu.run(), gpu })
+    }
+}
+
+/// A kernel that is not NCCL's.
+#[derive(Debug)]
+pub(crate) struct Computing {
+    gpu: GpuState,
+    _running: Running,
+}
+
+impl Drop for Computing {
+    fn drop(&mut self) {
+        self.gpu.computes(false);
     }
 }
 

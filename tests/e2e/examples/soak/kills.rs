@@ -35,9 +35,11 @@ use super::{
 /// The latest moment after the start at which it is killed, in milliseconds: some while it comes up, most while it
 /// records.
 const LATEST: usize = 3500;
-/// A block is closed after a second, and what comes out of the kernel is fetched every 50 ms. The rest is a busy
-/// machine's.
+/// A block is closed after a second, and what comes out of the kernel is fetched every 50 ms. The rest is for the disk.
+/// What the tracer waits for a processor comes to it: it is measured.
 const LOST: Duration = Duration::from_millis(1500);
+/// Of a round; in one in which the tracer waited longer for processors, a job can have called too late to be judged by.
+const STARVED: Duration = Duration::from_millis(500);
 const PROBED: &str = "ncclLaunchKernelAfter_NoCuda";
 
 /// What was found to be wrong, by round.
@@ -54,6 +56,8 @@ struct Found {
     records: u64,
     /// Recordings that must have calls that the job has logged.
     judged: u64,
+    /// Rounds in which the tracer waited for processors that others had.
+    starved: u64,
 }
 
 pub(crate) fn run(world: &World, kills: u64) -> Result<Checks> {
@@ -89,12 +93,13 @@ pub(crate) fn run(world: &World, kills: u64) -> Result<Checks> {
     let mut checks = Checks::default();
     checks.add("kills", kills, "≥ 1", kills > 0);
     checks.add("of these while it recorded", found.armed, "≥ 1", found.armed > 0);
-    checks.add(
-        "of these with calls that must be there",
-        found.judged,
-        "≥ 1 of 10",
-        found.judged * 10 >= kills,
-    );
+    let judged = "of these with calls that must be there";
+    if found.judged * 10 < kills && found.starved * 2 > found.armed {
+        checks.unknown(judged, found.judged, format!("in {} it waited for processors", found.starved));
+    } else {
+        checks.add(judged, found.judged, "≥ 1 of 10", found.judged * 10 >= kills);
+    }
+    checks.tell("of these in which it waited for processors", found.starved);
     checks.add("records that were kept", found.records, "≥ 1", found.records > 0);
     checks.add("programs and links left", found.objects, "0", found.objects == 0);
     checks.add("probes left in processes", found.breakpoints, "0", found.breakpoints == 0);
@@ -134,20 +139,22 @@ fn one(
         None
     } else {
         tracer.armed()?;
-        Some(Instant::now())
+        Some((Instant::now(), tracer.starved()))
     };
     thread::sleep(after);
     // What it has now; what it makes between this look and its end, the breakpoints show.
     let (objects, family) = (kernel_objects::of_process(tracer.pid()).unwrap_or_default(), tracer.family());
+    let recorded =
+        since_armed.map(|(since, starved)| (since.elapsed(), tracer.starved().saturating_sub(starved)));
     let killed_ns = monotonic_ns();
-    let recorded = since_armed.map(|since| since.elapsed());
     tracer.signal(Signal::KILL)?;
     tracer.wait()?;
     found.objects +=
         wait_for_none(|| objects.still_there().map(|left| left.programs.len() + left.links.len()))?;
     found.processes += still_there(&family).len();
-    let Some(recorded) = recorded else { return Ok(()) };
+    let Some((recorded, starved)) = recorded else { return Ok(()) };
     found.armed += 1;
+    found.starved += u64::from(starved > STARVED);
     match recording::read(output) {
         Ok(contents) => {
             let damage = contents.damage;
@@ -157,13 +164,16 @@ fn one(
                 found.unreadable.push(what);
             }
             let since = killed_ns.saturating_sub(nanoseconds(recorded));
-            let until = killed_ns.saturating_sub(nanoseconds(LOST));
+            let until = killed_ns.saturating_sub(nanoseconds(LOST + starved));
             // The last call, by the job's own log, that the recording must have.
             if let Some(called) = jobs.last_call(since, until) {
                 found.judged += 1;
                 if contents.last_ns < called {
                     let missing = Duration::from_nanos(killed_ns.saturating_sub(contents.last_ns));
-                    found.short.push(format!("round {round}: the last {missing:?}"));
+                    let what = format!(
+                        "round {round}: the last {missing:?} of {recorded:?}, {starved:?} of it without a processor"
+                    );
+                    found.short.push(what);
                 }
             }
         }
@@ -253,6 +263,9 @@ impl Jobs {
             "10",
             "--bytes",
             "4096",
+            // A machine that others use too is no fault of the tracer's; data is compared all the same.
+            "--timeout",
+            "1800",
             "--channels",
             "1",
             "--sync",

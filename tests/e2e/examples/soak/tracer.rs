@@ -138,6 +138,17 @@ impl Tracer {
         tasks.filter_map(of_task).sum()
     }
 
+    /// How long its threads have waited for a processor that others had, together: the second number of
+    /// `/proc/PID/task/TID/schedstat` (Documentation/scheduler/sched-stats.rst), in nanoseconds.
+    pub(crate) fn starved(&self) -> Duration {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten().flatten();
+        let of_task = |task: fs::DirEntry| {
+            let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
+            text.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()
+        };
+        Duration::from_nanos(tasks.filter_map(of_task).sum())
+    }
+
     pub(crate) fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).map_or(0, Iterator::count)
     }

@@ -1,4 +1,5 @@
-"""A rank of a job that calls NCCL through ctypes, on the bed. One rank stays away before its fourth all-reduce."""
+"""A rank of a job that calls NCCL through ctypes, on the bed. One rank stays away before its fourth all-reduce. More arguments are
+options of the bed."""
 
 import os
 import sys
@@ -33,7 +34,7 @@ class Trainer:
 
 
 def main():
-    bed, nccl, comm = bed_rank.join(BED, NCCL, NVML, FOLDER, RANK, RANKS, ["--absent", "%d@3" % ABSENT])
+    bed, nccl, comm = bed_rank.join(BED, NCCL, NVML, FOLDER, RANK, RANKS, ["--absent", "%d@3" % ABSENT, *sys.argv[8:]])
     threading.Thread(target=lambda: time.sleep(600), daemon=True).start()
     trainer = Trainer(bed, nccl, comm)
     for number in range(5):

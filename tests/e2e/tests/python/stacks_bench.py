@@ -46,3 +46,5 @@ run = known if KIND == "known" else new
 for _ in range(int(BATCHES)):
     print(at(below) / CALLS, flush=True)
     time.sleep(0.02)
+# What the kernel has counted is read before this ends.
+time.sleep(0.3)

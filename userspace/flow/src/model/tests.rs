@@ -3,7 +3,7 @@
 use super::{transfers::transfers, *};
 use crate::decode::{CommunicatorId, Connector, Event, Origin, ProxyPeerEvent, TaskInfo, Tree};
 use crate::made::calls::{APPLICATION, CALLBACK, Call, call, connector, p2p};
-use crate::schema::{BytesKind, Outcome, Stage};
+use crate::schema::{BytesKind, Outcome, StackId, StackOf, Stage};
 use nccl_library::nccl::{Direction, Pattern};
 
 mod elsewhere;
@@ -162,6 +162,22 @@ fn a_graph_replay_is_a_record_of_its_own_that_names_the_captured_op() {
         run([plan.clone(), plan.clone().posted(0, APPLICATION), plan.posted(2, APPLICATION)]);
     assert_eq!(records[1].captured_seq, None);
     assert_eq!(counters.unplanned_posts, 1);
+}
+
+/// A replay is posted by a thread of CUDA's, whose stack says nothing of the program.
+#[test]
+fn a_graph_replay_has_the_stack_of_what_was_captured() {
+    let at = |call: &Call, stack: u64| {
+        let mut call = call.clone();
+        call.event.origin.stack = Some(stack);
+        call
+    };
+    let plan = call(Pattern::RingTwice, 0, 0, 0);
+    let callback = |op_count| at(&plan.clone().posted(op_count, CALLBACK), 9);
+    let (records, _) = run([at(&plan, 7), callback(0), callback(2), callback(4)]);
+    assert_eq!(records.iter().filter(|record| record.captured_seq.is_some()).count(), 2);
+    let stacks: Vec<_> = records.iter().map(|record| record.stack).collect();
+    assert_eq!(stacks, [Some((StackId(7), StackOf::Launch)); 3]);
 }
 
 /// NCCL does not count what a graph captured (src/plugin/profiler.cc, 2.26 and later), so our own count must

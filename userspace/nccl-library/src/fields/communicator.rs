@@ -70,7 +70,10 @@ fields! {
         GROUP_JOB = "groupJob" since "2.19";
         /// Pointer to an `ncclPeerInfo` for each rank.
         PEER_INFO = "peerInfo";
-        /// `ncclResult_t`.
+        /// Pointer to the [`crate::fields::bootstrap_state`], which there is from the beginning of the set-up.
+        BOOTSTRAP = "bootstrap";
+        /// `ncclResult_t`; until the set-up is done `ncclInProgress`, and of splits, and up to 2.23 of all,
+        /// `ncclInternalError` (src/init.cc).
         INIT_STATE = "initState";
         /// `ncclResult_t`.
         ASYNC_RESULT = "asyncResult";

@@ -6,6 +6,7 @@
 //! with NCCL's libraries in `tests/field_versions.rs`; at run time only the library's own layout counts.
 
 mod api_info;
+mod bootstrap;
 mod channels;
 mod communicator;
 mod connectors;
@@ -17,9 +18,11 @@ mod network;
 mod plan;
 mod proxy_ops;
 mod proxy_progress;
+pub mod ras;
 mod versions;
 
 pub use api_info::info;
+pub use bootstrap::bootstrap_state;
 pub use channels::{channel, channel_peer};
 pub use communicator::{comm, peer_info, shared_resources};
 pub use connectors::{connector, transport, transport_comm};
@@ -35,7 +38,7 @@ pub use proxy_ops::proxy_op;
 pub use proxy_progress::{proxy_args, proxy_connection, proxy_state, proxy_sub_args};
 pub use versions::{
     counts_always, op_counts_extent, ops_lead_to_tasks, ops_say_their_share, parts_are_reversed,
-    peers_are_pointers,
+    peers_are_pointers, root_answers_each_rank,
 };
 
 /// `ncclConfig_t`.

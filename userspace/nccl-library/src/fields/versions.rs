@@ -52,3 +52,9 @@ pub fn op_counts_extent(layouts: &Layouts) -> Option<(u64, u64)> {
     let end = p2p.offset.checked_add(p2p.size)?.max(collectives.offset.checked_add(collectives.size)?);
     Some((first, end.checked_sub(first).filter(|bytes| *bytes <= MAX_OP_COUNTS)?))
 }
+
+/// Whether the root of a communicator's set-up tells a rank where the next one is as soon as that one has come: 2.23 and
+/// later. Before, it tells all of them when all have come (src/bootstrap.cc, bootstrapRoot).
+pub fn root_answers_each_rank(version: Option<NcclVersion>) -> bool {
+    version.is_some_and(|version| (version.major, version.minor) >= (2, 23))
+}

@@ -374,6 +374,7 @@
       legend.after(el("p", { class: "hint" }, `A bar is up to ${data.timeline.merge} consecutive operations of a rank, the same ones on all ranks: there are more than a page can show. The slowest operations are listed below, each by itself.`));
     }
     draws(() => { layout(); draw(); });
+    NcclReport.drawn();
 
     NcclReport.revealOp = ({ comm, rank, seq }) => {
       const lane = lanes.find((of) => of.commAt === comm && of.rank === rank && of.p2p === (seq % 2 === 1));
@@ -437,6 +438,7 @@
       own = false;
     }]);
     draws(make);
+    NcclReport.drawn();
     shown.rates = () => ({ widthUs, at: seconds.map((second) => Math.round(second * 1e6)), sent, planned });
   }
 

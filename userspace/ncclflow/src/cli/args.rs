@@ -243,6 +243,8 @@ Examples:
   ncclflow dump --all --stacks                 whatever of this host uses NCCL, and where its threads are
   ncclflow dump -p 4242 --json > $(hostname).json
   ncclflow dump --merge host1.json host2.json  the verdict over several hosts
+  ncclflow dump --merge dumps/                 of all *.json files of a folder
+  for h in $HOSTS; do ssh $h ncclflow dump --all --json; done | ncclflow dump --merge -
   ncclflow dump --all --flight-recorder fr/rank_
                                                and files as torch's flight recorder has them, for torchfrtrace
 
@@ -259,7 +261,8 @@ pub struct DumpArgs {
     #[arg(long, conflicts_with = "pids")]
     pub all: bool,
 
-    /// Dumps of other hosts (their --json) to judge together with this one
+    /// Dumps of other hosts (their --json) to judge together with this one: files, folders with *.json files, or - for
+    /// standard input
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub merge: Vec<PathBuf>,
 

@@ -1,23 +1,18 @@
 //! `ncclflow dump`
 
-use std::{
-    fs::File,
-    io::{Read as _, Write as _},
-    path::Path,
-    process::ExitCode,
-    time::Duration,
-};
+use std::{io::Write as _, path::Path, process::ExitCode, time::Duration};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
 use super::{
     args::DumpArgs,
+    merge,
     progress::ProgressLine,
     terminal::{self, Mood},
     write_json,
 };
 use crate::{
-    dump::{self, Choice, DumpOptions, DumpReport, RecorderDumps, SCHEMA, State},
+    dump::{self, Choice, DumpOptions, DumpReport, RecorderDumps, State},
     flight_recorder::RankFiles,
     memory::ScanLimits,
 };
@@ -25,8 +20,6 @@ use crate::{
 const STUCK: u8 = 3;
 const UNKNOWN: u8 = 4;
 const WAITING: u8 = 5;
-/// Longest file that is merged.
-const MAX_FILE: u64 = 1 << 30;
 
 pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
     let mut reports = Vec::new();
@@ -47,9 +40,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
         bar.clear();
         reports.push(report?);
     }
-    for path in &args.merge {
-        reports.push(read(path).with_context(|| format!("reading `{}`", path.display()))?);
-    }
+    reports.extend(merge::reports(&args.merge)?);
     let report = if args.merge.is_empty() { reports.pop().unwrap_or_default() } else { dump::merge(reports) };
     let mut out = terminal::out();
     if args.json {
@@ -119,14 +110,4 @@ fn mood(state: State) -> Mood {
         State::Stuck => Mood::Bad,
         State::Unknown | State::Waiting => Mood::Doubtful,
     }
-}
-
-fn read(path: &Path) -> Result<DumpReport> {
-    let mut text = String::new();
-    File::open(path)?.take(MAX_FILE).read_to_string(&mut text)?;
-    let report: DumpReport = serde_json::from_str(&text)?;
-    if report.schema != SCHEMA {
-        bail!("its schema is {}, and this ncclflow reads {SCHEMA}", report.schema);
-    }
-    Ok(report)
 }

@@ -24,6 +24,12 @@ pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
     if args.collectives_only && args.format != Format::FlightRecorder {
         anyhow::bail!("--collectives-only is for -f flight-recorder only");
     }
+    if !args.manifest.is_empty() && args.format != Format::Perfetto {
+        anyhow::bail!("--manifest is for -f perfetto only; for -f chakra it is --kineto");
+    }
+    if !args.kineto.is_empty() && args.format != Format::Chakra {
+        anyhow::bail!("--kineto is for -f chakra only; for -f perfetto it is --manifest");
+    }
     let options = ExportOptions {
         inputs: args.inputs.clone(),
         output: args.output.clone(),
@@ -32,6 +38,8 @@ pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
             flat: args.flat,
             planned_messages: args.planned_messages,
             collectives_only: args.collectives_only,
+            manifest: args.manifest.clone(),
+            kineto: args.kineto.clone(),
             ..ViewOptions::default()
         },
         choice: args.part.choice(),
@@ -89,7 +97,7 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
     if exported.twice.len() > 20 {
         writeln!(out, "{} more ranks come twice", exported.twice.len() - 20)?;
     }
-    if rows.planned_messages > 0 {
+    if rows.planned_messages > 0 && args.format == Format::Parquet {
         writeln!(
             out,
             "{} messages were planned and not measured: they are in the sums by link and second; --planned-messages writes a row for \

@@ -18,7 +18,9 @@ Examples:
   ncclflow export calls -f megatrace -o logs                            of a recording of --level api
   ncclflow export host*/flows -f parquet -o tables                      for DuckDB and Spark: docs/PARQUET.md
   ncclflow export host*/flows -f perfetto -o job.pftrace --last 10s     one timeline of all hosts, for https://ui.perfetto.dev
+  ncclflow export host*/flows -f perfetto -o job.tar --manifest torch*.json.gz   with torch's traces on the same timeline
   ncclflow export host*/flows -f chakra -o et                           for ASTRA-sim: --workload-configuration=et/ncclflow
+  ncclflow export host*/flows -f chakra -o et --kineto torch*.json.gz   with the kernels of torch's traces
   ncclflow export host*/flows -f inspector -o nccl-inspector            for what reads NCCL Inspector's JSON
   ncclflow export host*/calls -f flight-recorder -o fr/rank_            for torchfrtrace: fr/rank_0, fr/rank_1 …
 
@@ -60,6 +62,16 @@ pub struct ExportArgs {
     /// With -f flight-recorder: no sends and receives, which torch's analyser often calls mismatched
     #[arg(long)]
     pub collectives_only: bool,
+
+    /// With -f perfetto: traces of torch's profiler (Kineto's JSON, also compressed) of the same job. PATH becomes an
+    /// archive, as job.tar, that Perfetto (v58 and later) opens as one timeline, by the hosts' clocks
+    #[arg(long, value_name = "TRACE", num_args = 1..)]
+    pub manifest: Vec<PathBuf>,
+
+    /// With -f chakra: traces of torch's profiler, one for each rank. Their kernels become nodes, with their times;
+    /// NCCL's kernels give the nodes of communication how long they took
+    #[arg(long, value_name = "TRACE", num_args = 1..)]
+    pub kineto: Vec<PathBuf>,
 
     /// What was exported, as JSON
     #[arg(long)]

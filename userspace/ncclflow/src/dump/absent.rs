@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::rank_report::RankReport;
+use super::{rank_report::RankReport, ras_peers::Peers};
 use crate::{
     memory::Memory,
     target::{in_first_pid_namespace, pids, read_text, status_field},
@@ -22,6 +22,8 @@ use nccl_library::{
 
 /// Ranks that are listed; of a large job most ranks are on other hosts.
 const MAX_LISTED: usize = 64;
+/// Ranks that are looked for.
+const MAX_LOOKED_AT: usize = 1 << 12;
 
 /// A rank that no process that was read has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +34,29 @@ pub struct AbsentRank {
     /// The process that has it, if it is on this host and lives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
+    /// What NCCL's reliability service knows of its process (2.24 and later).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<AbsentPeer>,
+}
+
+/// A process, as NCCL's reliability service knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AbsentPeer {
+    /// The address of its host that NCCL uses.
+    pub host: String,
+    /// In its own PID namespace.
+    pub pid: u32,
+    /// Its GPUs, as NVML numbers them on its host.
+    pub gpus: Vec<u32>,
+    /// The service has found it to be dead.
+    pub is_dead: bool,
+}
+
+impl AbsentRank {
+    fn is_gone(&self) -> bool {
+        self.place == Place::Gone || self.peer.as_ref().is_some_and(|peer| peer.is_dead)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +113,7 @@ impl PeerTable {
         rank: &RankReport,
         known: &[u32],
         live: &LiveProcesses,
+        peers: Option<&Peers>,
     ) -> Vec<AbsentRank> {
         let Some(table) = self.read(memory, rank) else { return Vec::new() };
         let Some(&(own_host, own_pid)) = table.get(rank.rank as usize) else { return Vec::new() };
@@ -102,9 +128,15 @@ impl PeerTable {
                 None if live.is_complete => Place::Gone,
                 None => Place::Unseen,
             };
-            AbsentRank { rank: number, place, pid: found }
+            let peer = peers.and_then(|peers| peers.find(*host, *pid, kind));
+            AbsentRank { rank: number, place, pid: found, peer }
         });
-        placed.take(MAX_LISTED).collect()
+        // Those that are gone are not crowded out.
+        let mut placed: Vec<AbsentRank> = placed.take(MAX_LOOKED_AT).collect();
+        placed.sort_by_key(|absent| !absent.is_gone());
+        placed.truncate(MAX_LISTED);
+        placed.sort_by_key(|absent| absent.rank);
+        placed
     }
 }
 
@@ -161,7 +193,7 @@ impl LiveProcesses {
 
 /// `getHash` as versions have it: `eatHash` and `digestHash` of src/include/bitops.h, and before 2.23 DJB2 with
 /// exclusive or (src/misc/utils.cc).
-fn hashes(text: &[u8]) -> [u64; 2] {
+pub(super) fn hashes(text: &[u8]) -> [u64; 2] {
     let mut acc = [1 ^ text.len() as u64, 1u64];
     for chunk in text.chunks(8) {
         acc[0] = acc[0].wrapping_add(acc[1]);

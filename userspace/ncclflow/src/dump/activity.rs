@@ -8,7 +8,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::target::{Process, read_text};
+use crate::target::{Process, read_text, status_field};
 
 /// Threads that are looked at.
 const MAX_THREADS: usize = 512;
@@ -19,6 +19,9 @@ const BACKWARD: &str = "pt_autograd_";
 const RUNS: f64 = 0.3;
 /// Of which it ran at least this part of the time.
 const RAN: f64 = 0.05;
+/// A thread that was ready for this part of the time and never slept computes, however little it ran: others had the
+/// processors.
+const READY: f64 = 0.9;
 /// Bytes a second; a log line and a heartbeat are less.
 const READS: f64 = 65_536.0;
 
@@ -33,6 +36,9 @@ pub struct Activity {
     /// For how long these threads were ready to run, and waited for a processor.
     #[serde(default)]
     pub ready_seconds: Option<f64>,
+    /// How often its first thread went to sleep.
+    #[serde(default)]
+    pub sleeps: Option<u64>,
     /// Bytes that it read and wrote by read(2), write(2) and their like: files and pipes, and sockets that are
     /// used so. NCCL's are not.
     pub io_bytes: Option<u64>,
@@ -48,8 +54,11 @@ impl Activity {
         if seconds <= 0.0 {
             return None;
         }
-        let runs =
-            |cpu: &f64| *cpu >= RAN * seconds && cpu + self.ready_seconds.unwrap_or(0.0) >= RUNS * seconds;
+        let runs = |cpu: &f64| {
+            let wanted = cpu + self.ready_seconds.unwrap_or(0.0);
+            let is_starved = self.sleeps == Some(0) && *cpu > 0.0 && wanted >= READY * seconds;
+            is_starved || (*cpu >= RAN * seconds && wanted >= RUNS * seconds)
+        };
         if let Some(cpu) = self.cpu_seconds.filter(|cpu| !spins && runs(cpu)) {
             return Some(format!("it ran on the CPU for {cpu:.1} of {seconds:.1} s"));
         }
@@ -69,6 +78,8 @@ pub(super) struct Sample {
     /// Nanoseconds on a processor, and waiting for one, by thread.
     cpu: Vec<(u32, [u64; 2])>,
     io: Option<u64>,
+    /// How often the first thread has gone to sleep.
+    sleeps: Option<u64>,
     /// Of the first thread, while it sleeps: system call, stack pointer and program counter.
     place: Option<String>,
 }
@@ -96,6 +107,9 @@ impl Sample {
             };
             value("rchar:")?.checked_add(value("wchar:")?)
         });
+        // Of the first thread (fs/proc/array.c, task_context_switch_counts).
+        let status = read_text(folder.join("status")).unwrap_or_default();
+        let sleeps = status_field(&status, "voluntary_ctxt_switches").and_then(|count| count.parse().ok());
         let place = read_text(folder.join("syscall")).ok().filter(|text| !text.starts_with("running"));
         // Its arguments change when it waits for the same thing again, for the rest of a timeout.
         let place = place.map(|text| {
@@ -103,7 +117,7 @@ impl Sample {
             let last = words.len().saturating_sub(2);
             format!("{} {}", words.first().unwrap_or(&""), words.get(last..).unwrap_or_default().join(" "))
         });
-        Self { at: Instant::now(), cpu: cpu.collect(), io, place }
+        Self { at: Instant::now(), cpu: cpu.collect(), io, sleeps, place }
     }
 }
 
@@ -129,6 +143,7 @@ pub(super) fn over(samples: &[Sample]) -> Option<Activity> {
         seconds: last.at.duration_since(first.at).as_secs_f64(),
         cpu_seconds: is_known.then(|| spent(0)),
         ready_seconds: is_known.then(|| spent(1)),
+        sleeps: last.sleeps.zip(first.sleeps).and_then(|(after, before)| after.checked_sub(before)),
         io_bytes: last.io.zip(first.io).and_then(|(after, before)| after.checked_sub(before)),
         is_elsewhere: place.is_some_and(|place| places.any(|other| other != place)),
     })
@@ -170,6 +185,7 @@ mod tests {
         let activity =
             watch(Command::new("sleep").arg("60").spawn().unwrap(), |still| still.progress(false).is_none());
         assert_eq!(activity.progress(false), None, "{activity:?}");
+        assert_eq!(activity.sleeps, Some(0), "it has slept all the time: {activity:?}");
     }
 
     #[test]
@@ -180,6 +196,25 @@ mod tests {
         let activity = watch(shell("while :; do :; done"), runs);
         assert!(runs(&activity), "{activity:?}");
         assert!(activity.progress(true).is_none_or(|what| what.contains("moved")), "{activity:?}");
+    }
+
+    /// On a machine with many more threads that want to run than processors.
+    #[test]
+    fn one_that_gets_no_processor_still_computes_and_one_that_polls_does_not() {
+        let starved = Activity {
+            seconds: 3.5,
+            cpu_seconds: Some(0.1),
+            ready_seconds: Some(3.3),
+            sleeps: Some(0),
+            ..Activity::default()
+        };
+        assert!(starved.progress(false).is_some());
+        assert_eq!(starved.progress(true), None, "it can spin while its GPU waits");
+        let polls = Activity { sleeps: Some(70), ..starved.clone() };
+        assert_eq!(polls.progress(false), None);
+        // Nobody said how often; or it was stopped half of the time.
+        assert_eq!(Activity { sleeps: None, ..starved.clone() }.progress(false), None);
+        assert_eq!(Activity { ready_seconds: Some(1.7), ..starved }.progress(false), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{
     rank_report::RankReport,
     verdict::{JobVerdict, Verdict},
 };
-use crate::{gpu::GpuReport, memory::ScanReport, threads::Thread};
+use crate::{gpu::GpuReport, memory::ScanReport, resolver::Lost, threads::Thread};
 use nccl_library::symbols::{LayoutSource, SymbolSource};
 
 /// Version of the schema. Fields may be added within one version; none changes its meaning.
@@ -36,6 +36,9 @@ pub struct DumpReport {
     /// What torch itself has noted of its process groups, a sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub torch_notes: Vec<String>,
+    /// Children of ncclflow that read files or memory and were lost: what they read did not answer.
+    #[serde(default, skip_serializing_if = "Lost::is_none")]
+    pub lost_readers: Lost,
 }
 
 /// A process that was read, or that could not be.

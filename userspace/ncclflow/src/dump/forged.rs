@@ -35,6 +35,7 @@ pub fn dump_of_forged_memory(
         address: comm.report.address,
         comm_hash: comm.report.comm_hash,
         version: Some(version.to_string()),
+        library: None,
     });
     let target = Target::made(process, found.collect());
     let readings = (0..2).map(|_| {

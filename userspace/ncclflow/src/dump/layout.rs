@@ -30,12 +30,13 @@ pub(crate) fn request() -> Request {
         fields::peer_info::STRUCT,
         fields::kernel_plan::STRUCT,
         fields::task_p2p::STRUCT,
+        fields::bootstrap_state::STRUCT,
     ];
     let enums = [FUNC, PATTERN, RESULT, PROXY_OP_STATE, DATA_TYPE, RED_OP];
     Request {
         functions: Vec::new(),
         structs: structs.map(|strukt| strukt.name.to_owned()).into(),
         enums: enums.map(str::to_owned).into(),
-        variables: own_list::VARIABLES.into(),
+        variables: [own_list::VARIABLES.as_slice(), &fields::ras::VARIABLES].concat(),
     }
 }

@@ -18,6 +18,7 @@ mod gpu_text;
 mod gpus;
 mod layout;
 mod motion;
+mod noted;
 mod own_list;
 mod owners;
 mod pending;
@@ -27,6 +28,8 @@ mod proxy;
 mod python;
 mod rank_gpu;
 mod rank_report;
+mod ras_peers;
+mod set_up;
 mod text;
 mod torch_notes;
 mod verdict;
@@ -38,13 +41,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use absent::{AbsentRank, Place};
+pub use absent::{AbsentPeer, AbsentRank, Place};
 pub use activity::Activity;
 pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessReport, ProcessState, SCHEMA};
 pub use flight_recorder::{RecorderDumps, recorder_dumps};
 #[doc(hidden)]
 pub use forged::dump_of_forged_memory;
 pub(crate) use layout::request;
+pub use noted::{Noted, NotedCall, NotedKind};
 pub use pending::Pending;
 pub use python::{PythonFrame, PythonGroup, PythonReport, PythonThread};
 pub use rank_gpu::RankGpu;
@@ -52,6 +56,7 @@ pub use rank_report::{
     ChannelReport, CommStatus, ConnectionReport, Counters, Motion, OpReport, ProxyListState, ProxyReport,
     RankReport,
 };
+pub use set_up::{SetUp, Stage};
 pub use text::render;
 pub use verdict::{JobVerdict, Kind, State, Verdict, judge};
 
@@ -63,7 +68,7 @@ use crate::{
     gpu::GpuWatch,
     host::host_name,
     memory::{ScanLimits, ScanProgress},
-    resolver::nccl_processes,
+    resolver::{self, nccl_processes},
     target::{MappedLibrary, Process, ProcessError, denied_remedy},
     threads::Names,
 };
@@ -117,21 +122,20 @@ pub fn dump(
     // Loading NVML takes a moment; the search goes on meanwhile.
     let mut gpus = GpuWatch::start();
     let mut targets = process::find(processes.into_iter().map(|process| (process, None)), options, progress);
-    let mut readings = Vec::new();
-    loop {
-        let at = Instant::now();
-        gpus.ask();
-        let ranks: Vec<RankReport> = targets.iter_mut().flat_map(process::Target::read).collect();
-        let is_last = ranks.is_empty();
-        readings.push(motion::Reading { at, ranks });
-        if is_last || readings.len() >= MAX_READINGS || (readings.len() > 1 && motion::all_moved(&readings)) {
-            break;
-        }
-        thread::sleep(options.interval);
-    }
+    let mut readings = take_readings(&mut targets, options, &mut gpus);
     // Last, so that it does not delay a reading.
     let runtimes = python::Runtimes::default();
     look_at_threads(&mut targets, options, &runtimes);
+    let lacking = targets.iter_mut().filter(|target| target.may_lack_one());
+    let mut more = 0;
+    for target in lacking {
+        let before = target.found.len();
+        target.search_all(options, progress);
+        more += target.found.len() - before;
+    }
+    if more > 0 {
+        readings = take_readings(&mut targets, options, &mut gpus);
+    }
     for target in &mut targets {
         target.sum_up_activity();
     }
@@ -141,7 +145,7 @@ pub fn dump(
     for target in &mut targets {
         target.look_at_job(&ranks);
     }
-    let torch_notes = torch_notes::sentences(&targets, &ranks, &runtimes);
+    let torch_notes = torch_notes::read(&targets, &mut ranks, &runtimes);
     let unread = refused.into_iter().map(|(pid, error)| ProcessReport {
         host: host_name(),
         pid,
@@ -161,6 +165,7 @@ pub fn dump(
     let communicators = communicators(ranks, &processes);
     Ok(DumpReport {
         torch_notes,
+        lost_readers: resolver::lost(),
         schema: SCHEMA,
         hosts: vec![host_name()],
         unix_time: now_ns(ClockId::Realtime) / 1_000_000_000,
@@ -170,6 +175,26 @@ pub fn dump(
         gpus,
         gpu_remarks,
     })
+}
+
+/// Reads all processes until something has moved everywhere, or long enough to say that nothing does.
+fn take_readings(
+    targets: &mut [process::Target],
+    options: &DumpOptions,
+    gpus: &mut GpuWatch,
+) -> Vec<motion::Reading> {
+    let mut readings = Vec::new();
+    loop {
+        let at = Instant::now();
+        gpus.ask();
+        let ranks: Vec<RankReport> = targets.iter_mut().flat_map(process::Target::read).collect();
+        let is_last = ranks.is_empty();
+        readings.push(motion::Reading { at, ranks });
+        if is_last || readings.len() >= MAX_READINGS || (readings.len() > 1 && motion::all_moved(&readings)) {
+            return readings;
+        }
+        thread::sleep(options.interval);
+    }
 }
 
 /// Looks at the threads of all processes. At some of them at once: sampling a thread that runs takes its time, as long as
@@ -303,6 +328,7 @@ pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
         all.gpus.extend(report.gpus);
         all.gpu_remarks.extend(report.gpu_remarks);
         all.torch_notes.extend(report.torch_notes);
+        all.lost_readers += report.lost_readers;
         ranks.extend(report.communicators.into_iter().flat_map(|communicator| communicator.ranks));
     }
     all.communicators = communicators(ranks, &all.processes);

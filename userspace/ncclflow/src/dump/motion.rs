@@ -35,7 +35,7 @@ pub(super) fn over(mut readings: Vec<Reading>) -> Vec<RankReport> {
             motion.readings += 1;
             motion.seconds = last.at.duration_since(reading.at).as_secs_f64();
             motion.steps_moved |= steps_differ(before, &later);
-            motion.counters_moved |= before.counters != later.counters;
+            motion.counters_moved |= before.counters != later.counters || before.set_up != later.set_up;
             for ((op, since), holds) in rank.proxy.ops.iter().zip(&mut since).zip(&mut holds) {
                 *holds &= before.proxy.ops.contains(op);
                 if *holds {

@@ -1,7 +1,7 @@
 //! The list of communicators that NCCL keeps itself: that of its reliability service, `ncclComms` and
-//! `nNcclComms` (src/ras/ras.cc), since 2.24 and on by default. Every communicator is in it from the beginning of
-//! its set-up to its end (src/bootstrap.cc, bootstrapInit and bootstrapSplit). So where it is, and all that it
-//! names are communicators, memory need not be searched.
+//! `nNcclComms` (src/ras/ras.cc), since 2.24 and on by default. Every communicator is in it from the moment at
+//! which it is connected to its neighbours to its end (src/bootstrap.cc, bootstrapInit and bootstrapSplit). So where it is,
+//! and all that it names are communicators, memory need not be searched, unless a thread is making another one.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use super::{
 use crate::{
     memory::{AddressSpace, Memory, ScanEnd, ScanReport},
     resolver,
-    target::{MappedLibrary, Process},
+    target::{LibraryId, MappedLibrary, Process},
 };
 use nccl_library::{
     elf::{ElfVaddr, FileOffset, RuntimeAddr},
@@ -49,7 +49,7 @@ impl OwnList {
     ) -> Option<(Vec<Communicator>, ScanReport)> {
         let started = Instant::now();
         let memory = Memory::new(process);
-        let base = base_of(process, file)?;
+        let base = base_of(process, file.id)?;
         let count = memory.bytes(RuntimeAddr(base.checked_add(self.count.0)?), 4).ok()?;
         let count = u64::from(u32::from_le_bytes(count.try_into().ok()?));
         let list = memory.word(RuntimeAddr(base.checked_add(self.list.0)?)).ok()?;
@@ -74,11 +74,11 @@ impl OwnList {
 }
 
 /// Where the beginning of the file is mapped, if that is in one place.
-fn base_of(process: &Process, file: &MappedLibrary) -> Option<u64> {
+pub(super) fn base_of(process: &Process, library: LibraryId) -> Option<u64> {
     let mappings = resolver::maps(process.pid()).ok()?;
     let mut begins = mappings
         .iter()
-        .filter(|mapping| mapping.inode == file.id.inode && mapping.file_offset == FileOffset(0));
+        .filter(|mapping| mapping.inode == library.inode && mapping.file_offset == FileOffset(0));
     let first = begins.next()?;
     (begins.next().is_none() && !process.has_exited()).then_some(first.start.0)
 }

@@ -1,7 +1,7 @@
 //! Whose ranks are. What tells communicators apart, their hash, stands in the memory of processes, and a tenant can
 //! write any into its own. So ranks of one hash are told apart by user and job before they are judged.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
@@ -66,10 +66,12 @@ type Whose<'a> = (u32, Option<&'a str>);
 /// Ranks of different owners stay together only where nothing speaks against it, on different hosts and with
 /// different numbers: with user namespaces, the users of one job can have other numbers on each host.
 pub(super) fn tell_apart(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Claim> {
-    let owner_of = |rank: &RankReport| {
-        let process = processes.iter().find(|process| process.is_of(rank))?;
-        process.owner.as_ref()
-    };
+    // Of processes that are given twice the first counts.
+    let mut known: HashMap<(&str, u32), &ProcessReport> = HashMap::new();
+    for process in processes {
+        known.entry((&process.host, process.pid)).or_insert(process);
+    }
+    let owner_of = |rank: &RankReport| known.get(&(rank.host.as_str(), rank.pid))?.owner.as_ref();
     // Of a process whose environment cannot be read the user is known.
     let mut jobs: BTreeMap<u32, BTreeSet<&str>> = BTreeMap::new();
     for owner in ranks.iter().filter_map(owner_of) {

@@ -22,10 +22,12 @@ use super::{
     proxy::{self, ProxyLayout, ProxyList, ProxyOp},
     python::{self, Runtimes, Wanted},
     rank_report::{OpReport, ProxyListState, ProxyReport, RankReport},
+    ras_peers::RasPeers,
+    set_up::SetUpLayout,
 };
 use crate::{
     host::host_name,
-    memory::{AddressSpace, Memory, ReadError},
+    memory::{AddressSpace, Memory, ReadError, ScanEnd},
     resolver::{self, What},
     target::{LibraryId, MappedLibrary, Process, Users, age_seconds, read_text, status_field},
     threads::{self, Names},
@@ -47,6 +49,8 @@ pub(super) struct Layout {
     bus_id: Option<IntField>,
     peers: Option<PeerTable>,
     own_list: Option<OwnList>,
+    ras_peers: Option<RasPeers>,
+    set_up: SetUpLayout,
 }
 
 /// Libraries that were resolved already: several processes map the same one.
@@ -84,7 +88,7 @@ impl Libraries {
             bail!("its struct layouts are not known: {why}");
         }
         let layout = Layout::of(&resolution.layouts, resolution.nccl_version)?;
-        Ok(Layout { own_list: OwnList::of(&resolution), ..layout })
+        Ok(Layout { own_list: OwnList::of(&resolution), ras_peers: RasPeers::of(&resolution), ..layout })
     }
 }
 
@@ -99,6 +103,8 @@ impl Layout {
             bus_id: comm::BUS_ID.find_int(layouts),
             peers: PeerTable::new(layouts),
             own_list: None,
+            ras_peers: None,
+            set_up: SetUpLayout::new(layouts),
         })
     }
 }
@@ -122,6 +128,8 @@ pub(super) struct Found {
     pub(super) address: u64,
     pub(super) comm_hash: String,
     pub(super) version: Option<String>,
+    /// Its library; `None` for memory that somebody has made up.
+    pub(super) library: Option<LibraryId>,
 }
 
 /// Finds the communicators of processes, by their NCCL libraries: those given, or those that a process is
@@ -174,6 +182,51 @@ impl Target {
         target
     }
 
+    /// Whether a thread is making a communicator that the list of the library need not have yet. After
+    /// [`Self::look_at_threads`].
+    pub(super) fn may_lack_one(&self) -> bool {
+        let is_listed = self.report.scan.as_ref().is_some_and(|scan| scan.ended_by == Some(ScanEnd::Listed));
+        let calls = self.report.threads.iter().filter_map(|thread| thread.nccl_api.as_deref());
+        is_listed && calls.into_iter().any(makes_communicators)
+    }
+
+    /// Searches the memory for communicators that the list of the library lacks.
+    pub(super) fn search_all(&mut self, options: &DumpOptions, progress: &mut dyn FnMut(&Progress<'_>)) {
+        let Ok(space) = AddressSpace::read(&self.process) else { return };
+        let mut seen = BTreeSet::new();
+        let libraries: Vec<(Arc<Layout>, Option<LibraryId>, Option<String>)> = self
+            .found
+            .iter()
+            .filter(|found| seen.insert(Arc::as_ptr(&found.layout).addr()))
+            .map(|found| (Arc::clone(&found.layout), found.library, found.version.clone()))
+            .collect();
+        for (layout, library, version) in libraries {
+            let process = &self.process;
+            let searched = communicator::find(
+                Memory::new(process),
+                &layout.comm,
+                &space,
+                options.limits,
+                false,
+                &mut |scan| progress(&Progress { process, scan }),
+            );
+            let Ok((found, scan)) = searched else { continue };
+            self.report.scan = Some(scan);
+            for comm in found {
+                if self.found.iter().all(|known| known.address != comm.report.address) {
+                    self.found.push(Found {
+                        layout: Arc::clone(&layout),
+                        address: comm.report.address,
+                        comm_hash: comm.report.comm_hash,
+                        version: version.clone(),
+                        library,
+                    });
+                }
+            }
+        }
+        self.report.communicators = self.found.len();
+    }
+
     fn search(
         &mut self,
         files: Option<Vec<MappedLibrary>>,
@@ -208,6 +261,7 @@ impl Target {
                 address: comm.report.address,
                 comm_hash: comm.report.comm_hash,
                 version: version.clone(),
+                library: Some(file.id),
             }));
         }
         Ok(())
@@ -216,8 +270,12 @@ impl Target {
     /// Where the ranks of this rank's communicator are that are not among `known`.
     pub(super) fn absent(&self, rank: &RankReport, known: &[u32], live: &LiveProcesses) -> Vec<AbsentRank> {
         let found = self.found.iter().find(|found| found.address == rank.address);
-        let peers = found.and_then(|found| found.layout.peers);
-        peers.map(|peers| peers.absent(Memory::new(&self.process), rank, known, live)).unwrap_or_default()
+        let Some((found, table)) = found.and_then(|found| Some((found, found.layout.peers?))) else {
+            return Vec::new();
+        };
+        let peers = found.layout.ras_peers.zip(found.library);
+        let peers = peers.and_then(|(list, library)| list.read(&self.process, library));
+        table.absent(Memory::new(&self.process), rank, known, live, peers.as_ref())
     }
 
     pub(super) fn process(&self) -> &Process {
@@ -307,6 +365,7 @@ impl Target {
                 connections: layout.connections.of_neighbours(memory, &layout.comm, &comm.report),
                 bus_id: places::read_one(memory, comm.report.address, layout.bus_id).and_then(bus_id),
                 pending: layout.pending.read(memory, comm.report.address, comm.report.n_ranks),
+                set_up: layout.set_up.read(memory, &comm.report),
                 ..comm.report.clone()
             };
             rank.counters.coll_op_count_is_shared = shared && layout.comm.shares_coll_op_count;
@@ -352,6 +411,14 @@ fn own_ops(
         is_own.then(|| OpReport { peer: peer.filter(|peer| *peer < comm.n_ranks), ..op.clone() })
     });
     own.collect()
+}
+
+/// Calls that do not return before a communicator is made. (The end of a group may do that, too; but most often it waits for
+/// something else, and a search of a large process takes seconds.)
+fn makes_communicators(call: &str) -> bool {
+    ["ncclCommInit", "ncclCommSplit", "ncclCommShrink", "ncclCommGrow"]
+        .iter()
+        .any(|name| call.starts_with(name))
 }
 
 fn state_of(process: &Process) -> ProcessState {

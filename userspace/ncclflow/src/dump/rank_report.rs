@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{absent::AbsentRank, dump_report::ProcessState, pending::Pending, rank_gpu::RankGpu};
+use super::{
+    absent::AbsentRank, dump_report::ProcessState, noted::Noted, pending::Pending, rank_gpu::RankGpu,
+    set_up::SetUp,
+};
 use nccl_library::nccl::Direction;
 
 /// One rank of a communicator, as its own process has it.
@@ -50,12 +53,18 @@ pub struct RankReport {
     /// What the communicator was asked for and has not launched.
     #[serde(default)]
     pub pending: Option<Pending>,
+    /// How far the communicator's set-up is; null where it is done, or where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_up: Option<SetUp>,
     /// What its GPU did between the readings, by the driver; null without NVML.
     #[serde(default)]
     pub gpu: Option<RankGpu>,
     /// Of the first rank of each host: the ranks that no process that was read has, and where they are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<AbsentRank>,
+    /// What torch has noted of it; null without torch, or where it is not known which process group it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noted: Option<Noted>,
     pub motion: Motion,
     /// What was not read, or may be incomplete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

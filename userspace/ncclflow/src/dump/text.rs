@@ -54,6 +54,14 @@ fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt:
     for sentence in &report.torch_notes {
         wrapped(out, sentence, 0)?;
     }
+    match report.lost_readers.left_behind {
+        0 => {}
+        left => wrapped(
+            out,
+            &format!("children of ncclflow that sleep in the kernel until what they read answers: {left}"),
+            0,
+        )?,
+    }
     let has_details = report.processes.iter().any(|process| !process.threads.is_empty());
     if has_details && !is_verbose && report.state() != State::Healthy {
         writeln!(out, "-v shows the threads inside NCCL and the operations in flight")?;

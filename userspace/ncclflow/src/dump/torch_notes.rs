@@ -1,7 +1,7 @@
-//! What torch itself has noted of the collectives of these processes, in sentences beside the verdict. They are torch's
-//! word, of the time at which it wrote it; `ncclflow history` has all of it.
+//! What torch itself has noted of the collectives of these processes: in sentences beside the verdict, and for each rank, for
+//! the verdict ([`noted`]). It is torch's word, of the time at which it wrote it; `ncclflow history` has all of it.
 
-use super::{process::Target, rank_report::RankReport};
+use super::{noted, process::Target, rank_report::RankReport};
 use crate::{
     history::{GroupHistory, HistoryState, ProcessHistory, compared, noted},
     python::Runtimes,
@@ -12,12 +12,13 @@ use crate::{
 const MAX_GROUPS: usize = 32;
 
 /// One sentence for each process group, and one for each process whose notes cannot be read. `ranks`: what was read of
-/// NCCL.
-pub(super) fn sentences(targets: &[Target], ranks: &[RankReport], runtimes: &Runtimes) -> Vec<String> {
+/// NCCL; each gets what torch has noted of it.
+pub(super) fn read(targets: &[Target], ranks: &mut [RankReport], runtimes: &Runtimes) -> Vec<String> {
     let mut builds = Builds::default();
     let mut found: Vec<ProcessHistory> =
         targets.iter().map(|target| noted(target.process(), &mut builds, runtimes)).collect();
     let mut groups = compared(&mut found, ranks);
+    noted::add(ranks, &found);
     groups.sort_by_key(|group| std::cmp::Reverse(group.verdict.state));
     let told = groups.iter().take(MAX_GROUPS).filter_map(sentence);
     let more = groups.len().saturating_sub(MAX_GROUPS);

@@ -1,6 +1,6 @@
 //! What can be made of recordings.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -28,7 +28,8 @@ pub enum Format {
     Parquet,
     /// One trace for ui.perfetto.dev, of all ranks and hosts: PATH is the new file, as job.pftrace
     Perfetto,
-    /// Execution traces for ASTRA-sim and other readers of Chakra: ncclflow.<job rank>.et, ncclflow.groups.json
+    /// Execution traces for ASTRA-sim and other readers of Chakra: ncclflow.<job rank>.et,
+    /// ncclflow.groups.json
     Chakra,
     /// JSON as NCCL Inspector writes it (v4.3): <host>-pid<pid>.log
     Inspector,
@@ -45,7 +46,7 @@ impl Format {
 }
 
 /// How files are written, besides their format.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ViewOptions {
     /// All files in one folder.
     pub flat: bool,
@@ -53,6 +54,10 @@ pub struct ViewOptions {
     pub planned_messages: bool,
     /// With [`Format::FlightRecorder`]: sends and receives are left out.
     pub collectives_only: bool,
+    /// With [`Format::Perfetto`]: traces of torch's profiler that are laid beside ours, in one archive.
+    pub manifest: Vec<PathBuf>,
+    /// With [`Format::Chakra`]: traces of torch's profiler, whose kernels become nodes.
+    pub kineto: Vec<PathBuf>,
     /// How API calls are written, where a view has a choice.
     pub api: ApiOutputOptions,
 }
@@ -86,8 +91,8 @@ impl Format {
             Self::Megatrace => Box::new(Megatrace::new(dir()?)),
             #[cfg(feature = "program")]
             Self::Parquet => Box::new(Parquet::new(dir()?, options.planned_messages)?),
-            Self::Perfetto => Box::new(Perfetto::create(path)?),
-            Self::Chakra => Box::new(Chakra::new(dir()?)),
+            Self::Perfetto => Box::new(Perfetto::create(path, &options.manifest)?),
+            Self::Chakra => Box::new(Chakra::new(dir()?, &options.kineto)?),
             Self::Inspector => Box::new(Inspector::new(dir()?)),
             Self::FlightRecorder => Box::new(FlightRecorder::create(path, options.collectives_only)?),
         })

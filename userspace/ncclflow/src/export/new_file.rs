@@ -43,6 +43,12 @@ impl NewFile {
         format!(".{}.{}.part", self.name, std::process::id())
     }
 
+    /// Writes over bytes that were written before.
+    pub(crate) fn write_at(&mut self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.flush()?;
+        self.file.as_ref().map_or(Ok(()), |file| file.write_at(bytes, at))
+    }
+
     /// Gives the file its name.
     pub(crate) fn finish(&mut self) -> Result<()> {
         let context = format!("writing `{}`", self.dir.path().join(&self.name).display());

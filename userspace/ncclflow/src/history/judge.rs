@@ -116,6 +116,19 @@ impl<'a> Rank<'a> {
         self.collectives.iter().rev().find(|(_, entries)| completed(entries)).map(|(seq, _)| *seq)
     }
 
+    /// The latest collectives, oldest first.
+    pub(crate) fn latest(&self, most: usize) -> Vec<NotedCollective> {
+        let before = self.collectives.len().saturating_sub(most);
+        let noted = self.collectives.keys().skip(before).map(|seq| NotedCollective {
+            seq: *seq,
+            what: self.what(*seq),
+            must_match: self.signature(*seq).map(|calls| format!("{calls:?}")).unwrap_or_default(),
+            called_ns: self.called_ns(*seq).unwrap_or_default(),
+            completed_ns: self.completed_ns(*seq),
+        });
+        noted.collect()
+    }
+
     fn called_ns(&self, seq: u64) -> Option<i64> {
         self.collectives.get(&seq)?.iter().map(|entry| entry.time_created_ns).min()
     }
@@ -140,6 +153,20 @@ impl<'a> Rank<'a> {
         let parts = [entry.function(), &sizes, &dtypes, &several, &line];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
     }
+}
+
+/// A collective by itself, as it can be compared with that of a process on another host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NotedCollective {
+    /// torch's number of it in its group.
+    pub(crate) seq: u64,
+    /// `all_reduce [1024] Float (train.py:52)`
+    pub(crate) what: String,
+    /// What has to be the same on all ranks.
+    pub(crate) must_match: String,
+    /// Unix times in ns; of the completion, the latest that torch has noticed.
+    pub(crate) called_ns: i64,
+    pub(crate) completed_ns: Option<i64>,
 }
 
 type Signature<'a> = (&'a str, &'a [Vec<i64>], &'a [String]);

@@ -5,6 +5,7 @@
 //! which is pure; and [`render`] shows it. What torch noted is torch's word, of the time at which it wrote it.
 
 mod flight_recorder;
+mod forged;
 mod groups;
 mod judge;
 mod names;
@@ -30,7 +31,11 @@ use crate::{
 use nccl_library::symbols::DebugFiles;
 
 pub use flight_recorder::write_flight_recorder;
+#[doc(hidden)]
+pub use forged::history_of_forged_rings;
 pub use judge::{Call, Difference, GroupVerdict, HistoryState, Late, judge};
+pub(crate) use judge::{NotedCollective, Rank};
+pub(crate) use names::group as group_name;
 pub use report::{GroupHistory, HISTORY_SCHEMA, HistoryReport, HistoryVerdict, Member, ProcessHistory};
 pub use text::render;
 

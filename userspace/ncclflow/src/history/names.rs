@@ -70,7 +70,7 @@ pub(super) fn ranges(numbers: &[u64]) -> String {
 }
 
 /// `"tensor_parallel" (3)`, or `"default_pg" (0)`, or `(17)` where the program gave no name.
-pub(super) fn group(name: &str, description: &str) -> String {
+pub(crate) fn group(name: &str, description: &str) -> String {
     match description {
         "" | "undefined" => format!("({name})"),
         description => format!("\"{description}\" ({name})"),

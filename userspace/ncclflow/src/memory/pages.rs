@@ -7,17 +7,19 @@
 
 use std::{
     fs::File,
+    io,
     os::{fd::AsRawFd as _, unix::fs::FileExt as _},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
-use crate::target::Process;
+use crate::{resolver, target::Process};
 
 /// Bits of a word of `/proc/PID/pagemap`: the page is in memory, or swapped out.
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`, include/uapi/linux/fs.h.
-const PAGEMAP_SCAN: libc::Ioctl = 0xc060_6610_u32 as libc::Ioctl;
+pub(crate) const PAGEMAP_SCAN: u32 = 0xc060_6610;
 /// Categories of pages, from the same file.
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
@@ -49,90 +51,95 @@ struct PageRegion {
     categories: u64,
 }
 
-/// The page map of a process. Where it cannot be opened every page counts as filled.
+/// The page map of a process. Where it cannot be opened, or is not answered for, every page counts as filled.
 #[derive(Debug)]
 pub(super) struct Pages {
+    pid: u32,
     pagemap: Option<File>,
-    page: u64,
-    lists: bool,
-    runs: Vec<PageRegion>,
-    words: Vec<u8>,
 }
 
 impl Pages {
     pub(super) fn open(process: &Process) -> Self {
-        Self {
-            pagemap: File::open(process.proc_path().join("pagemap")).ok(),
-            page: rustix::param::page_size() as u64,
-            lists: true,
-            runs: vec![PageRegion::default(); RUNS],
-            words: Vec::new(),
-        }
+        Self { pid: process.pid(), pagemap: File::open(process.proc_path().join("pagemap")).ok() }
     }
 
     /// The runs of filled pages between `start` and `end`, as (start, end), in order.
-    pub(super) fn filled(&mut self, start: u64, end: u64) -> Vec<(u64, u64)> {
-        if self.lists {
-            match self.list(start, end) {
-                Some(runs) => return runs,
-                // An older kernel: it will not know the call the next time either.
-                None => self.lists = false,
-            }
+    ///
+    /// Asking takes a lock of the process, which a process can have held for as long as it wants: a child asks.
+    ///
+    /// # Errors
+    /// `TimedOut` where the process does not answer.
+    pub(super) fn filled(&self, start: u64, end: u64) -> io::Result<Vec<(u64, u64)>> {
+        let Some(pagemap) = &self.pagemap else { return Ok(vec![(start, end)]) };
+        match resolver::filled(self.pid, pagemap, start, end) {
+            Err(error) if error.kind() != io::ErrorKind::TimedOut => Ok(vec![(start, end)]),
+            answer => answer,
         }
-        self.look_at_each(start, end)
     }
+}
 
-    /// By `PAGEMAP_SCAN`; `None` where the kernel does not have it.
-    fn list(&mut self, start: u64, end: u64) -> Option<Vec<(u64, u64)>> {
-        let pagemap = self.pagemap.as_ref()?;
-        let first = start - start % self.page;
-        let last = end.checked_next_multiple_of(self.page)?;
-        let mut runs = Vec::new();
-        let mut from = first;
-        while from < last {
-            let mut arg = ScanArg {
-                size: size_of::<ScanArg>() as u64,
-                start: from,
-                end: last,
-                vec: self.runs.as_mut_ptr() as u64,
-                vec_len: self.runs.len() as u64,
-                // Filled, and not by the page of zeros that all processes share.
-                category_inverted: IS_ZERO,
-                category_mask: IS_ZERO,
-                category_anyof_mask: IS_PRESENT | IS_SWAPPED,
-                return_mask: IS_PRESENT,
-                ..ScanArg::default()
-            };
-            // SAFETY: `arg` is the struct that this request takes, with its own size in it, and `vec` is
-            // valid for writes of `vec_len` page regions until the call returns. Without flags nothing
-            // changes in the target.
-            let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
-            let found = self.runs.get(..usize::try_from(count).ok()?)?;
-            runs.extend(found.iter().map(|run| (run.start.max(start), run.end.min(end))));
-            if arg.walk_end <= from {
-                break;
-            }
-            from = arg.walk_end;
+/// What [`Pages::filled`] gives, asked for in this process.
+pub(crate) fn filled_pages(pagemap: &File, start: u64, end: u64) -> Vec<(u64, u64)> {
+    /// Cleared on an older kernel: it will not know the call the next time either.
+    static LISTS: AtomicBool = AtomicBool::new(true);
+    if LISTS.load(Ordering::Relaxed) {
+        if let Some(runs) = list(pagemap, start, end) {
+            return runs;
         }
-        Some(join(runs))
+        LISTS.store(false, Ordering::Relaxed);
     }
+    look_at_each(pagemap, start, end)
+}
 
-    fn look_at_each(&mut self, start: u64, end: u64) -> Vec<(u64, u64)> {
-        let first = start / self.page;
-        let count = end.div_ceil(self.page).saturating_sub(first);
-        let (Some(pagemap), Ok(bytes)) = (&self.pagemap, usize::try_from(count.saturating_mul(8))) else {
-            return vec![(start, end)];
+/// By `PAGEMAP_SCAN`; `None` where the kernel does not have it.
+fn list(pagemap: &File, start: u64, end: u64) -> Option<Vec<(u64, u64)>> {
+    let page = rustix::param::page_size() as u64;
+    let first = start - start % page;
+    let last = end.checked_next_multiple_of(page)?;
+    let (mut runs, mut listed) = (Vec::new(), vec![PageRegion::default(); RUNS]);
+    let mut from = first;
+    while from < last {
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            start: from,
+            end: last,
+            vec: listed.as_mut_ptr() as u64,
+            vec_len: listed.len() as u64,
+            // Filled, and not by the page of zeros that all processes share.
+            category_inverted: IS_ZERO,
+            category_mask: IS_ZERO,
+            category_anyof_mask: IS_PRESENT | IS_SWAPPED,
+            return_mask: IS_PRESENT,
+            ..ScanArg::default()
         };
-        self.words.resize(bytes, 0);
-        // A short read means that the rest is not mapped any more.
-        let Ok(read) = pagemap.read_at(&mut self.words, first.saturating_mul(8)) else {
-            return vec![(start, end)];
-        };
-        let words = self.words.get(..read).unwrap_or_default();
-        let filled = (first..).zip(words.as_chunks::<8>().0);
-        let filled = filled.filter(|(_, word)| u64::from_le_bytes(**word) & (PRESENT | SWAPPED) != 0);
-        join(filled.map(|(page, _)| ((page * self.page).max(start), ((page + 1) * self.page).min(end))))
+        // SAFETY: `arg` is the struct that this request takes, with its own size in it, and `vec` is
+        // valid for writes of `vec_len` page regions until the call returns. Without flags nothing
+        // changes in the target.
+        let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN as libc::Ioctl, &raw mut arg) };
+        let found = listed.get(..usize::try_from(count).ok()?)?;
+        runs.extend(found.iter().map(|run| (run.start.max(start), run.end.min(end))));
+        if arg.walk_end <= from {
+            break;
+        }
+        from = arg.walk_end;
     }
+    Some(join(runs))
+}
+
+fn look_at_each(pagemap: &File, start: u64, end: u64) -> Vec<(u64, u64)> {
+    let page = rustix::param::page_size() as u64;
+    let first = start / page;
+    let count = end.div_ceil(page).saturating_sub(first);
+    let Ok(bytes) = usize::try_from(count.saturating_mul(8)) else { return vec![(start, end)] };
+    let mut words = vec![0; bytes];
+    // A short read means that the rest is not mapped any more.
+    let Ok(read) = pagemap.read_at(&mut words, first.saturating_mul(8)) else {
+        return vec![(start, end)];
+    };
+    let words = words.get(..read).unwrap_or_default();
+    let filled = (first..).zip(words.as_chunks::<8>().0);
+    let filled = filled.filter(|(_, word)| u64::from_le_bytes(**word) & (PRESENT | SWAPPED) != 0);
+    join(filled.map(|(number, _)| ((number * page).max(start), ((number + 1) * page).min(end))))
 }
 
 fn join(runs: impl IntoIterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
@@ -193,22 +200,23 @@ mod tests {
     #[test]
     fn only_pages_that_were_written_to_are_filled_whichever_way_it_is_found_out() {
         let process = Process::open(std::process::id()).unwrap();
-        let mut pages = Pages::open(&process);
-        let mapping = Mapping::new(pages.page);
+        let pages = Pages::open(&process);
+        let pagemap = pages.pagemap.as_ref().unwrap();
+        let mapping = Mapping::new(rustix::param::page_size() as u64);
         for page in [3, 4, 5, 20, 63] {
             mapping.touch(page);
         }
         let at = |page| mapping.address(page);
         let expected = [(at(3), at(6)), (at(20), at(21)), (at(63), at(64))];
-        assert_eq!(pages.look_at_each(at(0), at(64)), expected);
-        if let Some(listed) = pages.list(at(0), at(64)) {
+        assert_eq!(look_at_each(pagemap, at(0), at(64)), expected);
+        if let Some(listed) = list(pagemap, at(0), at(64)) {
             assert_eq!(listed, expected);
             // A range that begins and ends within pages.
             assert_eq!(
-                pages.list(at(4) + 8, at(20) + 16).unwrap(),
+                list(pagemap, at(4) + 8, at(20) + 16).unwrap(),
                 [(at(4) + 8, at(6)), (at(20), at(20) + 16)]
             );
         }
-        assert_eq!(pages.filled(at(6), at(20)), []);
+        assert_eq!(pages.filled(at(6), at(20)).unwrap(), []);
     }
 }

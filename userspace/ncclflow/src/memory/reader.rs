@@ -35,7 +35,7 @@ impl fmt::Display for ReadError {
             Self::Blocked(pid) => write!(
                 f,
                 "the memory of process {pid} does not answer: it is backed by a file system in user space (FUSE) or by \
-                 userfaultfd; it is not read any more"
+                 userfaultfd, or a lock of it is held; it is not read any more"
             ),
             Self::Unmapped(at) => write!(f, "nothing can be read at {at}"),
             Self::TooLong(bytes) => write!(f, "{bytes} bytes at once are not read"),

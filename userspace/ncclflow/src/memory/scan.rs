@@ -199,13 +199,15 @@ impl Shared<'_> {
 
     /// One thread: takes windows until there are none.
     fn work(&self, memory: Memory<'_>, events: &Sender<Event>) {
-        let mut pages = Pages::open(memory.process());
+        let pages = Pages::open(memory.process());
         let mut buffer = vec![0; CHUNK];
         while !self.is_over() {
             let window = self.windows.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some((start, end)) = window else { return };
             let runs = pages.filled(start, end);
-            if let Err(error) = self.window(memory, &runs, &mut buffer, events) {
+            let runs = runs.map_err(|error| ReadError::new(memory.process(), error, RuntimeAddr(start)));
+            let done = runs.and_then(|runs| self.window(memory, &runs, &mut buffer, events));
+            if let Err(error) = done {
                 // The other end waits for all of us.
                 let _ = events.send(Event::Failed(error));
                 return;

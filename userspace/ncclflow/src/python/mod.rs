@@ -10,12 +10,14 @@ mod copied;
 mod find;
 mod interpreter;
 mod names;
+mod pages;
 mod walk;
 
 pub(crate) use book::StackBook;
-pub(crate) use find::{Runtimes, TargetMemory};
+pub(crate) use find::Runtimes;
 pub use interpreter::Interpreter;
 pub(crate) use names::{Interpreters, StackFeed, Traced, start};
+pub(crate) use pages::Pages;
 pub(crate) use walk::without_python;
 
 /// Whether code in this file was installed by somebody, and is not the user's own.

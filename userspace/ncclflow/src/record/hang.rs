@@ -23,6 +23,9 @@ use nccl_library::symbols::DebugFiles;
 
 /// Dumps of one recording: each is some kilobytes for each rank.
 const MAX_DUMPS: u32 = 100;
+/// How long the end of the recording waits for a dump that is being made. Memory that does not answer costs a dump
+/// seconds for each process that has such.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
 pub(super) struct HangWatch {
@@ -68,13 +71,17 @@ impl HangWatch {
         if self.dumped || self.since.elapsed() < self.limit || self.dumps >= MAX_DUMPS {
             return Ok(());
         }
+        // One at a time. This is the thread that watches for the end, and waits for nobody.
+        if self.running.as_ref().is_some_and(|running| !running.is_finished()) {
+            self.since = Instant::now();
+            return Ok(());
+        }
         let pids = pids();
         if pids.is_empty() {
             self.since = Instant::now();
             return Ok(());
         }
         (self.dumped, self.dumps) = (true, self.dumps + 1);
-        self.join();
         let (dir, events) = (dir.try_clone().context("keeping the output folder open")?, events.clone());
         let writes = events.writes;
         let options = DumpOptions {
@@ -104,17 +111,19 @@ impl HangWatch {
         Ok(())
     }
 
-    fn join(&mut self) {
-        if let Some(thread) = self.running.take() {
-            // What it had to say it has said.
-            let _ = thread.join();
+    /// The recording ends: waits for a dump that is being made, though not for ever. `false`: it is left to end by itself.
+    pub(super) fn finish(&mut self) -> bool {
+        let Some(running) = self.running.take() else { return true };
+        let deadline = Instant::now() + PATIENCE;
+        while !running.is_finished() {
+            if Instant::now() > deadline {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(10));
         }
-    }
-}
-
-impl Drop for HangWatch {
-    fn drop(&mut self) {
-        self.join();
+        // What it had to say it has said.
+        let _ = running.join();
+        true
     }
 }
 

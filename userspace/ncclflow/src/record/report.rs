@@ -156,6 +156,9 @@ pub(super) fn complete_files(report: &mut SessionReport, pipeline: &Pipeline, fi
     for (pid, times) in pipeline.budget.over() {
         report.over(Budget::Model, *pid, *times);
     }
+    for (pid, lines) in pipeline.files().over_share() {
+        report.over(Budget::LineFiles, pid, lines);
+    }
     report.communicators = pipeline.files().ranks();
     report.left_out.communicators = pipeline.files().forgotten_ranks();
 }

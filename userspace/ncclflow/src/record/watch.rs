@@ -95,6 +95,12 @@ impl<'a, 'r> Watch<'a, 'r> {
             self.receive()?;
             self.write_report();
         }
+        if let Some(hang) = &mut self.hang
+            && !hang.finish()
+        {
+            let why = "a dump was still being made at the end: memory of a process does not answer";
+            self.recording.report.errors.push(why.to_owned());
+        }
         Ok(())
     }
 

@@ -52,6 +52,9 @@ impl From<ResolverError> for io::Error {
     fn from(error: ResolverError) -> Self {
         match error {
             ResolverError::Refused(error) => error,
+            error @ (ResolverError::Lost(_) | ResolverError::GivenUp) => {
+                Self::new(io::ErrorKind::TimedOut, error)
+            }
             error => Self::other(error),
         }
     }

@@ -24,6 +24,8 @@ use crate::{privileges, target::identify::Named};
 
 /// How often a child that has closed its socket is looked at, until it has ended.
 const LOOKS: usize = 100;
+/// Children of all sorts that may be left behind; after that nobody is asked who could be lost, until some have ended.
+pub(super) const MAX_LEFT: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Helper {
@@ -146,12 +148,17 @@ static LEFT: Mutex<Vec<Child>> = Mutex::new(Vec::new());
 fn leave(mut child: Child) -> bool {
     let _ = child.kill();
     let has_ended = ended(&mut child).is_some();
-    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
-    left.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
     if !has_ended {
-        left.push(child);
+        LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(child);
     }
     !has_ended
+}
+
+/// Children that were left behind and are still there: they sleep in the kernel.
+pub(super) fn still_left() -> usize {
+    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    left.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
+    left.len()
 }
 
 /// Starts a child from a thread that lives as long as the program: the child ends with the thread that

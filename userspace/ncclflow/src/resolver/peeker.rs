@@ -1,10 +1,11 @@
-//! Copies memory of processes. What a process has mapped can be backed by a file system in user space, or by
-//! `userfaultfd`: then the process itself decides whether a copy of it ever ends.
+//! Copies memory of processes, and lists the pages that they have filled. What a process has mapped can be backed by a
+//! file system in user space, or by `userfaultfd`: then the process itself decides whether a copy of it ever ends. And
+//! it can have the lock of its mappings held for ever, which listing pages takes.
 
 use std::{
     fs::File,
     io,
-    os::fd::AsRawFd as _,
+    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd},
     ptr,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -16,11 +17,12 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use super::{
     error::ResolverError,
     frame::{Channel, NoFrame},
-    helper::{Helper, NoAnswer},
+    helper::{Helper, MAX_LEFT, NoAnswer, still_left},
     sandbox::{self, Role},
     service::{Lost, has_children},
+    silent::Silent,
 };
-use crate::target::process::started;
+use crate::memory::filled_pages;
 
 /// The most that is copied at once.
 pub(crate) const MAX_BYTES: usize = 8 << 20;
@@ -28,23 +30,21 @@ pub(crate) const MAX_BYTES: usize = 8 << 20;
 const WALL: Duration = Duration::from_secs(5);
 /// Children that wait for work.
 const MAX_IDLE: usize = 16;
-/// Children that may be lost; after that no memory is read.
-const MAX_LOST: usize = 64;
 
 /// A piece of another process's memory: address and bytes.
 type Piece = (u64, usize);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Pool {
     idle: Vec<Helper>,
-    /// Processes, by number and start, whose memory did not answer.
-    silent: Vec<(u32, Option<u64>)>,
+    /// Processes whose memory did not answer.
+    silent: Silent,
     lost: Lost,
 }
 
 static POOL: Mutex<Pool> = Mutex::new(Pool {
     idle: Vec::new(),
-    silent: Vec::new(),
+    silent: Silent::new(),
     lost: Lost { unanswered: 0, left_behind: 0, died: 0 },
 });
 
@@ -62,14 +62,50 @@ pub(crate) fn peek(pid: u32, pieces: &[Piece], into: &mut [u8]) -> io::Result<us
         // SAFETY: a slice.
         return unsafe { copy(pid, pieces, into.as_mut_ptr(), into.len()) };
     }
+    ask(pid, pieces, None, |helper, read| {
+        let read = read.min(into.len());
+        helper.read_file(into.get_mut(..read).unwrap_or_default())?;
+        Ok(read)
+    })
+}
+
+/// The runs of filled pages of the process between `start` and `end`, by its open `pagemap`.
+///
+/// # Errors
+/// `TimedOut` if it did not answer in time, now or before.
+pub(crate) fn filled(pid: u32, pagemap: &File, start: u64, end: u64) -> io::Result<Vec<(u64, u64)>> {
+    if !has_children() {
+        return Ok(filled_pages(pagemap, start, end));
+    }
+    let length = usize::try_from(end.saturating_sub(start)).map_err(io::Error::other)?;
+    ask(pid, &[(start, length)], Some(pagemap.as_fd()), |helper, bytes| {
+        let mut runs = vec![0; bytes.min(MAX_BYTES)];
+        helper.read_file(&mut runs)?;
+        let words = runs.as_chunks::<8>().0.as_chunks::<2>().0.iter();
+        let runs = words.map(|[from, to]| (u64::from_le_bytes(*from), u64::from_le_bytes(*to)));
+        // A child can be wrong: what it says lies where it was asked for.
+        Ok(runs.map(|(from, to)| (from.clamp(start, end), to.clamp(start, end))).collect())
+    })
+}
+
+/// Has a child do it. `take`: what is made of the bytes that it has left in the memory that is shared with it.
+fn ask<T>(
+    pid: u32,
+    pieces: &[Piece],
+    pagemap: Option<BorrowedFd<'_>>,
+    take: impl FnOnce(&Helper, usize) -> io::Result<T>,
+) -> io::Result<T> {
     let silent = |error: ResolverError| io::Error::new(io::ErrorKind::TimedOut, error);
     let start = || Helper::start(Role::Peeker, memory()?);
-    let (idle, lost, is_silent) = {
+    let (idle, is_silent) = {
         let mut pool = pool();
-        let is_silent = !pool.silent.is_empty() && pool.silent.contains(&(pid, started(pid)));
-        (pool.idle.pop(), pool.silent.len(), is_silent)
+        let is_silent = pool.silent.has(pid);
+        (pool.idle.pop(), is_silent)
     };
-    if is_silent || lost >= MAX_LOST {
+    if is_silent || still_left() >= MAX_LEFT {
+        if let Some(helper) = idle {
+            put_back(helper);
+        }
         return Err(silent(ResolverError::GivenUp));
     }
     let mut request = Vec::with_capacity(4 + 16 * pieces.len());
@@ -78,15 +114,15 @@ pub(crate) fn peek(pid: u32, pieces: &[Piece], into: &mut [u8]) -> io::Result<us
         request.extend(at.to_le_bytes());
         request.extend((*length as u64).to_le_bytes());
     }
+    let fds: Vec<BorrowedFd<'_>> = pagemap.into_iter().collect();
     let mut helper = idle.map_or_else(start, Ok)?;
     for attempt in 0.. {
-        let why = match helper.ask(&request, &[], 64, WALL) {
+        let why = match helper.ask(&request, &fds, 64, WALL) {
             Ok(frame) => match <[u8; 8]>::try_from(&*frame.json).map(i64::from_le_bytes) {
                 Ok(read) if read >= 0 => {
-                    let read = usize::try_from(read).unwrap_or(usize::MAX).min(into.len());
-                    helper.read_file(into.get_mut(..read).unwrap_or_default())?;
+                    let taken = take(&helper, usize::try_from(read).unwrap_or(usize::MAX))?;
                     put_back(helper);
-                    return Ok(read);
+                    return Ok(taken);
                 }
                 Ok(error) => {
                     put_back(helper);
@@ -116,7 +152,7 @@ pub(crate) fn peek(pid: u32, pieces: &[Piece], into: &mut [u8]) -> io::Result<us
             }
             NoAnswer::Lost(after) => {
                 pool.lost.unanswered += 1;
-                pool.silent.push((pid, started(pid)));
+                pool.silent.add(pid);
                 return Err(silent(ResolverError::Lost(after)));
             }
         }
@@ -162,7 +198,7 @@ pub(super) fn serve(channel: &Channel, memory: &File) -> Result<()> {
         bail!("mmap: {}", io::Error::last_os_error());
     }
     loop {
-        let frame = match channel.receive(1 << 16, None) {
+        let mut frame = match channel.receive(1 << 16, None) {
             Ok(frame) => frame,
             Err(NoFrame::End) => return Ok(()),
             Err(_) => bail!("no request"),
@@ -170,7 +206,18 @@ pub(super) fn serve(channel: &Channel, memory: &File) -> Result<()> {
         let (Some(pid), pieces) = parse(&frame.json) else { bail!("no request") };
         let total: usize = pieces.iter().map(|(_, length)| *length).fold(0, usize::saturating_add);
         sandbox::alarm(2 * WALL);
-        let read = if total > MAX_BYTES {
+        let read = if let (Some(pagemap), Some((start, length))) = (frame.fds.pop(), pieces.first()) {
+            let runs = filled_pages(&File::from(pagemap), *start, start.saturating_add(*length as u64));
+            let runs = runs.iter().flat_map(|(from, to)| [from.to_le_bytes(), to.to_le_bytes()]);
+            let bytes = runs.collect::<Vec<_>>().concat();
+            if bytes.len() > MAX_BYTES {
+                Err(io::Error::from_raw_os_error(libc::EINVAL))
+            } else {
+                // SAFETY: the mapping is larger, and nobody writes to it meanwhile.
+                unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), shared.cast(), bytes.len()) };
+                Ok(bytes.len())
+            }
+        } else if total > MAX_BYTES {
             Err(io::Error::from_raw_os_error(libc::EINVAL))
         } else {
             // SAFETY: the mapping is larger.

@@ -21,6 +21,8 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
 
+use crate::memory::PAGEMAP_SCAN;
+
 /// Address space of the looker, and of the one that copies memory.
 const LOOKER_SPACE: u64 = 1 << 30;
 /// Of the reader. The largest official libraries make it need a tenth of that.
@@ -41,6 +43,8 @@ pub(super) enum Role {
 
 /// Gives up what no child needs, and what this one does not. Its descriptors are 0 (the socket), 1 and 2.
 pub(super) fn enter(role: Role) -> Result<()> {
+    // It is read once, from a file that is out of reach later, and then kept.
+    let _ = rustix::param::page_size();
     // SAFETY: closes descriptors that nothing of this process refers to: it has opened none.
     unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) };
     set_parent_process_death_signal(Some(Signal::KILL)).context("PR_SET_PDEATHSIG")?;
@@ -66,11 +70,10 @@ pub(super) fn enter(role: Role) -> Result<()> {
         }
         Role::Peeker => CapabilitySet::SYS_PTRACE,
     })?;
-    let calls = match role {
-        Role::Looker => [COMMON, READING, LOOKING, LIMITING].concat(),
-        Role::Peeker => [COMMON, &[libc::SYS_process_vm_readv]].concat(),
-    };
-    restrict_calls(&calls, role == Role::Looker)
+    match role {
+        Role::Looker => restrict_calls(&[COMMON, READING, LOOKING, LIMITING].concat(), opening()?),
+        Role::Peeker => restrict_calls(&[COMMON, &[libc::SYS_process_vm_readv]].concat(), listing_pages()?),
+    }
 }
 
 /// Gives up all that parsing open files does not need. Only these places may be read besides.
@@ -85,7 +88,7 @@ pub(super) fn enter_reader<'p>(debug_files: impl Iterator<Item = &'p Path>) -> R
     let ruleset = ruleset.handle_access(AccessNet::from_all(all))?.scope(Scope::from_all(all))?.create()?;
     let readable = AccessFs::ReadFile | AccessFs::ReadDir;
     ruleset.add_rules(path_beneath_rules(debug_files, readable))?.restrict_self()?;
-    restrict_calls(&[COMMON, READING].concat(), true)
+    restrict_calls(&[COMMON, READING].concat(), opening()?)
 }
 
 /// Ends the process after so long, whatever it does, unless it sleeps in the kernel out of reach.
@@ -111,20 +114,34 @@ fn keep_capabilities(kept: CapabilitySet) -> Result<()> {
     set_capabilities(None, sets).context("capset")
 }
 
-fn restrict_calls(calls: &[i64], with_openat: bool) -> Result<()> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = calls.iter().map(|call| (*call, Vec::new())).collect();
-    if with_openat {
-        // For reading only: no access mode but O_RDONLY, nothing made or cut.
-        let writing = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
-        let for_reading = |argument| -> Result<SeccompRule> {
-            let operator = SeccompCmpOp::MaskedEq(u64::from(writing.cast_unsigned()));
-            let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, 0)?;
-            Ok(SeccompRule::new(vec![condition])?)
-        };
-        rules.insert(libc::SYS_openat, vec![for_reading(2)?]);
+/// Calls that are allowed with some arguments.
+type Conditional = Vec<(i64, Vec<SeccompRule>)>;
+
+/// `openat` for reading only: no access mode but O_RDONLY, nothing made or cut.
+fn opening() -> Result<Conditional> {
+    let writing = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
+    let for_reading = |argument| -> Result<Vec<SeccompRule>> {
+        let operator = SeccompCmpOp::MaskedEq(u64::from(writing.cast_unsigned()));
+        let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, 0)?;
+        Ok(vec![SeccompRule::new(vec![condition])?])
+    };
+    Ok(vec![
+        (libc::SYS_openat, for_reading(2)?),
         #[cfg(target_arch = "x86_64")]
-        rules.insert(libc::SYS_open, vec![for_reading(1)?]);
-    }
+        (libc::SYS_open, for_reading(1)?),
+    ])
+}
+
+/// `ioctl` that lists the filled pages of a process, and no other.
+fn listing_pages() -> Result<Conditional> {
+    let request = u64::from(PAGEMAP_SCAN);
+    let condition = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, request)?;
+    Ok(vec![(libc::SYS_ioctl, vec![SeccompRule::new(vec![condition])?])])
+}
+
+fn restrict_calls(calls: &[i64], conditional: Conditional) -> Result<()> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = calls.iter().map(|call| (*call, Vec::new())).collect();
+    rules.extend(conditional);
     let denied = SeccompAction::Errno(libc::EPERM.cast_unsigned());
     let arch = std::env::consts::ARCH.try_into()?;
     let filter: BpfProgram = SeccompFilter::new(rules, denied, SeccompAction::Allow, arch)?.try_into()?;

@@ -13,23 +13,20 @@ use std::{
 use super::{
     error::ResolverError,
     frame::Frame,
-    helper::{Helper, NoAnswer},
+    helper::{Helper, MAX_LEFT, NoAnswer, still_left},
     looker::{Looker, MAX_ANSWER},
     peeker,
     protocol::{Limits, Reply, Request},
     sandbox::Role,
+    silent::Silent,
 };
 use crate::target::identify::Named;
 
 /// Files of one device that may stay without an answer; after that none of the device is asked for.
 const DEVICE_STRIKES: usize = 2;
-/// Children that may be lost; after that nothing foreign is asked for.
-const MAX_LOST: u32 = 64;
-/// Processes whose `/proc` did not answer.
-const MAX_SILENT: usize = 256;
 
 /// What was lost with looking at foreign files and memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Lost {
     /// Children that did not answer in time.
     pub unanswered: u32,
@@ -39,14 +36,28 @@ pub struct Lost {
     pub died: u32,
 }
 
+impl Lost {
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl std::ops::AddAssign for Lost {
+    fn add_assign(&mut self, more: Self) {
+        self.unanswered = self.unanswered.saturating_add(more.unanswered);
+        self.left_behind = self.left_behind.saturating_add(more.left_behind);
+        self.died = self.died.saturating_add(more.died);
+    }
+}
+
 #[derive(Debug, Default)]
 struct Service {
     helper: Option<Helper>,
     /// Without children.
     in_process: Option<Looker>,
     given_up: Vec<Named>,
-    /// Processes, by number and start, that do not answer.
-    silent: Vec<(u32, Option<u64>)>,
+    /// Processes whose `/proc` does not answer.
+    silent: Silent,
     lost: Lost,
 }
 
@@ -77,12 +88,9 @@ pub fn prepare() {
 
 /// What was lost until now, with looking at files and with copying memory.
 pub fn lost() -> Lost {
-    let (files, memory) = (with_service(|service| service.lost), peeker::lost());
-    Lost {
-        unanswered: files.unanswered + memory.unanswered,
-        left_behind: files.left_behind + memory.left_behind,
-        died: files.died + memory.died,
-    }
+    let mut lost = with_service(|service| service.lost);
+    lost += peeker::lost();
+    lost
 }
 
 fn with_service<T>(act: impl FnOnce(&mut Service) -> T) -> T {
@@ -116,8 +124,8 @@ impl Service {
         // One that was killed from outside has done nothing wrong.
         let mut again = true;
         loop {
-            if self.lost.unanswered >= MAX_LOST {
-                let why = format!("{MAX_LOST} children that looked at files did not answer");
+            if still_left() >= MAX_LEFT {
+                let why = format!("{MAX_LEFT} children that looked at files or memory sleep in the kernel");
                 return Err(ResolverError::Unavailable(why));
             }
             let helper = self.start().map_err(|error| ResolverError::Unavailable(error.to_string()))?;
@@ -177,24 +185,13 @@ impl Service {
                 self.given_up.push((device, 0));
             }
         } else if let Some(pid) = about {
-            if self.silent.len() >= MAX_SILENT {
-                self.silent.remove(0);
-            }
-            self.silent.push((pid, started(pid)));
+            self.silent.add(pid);
         }
-    }
-
-    fn is_silent(&self, pid: u32) -> bool {
-        !self.silent.is_empty() && self.silent.contains(&(pid, started(pid)))
     }
 
     fn limits(&self) -> Limits {
         Limits { allow_fuse: ALLOWS_FUSE.load(Ordering::Relaxed), given_up: self.given_up.clone() }
     }
-}
-
-fn started(pid: u32) -> Option<u64> {
-    crate::target::process::started(pid)
 }
 
 fn understand(frame: Frame) -> Result<(Reply, Frame), ResolverError> {
@@ -213,7 +210,7 @@ pub(super) fn ask_about(
     request: impl FnOnce(Limits) -> Request,
 ) -> Result<(Reply, Frame), ResolverError> {
     with_service(|service| {
-        if service.is_silent(pid) {
+        if service.silent.has(pid) {
             return Err(ResolverError::GivenUp);
         }
         let request = request(service.limits());
@@ -250,8 +247,8 @@ mod tests {
         assert_eq!(service.limits().given_up, [((8, 1), 10), ((8, 2), 10)]);
         service.give_up(Some(((8, 1), 11)), None);
         assert_eq!(service.limits().given_up, [((8, 2), 10), ((8, 1), 0)]);
-        assert!(!service.is_silent(1), "it was the file, and not the process");
+        assert!(!service.silent.has(1), "it was the file, and not the process");
         service.give_up(None, Some(std::process::id()));
-        assert!(service.is_silent(std::process::id()));
+        assert!(service.silent.has(std::process::id()));
     }
 }

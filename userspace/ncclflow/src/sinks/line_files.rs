@@ -2,7 +2,7 @@
 //! calls, and one of each process for calls that belong to no communicator.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque, btree_map::Entry},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque, btree_map::Entry},
     io, mem,
     sync::Arc,
 };
@@ -17,6 +17,7 @@ use super::{
     megatrace::MegatraceLines,
     output_dir::OutputDir,
     output_file::Source,
+    shares::Shares,
     sink::{Sink, Written},
 };
 
@@ -107,6 +108,8 @@ struct Files {
     flow_steps: Option<JsonLinesFile>,
     /// Of those of them that have JSON lines.
     names: Vec<String>,
+    /// Files that were made before.
+    number: u64,
 }
 
 impl Files {
@@ -126,6 +129,7 @@ impl Files {
             lines: JsonLinesFile::new(lines),
             flow_steps: Some(JsonLinesFile::new(flow_steps)),
             names: names.into(),
+            number: 0,
         })
     }
 
@@ -146,7 +150,8 @@ impl Files {
         let lines = dir.subfolders(&folder)?.create_source(&name, Source::Lines)?;
         let names = if is_megatrace { Vec::new() } else { vec![name] };
         let n_ranks = call.row.n_ranks.unwrap_or(0);
-        Ok(Self { folder, communicator, n_ranks, lines: JsonLinesFile::new(lines), flow_steps: None, names })
+        let lines = JsonLinesFile::new(lines);
+        Ok(Self { folder, communicator, n_ranks, lines, flow_steps: None, names, number: 0 })
     }
 
     fn of_process(dir: &OutputDir, layout: Layout, pid: u32, host: &str) -> io::Result<Self> {
@@ -171,6 +176,7 @@ impl Files {
             lines,
             flow_steps: None,
             names: vec![name],
+            number: 0,
         })
     }
 
@@ -210,6 +216,14 @@ pub(super) struct LineFiles {
     dir: Arc<OutputDir>,
     layout: Layout,
     open: HashMap<Owner, Files>,
+    /// As many as may be open.
+    most: usize,
+    /// Which process has how many of them.
+    shares: Shares,
+    /// Those that were given up for others, of processes that go on.
+    given_up: HashSet<Owner>,
+    /// Files that were made.
+    number: u64,
     /// Of ranks whose files are complete.
     closed: BTreeMap<Owner, CommunicatorReport>,
     /// Those of processes that have ended, oldest first, where not all are remembered.
@@ -240,6 +254,10 @@ impl LineFiles {
             dir,
             layout,
             open: HashMap::new(),
+            most: MAX_OWNERS,
+            shares: Shares::default(),
+            given_up: HashSet::new(),
+            number: 0,
             closed: BTreeMap::new(),
             ended: None,
             forgotten: 0,
@@ -290,19 +308,52 @@ impl LineFiles {
             return Err(LostLines::over_max_size(1));
         }
         if !self.open.contains_key(&owner) {
-            let files = if self.open.len() < MAX_OWNERS {
-                create(&self.dir)
-            } else {
-                Err(io::Error::other(owner.limit()))
-            };
-            let mut files = files.map_err(|error| self.no_files(owner, &error))?;
+            if !self.has_place_for(owner) {
+                self.shares.refuse(owner.pid(), 1);
+                return Err(self.no_files(owner, &io::Error::other(owner.limit())));
+            }
+            let mut files = create(&self.dir).map_err(|error| self.no_files(owner, &error))?;
             self.has_ops |= matches!(owner, Owner::Ops(_));
             if self.keeps_names {
                 self.made.extend(files.names.drain(..).map(|name| (files.folder.clone(), name)));
             }
+            (files.number, self.number) = (self.number, self.number + 1);
+            self.shares.take(owner.pid());
             self.open.insert(owner, files);
         }
         self.open.get_mut(&owner).ok_or(LostLines { lines: 1, over_max_size: 0 })
+    }
+
+    /// Whether there may be files of this owner. Where there are as many as can be, the process that has most gives its
+    /// latest up, if it has more than this one would have.
+    fn has_place_for(&mut self, owner: Owner) -> bool {
+        if self.given_up.contains(&owner) {
+            return false;
+        }
+        if self.open.len() < self.most {
+            return true;
+        }
+        let Some(whose) = self.shares.who_gives_up_for(owner.pid()) else { return false };
+        let of_it = self.open.iter().filter(|(owner, _)| owner.pid() == whose);
+        let latest = of_it.max_by_key(|(_, files)| files.number).map(|(owner, _)| *owner);
+        let Some((latest, mut files)) = latest.and_then(|latest| self.open.remove_entry(&latest)) else {
+            return false;
+        };
+        if self.shares.has_refused_nobody() {
+            let text = "files of others are needed, and its process has most";
+            self.errors.push(format!("{} end before their process does: {text}", latest.files()));
+        }
+        // It is named from now on, with each line that comes.
+        self.shares.refuse(whose, 0);
+        self.shares.give_back(whose);
+        let files_of_it = [Some(&mut files.lines), files.flow_steps.as_mut()];
+        for error in files_of_it.into_iter().flatten().filter_map(|file| file.flush().err()) {
+            self.errors.push(format!("writing to `{}` stopped: {error}", files.folder));
+        }
+        self.closed_lost += files.lost();
+        self.closed.extend(files.report(latest).map(|report| (latest, report)));
+        self.given_up.insert(latest);
+        true
     }
 
     fn no_files(&mut self, owner: Owner, error: &io::Error) -> LostLines {
@@ -346,11 +397,16 @@ impl LineFiles {
 
     fn close_files(&mut self, is_closed: impl Fn(u32) -> bool) {
         self.flush();
+        let mut closed: Vec<Owner> = self.given_up.extract_if(|owner| is_closed(owner.pid())).collect();
         for (owner, files) in self.open.extract_if(|owner, _| is_closed(owner.pid())) {
+            self.shares.give_back(owner.pid());
             self.closed_lost += files.lost();
             let Some(report) = files.report(owner) else { continue };
             self.closed.insert(owner, report);
-            let Some(ended) = &mut self.ended else { continue };
+            closed.push(owner);
+        }
+        let Some(ended) = &mut self.ended else { return };
+        for owner in closed {
             ended.push_back(owner);
             if ended.len() > MAX_ENDED
                 && let Some(oldest) = ended.pop_front()
@@ -394,6 +450,9 @@ impl Sink for LineFiles {
     fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
         if let Some(lost) = self.refused {
             self.without_file += messages.iter().map(|_| lost).sum();
+            if lost.over_max_size == 0 {
+                self.shares.refuse(op.rank.pid, messages.len() as u64);
+            }
             return;
         }
         let owner = Owner::Ops(op.rank);
@@ -452,7 +511,15 @@ impl Sink for LineFiles {
         owners.extend(self.open.iter().filter_map(|(owner, files)| Some((*owner, files.report(*owner)?))));
         let lost = self.open.values().map(Files::lost).chain([self.without_file, self.closed_lost]).sum();
         let Self { has_ops, forgotten: forgotten_ranks, .. } = *self;
-        Written { has_ops, ranks: by_rank(owners), forgotten_ranks, files: self.made.clone(), lost }
+        let over_share = self.shares.refused().clone();
+        Written {
+            has_ops,
+            ranks: by_rank(owners),
+            forgotten_ranks,
+            files: self.made.clone(),
+            lost,
+            over_share,
+        }
     }
 }
 
@@ -485,6 +552,49 @@ mod tests {
         assert!(written.ranks.iter().any(|rank| rank.pid == 1000), "it goes on to the end");
         assert!(written.has_ops && written.files.is_empty());
         (written.ranks.len(), written.forgotten_ranks)
+    }
+
+    /// Lines of this process that are in files, and its lines that are in none as it had most.
+    fn lines_of(files: &LineFiles, pid: u32) -> (u64, u64) {
+        let written = files.written();
+        let of = written.ranks.iter().filter(|rank| rank.pid == pid);
+        let over = written.over_share.get(&pid).copied().unwrap_or(0);
+        (of.map(|rank| rank.proxy_flow_lines).sum(), over)
+    }
+
+    #[test]
+    fn a_process_with_many_ranks_gives_files_up_for_others_and_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = Arc::new(OutputDir::open(folder.path()).unwrap());
+        let mut files = LineFiles::new(dir, ApiOutputOptions::default(), Layout::ByProcess);
+        files.most = 16;
+        let mut rows = Rows::default();
+        let mut op = |files: &mut LineFiles, pid: u32, rank: i32| {
+            let made = MadeOp { rank, ..MadeOp::default() };
+            files.op(&rows.op(&made.record(), &host(pid)));
+        };
+        (0..20).for_each(|rank| op(&mut files, 1, rank));
+        assert_eq!(lines_of(&files, 1), (16, 4), "it has all there are, and no more");
+        assert_eq!(files.take_errors().len(), 1);
+        for pid in [2, 3] {
+            (0..5).for_each(|rank| op(&mut files, pid, rank));
+            assert_eq!(lines_of(&files, pid), (5, 0), "others lose nothing");
+        }
+        // The first six are still written; the others are complete as they are.
+        (0..16).for_each(|rank| op(&mut files, 1, rank));
+        assert_eq!(lines_of(&files, 1), (16 + 6, 4 + 10));
+        // Who would have as many as it loses its own, and takes none.
+        (5..9).for_each(|rank| op(&mut files, 2, rank));
+        assert_eq!((lines_of(&files, 2), lines_of(&files, 3)), ((5, 4), (5, 0)));
+        // Files of a process that has ended are for others; those that were given up stay complete.
+        files.close_process(3);
+        (0..16).for_each(|rank| op(&mut files, 1, rank));
+        assert_eq!(lines_of(&files, 1), (22 + 6, 14 + 10));
+        op(&mut files, 2, 5);
+        assert_eq!(lines_of(&files, 2), (6, 4));
+        files.close();
+        assert_eq!(files.written().lost.lines, 14 + 10 + 4);
+        assert!(files.given_up.is_empty());
     }
 
     #[test]

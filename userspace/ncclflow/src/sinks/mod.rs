@@ -21,6 +21,7 @@ mod parquet;
 mod read_lines;
 mod session_file;
 mod session_files;
+mod shares;
 mod side_lines;
 mod sink;
 mod target_list;

@@ -98,6 +98,11 @@ impl OutputFile {
         Ok(())
     }
 
+    /// Writes over bytes that are there. It takes no room.
+    pub(crate) fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        std::os::unix::fs::FileExt::write_all_at(&self.file, bytes, at)
+    }
+
     /// Returns when what was written is on the disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_all()

@@ -29,6 +29,8 @@ pub enum Budget {
     Libraries,
     /// Numbers for probes: libraries that were refused, as the process's user had most of them.
     Cookies,
+    /// Files of lines: lines that are in none, as there are as many files as can be, and the process has most of them.
+    LineFiles,
 }
 
 /// Who was over a budget.

@@ -79,6 +79,11 @@ impl SessionFiles {
         self.written().map(|written| written.lost).sum()
     }
 
+    /// Lines that there was no file for, as their process had most files.
+    pub fn over_share(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.written().flat_map(|written| written.over_share)
+    }
+
     pub(super) fn files(&self) -> Vec<(String, String)> {
         self.written().flat_map(|written| written.files).collect()
     }

@@ -1,6 +1,6 @@
 //! Where rows go.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use flow::schema::{
     ApiCall, CommunicatorReport, GpuRow, MessageRow, MessageSums, Op, OtherCallRow, StackRow,
@@ -76,6 +76,8 @@ pub struct Written {
     pub(super) has_ops: bool,
     /// Lines that could not be written.
     pub lost: LostLines,
+    /// Of these, such as there was no file for as their process had most files.
+    pub(super) over_share: BTreeMap<u32, u64>,
 }
 
 #[cfg(test)]

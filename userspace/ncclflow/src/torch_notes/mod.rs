@@ -9,4 +9,4 @@ mod rings;
 
 pub(crate) use find::Builds;
 pub use report::{EntryReport, NotesReport, ProcessGroupReport, RingReport, StatusReport, WorkReport};
-pub(crate) use rings::look;
+pub(crate) use rings::{look, report_of};

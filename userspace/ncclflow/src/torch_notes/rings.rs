@@ -55,6 +55,12 @@ pub(crate) fn look(process: &Process, builds: &mut Builds, runtimes: &Runtimes) 
     Some(report)
 }
 
+/// What rings tell that were read already.
+pub(crate) fn report_of(rings: &[(Found, Recorder)]) -> NotesReport {
+    let rings = rings.iter().map(|(found, ring)| RingReport::new(found, ring)).collect();
+    NotesReport { rings, ..NotesReport::default() }
+}
+
 /// By the headers of its releases, torch takes notes by default from 2.11 on.
 fn is_off(release: &str) -> String {
     let by_default =

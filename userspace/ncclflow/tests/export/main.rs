@@ -14,5 +14,6 @@ mod parts;
 mod recording_blocks;
 mod report;
 mod several;
+mod torch_traces;
 mod traces;
 mod views;

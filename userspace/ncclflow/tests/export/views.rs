@@ -21,16 +21,16 @@ fn can_read(module: &str, package: &str) -> bool {
     need(package, found, "run `cargo xtask test`, which fetches it")
 }
 
-fn has_perfetto() -> bool {
+pub(crate) fn has_perfetto() -> bool {
     can_read("perfetto.protos.perfetto.trace.perfetto_trace_pb2", "perfetto")
 }
 
-fn has_chakra() -> bool {
+pub(crate) fn has_chakra() -> bool {
     can_read("chakra.src.jsonizer.jsonizer", "mlc-chakra")
 }
 
 /// Compares a view with lines. Gives what was compared.
-fn compare(script: &str, view: &Path, lines: &[PathBuf], arguments: &[&str]) -> Value {
+pub(crate) fn compare(script: &str, view: &Path, lines: &[PathBuf], arguments: &[&str]) -> Value {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/exports").join(script);
     let output = Command::new("python3").arg(script).arg(view).args(lines).args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -7,7 +7,7 @@ use nccl_library::elf::Machine;
 
 use super::report::{PythonFrame, PythonReport, PythonThread};
 use crate::{
-    python::{Runtimes, TargetMemory},
+    python::{Pages, Runtimes},
     target::{Process, printable, read_text, status_field},
 };
 
@@ -40,7 +40,7 @@ pub(in crate::dump) fn look(
 }
 
 fn threads(process: &Process, python: Python, wanted: Wanted<'_>) -> Result<Vec<PythonThread>, Unknown> {
-    let memory = TargetMemory::new(process);
+    let memory = Pages::new(process);
     let mut walker = Walker::new(python, &memory);
     let numbers = thread_numbers(process);
     let mut found: BTreeMap<u32, ThreadState> = BTreeMap::new();

@@ -64,17 +64,45 @@ impl<'a> Case<'a> {
     /// has exited and no other rank is missing.
     pub(super) fn gone(&self) -> Vec<u32> {
         let is_only = self.n_missing() == 1 && !self.exited.is_empty();
-        let is_gone = |place| place == Place::Gone || (place == Place::Unseen && is_only);
-        self.absent().filter(|absent| is_gone(absent.place)).map(|absent| absent.rank).collect()
+        let is_gone = |absent: &&AbsentRank| {
+            let is_dead = absent.peer.as_ref().is_some_and(|peer| peer.is_dead);
+            match absent.place {
+                Place::Gone => true,
+                Place::Unseen => is_only || is_dead,
+                Place::Elsewhere => is_dead,
+                Place::Here => false,
+            }
+        };
+        self.absent().filter(is_gone).map(|absent| absent.rank).collect()
     }
 
     /// `rank 3 is process 77, which was not read`; `None` where it is not known.
     pub(super) fn absent_sentence(&self, rank: u32) -> Option<String> {
         let absent = self.absent().find(|absent| absent.rank == rank)?;
+        let peer = absent.peer.as_ref();
+        let who = peer.map(|peer| {
+            let gpus: Vec<String> = peer.gpus.iter().map(u32::to_string).collect();
+            let s = if gpus.len() == 1 { "" } else { "s" };
+            let gpus = if gpus.is_empty() { String::new() } else { format!(" (GPU{s} {})", gpus.join(", ")) };
+            (format!("process {}", peer.pid), format!(" of host {}{gpus}", peer.host))
+        });
         Some(match (absent.place, absent.pid) {
-            (Place::Gone, _) => format!(
-                "no live process of this host is rank {rank}, and it was on this host: its process is gone"
-            ),
+            (Place::Elsewhere | Place::Unseen, _) if peer.is_some_and(|peer| peer.is_dead) => {
+                let (process, of) = who.unwrap_or_default();
+                format!(
+                    "rank {rank} was {process}{of}, which NCCL's own reliability service has found to be dead"
+                )
+            }
+            (Place::Gone, _) => {
+                let was = who.map(|(process, of)| format!("; it was {process}{of}")).unwrap_or_default();
+                format!(
+                    "no live process of this host is rank {rank}, and it was on this host: its process is gone{was}"
+                )
+            }
+            (Place::Elsewhere, _) if who.is_some() => {
+                let (process, of) = who.unwrap_or_default();
+                format!("rank {rank} is {process}{of}, which was not read")
+            }
             (Place::Unseen, _) => format!(
                 "no process that can be seen from here is rank {rank}, and it was on this host: it is gone, or in \
                  another container"
@@ -86,8 +114,34 @@ impl<'a> Case<'a> {
     }
 
     pub(super) fn absent_sentences(&self) -> Vec<String> {
-        let near = self.absent().filter(|absent| absent.place != Place::Elsewhere);
-        near.take(MAX_SENTENCES).filter_map(|absent| self.absent_sentence(absent.rank)).collect()
+        let known = |absent: &&AbsentRank| absent.place != Place::Elsewhere || absent.peer.is_some();
+        let mut known: Vec<&AbsentRank> = self.absent().filter(known).collect();
+        // What is gone comes before what is only elsewhere.
+        let is_dead = |absent: &AbsentRank| absent.peer.as_ref().is_some_and(|peer| peer.is_dead);
+        known.sort_by_key(|absent| absent.place == Place::Elsewhere && !is_dead(absent));
+        known.into_iter().take(MAX_SENTENCES).filter_map(|absent| self.absent_sentence(absent.rank)).collect()
+    }
+
+    /// The process that is inferred to be this rank, which no process that was read has: of the rank's user, job and
+    /// program, and in no such communicator, if there is only one such, and only one such rank.
+    pub(super) fn stand_in(&self, rank: u32) -> Option<&'a ProcessReport> {
+        if self.n_missing() != 1 || !self.is_missing(rank) {
+            return None;
+        }
+        let first = self.process_of(self.ranks.values().next()?)?;
+        let is_like = |process: &&ProcessReport| {
+            let is_there = matches!(process.state, ProcessState::Running | ProcessState::Stopped);
+            let is_same = (&process.owner, &process.name) == (&first.owner, &first.name);
+            is_there
+                && is_same
+                && process.error.is_none()
+                && process.forked_from.is_none()
+                && !process.libraries.is_empty()
+                && !self.ranks.values().any(|rank| process.is_of(rank))
+        };
+        let mut like = self.processes.iter().filter(is_like);
+        let found = like.next()?;
+        like.next().is_none().then_some(found)
     }
 
     /// `GPU of rank 0: 99 % busy, 0 % memory, NVLink still`

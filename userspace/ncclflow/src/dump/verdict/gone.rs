@@ -49,15 +49,15 @@ mod tests {
     #[test]
     fn a_process_that_is_gone_is_the_cause_while_a_gpu_waits() {
         let mut ranks = [0, 1, 3].map(|number| over_nvlink(number, 4, Some(Work::Waits)));
-        ranks[0].absent = vec![AbsentRank { rank: 2, place: Place::Gone, pid: None }];
+        ranks[0].absent = vec![AbsentRank { rank: 2, place: Place::Gone, pid: None, peer: None }];
         check(&judge(&ranks, &[]), State::Stuck, &[2], &[0, 1, 3], "no live process of this host is rank 2");
         // Nobody waits: a rank that has done all its work has left.
         let mut ranks = [0, 1, 3].map(|number| over_nvlink(number, 4, Some(Work::Idle)));
-        ranks[0].absent = vec![AbsentRank { rank: 2, place: Place::Gone, pid: None }];
+        ranks[0].absent = vec![AbsentRank { rank: 2, place: Place::Gone, pid: None, peer: None }];
         check(&judge(&ranks, &[]), State::Healthy, &[], &[], "no live process of this host is rank 2");
         // From a container not all processes can be seen; but one that was given has exited.
         let mut ranks = [0, 1, 3].map(|number| over_nvlink(number, 4, Some(Work::Waits)));
-        ranks[0].absent = vec![AbsentRank { rank: 2, place: Place::Unseen, pid: None }];
+        ranks[0].absent = vec![AbsentRank { rank: 2, place: Place::Unseen, pid: None, peer: None }];
         check(
             &judge(&ranks, &[]),
             State::Unknown,
@@ -69,7 +69,7 @@ mod tests {
         check(&judge(&ranks, &[exited]), State::Stuck, &[2], &[0, 1, 3], "process 102 has exited");
         // It is there and was not read, so that it may wait, too.
         let mut ranks = [0, 1, 3].map(|number| over_nvlink(number, 4, Some(Work::Waits)));
-        ranks[0].absent = vec![AbsentRank { rank: 2, place: Place::Here, pid: Some(77) }];
+        ranks[0].absent = vec![AbsentRank { rank: 2, place: Place::Here, pid: Some(77), peer: None }];
         check(&judge(&ranks, &[]), State::Unknown, &[], &[], "rank 2 is process 77, which was not read");
     }
 }

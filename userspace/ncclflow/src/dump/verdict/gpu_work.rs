@@ -116,14 +116,15 @@ pub(super) fn gpu_work(case: &Case<'_>) -> Option<Verdict> {
 #[cfg(test)]
 mod tests {
     use crate::dump::{
+        CommunicatorReport, RankReport,
         rank_gpu::Work,
         verdict::{
-            Kind, State, judge,
+            Kind, State, judge, judge_all,
             tests::made::{check, over_nvlink},
         },
     };
 
-    fn ranks(work: [Work; 4]) -> Vec<crate::dump::RankReport> {
+    fn ranks(work: [Work; 4]) -> Vec<RankReport> {
         (0..4).zip(work).map(|(number, work)| over_nvlink(number, 4, Some(work))).collect()
     }
 
@@ -158,6 +159,22 @@ mod tests {
         let mut one = ranks([Work::Waits, Work::Waits, Work::Idle, Work::Waits]);
         one[3].gpu = None;
         check(&judge(&one, &[]), State::Unknown, &[], &[], "only the GPU knows");
+    }
+
+    #[test]
+    fn what_gpus_do_while_another_communicator_of_theirs_moves_says_nothing_of_this_one() {
+        let communicator =
+            |ranks: Vec<RankReport>| CommunicatorReport { ranks, ..CommunicatorReport::default() };
+        let still = ranks([Work::Waits, Work::Waits, Work::Idle, Work::Waits]);
+        let mut moving = still.clone();
+        let judged = |moving: Vec<RankReport>| {
+            let mut all = [communicator(still.clone()), communicator(moving)];
+            judge_all(&mut all, &[]);
+            all[0].verdict.clone()
+        };
+        assert_eq!(judged(moving.clone()).culprits, [2]);
+        moving[1].motion.counters_moved = true;
+        check(&judged(moving), State::Healthy, &[], &[], "nothing of it is known to be pending");
     }
 
     #[test]

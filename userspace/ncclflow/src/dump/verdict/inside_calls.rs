@@ -51,7 +51,7 @@ pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
 }
 
 /// The process of a rank with a thread inside a call of NCCL's that does something; one of each is enough.
-fn call_of<'a>(case: &Case<'a>, rank: &RankReport) -> Option<(&'a ProcessReport, u32, &'a str)> {
+pub(super) fn call_of<'a>(case: &Case<'a>, rank: &RankReport) -> Option<(&'a ProcessReport, u32, &'a str)> {
     let process = case.process_of(rank)?;
     let mut calls =
         process.threads.iter().filter_map(|thread| Some((thread.tid, thread.nccl_api.as_deref()?)));

@@ -24,6 +24,8 @@ pub enum Kind {
     Stopped,
     /// The culprits have not made the send or the receive that others wait for.
     NoCounterpart,
+    /// The culprits have not come to the communicator's set-up, in which the others wait.
+    SettingUp,
     /// Others wait in a call for the culprits to connect.
     Connecting,
     /// NCCL reports a failure, or a connection has broken.

@@ -4,7 +4,7 @@ use super::{
     Verdict,
     case::{Case, MAX_SENTENCES},
 };
-use crate::dump::{python, rank_report::RankReport};
+use crate::dump::{dump_report::ProcessReport, python, rank_report::RankReport};
 
 /// Adds the line to the sentence about each culprit; a sentence of its own if there is none.
 pub(super) fn add(case: &Case<'_>, verdict: &mut Verdict) {
@@ -19,6 +19,10 @@ pub(super) fn add(case: &Case<'_>, verdict: &mut Verdict) {
 }
 
 fn place(case: &Case<'_>, rank: &RankReport) -> Option<String> {
-    let process = case.processes.iter().find(|process| process.is_of(rank))?;
+    place_of(case.processes.iter().find(|process| process.is_of(rank))?)
+}
+
+/// Where a process's main thread is.
+pub(super) fn place_of(process: &ProcessReport) -> Option<String> {
     python::place(process.python.as_ref()?.main_thread()?)
 }

@@ -3,6 +3,8 @@
 //! A verdict comes from a list of [`RULES`]. Each rule is a file of this folder: it looks at one [`Case`] and
 //! answers, or leaves the case to the next rule. A new verdict is a new file and a line in the list.
 //!
+//! What torch has noted is weighed afterwards ([`noted`]): it decides where NCCL's memory cannot, and else stands beside it.
+//!
 //! Nothing is called stuck unless it stood still over all readings. If ops are in flight, [`in_flight`]
 //! follows each rank to the ranks that it waits for ([`waits`]). The waiting ends at a rank that has not
 //! joined, is stopped, was not read, or makes no progress by itself ([`causes`]).
@@ -23,10 +25,12 @@ mod lines;
 mod moving;
 mod not_joined;
 mod not_judged;
+mod noted;
 mod op_waits;
 mod other_operation;
 mod pending_calls;
 mod pipelines;
+mod setting_up;
 mod steps;
 mod topology;
 mod waiting;
@@ -94,7 +98,7 @@ type Rule = fn(&Case<'_>) -> Option<Verdict>;
 const RULES: [Rule; 16] = [
     not_judged::duplicate_rank,
     not_judged::read_once,
-    not_judged::setting_up,
+    setting_up::setting_up,
     // What NCCL itself reports counts more than motion: a failed rank's other ops can still move.
     |case| failed::failed(case, false),
     moving::moving,
@@ -128,6 +132,7 @@ fn judge_beside(
     let Some(first) = ranks.first() else { return Verdict::default() };
     let case = Case::new(ranks, first.n_ranks, processes, explained);
     let verdict = RULES.iter().find_map(|rule| rule(&case)).unwrap_or_else(|| idle::idle(&case));
+    let verdict = noted::weigh(&case, verdict);
     let mut verdict = waiting::or_stuck(&case, verdict);
     lines::add(&case, &mut verdict);
     verdict
@@ -145,6 +150,11 @@ pub(super) fn judge_all(communicators: &mut [CommunicatorReport], processes: &[P
         let all_wait = verdict.kind == Some(Kind::OtherOperation);
         let waiting = ranks.iter().filter(|rank| all_wait || verdict.victims.contains(&rank.rank));
         explained.extend(waiting.map(|rank| (rank.host.clone(), rank.pid)));
+    }
+    // Of a communicator that moves, kernels run and wait, as long as it moves.
+    let moves = |rank: &RankReport| rank.motion.steps_moved || rank.motion.counters_moved;
+    for moving in communicators.iter().filter(|one| one.ranks.iter().any(moves)) {
+        explained.extend(moving.ranks.iter().map(|rank| (rank.host.clone(), rank.pid)));
     }
     if explained.is_empty() {
         return;

@@ -17,13 +17,6 @@ pub(super) fn read_once(case: &Case<'_>) -> Option<Verdict> {
     (readings < 2).then(|| Verdict::cannot_tell("it was read only once"))
 }
 
-pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
-    let ranks = case.ranks_where(|rank| rank.status.init.as_deref() == Some("ncclInProgress"));
-    let still = if ranks.len() == 1 { "is still setting" } else { "are still setting" };
-    let why = format!("{} {still} the communicator up", named(&ranks));
-    (!ranks.is_empty()).then(|| Verdict::cannot_tell(why))
-}
-
 /// No op in flight was seen, but some lists of ops could not be read.
 pub(super) fn ops_unreadable(case: &Case<'_>) -> Option<Verdict> {
     let ranks = case.ranks_where(ops_are_unreadable);

@@ -10,7 +10,14 @@ use crate::dump::{dump_report::ProcessState, rank_gpu::Work};
 pub(super) fn or_stuck(case: &Case<'_>, verdict: Verdict) -> Verdict {
     let is_about_absence = matches!(
         verdict.kind,
-        Some(Kind::NotJoined | Kind::NoProgress | Kind::GpuIdle | Kind::NoCounterpart | Kind::Connecting)
+        Some(
+            Kind::NotJoined
+                | Kind::NoProgress
+                | Kind::GpuIdle
+                | Kind::NoCounterpart
+                | Kind::Connecting
+                | Kind::SettingUp
+        )
     );
     if verdict.state != State::Stuck || !is_about_absence || verdict.culprits.is_empty() {
         return verdict;
@@ -32,7 +39,10 @@ pub(super) fn or_stuck(case: &Case<'_>, verdict: Verdict) -> Verdict {
 
 /// What a rank does, if it does something.
 fn progress_of(case: &Case<'_>, number: u32) -> Option<String> {
-    let rank = case.ranks.get(&number)?;
+    let Some(rank) = case.ranks.get(&number) else {
+        let process = case.stand_in(number).filter(|process| process.state != ProcessState::Stopped)?;
+        return process.activity.as_ref()?.progress(false);
+    };
     if rank.process_state == ProcessState::Stopped {
         return None;
     }

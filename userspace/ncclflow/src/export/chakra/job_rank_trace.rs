@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use super::{
+    compute::{Compute, ComputeNode, Kernel},
     messages::{Attribute, AttributeValue, Node, NodeType},
     order::{Chain, Order, Told, follow},
     trace_file::EtFile,
@@ -92,7 +93,7 @@ impl JobRankTrace {
         is_first
     }
 
-    /// Adds a node. Gives how many had to be joined for it.
+    /// Adds a node. Gives its number, and how many had to be joined for it.
     pub(super) fn add(
         &mut self,
         lane: Lane,
@@ -100,7 +101,7 @@ impl JobRankTrace {
         chain: Chain,
         start_time_micros: u64,
         node: impl FnOnce(u64, Vec<u64>) -> Node,
-    ) -> Result<u64> {
+    ) -> Result<(u64, u64)> {
         let Self { rank, file, last_id, orders, chains, .. } = self;
         if (orders.len() >= MAX_ORDERS && !orders.contains_key(&lane)) || chains.len() >= MAX_ORDERS {
             bail!("rank {rank} of the job has more than {MAX_ORDERS} streams or peers");
@@ -117,8 +118,10 @@ impl JobRankTrace {
                 id: ids.get(),
                 name: "join".to_owned(),
                 kind: NodeType::Metadata.into(),
+                ctrl_deps: Vec::new(),
                 data_deps: over,
                 start_time_micros,
+                duration_micros: 0,
                 attributes: vec![Attribute::new("is_cpu_op", AttributeValue::Flag(false))],
             })?;
             Ok(ids.get())
@@ -129,7 +132,38 @@ impl JobRankTrace {
         *last_id = ids.get();
         follow(chains, chain, id, &mut data_deps);
         file.node(&node(id, data_deps))?;
-        Ok(joins)
+        Ok((id, joins))
+    }
+
+    /// Adds the nodes of a trace of torch's profiler that were launched before this kernel, or before this
+    /// time.
+    pub(super) fn add_compute(
+        &mut self,
+        compute: &mut Compute,
+        kernel: Option<&Kernel>,
+        at_ns: u64,
+    ) -> io::Result<()> {
+        while let Some(node) = compute.next_before(kernel, at_ns) {
+            self.last_id += 1;
+            compute.made(self.last_id, &node);
+            let ComputeNode { name, begin_ns, duration_ns, stream, data_deps, ctrl_deps } = node;
+            let attributes = vec![
+                Attribute::new("is_cpu_op", AttributeValue::Flag(false)),
+                Attribute::new("duration_ns", AttributeValue::Uint64(duration_ns)),
+                Attribute::new("trace_stream", AttributeValue::Uint64(stream.into())),
+            ];
+            self.file.node(&Node {
+                id: self.last_id,
+                name,
+                kind: NodeType::Compute.into(),
+                ctrl_deps,
+                data_deps,
+                start_time_micros: begin_ns / 1000,
+                duration_micros: super::micros(duration_ns),
+                attributes,
+            })?;
+        }
+        Ok(())
     }
 
     /// Ends of chains that are kept.

@@ -1,5 +1,6 @@
-//! Ops come when their messages have ended, which is not the order in which they were launched. They wait here, so
-//! that nodes are made in the order of launches.
+//! Ops come when their messages have ended, which is not the order in which they were launched. They wait
+//! here, so that nodes are made in the order of launches: of all communicators of a process, as kernels of a
+//! profiler's trace are put between them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,15 +8,16 @@ use flow::schema::RankKey;
 
 use super::Work;
 
-/// Ops of a rank that wait. NCCL has some hundreds on their way at a time.
-const MAX_WAITING: usize = 2048;
+/// Ops of a process that wait. NCCL has some hundreds on their way at a time on a communicator.
+const MAX_WAITING: usize = 4096;
 
 /// Moment of the launch, and the op's number.
 type Place = (u64, u64);
 
 #[derive(Debug, Default)]
 pub(super) struct LaunchOrder {
-    waiting: HashMap<RankKey, BTreeMap<Place, Work>>,
+    /// By process: those of one recording have numbers of their own.
+    waiting: HashMap<u32, BTreeMap<(Place, RankKey), Work>>,
     /// The last that was given out, by rank.
     given: HashMap<RankKey, Place>,
     /// Ops that came after one that was launched later was given out.
@@ -29,26 +31,26 @@ impl LaunchOrder {
         if self.given.get(&rank) == Some(&place) {
             return None;
         }
-        let waiting = self.waiting.entry(rank).or_default();
-        waiting.entry(place).or_insert(work);
+        let waiting = self.waiting.entry(rank.pid).or_default();
+        waiting.entry((place, rank)).or_insert(work);
         if waiting.len() <= MAX_WAITING {
             return None;
         }
-        let (place, work) = waiting.pop_first()?;
+        let ((place, rank), work) = waiting.pop_first()?;
         self.give(rank, place);
         Some(work)
     }
 
-    /// Gives out all that wait, those of a rank in their order.
+    /// Gives out all that wait, those of a process in their order.
     pub(super) fn take_all(&mut self) -> Vec<Work> {
         let mut all = Vec::new();
-        let mut ranks: Vec<_> = self.waiting.drain().collect();
-        ranks.sort_unstable_by_key(|(rank, _)| *rank);
-        for (rank, waiting) in ranks {
-            if let Some(place) = waiting.keys().next() {
-                self.give(rank, *place);
+        let mut processes: Vec<_> = self.waiting.drain().collect();
+        processes.sort_unstable_by_key(|(pid, _)| *pid);
+        for (_, waiting) in processes {
+            for ((place, rank), work) in waiting {
+                self.give(rank, place);
+                all.push(work);
             }
-            all.extend(waiting.into_values());
         }
         self.given.clear();
         all
@@ -96,7 +98,7 @@ mod tests {
         for (rank, ts_ns, seq) in [(1, 30, 6), (1, 10, 2), (0, 20, 4), (1, 20, 4), (1, 20, 4), (0, 10, 2)] {
             assert!(order.add(work(rank, ts_ns, seq)).is_none());
         }
-        assert_eq!(seqs(&order.take_all()), [(0, 2), (0, 4), (1, 2), (1, 4), (1, 6)]);
+        assert_eq!(seqs(&order.take_all()), [(0, 2), (1, 2), (0, 4), (1, 4), (1, 6)]);
         assert_eq!(order.late(), 0);
     }
 

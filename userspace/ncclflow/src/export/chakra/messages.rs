@@ -21,10 +21,15 @@ pub(super) struct Node {
     pub(super) name: String,
     #[prost(enumeration = "NodeType", tag = "3")]
     pub(super) kind: i32,
+    #[prost(uint64, repeated, tag = "4")]
+    pub(super) ctrl_deps: Vec<u64>,
     #[prost(uint64, repeated, tag = "5")]
     pub(super) data_deps: Vec<u64>,
     #[prost(uint64, tag = "6")]
     pub(super) start_time_micros: u64,
+    /// 0: not known.
+    #[prost(uint64, tag = "7")]
+    pub(super) duration_micros: u64,
     #[prost(message, repeated, tag = "10")]
     pub(super) attributes: Vec<Attribute>,
 }
@@ -36,6 +41,7 @@ pub(super) enum NodeType {
     Invalid = 0,
     /// Stands for others: it does nothing.
     Metadata = 1,
+    Compute = 4,
     Send = 5,
     Receive = 6,
     Collective = 7,

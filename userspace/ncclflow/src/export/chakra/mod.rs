@@ -3,8 +3,10 @@
 //!
 //! Nodes are collectives, sends and receives: of API calls where those were recorded, with the stream that
 //! they were given; else of the ops that NCCL launched. What a process computed is not known from outside, and
-//! the time between two launches is not it: there are no nodes for it. `order` says which node waits for which.
+//! the time between two launches is not it: there are no nodes for it, unless traces of torch's profiler say what ran
+//! (`compute`). `order` says which node waits for which.
 
+mod compute;
 mod job_rank_trace;
 mod launch_order;
 mod messages;
@@ -14,6 +16,7 @@ mod trace_file;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::Write as _,
+    path::PathBuf,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -22,6 +25,7 @@ use nccl_library::nccl::{Name, Pattern};
 use serde_json::{Value, json};
 
 use self::{
+    compute::Compute,
     job_rank_trace::{JobRankTrace, Lane},
     launch_order::LaunchOrder,
     messages::{Attribute, AttributeValue, COLLECTIVES, Node, NodeType},
@@ -97,11 +101,15 @@ pub(super) struct Chakra {
     failed: bool,
     errors: Vec<String>,
     launches: LaunchOrder,
+    /// Traces of torch's profiler, by job rank.
+    compute: BTreeMap<i32, Compute>,
 }
 
 impl Chakra {
-    pub(super) fn new(dir: OutputDir) -> Self {
-        Self {
+    /// `kineto`: traces of torch's profiler, of a rank each.
+    pub(super) fn new(dir: OutputDir, kineto: &[PathBuf]) -> Result<Self> {
+        let compute = compute::read(kineto)?.into_iter().collect();
+        Ok(Self {
             dir,
             job: Job::default(),
             host: String::new(),
@@ -115,7 +123,8 @@ impl Chakra {
             failed: false,
             errors: Vec::new(),
             launches: LaunchOrder::default(),
-        }
+            compute,
+        })
     }
 
     fn put(&mut self, put: impl FnOnce(&mut Self) -> Result<()>) {
@@ -221,18 +230,45 @@ impl Chakra {
         let lane = work.lane.unwrap_or(Lane::Communicator(group.number));
         let mut told = work.told;
         told.launched = work.launched.map(|launched| (group.number, launched));
+        let at_ns = work.ts_ns.saturating_add(self.offset_ns);
         let trace = JobRankTrace::of(&mut self.ranks, &self.dir, own, &owner)?;
         if work.lane.is_none() && work.seq.is_some_and(|seq| !trace.is_first_of(group.number, seq)) {
             return Ok(());
         }
-        self.totals.joins += trace.add(lane, told, chain, start_time_micros, |id, data_deps| Node {
-            id,
-            name: work.function.to_string(),
-            kind: kind.into(),
-            data_deps,
-            start_time_micros,
-            attributes,
+        let mut compute = self.compute.get_mut(&own);
+        let is_call = self.made_of == MadeOf::Calls;
+        let kernel =
+            compute.as_mut().and_then(|compute| compute.kernel(work.function.as_str(), at_ns, is_call));
+        if let Some(compute) = &mut compute {
+            trace.add_compute(compute, kernel.as_ref(), at_ns)?;
+        }
+        let (on_stream, ended) = match (&compute, &kernel) {
+            (Some(compute), Some(kernel)) => compute.waits(kernel),
+            _ => (Vec::new(), None),
+        };
+        let duration_ns = kernel.as_ref().map(compute::Kernel::duration_ns);
+        if let Some(ns) = duration_ns {
+            attributes.push(Attribute::new("duration_ns", AttributeValue::Uint64(ns)));
+        }
+        let (id, joins) = trace.add(lane, told, chain, start_time_micros, |id, mut data_deps| {
+            data_deps
+                .extend(on_stream.iter().filter(|of| !data_deps.contains(of)).copied().collect::<Vec<_>>());
+            let ctrl_deps = ended.filter(|of| !data_deps.contains(of)).into_iter().collect();
+            Node {
+                id,
+                name: work.function.to_string(),
+                kind: kind.into(),
+                ctrl_deps,
+                data_deps,
+                start_time_micros,
+                duration_micros: duration_ns.map_or(0, micros),
+                attributes,
+            }
         })?;
+        if let (Some(compute), Some(kernel)) = (compute, &kernel) {
+            compute.communicated(id, kernel);
+        }
+        self.totals.joins += joins;
         self.totals.nodes += 1;
         Ok(())
     }
@@ -263,6 +299,11 @@ impl Chakra {
         }
         Ok(())
     }
+}
+
+/// Whole microseconds, of which a node that takes time has one at least: 0 is not known.
+fn micros(ns: u64) -> u64 {
+    ((ns + 500) / 1000).max(1)
 }
 
 /// What a rank puts in, as ASTRA-sim counts it (`system/collective/Ring.cc`): of a reduce-scatter and an
@@ -309,6 +350,12 @@ impl View for Chakra {
                 self.totals.not_in_chakra
             );
         }
+        for (rank, compute) in &mut self.compute {
+            let Some(trace) = self.ranks.get_mut(rank) else {
+                bail!("`{}` is of rank {rank} of the job, which has no node", compute.path.display());
+            };
+            trace.add_compute(compute, None, u64::MAX).context("writing a rank's trace")?;
+        }
         for trace in self.ranks.values_mut() {
             trace.finish().context("writing a rank's trace")?;
         }
@@ -325,10 +372,20 @@ impl View for Chakra {
         let Totals { without_communicator, of_one_rank, not_in_chakra, without_size, replays, .. } =
             self.totals;
         let mut notes = vec![format!(
-            "{nodes} nodes of {} ranks, {joins} that join others, {} groups; there are no nodes for what is computed between them",
+            "{nodes} nodes of {} ranks, {joins} that join others, {} groups",
             self.ranks.len(),
             self.groups.len()
         )];
+        if self.compute.is_empty() {
+            notes.push("there are no nodes for what is computed between them: --kineto adds them".to_owned());
+        }
+        for (rank, compute) in &self.compute {
+            let (kernels, found) = compute.nccl_kernels();
+            notes.push(format!(
+                "rank {rank}: {} compute nodes; {found} of the {kernels} kernels of NCCL in its trace belong to a node",
+                compute.nodes
+            ));
+        }
         let mut note = |count: u64, text: &str| {
             if count > 0 {
                 notes.push(format!("{count} {text}"));

@@ -50,6 +50,11 @@ impl PendingOp {
         self.end_ns = self.end_ns.max(Some(end));
     }
 
+    /// So many messages were planned, and none of them was measured.
+    pub(super) fn note_planned(&mut self, messages: u64) {
+        self.messages = self.messages.saturating_add(messages);
+    }
+
     /// From the first message that was measured to the last.
     pub(super) fn span(&self) -> Option<(u64, u64)> {
         Some((self.begin_ns?, self.end_ns?)).filter(|(begin, end)| begin <= end)

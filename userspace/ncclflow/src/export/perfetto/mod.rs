@@ -12,13 +12,18 @@ mod counters;
 mod events;
 mod ids;
 mod messages;
+mod output;
 mod trace_file;
 mod tracks;
 
-use std::{io, path::Path};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Result;
-use flow::schema::{ApiCall, MessageRow, Op, OtherCallRow};
+use flow::schema::{ApiCall, MessageRow, MessageSums, Op, OtherCallRow};
+use nccl_library::nccl::Direction;
 
 use self::{
     counters::{Counted, Counters},
@@ -59,12 +64,15 @@ pub(super) struct Perfetto {
     totals: Totals,
     failed: bool,
     errors: Vec<String>,
+    /// Unix times of what was exported.
+    span_ns: Option<(u64, u64)>,
 }
 
 impl Perfetto {
-    pub(super) fn create(path: &Path) -> Result<Self> {
+    /// `beside`: traces of torch's profiler, which are laid beside ours.
+    pub(super) fn create(path: &Path, beside: &[PathBuf]) -> Result<Self> {
         Ok(Self {
-            file: TraceFile::create(path)?,
+            file: TraceFile::create(path, beside)?,
             tracks: Tracks::default(),
             counters: Counters::default(),
             offset_ns: 0,
@@ -72,6 +80,7 @@ impl Perfetto {
             totals: Totals::default(),
             failed: false,
             errors: Vec::new(),
+            span_ns: None,
         })
     }
 
@@ -190,7 +199,7 @@ impl Perfetto {
     }
 
     fn count(&mut self, op: &Op, rank: RankId, message: &MessageRow) {
-        let is_send = message.op == nccl_library::nccl::Direction::Send;
+        let is_send = message.op == Direction::Send;
         if is_send && message.bytes_kind == flow::schema::BytesKind::Exact {
             self.counters.add(rank, Counted::Planned, self.wall(op.row.ts_ns), message.bytes);
         }
@@ -259,7 +268,8 @@ impl View for Perfetto {
         Ok(())
     }
 
-    fn finish(&mut self, _exported: &Exported) -> Result<()> {
+    fn finish(&mut self, exported: &Exported) -> Result<()> {
+        self.span_ns = exported.span_unix_ns;
         self.put(Self::finish_op);
         self.put(Self::write_counters);
         if let Some(error) = self.errors.first() {
@@ -276,6 +286,13 @@ impl View for Perfetto {
             self.tracks.count(),
             self.file.bytes
         )];
+        if self.file.output().is_archive() {
+            notes.push(
+                "the file is an archive with torch's traces on the same timeline (Perfetto v58 and later)"
+                    .to_owned(),
+            );
+        }
+        notes.extend(self.file.output().notes(self.span_ns));
         let mut note = |is_so: bool, text: String| {
             if is_so {
                 notes.push(text);
@@ -312,6 +329,27 @@ impl Sink for Perfetto {
             this.op = Some(PendingOp::new(op.clone(), rank));
             Ok(())
         });
+    }
+
+    /// Of the others, the sums say as much, and a large ring has thousands for each op.
+    fn wants_messages(&self, op: &Op) -> bool {
+        op.row.has_measured_messages()
+    }
+
+    fn wants_message_sums(&self, op: &Op) -> bool {
+        !self.wants_messages(op)
+    }
+
+    fn message_sums(&mut self, _op: &Op, sums: &[MessageSums]) {
+        let Some(pending) = &mut self.op else { return };
+        let (rank, at_ns) = (pending.rank, pending.op.row.ts_ns.saturating_add(self.offset_ns));
+        for sums in sums {
+            pending.note_planned(sums.messages);
+            self.totals.not_measured = self.totals.not_measured.saturating_add(sums.messages);
+            if sums.op == Direction::Send && sums.bytes_exact > 0 {
+                self.counters.add(rank, Counted::Planned, at_ns, sums.bytes_exact);
+            }
+        }
     }
 
     fn messages(&mut self, _op: &Op, messages: &[MessageRow]) {

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Write as _},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result};
@@ -14,7 +14,7 @@ use super::messages::{
     InternedData, MONOTONIC, NEEDS_INCREMENTAL_STATE, PROCESSES_BY_RANK, REALTIME, TracePacket,
     TrackDescriptor, TrackEvent,
 };
-use crate::export::new_file::NewFile;
+use super::output::TraceOutput;
 
 /// Bytes that are gathered before they are written.
 const BATCH: usize = 1 << 20;
@@ -64,7 +64,7 @@ pub(super) enum Value<'a> {
 /// The file has its name when it is complete. If this is dropped before, it is removed.
 #[derive(Debug)]
 pub(super) struct TraceFile {
-    file: NewFile,
+    file: TraceOutput,
     batch: Vec<u8>,
     categories: Texts,
     names: Texts,
@@ -75,10 +75,11 @@ pub(super) struct TraceFile {
 }
 
 impl TraceFile {
-    /// A new file. One that exists, or a link, is refused.
-    pub(super) fn create(path: &Path) -> Result<Self> {
+    /// A new file. One that exists, or a link, is refused. With traces of torch's profiler, an archive with
+    /// them.
+    pub(super) fn create(path: &Path, beside: &[PathBuf]) -> Result<Self> {
         Ok(Self {
-            file: NewFile::create(path, "-f perfetto writes one new file, as job.pftrace")?,
+            file: TraceOutput::create(path, beside)?,
             batch: Vec::with_capacity(BATCH + (BATCH >> 3)),
             categories: Texts::default(),
             names: Texts::default(),
@@ -192,6 +193,10 @@ impl TraceFile {
         self.bytes += self.batch.len() as u64;
         self.batch.clear();
         Ok(())
+    }
+
+    pub(super) fn output(&self) -> &TraceOutput {
+        &self.file
     }
 
     /// Gives the file its name.

@@ -70,8 +70,27 @@ pub(super) struct FlowEnd {
     pub(super) is_incoming: bool,
 }
 
+/// What a trace says of itself, beside its events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct About {
+    /// Kineto's `baseTimeNanoseconds`: the Unix time that its times are counted from.
+    pub(crate) base_ns: Option<u64>,
+    /// Kineto's `distributedInfo.rank`: the rank of the job.
+    pub(crate) rank: Option<i32>,
+}
+
+impl About {
+    pub(crate) fn take(&mut self, more: Self) {
+        self.base_ns = more.base_ns.or(self.base_ns);
+        self.rank = more.rank.or(self.rank);
+    }
+}
+
 /// Takes the events of a trace, in the order of the file.
 pub(super) trait Consumer {
+    /// Something that the trace says of itself. It can come before the events or after them.
+    fn about(&mut self, _: About) {}
+
     fn slice(&mut self, slice: &Slice<'_>) -> Result<()>;
 
     /// Flows that are events of their own are told to those that take them only.

@@ -77,6 +77,29 @@ impl TraceFile {
         self.read_all(consumer, progress).with_context(|| format!("reading `{}`", self.path.display()))
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Copies it, unpacked where it is compressed. Gives how many bytes that were; an error beyond `most`.
+    pub(crate) fn copy_unpacked(&mut self, to: &mut dyn io::Write, most: u64) -> Result<u64> {
+        let context = format!("copying `{}`", self.path.display());
+        self.file.rewind().with_context(|| context.clone())?;
+        let mut bytes = BufReader::with_capacity(BLOCK, &self.file);
+        let is_compressed = bytes.fill_buf().with_context(|| context.clone())?.starts_with(&[0x1f, 0x8b]);
+        let plain: Box<dyn Read + '_> =
+            if is_compressed { Box::new(MultiGzDecoder::new(bytes)) } else { Box::new(bytes) };
+        let copied = io::copy(&mut plain.take(most.saturating_add(1)), to).context(context)?;
+        if copied > most {
+            bail!(
+                "`{}` is longer than {} GiB unpacked: profile fewer steps",
+                self.path.display(),
+                most >> 30
+            );
+        }
+        Ok(copied)
+    }
+
     fn read_all(
         &mut self,
         consumer: &mut dyn Consumer,

@@ -10,6 +10,7 @@
 //! that are asked for; a slice takes 24 bytes, and each name is kept once.
 
 mod collect;
+mod device;
 mod event;
 mod file;
 mod functions;
@@ -21,6 +22,7 @@ mod perfetto;
 mod window;
 
 pub use collect::{Found, Query, stacks_of};
+pub(crate) use device::{DeviceTrace, DeviceWork, about, device_work, unix_offset};
 pub use file::{Progress, TraceFile};
 pub use functions::{Functions, Match, find_functions};
 pub(crate) use names::Pattern;

@@ -35,6 +35,11 @@ impl Names {
         Ok(NameId(number))
     }
 
+    /// All of them, by their numbers.
+    pub(super) fn texts(&self) -> Vec<Box<str>> {
+        self.texts.iter().map(|text| Box::from(&**text)).collect()
+    }
+
     pub(super) fn text(&self, id: NameId) -> &str {
         self.texts.get(id.0 as usize).map_or("", |text| text)
     }

@@ -14,6 +14,7 @@ use ratatui::{
 
 use super::{
     lag::Lag,
+    page::{draw_history, draw_page},
     plain_table::{HEADINGS, bytes_cell},
     rates::{KindRates, PeerRates, RankRates},
     rows::{Row, View},
@@ -43,6 +44,7 @@ const HELP: &str = "\
  Space, f         freeze what is shown; the session goes on
  u                show or hide the GPUs that watched processes use
  up, down, PgUp, PgDn, Home, End, j, k, g, G   select a row
+ Enter            the page of the selected row: its history, all its peers
  ?, h             this help
 
  OPS/S    ops of NCCL (calls, with --level api); an op counts once,
@@ -57,6 +59,12 @@ const HELP: &str = "\
 pub fn draw(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
     let area = frame.area();
     let wide = area.width >= WIDE;
+    if state.page && !state.help {
+        let [page, keys] = Layout::vertical([Constraint::Min(1), Constraint::Length(1)]).areas(area);
+        draw_page(frame, page, state, subject);
+        frame.render_widget(Paragraph::new(keys_line(state)), keys);
+        return;
+    }
     let details = if area.height >= TALL { (area.height - 4) / 3 } else { 0 };
     let has_room = area.height >= ROOM_FOR_GPUS;
     let shown = if has_room == state.toggled_gpus { 0 } else { state.gpus.len().min(MAX_GPUS) };
@@ -151,8 +159,12 @@ fn keys_line(state: &State) -> Line<'static> {
     match &state.message {
         Some(message) => Line::styled(message.clone(), Style::new().yellow()),
         None if state.typing => Line::styled("Enter keeps the filter, Esc drops it", Style::new().dim()),
+        None if state.page => {
+            let keys = "Esc back to the table  j/k next row  Space freeze  ? help  q quit";
+            Line::styled(keys, Style::new().dim())
+        }
         None => {
-            let keys = "q quit  ? help  Tab view  s sort  r reverse  / filter  Space freeze  j/k select";
+            let keys = "q quit  ? help  Tab view  s sort  r reverse  / filter  Space freeze  Enter page";
             Line::styled(keys, Style::new().dim())
         }
     }
@@ -188,7 +200,7 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
     frame.render_stateful_widget(table, area, &mut selected);
 }
 
-fn right<'a>(text: impl Into<Line<'a>>) -> Cell<'a> {
+pub(super) fn right<'a>(text: impl Into<Line<'a>>) -> Cell<'a> {
     Cell::from(text.into().right_aligned())
 }
 
@@ -243,6 +255,12 @@ fn draw_details(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
     let block = Block::new().borders(Borders::TOP).title(title);
     let inside = block.inner(area);
     frame.render_widget(block, area);
+    let ops: Vec<f64> = state.history_of(row).iter().map(|point| point.ops_per_s).collect();
+    let lines = u16::from(ops.len() > 1 && inside.height > 4);
+    let [over_time, inside] = Layout::vertical([Constraint::Length(lines), Constraint::Min(0)]).areas(inside);
+    if lines > 0 {
+        draw_history(frame, over_time, "OPS/S", &ops, number);
+    }
     let peers: Vec<(&RankRates, &PeerRates)> = row
         .members
         .iter()
@@ -289,7 +307,7 @@ fn draw_peers(frame: &mut Frame<'_>, area: Rect, peers: &[(&RankRates, &PeerRate
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a duration for people")]
-fn mean(ns: u64, count: u64) -> f64 {
+pub(super) fn mean(ns: u64, count: u64) -> f64 {
     ns as f64 / count.max(1) as f64
 }
 

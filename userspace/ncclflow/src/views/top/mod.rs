@@ -3,8 +3,10 @@
 //! All of it is pure: snapshots in, rows and text out.
 
 mod draw;
+mod history;
 mod json;
 mod lag;
+mod page;
 mod plain_table;
 mod rates;
 mod rows;

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use flow::schema::GpuRow;
+use flow::{schema::GpuRow, statistics::RankKey};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::{
+    history::{History, Point},
     rates::{Rates, Snapshot},
     rows::{Row, Sort, View, next, rows},
     subject::Subject,
@@ -31,6 +32,9 @@ pub struct State {
     /// The filter is being typed.
     pub(super) typing: bool,
     pub(super) help: bool,
+    /// The page of the selected row is shown.
+    pub(super) page: bool,
+    history: History,
     /// Rates stay as they are; the session goes on.
     pub(super) frozen: bool,
     pub(super) selected: usize,
@@ -55,6 +59,10 @@ impl State {
     pub fn take(&mut self, now: Snapshot, subject: &Subject) {
         if !self.frozen {
             self.rates = Rates::between(&self.before, &now);
+            // The first snapshot has what was before, not a rate.
+            if self.before.at_ns > 0 {
+                self.history.note(&self.rates);
+            }
             let is_watched = |pid: u32| subject.processes.contains_key(&pid);
             let is_used = |gpu: &&Arc<GpuRow>| {
                 gpu.processes.as_ref().is_none_or(|all| all.iter().any(|process| is_watched(process.pid)))
@@ -91,7 +99,10 @@ impl State {
             self.help = false;
         } else {
             match key.code {
+                KeyCode::Esc | KeyCode::Backspace | KeyCode::Enter if self.page => self.page = false,
                 KeyCode::Char('q') | KeyCode::Esc => return Action::Quit,
+                // From then on the row stays the chosen one, whatever is sorted.
+                KeyCode::Enter => (self.page, self.has_chosen) = (!self.rows.is_empty(), true),
                 KeyCode::Char('?' | 'h') => self.help = true,
                 KeyCode::Char(' ' | 'f') => self.frozen = !self.frozen,
                 KeyCode::Char('/') => self.typing = true,
@@ -109,6 +120,14 @@ impl State {
         self.selected = self.selected.min(self.rows.len().saturating_sub(1));
         self.arrange(subject);
         Action::Nothing
+    }
+
+    /// What a row did at the refreshes before: the busiest of a communicator's ranks, the sum of a process's.
+    pub(super) fn history_of(&self, row: &Row) -> Vec<Point> {
+        let key = |at: &usize| self.rates.ranks.get(*at).and_then(|rank| rank.key);
+        let keys: Vec<RankKey> = row.members.iter().filter_map(key).collect();
+        let sum = |a: f64, b: f64| a + b;
+        self.history.of(&keys, if self.view == View::Communicators { f64::max } else { sum })
     }
 
     fn type_filter(&mut self, code: KeyCode) {

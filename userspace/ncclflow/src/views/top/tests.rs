@@ -198,3 +198,36 @@ fn keys_sort_filter_freeze_and_change_the_view() {
     let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
     assert_eq!(state.key(interrupt, &subject()), Action::Quit, "raw mode makes no signal of it");
 }
+
+/// A rank's rates of three refreshes, the highest as high as the line is.
+#[test]
+fn a_row_has_a_history_and_a_page_of_its_own() {
+    let mut state = State::new(View::Ranks, Sort::Comm, String::new());
+    for (seconds, ops) in [(0, [1; 4]), (2, [3, 11, 1, 1]), (4, [5, 51, 1, 1]), (6, [7, 55, 1, 1])] {
+        let statistics = job(ops);
+        state.take(Snapshot { at_ns: seconds * SECOND + 1, statistics, gpus: Vec::new() }, &subject());
+    }
+    press(&mut state, "j");
+    let rates: Vec<f64> = state.history_of(&state.rows[1]).iter().map(|point| point.ops_per_s).collect();
+    assert_eq!(rates, [5.0, 20.0, 2.0]);
+    let lines = screen(&state, 80, 24);
+    // A quarter of 8 is 2.
+    let line = lines.iter().find(|line| line.contains("most 20")).unwrap();
+    assert!(line.contains("▂█"), "{lines:?}");
+    assert_eq!(press(&mut state, "\n"), Action::Nothing);
+    let page = screen(&state, 80, 24).join("\n");
+    assert!(page.contains("rank 1/4") && page.contains("process 101 (train.py) on node-1"), "{page}");
+    assert!(page.contains("NCCL 2.27.5") && page.contains("RECV 0") && page.contains("network"), "{page}");
+    assert!(page.contains("most 20") && page.contains("most 81.9 KB"), "{page}");
+    press(&mut state, "j");
+    assert!(screen(&state, 80, 24)[0].contains("rank 2/4"));
+    for (width, height) in [(80, 10), (20, 5), (10, 2), (1, 1), (250, 60)] {
+        screen(&state, width, height);
+    }
+    let escape = KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE);
+    assert_eq!(state.key(escape, &subject()), Action::Nothing, "it closes the page");
+    assert!(screen(&state, 80, 24)[2].starts_with("COMM"));
+    press(&mut state, "v");
+    let busiest: Vec<f64> = state.history_of(&state.rows[0]).iter().map(|point| point.ops_per_s).collect();
+    assert_eq!(busiest, [5.0, 20.0, 2.0], "of a communicator, its busiest rank");
+}

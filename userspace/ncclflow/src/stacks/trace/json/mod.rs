@@ -20,10 +20,11 @@ use anyhow::{Result, anyhow};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::{
-    event::{Consumer, FlowEnd, FlowId, Kind, LeftOut, Slice, TrackId},
+    event::{About, Consumer, FlowEnd, FlowId, Kind, LeftOut, Slice, TrackId},
     open_slices::OpenSlices,
 };
 use raw_event::{RawEvent, Scalar};
+use serde_json::value::RawValue;
 
 const BLOCK: usize = 256 << 10;
 
@@ -197,13 +198,28 @@ impl<'de> Visitor<'de> for Document<'_, '_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(IsEvents(is_events)) = map.next_key()? {
-            if is_events {
-                self.0.is_trace = true;
-                map.next_value_seed(EventList { events: self.0, is_whole: false })?;
-            } else {
-                self.0.left.set(MAX_OTHER);
-                map.next_value::<IgnoredAny>()?;
+        while let Some(key) = map.next_key()? {
+            match key {
+                Key::Events => {
+                    self.0.is_trace = true;
+                    map.next_value_seed(EventList { events: self.0, is_whole: false })?;
+                }
+                Key::Base => {
+                    self.0.left.set(MAX_EVENT);
+                    // What is of another type is as if it were not there.
+                    let base_ns = map.next_value::<Box<RawValue>>()?.get().parse().ok();
+                    self.0.consumer.about(About { base_ns, rank: None });
+                }
+                Key::Distributed => {
+                    self.0.left.set(MAX_EVENT);
+                    let raw = map.next_value::<Box<RawValue>>()?;
+                    let rank = serde_json::from_str(raw.get()).ok().and_then(|of: Distributed| of.rank);
+                    self.0.consumer.about(About { base_ns: None, rank });
+                }
+                Key::Other => {
+                    self.0.left.set(MAX_OTHER);
+                    map.next_value::<IgnoredAny>()?;
+                }
             }
             self.0.left.set(MAX_OTHER);
         }
@@ -216,23 +232,42 @@ impl<'de> Visitor<'de> for Document<'_, '_> {
     }
 }
 
-/// Whether a key of the trace is `traceEvents`.
-struct IsEvents(bool);
+/// Of the keys of a trace, those that count.
+enum Key {
+    /// `traceEvents`
+    Events,
+    /// `baseTimeNanoseconds`
+    Base,
+    /// `distributedInfo`
+    Distributed,
+    Other,
+}
 
-impl<'de> serde::Deserialize<'de> for IsEvents {
+impl<'de> serde::Deserialize<'de> for Key {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Key;
-        impl Visitor<'_> for Key {
-            type Value = IsEvents;
+        struct OneKey;
+        impl Visitor<'_> for OneKey {
+            type Value = Key;
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("a key")
             }
-            fn visit_str<E>(self, key: &str) -> Result<IsEvents, E> {
-                Ok(IsEvents(key == "traceEvents"))
+            fn visit_str<E>(self, key: &str) -> Result<Key, E> {
+                Ok(match key {
+                    "traceEvents" => Key::Events,
+                    "baseTimeNanoseconds" => Key::Base,
+                    "distributedInfo" => Key::Distributed,
+                    _ => Key::Other,
+                })
             }
         }
-        deserializer.deserialize_str(Key)
+        deserializer.deserialize_str(OneKey)
     }
+}
+
+/// `distributedInfo`, as Kineto writes it where torch.distributed is initialised.
+#[derive(serde::Deserialize)]
+struct Distributed {
+    rank: Option<i32>,
 }
 
 struct EventList<'e, 'c> {

@@ -1,0 +1,129 @@
+//! Dumps of jobs whose ranks compute, evaluate and write checkpoints for up to 30 s between their collectives, at any
+//! moment: none of them is stuck.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use ncclflow_e2e::harness::{
+    dumper::{Dump, DumpedCommunicator},
+    hangs::{GpuStates, Over, start, summary},
+    job::{Job, Shape, VERSIONS},
+};
+
+use super::Kept;
+
+const RANKS: Shape = Shape { ranks: 4, processes: true, tree: false };
+const ARGUMENTS: [&str; 10] = [
+    "--phases",
+    "30",
+    "--iters",
+    "1000000000",
+    "--bytes",
+    "262144",
+    "--ops",
+    "allreduce,allgather",
+    "--comms",
+    "2",
+];
+/// Then another job takes its place; the bed gives its ranks some minutes more.
+const AGE: Duration = Duration::from_mins(8);
+/// Dumps of one job that are made side by side.
+const OF_ONE_JOB: usize = 2;
+
+pub(super) fn run(dumps: usize, at_once: usize, kept: &Kept) -> Result<bool> {
+    let taken = AtomicUsize::new(0);
+    let states: Mutex<BTreeMap<String, usize>> = Mutex::default();
+    let results = thread::scope(|scope| {
+        let jobs: Vec<_> = (0..at_once)
+            .map(|number| {
+                let (taken, states) = (&taken, &states);
+                scope.spawn(move || -> Result<()> {
+                    for turn in 0.. {
+                        if taken.load(Ordering::Relaxed) >= dumps {
+                            break;
+                        }
+                        one_job(number + turn, dumps, taken, states, kept)?;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        jobs.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Vec<_>>()
+    });
+    for result in results {
+        result.map_err(|_| anyhow::anyhow!("a thread has panicked"))??;
+    }
+    let states = states.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let all: usize = states.values().sum();
+    for (state, count) in &states {
+        println!("{state:<10} {count:>5}");
+    }
+    let stuck = states.get("stuck").copied().unwrap_or_default();
+    println!("{all} dumps of busy jobs; {stuck} are stuck (none may be)");
+    Ok(stuck == 0 && all >= dumps)
+}
+
+fn one_job(
+    number: usize,
+    dumps: usize,
+    taken: &AtomicUsize,
+    states: &Mutex<BTreeMap<String, usize>>,
+    kept: &Kept,
+) -> Result<()> {
+    let version = VERSIONS[number % VERSIONS.len()];
+    let over =
+        if (number / VERSIONS.len() + number).is_multiple_of(2) { Over::SharedMemory } else { Over::Sockets };
+    let sync = if number.is_multiple_of(3) { &[][..] } else { &["--sync"] };
+    let job = start(over, RANKS, version, &[&ARGUMENTS[..], sync].concat())?;
+    let job = job.context("something is missing; see above")?;
+    let gpus = GpuStates::of(&job).context("something is missing; see above")?;
+    println!("a job on {version} over {}; {} dumps so far", over.name(), taken.load(Ordering::Relaxed));
+    let begun = Instant::now();
+    let results = thread::scope(|scope| {
+        let dumpers: Vec<_> = (0..OF_ONE_JOB)
+            .map(|dumper| {
+                let (job, gpus) = (&job, &gpus);
+                scope.spawn(move || -> Result<()> {
+                    // Not all at the same moment.
+                    thread::sleep(Duration::from_millis(400 * dumper as u64));
+                    while begun.elapsed() < AGE && taken.fetch_add(1, Ordering::Relaxed) < dumps {
+                        let dump = dump_of(job, gpus)?;
+                        let worst = worst(&dump.communicators);
+                        if worst == "stuck" {
+                            let path = kept.keep(&format!("busy.{version}"), &dump)?;
+                            println!("{version}: {}; {}", summary(&dump.communicators), path.display());
+                        }
+                        *states.lock().unwrap_or_else(PoisonError::into_inner).entry(worst).or_default() += 1;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        dumpers.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Vec<_>>()
+    });
+    for result in results {
+        result.map_err(|_| anyhow::anyhow!("a thread has panicked"))??;
+    }
+    Ok(())
+}
+
+fn dump_of(job: &Job, gpus: &GpuStates) -> Result<Dump> {
+    let variables = gpus.variables();
+    let variables: Vec<(&str, &str)> =
+        variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    Dump::take_with(&job.ncclflow, &job.bed.pid_list(), &[], &variables)
+}
+
+fn worst(communicators: &[DumpedCommunicator]) -> String {
+    let states: Vec<&str> = communicators.iter().map(|one| one.verdict.state.as_str()).collect();
+    let first = ["stuck", "waiting", "unknown", "healthy"].into_iter().find(|state| states.contains(state));
+    first.unwrap_or("none").to_owned()
+}

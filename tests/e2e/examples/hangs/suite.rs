@@ -1,0 +1,139 @@
+//! Each kind so many times, each time on the next library, with one dump after the job has come to rest.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+    thread,
+};
+
+use anyhow::{Result, bail};
+use ncclflow_e2e::harness::{
+    hangs::{Expected, Kind, Outcome, Trial, judge, summary},
+    job::VERSIONS,
+};
+
+use super::Kept;
+
+/// Of a hundred trials whose kind can be told, so many have to name the culprit and the kind.
+const RIGHT: usize = 95;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    times: usize,
+    right_culprit: usize,
+    right_kind: usize,
+    cannot_tell: usize,
+    wrong_culprit: usize,
+    missed: usize,
+}
+
+impl Counts {
+    fn add(&mut self, expected: Expected, outcome: Outcome) {
+        self.times += 1;
+        match outcome {
+            Outcome::Right if expected == Expected::CannotTell => self.cannot_tell += 1,
+            Outcome::Right => {
+                self.right_culprit += 1;
+                self.right_kind += 1;
+            }
+            Outcome::OtherKind => self.right_culprit += 1,
+            Outcome::CannotTell => self.cannot_tell += 1,
+            Outcome::Missed => self.missed += 1,
+            Outcome::WrongCulprit => self.wrong_culprit += 1,
+        }
+    }
+}
+
+type Work = (&'static Kind, &'static str);
+
+pub(super) fn run(kinds: &[&'static Kind], times: usize, at_once: usize, kept: &Kept) -> Result<bool> {
+    let mut work: Vec<Work> = Vec::new();
+    for time in 0..times {
+        for (number, kind) in kinds.iter().enumerate() {
+            let fits: Vec<&str> = VERSIONS.into_iter().filter(|version| kind.is_for(version)).collect();
+            work.push((kind, fits[(number + time) % fits.len()]));
+        }
+    }
+    let left = Mutex::new(work.into_iter());
+    let counts: Mutex<BTreeMap<&str, Counts>> = Mutex::default();
+    let failures: Mutex<Vec<String>> = Mutex::default();
+    thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                while let Some((kind, version)) = { lock(&left).next() } {
+                    match try_one(kind, version, kept) {
+                        Ok(outcome) => {
+                            lock(&counts).entry(kind.name).or_default().add(kind.expected, outcome)
+                        }
+                        Err(error) => lock(&failures).push(format!("{}, {version}: {error}", kind.name)),
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let passed = table(kinds, &counts.into_inner().unwrap_or_else(PoisonError::into_inner));
+    for failure in &failures {
+        println!("could not be made: {failure}");
+    }
+    Ok(passed && failures.is_empty())
+}
+
+fn try_one(kind: &'static Kind, version: &str, kept: &Kept) -> Result<Outcome> {
+    let Some(trial) = Trial::start(kind, version)? else { bail!("something is missing; see above") };
+    trial.settle()?;
+    let dump = trial.dump(&[])?;
+    let outcome = judge(kind.expected, &dump);
+    if outcome != Outcome::Right {
+        let path = kept.keep(&format!("{}.{version}", kind.name), &dump)?;
+        let said = summary(&dump.communicators);
+        println!("{}, {version}: {outcome:?}: {said}; {}", kind.name, path.display());
+    } else if !dump.text.contains(kind.says) {
+        println!("{}, {version}: right, but it does not say `{}`", kind.name, kind.says);
+    }
+    Ok(outcome)
+}
+
+fn table(kinds: &[&'static Kind], counts: &BTreeMap<&str, Counts>) -> bool {
+    println!("\n{:<22} {:<14} times  right culprit  right kind  cannot tell  wrong culprit", "kind", "over");
+    let (mut told, mut right, mut wrong, mut unexplained) = (0, 0, 0, Vec::new());
+    for kind in kinds {
+        let count = counts.get(kind.name).copied().unwrap_or_default();
+        let is_told = kind.expected != Expected::CannotTell;
+        println!(
+            "{:<22} {:<14} {:>5}  {:>13}  {:>10}  {:>11}  {:>13}",
+            kind.name,
+            kind.over.name(),
+            count.times,
+            if is_told { count.right_culprit.to_string() } else { "-".to_owned() },
+            if is_told { count.right_kind.to_string() } else { "-".to_owned() },
+            count.cannot_tell,
+            count.wrong_culprit,
+        );
+        wrong += count.wrong_culprit;
+        if is_told {
+            told += count.times;
+            right += count.right_kind;
+            if count.cannot_tell + count.missed > 0 {
+                unexplained.push(kind.name);
+            }
+        }
+    }
+    println!(
+        "\n{} kinds; culprit and kind are right in {right} of {told} (at least {RIGHT} of 100 must be); wrong culprits: \
+         {wrong} (none may be)",
+        kinds.len()
+    );
+    if !unexplained.is_empty() {
+        println!(
+            "cannot tell, or nothing seen, of kinds that can be told: {} (at most {} of 100 may be)",
+            unexplained.join(", "),
+            100 - RIGHT
+        );
+    }
+    wrong == 0 && right * 100 >= told * RIGHT
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

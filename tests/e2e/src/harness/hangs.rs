@@ -1,0 +1,12 @@
+//! Kinds of hangs, and of waits that are none, made on the bed, and what `ncclflow dump` must say of each. The tests run
+//! each kind once; `cargo xtask hangs` runs it often and counts.
+
+mod kind;
+mod kinds;
+mod outcome;
+mod trial;
+
+pub use kind::{Expected, Given, Kind, Over, Then};
+pub use kinds::{KINDS, kind};
+pub use outcome::{Outcome, judge, summary};
+pub use trial::{GpuStates, Trial, start};

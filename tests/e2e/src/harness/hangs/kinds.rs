@@ -1,0 +1,317 @@
+//! All kinds. Ranks 0 to 3; where a rank is another one, it is said.
+
+use rustix::process::Signal;
+
+use super::kind::{
+    Expected::{self, CannotTell, Circle, Healthy},
+    Given, Kind,
+    Over::{SharedMemory, Sockets},
+    Then,
+};
+use crate::harness::job::Shape;
+
+const RANKS: Shape = Shape { ranks: 4, processes: true, tree: false };
+const TREE: Shape = Shape { ranks: 4, processes: true, tree: true };
+const EIGHT: Shape = Shape { ranks: 8, processes: true, tree: false };
+/// Small slots, so that another size takes another number of them.
+const SLOTS: &str = "NCCL_BUFFSIZE=262144";
+
+const PLAIN: Kind = Kind {
+    name: "",
+    over: SharedMemory,
+    shape: RANKS,
+    arguments: &[],
+    then: Then::Nothing,
+    given: Given::All,
+    expected: Healthy,
+    since: 0,
+    says: "",
+    moves: false,
+};
+
+const fn stuck(kinds: &'static [&'static str], culprits: &'static [u32]) -> Expected {
+    Expected::Named { state: "stuck", kinds, culprits }
+}
+
+const fn waiting(kinds: &'static [&'static str], culprits: &'static [u32]) -> Expected {
+    Expected::Named { state: "waiting", kinds, culprits }
+}
+
+const ABSENT: Kind = Kind {
+    name: "absent",
+    arguments: &["--absent", "2@3", "--iters", "6", "--sync"],
+    expected: stuck(&["notJoined"], &[2]),
+    says: "rank 2 has not joined",
+    ..PLAIN
+};
+
+const BUSY_CPU: Kind = Kind {
+    name: "cpu",
+    arguments: &["--busy", "1@4", "--iters", "8", "--sync"],
+    expected: waiting(&["notJoined"], &[1]),
+    says: "it ran on the CPU",
+    ..PLAIN
+};
+
+const CHECKPOINT: Kind = Kind {
+    name: "checkpoint",
+    arguments: &["--checkpoint", "3@4", "--iters", "8", "--sync"],
+    expected: waiting(&["notJoined"], &[3]),
+    ..PLAIN
+};
+
+const COMPUTES: Kind = Kind {
+    name: "gpu-computes",
+    arguments: &["--compute", "1={}/compute", "--iters", "1000000", "--sync"],
+    then: Then::Touch("compute"),
+    expected: waiting(&["computing"], &[1]),
+    ..PLAIN
+};
+
+const GONE: Kind = Kind {
+    name: "gone",
+    arguments: &["--survive", "--iters", "1000000", "--sync"],
+    then: Then::Signal(2, Signal::KILL),
+    given: Given::Without(2),
+    expected: stuck(&["gone"], &[2]),
+    ..PLAIN
+};
+
+const STOPPED: Kind = Kind {
+    name: "stopped",
+    arguments: &["--iters", "1000000", "--sync"],
+    then: Then::Signal(3, Signal::STOP),
+    expected: stuck(&["stopped", "notJoined"], &[3]),
+    says: "is stopped: process",
+    ..PLAIN
+};
+
+const RECEIVE: Kind = Kind {
+    name: "receive",
+    arguments: &["--absent", "1@0", "--ops", "sendrecv", "--comms", "2", "--iters", "4"],
+    expected: stuck(&["noCounterpart"], &[1]),
+    says: "rank 1 has no",
+    ..PLAIN
+};
+
+const ENDED: Kind = Kind {
+    name: "ended",
+    arguments: &["--iters", "3", "--comms", "2", "--hold-file", "{}/held"],
+    expected: Healthy,
+    says: "the job waits elsewhere",
+    ..PLAIN
+};
+
+/// NCCL's own list says where the communicators are, in processes of much memory.
+const LISTED: Kind = Kind {
+    name: "listed",
+    arguments: &[
+        "--iters",
+        "3",
+        "--comms",
+        "3",
+        "--hold-file",
+        "{}/held",
+        "--mapped",
+        "200",
+        "--env",
+        "NCCL_RAS_ENABLE=1",
+    ],
+    since: 24,
+    says: "\"endedBy\": \"listed\"",
+    ..ENDED
+};
+
+const NOT_BEGUN: Kind = Kind {
+    name: "not-begun",
+    // Before its first operation; the wait for the word to go is over.
+    arguments: &["--iters", "0", "--comms", "2", "--hold-file", "{}/held"],
+    expected: Healthy,
+    ..PLAIN
+};
+
+const BUSY: Kind = Kind {
+    name: "busy",
+    arguments: &["--iters", "1000000", "--bytes", "4194304", "--sync"],
+    expected: Healthy,
+    moves: true,
+    ..PLAIN
+};
+
+const STALL: Kind = Kind {
+    name: "stall",
+    // Without `--sync` ranks go on launching for some seconds.
+    arguments: &["--stall", "2={}/stall", "--iters", "1000000", "--bytes", "8388608", "--sync"],
+    then: Then::Touch("stall"),
+    ..PLAIN
+};
+
+const ORDER: Kind = Kind {
+    name: "order",
+    arguments: &["--swap", "1@4", "--comms", "2", "--iters", "8", "--sync", "--survive"],
+    expected: Circle { first: &[1], second: &[0, 2, 3] },
+    says: "in a circle",
+    ..PLAIN
+};
+
+/// All there are.
+pub const KINDS: &[Kind] = &[
+    ABSENT,
+    Kind { name: "absent-sockets", over: Sockets, ..ABSENT },
+    Kind { name: "absent-tree", over: Sockets, shape: TREE, ..ABSENT },
+    Kind { name: "absent-eight", shape: EIGHT, ..ABSENT },
+    BUSY_CPU,
+    Kind { name: "cpu-sockets", over: Sockets, ..BUSY_CPU },
+    CHECKPOINT,
+    Kind { name: "checkpoint-sockets", over: Sockets, ..CHECKPOINT },
+    Kind {
+        name: "other-collective",
+        // Two collectives can fit each other by chance, and both end. Rank 2 does not begin its own: what its kernels
+        // wait for is always there.
+        arguments: &["--swap", "2@0", "--sync", "--ops", "allreduce,allgather", "--hold", "2=/"],
+        expected: stuck(&["otherOperation"], &[2]),
+        since: 26,
+        says: "the operations differ",
+        ..PLAIN
+    },
+    COMPUTES,
+    // The op stands in flight, and its GPU has its input.
+    Kind {
+        name: "gpu-computes-sockets",
+        over: Sockets,
+        expected: waiting(&["noProgress"], &[1]),
+        ..COMPUTES
+    },
+    Kind {
+        name: "kernel-held",
+        arguments: &["--hold", "3={}/hold", "--iters", "1000000", "--sync"],
+        then: Then::Touch("hold"),
+        expected: stuck(&["gpuIdle"], &[3]),
+        says: "either its kernel has not begun",
+        ..PLAIN
+    },
+    GONE,
+    Kind { name: "gone-given", given: Given::All, says: "no live process of this host is rank 2", ..GONE },
+    Kind { name: "gone-sockets", over: Sockets, expected: stuck(&["failed", "gone"], &[2]), ..GONE },
+    Kind {
+        name: "not-given",
+        arguments: &["--hold", "0={}/hold", "--iters", "1000000", "--sync"],
+        then: Then::Touch("hold"),
+        given: Given::Without(2),
+        expected: CannotTell,
+        says: "which was not read",
+        ..PLAIN
+    },
+    RECEIVE,
+    Kind { name: "receive-sockets", over: Sockets, ..RECEIVE },
+    ENDED,
+    Kind { name: "ended-sockets", over: Sockets, ..ENDED },
+    LISTED,
+    NOT_BEGUN,
+    Kind { name: "not-begun-sockets", over: Sockets, ..NOT_BEGUN },
+    Kind {
+        name: "idle-communicator",
+        arguments: &["--absent", "1@4", "--comms", "2", "--iters", "8", "--sync"],
+        expected: stuck(&["notJoined"], &[1]),
+        says: "in another communicator",
+        ..PLAIN
+    },
+    ORDER,
+    STOPPED,
+    Kind { name: "stopped-sockets", over: Sockets, ..STOPPED },
+    BUSY,
+    Kind { name: "busy-sockets", over: Sockets, ..BUSY },
+    // All GPUs run NCCL's kernels, and nothing tells them apart.
+    Kind { name: "stall", expected: CannotTell, ..STALL },
+    Kind {
+        name: "stall-sockets",
+        over: Sockets,
+        expected: stuck(&["noProgress"], &[2]),
+        says: "rank 2 makes no progress",
+        ..STALL
+    },
+    Kind {
+        name: "stall-sends",
+        over: Sockets,
+        arguments: &["--stall", "2={}/stall", "--iters", "1000000", "--ops", "sendrecv"],
+        then: Then::Touch("stall"),
+        expected: stuck(&["noProgress"], &[2]),
+        says: "rank 2 makes no progress",
+        ..PLAIN
+    },
+    Kind {
+        name: "size",
+        over: Sockets,
+        arguments: &[
+            "--size-of",
+            "1=1048576@3",
+            "--survive",
+            "--bytes",
+            "4194304",
+            "--env",
+            SLOTS,
+            "--iters",
+            "8",
+        ],
+        expected: stuck(&["otherOperation"], &[1]),
+        says: "differ",
+        ..PLAIN
+    },
+    // The rank has ended its part, and goes on; the others stand in theirs.
+    Kind {
+        name: "size-shared",
+        arguments: &[
+            "--size-of",
+            "1=1048576@3",
+            "--survive",
+            "--bytes",
+            "4194304",
+            "--env",
+            SLOTS,
+            "--iters",
+            "8",
+            "--sync",
+        ],
+        expected: stuck(&["otherOperation", "gpuIdle"], &[1]),
+        ..PLAIN
+    },
+    Kind {
+        name: "order-of-ops",
+        over: Sockets,
+        arguments: &[
+            "--swap",
+            "1@4",
+            "--survive",
+            "--ops",
+            "allreduce,sendrecv",
+            "--bytes",
+            "4194304",
+            "--env",
+            SLOTS,
+            "--iters",
+            "8",
+        ],
+        expected: stuck(&["otherOperation"], &[1]),
+        says: "the order differs",
+        ..PLAIN
+    },
+];
+
+/// The kind of this name.
+pub fn kind(name: &str) -> Option<&'static Kind> {
+    KINDS.iter().find(|kind| kind.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_each_of_one_kind() {
+        let names: BTreeSet<&str> = KINDS.iter().map(|kind| kind.name).collect();
+        assert_eq!(names.len(), KINDS.len());
+        assert!(names.len() >= 20 && !names.contains(""));
+    }
+}

@@ -1,0 +1,122 @@
+//! One job of a kind, and dumps of it.
+
+use std::{
+    fs::{self, File},
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+
+use super::kind::{Given, Kind, Over, Then};
+use crate::harness::{
+    dumper::Dump,
+    job::{Job, Shape},
+    programs,
+};
+
+/// The GPUs of a job have stood still for so long when it has come to rest. Between two operations of a rank that gets no
+/// processor it is less.
+const REST: Duration = Duration::from_millis(1500);
+/// What has no GPU that moves, as nothing was launched, has come to rest by then.
+const AT_LEAST: Duration = Duration::from_secs(3);
+/// A job that has not come to rest by then never does.
+const AT_MOST: Duration = Duration::from_secs(60);
+
+/// What the emulated GPUs do, as the bed writes it down and the NVML double tells.
+#[derive(Clone, Debug)]
+pub struct GpuStates {
+    file: PathBuf,
+    double: PathBuf,
+}
+
+impl GpuStates {
+    /// Of a job that was started with `--gpu-states {}/gpus`; `None` without the double.
+    pub fn of(job: &Job) -> Option<Self> {
+        Some(Self { file: job.folder.path().join("gpus"), double: programs::nvml_double()? })
+    }
+
+    /// Environment of a program that is to ask the double.
+    pub fn variables(&self) -> [(String, String); 2] {
+        [("NCCLFLOW_NVML", &self.double), ("NVML_DOUBLE_STATES", &self.file)]
+            .map(|(name, path)| (name.to_owned(), path.display().to_string()))
+    }
+}
+
+/// A job of a kind.
+#[derive(Debug)]
+pub struct Trial {
+    pub kind: &'static Kind,
+    pub job: Job,
+    /// Environment of its dumps.
+    pub variables: Vec<(String, String)>,
+    gpus: GpuStates,
+}
+
+impl Trial {
+    /// Starts it on an official library and does to it what its kind is made of; `None` if the machine lacks something.
+    ///
+    /// # Errors
+    /// If the job does not come up.
+    pub fn start(kind: &'static Kind, version: &str) -> Result<Option<Self>> {
+        let Some(job) = start(kind.over, kind.shape, version, kind.arguments)? else { return Ok(None) };
+        let Some(gpus) = GpuStates::of(&job) else { return Ok(None) };
+        match kind.then {
+            Then::Nothing => {}
+            Then::Touch(name) => {
+                Job::work();
+                File::create(job.folder.path().join(name)).context("making a file of the job")?;
+            }
+            Then::Signal(rank, signal) => {
+                Job::work();
+                job.signal(rank, signal)?;
+            }
+        }
+        Ok(Some(Self { kind, job, variables: gpus.variables().to_vec(), gpus }))
+    }
+
+    /// Waits until its GPUs stand still, as the bed sees them.
+    ///
+    /// # Errors
+    /// If they never do.
+    pub fn settle(&self) -> Result<()> {
+        let begun = Instant::now();
+        let (mut last, mut since) = (Vec::new(), begun);
+        loop {
+            let now = fs::read(&self.gpus.file).context("reading what the GPUs do")?;
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+            let rests = self.kind.moves || since.elapsed() >= REST;
+            if rests && begun.elapsed() >= AT_LEAST {
+                return Ok(());
+            }
+            if begun.elapsed() > AT_MOST {
+                anyhow::bail!("{}: the job does not come to rest", self.kind.name);
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Dumps the processes that this kind gives.
+    ///
+    /// # Errors
+    /// If the dump gives no JSON.
+    pub fn dump(&self, arguments: &[&str]) -> Result<Dump> {
+        let pids = self.job.bed.ready.pids.iter().enumerate();
+        let given = pids.filter(|(rank, _)| self.kind.given != Given::Without(*rank));
+        let pids: Vec<String> = given.map(|(_, pid)| pid.to_string()).collect();
+        let variables: Vec<(&str, &str)> =
+            self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        Dump::take_with(&self.job.ncclflow, &pids.join(","), arguments, &variables)
+    }
+}
+
+/// Starts a job whose GPUs' states are written down.
+///
+/// # Errors
+/// If it does not come up.
+pub fn start(over: Over, shape: Shape, version: &str, arguments: &[&str]) -> Result<Option<Job>> {
+    Job::start(version, shape, &[over.arguments(), arguments].concat())
+}

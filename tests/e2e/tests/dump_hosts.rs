@@ -1,0 +1,246 @@
+//! The recipes of docs/DUMP.md for many hosts, as they are written there, with namespaces as hosts: each has a name, a
+//! network, mounts and processes of its own, and one rank of a job. `ssh`, `srun` and `kubectl` are scripts that enter
+//! them and behave as those do in what the recipes use.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    env,
+    fs::{self, File},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use ncclflow_e2e::harness::programs;
+use serde_json::Value;
+use test_support::{
+    documents::{Block, blocks},
+    need, need_pythons, root,
+};
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/dump_python/train.py");
+const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/DUMP.md");
+const RANKS: usize = 3;
+const ABSENT: usize = 1;
+/// A test network (RFC 5737).
+const NETWORK: &str = "192.0.2";
+
+/// As ssh: the words of the command are one line of shell on the other host.
+const SSH: &str = r#"#!/bin/sh
+host=$1; shift
+exec nsenter --target "$(cat "$HOSTS/$host")" --all sh -c "$*"
+"#;
+/// As srun: the command on each host, with the host's name in the names of files. A task that fails ends the step with its
+/// exit code.
+const SRUN: &str = r#"#!/bin/bash
+while [ "${1#-}" != "$1" ]; do
+    case $1 in
+    --jobid|--ntasks-per-node) shift;;
+    --output) output=$2; shift;;
+    --error) error=$2; shift;;
+    --overlap|--kill-on-bad-exit=0) ;;
+    *) echo "srun: what is $1?" >&2; exit 64;;
+    esac
+    shift
+done
+worst=0; tasks=
+for host in $(ls "$HOSTS"); do
+    nsenter --target "$(cat "$HOSTS/$host")" --all "$@" > "${output//%N/$host}" 2> "${error//%N/$host}" & tasks="$tasks $!"
+done
+for task in $tasks; do wait "$task" || worst=$?; done
+exit $worst
+"#;
+/// As kubectl: a pod on each host.
+const KUBECTL: &str = r#"#!/bin/sh
+[ "$1 $2" = "--namespace ncclflow" ] || exit 64
+shift 2
+case $1 in
+get) [ "$*" = "get pods --selector app.kubernetes.io/name=ncclflow --output name" ] || exit 64
+    for host in $(ls "$HOSTS"); do echo "pod/$host"; done;;
+exec) pod=${2#pod/}; [ "$3" = -- ] || exit 64; shift 3
+    exec nsenter --target "$(cat "$HOSTS/$pod")" --all "$@";;
+*) exit 64;;
+esac
+"#;
+
+/// Hosts with a rank each. All is gone when this is dropped.
+struct Hosts {
+    names: Vec<String>,
+    bridge: String,
+    ranks: Vec<Child>,
+    folder: tempfile::TempDir,
+}
+
+fn ip(words: &str) -> bool {
+    let output = Command::new("ip").args(words.split(' ')).stderr(Stdio::null()).status();
+    output.is_ok_and(|status| status.success())
+}
+
+impl Hosts {
+    /// A bridge with a host at each end. `None`: a test that cannot run.
+    fn start(python: &Path) -> Option<Self> {
+        let (bed, nvml) = (programs::bed_library()?, programs::nvml_double()?);
+        let nccl = programs::nccl("2.27.5-cu12")?;
+        let us = std::process::id() % 100_000;
+        let bridge = format!("nfb{us}");
+        let names = (0..RANKS).map(|rank| format!("nfh{us}-{rank}")).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let mut hosts = Self { names, bridge, ranks: Vec::new(), folder };
+        let bridge = &hosts.bridge;
+        let mut made = ip(&format!("link add {bridge} type bridge")) && ip(&format!("link set {bridge} up"));
+        for (rank, name) in hosts.names.iter().enumerate() {
+            let (near, inside) = (format!("nfn{us}-{rank}"), format!("netns exec {name} ip"));
+            made = made
+                && ip(&format!("netns add {name}"))
+                && ip(&format!("link add {near} type veth peer name eth0 netns {name}"))
+                && ip(&format!("link set {near} master {bridge} up"))
+                && ip(&format!("{inside} address add {NETWORK}.{}/24 dev eth0", rank + 1))
+                && ip(&format!("{inside} link set eth0 up"))
+                && ip(&format!("{inside} link set lo up"));
+        }
+        if !need(
+            "network namespaces",
+            made,
+            "run where bridges and network namespaces may be made (iproute2)",
+        ) {
+            return None;
+        }
+        for (rank, name) in hosts.names.clone().iter().enumerate() {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", name, "unshare", "--uts", "--pid", "--fork", "--kill-child"]);
+            // The rank is the first process but one: what is first has the host's name set.
+            command.args(["--mount-proc", "sh", "-c", "hostname \"$0\"; \"$@\"; :", name]).arg(python);
+            command.args([
+                "-I".as_ref(),
+                SCRIPT.as_ref(),
+                bed.as_os_str(),
+                nccl.as_os_str(),
+                nvml.as_os_str(),
+            ]);
+            command.arg(hosts.folder.path()).args([rank, RANKS, ABSENT].map(|number| number.to_string()));
+            command.args(["--env", "NCCL_SOCKET_IFNAME=eth0"]);
+            let errors = File::create(hosts.folder.path().join(format!("{rank}.err"))).unwrap();
+            hosts.ranks.push(command.stdin(Stdio::piped()).stderr(errors).spawn().unwrap());
+        }
+        hosts.write_down();
+        Some(hosts)
+    }
+
+    /// Where the scripts find the hosts: a file of each name, with a process that is in it.
+    fn write_down(&self) {
+        let (known, scripts) = (self.folder.path().join("hosts"), self.folder.path().join("bin"));
+        fs::create_dir(&known).unwrap();
+        fs::create_dir(&scripts).unwrap();
+        for (name, rank) in self.names.iter().zip(&self.ranks) {
+            fs::write(known.join(name), first_inside(rank.id()).to_string()).unwrap();
+        }
+        for (name, script) in [("ssh", SSH), ("srun", SRUN), ("kubectl", KUBECTL)] {
+            let path = scripts.join(name);
+            fs::write(&path, script).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+    }
+
+    /// Runs a recipe in a folder of its own, with `--json` for its last command, and gives what that prints and its exit
+    /// code.
+    fn run(&self, recipe: &Block, ncclflow: &Path) -> (Value, Option<i32>, String) {
+        let folder = tempfile::tempdir().unwrap();
+        let script =
+            recipe.commands.join("\n").replace("ncclflow dump --merge", "ncclflow dump --json --merge");
+        let path = format!(
+            "{}:{}:{}",
+            self.folder.path().join("bin").display(),
+            ncclflow.parent().unwrap().display(),
+            env::var("PATH").unwrap_or_default()
+        );
+        let output = Command::new("bash")
+            .args(["-c", &script])
+            .current_dir(folder.path())
+            .env("PATH", path)
+            .env("HOSTS", self.folder.path().join("hosts"))
+            .env("NODES", self.names.join(" "))
+            .env("JOB", "17")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let json = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        (json, output.status.code(), format!("{script}\n{}{said}", String::from_utf8_lossy(&output.stdout)))
+    }
+}
+
+/// The process that is first in the namespaces that `ip` and `unshare` have made.
+fn first_inside(started: u32) -> u32 {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let children =
+            fs::read_to_string(format!("/proc/{started}/task/{started}/children")).unwrap_or_default();
+        // With its mounts made: then its name is no longer unshare's.
+        let inner = children.split_whitespace().next().and_then(|pid| pid.parse::<u32>().ok());
+        let name =
+            inner.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).ok()).unwrap_or_default();
+        if name.trim() == "sh" {
+            return inner.unwrap();
+        }
+        assert!(Instant::now() < deadline, "no host came up: {children} {name}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for rank in &mut self.ranks {
+            let _ = rank.kill();
+            let _ = rank.wait();
+        }
+        for name in &self.names {
+            ip(&format!("netns delete {name}"));
+        }
+        ip(&format!("link delete {}", self.bridge));
+    }
+}
+
+#[test]
+fn the_recipes_for_ssh_slurm_and_kubernetes_name_the_rank_on_another_host() {
+    let (Some(ncclflow), Some(mut pythons), true) = (programs::ncclflow(), need_pythons(), root()) else {
+        return;
+    };
+    let Some(hosts) = Hosts::start(&pythons.pop().unwrap().program) else { return };
+    let document = fs::read_to_string(DOCUMENT).unwrap();
+    let recipe = |program: &str| {
+        let mut all = blocks(&document).into_iter();
+        let found =
+            all.find(|block| block.commands.iter().any(|command| command.trim_start().starts_with(program)));
+        found.unwrap_or_else(|| panic!("docs/DUMP.md has no recipe with {program}"))
+    };
+    let deadline = Instant::now() + Duration::from_secs(90);
+    for program in ["ssh ", "srun ", "for pod in $(kubectl "] {
+        let recipe = recipe(program);
+        let (merged, code, said) = loop {
+            let (merged, code, said) = hosts.run(&recipe, &ncclflow);
+            // Until the ranks have come to rest.
+            let verdict = &merged["communicators"][0]["verdict"];
+            let is_settled = verdict["state"] == "stuck" && said.contains("load_batch");
+            if is_settled || Instant::now() > deadline {
+                break (merged, code, said);
+            }
+        };
+        let list =
+            |value: &Value| value.as_array().unwrap_or_else(|| panic!("nothing was merged: {said}")).clone();
+        let named = list(&merged["hosts"]);
+        let mut names: Vec<&str> = named.iter().filter_map(Value::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, hosts.names, "{said}");
+        let verdict = &merged["communicators"][0]["verdict"];
+        assert_eq!((&verdict["state"], code), (&"stuck".into(), Some(3)), "{said}");
+        assert_eq!(verdict["culprits"], serde_json::json!([ABSENT]), "{said}");
+        let ranks = list(&merged["communicators"][0]["ranks"]);
+        let places: Vec<(u64, &str)> = ranks
+            .iter()
+            .map(|rank| (rank["rank"].as_u64().unwrap(), rank["host"].as_str().unwrap()))
+            .collect();
+        let expected: Vec<(u64, &str)> = (0..).zip(hosts.names.iter().map(String::as_str)).collect();
+        assert_eq!(places, expected, "{said}");
+    }
+}

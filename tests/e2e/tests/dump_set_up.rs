@@ -1,0 +1,138 @@
+//! `ncclflow dump` while communicators are made, and of ranks on other hosts: against which rank stays out or was killed.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use ncclflow_e2e::harness::{
+    dumper::{Dump, DumpedCommunicator},
+    job::{Job, Shape},
+};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// Ranks come to rest within this, on a slow machine.
+const SETTLE: Duration = Duration::from_secs(40);
+const RANKS: Shape = Shape { ranks: 4, processes: true, tree: false };
+
+/// Dumps these ranks until some communicator is judged so.
+#[track_caller]
+fn dump_until(job: &Job, ranks: &[usize], fits: impl Fn(&DumpedCommunicator) -> bool) -> (Dump, usize) {
+    let pids: Vec<String> = ranks.iter().map(|rank| job.bed.ready.pids[*rank].to_string()).collect();
+    let deadline = Instant::now() + SETTLE;
+    loop {
+        let dump = Dump::take(&job.ncclflow, &pids.join(","), &["--interval", "0.3"]);
+        // Until a library is loaded there is nothing to read.
+        if let Ok(dump) = dump {
+            if let Some(at) = dump.communicators.iter().position(&fits) {
+                return (dump, at);
+            }
+            assert!(Instant::now() < deadline, "{}", dump.text);
+        }
+        assert!(Instant::now() < deadline, "no dump");
+        thread::sleep(Duration::from_millis(300));
+    }
+}
+
+fn says(communicator: &DumpedCommunicator, words: &str) {
+    let evidence = &communicator.verdict.evidence;
+    assert!(evidence.iter().any(|sentence| sentence.contains(words)), "`{words}`: {evidence:#?}");
+}
+
+/// The first communicator of a process, and one that it makes when it has another one, which NCCL's own list names then.
+#[test]
+fn a_rank_that_never_comes_to_the_set_up_is_named_with_who_waits_for_its_handshake() {
+    let jobs = [
+        ("2.21.5-cu12", "3@0", &[][..]),
+        ("2.27.5-cu12", "3@0", &["--env", "NCCL_RAS_ENABLE=1"]),
+        ("2.32.3-cu12", "3@1", &["--comms", "2", "--env", "NCCL_RAS_ENABLE=1"]),
+    ];
+    for (version, out, more) in jobs {
+        println!("{version}, {out}");
+        let arguments = [&["--stays-out", out][..], more].concat();
+        let Some(job) = Job::start(version, RANKS, &arguments).unwrap() else { return };
+        let absent = job.bed.ready.pids[3];
+        let is_it = |communicator: &DumpedCommunicator| {
+            communicator.verdict.kind.as_deref() == Some("settingUp") && communicator.ranks.len() == 3
+        };
+        let (dump, at) = dump_until(&job, &[0, 1, 2, 3], is_it);
+        let found = &dump.communicators[at];
+        let verdict = &found.verdict;
+        assert_eq!(
+            (&*verdict.state, &*verdict.culprits, &*verdict.victims),
+            ("stuck", &[3][..], &[0, 1, 2][..])
+        );
+        assert_eq!(dump.code, Some(3), "{}", dump.text);
+        says(found, &format!("process {absent} is the only other one of this job"));
+        says(found, "in ncclCommInitRank");
+        assert!(dump.job.sentence.contains("rank 3"), "{}", dump.job.sentence);
+        if version.starts_with("2.21") {
+            says(found, "rank 1 waits for all ranks to come");
+        } else {
+            says(found, "rank 2 waits for rank 3 to come");
+            says(found, "rank 0 waits for rank 3 to connect to it");
+        }
+        if out == "3@1" {
+            let other = dump.communicators.iter().find(|other| other.ranks.len() == 4).unwrap();
+            assert_ne!(other.verdict.state, "stuck", "{:#?}", other.verdict);
+        }
+        // Without its PID nothing tells which process it is.
+        let (dump, at) = dump_until(&job, &[0, 1, 2], is_it);
+        says(&dump.communicators[at], "rank 3 is waited for, and was not read");
+        assert_eq!(dump.communicators[at].verdict.culprits, [3]);
+        // Of two that are not there, none is named.
+        let (dump, _) = dump_until(&job, &[0, 2], |communicator| {
+            communicator.ranks.len() == 2 && !communicator.verdict.evidence.is_empty()
+        });
+        assert!(dump.communicators.iter().all(|one| one.verdict.state != "stuck"), "{}", dump.text);
+    }
+}
+
+/// NCCL takes the processes of each node of the bed for those of another host.
+#[test]
+fn ranks_of_other_hosts_have_the_pids_and_gpus_that_nccl_knows_of_them() {
+    for version in ["2.24.3-cu12", "2.28.9-cu13"] {
+        println!("{version}");
+        let arguments =
+            ["--nodes", "collectives", "--env", "NCCL_RAS_ENABLE=1", "--survive", "--iters", "1000000"];
+        let Some(job) = Job::start(version, RANKS, &arguments).unwrap() else { return };
+        let pids = job.bed.ready.pids.clone();
+        let places = |dump: &Dump| -> Vec<(u64, String, Value)> {
+            let absent = dump.communicators[0].ranks.iter().flat_map(|rank| rank["absent"].as_array());
+            let absent = absent.flatten();
+            let place = |one: &Value| {
+                let place = one["place"].as_str().unwrap().to_owned();
+                (one["rank"].as_u64().unwrap(), place, one["peer"].clone())
+            };
+            absent.map(place).collect()
+        };
+        let peer = |rank: usize, dead: bool| {
+            // Two GPUs on each host.
+            serde_json::json!({
+                "host": "127.0.0.1", "pid": pids[rank], "gpus": [rank % 2], "isDead": dead
+            })
+        };
+        // The service tells its list to all within a moment.
+        let (dump, _) = dump_until(&job, &[0, 1], |communicator| {
+            communicator.ranks.iter().any(|rank| rank["absent"][0]["peer"].is_object())
+        });
+        let expected: Vec<(u64, String, Value)> =
+            [2, 3].map(|rank| (rank as u64, "here".to_owned(), peer(rank, false))).to_vec();
+        assert_eq!(places(&dump), expected, "{}", dump.text);
+        job.signal(2, Signal::KILL).unwrap();
+        let (dump, at) = dump_until(&job, &[0, 1], |communicator| {
+            let absent = communicator.ranks.iter().flat_map(|rank| rank["absent"].as_array()).flatten();
+            absent.into_iter().any(|one| one["place"] == "elsewhere")
+        });
+        let places = places(&dump);
+        let (rank, _, found) = places.iter().find(|(_, place, _)| place == "elsewhere").unwrap();
+        assert_eq!((*rank, &found["pid"], &found["gpus"]), (2, &pids[2].into(), &peer(2, false)["gpus"]));
+        if found["isDead"] == false {
+            let text = &dump.communicators[at].verdict.evidence;
+            println!("{text:#?}");
+        }
+    }
+}

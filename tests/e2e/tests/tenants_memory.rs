@@ -1,0 +1,219 @@
+//! Memory of tenants that does not answer, and whose reading must cost nobody else anything.
+//!
+//! A process can back its memory by `userfaultfd` or by a file system in user space: then it decides whether a copy of it
+//! ever ends. And it can have the lock of its mappings held for ever.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use nccl_library::{
+    fields::{FieldRef, channel, comm},
+    layouts::Layouts,
+    symbols::shipped::Table,
+};
+use ncclflow_e2e::harness::{
+    dumper::Dump,
+    fuse::Fuse,
+    job::{Job, Shape, check_culprit},
+    node::Killed,
+    programs,
+    recorder::Recorder,
+};
+use rustix::process::Signal;
+use serde_json::Value;
+use test_support::{need, root, wait_until};
+
+/// Where the process has what looks like a communicator, and the memory that does not answer.
+const FORGED: u64 = 0x1000_0000_0000;
+const FORGED_BYTES: u64 = 16 << 20;
+const SILENT: u64 = 0x2000_0000_0000;
+/// `NCCL_MAGIC`, src/include/comm.h.
+const MAGIC: u64 = 0x0280_0280_0280_0280;
+/// A copy may take 5 s, and a look at a process twice 10 s; the rest is for a busy machine.
+const BOUND: Duration = Duration::from_secs(90);
+
+/// Loads NCCL, writes what it is told to where a communicator is looked for, and has memory that does not answer at
+/// the place that this leads to.
+const SCRIPT: &str = r#"
+import ctypes, fcntl, json, mmap, os, struct, sys, threading, time
+how, library, file = sys.argv[1:4]
+forged, forged_bytes, silent = (int(number) for number in sys.argv[4:7])
+ctypes.CDLL(library)
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+NOREPLACE, ANONYMOUS, PRIVATE = 0x100000, 0x20, 2
+def mapped(at, length, protection, flags, fd):
+    assert libc.mmap(at, length, protection, flags | NOREPLACE, fd, 0) == at, ctypes.get_errno()
+mapped(forged, forged_bytes, 3, PRIVATE | ANONYMOUS, -1)
+for offset, value, size in json.loads(sys.stdin.readline()):
+    ctypes.memmove(forged + offset, value.to_bytes(8, "little"), size)
+if how == "userfaultfd":
+    fd = libc.syscall(323, os.O_CLOEXEC)
+    assert fd >= 0, os.strerror(ctypes.get_errno())
+    fcntl.ioctl(fd, 0xC018AA3F, bytearray(struct.pack("QQQ", 0xAA, 0, 0)))
+    mapped(silent, 1 << 16, 3, PRIVATE | ANONYMOUS, -1)
+    # Pages that are missing are asked for, and nobody answers.
+    fcntl.ioctl(fd, 0xC020AA00, bytearray(struct.pack("QQQQ", silent, 1 << 16, 1, 0)))
+else:
+    mapped(silent, 1 << 16, 1, PRIVATE, os.open(file, os.O_RDONLY))
+def read_it():
+    os.pread(os.open("/proc/self/mem", os.O_RDONLY), 8, silent)
+def lock():
+    time.sleep(0.3)
+    libc.mmap(None, 4096, 3, PRIVATE | ANONYMOUS, -1, 0)
+os.write(1, b"ok")
+sys.stdin.readline()
+if how == "lock":
+    # The first holds the lock of the mappings while it waits; the second waits for it, and all others behind it.
+    threads = [threading.Thread(target=target, daemon=True) for target in (read_it, lock)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.6)
+os.write(1, b"ok")
+time.sleep(600)
+"#;
+
+/// The values of a communicator with two ranks, of which this process has the first: where, what, and how long.
+fn forged(layouts: &Layouts) -> Vec<(u64, u64, usize)> {
+    const BASE: u64 = 0x1000;
+    let mut values = Vec::new();
+    let mut write = |offset: u64, field: &FieldRef, value: u64| {
+        let Some(field) = field.find_int(layouts) else { return };
+        values.push((BASE + offset + field.offset(), value, field.size()));
+    };
+    for (field, value) in [
+        (&comm::START_MAGIC, MAGIC),
+        (&comm::END_MAGIC, MAGIC),
+        (&comm::HASH, 0x1234),
+        (&comm::RANK, 0),
+        (&comm::N_RANKS, 2),
+        (&comm::NODE, 0),
+        (&comm::N_NODES, 1),
+        (&comm::LOCAL_RANK, 0),
+        (&comm::CUDA_DEV, 0),
+        (&comm::N_CHANNELS, 1),
+        (&comm::PROXY_STATE, SILENT),
+    ] {
+        write(0, field, value);
+    }
+    let channels = comm::CHANNELS.array(layouts).unwrap().offset;
+    let along = 0xe0_0000;
+    for (field, value) in
+        [(&channel::RING_PREV, 1), (&channel::RING_NEXT, 1), (&channel::RING_USER_RANKS, FORGED + along)]
+    {
+        write(channels, field, value);
+    }
+    values.push((along, 1 << 32, 8));
+    values
+}
+
+fn layouts_of(version: &str) -> Layouts {
+    let table = Table::shipped().unwrap();
+    let library = table.libraries().iter().find(|library| library.nccl.to_string() == version);
+    table.layouts(library.unwrap()).unwrap()
+}
+
+/// A process of a tenant whose memory will not answer.
+fn start(how: &str, library: &Path, file: &Path, values: &[(u64, u64, usize)]) -> Killed {
+    let mut command = Command::new("python3");
+    command.args(["-c", SCRIPT, how]).arg(library).arg(file);
+    command.args([FORGED, FORGED_BYTES, SILENT].map(|number| number.to_string()));
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut child = Killed(child.unwrap());
+    tell(&mut child, &serde_json::to_string(values).unwrap());
+    child
+}
+
+/// Tells the process something, and waits until it is done.
+fn tell(process: &mut Killed, what: &str) {
+    process.0.stdin.as_mut().unwrap().write_all(format!("{what}\n").as_bytes()).unwrap();
+    let mut word = [0; 2];
+    process.0.stdout.as_mut().unwrap().read_exact(&mut word).unwrap();
+}
+
+/// What the report has of a process.
+fn of_process(report: &Value, pid: u32) -> &Value {
+    let processes = report["processes"].as_array().unwrap();
+    processes.iter().find(|process| process["pid"] == pid).unwrap()
+}
+
+#[test]
+fn memory_that_does_not_answer_costs_its_own_process() {
+    let (Some(ncclflow), Some(library), true) = (programs::ncclflow(), programs::nccl("2.21.5-cu12"), root())
+    else {
+        return;
+    };
+    if !need("python3", Command::new("python3").arg("-V").output().is_ok(), "install python3") {
+        return;
+    }
+    let shape = Shape { ranks: 2, processes: true, tree: false };
+    let Some(job) = Job::start("2.27.5-cu12", shape, &["--absent", "1@3", "--iters", "6"]).unwrap() else {
+        return;
+    };
+    check_culprit(&job.stuck().unwrap(), 1, "rank 1 has not joined");
+
+    let folder = tempfile::tempdir().unwrap();
+    let point = folder.path().join("fuse");
+    fs::create_dir(&point).unwrap();
+    // They can end only after it has.
+    let mut processes = Vec::new();
+    let fuse = Fuse::mount(&point, "data", vec![0; 1 << 16]).unwrap();
+    let (file, values) = (point.join("data"), forged(&layouts_of("2.21.5")));
+    for how in ["userfaultfd", "fuse", "lock"] {
+        processes.push(start(how, &library, &file, &values));
+    }
+    fuse.fall_silent();
+    processes.iter_mut().for_each(|process| tell(process, ""));
+    let tenants: Vec<u32> = processes.iter().map(|process| process.0.id()).collect();
+
+    // All of it together, and the job that hangs is judged as before.
+    let pids = tenants.iter().chain(&job.bed.ready.pids).map(u32::to_string).collect::<Vec<_>>().join(",");
+    let begun = Instant::now();
+    let dump = Dump::take(&ncclflow, &pids, &[]).unwrap();
+    assert!(begun.elapsed() < BOUND, "{:?}", begun.elapsed());
+    check_culprit(&dump, 1, "rank 1 has not joined");
+    let report: Value = serde_json::from_str(&dump.text).unwrap();
+    for &pid in &tenants {
+        let process = of_process(&report, pid);
+        let error = process["error"].as_str().unwrap_or_default();
+        assert!(error.contains("answer"), "{process:#}");
+    }
+    for pid in &job.bed.ready.pids {
+        assert!(of_process(&report, *pid)["error"].is_null());
+    }
+    // What waits for userfaultfd can be killed; what waits for a file system in user space cannot.
+    let lost = &report["lostReaders"];
+    let of = |key: &str| lost[key].as_u64().unwrap();
+    assert!(of("unanswered") >= 3 && of("left_behind") >= 1 && of("died") == 0, "{lost}");
+
+    // The same while they are recorded, and a dump is made as nothing moves. That a link takes the lock of mappings, which
+    // one of them has held, is another matter.
+    let pids =
+        tenants[..2].iter().chain(&job.bed.ready.pids).map(u32::to_string).collect::<Vec<_>>().join(",");
+    let output = folder.path().join("out");
+    let recorder = Recorder::start(&ncclflow, &pids, &output, &["--on-hang", "1"]).unwrap();
+    let dumps = || -> Vec<PathBuf> {
+        let files = fs::read_dir(&output).unwrap().flatten().map(|file| file.path());
+        let is_dump = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("dump_");
+        files.filter(is_dump).collect()
+    };
+    wait_until("a dump is there", BOUND, || !dumps().is_empty());
+    recorder.signal(Signal::INT).unwrap();
+    let begun = Instant::now();
+    let (status, said) = recorder.finish().unwrap();
+    assert!(status.success() && begun.elapsed() < BOUND, "{said}");
+    let read = |path: &Path| serde_json::from_slice::<Value>(&fs::read(path).unwrap()).unwrap();
+    let verdict = read(&dumps()[0]);
+    let verdict = &verdict["communicators"][0]["verdict"];
+    assert_eq!(verdict["culprits"], serde_json::json!([1]), "{verdict:#}");
+    let lost = &read(&output.join("session.json"))["lost_readers"];
+    assert!(lost["unanswered"].as_u64().unwrap() >= 2, "{lost}");
+}

@@ -1,0 +1,116 @@
+//! Processes that did not answer: they are not asked again. A user who has many of them has none of his asked, so that
+//! what others may cost stays theirs.
+
+use crate::target::{process::started, read_text, status_field};
+
+/// Processes of one user that may be silent; after that none of the user's is asked.
+const MAX_OF_USER: usize = 16;
+/// Processes that are remembered.
+const MAX: usize = 1024;
+
+#[derive(Debug)]
+struct Entry {
+    pid: u32,
+    started: Option<u64>,
+    /// The real user, whom a process without rights cannot change. `None`: it had ended, or has no such line.
+    user: Option<u32>,
+}
+
+/// Of each the number and the start, so that a later process of the same number is another.
+#[derive(Debug, Default)]
+pub(super) struct Silent(Vec<Entry>);
+
+impl Silent {
+    pub(super) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// It did not answer.
+    pub(super) fn add(&mut self, pid: u32) {
+        self.forget_ended();
+        if self.0.len() >= MAX {
+            self.0.remove(0);
+        }
+        self.0.push(Entry { pid, started: started(pid), user: user_of(pid) });
+    }
+
+    /// It is not to be asked.
+    pub(super) fn has(&mut self, pid: u32) -> bool {
+        if self.0.is_empty() {
+            return false;
+        }
+        let start = started(pid);
+        if self.0.iter().any(|entry| (entry.pid, entry.started) == (pid, start)) {
+            return true;
+        }
+        if self.0.len() < MAX_OF_USER {
+            return false;
+        }
+        let user = user_of(pid);
+        let is_users = |entry: &&Entry| user.is_some() && entry.user == user;
+        if self.0.iter().filter(is_users).count() < MAX_OF_USER {
+            return false;
+        }
+        // Those that have ended do not count.
+        self.forget_ended();
+        self.0.iter().filter(is_users).count() >= MAX_OF_USER
+    }
+
+    fn forget_ended(&mut self) {
+        self.0.retain(|entry| entry.started.is_some() && started(entry.pid) == entry.started);
+    }
+}
+
+/// The real user of a process. The owner of `/proc/PID` is no answer: a process can make that root.
+fn user_of(pid: u32) -> Option<u32> {
+    let status = read_text(format!("/proc/{pid}/status")).ok()?;
+    status_field(&status, "Uid")?.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    fn sleeping() -> Child {
+        Command::new("sleep").arg("600").spawn().unwrap()
+    }
+
+    #[test]
+    fn one_that_was_silent_is_not_asked_and_many_of_a_user_stand_for_all_until_they_end() {
+        let mut silent = Silent::new();
+        assert!(!silent.has(std::process::id()));
+        let mut children: Vec<Child> = (0..MAX_OF_USER).map(|_| sleeping()).collect();
+        for (already, child) in children.iter().enumerate() {
+            assert!(!silent.has(child.id()), "{already} were silent");
+            silent.add(child.id());
+            assert!(silent.has(child.id()));
+        }
+        let (mut other, init) = (sleeping(), 1);
+        assert!(silent.has(other.id()), "it is of the same user");
+        let is_root = user_of(init) == user_of(std::process::id());
+        assert_eq!(silent.has(init), is_root, "another user's is asked");
+        let mut first = children.remove(0);
+        for child in [&mut first, &mut other] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        let mut next = sleeping();
+        assert!(!silent.has(next.id()), "fewer are left");
+        for child in children.iter_mut().chain([&mut next]) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    #[test]
+    fn after_a_hundred_thousand_that_ended_none_is_remembered() {
+        let mut silent = Silent::new();
+        for pid in 0..100_000 {
+            // No process has such a number.
+            silent.add(u32::MAX - pid);
+        }
+        assert!(silent.0.len() <= 1, "{}", silent.0.len());
+    }
+}

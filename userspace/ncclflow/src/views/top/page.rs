@@ -1,0 +1,165 @@
+//! The page of one row: its history, all kinds of ops, all peers and what was waited for.
+
+use std::fmt::Write as _;
+
+use flow::statistics::Sum;
+use ratatui::{
+    Frame,
+    layout::{Constraint, Layout, Rect},
+    style::{Color, Style, Stylize as _},
+    text::Line,
+    widgets::{Cell, Paragraph, Row as TableRow, Sparkline, Table},
+};
+
+use super::{
+    draw::{mean, right},
+    lag::Lag,
+    rates::{PeerRates, RankRates},
+    rows::{Row, View},
+    state::State,
+    subject::Subject,
+};
+use crate::text::{ago, bytes, nanoseconds, number};
+
+/// Draws it over all but the last line, which has the keys.
+pub(super) fn draw_page(frame: &mut Frame<'_>, area: Rect, state: &State, subject: &Subject) {
+    let Some(row) = state.rows.get(state.selected) else {
+        frame.render_widget(Paragraph::new("no row is selected"), area);
+        return;
+    };
+    let ranks: Vec<&RankRates> = row.members.iter().filter_map(|&at| state.rates.ranks.get(at)).collect();
+    let tall = if area.height >= 20 { 3 } else { 1 };
+    let [title, said, ops, moved, _, kinds, _, peers] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(2),
+        Constraint::Length(tall),
+        Constraint::Length(tall),
+        Constraint::Length(1),
+        Constraint::Length(u16::try_from(row.kinds.len()).unwrap_or(u16::MAX).clamp(1, 6) + 1),
+        Constraint::Length(1),
+        Constraint::Min(2),
+    ])
+    .areas(area);
+    frame.render_widget(Paragraph::new(Line::from(name(row, state.view, &subject.host)).bold()), title);
+    frame.render_widget(Paragraph::new(facts(row, &ranks, subject)), said);
+    let history = state.history_of(row);
+    draw_history(
+        frame,
+        ops,
+        "OPS/S",
+        &history.iter().map(|point| point.ops_per_s).collect::<Vec<_>>(),
+        number,
+    );
+    draw_history(
+        frame,
+        moved,
+        "BYTES/S",
+        &history.iter().map(|point| point.bytes_per_s).collect::<Vec<_>>(),
+        bytes,
+    );
+    let rows = row.kinds.iter().map(|kind| {
+        let numbers =
+            [right(number(kind.ops_per_s)), right(bytes(kind.bytes_per_s)), right(kind.ops.to_string())];
+        TableRow::new([Cell::from(kind.label())].into_iter().chain(numbers))
+    });
+    let heading = TableRow::new(["OP".into(), right("OPS/S"), right("BYTES/S"), right("OPS IN ALL")]).dim();
+    let widths =
+        [Constraint::Length(32), Constraint::Length(8), Constraint::Length(10), Constraint::Length(12)];
+    frame.render_widget(Table::new(rows, widths).header(heading), kinds);
+    draw_peers(frame, peers, &ranks);
+}
+
+fn name(row: &Row, view: View, host: &str) -> String {
+    let process = if row.name.is_empty() { row.pid.clone() } else { format!("{} ({})", row.pid, row.name) };
+    match view {
+        View::Ranks => format!("rank {} of communicator {}, process {process} on {host}", row.rank, row.comm),
+        View::Communicators => format!("communicator {}, ranks {} on {host}", row.comm, row.rank),
+        View::Processes => format!("process {process} on {host}, ranks: {}", row.comm),
+    }
+}
+
+fn facts(row: &Row, ranks: &[&RankRates], subject: &Subject) -> Vec<Line<'static>> {
+    let at_least = if row.bytes_are_least { "more than " } else { "" };
+    let mut text = format!(
+        "{} ops/s, {at_least}{}/s; last seen {} ago",
+        number(row.ops_per_s),
+        bytes(row.bytes_per_s),
+        ago(row.idle_s)
+    );
+    if let [rank] = ranks
+        && let Some(launched) = rank.launched
+    {
+        _ = write!(text, "; NCCL has launched {launched} collectives");
+    }
+    let pids = ranks.iter().filter_map(|rank| rank.key).map(|key| key.pid);
+    let versions = pids.filter_map(|pid| subject.processes.get(&pid)).map(|(_, nccl)| nccl.as_str());
+    if let Some(version) = versions.into_iter().find(|version| !version.is_empty()) {
+        _ = write!(text, "; NCCL {version}");
+    }
+    let verdict = match row.lag {
+        Some(Lag::Behind(collectives)) => {
+            format!("It has not launched {collectives} collectives that another rank had launched before.")
+        }
+        Some(Lag::WaitedFor(_)) => {
+            "Others wait long to receive from this rank, and it waits little itself.".to_owned()
+        }
+        None => String::new(),
+    };
+    vec![Line::from(text), Line::from(verdict).red().bold()]
+}
+
+/// A line over time; at its right end the largest value.
+pub(super) fn draw_history(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    label: &str,
+    values: &[f64],
+    show: fn(f64) -> String,
+) {
+    let [name, line, most] =
+        Layout::horizontal([Constraint::Length(9), Constraint::Min(4), Constraint::Length(16)]).areas(area);
+    frame.render_widget(Paragraph::new(label.to_owned()).dim(), name);
+    // The latest that there is room for, at the right end.
+    let shown = &values[values.len().saturating_sub(usize::from(line.width))..];
+    let largest = shown.iter().copied().fold(0.0, f64::max);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a height of a bar")]
+    let heights: Vec<u64> =
+        shown.iter().map(|value| if largest > 0.0 { (value / largest * 1000.0) as u64 } else { 0 }).collect();
+    let free = line.width.saturating_sub(u16::try_from(heights.len()).unwrap_or(u16::MAX));
+    let line = Rect { x: line.x + free, width: line.width - free, ..line };
+    frame.render_widget(
+        Sparkline::default().data(&heights).max(1000).style(Style::new().fg(Color::Cyan)),
+        line,
+    );
+    frame.render_widget(Paragraph::new(format!(" most {}", show(largest))).dim(), most);
+}
+
+fn draw_peers(frame: &mut Frame<'_>, area: Rect, ranks: &[&RankRates]) {
+    let all: Vec<(&RankRates, &PeerRates)> =
+        ranks.iter().flat_map(|rank| rank.peers.iter().map(move |peer| (*rank, peer))).collect();
+    if all.is_empty() {
+        let text = "messages are not measured: --level steps measures those that go over the network";
+        frame.render_widget(Paragraph::new(text).dim(), area);
+        return;
+    }
+    let rows = all.iter().take(usize::from(area.height)).map(|(rank, peer)| {
+        let own =
+            rank.key.filter(|_| ranks.len() > 1).map(|key| format!("{} ", key.rank)).unwrap_or_default();
+        let other = peer.peer.map_or_else(|| "others".to_owned(), |peer| peer.to_string());
+        let mut waits: Vec<(&&str, &Sum)> = peer.waits.iter().collect();
+        waits.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.ns));
+        let waits =
+            waits.iter().map(|(wait, sum)| format!("{wait} {}", nanoseconds(mean(sum.ns, sum.count))));
+        TableRow::new([
+            Cell::from(format!("{own}{} {other}", peer.direction.name())),
+            right(number(peer.messages_per_s)),
+            right(bytes(peer.bytes_per_s)),
+            Cell::from(waits.collect::<Vec<_>>().join(", ")),
+        ])
+    });
+    let heading =
+        TableRow::new(["PEER".into(), right("MSG/S"), right("BYTES/S"), "WAITS, MEAN OF A MESSAGE".into()])
+            .dim();
+    let widths = [Constraint::Length(12), Constraint::Length(8), Constraint::Length(10), Constraint::Min(20)];
+    frame.render_widget(Table::new(rows, widths).header(heading), area);
+}

@@ -1,0 +1,157 @@
+//! How long `dump --merge` takes over many hosts: the dump of a job of 8 ranks, one of which stays away, made into those of
+//! a job that is as large as is wanted. On one of its hosts a rank stays away; it must be named.
+
+use std::{
+    fs,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use super::{spread::Spread, traced_job::Bench};
+
+/// Ranks of a host, and the one that stays away.
+const RANKS: u64 = 8;
+const ABSENT: u64 = 2;
+/// The budget of 1,024 ranks.
+const BUDGET_RANKS: u64 = 1024;
+const BUDGET_MS: f64 = 2000.0;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Version of NCCL
+    #[arg(long, default_value = "2.27.5")]
+    nccl: String,
+    /// Hosts of 8 ranks each; a line of the table each
+    #[arg(long, value_delimiter = ',', default_value = "16,64,128", value_parser = clap::value_parser!(u64).range(2..))]
+    hosts: Vec<u64>,
+    /// Merges of each
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+}
+
+pub(super) fn run(args: &Args) -> Result<Value> {
+    let mut bench = Bench::prepare(&args.nccl, "merge")?;
+    let program = bench.programs.join("ncclflow");
+    let template = template(&mut bench)?;
+    let mut rows = Vec::new();
+    eprintln!("hosts  ranks   MiB  merge ms (median, range)");
+    for hosts in &args.hosts {
+        // The rank that stays away is on the last but one.
+        let (chosen, folder) = (hosts - 2, bench.fresh("dumps"));
+        fs::create_dir_all(&folder)?;
+        let mut bytes = 0;
+        for host in 0..*hosts {
+            let text = serde_json::to_string_pretty(&of_host(&template, host, *hosts, host == chosen)?)?;
+            bytes += text.len() as u64;
+            fs::write(folder.join(format!("host{host:04}.json")), text)?;
+        }
+        let mut times = Vec::new();
+        for _ in 0..args.rounds {
+            let begun = Instant::now();
+            let output = Command::new(&program).args(["dump", "--json", "--merge"]).arg(&folder).output();
+            times.push(begun.elapsed().as_secs_f64() * 1000.0);
+            let merged: Value = serde_json::from_slice(&output.context("starting ncclflow")?.stdout)?;
+            let culprits = &merged["communicators"][0]["verdict"]["culprits"];
+            if *culprits != json!([chosen * RANKS + ABSENT]) {
+                bail!("the culprits of {hosts} hosts are {culprits}: {}", merged["job"]["sentence"]);
+            }
+        }
+        let (ranks, took) = (hosts * RANKS, Spread::of(times));
+        eprintln!("{hosts:>5}  {ranks:>5}  {:>4}  {took}", bytes >> 20);
+        if ranks == BUDGET_RANKS && took.median > BUDGET_MS {
+            bail!("{BUDGET_RANKS} ranks take {:.0} ms, and {BUDGET_MS} are allowed", took.median);
+        }
+        rows.push(json!({ "hosts": hosts, "ranks": ranks, "bytes": bytes, "ms": took }));
+    }
+    Ok(json!({ "bench": "merge", "nccl": args.nccl, "rounds": args.rounds, "rows": rows }))
+}
+
+/// A dump of 8 ranks over sockets, one of which has not joined.
+fn template(bench: &mut Bench) -> Result<Value> {
+    let ranks = RANKS.to_string();
+    let absent = format!("{ABSENT}@3");
+    let arguments = ["--mode", "processes", "--ranks", &ranks, "--channels", "2", "--timeout", "300"];
+    let job = bench.job(&[&arguments[..], &["--absent", &absent, "--iters", "6"]].concat())?;
+    job.go()?;
+    let deadline = Instant::now() + Duration::from_mins(2);
+    loop {
+        let output = Command::new(bench.programs.join("ncclflow"))
+            .args(["dump", "--json", "-p", &job.pid_list()])
+            .output()
+            .context("starting ncclflow")?;
+        let dump: Value = serde_json::from_slice(&output.stdout)
+            .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+        if dump["communicators"][0]["verdict"]["culprits"] == json!([ABSENT]) {
+            return Ok(dump);
+        }
+        if Instant::now() > deadline {
+            bail!("the job does not hang as it should: {}", dump["job"]["sentence"]);
+        }
+    }
+}
+
+/// The same of the `host`th of `hosts`, whose ranks are in one ring. Only on one of them does the rank stay away.
+fn of_host(template: &Value, host: u64, hosts: u64, is_chosen: bool) -> Result<Value> {
+    let mut dump = template.clone();
+    let name = json!(format!("host{host:04}"));
+    dump["hosts"] = json!([name]);
+    for process in list(&mut dump["processes"])? {
+        process["host"] = name.clone();
+    }
+    let all = hosts * RANKS;
+    let communicators = list(&mut dump["communicators"])?;
+    let communicator = communicators.first_mut().context("the template has no communicator")?;
+    communicator["nRanks"] = json!(all);
+    let ranks = list(&mut communicator["ranks"])?;
+    if !is_chosen {
+        // One that has joined, with another number.
+        let (from, to) = ((ABSENT + 2) as usize, ABSENT as usize);
+        let mut joined = ranks.get(from).context("the template lacks a rank")?.clone();
+        for key in ["rank", "pid", "node", "localRank", "cudaDev", "nvmlDev"] {
+            joined[key] = ranks[to][key].clone();
+        }
+        // Its neighbours are two further back.
+        move_peers(&mut joined, &|peer| (peer + RANKS - 2) % RANKS)?;
+        ranks[to] = joined;
+    }
+    for (local, rank) in (0..).zip(ranks.iter_mut()) {
+        rank["host"] = name.clone();
+        rank["rank"] = json!(host * RANKS + local);
+        rank["nRanks"] = json!(all);
+        rank["node"] = json!(host * RANKS + local);
+        rank["nNodes"] = json!(all);
+        move_peers(rank, &|peer| {
+            // The next one, or the one before.
+            let distance = if (local + 1) % RANKS == peer { 1 } else { all - 1 };
+            (host * RANKS + local + distance) % all
+        })?;
+    }
+    Ok(dump)
+}
+
+/// Gives all ranks of which a rank speaks other numbers.
+fn move_peers(rank: &mut Value, to: &dyn Fn(u64) -> u64) -> Result<()> {
+    let moved = |value: &mut Value| {
+        if let Some(peer) = value.as_u64() {
+            *value = json!(to(peer));
+        }
+    };
+    for channel in list(&mut rank["channels"])? {
+        ["ringPrev", "ringNext"].iter().for_each(|key| moved(&mut channel[key]));
+        channel["treeUp"] = json!(-1);
+        channel["treeDown"] = json!([]);
+    }
+    for op in list(&mut rank["proxy"]["ops"])? {
+        moved(&mut op["peer"]);
+    }
+    // Other ranks of its trees would be among them, at which there are other numbers of steps.
+    rank["connections"] = json!([]);
+    Ok(())
+}
+
+fn list(value: &mut Value) -> Result<&mut Vec<Value>> {
+    value.as_array_mut().context("the dump is not as docs/DUMP.md has it")
+}

@@ -1,0 +1,59 @@
+//! `cargo xtask hangs`: what `ncclflow dump` says of every kind of hang, and of waits that are none, counted.
+//!
+//! The program that does it is an example of `ncclflow-e2e`, as that of `conformance` is: `tests/e2e/examples/hangs`.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{nccl, programs};
+
+/// Those of the end-to-end tests.
+const LIBRARIES: [&str; 4] = ["2.21.5", "2.27.5", "2.28.9-cu13", "2.32.3"];
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  sudo -E cargo xtask hangs --times 5                 every kind, five times
+  sudo -E cargo xtask hangs --kinds gone,receive      some kinds
+  sudo -E cargo xtask hangs --busy 1000               dumps of jobs that are busy: none is stuck
+
+The last line is PASSED or FAILED; the exit code says the same. Dumps that are not right are kept in target/hangs.")]
+pub(crate) struct Args {
+    /// How often each kind is made, each time on the next library
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    times: u32,
+    /// Only these kinds; tests/e2e/src/harness/hangs/kinds.rs has all
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    kinds: Vec<String>,
+    /// Instead: so many dumps of jobs that compute, evaluate and write checkpoints for up to 30 s
+    #[arg(long, value_name = "N", conflicts_with_all = ["times", "kinds"])]
+    busy: Option<u32>,
+    /// Jobs side by side
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
+    at_once: u32,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    for version in LIBRARIES {
+        nccl::library_path(version)?;
+    }
+    programs::build(&["ncclflow", "ncclflow-bed", "ncclflow-nvml-double"])?;
+    let program = programs::build_example("ncclflow-e2e", "hangs")?;
+    let mut command = Command::new(&program);
+    command.arg("--out").arg(programs::target_folder()?.join("hangs"));
+    command.args(["--at-once", &args.at_once.to_string()]);
+    match args.busy {
+        Some(busy) => command.args(["--busy", &busy.to_string()]),
+        None => command.args(["--times", &args.times.to_string()]),
+    };
+    if !args.kinds.is_empty() {
+        command.args(["--kinds", &args.kinds.join(",")]);
+    }
+    // What is missing is a failure here, and not a test that is skipped.
+    command.env("NCCLFLOW_REQUIRE", "all").stdin(Stdio::null());
+    let status = command.status().with_context(|| format!("starting `{}`", program.display()))?;
+    if !status.success() {
+        bail!("`ncclflow dump` was not right often enough, or something was missing ({status})");
+    }
+    Ok(())
+}
