@@ -59,7 +59,8 @@ fn check_and(first: usize, names: &[&str], also: impl Fn(&Trial, &Dump)) {
     for (number, name) in names.iter().enumerate() {
         let kind = kind(name).unwrap();
         let mut libraries: Vec<&str> = VERSIONS.into_iter().filter(|version| kind.is_for(version)).collect();
-        libraries.rotate_left((first + number) % libraries.len());
+        let by = (first + number) % libraries.len();
+        libraries.rotate_left(by);
         for version in libraries.into_iter().take(if is_long() { VERSIONS.len() } else { 1 }) {
             println!("{name}, {version}");
             let Some(trial) = Trial::start(kind, version).unwrap() else { return };

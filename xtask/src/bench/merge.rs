@@ -108,7 +108,7 @@ fn of_host(template: &Value, host: u64, hosts: u64, is_chosen: bool) -> Result<V
     let ranks = list(&mut communicator["ranks"])?;
     if !is_chosen {
         // One that has joined, with another number.
-        let (from, to) = ((ABSENT + 2) as usize, ABSENT as usize);
+        let (from, to) = (usize::try_from(ABSENT + 2)?, usize::try_from(ABSENT)?);
         let mut joined = ranks.get(from).context("the template lacks a rank")?.clone();
         for key in ["rank", "pid", "node", "localRank", "cudaDev", "nvmlDev"] {
             joined[key] = ranks[to][key].clone();
@@ -140,7 +140,9 @@ fn move_peers(rank: &mut Value, to: &dyn Fn(u64) -> u64) -> Result<()> {
         }
     };
     for channel in list(&mut rank["channels"])? {
-        ["ringPrev", "ringNext"].iter().for_each(|key| moved(&mut channel[key]));
+        for key in ["ringPrev", "ringNext"] {
+            moved(&mut channel[key]);
+        }
         channel["treeUp"] = json!(-1);
         channel["treeDown"] = json!([]);
     }

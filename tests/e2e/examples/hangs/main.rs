@@ -38,18 +38,17 @@ fn main() -> Result<ExitCode> {
     }
     let kept = Kept::new(value("--out").context("--out FOLDER")?.into())?;
     let at_once = number("--at-once", 2)?.max(1);
-    let passed = match value("--busy") {
-        Some(_) => busy::run(number("--busy", 0)?, at_once, &kept)?,
-        None => {
-            let kinds = match value("--kinds") {
-                Some(names) => names
-                    .split(',')
-                    .map(|name| kind(name).with_context(|| format!("there is no kind `{name}`")))
-                    .collect::<Result<Vec<_>>>()?,
-                None => KINDS.iter().collect(),
-            };
-            suite::run(&kinds, number("--times", 5)?, at_once, &kept)?
-        }
+    let passed = if value("--busy").is_some() {
+        busy::run(number("--busy", 0)?, at_once, &kept)?
+    } else {
+        let kinds = match value("--kinds") {
+            Some(names) => names
+                .split(',')
+                .map(|name| kind(name).with_context(|| format!("there is no kind `{name}`")))
+                .collect::<Result<Vec<_>>>()?,
+            None => KINDS.iter().collect(),
+        };
+        suite::run(&kinds, number("--times", 5)?, at_once, &kept)
     };
     println!("{}", if passed { "PASSED" } else { "FAILED" });
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })

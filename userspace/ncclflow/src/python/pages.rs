@@ -11,6 +11,7 @@ use nccl_library::elf::RuntimeAddr;
 use crate::{memory::Memory, target::Process};
 
 const PAGE: u64 = 4096;
+const PAGE_BYTES: usize = 4096;
 /// Pages that are kept; where a reading needs more, those of its beginning are copied again.
 const MAX_PAGES: usize = 512;
 
@@ -45,7 +46,7 @@ impl<'p> Pages<'p> {
     fn copy(&self, pages: &[u64], is_used: bool) {
         #[cfg(test)]
         self.questions.set(self.questions.get() + 1);
-        let places: Vec<_> = pages.iter().map(|at| (RuntimeAddr(*at), PAGE as usize)).collect();
+        let places: Vec<_> = pages.iter().map(|at| (RuntimeAddr(*at), PAGE_BYTES)).collect();
         let copies = self.memory.copies(&places).unwrap_or_default();
         let mut kept = self.kept.borrow_mut();
         if kept.len() + pages.len() > MAX_PAGES {
@@ -109,7 +110,7 @@ mod tests {
 
     /// Three pages, whichever bytes they begin at.
     fn filled(with: u8) -> Vec<u8> {
-        vec![with; 4 * PAGE as usize]
+        vec![with; 4 * PAGE_BYTES]
     }
 
     #[test]
@@ -155,7 +156,7 @@ mod tests {
     fn a_reading_of_many_pages_keeps_a_bound() {
         let process = Process::open(std::process::id()).unwrap();
         let pages = Pages::new(&process);
-        let data = vec![7; (MAX_PAGES + 40) * PAGE as usize];
+        let data = vec![7; (MAX_PAGES + 40) * PAGE_BYTES];
         let first = (data.as_ptr() as u64).next_multiple_of(PAGE);
         for page in 0..MAX_PAGES as u64 + 30 {
             let mut byte = [0];

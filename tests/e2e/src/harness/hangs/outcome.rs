@@ -53,7 +53,7 @@ pub fn judge(expected: Expected, dump: &Dump) -> Outcome {
     if dump.code == Some(code) { outcome } else { Outcome::OtherKind }
 }
 
-fn names(verdict: &&Verdict) -> bool {
+fn names(verdict: &Verdict) -> bool {
     verdict.state == "stuck" || verdict.state == "waiting"
 }
 

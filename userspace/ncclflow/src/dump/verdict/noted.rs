@@ -150,13 +150,16 @@ impl<'a> View<'a> {
 
     /// `rank 3 completed 4711 and called no more (all_reduce [8] Float (model.py:88)); rank 5 …`
     fn progress(&self) -> String {
-        let mut by: BTreeMap<(Option<u64>, Option<u64>), (Vec<u32>, &str)> = BTreeMap::new();
+        // What was called last, and what of it is complete.
+        type Progress = (Option<u64>, Option<u64>);
+        type Ranks<'a> = (Vec<u32>, &'a str);
+        let mut by: BTreeMap<Progress, Ranks<'_>> = BTreeMap::new();
         for (number, noted) in &self.ranks {
             let last = noted.last_seq();
             let what = last.and_then(|seq| noted.call(seq)).map_or("", |(_, kind)| &*kind.what);
             by.entry((last, noted.completed_seq())).or_insert_with(|| (Vec::new(), what)).0.push(*number);
         }
-        let part = |((last, completed), (ranks, what)): (&(Option<u64>, Option<u64>), &(Vec<u32>, &str))| {
+        let part = |((last, completed), (ranks, what)): (&Progress, &Ranks<'_>)| {
             let ranks = named(ranks);
             match (last, completed) {
                 (None, _) => format!("{ranks} called none"),

@@ -53,7 +53,7 @@ pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
             None => format!("rank {rank} is waited for, and was not read: it may not have come, or wait itself"),
         });
     }
-    if culprits.is_empty() || !(is_last || !gone.is_empty()) {
+    if culprits.is_empty() || (!is_last && gone.is_empty()) {
         evidence.extend(case.missing_sentence());
         let what = if case.n_missing() == 0 {
             "cannot tell, because all ranks have come, and what they wait for there cannot be seen"
@@ -109,7 +109,7 @@ fn still_setting_up(ranks: &[u32]) -> String {
 mod tests {
     use super::*;
     use crate::dump::{
-        ProcessReport, ProcessState,
+        Counters, LibraryReport, ProcessReport, ProcessState,
         absent::{AbsentPeer, AbsentRank, Place},
         activity::Activity,
         set_up::SetUp,
@@ -122,7 +122,7 @@ mod tests {
     fn coming(number: u32, stage: Option<Stage>) -> RankReport {
         let mut rank = rank(number, 0, Vec::new());
         rank.channels.clear();
-        rank.counters = Default::default();
+        rank.counters = Counters::default();
         rank.status.init = Some("ncclInProgress".to_owned());
         rank.nccl_version = Some("2.28.9".to_owned());
         rank.set_up = Some(SetUp { stage });
@@ -143,7 +143,7 @@ mod tests {
             pid,
             name: name.to_owned(),
             state: ProcessState::Running,
-            libraries: vec![Default::default()],
+            libraries: vec![LibraryReport::default()],
             ..ProcessReport::default()
         }
     }
