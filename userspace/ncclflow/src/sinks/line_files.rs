@@ -555,7 +555,8 @@ mod tests {
     }
 
     /// Lines of this process that are in files, and its lines that are in none as it had most.
-    fn lines_of(files: &LineFiles, pid: u32) -> (u64, u64) {
+    fn lines_of(files: &mut LineFiles, pid: u32) -> (u64, u64) {
+        files.flush();
         let written = files.written();
         let of = written.ranks.iter().filter(|rank| rank.pid == pid);
         let over = written.over_share.get(&pid).copied().unwrap_or(0);
@@ -574,24 +575,24 @@ mod tests {
             files.op(&rows.op(&made.record(), &host(pid)));
         };
         (0..20).for_each(|rank| op(&mut files, 1, rank));
-        assert_eq!(lines_of(&files, 1), (16, 4), "it has all there are, and no more");
+        assert_eq!(lines_of(&mut files, 1), (16, 4), "it has all there are, and no more");
         assert_eq!(files.take_errors().len(), 1);
         for pid in [2, 3] {
             (0..5).for_each(|rank| op(&mut files, pid, rank));
-            assert_eq!(lines_of(&files, pid), (5, 0), "others lose nothing");
+            assert_eq!(lines_of(&mut files, pid), (5, 0), "others lose nothing");
         }
         // The first six are still written; the others are complete as they are.
         (0..16).for_each(|rank| op(&mut files, 1, rank));
-        assert_eq!(lines_of(&files, 1), (16 + 6, 4 + 10));
+        assert_eq!(lines_of(&mut files, 1), (16 + 6, 4 + 10));
         // Who would have as many as it loses its own, and takes none.
         (5..9).for_each(|rank| op(&mut files, 2, rank));
-        assert_eq!((lines_of(&files, 2), lines_of(&files, 3)), ((5, 4), (5, 0)));
+        assert_eq!((lines_of(&mut files, 2), lines_of(&mut files, 3)), ((5, 4), (5, 0)));
         // Files of a process that has ended are for others; those that were given up stay complete.
         files.close_process(3);
         (0..16).for_each(|rank| op(&mut files, 1, rank));
-        assert_eq!(lines_of(&files, 1), (22 + 6, 14 + 10));
+        assert_eq!(lines_of(&mut files, 1), (22 + 6, 14 + 10));
         op(&mut files, 2, 5);
-        assert_eq!(lines_of(&files, 2), (6, 4));
+        assert_eq!(lines_of(&mut files, 2), (6, 4));
         files.close();
         assert_eq!(files.written().lost.lines, 14 + 10 + 4);
         assert!(files.given_up.is_empty());
