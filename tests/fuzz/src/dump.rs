@@ -53,6 +53,12 @@ pub fn libraries() -> usize {
     LAYOUTS.len()
 }
 
+/// Whether the made communicator is one for this library: those that have no magic words are known by other signs, which it
+/// does not have.
+pub fn has_magics(library: usize) -> bool {
+    LAYOUTS.get(library).is_some_and(|(_, layouts)| comm::END_MAGIC.find_int(layouts).is_some())
+}
+
 /// Finds communicators, reads them twice, judges and renders. That there are none is fine.
 ///
 /// # Panics

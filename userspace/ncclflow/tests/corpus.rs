@@ -56,13 +56,12 @@ fn memory_of_processes() {
 
 /// What the target `dump` changes is a communicator of two ranks, or else nothing behind the search would be tried.
 #[test]
-fn memory_that_is_made_up_has_a_communicator_in_every_layout() {
+fn memory_that_is_made_up_has_a_communicator_in_every_layout_with_magic_words() {
     targets::LIMIT.store(30, Ordering::Relaxed);
-    assert!(targets::dump::libraries() > 10);
-    let first = |library: usize| u8::try_from(library).unwrap();
+    let made = (0..targets::dump::libraries()).filter(|library| targets::dump::has_magics(*library));
     let found: Vec<usize> =
-        (0..targets::dump::libraries()).map(|library| targets::dump::dump_of(&[first(library)])).collect();
-    assert!(found.iter().all(|ranks| *ranks == 2), "{found:?}");
+        made.map(|library| targets::dump::dump_of(&[u8::try_from(library).unwrap()])).collect();
+    assert!(found.len() > 10 && found.iter().all(|ranks| *ranks == 2), "{found:?}");
 }
 
 #[test]
