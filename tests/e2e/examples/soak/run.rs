@@ -275,6 +275,9 @@ fn accounts(
         let count = number(&loss[key]);
         checks.add(key, count, "0", count == 0);
     }
+    if let Some(why) = session["first_undecodable"].as_str() {
+        println!("the first record that is not understood: {why}");
+    }
     let lost = sum("lost");
     checks.add(
         "records lost (and some are: buffers are small)",
