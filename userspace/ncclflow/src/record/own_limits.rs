@@ -13,6 +13,7 @@ pub(super) fn raise_descriptors() {
 /// All threads allocate from one arena. glibc gives each thread one of its own, and what one thread allocates and
 /// another frees goes back to the first one's, where the others cannot use it: 3 MiB more for a recording of 8
 /// processes. Threads of a recording hand over whole blocks, and hardly wait for each other here. musl has no arenas.
+/// glibc decides once how many arenas there are: where another thread has allocated before, this changes nothing.
 #[cfg(target_env = "gnu")]
 pub(super) fn share_one_arena() {
     // SAFETY: `mallopt` takes two numbers, and is safe to call from several threads (mallopt(3)). It changes from
