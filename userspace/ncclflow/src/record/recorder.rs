@@ -90,7 +90,6 @@ pub fn record(
         Targets::All(filter) => Some(Follower::new(wanted, filter, bindings.clone())?),
     };
     own_limits::raise_descriptors();
-    own_limits::share_one_arena();
     let (mut recording, capture) = Recording::prepare(wanted, &setup, attachment, times, &bindings, notice)?;
     let budget = recording.dir.as_ref().and_then(OutputDir::budget).cloned();
     let is_ours = recording.dir.as_ref().is_none_or(|dir| dir.is_private().unwrap_or(false));
