@@ -1,7 +1,7 @@
 //! `ncclflow check`: all of it, over the folders of one or several hosts.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     path::PathBuf,
 };
 
@@ -264,8 +264,6 @@ struct CommunicatorRows {
 struct RankRows {
     communicator: String,
     rank: i32,
-    /// It was not found yet that its clock is not known.
-    has_clock: bool,
     /// From its clock to wall time; nothing: it is not known.
     offset: Option<u64>,
     ended: Option<u64>,
@@ -296,7 +294,6 @@ impl TakeRows for Folder {
         self.ranks.push(RankRows {
             communicator: communicator.to_owned(),
             rank,
-            has_clock: true,
             offset,
             ended,
             attribution: Attribution::default(),
@@ -311,16 +308,17 @@ impl TakeRows for Folder {
         let Some(rank) = self.ranks.get_mut(rank) else { return };
         let Some(rows) = self.communicators.get_mut(&rank.communicator) else { return };
         rows.has_stacks |= row.stack.is_some();
-        if self.clock.as_ref().is_none_or(|clock| !clock.is_of(&row.host)) && rank.has_clock {
-            // The times of its host cannot be compared with those of others.
-            (rank.has_clock, rank.offset, rank.ended) = (false, None, None);
-            rows.collectives.rank(row.rank, None, None);
-            rows.p2p.rank(row.rank, None, None, None);
-            if !self.without_clock.contains(&*row.host) {
+        // Its first op: the host is in it.
+        if let Entry::Vacant(place) = rows.places.entry(row.rank) {
+            place.insert(Place { host: row.host.to_string(), pid: row.pid });
+            if self.clock.as_ref().is_none_or(|clock| !clock.is_of(&row.host)) {
+                // The times of its host cannot be compared with those of others.
+                (rank.offset, rank.ended) = (None, None);
+                rows.collectives.rank(row.rank, None, None);
+                rows.p2p.rank(row.rank, None, None, None);
                 self.without_clock.insert(row.host.to_string());
             }
         }
-        rows.places.entry(row.rank).or_insert_with(|| Place { host: row.host.to_string(), pid: row.pid });
         rows.collectives.add(row, &mut self.room);
         rows.p2p.add(row, rank.offset, &mut self.room);
         if let Some(outcome) = row.measured {

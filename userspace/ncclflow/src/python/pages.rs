@@ -10,8 +10,8 @@ use nccl_library::elf::RuntimeAddr;
 
 use crate::{memory::Memory, target::Process};
 
-const PAGE: u64 = 4096;
 const PAGE_BYTES: usize = 4096;
+const PAGE: u64 = PAGE_BYTES as u64;
 /// Pages that are kept; where a reading needs more, those of its beginning are copied again.
 const MAX_PAGES: usize = 512;
 
