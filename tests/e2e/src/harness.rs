@@ -22,3 +22,4 @@ pub mod stripped;
 pub mod tables;
 pub mod top;
 pub mod traced_run;
+pub mod train;

@@ -5,25 +5,25 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
-    env,
-    fs::{self, File},
+    env, fs,
     os::unix::fs::PermissionsExt as _,
     path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
-use ncclflow_e2e::harness::programs;
+use ncclflow_e2e::harness::{
+    programs,
+    train::{ABSENT, start_rank},
+};
 use serde_json::Value;
 use test_support::{
     documents::{Block, blocks},
     need, need_pythons, root,
 };
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/dump_python/train.py");
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/DUMP.md");
-const RANKS: usize = 3;
-const ABSENT: usize = 1;
+const RANKS: u32 = 3;
 /// A test network (RFC 5737).
 const NETWORK: &str = "192.0.2";
 
@@ -107,22 +107,15 @@ impl Hosts {
         ) {
             return None;
         }
-        for (rank, name) in hosts.names.clone().iter().enumerate() {
+        for (rank, name) in (0..).zip(hosts.names.clone()) {
             let mut command = Command::new("ip");
-            command.args(["netns", "exec", name, "unshare", "--uts", "--pid", "--fork", "--kill-child"]);
+            command.args(["netns", "exec", &name, "unshare", "--uts", "--pid", "--fork", "--kill-child"]);
             // The rank is the first process but one: what is first has the host's name set.
-            command.args(["--mount-proc", "sh", "-c", "hostname \"$0\"; \"$@\"; :", name]).arg(python);
-            command.args([
-                "-I".as_ref(),
-                SCRIPT.as_ref(),
-                bed.as_os_str(),
-                nccl.as_os_str(),
-                nvml.as_os_str(),
-            ]);
-            command.arg(hosts.folder.path()).args([rank, RANKS, ABSENT].map(|number| number.to_string()));
-            command.args(["--env", "NCCL_SOCKET_IFNAME=eth0"]);
-            let errors = File::create(hosts.folder.path().join(format!("{rank}.err"))).unwrap();
-            hosts.ranks.push(command.stdin(Stdio::piped()).stderr(errors).spawn().unwrap());
+            command.args(["--mount-proc", "sh", "-c", "hostname \"$0\"; \"$@\"; :", &name]).arg(python);
+            let more = ["--env", "NCCL_SOCKET_IFNAME=eth0"];
+            let folder = hosts.folder.path();
+            let started = start_rank(command, [&bed, &nccl, &nvml], folder, (rank, RANKS), &more);
+            hosts.ranks.push(started.unwrap());
         }
         hosts.write_down();
         Some(hosts)

@@ -4,9 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
-    fs::File,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Command},
     time::{Duration, Instant},
 };
 
@@ -14,13 +13,12 @@ use ncclflow_e2e::harness::{
     dumper::Dump,
     job::{VERSIONS, check_culprit},
     programs,
+    train::{ABSENT, SCRIPT, start_rank},
 };
 use serde_json::Value;
 use test_support::{Interpreter, need_pythons, root};
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/dump_python/train.py");
 const RANKS: u32 = 3;
-const ABSENT: u32 = 1;
 
 /// The ranks' processes. They end when this is dropped.
 struct Ranks(Vec<Child>);
@@ -28,19 +26,8 @@ struct Ranks(Vec<Child>);
 impl Ranks {
     fn start(python: &Path, nccl: &Path, folder: &Path, ranks: u32) -> Option<Self> {
         let (bed, nvml) = (programs::bed_library()?, programs::nvml_double()?);
-        let rank = |rank: u32| {
-            let mut command = Command::new(python);
-            command.args([
-                "-I".as_ref(),
-                SCRIPT.as_ref(),
-                bed.as_os_str(),
-                nccl.as_os_str(),
-                nvml.as_os_str(),
-            ]);
-            command.arg(folder).args([rank, ranks, ABSENT].map(|number| number.to_string()));
-            let errors = File::create(folder.join(format!("{rank}.err"))).unwrap();
-            command.stdin(Stdio::piped()).stderr(errors).spawn().unwrap()
-        };
+        let rank =
+            |rank| start_rank(Command::new(python), [&bed, nccl, &nvml], folder, (rank, ranks), &[]).unwrap();
         Some(Self((0..ranks).map(rank).collect()))
     }
 
