@@ -4,6 +4,9 @@
 //! touches the system: processes, the kernel, files, the network and the terminal. Modules are in the
 //! order of the data's way.
 
+// The program's own memory.
+pub mod allocator;
+
 // What there is to trace: processes, and the layouts of their libraries.
 pub mod target;
 

@@ -48,7 +48,7 @@ use std::{
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::{resolver, text::PlainWriter};
+use crate::{allocator, resolver, text::PlainWriter};
 
 pub use args::{Cli, Command};
 pub use variables::command;
@@ -73,6 +73,8 @@ fn write_json_line(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
 /// Parses the command line, does what it says, and turns the outcome into an exit code.
 pub fn main() -> ExitCode {
     let started = Instant::now();
+    // Before there is a second thread.
+    allocator::share_one_arena();
     if let Some(code) = resolver::serve_if_asked() {
         return code;
     }
