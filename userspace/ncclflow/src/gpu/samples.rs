@@ -111,8 +111,14 @@ impl GpuSamples {
     #[cfg(test)]
     pub(crate) fn of_rows(rows: impl IntoIterator<Item = GpuRow>) -> Self {
         let samples = Self::default();
-        with(&samples.shared, |shared| shared.push(rows.into_iter().collect()));
+        samples.answer(rows);
         samples
+    }
+
+    /// The driver has answered this, too.
+    #[cfg(test)]
+    pub(crate) fn answer(&self, rows: impl IntoIterator<Item = GpuRow>) {
+        with(&self.shared, |shared| shared.push(rows.into_iter().collect()));
     }
 }
 

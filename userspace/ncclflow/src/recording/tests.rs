@@ -9,13 +9,14 @@ use std::{
 use flow::{
     decode::Decoder,
     recording::{BlockAbout, BlockKind, Member, append_block},
+    schema::GpuRow,
     wire::ProbeKind,
 };
 use nccl_library::nccl::NameTables;
 use ncclflow_common::{RecordHeader, WIRE_VERSION};
 
 use super::*;
-use crate::{capture::Binding, kernel::stream::Batch, sinks::OutputDir};
+use crate::{capture::Binding, gpu::GpuSamples, kernel::stream::Batch, sinks::OutputDir};
 
 mod removed_segments;
 
@@ -185,6 +186,30 @@ fn newer_kinds_are_counted_and_newer_formats_refused() {
     assert!(error.contains("recording format 2; this ncclflow reads format 1"), "{error}");
     fs::write(&path, b"something else altogether").unwrap();
     assert!(read(folder.path(), &Selection::ALL).is_err());
+}
+
+#[test]
+fn what_gpus_do_after_the_end_is_not_of_the_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    let row = |ts_ns| GpuRow { ts_ns, ..GpuRow::default() };
+    let gpus = GpuSamples::of_rows([row(1)]);
+    let writer = RecordingWriter::create(&OutputDir::open(folder.path()).unwrap(), session()).unwrap();
+    let mut writer = writer.telling_gpus(Some(gpus.clone()));
+    gpus.answer([row(2), row(3)]);
+    writer.push(&batch(0..10)).unwrap();
+    writer.write_end("{\"state\":\"makingFiles\"}").unwrap();
+    // The files of lines are made, and the end is written again.
+    gpus.answer([row(4)]);
+    writer.write_end("{\"state\":\"complete\"}").unwrap();
+    let mut reader = RecordingReader::open(OutputDir::open(&folder.path().join(FOLDER)).unwrap()).unwrap();
+    let mut told = Vec::new();
+    let mut take = |item: Item<'_>| {
+        if let Item::Event(Event::Gpus { rows }) = item {
+            told.extend(rows.iter().map(|row| row.ts_ns));
+        }
+    };
+    while reader.read_next(&Selection::ALL, &mut take).unwrap() == Progress::Read {}
+    assert_eq!(told, [2, 3]);
 }
 
 #[test]

@@ -290,6 +290,8 @@ impl RecordingWriter {
         }
         let closed = self.close_block().and_then(|()| self.write_who()).and_then(|()| self.write_stacks());
         let closed = closed.and_then(|()| self.write_gpus(Duration::ZERO));
+        // GPUs are asked further while the files are made. That is not of the recording, and not in those files.
+        self.gpus = None;
         let ended = self.write_block(&BlockAbout::json(BlockKind::End), report.as_bytes());
         closed.and(ended)
     }
