@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""One rank of a training: a small model in torch's DistributedDataParallel, the same data and the same start in every run.
+"""One rank of a training: a small model in torch's DistributedDataParallel, or with --fsdp in its fully_shard (FSDP2), the same data and
+the same start in every run.
 
 Environment as for workload.py. Prints `ready PID`, waits until the file --wait-file exists, trains, and prints `done`, a checksum of
 the losses of all iterations bit by bit, the last loss and the seconds that it took.
@@ -22,6 +23,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--wait-file")
     parser.add_argument("--iters", type=int, default=1000)
+    parser.add_argument("--fsdp", action="store_true")
     args = parser.parse_args()
     rank = int(os.environ["RANK"])
     device = torch.device("cuda", rank % torch.cuda.device_count())
@@ -31,7 +33,15 @@ def main():
     torch.manual_seed(0)
     width = 1024
     layers = [layer for _ in range(4) for layer in (nn.Linear(width, width), nn.GELU())]
-    model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers, nn.Linear(width, 16)).to(device))
+    model = nn.Sequential(*layers, nn.Linear(width, 16)).to(device)
+    if args.fsdp:
+        from torch.distributed.fsdp import fully_shard
+
+        for layer in (layer for layer in model if isinstance(layer, nn.Linear)):
+            fully_shard(layer)
+        fully_shard(model)
+    else:
+        model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     generator = torch.Generator(device=device).manual_seed(rank + 1)
     teacher = torch.randn(width, 16, device=device, generator=torch.Generator(device=device).manual_seed(99))

@@ -62,6 +62,7 @@ def main():
     parser.add_argument("--wait-file")
     parser.add_argument("--leave")
     parser.add_argument("--entries", required=True)
+    parser.add_argument("--own", help="what the flight recorder has once a rank is away goes to this path and the rank")
     parser.add_argument("--iters", type=int, default=900)
     args = parser.parse_args()
     rank = int(os.environ["RANK"])
@@ -86,6 +87,10 @@ def main():
     wait_for(args.leave)
     if rank < dist.get_world_size() - 1:
         trainer.step(1)
+    if args.own:
+        time.sleep(1)
+        with open(f"{args.own}{rank}", "wb") as file:
+            file.write(torch._C._distributed_c10d._dump_nccl_trace())
     print("absent", flush=True)
     time.sleep(60)
 

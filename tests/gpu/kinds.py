@@ -2,7 +2,8 @@
 
     python3 tests/gpu/kinds.py PATH/TO/ncclflow [KIND …]
 
-Needs root, two GPUs and torch. Each kind has two communicators, one of which is idle. Prints a line for each, and ends with 1 if a state, a
+Needs root, two GPUs and torch. With SHARE_GPU=1 one GPU is enough: each rank is a host of its own to NCCL, and they talk over sockets.
+ Each kind has two communicators, one of which is idle. Prints a line for each, and ends with 1 if a state, a
 kind or a culprit is not the one that is expected.
 """
 
@@ -32,9 +33,9 @@ def rank_main(kind, rank, folder):
     import torch
     import torch.distributed as dist
 
-    torch.cuda.set_device(rank)
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
     # With a device the communicators are made at once, and sends and receives use them, too.
-    device = torch.device("cuda", rank)
     dist.init_process_group("nccl", init_method=f"file://{folder}/store", rank=rank, world_size=2, device_id=device)
     other = dist.new_group([0, 1])
     data = torch.ones(1 << 20, device="cuda")
@@ -76,7 +77,11 @@ def rank_main(kind, rank, folder):
 def run(program, kind):
     with tempfile.TemporaryDirectory() as folder:
         ranks = [
-            subprocess.Popen([sys.executable, __file__, "--rank", kind, str(rank), folder], stderr=open(f"{folder}/{rank}.err", "w"))
+            subprocess.Popen(
+                [sys.executable, __file__, "--rank", kind, str(rank), folder],
+                stderr=open(f"{folder}/{rank}.err", "w"),
+                env={**os.environ, "NCCL_HOSTID": f"rank{rank}"} if os.environ.get("SHARE_GPU") else None,
+            )
             for rank in range(2)
         ]
         try:

@@ -18,7 +18,7 @@ wait_for 'done' job; wait
 failed=0
 [ $recorded = 0 ] || { echo "ncclflow ended with $recorded"; failed=1; }
 "$programs/ncclflow" replay "$work/out" -o "$work/again" || failed=1
-diff -rq --exclude recording "$work/out" "$work/again" || { echo "the replay makes other files"; failed=1; }
+diff -rq --exclude recording "$work/out" "$work/again" || { diff "$work/out/gpus.jsonl" "$work/again/gpus.jsonl" | head -n 4; echo "the replay makes other files"; failed=1; }
 python3 - "$work/out" <<'P'
 import json, sys
 session = json.load(open(f"{sys.argv[1]}/session.json"))
