@@ -29,6 +29,9 @@ pub const MAX_STACKS: u32 = 16_384;
 /// Threads and interpreters that are looked at to find the thread of a hit.
 pub const MAX_THREADS_WALKED: u32 = 128;
 
+/// [`RawFrame::instr`] of a copy of the bytecode that could not be found: no instruction has this address.
+pub const NO_INSTRUCTION: u64 = 0;
+
 /// Bytes of a frame in which all of its fields are, at most.
 pub const FRAME_BYTES: usize = 128;
 
@@ -109,7 +112,13 @@ pub struct PythonWalk {
     pub frame_enters: u8,
     /// Not 0: frames mostly lie one after the other, and are read together.
     pub in_chunks: u8,
-    pub reserved: [u8; 5],
+    /// Number of the copy of the bytecode that a frame runs, 4 bytes; 0 is the code object's own. Only if there is
+    /// `code_copies`.
+    pub frame_copy: u8,
+    /// In a code object, the pointer to its copies of the bytecode: their number, and a pointer to each; 0: it has none.
+    pub code_copies: u16,
+    /// Where a code object's own bytecode begins in it.
+    pub code_first: u16,
 }
 
 /// A frame as it was found.
@@ -118,7 +127,8 @@ pub struct PythonWalk {
 pub struct RawFrame {
     /// Address of the code object.
     pub code: u64,
-    /// Where in the code it is, as CPython has it: an address, or an index.
+    /// Where in the code it is, as CPython has it: an address, or an index. An address in a thread's own copy of the
+    /// bytecode is given as that of the same instruction in the code object, or as [`NO_INSTRUCTION`].
     pub instr: u64,
     /// [`mix`] of what the code object has in its words.
     pub guard: u64,

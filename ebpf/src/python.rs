@@ -16,8 +16,8 @@ use aya_ebpf::{
 use crate::{
     common::{
         ENTERS_BEFORE_LEFT_OUT, ENTERS_EACH, FRAME_BYTES, LARGEST_STACK, MAX_CODE_WORDS, MAX_STACK_FRAMES,
-        MAX_THREADS_WALKED, NO_OFFSET, PieceHead, PythonWalk, RawFrame, RecordHeader, STACK_COOKIE,
-        STACK_CUT, STACK_KNOWN, STACK_NATIVE, STACK_NO_THREAD, STACK_NOT_COPIED, STACK_RECORD,
+        MAX_THREADS_WALKED, NO_INSTRUCTION, NO_OFFSET, PieceHead, PythonWalk, RawFrame, RecordHeader,
+        STACK_COOKIE, STACK_CUT, STACK_KNOWN, STACK_NATIVE, STACK_NO_THREAD, STACK_NOT_COPIED, STACK_RECORD,
         STACK_UNREADABLE, StackHead, TAKES_NATIVE, TAKES_PYTHON, mix, mix_begun,
     },
     emit::{self, Origin},
@@ -338,6 +338,20 @@ fn read_frame(stack: &mut Stack) -> Option<u64> {
     if failed { None } else { Some(ALONE) }
 }
 
+/// An instruction in a thread's own copy of the bytecode, as the code object's own: so threads with the same stack have
+/// the same id. It is looked for now, as a copy can be gone soon, and its number with another thread.
+#[inline(always)]
+fn in_code_object(walk: &PythonWalk, code: u64, instr: u64, copy: u64) -> u64 {
+    let Some(copies) = word(code.wrapping_add(walk.code_copies as u64)) else { return NO_INSTRUCTION };
+    // Behind the number of copies are their addresses.
+    match word(copies.wrapping_add(8 + 8 * copy)) {
+        Some(first) if first != 0 => {
+            code.wrapping_add(walk.code_first as u64).wrapping_add(instr.wrapping_sub(first))
+        }
+        _ => NO_INSTRUCTION,
+    }
+}
+
 /// Takes one frame, and goes to the one that called it.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -375,7 +389,16 @@ pub extern "C" fn take_frame(stack: *mut Stack) -> u64 {
         stack.head.flags |= STACK_CUT;
         return OVER;
     }
-    let instr = field(&stack.near, at + walk.frame_instr as u64, walk.instr_len);
+    let mut instr = field(&stack.near, at + walk.frame_instr as u64, walk.instr_len);
+    if walk.code_copies != 0 {
+        let copy = field(&stack.near, at + walk.frame_copy as u64, 4);
+        if copy != 0 {
+            instr = in_code_object(walk, code, instr, copy);
+            if instr == NO_INSTRUCTION {
+                stack.head.flags |= STACK_UNREADABLE;
+            }
+        }
+    }
     let mut frame = RawFrame { code, instr, guard: 0 };
     let enters = match walk.frame_enters {
         ENTERS_EACH => 1,

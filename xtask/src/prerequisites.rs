@@ -134,8 +134,8 @@ pub(crate) fn torch_analyser() -> Result<PathBuf> {
 }
 
 /// Versions that are fetched where fewer than two interpreters are installed: one whose layouts are in our table, one that
-/// states them, and one without the GIL.
-const FETCHED_PYTHONS: [&str; 3] = ["3.10", "3.13t", "3.14"];
+/// states them, and two without the GIL, in the second of which threads run their own copies of the bytecode.
+const FETCHED_PYTHONS: [&str; 4] = ["3.10", "3.13t", "3.14", "3.14t"];
 
 /// `$NCCLFLOW_PYTHONS` with which tests find at least two versions of CPython. Where the machine has fewer, uv fetches
 /// some into a folder of ours. If that fails, it is said, and tests are skipped or fail.

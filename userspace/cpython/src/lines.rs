@@ -14,10 +14,12 @@ pub enum LineTable {
 }
 
 /// The line of the instruction at `offset` bytes from the first one, as CPython's `PyCode_Addr2Line` finds it;
-/// `None` if the table says that the instruction has none, or does not reach so far. Before the first instruction it
-/// is the first line.
+/// `None` if the table says that the instruction has none, or does not reach so far. Right before the first instruction,
+/// where a frame is that has not begun, it is the first line.
 pub fn line_at(kind: LineTable, table: &[u8], first_line: u32, offset: i64) -> Option<u32> {
-    let Ok(offset) = u64::try_from(offset) else { return Some(first_line) };
+    /// `f_lasti` and `prev_instr` are one instruction before it.
+    const NOT_BEGUN: i64 = -2;
+    let Ok(offset) = u64::try_from(offset) else { return (offset >= NOT_BEGUN).then_some(first_line) };
     let line = match kind {
         LineTable::Lnotab => Some(lnotab(table, first_line, offset)),
         LineTable::Lines => lines(table, first_line, offset),
@@ -161,6 +163,7 @@ mod tests {
         assert_eq!(lines, [Some(100), a, a, b, c, c, c, None, Some(81)]);
         assert_eq!(at(18), None);
         assert_eq!(at(-2), Some(100));
+        assert_eq!(at(-4), None, "an address of other code");
     }
 
     #[test]

@@ -50,7 +50,8 @@ pub(super) fn of(
     };
     let enters_end = if version.minor == 11 { u32::from(frame_enters) + 1 } else { 0 };
     let last = [frame.previous + 8, frame.code + 8, frame.instruction + u32::from(instr_len), enters_end];
-    let last = last.into_iter().chain(frame.owner.map(|owner| owner + 1)).max().unwrap_or(0);
+    let others = [frame.owner.map(|owner| owner + 1), frame.bytecode_copy.map(|copy| copy + 4)];
+    let last = last.into_iter().chain(others.into_iter().flatten()).max().unwrap_or(0);
     let frame_len = last.next_multiple_of(8);
     if frame_len as usize > FRAME_BYTES {
         return Err("its frames are larger than those of any CPython".to_owned());
@@ -91,7 +92,14 @@ pub(super) fn of(
         takes: TAKES_PYTHON,
         frame_enters,
         in_chunks: u8::from(version.since(3, 11)),
-        reserved: [0; 5],
+        frame_copy: frame.bytecode_copy.unwrap_or(0).try_into().map_err(unlike)?,
+        code_copies: code
+            .bytecode_copies
+            .filter(|_| frame.bytecode_copy.is_some())
+            .unwrap_or(0)
+            .try_into()
+            .map_err(unlike)?,
+        code_first: code.instructions.unwrap_or(0).try_into().map_err(unlike)?,
     })
 }
 
@@ -179,4 +187,42 @@ fn pid_namespace(process: &Process) -> io::Result<[u64; 2]> {
     let (major, minor) = (rustix::fs::major(namespace.dev()), rustix::fs::minor(namespace.dev()));
     // `MKDEV`, include/linux/kdev_t.h.
     Ok([u64::from(major) << 20 | u64::from(minor), namespace.ino()])
+}
+
+#[cfg(test)]
+mod tests {
+    use cpython::{Version, shipped};
+
+    use super::*;
+
+    fn walk(change: impl Fn(&mut Offsets)) -> Result<PythonWalk, String> {
+        let mut offsets = shipped(Version::new(3, 12)).unwrap();
+        change(&mut offsets);
+        let process = Process::open(std::process::id()).unwrap();
+        of(&Python { offsets, runtime: 0x1000 }, &process, None, 24)
+    }
+
+    #[test]
+    fn copies_of_the_bytecode_are_told_where_frames_and_code_have_them() {
+        let own = walk(|_| ()).unwrap();
+        assert_eq!((own.frame_copy, own.code_copies, own.frame_len), (0, 0, 72));
+        let free_threaded = |frame, code| {
+            walk(move |offsets| {
+                offsets.version = Version { free_threaded: true, ..Version::new(3, 14) };
+                (offsets.frame.bytecode_copy, offsets.code.bytecode_copies) = (frame, code);
+            })
+        };
+        let copies = free_threaded(Some(72), Some(200)).unwrap();
+        assert_eq!((copies.frame_copy, copies.code_copies, copies.code_first), (72, 200, 192));
+        assert_eq!(copies.frame_len, 80, "what is read of a frame has the number of the copy");
+        assert_eq!(
+            free_threaded(None, Some(200)).unwrap().code_copies,
+            0,
+            "one is of no use without the other"
+        );
+        assert_eq!(free_threaded(Some(72), None).unwrap().code_copies, 0);
+        for (frame, code) in [(Some(126), Some(200)), (Some(2044), Some(200)), (Some(72), Some(1 << 16))] {
+            assert!(free_threaded(frame, code).is_err(), "{frame:?} {code:?}");
+        }
+    }
 }
