@@ -399,40 +399,70 @@ pub extern "C" fn take_frame(stack: *mut Stack) -> u64 {
             }
         }
     }
-    let mut frame = RawFrame { code, instr, guard: 0 };
     let enters = match walk.frame_enters {
         ENTERS_EACH => 1,
         ENTERS_BEFORE_LEFT_OUT => 0,
         place => (field(&stack.near, at + place as u64, 1) != 0) as u64,
     };
     stack.piece.enters |= enters << (n & 63);
+    let guard = match guard_of_neighbour(stack, n, code) {
+        0 => guard_of_code(stack, code),
+        guard => guard,
+    };
+    if guard == 0 {
+        stack.head.flags |= STACK_UNREADABLE;
+    }
+    stack.head.id = mix(mix(mix(stack.head.id, code), instr), guard);
+    stack.frames[n] = RawFrame { code, instr, guard };
+    stack.head.n_frames += 1;
+    NEXT
+}
+
+/// Frames that are compared with one that follows: functions that call themselves, or each other in a circle, as the
+/// modules of a model do, have their code read once. Reads take most of a hit's time. No code goes while it is in a
+/// frame of the stack.
+const NEIGHBOURS: usize = 4;
+
+/// The guard of this code if it is that of one of the frames before, of which `n` are there; else 0.
+#[inline(always)]
+fn guard_of_neighbour(stack: &Stack, n: usize, code: u64) -> u64 {
+    let mut back = 1;
+    while back <= NEIGHBOURS {
+        let at = n.wrapping_sub(back);
+        if at < MAX_STACK_FRAMES && stack.frames[at].code == code {
+            return stack.frames[at].guard;
+        }
+        back += 1;
+    }
+    0
+}
+
+/// What tells this code object from another at its address; 0: it could not be read.
+#[inline(always)]
+fn guard_of_code(stack: &mut Stack, code: u64) -> u64 {
+    let walk = &stack.walk;
     let len = walk.code_words as u32 * 8;
     let words = (&raw mut stack.code).cast();
     // SAFETY: at most so many bytes as are there; the helper checks the address.
     if len > (MAX_CODE_WORDS * 8) as u32
         || unsafe { bpf_probe_read_user(words, len, (code + walk.code_words_at as u64) as *const _) } < 0
     {
-        // A guard of 0: the code could not be read.
-        stack.head.flags |= STACK_UNREADABLE;
-    } else {
-        let mut i = 0;
-        while i < MAX_CODE_WORDS {
-            if i >= walk.code_words as usize {
-                break;
-            }
-            frame.guard = mix(frame.guard, stack.code[i]);
-            i += 1;
-        }
-        if walk.code_name != NO_OFFSET {
-            let at = (walk.code_name as usize).wrapping_sub(walk.code_words_at as usize) >> 3;
-            let name = if at < MAX_CODE_WORDS { stack.code[at] } else { 0 };
-            frame.guard = mix(frame.guard, word(name + walk.string_hash as u64).unwrap_or(0));
-        }
+        return 0;
     }
-    stack.head.id = mix(mix(mix(stack.head.id, frame.code), frame.instr), frame.guard);
-    stack.frames[n] = frame;
-    stack.head.n_frames += 1;
-    NEXT
+    let (mut guard, mut i) = (0, 0);
+    while i < MAX_CODE_WORDS {
+        if i >= walk.code_words as usize {
+            break;
+        }
+        guard = mix(guard, stack.code[i]);
+        i += 1;
+    }
+    if walk.code_name != NO_OFFSET {
+        let at = (walk.code_name as usize).wrapping_sub(walk.code_words_at as usize) >> 3;
+        let name = if at < MAX_CODE_WORDS { stack.code[at] } else { 0 };
+        guard = mix(guard, word(name + walk.string_hash as u64).unwrap_or(0));
+    }
+    guard
 }
 
 /// Sends the id, and with it the frames if the id is new. Says whether it is on its way.

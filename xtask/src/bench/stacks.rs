@@ -37,9 +37,10 @@ pub(crate) struct Args {
     batches: u32,
 }
 
-/// Frames of the stack, and whether the stack was sent before.
-const SHAPES: [(u32, &str); 6] =
-    [(3, "known"), (12, "known"), (24, "known"), (4, "new"), (12, "new"), (24, "new")];
+/// Frames of the stack, and whether the stack was sent before. Each frame is of another function, but of those that are
+/// recursive.
+const SHAPES: [(u32, &str); 7] =
+    [(3, "known"), (12, "known"), (24, "known"), (12, "recursive"), (4, "new"), (12, "new"), (24, "new")];
 const WAYS: [(&str, &[&str]); 3] = [
     ("untraced", &[]),
     ("api", &["--level", "api"]),

@@ -1,7 +1,9 @@
 """Calls NCCL in a tight loop, so many Python frames deep; prints the nanoseconds of its processor that a call takes, a
 number for each batch.
 
-usage: stacks_bench.py LIBRARY GO FRAMES known|new BATCHES
+usage: stacks_bench.py LIBRARY GO FRAMES known|recursive|new BATCHES
+
+Each frame is of another function, but of `recursive`: there one function calls itself.
 """
 
 import ctypes
@@ -37,14 +39,26 @@ def at(depth):
     return at(depth - 1) if depth > 0 else run()
 
 
+def chain(depth):
+    """So many functions, each of which calls the one that was made before it."""
+    function = run
+    for number in range(depth):
+        scope = {"below": function}
+        exec(compile("def level_%d():\n    return below()\n" % number, "chain.py", "exec"), scope)
+        function = scope["level_%d" % number]
+    return function
+
+
 print("ready", os.getpid(), flush=True)
 while not os.path.exists(GO):
     time.sleep(0.01)
-# The module, what is below, and what calls: three frames, or four with what was made.
-below = max(int(FRAMES) - (3 if KIND == "known" else 4), 0)
-run = known if KIND == "known" else new
+# The module, (the function that calls itself,) what is below, and what calls: two frames or three, and one of what was
+# made.
+run = new if KIND == "new" else known
+rest = max(int(FRAMES) - (3 if KIND == "new" else 2), 0)
+call_all = (lambda: at(max(rest - 2, 0))) if KIND == "recursive" else chain(rest)
 for _ in range(int(BATCHES)):
-    print(at(below) / CALLS, flush=True)
+    print(call_all() / CALLS, flush=True)
     time.sleep(0.02)
 # What the kernel has counted is read before this ends.
 time.sleep(0.3)
