@@ -1,11 +1,19 @@
 //! At which line each rank called a collective: a second reading, of recordings with stacks, once it is known which
 //! collective is asked for. So nothing of stacks is kept while ranks are compared.
+//!
+//! It begins shortly before the ranks came to that collective and ends soon after, and so costs little next to the
+//! first reading. Only if a rank's call is not found in that time, the recordings are read from their beginning.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::RangeInclusive,
+    sync::Arc,
+};
 
 use flow::schema::{ApiCallRow, FrameRow, MessageRow, OpRow, StackId, StackRow};
 
 use super::{
+    call_marks::{Mark, Marks},
     rank_reader::FolderClock,
     row_source::{Gather, TakeRows},
 };
@@ -14,6 +22,10 @@ use crate::{export::CallNumbers, flight_recorder::Function};
 /// After a collective was first seen, ranks that come later than this are not waited for: they are known not to have
 /// called it.
 const WAIT_NS: u64 = 60_000_000_000;
+
+/// How long before and after they were seen calls are looked for at first: clocks of hosts differ less, and most calls are
+/// launched sooner.
+const NEAR_NS: u64 = 1_000_000_000;
 
 /// Memory of all stacks of a folder, about, that are kept until it is known which are asked for.
 const MAX_BYTES: usize = 256 << 20;
@@ -49,6 +61,11 @@ pub(super) struct RankLines {
 }
 
 impl RankLines {
+    /// The call whose line is said: of a rank that did not call it, the last before.
+    fn said(&self, has_called: bool) -> Option<&CallLine> {
+        if has_called { self.at.as_ref() } else { self.before.as_ref() }
+    }
+
     fn note(&mut self, wanted: u64, line: CallLine) {
         if line.number == wanted {
             self.at.get_or_insert(line);
@@ -60,25 +77,74 @@ impl RankLines {
     }
 }
 
+/// A collective that is asked for.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    pub(super) number: u64,
+    /// When it, and the one before it, were first seen, as wall time; `before_seen_ns`: nothing, where it is not known.
+    pub(super) first_seen_ns: u64,
+    pub(super) before_seen_ns: Option<u64>,
+    /// Ranks, and whether they called it.
+    pub(super) ranks: Vec<(i32, bool)>,
+    /// Of ranks of which calls were recorded, with the wall time at which the second reading can begin.
+    pub(super) marks: BTreeMap<i32, (u64, Mark)>,
+}
+
+impl Wanted {
+    /// Where calls of this rank can be counted from. `offset`: from its clock to wall time.
+    pub(super) fn mark(&mut self, rank: i32, marks: &Marks, offset: u64) {
+        if let Some(mark) = marks.before(self.number) {
+            self.marks.insert(rank, (mark.at.0.saturating_add(offset), mark));
+        }
+    }
+
+    /// From when on rows are looked for at first, as wall time.
+    fn begin_ns(&self, is_of_calls: bool) -> u64 {
+        let known = |ns: Option<u64>| ns.filter(|ns| *ns < u64::MAX).unwrap_or(0);
+        let seen = if is_of_calls {
+            let mark = |(rank, _): &(i32, bool)| self.marks.get(rank).map_or(0, |(wall_ns, _)| *wall_ns);
+            self.ranks.iter().map(mark).min()
+        } else {
+            self.before_seen_ns
+        };
+        known(seen).saturating_sub(NEAR_NS)
+    }
+}
+
 /// The lines of all ranks that were asked for.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    /// Collectives by communicator.
-    wanted: HashMap<String, u64>,
-    /// Wall time after which no rank is waited for.
-    until_ns: u64,
+    /// By communicator.
+    wanted: Arc<HashMap<String, Wanted>>,
+    /// Recordings are read from their beginning.
+    is_whole: bool,
     ranks: BTreeMap<(String, i32), RankLines>,
 }
 
 impl Lines {
-    /// Asks for a collective of a communicator, which was first seen at this wall time.
-    pub(super) fn ask(&mut self, communicator: &str, number: u64, first_seen_ns: u64) {
-        self.wanted.insert(communicator.to_owned(), number);
-        self.until_ns = self.until_ns.max(first_seen_ns.saturating_add(WAIT_NS));
+    pub(super) fn new(wanted: HashMap<String, Wanted>) -> Self {
+        Self { wanted: Arc::new(wanted), ..Self::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.wanted.is_empty()
+    }
+
+    /// Whether something was not found that can lie elsewhere in the recordings.
+    pub(super) fn is_incomplete(&self) -> bool {
+        let is_missing = |name: &String, (rank, has_called): (i32, bool)| {
+            let line = self.of(name, rank).and_then(|lines| lines.said(has_called));
+            line.is_none_or(|line| line.stack.is_none())
+        };
+        let missing = |(name, wanted): (&String, &Wanted)| {
+            wanted.ranks.iter().any(|(rank, has_called)| is_missing(name, (*rank, *has_called)))
+        };
+        !self.is_whole && self.wanted.iter().any(missing)
+    }
+
+    /// The same, read from the beginning.
+    pub(super) fn whole(self) -> Self {
+        Self { wanted: self.wanted, is_whole: true, ranks: BTreeMap::new() }
     }
 
     pub(super) fn of(&self, communicator: &str, rank: i32) -> Option<&RankLines> {
@@ -95,17 +161,30 @@ impl Gather for Lines {
     type Folder = FolderLines;
 
     fn folder(&self, _clock: Option<FolderClock>) -> FolderLines {
-        let wanted = self.wanted.clone();
-        FolderLines { wanted, ranks: Vec::new(), stacks: HashMap::new(), bytes: 0 }
+        FolderLines {
+            wanted: Arc::clone(&self.wanted),
+            is_whole: self.is_whole,
+            ranks: Vec::new(),
+            stacks: HashMap::new(),
+            bytes: 0,
+        }
     }
 
-    fn until_ns(&self) -> u64 {
-        self.until_ns
+    fn times(&self, is_of_calls: bool) -> RangeInclusive<u64> {
+        let seen = self.wanted.values().map(|wanted| wanted.first_seen_ns).max().unwrap_or(0);
+        if self.is_whole {
+            return 0..=seen.saturating_add(WAIT_NS);
+        }
+        let from = self.wanted.values().map(|wanted| wanted.begin_ns(is_of_calls)).min().unwrap_or(0);
+        from..=seen.saturating_add(NEAR_NS)
     }
 
     fn add(&mut self, folder: FolderLines) -> bool {
         let FolderLines { ranks, stacks, .. } = folder;
-        for FolderRank { communicator, rank, mut lines, .. } in ranks {
+        for FolderRank { communicator, rank, mut lines, is_counted, .. } in ranks {
+            if !is_counted {
+                continue;
+            }
             for line in [&mut lines.at, &mut lines.before].into_iter().flatten() {
                 line.frames = line.stack.and_then(|stack| stacks.get(&(line.pid, stack))).cloned();
             }
@@ -122,14 +201,19 @@ struct FolderRank {
     communicator: String,
     rank: i32,
     wanted: u64,
+    /// The call from which on calls are counted.
+    mark: Option<Mark>,
     numbers: CallNumbers,
+    /// Its ops have the numbers that they have in the whole recording.
+    is_counted: bool,
     lines: RankLines,
 }
 
 /// Takes the rows of a folder.
 #[derive(Debug)]
 pub(super) struct FolderLines {
-    wanted: HashMap<String, u64>,
+    wanted: Arc<HashMap<String, Wanted>>,
+    is_whole: bool,
     ranks: Vec<FolderRank>,
     stacks: HashMap<(u32, StackId), Vec<FrameRow>>,
     bytes: usize,
@@ -137,12 +221,15 @@ pub(super) struct FolderLines {
 
 impl TakeRows for FolderLines {
     fn rank(&mut self, communicator: &str, rank: i32) -> Option<usize> {
-        let wanted = *self.wanted.get(communicator)?;
+        let wanted = self.wanted.get(communicator)?;
+        let mark = wanted.marks.get(&rank).filter(|_| !self.is_whole);
         self.ranks.push(FolderRank {
             communicator: communicator.to_owned(),
             rank,
-            wanted,
+            wanted: wanted.number,
+            mark: mark.map(|(_, mark)| *mark),
             numbers: CallNumbers::default(),
+            is_counted: true,
             lines: RankLines::default(),
         });
         Some(self.ranks.len() - 1)
@@ -150,6 +237,8 @@ impl TakeRows for FolderLines {
 
     fn op(&mut self, rank: usize, row: &OpRow) {
         let Some(rank) = self.ranks.get_mut(rank) else { return };
+        // Replays of graphs count in NCCL before they are seen.
+        rank.is_counted &= self.is_whole || row.captured_seq.is_none();
         if row.pattern.is_p2p() || !row.seq.is_multiple_of(2) {
             return;
         }
@@ -169,6 +258,12 @@ impl TakeRows for FolderLines {
 
     fn call(&mut self, rank: usize, row: &ApiCallRow, was_lost: bool) {
         let Some(rank) = self.ranks.get_mut(rank) else { return };
+        if let Some(mark) = rank.mark {
+            if mark.at != (row.ts_ns, row.tid) {
+                return;
+            }
+            (rank.mark, rank.numbers) = (None, mark.numbers);
+        }
         let is_counted = Function::of(row.function.as_str()).is_some_and(Function::is_counted);
         let number = rank.numbers.number(is_counted, row.launched, was_lost);
         if is_counted {
@@ -181,5 +276,69 @@ impl TakeRows for FolderLines {
         if self.bytes <= MAX_BYTES {
             self.stacks.insert((row.pid, row.stack), row.frames.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn wanted() -> Wanted {
+        Wanted {
+            number: 5,
+            first_seen_ns: 90 * SECOND,
+            before_seen_ns: Some(80 * SECOND),
+            ranks: vec![(0, true), (1, false)],
+            marks: BTreeMap::new(),
+        }
+    }
+
+    fn asked(wanted: Wanted) -> Lines {
+        Lines::new(HashMap::from([("0x7".to_owned(), wanted)]))
+    }
+
+    fn marks(from_ns: u64) -> Marks {
+        let (mut marks, mut numbers) = (Marks::default(), CallNumbers::default());
+        for call in 0..8 {
+            marks.note((from_ns + call * SECOND, 1), numbers);
+            numbers.number(true, Some(0), false);
+        }
+        marks
+    }
+
+    #[test]
+    fn it_begins_before_the_collective_before_and_ends_soon() {
+        let seconds = |from: u64, until: u64| from * SECOND..=until * SECOND;
+        assert_eq!(asked(wanted()).times(false), seconds(79, 91));
+        assert_eq!(asked(wanted()).whole().times(false), seconds(0, 150));
+        // Calls are counted from the first one on, or from a mark of each rank: the fifth call is number 4.
+        assert_eq!(asked(wanted()).times(true), seconds(0, 91));
+        let mut marked = wanted();
+        marked.mark(0, &marks(60 * SECOND), 10 * SECOND);
+        assert_eq!(asked(wanted()).times(true), seconds(0, 91), "the other rank has none");
+        marked.mark(1, &marks(50 * SECOND), 10 * SECOND);
+        assert_eq!(asked(marked).times(true), seconds(63, 91));
+        // Clocks that are not known.
+        let unknown = Wanted { first_seen_ns: u64::MAX, before_seen_ns: Some(u64::MAX), ..wanted() };
+        assert_eq!(asked(unknown).times(false), 0..=u64::MAX);
+    }
+
+    #[test]
+    fn what_was_not_found_is_looked_for_from_the_beginning() {
+        let line =
+            |number, stack: Option<u64>| CallLine { number, pid: 1, stack: stack.map(StackId), frames: None };
+        let mut lines = asked(wanted());
+        assert!(lines.is_incomplete());
+        lines.insert_for_test("0x7", 0, 5, line(5, Some(3)));
+        assert!(lines.is_incomplete(), "nothing of rank 1");
+        lines.insert_for_test("0x7", 1, 5, line(4, None));
+        assert!(lines.is_incomplete(), "the stack of rank 1");
+        assert!(!lines.whole().is_incomplete(), "more is not to be had");
+        let mut lines = asked(wanted());
+        lines.insert_for_test("0x7", 0, 5, line(5, Some(3)));
+        lines.insert_for_test("0x7", 1, 5, line(4, Some(3)));
+        assert!(!lines.is_incomplete());
     }
 }

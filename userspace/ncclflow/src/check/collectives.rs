@@ -193,6 +193,11 @@ impl Collectives {
         Some(At { first_seen_ns, groups })
     }
 
+    /// When any rank was first seen in this one, as wall time.
+    pub(super) fn first_seen(&self, number: u64) -> Option<u64> {
+        self.by_number.get(number).map(|collective| collective.first_seen)
+    }
+
     pub(super) fn ranks(&self) -> Vec<i32> {
         self.ranks.keys().copied().collect()
     }

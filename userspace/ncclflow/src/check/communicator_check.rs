@@ -1,7 +1,7 @@
 //! `ncclflow check`: all of it, over the folders of one or several hosts.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry},
     path::PathBuf,
 };
 
@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use super::{
     attribution::{Attribution, TimedMessage},
-    call_lines::Lines,
+    call_lines::{Lines, Wanted},
+    call_marks::Marks,
     collectives::{At, Collectives, name_ranks},
     first_difference::{self, FirstDifference},
     p2p::PointToPoint,
@@ -111,6 +112,9 @@ pub fn check(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<CheckRep
         let mut checked = fleet.checked(part.windows.as_deref(), &mut notes);
         if !checked.lines.is_empty() {
             (checked.lines, _) = read_rows(&part, checked.lines, &mut *progress)?;
+            if checked.lines.is_incomplete() {
+                (checked.lines, _) = read_rows(&part, checked.lines.whole(), &mut *progress)?;
+            }
         }
         communicators.extend(checked.complete());
     }
@@ -133,6 +137,29 @@ impl CheckReport {
 struct Difference {
     number: u64,
     at: At,
+    /// When the collective before it was first seen.
+    before_seen_ns: Option<u64>,
+}
+
+impl Difference {
+    /// What a second reading is to find of it.
+    fn wanted(&self, marks: &BTreeMap<i32, (u64, Marks)>) -> Wanted {
+        let ranks = |(call, ranks): &(Option<_>, Vec<i32>)| {
+            let has_called = call.is_some();
+            ranks.iter().map(move |rank| (*rank, has_called)).collect::<Vec<_>>()
+        };
+        let mut wanted = Wanted {
+            number: self.number,
+            first_seen_ns: self.at.first_seen_ns,
+            before_seen_ns: self.before_seen_ns,
+            ranks: self.at.groups.iter().flat_map(ranks).collect(),
+            marks: BTreeMap::new(),
+        };
+        for (rank, (offset, marks)) in marks {
+            wanted.mark(*rank, marks, *offset);
+        }
+        wanted
+    }
 }
 
 /// The communicators of all folders.
@@ -157,7 +184,7 @@ impl Checked {
     pub(super) fn complete(self) -> impl Iterator<Item = CommunicatorCheck> {
         let Self { checks, lines } = self;
         checks.into_iter().map(move |(check, difference)| {
-            let first_difference = difference.map(|Difference { number, at }| {
+            let first_difference = difference.map(|Difference { number, at, .. }| {
                 FirstDifference::new(&check.communicator, number, at, &lines)
             });
             CommunicatorCheck { first_difference, ..check }
@@ -180,19 +207,20 @@ impl Fleet {
 
     /// Everything has come.
     pub(super) fn checked(self, window: Option<&str>, notes: &mut Vec<String>) -> Checked {
-        let mut checked = Checked::default();
+        let (mut checked, mut all_wanted) = (Checked::default(), HashMap::new());
         notes.extend(self.clocks_not_known());
-        for (name, rows) in self.communicators {
+        for (name, mut rows) in self.communicators {
             notes.extend(rows.not_compared(&name));
-            let has_stacks = rows.has_stacks;
+            let (has_stacks, marks) = (rows.has_stacks, std::mem::take(&mut rows.marks));
             let (check, difference) = rows.checked(name);
-            if let Some(Difference { number, at }) = difference.as_ref().filter(|_| has_stacks) {
-                checked.lines.ask(&check.communicator, *number, at.first_seen_ns);
+            if let Some(difference) = difference.as_ref().filter(|_| has_stacks) {
+                all_wanted.insert(check.communicator.clone(), difference.wanted(&marks));
             }
             checked
                 .checks
                 .push((CommunicatorCheck { window: window.map(str::to_owned), ..check }, difference));
         }
+        checked.lines = Lines::new(all_wanted);
         checked
     }
 }
@@ -257,6 +285,8 @@ struct CommunicatorRows {
     /// Ranks whose calls may be numbered otherwise than those of others.
     uncertain: BTreeSet<i32>,
     places: BTreeMap<i32, Place>,
+    /// Of ranks of which calls with stacks were recorded, with the way from their clock to wall time.
+    marks: BTreeMap<i32, (u64, Marks)>,
 }
 
 /// What is gathered of a rank while its folder is read.
@@ -274,6 +304,7 @@ struct RankRows {
     op: Vec<TimedMessage>,
     /// Of its calls, where ops were not recorded.
     numbers: CallNumbers,
+    marks: Marks,
 }
 
 impl TakeRows for Folder {
@@ -300,6 +331,7 @@ impl TakeRows for Folder {
             in_network: BTreeMap::new(),
             op: Vec::new(),
             numbers: CallNumbers::default(),
+            marks: Marks::default(),
         });
         Some(self.ranks.len() - 1)
     }
@@ -350,6 +382,9 @@ impl TakeRows for Folder {
         let Some(rank) = self.ranks.get_mut(rank) else { return };
         let Some(rows) = self.communicators.get_mut(&rank.communicator) else { return };
         let is_counted = Function::of(row.function.as_str()).is_some_and(Function::is_counted);
+        if row.stack.is_some() {
+            rank.marks.note((row.ts_ns, row.tid), rank.numbers);
+        }
         let number = rank.numbers.number(is_counted, row.launched, was_lost);
         if is_counted {
             rows.has_stacks |= row.stack.is_some();
@@ -369,6 +404,9 @@ impl Folder {
             if !rank.numbers.are_certain() {
                 rows.uncertain.insert(rank.rank);
             }
+            if let Some(offset) = rank.offset.filter(|_| rows.has_stacks) {
+                rows.marks.insert(rank.rank, (offset, rank.marks));
+            }
             rows.waits.insert(rank.rank, RankWaits::new(rank.rank, &rank.attribution, rank.in_network));
         }
     }
@@ -385,7 +423,8 @@ impl CommunicatorRows {
     /// Adds what a further folder has of it: other ranks.
     fn append(&mut self, more: Self, room: &mut Room) {
         let Self { collectives, p2p, measured, findings, waits, messages, messages_not_judged, .. } = more;
-        let Self { seen, has_stacks, uncertain, places, .. } = more;
+        let Self { seen, has_stacks, uncertain, places, marks, .. } = more;
+        self.marks.extend(marks);
         self.has_stacks |= has_stacks;
         self.uncertain.extend(uncertain);
         self.collectives.append(collectives, room);
@@ -435,8 +474,10 @@ impl CommunicatorRows {
             collectives.check(&mut findings);
         }
         let first = first_difference::first(&findings);
-        let difference = first
-            .and_then(|(number, absent)| Some(Difference { number, at: collectives.at(number, &absent)? }));
+        let difference = first.and_then(|(number, absent)| {
+            let before_seen_ns = number.checked_sub(1).and_then(|before| collectives.first_seen(before));
+            Some(Difference { number, at: collectives.at(number, &absent)?, before_seen_ns })
+        });
         p2p.check(&mut findings);
         let otherwise =
             (FindingKind::MeasuredOtherwise, "had messages of another size than NCCL had planned");

@@ -8,6 +8,7 @@ mod attribution;
 mod by_number;
 mod call;
 mod call_lines;
+mod call_marks;
 mod check_text;
 mod claims;
 mod collectives;

@@ -5,6 +5,7 @@ use std::{
     collections::BTreeMap,
     fmt::Debug,
     num::NonZero,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
@@ -67,9 +68,10 @@ pub(super) trait Gather: Send {
     /// For the rows of a folder with this clock. Folders before it can still be missing here.
     fn folder(&self, clock: Option<FolderClock>) -> Self::Folder;
 
-    /// Until when rows are of use, as wall time in nanoseconds.
-    fn until_ns(&self) -> u64 {
-        u64::MAX
+    /// From when and until when rows are of use, as wall time in nanoseconds. `is_of_calls`: of a recording of calls,
+    /// which has no ops.
+    fn times(&self, _is_of_calls: bool) -> RangeInclusive<u64> {
+        0..=u64::MAX
     }
 
     /// Takes what the next folder has. False: that depends on the folders before it, of which some were
@@ -129,6 +131,10 @@ impl Input {
         Ok(Self { path: path.to_path_buf(), recording, bytes })
     }
 
+    fn is_of_calls(&self) -> bool {
+        self.recording.as_ref().is_some_and(Source::is_of_calls)
+    }
+
     /// Its clock, as its report has it.
     fn clock(&self) -> Option<FolderClock> {
         match &self.recording {
@@ -173,14 +179,14 @@ impl<G: Gather> Work<'_, G> {
     /// Reads folders until there are no more.
     fn run(&self) {
         loop {
-            let (at, input, folder, until_ns) = {
+            let (at, input, folder, times) = {
                 let mut state = lock(&self.state);
                 let at = state.begun;
                 let Some(input) = self.inputs.get(at).filter(|_| state.failed.is_none()) else { return };
                 state.begun += 1;
-                (at, input, state.gather.folder(input.clock()), state.gather.until_ns())
+                (at, input, state.gather.folder(input.clock()), state.gather.times(input.is_of_calls()))
             };
-            let read = self.read(at, input, folder, until_ns);
+            let read = self.read(at, input, folder, times);
             let mut state = lock(&self.state);
             state.waiting.insert(at, read);
             while let Some(read) = {
@@ -205,19 +211,26 @@ impl<G: Gather> Work<'_, G> {
             && let Some(input) = self.inputs.get(at)
         {
             // It has all those before it now.
-            let (folder, until_ns) = (state.gather.folder(input.clock()), state.gather.until_ns());
-            let (folder, _) = self.read(at, input, folder, until_ns)?;
+            let (folder, times) =
+                (state.gather.folder(input.clock()), state.gather.times(input.is_of_calls()));
+            let (folder, _) = self.read(at, input, folder, times)?;
             state.gather.add(folder);
         }
         state.notes.extend(notes);
         Ok(())
     }
 
-    fn read(&self, at: usize, input: &Input, folder: G::Folder, until_ns: u64) -> Result<ReadFolder<G>> {
+    fn read(
+        &self,
+        at: usize,
+        input: &Input,
+        folder: G::Folder,
+        times: RangeInclusive<u64>,
+    ) -> Result<ReadFolder<G>> {
         let Some(source) = &input.recording else {
             return Ok((read_lines(&input.path, folder)?, Vec::new()));
         };
-        let (folder, read, has_rows) = read_recording(source, folder, until_ns, &mut |bytes| {
+        let (folder, read, has_rows) = read_recording(source, folder, &times, &mut |bytes| {
             let mut told = lock(&self.progress);
             let Told { bytes: by_folder, sum, of_bytes, progress } = &mut *told;
             let Some(before) = by_folder.get_mut(at) else { return };
@@ -226,7 +239,8 @@ impl<G: Gather> Work<'_, G> {
             progress(*sum, *of_bytes);
         })?;
         let mut notes = said(&input.path, &read);
-        if !has_rows {
+        // Of a part of it, the rows can lie elsewhere.
+        if !has_rows && *times.start() == 0 {
             let none = format!(
                 "the recording in `{}` has no ops: it is of --level api, or nothing ran while it was made",
                 input.path.display()
@@ -257,7 +271,7 @@ fn read_lines<T: TakeRows>(path: &Path, mut taker: T) -> Result<T> {
 fn read_recording<T: TakeRows>(
     source: &Source,
     taker: T,
-    until_ns: u64,
+    times: &RangeInclusive<u64>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(T, Read, bool)> {
     let shown = source.path.display();
@@ -266,8 +280,9 @@ fn read_recording<T: TakeRows>(
     let shared = Arc::new(Mutex::new(Shared { taker, has_rows: false }));
     let claims = Claims::parse(source.report());
     let rows = Rows { shared: Arc::clone(&shared), claims, ranks: HashMap::default(), at: None, calls };
-    let until_ns = until_ns.saturating_sub(source.offset_ns());
-    let part = ReadPart { selection: Selection::ALL, until_ns, progress, goes_on: &mut || () };
+    let own = |wall_ns: &u64| wall_ns.saturating_sub(source.offset_ns());
+    let selection = Selection { from_ns: own(times.start()), ..Selection::ALL };
+    let part = ReadPart { selection, until_ns: own(times.end()), progress, goes_on: &mut || () };
     let (read, files) = source
         .open()?
         .read(SessionFiles::of_sink(Box::new(rows)), part)

@@ -40,6 +40,11 @@ impl CallNumbers {
         number
     }
 
+    /// The number of the next collective; 0 before the first call.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
     /// Whether the numbers are those of the other ranks: the rank was seen from its first collective on, or nothing but
     /// its calls was launched.
     pub(crate) fn are_certain(&self) -> bool {
