@@ -5,7 +5,8 @@
 //! build what only it needs.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
@@ -15,7 +16,8 @@ const TABLE: &str = "userspace/nccl-library/src/symbols/shipped/layouts.jsonl";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Add these versions, like 2.27.5 or 2.28.9-cu13; fetched if they are not in the cache
+    /// Add these versions, like 2.27.5 or 2.28.9-cu13, or `all` wheels; one that is not in the cache is fetched, and
+    /// removed when it was read
     #[arg(long, value_name = "VERSION", num_args = 1.., required_unless_present = "all_cached")]
     nccl: Vec<String>,
     /// Add all libraries of the cache ($NCCLFLOW_NCCL_CACHE, or ~/.cache/ncclflow/nccl)
@@ -27,20 +29,30 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let mut libraries: Vec<PathBuf> = Vec::new();
-    for version in &args.nccl {
-        libraries.push(nccl::library_path(version)?);
-    }
-    if args.all_cached {
-        libraries.extend(nccl::cached_libraries()?);
-    }
     let table = repository::root().join(TABLE);
+    // Built before the table is emptied, as the crate that makes the table embeds it.
+    let program = programs::build_release_example("nccl-library", "layouts-table")?;
     if args.fresh {
         fs::remove_file(&table).with_context(|| format!("removing `{}`", table.display()))?;
-        // Written at once, as the crate that makes the table embeds it.
-        fs::write(&table, "{\"format\":1,\"made_by\":\"cargo xtask layouts\",\"libraries\":0,\"sets\":0}\n")?;
     }
-    let mut program = programs::cargo_command("run");
-    program.args(["--release", "--package", "nccl-library", "--example", "layouts-table", "--"]);
-    tool::run(program.arg(&table).args(&libraries), "the table of layouts")
+    let add = |library: &Path| {
+        let mut program = Command::new(&program);
+        tool::run(program.arg(&table).arg(library), "the table of layouts")
+    };
+    for library in if args.all_cached { nccl::cached_libraries()? } else { Vec::new() } {
+        add(&library)?;
+    }
+    let all = nccl::official::all();
+    let versions = args.nccl.iter().flat_map(|name| match name.as_str() {
+        "all" => all.as_slice(),
+        _ => std::slice::from_ref(name),
+    });
+    for version in versions {
+        let was_there = nccl::is_cached(version)?;
+        add(&nccl::library_path(version)?)?;
+        if !was_there {
+            nccl::forget(version)?;
+        }
+    }
+    Ok(())
 }

@@ -8,19 +8,32 @@ use std::{
 use ncclflow_e2e::harness::{
     dumper::{Dump, DumpedCommunicator},
     job::{Job, Shape},
+    programs, stripped,
 };
 use rustix::process::Signal;
 use serde_json::Value;
 
 /// Ranks come to rest within this, on a slow machine.
 const SETTLE: Duration = Duration::from_secs(40);
+/// NCCL's reliability service finds a process dead a minute after it lost it (`RAS_PEER_DEAD_TIMEOUT`, src/ras/ras_internal.h).
+const FOUND_DEAD: Duration = Duration::from_secs(150);
 const RANKS: Shape = Shape { ranks: 4, processes: true, tree: false };
 
 /// Dumps these ranks until some communicator is judged so.
 #[track_caller]
 fn dump_until(job: &Job, ranks: &[usize], fits: impl Fn(&DumpedCommunicator) -> bool) -> (Dump, usize) {
+    dump_within(job, ranks, SETTLE, fits)
+}
+
+#[track_caller]
+fn dump_within(
+    job: &Job,
+    ranks: &[usize],
+    patience: Duration,
+    fits: impl Fn(&DumpedCommunicator) -> bool,
+) -> (Dump, usize) {
     let pids: Vec<String> = ranks.iter().map(|rank| job.bed.ready.pids[*rank].to_string()).collect();
-    let deadline = Instant::now() + SETTLE;
+    let deadline = Instant::now() + patience;
     loop {
         let dump = Dump::take(&job.ncclflow, &pids.join(","), &["--interval", "0.3"]);
         // Until a library is loaded there is nothing to read.
@@ -89,23 +102,36 @@ fn a_rank_that_never_comes_to_the_set_up_is_named_with_who_waits_for_its_handsha
     }
 }
 
-/// NCCL takes the processes of each node of the bed for those of another host.
+/// The absent ranks that ranks of a communicator tell of.
+fn absent(communicator: &DumpedCommunicator) -> impl Iterator<Item = &Value> {
+    communicator.ranks.iter().filter_map(|rank| rank["absent"].as_array()).flatten()
+}
+
+/// NCCL takes the processes of each node of the bed for those of another host. A stripped library has its lists where the
+/// shipped table says.
 #[test]
 fn ranks_of_other_hosts_have_the_pids_and_gpus_that_nccl_knows_of_them() {
-    for version in ["2.24.3-cu12", "2.28.9-cu13"] {
+    for (version, is_stripped) in [("2.24.3-cu12", false), ("2.27.5-cu12", true), ("2.28.9-cu13", false)] {
         println!("{version}");
         let arguments =
             ["--nodes", "collectives", "--env", "NCCL_RAS_ENABLE=1", "--survive", "--iters", "1000000"];
-        let Some(job) = Job::start(version, RANKS, &arguments).unwrap() else { return };
+        let Some(original) = programs::nccl(version) else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let job = if is_stripped {
+            let copy = stripped::copy(&original, folder.path(), &["--strip-all"]).unwrap();
+            let symbols = original.display().to_string();
+            Job::on(&copy, RANKS, &[&["--symbols", &symbols][..], &arguments].concat())
+        } else {
+            Job::on(&original, RANKS, &arguments)
+        };
+        let Some(job) = job.unwrap() else { return };
         let pids = job.bed.ready.pids.clone();
         let places = |dump: &Dump| -> Vec<(u64, String, Value)> {
-            let absent = dump.communicators[0].ranks.iter().filter_map(|rank| rank["absent"].as_array());
-            let absent = absent.flatten();
             let place = |one: &Value| {
                 let place = one["place"].as_str().unwrap().to_owned();
                 (one["rank"].as_u64().unwrap(), place, one["peer"].clone())
             };
-            absent.map(place).collect()
+            absent(&dump.communicators[0]).map(place).collect()
         };
         let peer = |rank: usize, dead: bool| {
             // Two GPUs on each host.
@@ -121,16 +147,20 @@ fn ranks_of_other_hosts_have_the_pids_and_gpus_that_nccl_knows_of_them() {
             [2, 3].map(|rank| (rank as u64, "here".to_owned(), peer(rank, false))).to_vec();
         assert_eq!(places(&dump), expected, "{}", dump.text);
         job.signal(2, Signal::KILL).unwrap();
-        let (dump, at) = dump_until(&job, &[0, 1], |communicator| {
-            let absent = communicator.ranks.iter().filter_map(|rank| rank["absent"].as_array()).flatten();
-            absent.into_iter().any(|one| one["place"] == "elsewhere")
+        let (dump, _) = dump_until(&job, &[0, 1], |communicator| {
+            absent(communicator).any(|one| one["place"] == "elsewhere")
         });
         let places = places(&dump);
         let (rank, _, found) = places.iter().find(|(_, place, _)| place == "elsewhere").unwrap();
         assert_eq!((*rank, &found["pid"], &found["gpus"]), (2, &pids[2].into(), &peer(2, false)["gpus"]));
-        if found["isDead"] == false {
-            let text = &dump.communicators[at].verdict.evidence;
-            println!("{text:#?}");
+        if is_stripped {
+            let (dump, at) = dump_within(&job, &[0, 1], FOUND_DEAD, |communicator| {
+                absent(communicator).any(|one| one["peer"]["isDead"] == true)
+            });
+            let dead: Vec<&Value> =
+                absent(&dump.communicators[at]).filter(|one| one["peer"]["isDead"] == true).collect();
+            assert!(dead.iter().all(|one| one["rank"] == 2 && one["peer"] == peer(2, true)), "{dead:#?}");
+            says(&dump.communicators[at], "which NCCL's own reliability service has found to be dead");
         }
     }
 }

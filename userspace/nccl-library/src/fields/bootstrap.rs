@@ -1,5 +1,4 @@
-//! What NCCL keeps while the ranks of a communicator make their first connections (src/bootstrap.cc). The tables of shipped
-//! layouts lack it, so that only a library's own debugging information, or a debug file, tells where it is.
+//! What NCCL keeps while the ranks of a communicator make their first connections (src/bootstrap.cc).
 
 use super::field_ref::fields;
 

@@ -36,6 +36,7 @@ pub use network::{conn_fifo, recv_mem, recv_net_resources, send_mem, send_net_re
 pub use plan::{kernel_plan, task_coll, task_p2p, work_list};
 pub use proxy_ops::proxy_op;
 pub use proxy_progress::{proxy_args, proxy_connection, proxy_state, proxy_sub_args};
+pub use ras::ras_peer;
 pub use versions::{
     counts_always, op_counts_extent, ops_lead_to_tasks, ops_say_their_share, parts_are_reversed,
     peers_are_pointers, root_answers_each_rank,
@@ -94,7 +95,13 @@ pub const STRUCTS: &[StructRef] = &[
 ];
 
 /// Structs that only `ncclflow dump` reads.
-pub const STRUCTS_OF_DUMP: &[StructRef] = &[send_mem::STRUCT, recv_net_resources::STRUCT];
+pub const STRUCTS_OF_DUMP: &[StructRef] =
+    &[send_mem::STRUCT, recv_net_resources::STRUCT, bootstrap_state::STRUCT, ras_peer::STRUCT];
+
+/// Variables that only `ncclflow dump` reads.
+pub fn variables_of_dump() -> Vec<&'static str> {
+    [ras::COMMUNICATORS.as_slice(), &ras::PEERS].concat()
+}
 
 /// Structs that come with those that contain them.
 const STRUCTS_INSIDE: &[StructRef] = &[work::STRUCT, work_elem_reg::STRUCT, work_elem_p2p::STRUCT];

@@ -5,7 +5,7 @@
 //! it, so its size stands in the code, and from 2.21 on the place of its last word, `endMagic`, which every
 //! call of the API checks. A build from changed sources has other numbers there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memchr::memmem;
 
@@ -13,7 +13,7 @@ use super::{
     LayoutSource,
     shipped::{Table, TableError},
 };
-use crate::elf::{Budget, Error, Image, Machine};
+use crate::elf::{Budget, ElfVaddr, Error, Image, Machine};
 use crate::fields::comm;
 use crate::layouts::Layouts;
 use crate::nccl::Versions;
@@ -21,19 +21,30 @@ use crate::nccl::Versions;
 /// The official libraries have at most 3 MB of code.
 const MAX_CODE: u64 = 256 << 20;
 
-/// The shipped layouts of a library, and how its identity is known; or why none can be used.
+/// What is shipped for a library.
+pub(super) struct Shipped {
+    pub(super) layouts: Layouts,
+    /// How the library's identity is known.
+    pub(super) from: LayoutSource,
+    /// Where all its variables are that the table has.
+    pub(super) variables: BTreeMap<String, ElfVaddr>,
+}
+
+/// What is shipped for a library; or why nothing can be used.
 pub(super) fn shipped(
     image: &Image,
     versions: Option<Versions>,
     budget: &mut Budget,
-) -> Result<(Layouts, LayoutSource), String> {
+) -> Result<Shipped, String> {
     let unusable = |error: TableError| error.to_string();
     let table = Table::shipped().map_err(unusable)?;
     if let Some(library) = image.build_id().and_then(|build_id| table.with_build_id(build_id))
         && library.machine == image.machine()
         && versions.is_none_or(|(nccl, _)| nccl == library.nccl)
     {
-        return Ok((table.layouts(library).map_err(unusable)?, LayoutSource::ShippedForBuildId));
+        let layouts = table.layouts(library).map_err(unusable)?;
+        let variables = library.variables.clone();
+        return Ok(Shipped { layouts, from: LayoutSource::ShippedForBuildId, variables });
     }
     let (nccl, cuda) = versions.ok_or("the library does not state its version")?;
     let library = table.with_version(nccl, cuda, image.machine()).ok_or_else(|| {
@@ -46,7 +57,7 @@ pub(super) fn shipped(
             "its code does not agree with the layouts of NCCL {nccl}: a build of other sources"
         ));
     }
-    Ok((layouts, LayoutSource::ShippedForVersion))
+    Ok(Shipped { layouts, from: LayoutSource::ShippedForVersion, variables: BTreeMap::new() })
 }
 
 /// Whether the numbers that the layouts of `ncclComm` make stand in the code. Never, where it is not known

@@ -1,10 +1,11 @@
 //! From a library and a request to a resolution: the ladder of sources, best first.
 
 use std::collections::BTreeMap;
+use std::mem;
 
 use super::copies::Copies;
 use super::debug_file::DebugFiles;
-use super::identity;
+use super::identity::{self, Shipped};
 use super::params::Knowledge;
 use super::probe_point::{self, MAX_FUNCTION};
 use super::stripped::{self, Search};
@@ -25,13 +26,16 @@ struct Evidence {
     no_layouts: Option<String>,
     /// The search for functions without symbols, if there was one.
     search: Option<Search>,
+    /// Where variables are that the symbol table lacks.
+    variables: BTreeMap<String, ElfVaddr>,
 }
 
 impl Evidence {
     fn of_dwarf(symbol_source: SymbolSource, copies: Copies, found: Found) -> Self {
         let (debug_file, no_layouts, search) = (None, None, None);
         let layouts_from = LayoutSource::Dwarf;
-        Self { symbol_source, copies, found, layouts_from, debug_file, no_layouts, search }
+        let variables = BTreeMap::new();
+        Self { symbol_source, copies, found, layouts_from, debug_file, no_layouts, search, variables }
     }
 }
 
@@ -65,14 +69,14 @@ pub fn resolve_with(image: &Image, request: &Request, debug_files: &DebugFiles) 
             None
         }
     };
-    let evidence = match own {
+    let mut evidence = match own {
         Some(found) => Evidence::of_dwarf(SymbolSource::OwnDwarf, copies, found),
         None => of_debug_file(image, request, debug_files, &mut budget, &mut problems).unwrap_or_else(|| {
             let (budget, problems) = (&mut budget, &mut problems);
             without_debugging_information(image, request, table.as_ref(), copies, versions, budget, problems)
         }),
     };
-    let variables = variables(image, request, table.as_ref());
+    let variables = variables(image, request, table.as_ref(), mem::take(&mut evidence.variables));
     Ok(Resolution { variables, ..answer(image, request, versions, evidence, problems, &mut budget) })
 }
 
@@ -136,10 +140,11 @@ fn without_debugging_information(
         found_any = copies.add_found(&found, request);
         search = Some(found);
     }
-    let (layouts, layouts_from, no_layouts) = match identity::shipped(image, versions, budget) {
-        Ok((layouts, from)) => (layouts, from, None),
-        Err(why) => (Layouts::default(), LayoutSource::Unknown, Some(why)),
-    };
+    let none =
+        Shipped { layouts: Layouts::default(), from: LayoutSource::Unknown, variables: BTreeMap::new() };
+    let shipped = identity::shipped(image, versions, budget);
+    let no_layouts = shipped.as_ref().err().cloned();
+    let Shipped { layouts, from: layouts_from, variables } = shipped.unwrap_or(none);
     let symbol_source = match (has_symbols, found_any, no_layouts.is_none()) {
         (true, _, true) => SymbolSource::SymtabWithShippedLayout,
         (true, _, false) => SymbolSource::SymtabOnly,
@@ -149,7 +154,7 @@ fn without_debugging_information(
     };
     let layouts = layouts.restricted_to(&request.structs, &request.enums);
     let found = Found { layouts, ..Found::default() };
-    Evidence { symbol_source, copies, found, layouts_from, debug_file: None, no_layouts, search }
+    Evidence { symbol_source, copies, found, layouts_from, debug_file: None, no_layouts, search, variables }
 }
 
 /// Where a uprobe goes. At the entry if the code cannot be read: attaching says more then.
@@ -168,7 +173,8 @@ fn answer(
     mut problems: Vec<Problem>,
     budget: &mut Budget,
 ) -> Resolution {
-    let Evidence { symbol_source, copies, found, layouts_from, debug_file, no_layouts, search } = evidence;
+    let Evidence { symbol_source, copies, found, layouts_from, debug_file, no_layouts, search, variables: _ } =
+        evidence;
     let knowledge = Knowledge { image, version: versions.map(|(nccl, _)| nccl), found: &found };
     let mut functions: BTreeMap<String, Vec<Function>> = BTreeMap::new();
     for spec in &request.functions {
@@ -207,7 +213,13 @@ fn answer(
     }
 }
 
-fn variables(image: &Image, request: &Request, table: Option<&SymbolTable>) -> BTreeMap<String, ElfVaddr> {
+/// `shipped`: where the shipped table has them, if it has this library.
+fn variables(
+    image: &Image,
+    request: &Request,
+    table: Option<&SymbolTable>,
+    shipped: BTreeMap<String, ElfVaddr>,
+) -> BTreeMap<String, ElfVaddr> {
     let mut found: BTreeMap<String, Option<ElfVaddr>> = BTreeMap::new();
     if request.variables.is_empty() || image.file_offset(ElfVaddr(0)) != Some(FileOffset(0)) {
         return BTreeMap::new();
@@ -217,6 +229,10 @@ fn variables(image: &Image, request: &Request, table: Option<&SymbolTable>) -> B
             let address = Some(symbol.address);
             found.entry(symbol.name.to_owned()).and_modify(|known| *known = None).or_insert(address);
         }
+    }
+    let shipped = shipped.into_iter().filter(|(name, _)| request.variables.contains(&name.as_str()));
+    for (name, address) in shipped {
+        found.entry(name).or_insert(Some(address));
     }
     found.into_iter().filter_map(|(name, address)| Some((name, address?))).collect()
 }

@@ -1,6 +1,5 @@
 //! What a dump asks of a library.
 
-use super::own_list;
 use nccl_library::{
     fields::{
         self,
@@ -31,12 +30,13 @@ pub(crate) fn request() -> Request {
         fields::kernel_plan::STRUCT,
         fields::task_p2p::STRUCT,
         fields::bootstrap_state::STRUCT,
+        fields::ras_peer::STRUCT,
     ];
     let enums = [FUNC, PATTERN, RESULT, PROXY_OP_STATE, DATA_TYPE, RED_OP];
     Request {
         functions: Vec::new(),
         structs: structs.map(|strukt| strukt.name.to_owned()).into(),
         enums: enums.map(str::to_owned).into(),
-        variables: [own_list::VARIABLES.as_slice(), &fields::ras::VARIABLES].concat(),
+        variables: fields::variables_of_dump(),
     }
 }

@@ -16,14 +16,12 @@ use crate::{
 };
 use nccl_library::{
     elf::{ElfVaddr, FileOffset, RuntimeAddr},
+    fields::ras::COMMUNICATORS,
     symbols::Resolution,
 };
 
 /// More than a process has.
 const MAX_ENTRIES: u64 = 1 << 14;
-
-/// The list, and how many entries it has.
-pub(super) const VARIABLES: [&str; 2] = ["ncclComms", "nNcclComms"];
 
 /// Where the list is in a library.
 #[derive(Clone, Copy, Debug)]
@@ -33,9 +31,9 @@ pub(super) struct OwnList {
 }
 
 impl OwnList {
-    /// `None` if the library has no such list, or no symbols that tell where.
+    /// `None` if the library has no such list, or nothing tells where.
     pub(super) fn of(resolution: &Resolution) -> Option<Self> {
-        let [list, count] = VARIABLES.map(|name| resolution.variables.get(name).copied());
+        let [list, count] = COMMUNICATORS.map(|name| resolution.variables.get(name).copied());
         Some(Self { list: list?, count: count? })
     }
 

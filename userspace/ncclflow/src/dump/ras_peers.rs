@@ -18,16 +18,62 @@ use crate::{
 };
 use nccl_library::{
     elf::{ElfVaddr, RuntimeAddr},
-    fields::ras::{ADDRESS_SIZE, RasPeerLayout, VARIABLES},
+    fields::{
+        IntField,
+        ras::PEERS,
+        ras_peer::{ADDRESS, HOST_HASH, NVML_DEVS, PID, PID_HASH, STRUCT},
+    },
+    layouts::Layouts,
     symbols::Resolution,
 };
 
+/// More than a `rasPeerInfo` has.
+const MAX_PEER_SIZE: u64 = 1 << 10;
+/// Where the address ends in a `sockaddr_in6`.
+const IPV6_END: u64 = 24;
 /// More than a job has.
 const MAX_PEERS: u64 = 1 << 17;
 /// GPUs of one process that are listed.
 const MAX_GPUS: usize = 16;
 /// The first PID namespace of every Linux (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
 const FIRST_NAMESPACE: &str = "pid:[4026531836]";
+
+/// Where the fields of a `rasPeerInfo` are.
+#[derive(Clone, Copy, Debug)]
+struct RasPeerLayout {
+    /// Bytes of the struct.
+    size: u64,
+    /// Where the address begins in it, and how long it is. The list of the dead has nothing but such addresses.
+    address: (usize, usize),
+    pid: IntField,
+    nvml_devs: IntField,
+    /// From 2.26 on.
+    host_hash: Option<IntField>,
+    pid_hash: Option<IntField>,
+}
+
+impl RasPeerLayout {
+    fn new(layouts: &Layouts) -> Option<Self> {
+        let size = STRUCT.size(layouts).ok().filter(|size| (1..=MAX_PEER_SIZE).contains(size))?;
+        let address = ADDRESS.find(layouts)?;
+        // Addresses of both families are looked for in it, and none is longer than the struct.
+        let has_addresses = address.size >= IPV6_END && address.size <= size;
+        Some(Self {
+            size,
+            address: (usize::try_from(address.offset).ok()?, usize::try_from(address.size).ok()?),
+            pid: PID.find_int(layouts)?,
+            nvml_devs: NVML_DEVS.find_int(layouts)?,
+            host_hash: HOST_HASH.find_int(layouts),
+            pid_hash: PID_HASH.find_int(layouts),
+        })
+        .filter(|_| has_addresses)
+    }
+
+    fn address<'e>(&self, entry: &'e [u8]) -> Option<&'e [u8]> {
+        let (begin, size) = self.address;
+        entry.get(begin..begin.checked_add(size)?)
+    }
+}
 
 /// Where the list is in a library.
 #[derive(Clone, Copy, Debug)]
@@ -53,12 +99,12 @@ pub(super) struct Peers {
 }
 
 impl RasPeers {
-    /// `None` if the library has no such list, or no symbols that tell where.
+    /// `None` if the library has no such list, or nothing tells where.
     pub(super) fn of(resolution: &Resolution) -> Option<Self> {
-        let [peers, count, dead, dead_count] = VARIABLES.map(|name| resolution.variables.get(name).copied());
+        let [peers, count, dead, dead_count] = PEERS.map(|name| resolution.variables.get(name).copied());
         Some(Self {
             variables: [peers?, count?, dead?, dead_count?],
-            layout: RasPeerLayout::of(resolution.nccl_version)?,
+            layout: RasPeerLayout::new(&resolution.layouts)?,
         })
     }
 
@@ -81,8 +127,9 @@ impl RasPeers {
             // The service has not put another list in its place meanwhile.
             (read()? == (at, count)).then_some(bytes)
         };
-        let dead = list(dead, dead_count, ADDRESS_SIZE)?;
-        let dead: BTreeSet<&[u8]> = dead.chunks_exact(usize::try_from(ADDRESS_SIZE).ok()?).collect();
+        let (_, address_size) = self.layout.address;
+        let dead = list(dead, dead_count, u64::try_from(address_size).ok()?)?;
+        let dead: BTreeSet<&[u8]> = dead.chunks_exact(address_size).collect();
         let entries = list(peers, count, self.layout.size)?;
         let entries = entries.chunks_exact(usize::try_from(self.layout.size).ok()?);
         let peers: Vec<RasPeer> = entries.filter_map(|entry| self.peer(entry, &dead)).collect();
@@ -97,10 +144,10 @@ impl RasPeers {
     }
 
     fn peer(&self, entry: &[u8], dead: &BTreeSet<&[u8]>) -> Option<RasPeer> {
-        let address = entry.get(..usize::try_from(ADDRESS_SIZE).ok()?)?;
+        let address = self.layout.address(entry)?;
         let pid = u32::try_from(self.layout.pid.unsigned(entry)?).ok().filter(|pid| *pid > 0)?;
         let gpus = self.layout.nvml_devs.unsigned(entry)?;
-        let hash = |field: Option<nccl_library::fields::IntField>| field?.unsigned(entry);
+        let hash = |field: Option<IntField>| field?.unsigned(entry);
         Some(RasPeer {
             peer: AbsentPeer {
                 host: host_of(address)?,
@@ -146,6 +193,8 @@ fn host_of(address: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use nccl_library::{elf::Machine, symbols::shipped::Table};
+
     use super::*;
 
     fn entry(size: usize, last_of_ip: u8, pid: u32, nvml: u64, hashes: Option<(u64, u64)>) -> Vec<u8> {
@@ -160,8 +209,15 @@ mod tests {
         bytes
     }
 
+    /// As the shipped table has it of a version.
+    fn layout(version: &str) -> Option<RasPeerLayout> {
+        let table = Table::shipped().unwrap();
+        let library = table.with_version(version.parse().unwrap(), (12, 9), Machine::X86_64).unwrap();
+        RasPeerLayout::new(&table.layouts(library).unwrap())
+    }
+
     fn list(version: &str, entries: &[Vec<u8>], dead: &[&[u8]]) -> Peers {
-        let layout = RasPeerLayout::of(Some(version.parse().unwrap())).unwrap();
+        let layout = layout(version).unwrap();
         let ras = RasPeers { variables: [ElfVaddr(0); 4], layout };
         let dead: BTreeSet<&[u8]> = dead.iter().copied().collect();
         assert!(entries.iter().all(|entry| entry.len() as u64 == layout.size));
@@ -192,7 +248,7 @@ mod tests {
         // The same PID on two hosts.
         let peers = list("2.24.3", &[one, entry(48, 9, 4632, 1, None)], &[]);
         assert_eq!(peers.find(5, 0xa1a1_27a3_7484_5b43, 0), None);
-        assert!(RasPeerLayout::of(Some("2.23.4".parse().unwrap())).is_none());
+        assert!(layout("2.23.4").is_none());
     }
 
     #[test]

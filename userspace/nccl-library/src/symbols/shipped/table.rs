@@ -9,7 +9,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::row::{self, TypeRow};
-use crate::elf::{BuildId, Machine};
+use crate::elf::{BuildId, ElfVaddr, Machine};
 use crate::{
     layouts::{Enumeration, Layouts},
     nccl::NcclVersion,
@@ -35,6 +35,9 @@ pub struct Library {
     pub cuda: (u32, u32),
     pub machine: Machine,
     set: usize,
+    /// Where variables are, as in [`Resolution::variables`]: of a library with this build-id only.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: BTreeMap<String, ElfVaddr>,
 }
 
 /// The table, its types not parsed yet.
@@ -151,7 +154,14 @@ impl TableBuilder {
         else {
             return Err(TableError("the library states no build-id or no version".to_owned()));
         };
-        let library = Library { build_id: build_id.clone(), nccl, cuda, machine: resolution.machine, set: 0 };
+        let library = Library {
+            build_id: build_id.clone(),
+            nccl,
+            cuda,
+            machine: resolution.machine,
+            set: 0,
+            variables: resolution.variables.clone(),
+        };
         self.libraries.insert(build_id.clone(), (library, resolution.layouts.clone()));
         Ok(())
     }
