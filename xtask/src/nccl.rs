@@ -320,6 +320,12 @@ fn make_executable(file: &File) -> Result<()> {
     Ok(file.set_permissions(fs::Permissions::from_mode(0o755))?)
 }
 
+/// The sha256 of a file, in hexadecimal digits.
+pub(crate) fn sha256(path: &Path) -> Result<String> {
+    let file = File::open(path).with_context(|| format!("opening `{}`", path.display()))?;
+    hash(file, &mut Progress::unbounded(&format!("checking {}", path.display())))
+}
+
 fn hash(from: impl Read, progress: &mut Progress) -> Result<String> {
     Ok(copy(from, None, progress)?)
 }

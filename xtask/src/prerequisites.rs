@@ -133,6 +133,44 @@ pub(crate) fn torch_analyser() -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// The exporter of NCCL Inspector's records in NVIDIA's repository, and what it imports.
+const EXPORTER: &str = "https://raw.githubusercontent.com/NVIDIA/nccl/5067397c2676d5aed50042fc39e5c8ee96eb0027/plugins/\
+                        profiler/inspector/exporter/example/perf_summary_exporter.py";
+const EXPORTER_SHA256: &str = "ae7ec4fee263decf8736b7032724329a8923271d00556a4b5535ec939adc6648";
+const EXPORTER_IMPORTS: [&str; 4] = ["pandas", "pyarrow", "matplotlib", "tqdm"];
+
+/// `$NCCLFLOW_INSPECTOR_EXPORTER`: NVIDIA's exporter, fetched where the network lets it through. Otherwise the file is not
+/// there, which is said, and its test is skipped.
+pub(crate) fn inspector_exporter() -> Result<PathBuf> {
+    let folder = programs::target_folder()?;
+    let file = folder.join("perf_summary_exporter.py");
+    if !file.exists() {
+        say(&format!("fetching NVIDIA's exporter of Inspector's records into {}", folder.display()));
+        if let Err(error) = fetch_exporter(&folder, &file) {
+            say(&format!("{error:#}: the test that needs NVIDIA's exporter is skipped"));
+        }
+    }
+    Ok(file)
+}
+
+fn fetch_exporter(folder: &Path, file: &Path) -> Result<()> {
+    let part = folder.join(".perf_summary_exporter.py");
+    do_or_fail(
+        Command::new("curl")
+            .args(["--fail", "--silent", "--show-error", "--location", "--max-time", "60", "--output"])
+            .arg(&part)
+            .arg(EXPORTER),
+    )?;
+    let found = nccl::sha256(&part)?;
+    if found != EXPORTER_SHA256 {
+        bail!("NVIDIA's exporter has the checksum {found}, not {EXPORTER_SHA256}");
+    }
+    for package in EXPORTER_IMPORTS {
+        install_wheel(package, &folder.join("python"))?;
+    }
+    std::fs::rename(&part, file).context("naming NVIDIA's exporter")
+}
+
 /// Versions that are fetched where fewer than two interpreters are installed: one whose layouts are in our table, one that
 /// states them, and two without the GIL, in the second of which threads run their own copies of the bytecode.
 const FETCHED_PYTHONS: [&str; 4] = ["3.10", "3.13t", "3.14", "3.14t"];

@@ -23,6 +23,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let python_path = prerequisites::python_path(&[])?;
     let pythons = prerequisites::pythons()?;
     let torch_analyser = prerequisites::torch_analyser()?;
+    let inspector_exporter = prerequisites::inspector_exporter()?;
     prerequisites::rust_target(prerequisites::STATIC_TARGET)?;
     for version in nccl::tested_versions() {
         nccl::library_path(version)?;
@@ -40,6 +41,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .env("PYTHONPATH", python_path)
         .env("NCCLFLOW_PYTHONS", pythons)
         .env("NCCLFLOW_TORCH_ANALYSER", torch_analyser)
+        .env("NCCLFLOW_INSPECTOR_EXPORTER", inspector_exporter)
         .status()
         .context("starting cargo test")?;
     let skipped = skipped(&skips)?;

@@ -82,6 +82,37 @@ fn steps_are_drawn_simulated_and_told_as_inspector_tells_them() {
     assert!(of(&told, "steps") > 1000 && of(&told, "timed") > 100, "{told}");
 }
 
+/// NVIDIA's own reader of Inspector's records, where it is to be had, has the numbers of `ncclflow summary`.
+#[test]
+fn nvidias_exporter_tells_of_our_records_what_summary_says() {
+    let exporter = std::env::var_os("NCCLFLOW_INSPECTOR_EXPORTER").map(PathBuf::from);
+    let Some(exporter) = exporter.filter(|exporter| exporter.exists()) else {
+        let remedy = "set NCCLFLOW_INSPECTOR_EXPORTER to NVIDIA's perf_summary_exporter.py; `cargo xtask test` fetches it";
+        return test_support::skip_always("NVIDIA's exporter", remedy);
+    };
+    let ops = "allreduce,allgather,reducescatter,broadcast,sendrecv";
+    let arguments =
+        ["--ranks", "4", "--mode", "processes", "--ops", ops, "--bytes", "262144", "--iters", "10"];
+    let options = ["--level", "steps", "--step-detail", "transitions"];
+    let Some(run) = TracedRun::traced(&options, NCCL, Plugin::No, &arguments) else { return };
+    let (out, records, summary) =
+        (run.folder().join("out"), run.folder().join("records"), run.folder().join("summary.json"));
+    let ncclflow = programs::ncclflow().unwrap();
+    let mut export = Command::new(&ncclflow);
+    export.args(["export", "-f", "inspector", "--inspector-version", "v4.0", "-o"]).arg(&records).arg(&out);
+    let done = export.output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let told = Command::new(ncclflow).args(["summary", "--json"]).arg(&out).output().unwrap();
+    fs::write(&summary, told.stdout).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../exports/inspector_exporter.py");
+    let output =
+        Command::new("python3").arg(script).arg(exporter).args([&records, &summary]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let compared: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let functions = serde_json::json!(["AllGather", "AllReduce", "Broadcast", "ReduceScatter"]);
+    assert!(compared["functions"] == functions && of(&compared, "compared") >= 30, "{compared}");
+}
+
 /// Calls say the stream, and how many collectives were launched before; those of a group run together.
 #[test]
 fn calls_are_nodes_and_slices() {

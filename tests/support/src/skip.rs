@@ -19,6 +19,18 @@ pub fn skip(thing: &str, remedy: &str) {
         !required.split(',').map(str::trim).any(|name| name == thing || name == "all"),
         "a test that must run cannot: it needs {thing}: {remedy}"
     );
+    say(&test, thing, remedy);
+}
+
+/// As [`skip`], but never a failure, whatever is required: for what not every network lets through.
+///
+/// # Panics
+/// If the record of skips cannot be written.
+pub fn skip_always(thing: &str, remedy: &str) {
+    say(&test_name(), thing, remedy);
+}
+
+fn say(test: &str, thing: &str, remedy: &str) {
     let line = format!("{test}: needs {thing}: {remedy}").replace('\n', " ");
     // Not eprintln!, which libtest captures. What standard error does with it is not the test's concern.
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {line}");

@@ -12,7 +12,7 @@ use super::{
     progress::BytesLine,
     terminal, write_json,
 };
-use crate::export::{ExportOptions, Exported, Format, ViewOptions, export, replay};
+use crate::export::{ExportOptions, Exported, Format, InspectorVersion, ViewOptions, export, replay};
 
 pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
     if args.flat && args.format != Format::Compat {
@@ -30,6 +30,9 @@ pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
     if !args.kineto.is_empty() && args.format != Format::Chakra {
         anyhow::bail!("--kineto is for -f chakra only; for -f perfetto it is --manifest");
     }
+    if args.inspector_version != InspectorVersion::default() && args.format != Format::Inspector {
+        anyhow::bail!("--inspector-version is for -f inspector only");
+    }
     let options = ExportOptions {
         inputs: args.inputs.clone(),
         output: args.output.clone(),
@@ -40,6 +43,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
             collectives_only: args.collectives_only,
             manifest: args.manifest.clone(),
             kineto: args.kineto.clone(),
+            inspector: args.inspector_version,
             ..ViewOptions::default()
         },
         choice: args.part.choice(),
@@ -83,19 +87,20 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
     if rows.numbered_locally > 0 {
         writeln!(
             out,
-            "{} operations and calls are numbered (seq, call) from the beginning of the part; --exact numbers them as in the whole",
+            "{} operations and calls are numbered (seq, call) from the beginning of the part; with \
+             --exact they have the numbers of the whole recording",
             rows.numbered_locally
         )?;
     }
     for twice in exported.twice.iter().take(20) {
         writeln!(
             out,
-            "rank {} of {} comes twice: that of process {} on {} is in {}",
+            "rank {} of {} was recorded twice: that of process {} on {} is in {}",
             twice.rank, twice.communicator, twice.pid, twice.host, twice.instead
         )?;
     }
     if exported.twice.len() > 20 {
-        writeln!(out, "{} more ranks come twice", exported.twice.len() - 20)?;
+        writeln!(out, "{} more ranks were recorded twice", exported.twice.len() - 20)?;
     }
     if rows.planned_messages > 0 && args.format == Format::Parquet {
         writeln!(

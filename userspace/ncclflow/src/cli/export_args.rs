@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::part_args::PartArgs;
-use crate::export::Format;
+use crate::export::{Format, InspectorVersion};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -22,12 +22,14 @@ Examples:
   ncclflow export host*/flows -f chakra -o et                           for ASTRA-sim: --workload-configuration=et/ncclflow
   ncclflow export host*/flows -f chakra -o et --kineto torch*.json.gz   with the kernels of torch's traces
   ncclflow export host*/flows -f inspector -o nccl-inspector            for what reads NCCL Inspector's JSON
+  ncclflow export host*/flows -f inspector --inspector-version v4.0 -o nccl-inspector
+                                                                        for the exporter of NCCL 2.28 to 2.30
   ncclflow export host*/calls -f flight-recorder -o fr/rank_            for torchfrtrace: fr/rank_0, fr/rank_1 …
 
 TIME is as in journalctl: 2026-11-22T14:03:05Z (or with an offset as +02:00, never without), a Unix time as @1795356185.5, or now; but
 offsets are of the recordings: -30s is 30 s before their end, +2m is 2 minutes after their begin. Units are ms, s, m, h and d.
 
-Of a part, only the blocks of its time are read, and 10 s before and after them. Collectives have the numbers (seq) that they have in the whole;
+For a part, ncclflow reads only the blocks of its time, and 10 s before and after them. Collectives have the numbers (seq) that they have in the whole;
 sends and receives are counted from the beginning of what is read, and say so (seqLocal): --exact reads everything before the part too.
 docs/OUTPUT.md has the formats, docs/EXPORTS.md those of Perfetto, Chakra, NCCL Inspector and torch's
 flight recorder. Exit codes: 0 done, also where something was damaged, which is said; 1 not done.")]
@@ -62,6 +64,10 @@ pub struct ExportArgs {
     /// With -f flight-recorder: no sends and receives, which torch's analyser often calls mismatched
     #[arg(long)]
     pub collectives_only: bool,
+
+    /// With -f inspector: the version of NCCL Inspector whose form the records have
+    #[arg(long, value_enum, value_name = "VERSION", default_value_t)]
+    pub inspector_version: InspectorVersion,
 
     /// With -f perfetto: traces of torch's profiler (Kineto's JSON, also compressed) of the same job. PATH becomes an
     /// archive, as job.tar, that Perfetto (v58 and later) opens as one timeline, by the hosts' clocks

@@ -18,7 +18,7 @@ use crate::sinks::{ApiOutputOptions, OutputDir, Sink};
 pub enum Format {
     /// The files that record writes: proxy_flow, flow_steps and flow_rank, or api
     Jsonl,
-    /// Those of the NCCL Flow Extractor: its keys, a line for each FIFO step, capacities as bytes
+    /// Those of the NCCL Flow Extractor: its keys, a line for each FIFO step, a slot's capacity as its size
     Compat,
     /// rank_<job rank>.log, the lines of the Megatrace interceptor, of API calls (record --level api)
     Megatrace,
@@ -31,7 +31,7 @@ pub enum Format {
     /// Execution traces for ASTRA-sim and other readers of Chakra: ncclflow.<job rank>.et,
     /// ncclflow.groups.json
     Chakra,
-    /// JSON as NCCL Inspector writes it (v4.3): <host>-pid<pid>.log
+    /// JSON as NCCL Inspector writes it (--inspector-version): <host>-pid<pid>.log
     Inspector,
     /// What torch's flight recorder would have written, for torchfrtrace and others: PATH<job rank>, or
     /// nccl_trace_rank_<job rank> where PATH is a folder
@@ -43,6 +43,20 @@ impl Format {
     pub(super) fn is_folder(self) -> bool {
         !matches!(self, Self::Perfetto | Self::FlightRecorder)
     }
+}
+
+/// Forms of NCCL Inspector's records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "program", derive(clap::ValueEnum))]
+pub enum InspectorVersion {
+    /// As the exporter reads it that comes with NCCL 2.28 to 2.30: only collectives whose time was measured, each with
+    /// all that is said of its rank; no sends and receives, no messages
+    #[cfg_attr(feature = "program", value(name = "v4.0"))]
+    V4_0,
+    /// Everything, with what is said of a rank in a line before its records
+    #[default]
+    #[cfg_attr(feature = "program", value(name = "v4.3"))]
+    V4_3,
 }
 
 /// How files are written, besides their format.
@@ -58,6 +72,8 @@ pub struct ViewOptions {
     pub manifest: Vec<PathBuf>,
     /// With [`Format::Chakra`]: traces of torch's profiler, whose kernels become nodes.
     pub kineto: Vec<PathBuf>,
+    /// With [`Format::Inspector`]: which form of its records.
+    pub inspector: InspectorVersion,
     /// How API calls are written, where a view has a choice.
     pub api: ApiOutputOptions,
 }
@@ -93,7 +109,7 @@ impl Format {
             Self::Parquet => Box::new(Parquet::new(dir()?, options.planned_messages)?),
             Self::Perfetto => Box::new(Perfetto::create(path, &options.manifest)?),
             Self::Chakra => Box::new(Chakra::new(dir()?, &options.kineto)?),
-            Self::Inspector => Box::new(Inspector::new(dir()?)),
+            Self::Inspector => Box::new(Inspector::new(dir()?, options.inspector)),
             Self::FlightRecorder => Box::new(FlightRecorder::create(path, options.collectives_only)?),
         })
     }

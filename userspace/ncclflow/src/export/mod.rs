@@ -33,7 +33,7 @@ mod who;
 pub(crate) use call_numbers::CallNumbers;
 pub use choice::{Choice, RankRange};
 pub use chosen_rows::RowCounts;
-pub use format::{Format, View, ViewOptions};
+pub use format::{Format, InspectorVersion, View, ViewOptions};
 pub use moment::{Moment, duration};
 pub use ranks::TwiceReport;
 pub use run::{ExportOptions, ExportProgress, Exported, SourceReport, export, replay};

@@ -1,4 +1,4 @@
-//! JSON as NCCL Inspector writes it: format v4.3, a file for each process.
+//! JSON as NCCL Inspector writes it: format v4.3 or v4.0, a file for each process.
 //!
 //! <https://github.com/NVIDIA/nccl/tree/master/plugins/profiler/inspector> (README.md of September 2026). A marker
 //! (`dump_stats`) says whose the records after it are and how many; then come collectives (`coll_perf`), sends
@@ -7,6 +7,9 @@
 //! Inspector times kernels on the GPU, which nobody can see from outside: there is no `kernel_gpu` here. Where
 //! all messages of an op were measured, its time is that from the first to the last of them, and its
 //! `…_timing_source` is `proxy_cpu`. Otherwise it has no time and no bandwidth.
+//!
+//! In v4.0 there are no markers: each record has header and metadata. There are collectives alone, and only those with a
+//! bandwidth: NVIDIA's exporter (NCCL 2.28 to 2.30) takes no other lines, and fails where one of them is unknown.
 
 mod records;
 
@@ -19,7 +22,12 @@ use anyhow::{Context as _, Result, bail};
 use flow::schema::{MessageRow, Op, RankKey};
 
 use self::records::{OpRecord, ProxyStep, rank_header};
-use super::{format::View, run::Exported, source::Source, who::Who};
+use super::{
+    format::{InspectorVersion, View},
+    run::Exported,
+    source::Source,
+    who::Who,
+};
 use crate::sinks::{OutputDir, OutputFile, Sink, host_in_names};
 
 /// Processes that files are made for.
@@ -79,6 +87,7 @@ impl Drop for ProcessFile {
 /// Records of a rank that wait for their marker.
 #[derive(Debug)]
 struct RankRecords {
+    version: InspectorVersion,
     process: (String, u32),
     header: serde_json::Value,
     lines: Vec<u8>,
@@ -102,6 +111,7 @@ struct Totals {
     p2p: u64,
     steps: u64,
     without_time: u64,
+    left_out: u64,
     without_nodes: u64,
     ranks: u64,
 }
@@ -109,6 +119,7 @@ struct Totals {
 #[derive(Debug)]
 pub(super) struct Inspector {
     dir: OutputDir,
+    version: InspectorVersion,
     host: String,
     offset_ns: u64,
     who: Who,
@@ -125,9 +136,10 @@ pub(super) struct Inspector {
 }
 
 impl Inspector {
-    pub(super) fn new(dir: OutputDir) -> Self {
+    pub(super) fn new(dir: OutputDir, version: InspectorVersion) -> Self {
         Self {
             dir,
+            version,
             host: String::new(),
             offset_ns: 0,
             who: Who::default(),
@@ -162,6 +174,7 @@ impl Inspector {
             self.totals.ranks += 1;
             self.totals.without_nodes += u64::from(facts.is_none_or(|facts| facts.n_nodes.is_none()));
             let records = RankRecords {
+                version: self.version,
                 process: (self.host.clone(), op.rank.pid),
                 header: rank_header(op, facts),
                 lines: Vec::new(),
@@ -194,7 +207,9 @@ impl Inspector {
         if let Some(record) = rank.open.get_mut(&seq) {
             record.add(&op, &steps);
         }
-        totals.steps += records::write_proxy(rank, &op, &steps, offset_ns)?;
+        if rank.version == InspectorVersion::V4_3 {
+            totals.steps += records::write_proxy(rank, &op, &steps, offset_ns)?;
+        }
         while rank.order.len() > MAX_OPEN_OPS {
             close_oldest(rank, offset_ns, &mut totals)?;
         }
@@ -220,7 +235,10 @@ impl Inspector {
             return Ok(());
         }
         self.waiting = self.waiting.saturating_sub(rank.lines.len());
-        let marker = records::marker(rank)?;
+        let marker = match rank.version {
+            InspectorVersion::V4_0 => Vec::new(),
+            InspectorVersion::V4_3 => records::marker(rank)?,
+        };
         if !self.files.contains_key(&rank.process) {
             if self.files.len() >= MAX_PROCESSES {
                 bail!("there are files of {MAX_PROCESSES} processes already");
@@ -263,6 +281,10 @@ impl Inspector {
 /// Writes the record of the op that came first.
 fn close_oldest(rank: &mut RankRecords, offset_ns: u64, totals: &mut Totals) -> Result<()> {
     let Some(record) = rank.order.pop_front().and_then(|seq| rank.open.remove(&seq)) else { return Ok(()) };
+    if rank.version == InspectorVersion::V4_0 && !record.is_complete_collective() {
+        totals.left_out += 1;
+        return Ok(());
+    }
     totals.without_time += u64::from(record.span_ns().is_none());
     if record.is_p2p() {
         totals.p2p += 1;
@@ -299,11 +321,17 @@ impl View for Inspector {
     }
 
     fn notes(&self) -> Vec<String> {
-        let Totals { collectives, p2p, steps, without_time, without_nodes, ranks } = self.totals;
+        let Totals { collectives, p2p, steps, without_time, left_out, without_nodes, ranks } = self.totals;
         let mut notes = vec![format!(
             "{collectives} collectives, {p2p} sends and receives and {steps} proxy steps in {} files",
             self.files.len()
         )];
+        if left_out > 0 {
+            notes.push(format!(
+                "{left_out} operations are left out, as v4.0 has no place for them: sends and receives, and \
+                 collectives of which not all messages were measured, as over NVLink, or without `record --level steps`"
+            ));
+        }
         if without_time > 0 {
             notes.push(format!(
                 "{without_time} of these ops have no time and no bandwidth: not all of their messages were measured, as over NVLink, or without `record --level steps`"
@@ -311,7 +339,8 @@ impl View for Inspector {
         }
         if without_nodes > 0 {
             notes.push(format!(
-                "of {without_nodes} of {ranks} ranks the recording does not say how many nodes their communicator has: their headers have no nnodes, without which NVIDIA's exporter takes no record"
+                "for {without_nodes} of {ranks} ranks the recording does not say how many nodes their \
+                 communicator has: their headers lack `nnodes`, and NVIDIA's exporter leaves such files out"
             ));
         }
         notes

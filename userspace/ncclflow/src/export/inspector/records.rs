@@ -7,9 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::RankRecords;
-use crate::export::who::RankFacts;
-
-const VERSION: &str = "v4.3";
+use crate::export::{format::InspectorVersion, who::RankFacts};
 
 /// Who made the records, where Inspector says which interface of NCCL it used.
 const MECHANISM: &str = concat!("ncclflow ", env!("CARGO_PKG_VERSION"));
@@ -29,19 +27,28 @@ pub(super) fn rank_header(op: &Op, facts: Option<&RankFacts>) -> Value {
     header
 }
 
+/// What is said of a rank at a moment.
+fn metadata(rank: &RankRecords, at_us: u64) -> Value {
+    let (host, pid) = &rank.process;
+    let version = match rank.version {
+        InspectorVersion::V4_0 => "v4.0",
+        InspectorVersion::V4_3 => "v4.3",
+    };
+    json!({
+        "inspector_output_format_version": version,
+        "git_rev": "",
+        "rec_mechanism": MECHANISM,
+        "dump_timestamp_us": at_us,
+        "hostname": host,
+        "pid": pid,
+    })
+}
+
 /// The line before the records that wait.
 pub(super) fn marker(rank: &RankRecords) -> Result<Vec<u8>> {
-    let (host, pid) = &rank.process;
     let marker = json!({
         "header": rank.header,
-        "metadata": {
-            "inspector_output_format_version": VERSION,
-            "git_rev": "",
-            "rec_mechanism": MECHANISM,
-            "dump_timestamp_us": rank.last_us,
-            "hostname": host,
-            "pid": pid,
-        },
+        "metadata": metadata(rank, rank.last_us),
         "dump_stats": {
             "coll_records": rank.coll,
             "p2p_records": rank.p2p,
@@ -54,8 +61,18 @@ pub(super) fn marker(rank: &RankRecords) -> Result<Vec<u8>> {
     Ok(line)
 }
 
-fn push(rank: &mut RankRecords, kind: &'static str, record: &impl Serialize) -> Result<()> {
+/// `at_us`: when what the record tells was over.
+fn push(rank: &mut RankRecords, kind: &'static str, at_us: u64, record: &impl Serialize) -> Result<()> {
+    rank.last_us = rank.last_us.max(at_us);
     rank.lines.extend_from_slice(b"{\"");
+    if rank.version == InspectorVersion::V4_0 {
+        let metadata = metadata(rank, at_us);
+        rank.lines.extend_from_slice(b"header\":");
+        serde_json::to_writer(&mut rank.lines, &rank.header)?;
+        rank.lines.extend_from_slice(b",\"metadata\":");
+        serde_json::to_writer(&mut rank.lines, &metadata)?;
+        rank.lines.extend_from_slice(b",\"");
+    }
     rank.lines.extend_from_slice(kind.as_bytes());
     rank.lines.extend_from_slice(b"\":");
     serde_json::to_writer(&mut rank.lines, record)?;
@@ -93,6 +110,23 @@ impl OpRecord {
                 None => self.is_measured = false,
             }
         }
+    }
+
+    /// Whether it has a place in v4.0: NVIDIA's exporter of that time fails where a bandwidth is missing.
+    pub(super) fn is_complete_collective(&self) -> bool {
+        !self.is_p2p() && self.bandwidths().is_some()
+    }
+
+    fn function(&self) -> &str {
+        self.row.coll.as_deref().unwrap_or(self.row.pattern.name())
+    }
+
+    fn time_us(&self) -> Option<u64> {
+        self.span_ns().map(|ns| ns / 1000)
+    }
+
+    fn bandwidths(&self) -> Option<(f64, f64)> {
+        bandwidths(self.function(), self.call_bytes?, self.row.n_ranks, self.time_us()?)
     }
 
     pub(super) fn is_p2p(&self) -> bool {
@@ -158,20 +192,17 @@ fn bandwidths(function: &str, bytes: u64, n_ranks: i32, time_us: u64) -> Option<
 /// Writes the record of an op.
 pub(super) fn write_op(rank: &mut RankRecords, record: &OpRecord, offset_ns: u64) -> Result<()> {
     let row = &record.row;
-    let function = row.coll.as_deref().unwrap_or(row.pattern.name());
-    let time_us = record.span_ns().map(|ns| ns / 1000);
-    let bandwidths = time_us
-        .zip(record.call_bytes)
-        .and_then(|(time_us, bytes)| bandwidths(function, bytes, row.n_ranks, time_us));
+    let (function, time_us, bandwidths) = (record.function(), record.time_us(), record.bandwidths());
     let source = time_us.map(|_| "proxy_cpu");
     let (algorithm, bus) = (bandwidths.map(|both| both.0), bandwidths.map(|both| both.1));
     let at_ns = if time_us.is_some() { record.end_ns } else { row.ts_ns };
-    rank.last_us = rank.last_us.max(at_ns.saturating_add(offset_ns) / 1000);
+    let at_us = at_ns.saturating_add(offset_ns) / 1000;
     if record.is_p2p() {
         rank.p2p += 1;
         return push(
             rank,
             "p2p_perf",
+            at_us,
             &P2pPerf {
                 p2p: function,
                 p2p_sn: row.seq >> 1,
@@ -188,6 +219,7 @@ pub(super) fn write_op(rank: &mut RankRecords, record: &OpRecord, offset_ns: u64
     push(
         rank,
         "coll_perf",
+        at_us,
         &CollPerf {
             coll: function,
             coll_algo: row.algorithm.map(nccl_library::nccl::Algorithm::name),
@@ -324,7 +356,7 @@ pub(super) fn write_proxy(
             knows_bytes |= step.bytes.is_some();
             bytes = bytes.saturating_add(step.bytes.unwrap_or(0));
             let last = step.moments.iter().flatten().max().copied().unwrap_or(0);
-            rank.last_us = rank.last_us.max(last.saturating_add(offset_ns) / 1000);
+            let at_us = last.saturating_add(offset_ns) / 1000;
             let record = ProxyRecord {
                 proxy_step_sn: Some(number),
                 step: Some(step.step),
@@ -332,7 +364,7 @@ pub(super) fn write_proxy(
                 event_trace_ts: step.times(offset_ns),
                 ..base(rank, "proxy_step")
             };
-            push(rank, "proxy_trace", &record)?;
+            push(rank, "proxy_trace", at_us, &record)?;
             written += 1;
         }
         let record = ProxyRecord {
@@ -342,7 +374,7 @@ pub(super) fn write_proxy(
             trans_size_bytes: knows_bytes.then_some(bytes),
             ..base(rank, "proxy_op")
         };
-        push(rank, "proxy_trace", &record)?;
+        push(rank, "proxy_trace", 0, &record)?;
         rank.proxy += 1;
     }
     rank.proxy += written;
