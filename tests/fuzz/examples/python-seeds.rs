@@ -3,19 +3,19 @@
 //! `python-seeds FOLDER PYTHON…`
 
 use std::{
-    cell::RefCell,
-    collections::BTreeMap,
     error::Error,
-    fs::{self, File},
+    fs,
     io::{BufRead as _, BufReader},
-    os::unix::fs::FileExt as _,
     path::Path,
     process::{Command, Stdio},
 };
 
-use cpython::{Memory, Python, Unreadable, Version, Walker, locate};
+use cpython::{Python, Version, Walker, locate};
 use nccl_library::elf::Image;
-use ncclflow_fuzz::python::{input_of, walk};
+use ncclflow_fuzz::{
+    kept_memory::KeptMemory,
+    python::{input_of, walk},
+};
 
 const PROGRAM: &str = "
 import os, threading
@@ -27,24 +27,6 @@ def generate():
 print('ready', flush=True)
 [None for _ in generate()]
 ";
-
-/// Keeps what is read.
-struct Kept {
-    memory: File,
-    pieces: RefCell<BTreeMap<u64, Vec<u8>>>,
-}
-
-impl Memory for Kept {
-    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
-        self.memory.read_exact_at(into, address).map_err(|_| Unreadable(address))?;
-        let mut pieces = self.pieces.borrow_mut();
-        let known = pieces.entry(address).or_default();
-        if known.len() < into.len() {
-            *known = into.to_vec();
-        }
-        Ok(())
-    }
-}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -87,7 +69,7 @@ fn read(pid: u32) -> Result<(Version, Vec<u8>), Box<dyn Error>> {
         let name = Path::new(&path).file_name().unwrap_or_default().to_string_lossy();
         let version = found.version.or_else(|| Version::from_file_name(&name));
         let runtime = start - base.0 + found.address.0;
-        let memory = Kept { memory: File::open(format!("/proc/{pid}/mem"))?, pieces: RefCell::default() };
+        let memory = KeptMemory::of(pid)?;
         let python = Python::at(&memory, runtime, version)?;
         let mut walker = Walker::new(python, &memory);
         for thread in walker.threads()? {

@@ -3,44 +3,20 @@
 //!
 //! `torch-seeds FOLDER PYTHON`
 
-use std::{
-    cell::RefCell,
-    collections::BTreeMap,
-    error::Error,
-    fs::{self, File},
-    os::unix::fs::FileExt as _,
-    path::Path,
-};
+use std::{error::Error, fs, path::Path};
 
-use cpython::{Python, Unreadable, Version, locate};
+use cpython::{Python, Version, locate};
 use nccl_library::elf::Image;
-use ncclflow_fuzz::torch::{Start, input_of, rings_of};
+use ncclflow_fuzz::{
+    kept_memory::KeptMemory,
+    torch::{Start, input_of, rings_of},
+};
 use test_support::{TorchJob, torch_double};
-use torch::{Library, Memory, Patience};
+use torch::{Library, Patience};
 
 /// Without and with `std::string` as in C++11; with the table of rings of other backends.
 const VERSIONS: [u8; 3] = [5, 11, 15];
 const ENTRIES: usize = 4;
-
-/// Keeps what is read.
-struct Kept {
-    memory: File,
-    pieces: RefCell<BTreeMap<u64, Vec<u8>>>,
-}
-
-impl cpython::Memory for Kept {
-    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
-        self.memory.read_exact_at(into, address).map_err(|_| Unreadable(address))?;
-        let mut pieces = self.pieces.borrow_mut();
-        let known = pieces.entry(address).or_default();
-        if known.len() < into.len() {
-            *known = into.to_vec();
-        }
-        Ok(())
-    }
-}
-
-impl Memory for Kept {}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -80,7 +56,7 @@ fn made(python: &str, minor: u8, folder: &Path) -> Result<Vec<u8>, Box<dyn Error
             r#"["record", 0, "0", "default_pg", {number}, 0, {number}, "nccl:all_reduce", 1700000000000000000, false, "6 2 16 4", "15 1 64"]"#
         ));
     }
-    let memory = Kept { memory: File::open(format!("/proc/{}/mem", job.pid()))?, pieces: RefCell::default() };
+    let memory = KeptMemory::of(job.pid())?;
     let maps = fs::read_to_string(format!("/proc/{}/maps", job.pid()))?;
     let begin = |is_it: &dyn Fn(&str) -> bool| {
         maps.lines().find_map(|line| {

@@ -5,6 +5,7 @@
 pub mod assembly;
 pub mod capture;
 pub mod dump;
+pub mod kept_memory;
 pub mod kernel_records;
 pub mod merge;
 pub mod proc_files;
