@@ -22,4 +22,3 @@ pub mod stripped;
 pub mod tables;
 pub mod top;
 pub mod traced_run;
-pub mod train;

@@ -12,14 +12,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ncclflow_e2e::harness::{
-    programs,
-    train::{ABSENT, start_rank},
-};
+use ncclflow_e2e::harness::programs;
 use serde_json::Value;
 use test_support::{
     documents::{Block, blocks},
     need, need_pythons, root,
+    train::{ABSENT, start_rank},
 };
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/DUMP.md");

@@ -13,10 +13,12 @@ use ncclflow_e2e::harness::{
     dumper::Dump,
     job::{VERSIONS, check_culprit},
     programs,
-    train::{ABSENT, SCRIPT, start_rank},
 };
 use serde_json::Value;
-use test_support::{Interpreter, need_pythons, root};
+use test_support::{
+    Interpreter, need_pythons, root,
+    train::{ABSENT, SCRIPT, start_rank},
+};
 
 const RANKS: u32 = 3;
 

@@ -11,6 +11,7 @@ mod pythons;
 mod skip;
 mod tool;
 mod torch_double;
+pub mod train;
 mod wait;
 
 pub use cpu_time::cpu_time;

@@ -3,7 +3,7 @@
 
 use std::{
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Child, Command},
     thread,
     time::{Duration, Instant},
 };
@@ -12,8 +12,9 @@ use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use test_support::train::start_rank;
+
 use super::{spread::Spread, traced_job::Bench};
-use crate::repository;
 
 /// The budget: a process of 2 GiB in half a second.
 const BUDGET_MIB: u64 = 2048;
@@ -152,20 +153,16 @@ impl Drop for Ranks {
 
 /// Dumps of a job of Python programs of which one stays away from a collective: whole runs, as a user starts them.
 fn measure_python(args: &Args, bench: &mut Bench) -> Result<Value> {
-    const ABSENT: u32 = 1;
     const PATIENCE: Duration = Duration::from_secs(120);
     let folder = bench.fresh("python");
     std::fs::create_dir(&folder)?;
-    let script = repository::root().join("tests/e2e/tests/dump_python/train.py");
     let bed = bench.programs.join("libncclflow_bed.so");
     let nvml = bench.programs.join("libnvidia_ml.so");
     let mut ranks = Ranks(Vec::new());
     for rank in 0..args.python_ranks {
-        let mut command = Command::new(&args.python);
-        command.arg("-I").args([&script, &bed, &bench.library, &nvml, &folder]);
-        command.args([rank, args.python_ranks, ABSENT].map(|number| number.to_string()));
-        command.stdin(Stdio::piped()).stderr(Stdio::null());
-        ranks.0.push(command.spawn().with_context(|| format!("starting `{}`", args.python.display()))?);
+        let (command, number) = (Command::new(&args.python), (rank, args.python_ranks));
+        let child = start_rank(command, [&bed, &bench.library, &nvml], &folder, number, &[]);
+        ranks.0.push(child.with_context(|| format!("starting `{}`", args.python.display()))?);
     }
     let pids = ranks.0.iter().map(|child| child.id().to_string()).collect::<Vec<_>>().join(",");
     let dump = || -> Result<(f64, String)> {

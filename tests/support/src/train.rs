@@ -1,4 +1,4 @@
-//! Ranks that are Python programs and train: `tests/dump_python/train.py`. One of them stays away.
+//! Ranks that are Python programs and train: `tests/e2e/tests/dump_python/train.py`. One of them stays away.
 
 use std::{
     fs::File,
@@ -7,7 +7,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-pub const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/dump_python/train.py");
+pub const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../e2e/tests/dump_python/train.py");
 /// The rank that stays away.
 pub const ABSENT: u32 = 1;
 
