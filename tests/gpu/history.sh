@@ -30,7 +30,7 @@ failed=0
 head -n 30 "$work/history.txt"
 [ $late = 5 ] || { echo "with a rank away it ended with $late"; failed=1; }
 head -n 1 "$work/late.txt" | grep -q "rank $((ranks - 1)) has not called collective" || { echo "the rank that is away is not named:"; head -n 12 "$work/late.txt"; failed=1; }
-grep "torch's own notes" "$work/dump.txt" || { echo "the dump has no notes of torch's:"; head -n 20 "$work/dump.txt"; failed=1; }
+grep "torch's flight recorder" "$work/dump.txt" || { echo "the dump has nothing of torch's flight recorder:"; head -n 20 "$work/dump.txt"; failed=1; }
 python3 - "$work" "$ranks" <<'P' || failed=1
 import collections, json, sys
 work, ranks = sys.argv[1], int(sys.argv[2])

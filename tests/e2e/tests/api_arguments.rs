@@ -117,7 +117,7 @@ fn every_call_has_its_arguments() {
             assert!(said.contains("arguments of the exported functions"), "{said}");
             let calls = trace.processes.len();
             assert!(
-                said.contains(&format!("{calls} calls of libraries whose layouts are not known")),
+                said.contains(&format!("{calls} calls of libraries whose struct layouts are not known")),
                 "{said}"
             );
             // One trap for each call.

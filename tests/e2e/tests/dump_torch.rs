@@ -112,7 +112,7 @@ fn the_rank_that_is_behind_in_torchs_notes_is_named_where_nccl_cannot_tell() {
         line = ranks[rank].call(5, "all_to_all", begin + 10 * SECOND);
     }
     let late = "rank 1 has not called collective 5 of \"tensor_parallel\" (3), which ranks 0, 2 called 5";
-    let call = format!("by torch's own notes: all_to_all [1024] Float (job.py:{line})");
+    let call = format!("by torch's flight recorder: all_to_all [1024] Float (job.py:{line})");
     let words = [late, &call, "the watchdog can hang, too", "rank 1 completed 4 (all_to_all"];
     let dump = take(&ranks);
     check(&dump, "stuck", &[1], &words);

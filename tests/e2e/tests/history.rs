@@ -224,7 +224,10 @@ fn what_ranks_called_is_told_as_they_called_it_and_where_they_differ() {
     let (_, dump) = run(&ncclflow, &["dump", "-p", &pids(&ranks), "--json", "--interval", "0.05"]);
     let dump: Value = serde_json::from_str(&dump).unwrap();
     let notes = dump["torchNotes"][0].as_str().unwrap();
-    assert!(notes.starts_with("torch's own notes, the latest completion that torch noticed is "), "{notes}");
+    assert!(
+        notes.starts_with("torch's flight recorder, the latest completion that torch noticed is "),
+        "{notes}"
+    );
     assert!(notes.contains("rank 2 has not called collective 13"), "{notes}");
 
     // It calls something else.
@@ -315,7 +318,7 @@ fn what_cannot_be_read_is_said_with_what_to_do() {
 
     let mut sleep = Command::new("sleep").arg("60").spawn().unwrap();
     let text = said(sleep.id());
-    assert!(text.contains("it has no torch loaded"), "{text}");
+    assert!(text.contains("it has not loaded torch"), "{text}");
     sleep.kill().unwrap();
     sleep.wait().unwrap();
 }

@@ -111,7 +111,7 @@ fn files_at_the_end_are_those_of_a_replay() {
 fn files_end_at_their_limit_with_a_whole_op_and_the_recording_goes_on() {
     let Some(mut world) = world("2000") else { return };
     let (out, session, said) = record(&mut world, &["--files-limit", "1M"]);
-    assert_eq!(said.matches("the recording goes on").count(), 1, "{said}");
+    assert_eq!(said.matches("the recording continues").count(), 1, "{said}");
     assert!(said.contains("ncclflow export"), "{said}");
     assert_eq!(session["files"]["state"], "limit");
     let (live, all) = (lines(&out), replayed(&world.ncclflow, &out));
@@ -160,7 +160,7 @@ fn a_second_signal_leaves_the_files_and_the_recording_is_whole() {
             fs::metadata(&segment).is_ok_and(|segment| segment.len() > 20_000)
         });
         recorder.signal(Signal::INT).unwrap();
-        wait_until("the recording is whole", Duration::from_secs(30), || {
+        wait_until("the recording is complete", Duration::from_secs(30), || {
             session(&out)["state"] == "making_files"
         });
         recorder.signal(Signal::INT).unwrap();
@@ -169,7 +169,7 @@ fn a_second_signal_leaves_the_files_and_the_recording_is_whole() {
     }
     let (status, said) = recorder.finish().unwrap();
     assert!(status.success(), "{said}");
-    assert!(said.contains("end where a second signal came"), "{said}");
+    assert!(said.contains("end where a second signal arrived"), "{said}");
     let session = session(&out);
     assert_eq!((&session["state"], &session["files"]["state"]), (&"complete".into(), &"stopped".into()));
     let (live, all) = (lines(&out), replayed(&ncclflow, &out));
@@ -226,7 +226,7 @@ fn at_the_limit_of_the_folder_lines_go_before_records_and_the_latest_records_sta
     let (status, said) = recorder.finish().unwrap();
     assert!(status.success(), "{said}");
     assert!(most <= LIMIT && looks > 50, "{most} bytes in {looks} looks");
-    for once in ["the files of lines end here", "removed to make room (--max-size): the files of lines"] {
+    for once in ["the .jsonl files end here", "removed to make room (--max-size): the .jsonl files"] {
         assert_eq!(said.matches(once).count(), 1, "{once}: {said}");
     }
     assert!(lines(&out).is_empty());

@@ -209,8 +209,8 @@ fn without_processes_of_its_own(tool: &Path) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let lines: Vec<&str> = text.lines().collect();
     let [nothing, others] = &*lines else { panic!("{text}") };
-    assert_eq!(*nothing, "no process of this host that may be looked at uses NCCL");
-    assert!(others.starts_with("processes that may not be looked at: "), "{others}");
+    assert_eq!(*nothing, "no process of this host that may be inspected uses NCCL");
+    assert!(others.starts_with("processes that may not be inspected: "), "{others}");
     assert!(others.ends_with(": run as root to see them"), "{others}");
 
     // Where it is not even shown that there are others.
@@ -222,7 +222,7 @@ fn without_processes_of_its_own(tool: &Path) {
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     if need("mount", output.status.success(), "run where /proc may be mounted") {
-        assert!(text.starts_with("no process of this host that may be looked at uses NCCL\n"), "{text}");
+        assert!(text.starts_with("no process of this host that may be inspected uses NCCL\n"), "{text}");
         assert!(
             text.ends_with("are hidden (/proc is mounted with hidepid): run as root to see them\n"),
             "{text}"

@@ -386,7 +386,7 @@ fn a_folder_with_a_limit_keeps_the_latest_windows_and_never_takes_more() {
         assert_eq!(own["files"]["state"] == "removed", window["lines_removed"] == true, "{own:#}");
     }
     let lines_removed = max_size["lines_removed"].as_u64().unwrap();
-    assert_eq!(lines_removed, said.matches("the files of lines in").count() as u64, "{said}");
+    assert_eq!(lines_removed, said.matches("the .jsonl files in").count() as u64, "{said}");
     let without_lines = kept.iter().take_while(|folder| !has_lines(folder)).count();
     // The last one may have been open for a moment only.
     let (last, whole) = kept.split_last().unwrap();

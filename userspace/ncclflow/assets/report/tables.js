@@ -99,7 +99,7 @@
     const rows = data.kinds.filter((kind) => kind.ops > 0);
     shown.kinds = () => rows;
     if (!rows.length) {
-      into("size-table", empty("No operation was recorded in what is asked for."));
+      into("size-table", empty("No operation was recorded in the part that was chosen."));
       return;
     }
     const speed = (kind) => (kind.bytes && kind.p50Ns ? (kind.bytes / kind.p50Ns) * 1e9 : null);
@@ -129,7 +129,7 @@
     const found = all.filter((process) => process.iterations > 0);
     shown.iterations = () => all;
     if (!found.length) {
-      into("iteration-table", empty(all.length ? "No part of the collectives recurs often enough to be an iteration." : "No collective was recorded in what is asked for."));
+      into("iteration-table", empty(all.length ? "No part of the collectives recurs often enough to be an iteration." : "No collective was recorded in the part that was chosen."));
       return;
     }
     let process = found[0];

@@ -444,7 +444,7 @@
 
   NcclReport.timeline = () => {
     if (!lanes.length) {
-      into("lanes", empty("No operation was recorded in what is asked for."));
+      into("lanes", empty("No operation was recorded in the part that was chosen."));
       return;
     }
     rates();

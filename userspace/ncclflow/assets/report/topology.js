@@ -205,7 +205,7 @@
 
   NcclReport.topology = () => {
     if (!comms.length) {
-      into("topology", empty("No communicator was recorded in what is asked for."));
+      into("topology", empty("No communicator was recorded in the part that was chosen."));
       return;
     }
     const first = data.verdict.ranks.length ? data.verdict.ranks[0][0] : largest();

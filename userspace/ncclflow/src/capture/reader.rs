@@ -27,7 +27,7 @@ impl<R: BufRead> CaptureReader<R> {
     pub fn new(mut input: R) -> Result<(Self, CaptureHeader)> {
         let mut magic = [0; MAGIC.len()];
         if input.read_exact(&mut magic).is_err() || &magic != MAGIC {
-            bail!("not a capture of ncclflow's (`record --capture` makes them)");
+            bail!("not an ncclflow capture (`record --capture` makes them)");
         }
         let mut line = Vec::new();
         input.by_ref().take(MAX_JSON).read_until(b'\n', &mut line)?;
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn foreign_and_damaged_files_are_refused() {
         let foreign = items(b"no capture, but long enough").unwrap_err().to_string();
-        assert!(foreign.contains("not a capture of ncclflow's"), "{foreign}");
+        assert!(foreign.contains("not an ncclflow capture"), "{foreign}");
         let mut damaged = capture();
         let body = damaged.windows(5).position(|window| window == b"first").unwrap();
         damaged[body - 4..body].copy_from_slice(&5000u32.to_le_bytes());

@@ -98,18 +98,19 @@ fn write_communicator(check: &CommunicatorCheck, is_verbose: bool, out: &mut dyn
     if not_known > 0 {
         writeln!(
             out,
-            "  {not_known} operations, counted on each channel, are sent by processes that were not recorded (PXN)"
+            "  {not_known} operations (counted on each channel) are sent by a process that was not recorded, \
+             through another GPU of the node (PXN)"
         )?;
     }
     if verdict.messages == 0 {
         let why = if measured.is_empty() {
-            "messages were not measured: record with --level steps"
+            "messages were not measured (record with --level steps)"
         } else if not_known > 0 {
             "the messages were sent by processes that were not recorded"
         } else {
-            "it is not known what messages of these algorithms wait for"
+            "ncclflow does not know what messages of these algorithms wait for"
         };
-        return writeln!(out, "  who waits for whom: not known, as {why}");
+        return writeln!(out, "  who waits for whom is not known: {why}");
     }
     if verdict.culprit.is_none() {
         writeln!(out, "  no rank and no link is slower than the others")?;
@@ -126,7 +127,8 @@ fn write_waits(ranks: &[RankWaits], messages: u64, is_verbose: bool, out: &mut d
     }
     writeln!(
         out,
-        "  what ranks waited for, summed over {messages} messages (they overlap, so it is more than the time that went by):"
+        "  what ranks waited for, summed over {messages} messages (messages overlap, so the sums exceed \
+         the time that passed):"
     )?;
     for waits in &shown {
         write!(out, "    rank {}: its own GPU {}", waits.rank, spaced_seconds(waits.own_gpu_ns))?;

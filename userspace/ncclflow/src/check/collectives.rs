@@ -222,7 +222,7 @@ impl Collectives {
         let more = differing.len().saturating_sub(MAX_LISTED);
         findings.extend(differing.into_iter().take(MAX_LISTED));
         if more > 0 {
-            let text = format!("{more} more collectives are not the same on all ranks");
+            let text = format!("{more} more collectives differ between ranks");
             let kind = FindingKind::CollectiveMismatch;
             findings.push(Finding { kind, seq: None, ranks: Vec::new(), text });
         }

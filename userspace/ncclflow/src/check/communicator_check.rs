@@ -198,8 +198,8 @@ impl Fleet {
         let hosts: Vec<&str> = self.without_clock.iter().map(String::as_str).collect();
         (!hosts.is_empty()).then(|| {
             format!(
-                "the clock of {} is not known (it stands in the `session.json` of each host's recording): whether ranks \
-                 there stayed away from a collective, or lack sends and receives, was not judged",
+                "the clock of {} is not known (`session.json` of each host's recording has it), so \
+                 ncclflow did not check whether ranks there missed a collective, a send or a receive",
                 hosts.join(", ")
             )
         })
@@ -312,7 +312,7 @@ impl TakeRows for Folder {
         let rows = self.communicators.entry(communicator.to_owned()).or_default();
         let is_known = self.earlier.get(communicator).is_some_and(|earlier| earlier.contains(&rank));
         if is_known || !rows.seen.insert(rank) {
-            let text = format!("rank {rank} is in two of the folders: only the first counts");
+            let text = format!("rank {rank} is in two of the folders; ncclflow uses the first only");
             let kind = FindingKind::TwoRecordings;
             rows.findings.push(Finding { kind, seq: None, ranks: vec![rank], text });
             return None;
@@ -442,7 +442,7 @@ impl CommunicatorRows {
 
     /// What there was no memory to compare.
     fn not_compared(&self, communicator: &str) -> Vec<String> {
-        let why = "more than can be kept in memory; recordings of shorter windows can be checked whole";
+        let why = "they do not fit into memory; shorter windows can be compared completely";
         let collectives = self
             .collectives
             .not_compared_from()
@@ -454,8 +454,9 @@ impl CommunicatorRows {
         let uncertain: Vec<i32> = self.uncertain.iter().copied().collect();
         let uncertain = (!uncertain.is_empty()).then(|| {
             format!(
-                "{communicator}: collectives were not compared: the calls of {} were not recorded from the communicator's \
-                 beginning, and NCCL launched more than was called (CUDA graphs): their numbers are not certain",
+                "{communicator}: collectives were not compared, because their numbers are not certain: \
+                 the calls of {} were not recorded from the communicator's beginning, and NCCL launched \
+                 more than was called (CUDA graphs)",
                 name_ranks(&uncertain)
             )
         });
@@ -480,12 +481,12 @@ impl CommunicatorRows {
         });
         p2p.check(&mut findings);
         let otherwise =
-            (FindingKind::MeasuredOtherwise, "had messages of another size than NCCL had planned");
-        let unfinished = (FindingKind::Unfinished, "had messages on their way when the recording ended");
+            (FindingKind::MeasuredOtherwise, "had messages whose size is not the one that NCCL planned");
+        let unfinished = (FindingKind::Unfinished, "still had messages under way when the recording ended");
         for (outcome, (kind, text)) in [(Outcome::OtherBytes, otherwise), (Outcome::SessionEnded, unfinished)]
         {
             if let Some(ops) = measured.get(&outcome) {
-                let text = format!("{ops} operations, counted on each channel, {text}");
+                let text = format!("{ops} operations (counted on each channel) {text}");
                 findings.push(Finding { kind, seq: None, ranks: Vec::new(), text });
             }
         }
@@ -509,7 +510,7 @@ impl CommunicatorRows {
 fn slowest(culprit: &Culprit, places: &BTreeMap<i32, Place>) -> Finding {
     let Culprit { rank, peer, reason, waited_ns, victims } = culprit;
     let why = match reason {
-        Reason::OwnGpu => "its GPU had all the data that it needed, and did not go on".to_owned(),
+        Reason::OwnGpu => "its GPU had all the data that it needed, and did not continue".to_owned(),
         Reason::Late => "it waits for no other rank: it comes late, or is busy outside of NCCL".to_owned(),
         Reason::NotRecorded => "it was not recorded".to_owned(),
         Reason::Link => {

@@ -165,7 +165,7 @@ impl PointToPoint {
             say(kind, first, format!("{extra} {this} from {from} to {to} without a {other}{why}{lost}"));
         }
         if listed > MAX_LISTED {
-            let text = format!("{} more of sends and receives", listed - MAX_LISTED);
+            let text = format!("{} more findings about sends and receives", listed - MAX_LISTED);
             findings.push(Finding { kind: FindingKind::UnmatchedSend, seq: None, ranks: Vec::new(), text });
         }
     }

@@ -242,7 +242,8 @@ impl<G: Gather> Work<'_, G> {
         // Of a part of it, the rows can lie elsewhere.
         if !has_rows && *times.start() == 0 {
             let none = format!(
-                "the recording in `{}` has no ops: it is of --level api, or nothing ran while it was made",
+                "the recording in `{}` has no operations: it was made with --level api, or nothing ran \
+                 meanwhile",
                 input.path.display()
             );
             if !self.is_window {

@@ -19,7 +19,7 @@ pub fn headline(report: &SummaryReport) -> String {
     let links = || report.ranks.iter().flat_map(|rank| rank.links.iter().map(move |link| (rank, link)));
     let (count, ranks) = (links().count(), report.ranks.len());
     if count == 0 {
-        return "no link: there are no operations with messages in these recordings".to_owned();
+        return "no links to show: these recordings have no operations with messages".to_owned();
     }
     let mut measured: Vec<(u64, &RankReport, &LinkRow)> =
         links().filter_map(|(rank, link)| Some((link.bandwidth?, rank, link))).collect();
@@ -35,7 +35,9 @@ pub fn headline(report: &SummaryReport) -> String {
             amount(*least),
             amount(*median)
         ),
-        _ => format!("{all}; sizes are NCCL's plan, as nothing was measured (record --level steps)"),
+        _ => format!(
+            "{all}; sizes are those that NCCL planned, because nothing was measured (record --level steps)"
+        ),
     }
 }
 
@@ -191,7 +193,7 @@ mod tests {
         let expected = "3 links of 1 rank; least bandwidth: rank 1 to rank 5 on channel 3, 920 MB/s (median of all 2.00 GB/s)";
         assert_eq!(text, expected);
         let planned = headline(&report(vec![link(Direction::Recv, 2, None)]));
-        assert!(planned.starts_with("1 link of 1 rank; sizes are NCCL's plan"), "{planned}");
+        assert!(planned.starts_with("1 link of 1 rank; sizes are those that NCCL planned"), "{planned}");
         assert!(headline(&report(Vec::new())).starts_with("no link"));
     }
 

@@ -69,7 +69,7 @@ pub enum Command {
     Ps(PsArgs),
     /// Say why a job hangs: what every communicator does now, and which rank the others wait for
     Dump(DumpArgs),
-    /// Say what the ranks called before anybody looked, and where they first differ, by torch's own notes
+    /// Say what the ranks called before you looked, and where they first differ, from torch's flight recorder
     History(HistoryArgs),
     /// Show live what NCCL does: operations, bytes, algorithms, waits, ranks that are behind
     Top(TopArgs),
@@ -87,11 +87,11 @@ pub enum Command {
     Export(Box<ExportArgs>),
     /// Write flow_rank*.json again, from the two .jsonl files of each rank
     Aggregate(AggregateArgs),
-    /// Write a recording's files again: the older form of `export -f jsonl`
+    /// Write a recording's files again; `export -f jsonl` does this and more
     Replay(ReplayArgs),
     /// Show what can be resolved in an NCCL library, how, and what is lost if not
     Symbols(SymbolsArgs),
-    /// Print the completions of a shell
+    /// Print completions for a shell
     Completions(CompletionsArgs),
 }
 
@@ -118,12 +118,14 @@ pub struct DebugArgs {
     #[arg(long, value_name = "FILE")]
     pub debug_file: Vec<PathBuf>,
 
-    /// Folder to look for it in, by build-id or debug link; /usr/lib/debug is looked at anyway
+    /// Folder to look for it in, by build-id or debug link; /usr/lib/debug is always searched, too
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
 
-    /// Look at libraries on file systems in user space (FUSE), too. Whoever runs such a file system can leave
-    /// ncclflow without an answer: the process that looked is lost then, and the library is not looked at again
+    /// Also read libraries on file systems in user space (FUSE). Whoever runs such a file system can leave a
+    /// read
+    /// without an answer: ncclflow then gives up the helper process that reads, and does not read the library
+    /// again
     #[arg(long)]
     pub allow_fuse: bool,
 }
@@ -240,7 +242,7 @@ Examples:
   ncclflow dump -p 4242                        what a job that hangs waits for
   ncclflow dump -p $(pgrep -d, -f train.py)    all ranks of this host
   ncclflow dump -p 4242 -v                     with threads and operations in flight
-  ncclflow dump --all --stacks                 whatever of this host uses NCCL, and where its threads are
+  ncclflow dump --all --stacks                 everything on this host that uses NCCL, and where its threads are
   ncclflow dump -p 4242 --json > $(hostname).json
   ncclflow dump --merge host1.json host2.json  the verdict over several hosts
   ncclflow dump --merge dumps/                 of all *.json files of a folder
@@ -269,7 +271,8 @@ pub struct DumpArgs {
     #[command(flatten)]
     pub debug: DebugArgs,
 
-    /// Also write what is known as torch's flight recorder has it, for torchfrtrace: PREFIX<rank of the job>, or
+    /// Also write what is known in the form of torch's flight recorder, for torchfrtrace: PREFIX<rank of the
+    /// job>, or
     /// nccl_trace_rank_<rank> where PREFIX is a folder
     #[arg(long, value_name = "PREFIX")]
     pub flight_recorder: Option<PathBuf>,

@@ -84,9 +84,7 @@ fn write_flight_recorder(report: &DumpReport, prefix: &Path) -> Result<()> {
         terminal::tell(format_args!("{note}"));
     }
     if ranks.is_empty() {
-        bail!(
-            "there is no rank of a communicator of several ranks that a flight recorder's file could be made of"
-        );
+        bail!("no flight recorder's file can be made: no communicator of several ranks was found");
     }
     let files = RankFiles::at(prefix)?;
     let mut entries = 0;

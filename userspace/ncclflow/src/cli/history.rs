@@ -61,8 +61,9 @@ fn why_nothing(report: &HistoryReport) -> Option<String> {
         let unknown = process.notes.as_ref().and_then(|notes| notes.unknown.clone());
         let why = process.error.clone().or(unknown);
         let why =
-            why.unwrap_or_else(|| "it has no torch loaded; `ncclflow dump` reads NCCL itself".to_owned());
+            why.unwrap_or_else(|| "it has not loaded torch; `ncclflow dump` reads NCCL itself".to_owned());
         format!("process {}: {why}", process.pid)
     });
-    Some(format!("no process has notes of torch's that can be read: {}", why.collect::<Vec<_>>().join("; ")))
+    let why = why.collect::<Vec<_>>().join("; ");
+    Some(format!("torch's flight recorder could be read in no process: {why}"))
 }

@@ -31,7 +31,7 @@ pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<ExitCode> {
         move |stop| {
             record(&options, stop, &mut |notice| match notice {
                 Notice::NoStacks { pid, why } => tell!("process {pid}: no call stacks: {why}"),
-                Notice::PassedOver(why) => tell!("passed over: {why}"),
+                Notice::PassedOver(why) => tell!("not traced: {why}"),
                 Notice::TargetExited { pid } => tell!("process {pid} exited"),
                 Notice::Recording { probes } => tell!("watching with {probes} probes; Ctrl-C ends it"),
                 _ => {}
@@ -92,7 +92,7 @@ fn write_stacks(found: &CallStacks, out: &mut dyn Write) -> io::Result<()> {
         for group in groups.iter().take(LISTED) {
             let of = match (&group.comm_hash, group.rank) {
                 (Some(hash), Some(rank)) => format!("{hash}, rank {rank}"),
-                _ => "a communicator that is not known".to_owned(),
+                _ => "an unknown communicator".to_owned(),
             };
             writeln!(out, "  {} of {of} (process {})", group.count, group.pid)?;
         }
@@ -107,7 +107,7 @@ fn write_stacks(found: &CallStacks, out: &mut dyn Write) -> io::Result<()> {
 /// What the stacks do not say.
 fn say(args: &StacksArgs, found: &CallStacks, live: &LiveStacks) {
     if found.without_stack > 0 {
-        tell!("{} {} have no stack that is known", found.without_stack, found.of);
+        tell!("{} {} have no known stack", found.without_stack, found.of);
     }
     if found.calls + found.without_stack > 0 {
         return;
@@ -115,8 +115,8 @@ fn say(args: &StacksArgs, found: &CallStacks, live: &LiveStacks) {
     let functions: Vec<_> = live.functions().iter().map(ToString::to_string).collect();
     match &args.kernel_name {
         Some(name) if !functions.is_empty() => {
-            tell!("nothing that is called `{name}` was called, but {}", functions.join(", "));
+            tell!("no call of `{name}` was seen, but {}", functions.join(", "));
         }
-        _ => tell!("nothing was called"),
+        _ => tell!("no call was seen"),
     }
 }

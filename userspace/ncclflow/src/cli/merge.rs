@@ -77,7 +77,7 @@ fn dumps(source: impl Read, left: &mut u64) -> Result<Vec<DumpReport>> {
     }
     let mut all = Vec::new();
     for report in serde_json::Deserializer::from_slice(&text).into_iter::<DumpReport>() {
-        let report = report.context("it is no dump (`ncclflow dump --json`)")?;
+        let report = report.context("it is not a dump (`ncclflow dump --json`)")?;
         if report.schema != SCHEMA {
             bail!("its schema is {}, and this ncclflow reads {SCHEMA}", report.schema);
         }
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(hosts(&[folder.path().to_path_buf()]).unwrap(), ["b"]);
         // By itself it is an error.
         assert!(format!("{:#}", hosts(&[path("a.json")]).unwrap_err()).contains("it is empty"));
-        assert!(format!("{:#}", hosts(&[path("c.json")]).unwrap_err()).contains("it is no dump"));
+        assert!(format!("{:#}", hosts(&[path("c.json")]).unwrap_err()).contains("it is not a dump"));
     }
 
     #[test]

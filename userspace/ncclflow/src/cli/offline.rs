@@ -29,7 +29,7 @@ pub(super) fn run_aggregate(args: &AggregateArgs) -> Result<ExitCode> {
         if has_ranks(&folder)? {
             aggregate(&folder, &mut out)?;
         } else {
-            writeln!(out, "no files of operations in it")?;
+            writeln!(out, "it has no files of operations")?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -45,7 +45,8 @@ fn aggregate(dir: &OutputDir, out: &mut dyn Write) -> Result<ExitCode> {
     if done.cut_lines > 0 {
         writeln!(
             out,
-            "{} last lines are cut and were left out: the recording was killed, or still goes on",
+            "{} lines at the ends of files are incomplete and were left out: the recording was killed, or \
+             has not ended",
             done.cut_lines
         )?;
     }

@@ -19,7 +19,7 @@ pub struct PartArgs {
     #[arg(help_heading = HEADING, long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
 
-    /// Only the last part of the recordings, as long as this: 30s, 5m
+    /// Only the end of the recordings, for so long: 30s, 5m
     #[arg(help_heading = HEADING, long, value_name = "DURATION", conflicts_with_all = ["from", "to"], value_parser = duration)]
     pub last: Option<Duration>,
 
@@ -43,7 +43,7 @@ pub struct PartArgs {
     #[arg(help_heading = HEADING, long, value_name = "JOB", value_delimiter = ',')]
     pub job: Vec<String>,
 
-    /// Read everything before the part too: all numbers are those of the whole
+    /// Also read everything before the part, so that all numbers are those of the whole recording
     #[arg(help_heading = HEADING, long)]
     pub exact: bool,
 }

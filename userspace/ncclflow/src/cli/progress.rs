@@ -103,7 +103,8 @@ impl FilesProgress {
         }
         let percent = done.saturating_mul(100).checked_div(of).unwrap_or(100);
         let line = format!(
-            "making files: {percent}% of {of} records; Ctrl-C leaves them as they are, the recording is whole"
+            "making files: {percent}% of {of} records; after Ctrl-C they stay incomplete, the recording \
+             is complete"
         );
         if stderr().is_terminal() {
             let _ = write!(stderr(), "\r\x1b[K{line}");

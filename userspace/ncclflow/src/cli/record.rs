@@ -103,12 +103,13 @@ impl Console {
             Notice::Failed(why) => tell!("ncclflow: the session has failed: {why}"),
             Notice::OverMaxSize(bytes) => {
                 tell!(
-                    "ncclflow: the folder has reached its limit of {bytes} bytes: what comes now is lost (--max-size)"
+                    "ncclflow: the folder has reached its limit of {bytes} bytes: further records are \
+                     lost (--max-size)"
                 );
             }
             _ if self.quiet => {}
             Notice::NoStacks { pid, why } => tell!("process {pid}: no call stacks: {why}"),
-            Notice::NotCached(why) => tell!("layouts are not kept for the next time: {why}"),
+            Notice::NotCached(why) => tell!("struct layouts could not be kept for the next run: {why}"),
             Notice::Found(setup) => found(setup),
             Notice::Recording { probes } => {
                 let to = self.output.as_ref().map_or_else(
@@ -125,7 +126,8 @@ impl Console {
                 let output = if folder.is_empty() { output.to_owned() } else { output.join(folder) };
                 let (why, output) = (self.why_removed(), output.display());
                 tell!(
-                    "removed{why}: the files of lines in {output}; `ncclflow export {output} -f jsonl -o NEW` makes them again"
+                    "removed{why}: the .jsonl files in {output}; `ncclflow export {output} -f jsonl -o \
+                     NEW` makes them again"
                 );
             }
             Notice::WindowOpened(window) => tell!("window {} opened: {}", window.number, window.folder),
@@ -143,20 +145,23 @@ impl Console {
                 }
             }
             Notice::Hang(what) | Notice::LibraryChanged(what) => tell!("{what}"),
-            Notice::NothingToRotate => tell!("SIGUSR1: there are no windows (--window-flag, --rotate)"),
+            Notice::NothingToRotate => tell!(
+                "SIGUSR1 has no effect without windows (--window-flag, \
+                                              --rotate)"
+            ),
             Notice::FlagNotSeen(why) => tell!("{why}"),
             Notice::RankMapBroken(why) => tell!("--rank-map {why}"),
-            Notice::PassedOver(why) => tell!("passed over: {why}"),
+            Notice::PassedOver(why) => tell!("not traced: {why}"),
             Notice::FilesLimit(folder) => {
                 tell!(
-                    "the files of lines end here (--files-limit, or half of --max-size); the recording goes on, and \
-                     `ncclflow export {} -f jsonl -o NEW` makes all of them",
+                    "the .jsonl files end here (--files-limit, or half of --max-size); the recording \
+                     continues, and `ncclflow export {} -f jsonl -o NEW` makes complete ones",
                     folder.display()
                 );
             }
             Notice::Finishing { done, of } => self.progress.show(*done, *of),
             Notice::Detaching { left } if self.detaching_since.is_none() => {
-                tell!("the recording is whole; detaching {left} probes");
+                tell!("the recording is complete; detaching {left} probes");
                 self.detaching_since = Some(Instant::now());
             }
             Notice::Detaching { .. } => {}
@@ -179,13 +184,13 @@ fn tell_iterations(iterations: &WindowIterations) {
         );
     }
     if let Some(why) = why_not {
-        tell!("  fewer iterations than --window-iterations wants: {why}");
+        tell!("  fewer iterations than --window-iterations asks for: {why}");
     }
 }
 
 fn found(setup: &Setup) {
     for reason in &setup.passed_over {
-        tell!("passed over: {reason}");
+        tell!("not traced: {reason}");
     }
     for target in &setup.targets {
         for library in target.libraries.iter().filter_map(|&index| setup.libraries.get(index)) {
@@ -210,7 +215,7 @@ fn joined(process: &Process, library: &LibraryInUse) {
     );
     for missing in &library.probes.missing {
         tell!(
-            "  cannot be probed: {}: {}; not recorded therefore: {}",
+            "  cannot be probed: {}: {}; so this is not recorded: {}",
             missing.function,
             missing.why,
             missing.lost
@@ -248,7 +253,8 @@ fn summarize(outcome: &Outcome, no_files: bool) {
     let by_arguments = calls_by_arguments(report);
     if by_arguments > 0 {
         tell!(
-            "{by_arguments} calls of libraries whose layouts are not known, so without communicator and rank: processes/api_*.jsonl"
+            "{by_arguments} calls of libraries whose struct layouts are not known, which have neither \
+             communicator nor rank: processes/api_*.jsonl"
         );
     }
     if !report.windows.is_empty() {
@@ -262,14 +268,15 @@ fn summarize(outcome: &Outcome, no_files: bool) {
     if let Some(files) = &report.files {
         let why = match files.state {
             FilesState::Limit => "end at --files-limit, or half of --max-size",
-            FilesState::Stopped => "end where a second signal came",
+            FilesState::Stopped => "end where a second signal arrived",
             FilesState::Removed => "were removed (--max-size, --max-age)",
             FilesState::Failed => "could not be made to the end",
             FilesState::Following | FilesState::Complete | FilesState::None => "",
         };
         if !why.is_empty() {
             tell!(
-                "the files of lines {why}: {} of {} records; `ncclflow export` makes all of them from the recording",
+                "the .jsonl files {why}: {} of {} records; `ncclflow export` makes complete ones from the \
+                 recording",
                 files.records,
                 report.recording.map_or(0, |recording| recording.records)
             );
@@ -312,24 +319,27 @@ fn summarize(outcome: &Outcome, no_files: bool) {
     .map(|(count, what)| format!("{count} {what}"))
     .collect();
     if !cut.is_empty() {
-        tell!("cut by the begin or the end of the recording: {}", cut.join(", "));
+        tell!("cut off by the beginning or the end of the recording: {}", cut.join(", "));
     }
     if model.proxy_not_known > 0 {
         tell!(
-            "not measured: {} operations, counted on each channel, whose messages another process sends (PXN): record that process \
-             too (its rank is `proxyRank` of the operation's peer; -p takes several processes, --all takes all)",
+            "not measured: {} operations (counted on each channel) whose messages another process sends, \
+             through another GPU of the node (PXN). Record that process too: its rank is `proxyRank` of \
+             the operation's peer; -p takes several processes, --all takes all",
             model.proxy_not_known
         );
     }
     if model.foreign_messages > 0 {
         tell!(
-            "{} messages were sent for other processes (PXN), which were not recorded, or queued them before the recording",
+            "{} messages were sent on behalf of other processes (PXN) that were not recorded, or that \
+             queued them before the recording began",
             model.foreign_messages
         );
     }
     if model.left_out.ops > 0 {
         tell!(
-            "left out by --steps-every, --channels or --min-bytes: {} operations, counted on each channel, with {} messages",
+            "left out by --steps-every, --channels or --min-bytes: {} operations (counted on each \
+             channel) with {} messages",
             model.left_out.ops,
             model.left_out.messages
         );

@@ -28,9 +28,10 @@ use flow::model::Sampling;
 use ncclflow_common::{MAX_STACK_FRAMES, STACK_FRAMES};
 
 /// What `auto` means, for `--help`.
-const AUTO_PROBES: &str = "Whole plans, where the library allows it; else call by call";
+const AUTO_PROBES: &str = "At each kernel launch, where the library allows it; otherwise at each operation";
 const AUTO_BUFFER: &str = "The ring buffer where the kernel has it, or else the perf event array";
-const AUTO_LINKS: &str = "One link to many, where the kernel has it (Linux 6.6 and later), or else one each";
+const AUTO_LINKS: &str = "One kernel link for many probes, where the kernel has it (Linux 6.6 and later); \
+                          otherwise one for each";
 
 /// Frames that the kernel side can walk.
 pub(super) fn stack_depth() -> clap::builder::RangedI64ValueParser<u8> {
@@ -104,7 +105,7 @@ pub struct RecordArgs {
     #[command(flatten)]
     pub sampling: SamplingArgs,
 
-    /// Where ops are seen
+    /// Where NCCL's operations are read
     #[arg(long, default_value = "auto", value_parser = auto_or::<ProbeStrategy>(AUTO_PROBES))]
     pub probes: Auto<ProbeStrategy>,
 

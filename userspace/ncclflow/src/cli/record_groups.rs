@@ -49,7 +49,7 @@ fn channels(text: &str) -> Result<u64, String> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let number = |text: &str| {
             let number = text.trim().parse::<u32>().ok().filter(|number| *number < 64);
-            number.ok_or_else(|| format!("`{text}` is no channel: they are numbered from 0 to 63"))
+            number.ok_or_else(|| format!("`{text}` is not a channel: channels are numbered from 0 to 63"))
         };
         let (first, last) = (number(first)?, number(last)?);
         if first > last {

@@ -30,7 +30,7 @@ pub struct ReportArgs {
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
 
-    /// What of the page is shown first
+    /// Which section of the page is shown first
     #[arg(long, value_enum, value_name = "SECTION")]
     pub open_section: Option<Section>,
 
@@ -60,7 +60,7 @@ pub(super) fn run(args: &ReportArgs) -> Result<ExitCode> {
     }
     let rows = &made.exported.rows;
     if rows.ops + rows.calls == 0 && rows.left_out > 0 {
-        writeln!(out, "nothing that was recorded is asked for")?;
+        writeln!(out, "nothing was recorded in the part that you chose")?;
     }
     writeln!(out, "{} ({} KB): open it in a browser", args.output.display(), made.bytes.div_ceil(1000))?;
     Ok(ExitCode::SUCCESS)

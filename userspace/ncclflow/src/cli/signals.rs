@@ -43,7 +43,7 @@ pub(super) fn with_signals<T: Send + 'static>(
             let is_only_files = times == 2 && stop.leave_files();
             if times >= 2 && !is_only_files {
                 at_once();
-                tell!("ending now; the kernel takes the probes away");
+                tell!("ending now; the kernel removes the probes");
                 std::process::exit(exit::INTERRUPTED);
             }
         }

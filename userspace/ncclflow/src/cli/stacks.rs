@@ -28,7 +28,7 @@ const LISTED: usize = 100;
 
 pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<ExitCode> {
     if args.pprof && args.output.is_none() && stdout().is_terminal() {
-        bail!("a profile is no text: give --output FILE, or a pipe");
+        bail!("a pprof profile is binary: give --output FILE, or a pipe");
     }
     match &args.source {
         None => live_stacks::run(args, started),
@@ -241,10 +241,10 @@ pub(super) fn write_out(path: Option<&Path>, bytes: &[u8], is_binary: bool) -> R
     };
     let shown = path.display();
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-        bail!("`{shown}` is no name of a file")
+        bail!("`{shown}` is not a file name")
     };
     if path.symlink_metadata().is_ok_and(|there| !there.is_file()) {
-        bail!("`{shown}` is there, and is no regular file: give another, or a pipe instead of --output");
+        bail!("`{shown}` exists and is not a regular file: give another name, or a pipe instead of --output");
     }
     let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
     OutputDir::open(folder)?

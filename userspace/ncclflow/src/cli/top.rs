@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
     if !args.once && !stdout().is_terminal() {
-        bail!("standard output is no terminal: `--once` prints the table, `--once --json` all numbers");
+        bail!("standard output is not a terminal: `--once` prints the table, `--once --json` all numbers");
     }
     if let Some(path) = &args.recording {
         return top_recording::run(args, path);
@@ -87,7 +87,7 @@ fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sen
         Notice::Joined { process, library } => {
             say(News::Process(process.pid(), process.name().to_owned(), versions([library])));
         }
-        Notice::PassedOver(why) => say(News::Line(format!("passed over: {why}"))),
+        Notice::PassedOver(why) => say(News::Line(format!("not traced: {why}"))),
         Notice::LibraryChanged(what) => say(News::Line(what.to_owned())),
         Notice::Recording { .. } => say(News::Armed),
         Notice::TargetExited { pid } => say(News::Line(format!("process {pid} exited"))),

@@ -54,7 +54,7 @@ pub struct TopArgs {
     #[command(flatten)]
     pub filter: FilterArgs,
 
-    /// How much to see: calls, ops, or ops and the messages of the network proxy
+    /// How much to see: calls, operations, or operations and their messages over the network
     #[arg(long, value_enum, default_value_t = Level::Flow)]
     pub level: Level,
 

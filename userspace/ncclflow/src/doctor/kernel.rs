@@ -31,21 +31,28 @@ pub(super) const CHECKS: [NamedCheck; 5] = [
 fn version(facts: &Facts) -> Finding {
     let release = &facts.release;
     match parse(release) {
-        None => degraded(format!("`{release}`: no version that is understood"), "see the uprobe below"),
+        None => degraded(
+            format!("`{release}` is not a version that ncclflow understands"),
+            "see the \
+                                  uprobe below",
+        ),
         // Red Hat's kernels keep their version number and take BPF from later kernels.
         Some(version) if version < OLDEST && release.contains(".el") => degraded(
             format!(
-                "{release}: by its number too old, but a distribution's kernel with parts of later ones; hits while another BPF program runs on \
-                 the CPU can be in no count"
+                "{release}: too old by its number, but this distribution adds parts of later kernels; a \
+                 hit while another BPF program runs on the CPU may be lost without being counted"
             ),
-            "see the uprobe below; if it works, nothing else that uses BPF",
+            "see the uprobe below; if it works, run no other BPF programs meanwhile",
         ),
         Some(version) if version < OLDEST => {
-            no(format!("{release}: uprobes have no cookies before 5.15"), "a kernel from 5.15 on")
+            no(format!("{release}: uprobes have no cookies before 5.15"), "use a kernel from 5.15 on")
         }
         Some(version) if version < EVERY_HIT => degraded(
-            format!("{release}: before 6.0, hits while another BPF program runs on the CPU are in no count"),
-            "a kernel from 6.0 on, or nothing else that uses BPF",
+            format!(
+                "{release}: before 6.0, a hit while another BPF program runs on the CPU is lost \
+                     without being counted"
+            ),
+            "use a kernel from 6.0 on, or run no other BPF programs meanwhile",
         ),
         Some(_) => ok(release),
     }
@@ -59,8 +66,8 @@ pub(super) fn parse(release: &str) -> Option<(u32, u32)> {
 fn configuration(facts: &Facts) -> Finding {
     let Some((text, path)) = &facts.config else {
         return degraded(
-            "not found in /proc/config.gz, /boot or /lib/modules: not known",
-            "nothing, if the uprobe below works",
+            "unknown: no configuration in /proc/config.gz, /boot or /lib/modules",
+            "none is needed if the uprobe below works",
         );
     };
     let is_set = |option: &&str| {
@@ -72,7 +79,7 @@ fn configuration(facts: &Facts) -> Finding {
         return ok(format!("{path}: all that is needed"));
     }
     let missing = missing.join(", ");
-    no(format!("{path}: without {missing}"), format!("a kernel with {missing}"))
+    no(format!("{path}: without {missing}"), format!("use a kernel with {missing}"))
 }
 
 fn machine(facts: &Facts) -> Finding {
@@ -80,7 +87,11 @@ fn machine(facts: &Facts) -> Finding {
     if machine == ours {
         return ok(machine);
     }
-    no(format!("{machine}, and this program is for {ours}"), "a build for this processor")
+    no(
+        format!("this machine is {machine}, and this program was built for {ours}"),
+        "use a build for this \
+                processor",
+    )
 }
 
 fn btf(facts: &Facts) -> Finding {

@@ -32,7 +32,7 @@ pub(super) fn checks() -> Vec<Check> {
     let mut seen: BTreeSet<LibraryId> = BTreeSet::new();
     let mut is_new = |id| seen.len() < MAX_LIBRARIES && seen.insert(id);
     let found = resolver::nccl_processes().unwrap_or_else(|error| {
-        let remedy = "mount it, or run where it is";
+        let remedy = "mount /proc, or run where it is mounted";
         checks.push(no(format!("/proc cannot be read: {error}"), remedy).named("processes"));
         Discovered::default()
     });
@@ -49,7 +49,7 @@ pub(super) fn checks() -> Vec<Check> {
         }
     }
     if found.denied > 0 {
-        let what = format!("{} may not be looked at", found.denied);
+        let what = format!("{} may not be inspected", found.denied);
         checks.push(degraded(what, denied_remedy()).named("processes"));
     }
     for path in installed() {
@@ -105,7 +105,7 @@ fn of_resolution(path: &str, whose: &str, resolution: &Resolution) -> Finding {
             None => "",
         };
         return degraded(
-            format!("{found}; ops cannot be traced{calls}"),
+            format!("{found}; operations cannot be traced{calls}"),
             format!("its debugging information (--debug-file, --debug-dir); {symbols}"),
         );
     }
@@ -114,7 +114,7 @@ fn of_resolution(path: &str, whose: &str, resolution: &Resolution) -> Finding {
     }
     match probes.way {
         Some(ProbeStrategy::PerCall) => degraded(
-            format!("{found}; a probe hit for each op and peer slows launches down"),
+            format!("{found}; a probe hit for each operation and peer slows launches down"),
             "NCCL 2.23 or later, or --level api",
         ),
         Some(ProbeStrategy::Plan) | None => ok(found),

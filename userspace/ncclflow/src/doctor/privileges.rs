@@ -54,13 +54,13 @@ fn there(facts: &Facts, any: Capabilities, name: &str, without: &str) -> Finding
 }
 
 fn ptrace(facts: &Facts) -> Finding {
-    let without = "processes of other users cannot be looked at";
+    let without = "processes of other users cannot be inspected";
     there(facts, Capabilities::SYS_PTRACE, "CAP_SYS_PTRACE", without)
 }
 
 fn files(facts: &Facts) -> Finding {
     let any = Capabilities::DAC_READ_SEARCH | Capabilities::DAC_OVERRIDE;
-    let without = "libraries that others may not read cannot be read";
+    let without = "libraries that only their owner may read cannot be read";
     there(facts, any, "CAP_DAC_READ_SEARCH", without)
 }
 

@@ -69,7 +69,7 @@ impl Report {
         }
         let says = match self.verdict {
             Verdict::Ok => "this host can trace",
-            Verdict::Degraded => "this host can trace, with what is lost above",
+            Verdict::Degraded => "this host can trace, but for what the lines above say",
             Verdict::No => "this host cannot trace as it is, or not as this user",
         };
         writeln!(out, "\n{says}")

@@ -107,7 +107,7 @@ fn a_program_that_the_kernel_refuses_takes_what_it_does_and_no_more() {
     let without = |program| Trial { refused: vec![(program, "it said no".to_owned())], ..trial.clone() };
     let of_walk = trial::checks(&Ok(without(Program::Walk)));
     assert!(
-        of_walk[1].found.contains("whole plans") && of_walk[1].found.contains("it said no"),
+        of_walk[1].found.contains("the plans of kernel launches") && of_walk[1].found.contains("it said no"),
         "{of_walk:?}"
     );
     assert!(of_walk[1].remedy.as_deref().unwrap().contains("--probes per-call"), "{of_walk:?}");

@@ -30,19 +30,23 @@ fn least_capabilities(links: LinkKind) -> &'static str {
 fn without(program: Program, said: &str) -> Finding {
     match program {
         Program::Walk => degraded(
-            format!("whole plans, which the levels flow and steps read, cannot be read: {said}"),
-            "--probes per-call, which slows launches down, or --level api; and report it, with this whole output",
+            format!(
+                "the plans of kernel launches, which --level flow and steps read, cannot be read: \
+                     {said}"
+            ),
+            "use --probes per-call, which slows launches down, or --level api; and report this with the \
+             whole output",
         ),
         Program::Return => degraded(
             format!("returns cannot be seen: {said}"),
-            "--level api without --returns; and report it, with this whole output",
+            "use --level api without --returns; and report this with the whole output",
         ),
         Program::FetchWithStack | Program::WalkWithStack => degraded(
             format!("call stacks cannot be recorded: {said}"),
-            "record without --stacks; and report it, with this whole output",
+            "record without --stacks; and report this with the whole output",
         ),
         // Without it the trial fails.
-        Program::Fetch => no(said, "report it, with this whole output"),
+        Program::Fetch => no(said, "report this with the whole output"),
     }
 }
 
@@ -50,7 +54,7 @@ fn uprobe(outcome: &Result<Trial, TrialError>) -> Finding {
     match outcome {
         Ok(trial) if trial.counted != trial.made => no(
             format!("of {} hits {} were counted", trial.made, trial.counted),
-            "report it, with this whole output",
+            "report this with the whole output",
         ),
         Ok(trial) => {
             let hit = trial.hit.as_nanos();
@@ -63,8 +67,10 @@ fn uprobe(outcome: &Result<Trial, TrialError>) -> Finding {
                 trial.attach.as_millis(),
                 trial.detach.as_millis(),
                 match trial.links {
-                    LinkKind::Multi => "one link to many (uprobe_multi)",
-                    LinkKind::Perf => "a link to each (no uprobe_multi): as long again for each probe",
+                    LinkKind::Multi => "one kernel link for many probes (uprobe_multi)",
+                    LinkKind::Perf =>
+                        "a kernel link for each probe (no uprobe_multi): attaching and \
+                                       detaching take that long for each",
                 }
             );
             if trial.hit > SLOW_HIT {
@@ -84,6 +90,6 @@ fn uprobe(outcome: &Result<Trial, TrialError>) -> Finding {
         Err(TrialError::Attach(error)) => {
             no(format!("the kernel refuses uprobes: {error}"), "see the lines above")
         }
-        Err(TrialError::Other(error)) => no(format!("{error:#}"), "report it, with this whole output"),
+        Err(TrialError::Other(error)) => no(format!("{error:#}"), "report this with the whole output"),
     }
 }

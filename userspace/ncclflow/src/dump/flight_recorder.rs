@@ -63,7 +63,8 @@ pub fn recorder_dumps(report: &DumpReport) -> RecorderDumps {
         }
         if ranks.inferred > 0 {
             made.notes.push(format!(
-                "{} ranks of communicator {} were not read, and are taken for those ranks of the job that have their number",
+                "{} ranks of communicator {} were not read, and are assumed to have the same numbers in \
+                 the job",
                 ranks.inferred, communicator.comm_hash
             ));
         }
@@ -162,7 +163,7 @@ fn add(
         let ranks: Vec<String> = unknown.iter().take(16).map(u32::to_string).collect();
         let more = if unknown.len() > 16 { ", …" } else { "" };
         made.notes.push(format!(
-            "communicator {}: ranks {}{more} launched collectives of which it is not known which functions they are: they \
+            "communicator {}: ranks {}{more} launched collectives whose functions are not known: these \
              have no entries",
             communicator.comm_hash,
             ranks.join(", ")

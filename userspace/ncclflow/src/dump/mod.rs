@@ -291,7 +291,7 @@ pub(crate) fn chosen(choice: &Choice) -> Result<(Vec<Process>, Refused)> {
         if found.processes.is_empty() {
             let denied = match found.denied {
                 0 => String::new(),
-                count => format!("; {count} processes may not be looked at: {}", denied_remedy()),
+                count => format!("; {count} processes may not be inspected: {}", denied_remedy()),
             };
             bail!("no process of this node has an NCCL library mapped{denied}");
         }

@@ -120,8 +120,8 @@ pub(super) fn tell_apart(ranks: Vec<RankReport>, processes: &[ProcessReport]) ->
             let numbers: Vec<String> = ranks.iter().take(8).map(|rank| rank.rank.to_string()).collect();
             let more = if ranks.len() > numbers.len() { " …" } else { "" };
             format!(
-                "processes of {} say that they are ranks {}{more} of a communicator of the same hash: they are judged \
-                 apart",
+                "processes of {} claim to be ranks {}{more} of a communicator with the same hash: they \
+                 are judged separately",
                 names.join(" and "),
                 numbers.join(", ")
             )
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(numbers(of(1), &processes), [vec![1, 2], vec![3]]);
         assert_eq!(numbers(of(2), &processes), [vec![1, 2], vec![3]], "a rank that nobody else has");
         let claims = tell_apart(of(2), &processes);
-        assert!(claims[0].others[0].starts_with("processes of user 666 say that they are ranks 2 of"));
+        assert!(claims[0].others[0].starts_with("processes of user 666 claim to be ranks 2 of"));
         assert_eq!(numbers(vec![rank(0, "a", 1), rank(1, "a", 2)], &processes), [vec![1, 2]]);
     }
 

@@ -58,7 +58,10 @@ fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt:
         0 => {}
         left => wrapped(
             out,
-            &format!("children of ncclflow that sleep in the kernel until what they read answers: {left}"),
+            &format!(
+                "helper processes of ncclflow that hang in the kernel, because what they read does \
+                      not answer: {left}"
+            ),
             0,
         )?,
     }
@@ -111,7 +114,7 @@ fn write_process(out: &mut String, process: &ProcessReport, is_verbose: bool) ->
             match scan.ended_by {
                 None => "",
                 Some(ScanEnd::Found) => "; ended at the first communicator",
-                Some(ScanEnd::Listed) => "; NCCL has a list of its communicators",
+                Some(ScanEnd::Listed) => "; NCCL's own list of communicators was used instead",
                 Some(ScanEnd::ByteLimit) => "; not to the end: the byte limit was reached (--max-gib)",
                 Some(ScanEnd::TimeLimit) => "; not to the end: the time limit was reached (--max-seconds)",
             }

@@ -25,7 +25,7 @@ pub(super) fn read(targets: &[Target], ranks: &mut [RankReport], runtimes: &Runt
     let more = (more > 0).then(|| format!("and {more} more process groups: see `ncclflow history`"));
     let unknown = found.iter().filter_map(|process| {
         let why = process.notes.as_ref()?.unknown.as_deref()?;
-        Some(format!("process {}: torch's own notes are unknown: {why}", process.pid))
+        Some(format!("process {}: torch's flight recorder is unknown: {why}", process.pid))
     });
     told.chain(more).chain(unknown).collect()
 }
@@ -47,5 +47,5 @@ fn sentence(group: &GroupHistory) -> Option<String> {
     let hashes: Vec<String> =
         group.comm_hashes.iter().map(|hash| format!(" (communicator {hash})")).collect();
     let hashes = hashes.concat();
-    Some(format!("torch's own notes, {age}{hashes}: {chosen}"))
+    Some(format!("torch's flight recorder, {age}{hashes}: {chosen}"))
 }

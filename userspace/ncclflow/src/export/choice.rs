@@ -39,7 +39,7 @@ impl FromStr for RankRange {
         let number = |text: &str| text.trim().parse::<u32>().ok().and_then(|rank| i32::try_from(rank).ok());
         match (number(first), number(last)) {
             (Some(first), Some(last)) if first <= last => Ok(Self(first..=last)),
-            _ => Err(format!("`{text}` is no rank and no range of ranks: give 3 or 0-7")),
+            _ => Err(format!("`{text}` is neither a rank nor a range of ranks: give 3 or 0-7")),
         }
     }
 }
@@ -88,7 +88,8 @@ impl Choice {
                 (1..=16).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
             if !is_hash {
                 bail!(
-                    "`{comm}` is no beginning of a commHash: up to 16 hexadecimal digits, as in the folders' names"
+                    "`{comm}` is not the beginning of a commHash: give up to 16 hexadecimal digits, as in \
+                     the folders' names"
                 );
             }
             *comm = digits;
@@ -129,7 +130,7 @@ impl Choice {
             let targets = &source.report.targets;
             if targets.iter().all(|target| says(target).is_empty()) {
                 bail!(
-                    "`{}` says of no process what {option} asks for: it was recorded without; choose with --pid",
+                    "`{}` does not have what {option} asks for: it was recorded without; choose with --pid",
                     source.path.display()
                 );
             }

@@ -65,7 +65,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "m" | "min" => 60.0,
         "h" => 3600.0,
         "d" => 86400.0,
-        _ => return Err(format!("`{text}` is no length of time: give 500ms, 30s, 5m, 2h or 1d")),
+        _ => return Err(format!("`{text}` is not a length of time: give 500ms, 30s, 5m, 2h or 1d")),
     };
     let number: f64 = number.parse().map_err(|_| format!("`{text}` does not begin with a number"))?;
     Duration::try_from_secs_f64(number * factor).map_err(|error| format!("`{text}`: {error}"))
@@ -73,7 +73,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 
 /// Seconds with a fraction, to nanoseconds; all digits count.
 fn unix(text: &str) -> Result<u64, String> {
-    let error = || format!("`{text}` is no Unix time in seconds; {KINDS}");
+    let error = || format!("`{text}` is not a Unix time in seconds; {KINDS}");
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
     let seconds: u64 = seconds.parse().map_err(|_| error())?;
     if seconds < 100_000_000 {
@@ -97,7 +97,7 @@ fn nanoseconds(digits: &str) -> Option<u64> {
 
 /// `2026-11-22T14:03:05.5Z`, or with `+02:00`; a space can be in the place of the T.
 fn rfc3339(text: &str) -> Result<u64, String> {
-    let error = || format!("`{text}` is no moment; {KINDS}");
+    let error = || format!("`{text}` is not a time; {KINDS}");
     let (date, time) = text.split_once(['T', 't', ' ']).ok_or_else(error)?;
     let zone = time.find(['Z', 'z', '+', '-']).ok_or_else(|| {
         format!("`{text}` has no time zone: add Z for UTC, or an offset as +02:00; the recording's host can be in another zone than this one")

@@ -21,7 +21,7 @@ impl NewFile {
     /// A new file. One that exists, or a link, is refused. `hint`: what writes one, and how it is called.
     pub(crate) fn create(path: &Path, hint: &str) -> Result<Self> {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-            bail!("`{}` is no name of a file: {hint}", path.display());
+            bail!("`{}` is not a file name: {hint}", path.display());
         };
         let folder = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,

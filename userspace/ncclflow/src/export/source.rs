@@ -167,8 +167,8 @@ pub fn sources(paths: &[PathBuf]) -> Result<Vec<Source>> {
         find(path, &mut found)?;
         if found.len() == before {
             bail!(
-                "`{}` has no recording: no folder `{FOLDER}` in it or in the folders in it. \
-                 Recordings of older versions have lines only",
+                "`{}` has no recording: neither it nor a folder in it contains `{FOLDER}/`. Recordings of \
+                 older versions have only .jsonl files, which this command does not read",
                 path.display()
             );
         }

@@ -33,11 +33,11 @@ impl RankFiles {
             return Ok(Self { dir: dir?, prefix: NAME.to_owned() });
         }
         let Some(prefix) = path.file_name().and_then(|name| name.to_str()) else {
-            bail!("`{}` is no folder and no beginning of a file's name", path.display());
+            bail!("`{}` is neither a folder nor the beginning of a file name", path.display());
         };
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let dir = OutputDir::open(parent).with_context(|| {
-            format!("`{}` is the beginning of files' names, and their folder must be there", path.display())
+            format!("`{}` is the beginning of file names, and their folder must exist", path.display())
         })?;
         Ok(Self { dir, prefix: prefix.to_owned() })
     }

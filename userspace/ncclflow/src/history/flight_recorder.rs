@@ -26,8 +26,8 @@ pub fn write_flight_recorder(report: &HistoryReport, prefix: &Path) -> Result<Ve
         let Some(ring) = ring(process) else { continue };
         let Some(rank) = process.rank else {
             bail!(
-                "which rank of the job process {} is is not known: torch's files are named by it (set RANK where the job is \
-                 started)",
+                "the rank of process {} in its job is not known, and torch's files are named by it: set \
+                 RANK where the job is started",
                 process.pid
             );
         };
@@ -37,7 +37,7 @@ pub fn write_flight_recorder(report: &HistoryReport, prefix: &Path) -> Result<Ve
         chosen.push((rank, ring));
     }
     if chosen.is_empty() {
-        bail!("no process has notes of torch's to write");
+        bail!("no process has a flight recorder of torch's to write");
     }
     let files = RankFiles::at(prefix)?;
     for (rank, ring) in chosen {

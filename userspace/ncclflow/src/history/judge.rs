@@ -215,7 +215,7 @@ pub fn judge(name: &str, description: &str, size: usize, ranks: &[Rank<'_>]) -> 
     let mut verdict = GroupVerdict::default();
     let with: Vec<&Rank<'_>> = ranks.iter().filter(|rank| rank.last_seq().is_some()).collect();
     if with.is_empty() {
-        verdict.sentences = vec![format!("{group}: torch has noted no collective")];
+        verdict.sentences = vec![format!("{group}: torch has recorded no collective")];
         return verdict;
     }
     // As far back as all reach.
@@ -418,7 +418,7 @@ pub(super) fn over(groups: &[GroupHistory]) -> HistoryVerdict {
         format!("the ranks of {count} process group{several} called the same{others}")
     } else {
         let sentence = worst.max_by_key(waited).and_then(|group| group.verdict.sentences.first().cloned());
-        sentence.unwrap_or_else(|| "nothing is known: torch has noted no collective".to_owned())
+        sentence.unwrap_or_else(|| "nothing is known: torch has recorded no collective".to_owned())
     };
     HistoryVerdict { state, sentence }
 }

@@ -1,4 +1,4 @@
-//! What a job did before anybody looked: the latest collectives of each process, by torch's own notes
+//! What a job did before anybody looked: the latest collectives of each process, by torch's flight recorder
 //! ([`crate::torch_notes`]), with the ranks of each process group side by side.
 //!
 //! [`history`] reads the processes; [`groups`] puts together what is of one process group; [`judge`] compares its ranks,
@@ -76,7 +76,7 @@ pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
         groups.retain(|group| group.is_called(comm));
         if groups.is_empty() {
             let known = if known.is_empty() {
-                "none was noted".to_owned()
+                "none was recorded".to_owned()
             } else {
                 format!("noted are {}", known.join(", "))
             };

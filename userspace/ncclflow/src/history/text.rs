@@ -55,7 +55,7 @@ fn write_process(out: &mut String, process: &ProcessHistory) -> fmt::Result {
     };
     let what = match &process.notes {
         None if process.error.is_some() => "not read".to_owned(),
-        None => "it has no torch loaded".to_owned(),
+        None => "it has not loaded torch".to_owned(),
         Some(notes) => {
             let how = if notes.layouts_were_run { "" } else { ", by layouts that were never run on GPUs" };
             format!("torch {}{how}", notes.torch.as_deref().unwrap_or("of unknown version"))
@@ -75,7 +75,7 @@ fn write_process(out: &mut String, process: &ProcessHistory) -> fmt::Result {
             |at| format!("the latest completion that torch noticed is {} old", ago(notes.read_ns, at)),
         );
         let line = format!(
-            "{backend}{library}: {} of {} notes kept{torn}; {noticed}",
+            "{backend}{library}: {} of {} entries kept{torn}; {noticed}",
             number_of(ring.entries.len() as u64),
             number_of(ring.recorded)
         );
@@ -104,7 +104,7 @@ fn write_group(out: &mut String, group: &GroupHistory, report: &HistoryReport, l
     };
     let backend = group.backend.as_deref().map(|backend| format!(", {backend}")).unwrap_or_default();
     let ranks = match group.ranks.as_slice() {
-        [] => ", its ranks were not noted".to_owned(),
+        [] => ", its ranks are not known".to_owned(),
         ranks => format!(", ranks {}", names::ranges(ranks)),
     };
     let hashes: Vec<String> = group.comm_hashes.iter().map(|hash| format!(", communicator {hash}")).collect();

@@ -17,7 +17,7 @@ const MIN_PATH: usize = 12;
 pub fn render(report: &PsReport, width: Option<usize>) -> String {
     let mut out = String::new();
     if report.processes.is_empty() {
-        let whose = if report.denied > 0 || report.hidden { " that may be looked at" } else { "" };
+        let whose = if report.denied > 0 || report.hidden { " that may be inspected" } else { "" };
         // Writing to a string cannot fail.
         _ = writeln!(out, "no process of this host{whose} uses NCCL");
     } else {
@@ -27,7 +27,7 @@ pub fn render(report: &PsReport, width: Option<usize>) -> String {
     if report.denied > 0 {
         let remedy = if rustix::process::geteuid().is_root() { "" } else { ": run as root to see them" };
         // Writing to a string cannot fail.
-        _ = writeln!(out, "processes that may not be looked at: {}{remedy}", report.denied);
+        _ = writeln!(out, "processes that may not be inspected: {}{remedy}", report.denied);
     }
     if report.hidden {
         out.push_str(
@@ -237,7 +237,7 @@ mod tests {
         assert!(text.contains("/opt/a/very/long"), "{text}");
         assert!(text.contains("0x0123456789abcdef  rank 3/8  GPU 3  40 collectives\n"), "{text}");
         assert!(text.contains("2m07s  2.27.5  dwarf"), "{text}");
-        assert!(!text.contains("CONTAINER") && text.contains("may not be looked at: 3"), "{text}");
+        assert!(!text.contains("CONTAINER") && text.contains("may not be inspected: 3"), "{text}");
         assert!(text.starts_with("2 processes use NCCL; ranks here: 2, of 1 communicator\n"), "{text}");
     }
 

@@ -138,7 +138,7 @@ fn write_dump(pids: Vec<u32>, options: &DumpOptions, dir: &OutputDir) -> Result<
         dump::State::Healthy => "healthy",
         dump::State::Stuck => "stuck",
         dump::State::Waiting => "ranks wait for one that makes progress elsewhere",
-        dump::State::Unknown => "there is no telling why",
+        dump::State::Unknown => "ncclflow cannot tell why",
     };
     Ok((name, state.to_owned()))
 }

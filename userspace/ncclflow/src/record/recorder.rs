@@ -462,7 +462,7 @@ impl<'a> Recording<'a> {
             let pids: Vec<String> = changed.pids.iter().map(ToString::to_string).collect();
             format!("process {} had it mapped, and is not traced any more", pids.join(", "))
         };
-        let text = format!("`{}`: {}; its probes are taken away; {whose}", changed.path, changed.what);
+        let text = format!("`{}`: {}; its probes were removed; {whose}", changed.path, changed.what);
         (self.notice)(Notice::LibraryChanged(&text));
         if self.report.changed_libraries.len() < MAX {
             self.report.changed_libraries.push(changed);

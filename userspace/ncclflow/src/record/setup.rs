@@ -138,7 +138,7 @@ impl Setup {
         }
         for target in &self.targets {
             let pid = target.process.pid();
-            let number = NonZeroU32::new(pid).context("0 is no process")?;
+            let number = NonZeroU32::new(pid).context("0 is not a process")?;
             if returns && let Some(why) = no_return_probes(pid) {
                 bail!("`--returns` cannot be used with process {pid}: {why}; it works without `--returns`");
             }

@@ -385,7 +385,7 @@ fn open_segment(folder: &OutputDir, number: u32) -> Result<File> {
     let is_ours = (&file).read_exact(&mut preamble).is_ok() && preamble.starts_with(SEGMENT_MAGIC);
     let [.., major, major_high, _, _] = preamble;
     match u16::from_le_bytes([major, major_high]) {
-        _ if !is_ours => bail!("{} is no segment of a recording of ncclflow's", shown()),
+        _ if !is_ours => bail!("{} is not a segment of an ncclflow recording", shown()),
         MAJOR => Ok(file),
         newer => bail!(
             "{} is of recording format {newer}; this ncclflow reads format {MAJOR}: use the ncclflow that wrote it, or a newer one",

@@ -251,7 +251,9 @@ impl Collector {
         let merge = self.timeline.merge();
         if merge > 1 {
             said.push(format!(
-                "The timeline has more operations than a page can show: a bar is up to {merge} consecutive operations of a rank, the same ones on all ranks. The slowest {} are listed each by itself.",
+                "The timeline has more operations than a page can show: a bar is up to {merge} \
+                 consecutive operations of a rank, the same ones on all ranks. The slowest {} are listed \
+                 one by one.",
                 super::timeline::MAX_LONGEST
             ));
         }
@@ -323,20 +325,21 @@ impl Collector {
         say(
             without_clock > 0,
             format!(
-                "{without_clock} recordings do not say how their clock stands to Unix time: their times stand apart."
+                "{without_clock} recordings do not say how their clock relates to Unix time: their times \
+                 cannot be compared with those of the others."
             ),
         );
         say(
             calls_without_rank > 0,
             format!(
-                "{calls_without_rank} calls belong to no communicator that is known, and are not on the timeline."
+                "{calls_without_rank} calls belong to no known communicator, and are not on the timeline."
             ),
         );
         for twice in exported.twice.iter().take(20) {
             say(
                 true,
                 format!(
-                    "Rank {} of {} comes twice: that of process {} on {} is called {}.",
+                    "Rank {} of {} was recorded twice: that of process {} on {} is called {}.",
                     twice.rank, twice.communicator, twice.pid, twice.host, twice.instead
                 ),
             );

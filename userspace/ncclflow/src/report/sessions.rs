@@ -100,7 +100,7 @@ impl Session {
         if let Some(sampling) = self.sampling.as_ref().filter(|sampling| !sampling.is_null()) {
             notes.push(format!("messages of chosen ops only were measured: {sampling}"));
         }
-        notes.extend(self.passed_over.iter().map(|library| format!("passed over: {library}")));
+        notes.extend(self.passed_over.iter().map(|library| format!("not traced: {library}")));
         for library in &self.changed_libraries {
             let path = library["path"].as_str().unwrap_or("?");
             notes.push(format!(

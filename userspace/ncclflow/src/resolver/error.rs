@@ -25,17 +25,18 @@ impl fmt::Display for ResolverError {
             Self::Refused(why) => why.fmt(f),
             Self::Lost(after) => write!(
                 f,
-                "no answer within {} s: its file system, or the process, keeps whoever asks waiting; it is not asked again",
+                "no answer within {} s: its file system, or the process, does not respond; it is not \
+                 asked again",
                 after.as_secs()
             ),
             Self::Died(how) => write!(
                 f,
-                "reading it ended the process that read it ({how}): it takes more memory or time than any NCCL library, or a \
-                 fault of ncclflow; it is not read again"
+                "the helper process that read it ended ({how}): it takes more memory or time than any \
+                 NCCL library, or ncclflow has a fault; it is not read again"
             ),
-            Self::Garbage(what) => write!(f, "what was read of it cannot be: {what}"),
+            Self::Garbage(what) => write!(f, "what was read from it cannot be right: {what}"),
             Self::GivenUp => f.write_str("it did not answer before, and is not asked again"),
-            Self::Unavailable(why) => write!(f, "no foreign file can be looked at: {why}"),
+            Self::Unavailable(why) => write!(f, "files of other processes cannot be read: {why}"),
         }
     }
 }

@@ -61,7 +61,7 @@ impl RankMap {
             })?;
             match json {
                 Json::ByPid(ranks) => ranks.into_iter().try_for_each(|(pid, rank)| {
-                    let pid = pid.parse().map_err(|_| format!("`{pid}` is no process ID"))?;
+                    let pid = pid.parse().map_err(|_| format!("`{pid}` is not a process ID"))?;
                     map.add(None, pid, rank)
                 }),
                 Json::List(entries) => {
@@ -79,7 +79,7 @@ impl RankMap {
                 _ => return Err(format!("line {number}: not `PID RANK` or `HOST PID RANK`")),
             };
             let parse =
-                |text: &str| text.parse().map_err(|_| format!("line {number}: `{text}` is no number"));
+                |text: &str| text.parse().map_err(|_| format!("line {number}: `{text}` is not a number"));
             map.add(host, parse(pid)?, parse(rank)?).map_err(|error| format!("line {number}: {error}"))?;
         }
         Ok(map)
@@ -216,7 +216,7 @@ mod tests {
             ("7 0\n7 1", "line 2: process 7 has the ranks 0 and 1"),
             ("a b c d", "line 1: not"),
             ("[{\"pid\": 1}]", "not `{"),
-            ("{\"a\": 1}", "`a` is no process"),
+            ("{\"a\": 1}", "`a` is not a process"),
         ] {
             let error = RankMap::parse(text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");

@@ -208,7 +208,7 @@ fn views_refuse_what_they_cannot_do() {
     captured.record(&world.path("again"), 0..captured.len());
     let both = [world.path("recorded"), world.path("again")];
     let twice = refused(&both, &world.path("et"), Format::Chakra, Choice::default());
-    assert!(twice.contains("comes twice"), "{twice}");
+    assert!(twice.contains("was recorded twice"), "{twice}");
     assert!(!world.path("et").exists());
     // Nothing is left of a trace that was not completed.
     let names: Vec<_> =

@@ -156,11 +156,11 @@ fn what_is_empty_cut_or_no_trace_is_refused() {
     let damaged = [&whole[..whole.len() / 2], &[0; 64], &whole[whole.len() / 2..]].concat();
     assert!(said(&damaged).contains("trace`: after "), "{}", said(&damaged));
     let said = refused(folder.path(), &[], 1);
-    assert!(said.contains("has no recording: no folder `recording` in it"), "{said}");
+    assert!(said.contains("has no recording: neither it nor a folder in it contains `recording/`"), "{said}");
     let said = refused(&folder.path().join("nothing"), &[], 1);
     assert!(said.contains("cannot open the trace"), "{said}");
     let said = refused(Path::new("/dev/null"), &[], 1);
-    assert!(said.contains("is no regular file"), "{said}");
+    assert!(said.contains("is not a regular file"), "{said}");
 }
 
 #[test]

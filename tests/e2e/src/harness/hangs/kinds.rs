@@ -191,7 +191,7 @@ pub const KINDS: &[Kind] = &[
         ..PLAIN
     },
     GONE,
-    Kind { name: "gone-given", given: Given::All, says: "no live process of this host is rank 2", ..GONE },
+    Kind { name: "gone-given", given: Given::All, says: "no live process is that rank", ..GONE },
     Kind { name: "gone-sockets", over: Sockets, expected: stuck(&["failed", "gone"], &[2]), ..GONE },
     Kind {
         name: "not-given",
@@ -213,7 +213,7 @@ pub const KINDS: &[Kind] = &[
         name: "idle-communicator",
         arguments: &["--absent", "1@4", "--comms", "2", "--iters", "8", "--sync"],
         expected: stuck(&["notJoined"], &[1]),
-        says: "in another communicator",
+        says: "in another one",
         ..PLAIN
     },
     ORDER,

@@ -96,7 +96,7 @@ impl<'a> Case<'a> {
             (Place::Gone, _) => {
                 let was = who.map(|(process, of)| format!("; it was {process}{of}")).unwrap_or_default();
                 format!(
-                    "no live process of this host is rank {rank}, and it was on this host: its process is gone{was}"
+                    "rank {rank} was on this host, and no live process is that rank: its process is gone{was}"
                 )
             }
             (Place::Elsewhere, _) if who.is_some() => {
@@ -104,8 +104,8 @@ impl<'a> Case<'a> {
                 format!("rank {rank} is {process}{of}, which was not read")
             }
             (Place::Unseen, _) => format!(
-                "no process that can be seen from here is rank {rank}, and it was on this host: it is gone, or in \
-                 another container"
+                "rank {rank} was on this host, and no process that can be seen from here is that rank: it \
+                 is gone, or in another container"
             ),
             (Place::Here, Some(pid)) => format!("rank {rank} is process {pid}, which was not read"),
             (Place::Here, None) => format!("rank {rank} is a process of this host that was not read"),

@@ -22,7 +22,7 @@ pub(super) fn gone(case: &Case<'_>) -> Option<Verdict> {
     let mut evidence = vec![format!("nothing was launched for {:.1} s", case.seconds)];
     evidence.extend(gone.iter().take(MAX_SENTENCES).filter_map(|rank| case.absent_sentence(*rank)));
     let verb = if waiting.len() == 1 { "waits" } else { "wait" };
-    evidence.push(format!("{} {verb} for what a process that is gone does not do", named(&waiting)));
+    evidence.push(format!("{} {verb} for a process that is gone", named(&waiting)));
     evidence.extend(case.gpu_sentences());
     evidence.extend(case.exited_sentence());
     Some(Verdict {
@@ -50,11 +50,23 @@ mod tests {
     fn a_process_that_is_gone_is_the_cause_while_a_gpu_waits() {
         let mut ranks = [0, 1, 3].map(|number| over_nvlink(number, 4, Some(Work::Waits)));
         ranks[0].absent = vec![AbsentRank { rank: 2, place: Place::Gone, pid: None, peer: None }];
-        check(&judge(&ranks, &[]), State::Stuck, &[2], &[0, 1, 3], "no live process of this host is rank 2");
+        check(
+            &judge(&ranks, &[]),
+            State::Stuck,
+            &[2],
+            &[0, 1, 3],
+            "rank 2 was on this host, and no live process is that rank",
+        );
         // Nobody waits: a rank that has done all its work has left.
         let mut ranks = [0, 1, 3].map(|number| over_nvlink(number, 4, Some(Work::Idle)));
         ranks[0].absent = vec![AbsentRank { rank: 2, place: Place::Gone, pid: None, peer: None }];
-        check(&judge(&ranks, &[]), State::Healthy, &[], &[], "no live process of this host is rank 2");
+        check(
+            &judge(&ranks, &[]),
+            State::Healthy,
+            &[],
+            &[],
+            "rank 2 was on this host, and no live process is that rank",
+        );
         // From a container not all processes can be seen; but one that was given has exited.
         let mut ranks = [0, 1, 3].map(|number| over_nvlink(number, 4, Some(Work::Waits)));
         ranks[0].absent = vec![AbsentRank { rank: 2, place: Place::Unseen, pid: None, peer: None }];
@@ -63,7 +75,7 @@ mod tests {
             State::Unknown,
             &[],
             &[],
-            "no process that can be seen from here is rank 2",
+            "no process that can be seen from here is that rank",
         );
         let exited = ProcessReport { pid: 102, state: ProcessState::Exited, ..ProcessReport::default() };
         check(&judge(&ranks, &[exited]), State::Stuck, &[2], &[0, 1, 3], "process 102 has exited");

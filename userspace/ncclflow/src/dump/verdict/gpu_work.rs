@@ -66,7 +66,7 @@ pub(super) fn gpu_work(case: &Case<'_>) -> Option<Verdict> {
     if explained.len() == waits.len() {
         let verb = if waits.len() == 1 { "waits" } else { "wait" };
         return healthy(format!(
-            "nothing of it is known to be pending: {} {verb} in another communicator",
+            "nothing is known to be pending in this communicator: {} {verb} in another one",
             named(&waits)
         ));
     }
@@ -174,7 +174,14 @@ mod tests {
         };
         assert_eq!(judged(moving.clone()).culprits, [2]);
         moving[1].motion.counters_moved = true;
-        check(&judged(moving), State::Healthy, &[], &[], "nothing of it is known to be pending");
+        check(
+            &judged(moving),
+            State::Healthy,
+            &[],
+            &[],
+            "nothing is known to be pending in this \
+                                                          communicator",
+        );
     }
 
     #[test]

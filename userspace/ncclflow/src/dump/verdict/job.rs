@@ -55,7 +55,7 @@ pub(in crate::dump) fn over(communicators: &[CommunicatorReport]) -> Option<JobV
         let sentence = match unknown {
             0 => "healthy: no communicator waits for a rank".to_owned(),
             count => {
-                format!("cannot tell of {count} communicator{}, and no other one is stuck", several(count))
+                format!("cannot tell for {count} communicator{}, and no other one is stuck", several(count))
             }
         };
         return Some(JobVerdict { state, sentence, communicators: Vec::new() });

@@ -125,7 +125,8 @@ impl<'a> View<'a> {
     fn late_sentence(&self, late: &Late<'_>) -> String {
         let have_not = if late.behind.len() == 1 { "has not" } else { "have not" };
         format!(
-            "{} {have_not} called collective {} of {}, which {} called {:.1} s before, by torch's own notes: {}",
+            "{} {have_not} called collective {} of {}, which {} called {:.1} s before, by torch's flight \
+             recorder: {}",
             named(&late.behind),
             late.seq,
             self.group,
@@ -141,7 +142,7 @@ impl<'a> View<'a> {
         });
         let sides: Vec<String> = sides.collect();
         format!(
-            "collective {} of {} differs, by torch's own notes: {}",
+            "collective {} of {} differs, by torch's flight recorder: {}",
             difference.seq,
             self.group,
             sides.join("; ")
@@ -174,7 +175,7 @@ impl<'a> View<'a> {
         };
         let parts: Vec<String> = by.iter().rev().take(MAX_LISTED).map(part).collect();
         let more = if by.len() > MAX_LISTED { "; and others elsewhere" } else { "" };
-        format!("torch's own notes of {}: {}{more}", self.group, parts.join("; "))
+        format!("torch's flight recorder of {}: {}{more}", self.group, parts.join("; "))
     }
 
     /// How old the notes are. What the watchdog notes stops with it.
@@ -190,7 +191,7 @@ impl<'a> View<'a> {
                 format!("the latest completion that its watchdog noticed is {noticed:.1} s old, and the watchdog can hang, too")
             },
         );
-        format!("the latest call in torch's own notes is {called:.1} s old; {noticed}")
+        format!("the latest call in torch's flight recorder is {called:.1} s old; {noticed}")
     }
 }
 
@@ -240,7 +241,8 @@ pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
                 verdict.evidence.push(view.progress());
                 if verdict.kind == Some(Kind::NotJoined) {
                     verdict.evidence.push(
-                        "torch's own notes say otherwise: all ranks have called the same; so either the call has not come \
+                        "torch's flight recorder says otherwise: all ranks have called the same; so \
+                         either the call has not come \
                          from torch to NCCL, or NCCL counted what torch did not call: both are possible"
                             .to_owned(),
                     );
@@ -253,7 +255,7 @@ pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
 }
 
 const BOTH: &str = "NCCL's own memory says otherwise: all ranks have launched the same, and it holds nothing that waits; so either \
-                    the call has not come from torch to NCCL, or torch's notes are of something else: both are possible";
+                    the call has not come from torch to NCCL, or torch's flight recorder is of something else: both are possible";
 
 /// Adds a sentence to a verdict that NCCL's memory has given. Its culprits stay.
 fn beside(verdict: &mut Verdict, sentence: String, culprits: &BTreeSet<u32>) {
@@ -261,7 +263,7 @@ fn beside(verdict: &mut Verdict, sentence: String, culprits: &BTreeSet<u32>) {
     verdict.evidence.push(sentence);
     if !agrees {
         verdict.evidence.push(format!(
-            "torch's own notes point to {}, and NCCL's memory to {}: both explanations are possible",
+            "torch's flight recorder points to {}, and NCCL's memory to {}: both explanations are possible",
             named(culprits),
             if verdict.culprits.is_empty() { "no rank".to_owned() } else { named(&verdict.culprits) }
         ));

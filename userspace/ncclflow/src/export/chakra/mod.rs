@@ -146,7 +146,8 @@ impl Chakra {
         };
         if key.instance != 0 {
             bail!(
-                "rank {} of communicator 0x{hash:016x} comes twice: give each recording once, or choose with --pid, --from and --to",
+                "rank {} of communicator 0x{hash:016x} was recorded twice: give each recording once, or \
+                 choose with --pid, --from and --to",
                 key.rank
             );
         }
@@ -344,7 +345,8 @@ impl View for Chakra {
         }
         if self.totals.nodes == 0 && exported.rows.ops + exported.rows.calls > 0 {
             bail!(
-                "nothing of what is asked for has a node in Chakra: {} calls or ops are of communicators of one rank, {} have no communicator that is known, {} are of functions that Chakra does not know",
+                "nothing of what is asked for has a node in Chakra: {} calls or ops are of communicators \
+                 of one rank, {} have no known communicator, {} are of functions that Chakra does not know",
                 self.totals.of_one_rank,
                 self.totals.without_communicator,
                 self.totals.not_in_chakra
@@ -372,7 +374,7 @@ impl View for Chakra {
         let Totals { without_communicator, of_one_rank, not_in_chakra, without_size, replays, .. } =
             self.totals;
         let mut notes = vec![format!(
-            "{nodes} nodes of {} ranks, {joins} that join others, {} groups",
+            "{nodes} nodes of {} ranks, {joins} of them only join the ends of others, {} groups",
             self.ranks.len(),
             self.groups.len()
         )];
@@ -391,7 +393,7 @@ impl View for Chakra {
                 notes.push(format!("{count} {text}"));
             }
         };
-        note(without_communicator, "calls have no communicator that is known, and no node");
+        note(without_communicator, "calls have no known communicator, and no node");
         note(of_one_rank, "calls or ops are of communicators of one rank, and have no node");
         note(
             not_in_chakra,

@@ -38,10 +38,10 @@ impl Totals {
         );
         note(
             self.inferred,
-            "ranks of communicators were not recorded, and are taken for those ranks of the job that have their number",
+            "ranks of communicators were not recorded, and are assumed to have the same numbers in the job",
         );
         note(derived, "ranks of the job are derived: the ranks in the largest communicators");
-        note(self.without_communicator, "calls have no communicator that is known, and no entry");
+        note(self.without_communicator, "calls have no known communicator, and no entry");
         note(self.not_in_torch, "calls are of functions that torch has no operation for, and have no entry");
         note(self.of_one_rank, "calls or ops are of communicators of one rank, and have no entry");
         note(self.left_out_p2p, "sends and receives are left out (--collectives-only)");

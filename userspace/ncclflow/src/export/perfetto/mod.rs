@@ -310,11 +310,18 @@ impl View for Perfetto {
                 "{p2p_messages} messages of sends and receives have no arrow: NCCL has no number for them that both ranks know"
             ),
         );
-        note(without_slice > 0, format!("{without_slice} events found no room beside others on their track"));
+        note(
+            without_slice > 0,
+            format!(
+                "{without_slice} events are not shown, because they overlap \
+                                         others on their track"
+            ),
+        );
         note(
             without_clock > 0,
             format!(
-                "{without_clock} recordings do not say how their clock stands to Unix time: their times stand apart"
+                "{without_clock} recordings do not say how their clock relates to Unix time: their times \
+                 cannot be compared with those of the others"
             ),
         );
         notes

@@ -49,7 +49,7 @@ impl Beside {
         let (about, span) = trace::about(&mut trace, &mut |_| ())?;
         let context = || format!("in `{}`", path.display());
         let Some((first, last)) = span else {
-            bail!("`{}` has no slice: it is no trace of torch's profiler", path.display());
+            bail!("`{}` has no slice: it is not a trace of torch's profiler", path.display());
         };
         let offset_ns = trace::unix_offset(about.base_ns, first).with_context(context)?;
         let span_ns = (first.saturating_add(offset_ns), last.saturating_add(offset_ns));

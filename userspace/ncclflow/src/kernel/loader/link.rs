@@ -35,9 +35,9 @@ use crate::target::in_first_pid_namespace;
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "program", derive(clap::ValueEnum))]
 pub enum LinkKind {
-    /// One link to all that run the same program in the same process and library
+    /// One kernel link for all probes that run the same program in the same process and library
     Multi,
-    /// One performance event each: on Linux 6.12 and later each takes 0.1 s to detach
+    /// One performance event for each probe: on Linux 6.12 and later each takes 0.1 s to detach
     Perf,
 }
 

@@ -221,13 +221,14 @@ impl LoadedObject {
     /// Stores the plan of the probe with this cookie. Call it once, before the probe is attached.
     pub fn set_plan(&mut self, cookie: u32, plan: &FetchPlan) -> Result<()> {
         let mut map: Array<_, PlanValue> = self.map_mut("PLANS")?;
-        map.set(cookie, &PlanValue(*plan), 0).with_context(|| format!("storing fetch plan {cookie}"))
+        map.set(cookie, &PlanValue(*plan), 0).with_context(|| format!("storing what probe {cookie} reads"))
     }
 
     /// Stores the walk of the probe with this cookie. Call it once, before the probe is attached.
     pub fn set_walk(&mut self, cookie: u32, walk: &Walk) -> Result<()> {
         let mut map: Array<_, WalkValue> = self.map_mut("WALKS")?;
-        map.set(cookie, &WalkValue(*walk), 0).with_context(|| format!("storing walk {cookie}"))
+        map.set(cookie, &WalkValue(*walk), 0)
+            .with_context(|| format!("storing how probe {cookie} reads plans"))
     }
 
     /// Loads those of these programs that are not loaded yet.

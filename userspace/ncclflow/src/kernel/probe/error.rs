@@ -37,9 +37,9 @@ impl fmt::Display for PlanError {
             Self::Parameter(what) => write!(f, "{what}"),
             Self::Register(number) => write!(f, "DWARF register {number} carries no argument"),
             Self::Machine(machine) => write!(f, "no calling convention known for {machine:?}"),
-            Self::TooManySteps => write!(f, "the plan has more than {MAX_STEPS} steps"),
+            Self::TooManySteps => write!(f, "what the probe reads takes more than {MAX_STEPS} steps"),
             Self::TooManySlots => {
-                write!(f, "the plan needs more than {} intermediate values", TEMP_SLOTS.len())
+                write!(f, "what the probe reads takes more than {} intermediate values", TEMP_SLOTS.len())
             }
             Self::TooLong(len) => write!(f, "the record would be {len} bytes long"),
         }

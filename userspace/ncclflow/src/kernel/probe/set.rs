@@ -24,11 +24,12 @@ use nccl_library::{
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "program", derive(clap::ValueEnum))]
 pub enum Level {
-    /// Every call of NCCL's API, at one probe hit each
+    /// Every call of NCCL's API; each costs one probe hit
     Api,
-    /// Every proxy op that NCCL plans and posts, with its peers
+    /// Every operation that NCCL plans, on each channel, with algorithm, size and peers
     Flow,
-    /// And when each message of the network proxy took which step, and its size (from NCCL 2.27)
+    /// Also each message over the network: when it was ready, sent, received and consumed, and its size
+    /// (sizes from NCCL 2.27 on)
     Steps,
 }
 
@@ -51,14 +52,14 @@ impl Probe {
     }
 }
 
-/// Where ops are seen.
+/// Where NCCL's operations are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(feature = "program", derive(clap::ValueEnum))]
 pub enum ProbeStrategy {
-    /// One probe hit for each kernel launch, at which its whole plan is read (2.23 and later)
+    /// One probe hit for each kernel launch: NCCL's plan for it is read (2.23 and later)
     Plan,
-    /// A probe hit for each op and peer, twice: slows launches down
+    /// Two probe hits for each operation and peer: this slows launches down
     ///
     /// The functions are `ncclProxySaveOp` and `SaveProxy`.
     PerCall,
@@ -184,8 +185,8 @@ fn plans(resolution: &Resolution) -> ProbeSet {
             set.add(resolution, name, lost, |function| walk_probes::walk(resolution, function, place));
         }
     } else {
-        let why = "plans of this version do not hold all that their ops are made of (2.23 and later do), or their \
-                   layout is not known";
+        let why = "the launch plans of this version do not describe their operations completely (2.23 and \
+                   later do), or their layout is not known";
         set.add_missing(walk_probes::LAUNCH, why, lost);
     }
     if !set.missing.is_empty() {
@@ -196,12 +197,12 @@ fn plans(resolution: &Resolution) -> ProbeSet {
 
 fn calls(resolution: &Resolution) -> ProbeSet {
     let mut set = ProbeSet { way: Some(ProbeStrategy::PerCall), ..ProbeSet::default() };
-    let lost = "every proxy op: nothing can be recorded";
+    let lost = "all operations: nothing can be recorded";
     set.add(resolution, "ncclProxySaveOp", lost, |function| proxy_op(resolution, function));
-    let lost = "the peers and transports of every op";
+    let lost = "the peers and transports of operations";
     set.add(resolution, "SaveProxy", lost, |function| proxy_peer(resolution, function));
     if !ops_lead_to_tasks(&resolution.layouts) {
-        let lost = "the API function, count and data type of ops";
+        let lost = "the API function, count and data type of operations";
         set.add(resolution, "ncclEnqueueCheck", lost, |function| api_call(resolution, function));
     }
     set

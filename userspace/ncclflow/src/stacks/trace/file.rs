@@ -61,7 +61,7 @@ impl TraceFile {
                 path.display()
             ),
             _ => bail!(
-                "`{}` is no regular file: a trace may have to be read twice; write it to a file first",
+                "`{}` is not a regular file: a trace may have to be read twice; write it to a file first",
                 path.display()
             ),
         }

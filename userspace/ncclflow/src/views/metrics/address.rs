@@ -9,7 +9,7 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
         return Ok(of_this_host(port));
     }
     if let Some(port) = text.strip_prefix("localhost:") {
-        return port.parse().map(of_this_host).map_err(|_| format!("`{port}` is no port"));
+        return port.parse().map(of_this_host).map_err(|_| format!("`{port}` is not a port"));
     }
     if let Some(port) = text.strip_prefix(':') {
         return Err(format!("which address? `{port}` is this host alone, `0.0.0.0:{port}` all of IPv4"));

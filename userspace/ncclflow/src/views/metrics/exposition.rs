@@ -51,7 +51,8 @@ impl Collector for Session {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let statistics = self.live.read();
         let mut families = Families { encoder };
-        families.info("build", "What serves this.", &vec![("version", env!("CARGO_PKG_VERSION"))])?;
+        let version = vec![("version", env!("CARGO_PKG_VERSION"))];
+        families.info("build", "The program that serves these metrics.", &version)?;
         loss(&mut families, &statistics)?;
         let ranks = Ranks::new(&statistics);
         ops(&mut families, &ranks)?;
@@ -133,14 +134,15 @@ fn loss(families: &mut Families<'_>, statistics: &Statistics) -> fmt::Result {
     families.counters("records_lost", None, help, of_processes(|process| process.lost))?;
     let help = "Records that could not be understood.";
     families.counters("records_undecodable", None, help, [(Labels::new(), statistics.undecodable)])?;
-    let help = "Records of ranks beyond the number that is counted.";
+    let help = "Records of ranks that are not counted, because there are too many ranks.";
     families.counters("records_left_out", None, help, [(Labels::new(), statistics.left_out)])?;
-    let help = "Records of ranks beyond the number of which launches are kept.";
+    let help = "Records of ranks whose launches are not kept, because there are too many ranks.";
     families.counters("launches_left_out", None, help, [(Labels::new(), statistics.launched_left_out)])?;
     let help = "Records that are in the recording and not in these numbers yet.";
     let behind = u32::try_from(statistics.behind).unwrap_or(u32::MAX);
     families.gauges("records_behind", None, help, [(Labels::new(), f64::from(behind))])?;
-    let help = "Ranks beyond the number that is kept apart: their series have the labels other.";
+    let help = "Ranks without series of their own, because there are too many: they are in the series \
+                with the label other.";
     let folded = u32::try_from(statistics.folded_ranks).unwrap_or(u32::MAX);
     families.gauges("folded_ranks", None, help, [(Labels::new(), f64::from(folded))])?;
     let help = "Of them, those of a process that goes on.";
@@ -174,12 +176,13 @@ fn ops(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
     let help = "Ops whose bytes are not known, and not part of the bytes.";
     families.counters("ops_unsized", None, help, series(|op| op.unsized_ops))?;
     let one = |value: fn(&RankStatistics) -> u64| ranks.series(|rank| [rank], move |_, rank| value(rank));
-    let help = "Ops times channels that can lack something, as records were lost.";
+    let help = "Operations, counted on each channel, that may be incomplete, because records were lost.";
     families.counters("op_channels_incomplete", None, help, one(|rank| rank.incomplete))?;
-    let help = "Ops times channels that were derived from their plan's device work.";
+    let help = "Operations, counted on each channel, that were derived from the work that their plan \
+                gives the GPU.";
     families.counters("op_channels_derived", None, help, one(|rank| rank.derived))?;
-    let help =
-        "Ops times channels that came too late to know whether their op was counted; it was not again.";
+    let help = "Operations, counted on each channel, that came too late to know whether they had been counted; \
+         they were not counted again.";
     families.counters("op_channels_late", None, help, one(|rank| rank.late))
 }
 

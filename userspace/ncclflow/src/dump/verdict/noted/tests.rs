@@ -59,8 +59,8 @@ fn a_rank_that_is_behind_is_named_where_the_counters_cannot_tell() {
         State::Stuck,
         &[2],
         &[0, 1, 3],
-        "rank 2 has not called collective 4702 of \"tensor_parallel\" (3), which ranks 0, 1, 3 called 21.0 s before, by \
-         torch's own notes: all_to_all [1024] Float (model.py:88)",
+        "rank 2 has not called collective 4702 of \"tensor_parallel\" (3), which ranks 0, 1, 3 called \
+         21.0 s before, by torch's flight recorder: all_to_all [1024] Float (model.py:88)",
     );
     assert_eq!(verdict.kind, Some(Kind::NotJoined));
     says(&verdict, "rank 2 completed 4701 (all_to_all");
@@ -139,7 +139,7 @@ fn notes_never_overrule_what_was_measured_and_disagreement_is_said() {
         State::Stuck,
         &[1],
         &[0, 2, 3],
-        "torch's own notes point to rank 2, and NCCL's memory to rank 1",
+        "torch's flight recorder points to rank 2, and NCCL's memory to rank 1",
     );
     // They name the same.
     let verdict = judge(&with(ranks(), [ahead.clone(), behind.clone(), ahead.clone(), ahead.clone()]), &[]);
@@ -152,12 +152,12 @@ fn notes_never_overrule_what_was_measured_and_disagreement_is_said() {
         State::Stuck,
         &[1],
         &[0, 2, 3],
-        "torch's own notes say otherwise",
+        "torch's flight recorder says otherwise",
     );
     // An op in flight names rank 1 as well.
     let flying = [waiting(0), lazy(1), waiting(2), waiting(3)];
     let verdict = judge(&with(flying, [ahead.clone(), ahead.clone(), ahead.clone(), behind.clone()]), &[]);
-    check(&verdict, State::Stuck, &[1], &[0, 2, 3], "point to rank 3, and NCCL's memory to rank 1");
+    check(&verdict, State::Stuck, &[1], &[0, 2, 3], "points to rank 3, and NCCL's memory to rank 1");
     // The counters are equal, and would not be if one more had been launched.
     let equal = [0, 1, 2, 3].map(|number| over_nvlink(number, 5, None));
     let verdict = judge(&with(equal, [ahead.clone(), ahead.clone(), behind.clone(), ahead.clone()]), &[]);

@@ -75,7 +75,7 @@ fn explained(error: serde_json::Error, events: u64) -> anyhow::Error {
     } else if error.is_io() {
         anyhow::Error::from(io::Error::from(error)).context(format!("after {events} events"))
     } else {
-        anyhow!("after {events} events, what follows is no trace's JSON: {error}")
+        anyhow!("after {events} events, what follows is not the JSON of a trace: {error}")
     }
 }
 

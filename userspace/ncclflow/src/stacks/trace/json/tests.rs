@@ -110,13 +110,13 @@ fn what_is_no_trace_says_so() {
     for (json, words) in [
         ("{}", "no `traceEvents`"),
         (r#"{"a": {"traceEvents": []}}"#, "no `traceEvents`"),
-        ("[1]", "after 0 events, what follows is no trace's JSON: invalid type"),
-        (r#"[{"ph": "M"} {}]"#, "after 1 events, what follows is no trace's JSON"),
+        ("[1]", "after 0 events, what follows is not the JSON of a trace: invalid type"),
+        (r#"[{"ph": "M"} {}]"#, "after 1 events, what follows is not the JSON of a trace"),
         (r#"{"traceEvents": 5}"#, "an array of events"),
         (r#"{"traceEvents": [{"ph": "M"}], "#, "cut: it ends in the middle, after 1 events"),
         (r#"{"traceEvents": [{"ph": "M"},"#, "cut: it ends in the middle, after 1 events"),
         (r#"[{"ph": "M"}, {"ph"#, "cut: it ends in the middle, after 1 events"),
-        ("[] x", "no trace's JSON"),
+        ("[] x", "not the JSON of a trace"),
     ] {
         let said = refused(json);
         assert!(said.contains(words), "{json}: {said}");
