@@ -188,18 +188,25 @@ fn reduction_op(names: &NameTables, number: i32) -> ReductionOp {
     }
 }
 
-/// Decodes a record of `ncclEnqueueCheck`.
+/// Decodes a record of `ncclEnqueueCheck`. `None`: the call has no communicator.
 pub(super) fn api_call(
     spans: &ApiCallSpans,
     names: &NameTables,
     record: &RecordView<'_>,
-) -> Result<ApiCallEvent, DecodeError> {
-    Ok(ApiCallEvent {
+) -> Result<Option<ApiCallEvent>, DecodeError> {
+    if record.unsigned(&spans.comm.pointer)? == 0 {
+        return Ok(None);
+    }
+    let function = names.function(record.int(&spans.function)?.into()).cloned();
+    // The name is in the library's file, of which a page need not be in memory.
+    let name = record.bytes(&spans.name).ok().map(|bytes| function_name(names, bytes));
+    let name = name.or_else(|| function.clone()).unwrap_or_else(|| Name::from("unknown"));
+    Ok(Some(ApiCallEvent {
         origin: record.origin(),
         comm: communicator(&spans.comm, record)?,
-        name: function_name(names, record.bytes(&spans.name)?),
-        function: names.function(record.int(&spans.function)?.into()).cloned(),
+        name,
+        function,
         count: record.unsigned(&spans.count)?,
         root: record.int(&spans.root)?,
-    })
+    }))
 }

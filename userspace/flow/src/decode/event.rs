@@ -28,6 +28,8 @@ pub enum Event {
     ProxyOp(Box<ProxyOpEvent>),
     ProxyPeer(ProxyPeerEvent),
     ApiCall(ApiCallEvent),
+    /// A call of the API that names no communicator. NCCL refuses it, and no op follows.
+    CallWithoutCommunicator(Origin),
     ApiLine(Box<ApiLineEvent>),
     ApiEntry(ApiEntryEvent),
     ApiReturn(ApiReturnEvent),

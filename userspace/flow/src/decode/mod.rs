@@ -70,7 +70,10 @@ impl Decoder {
                 proxy_op::proxy_op(self, spans, record).map(Box::new).map(Event::ProxyOp)
             }
             ProbeKind::ProxyPeer(spans) => connector::proxy_peer(spans, record).map(Event::ProxyPeer),
-            ProbeKind::ApiCall(spans) => api::api_call(spans, &self.names, record).map(Event::ApiCall),
+            ProbeKind::ApiCall(spans) => {
+                let call = api::api_call(spans, &self.names, record)?;
+                Ok(call.map_or_else(|| Event::CallWithoutCommunicator(record.origin()), Event::ApiCall))
+            }
             ProbeKind::ApiLine(spans) => {
                 api::api_line(spans, &self.names, record).map(Box::new).map(Event::ApiLine)
             }

@@ -6,8 +6,8 @@ use nccl_library::{
 };
 use ncclflow_common::RecordHeader;
 
-use super::{DecodeError, ProxyOpFields, RecordView, connector, proxy_op, record};
-use crate::wire::{ConnectorsSpans, ProxyPeerSpans, Span};
+use super::{DecodeError, ProxyOpFields, RecordView, api, connector, proxy_op, record};
+use crate::wire::{ApiCallSpans, CommunicatorSpans, ConnectorsSpans, ProxyPeerSpans, Span};
 
 /// The fields that every `ncclProxyOp` has, here 8 bytes each, so that they have room for what does not fit.
 const FIELDS: [&str; 12] = [
@@ -120,4 +120,40 @@ fn ranks_that_were_not_read_whole_are_not_nobody() {
     let both = Span { len: 16, ..word(0) };
     assert_eq!(view.ints(&both), Ok([-1, -1, 7]));
     assert_eq!(view.ints::<3>(&word(0)), Err(DecodeError::Short { have: 8, want: 12 }));
+}
+
+/// A program gives no communicator: NCCL refuses the call, and that is no fault of the record's. One whose
+/// communicator is there and could not be read is none either way.
+#[test]
+fn a_call_without_a_communicator_is_a_call_and_one_that_cannot_be_read_is_told() {
+    let span = |at: u16, rests_on| Span { at, len: 8, rests_on };
+    // The communicator's fields rest on the second step, the name on the third.
+    let spans = ApiCallSpans {
+        comm: CommunicatorSpans {
+            pointer: span(48, 0),
+            rank: span(56, 0b10),
+            n_ranks: span(64, 0b10),
+            hash: None,
+            launched_per_function: None,
+            posted_collectives: None,
+        },
+        function: span(72, 0),
+        name: span(80, 0b100),
+        count: span(88, 0),
+        datatype: span(72, 0),
+        reduction_op: span(72, 0),
+        root: span(72, 0),
+    };
+    let decode = |pointer: u64, n_ranks: u64, faults| {
+        let header = RecordHeader { len: 96, faults, ..RecordHeader::default() };
+        let mut item = header.to_bytes().to_vec();
+        for word in [pointer, 0, n_ranks, 0, 0, 7] {
+            item.extend_from_slice(&word.to_le_bytes());
+        }
+        api::api_call(&spans, &NameTables::default(), &RecordView::new(&item).unwrap())
+    };
+    assert_eq!(decode(0, 0, 0b110), Ok(None));
+    assert_eq!(decode(0x1000, 0, 0b110), Err(DecodeError::Unreadable("a value")));
+    let call = decode(0x1000, 2, 0b100).unwrap().unwrap();
+    assert_eq!((call.comm.n_ranks, call.count, &*call.name), (2, 7, "unknown"));
 }

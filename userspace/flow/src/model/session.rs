@@ -100,6 +100,7 @@ impl Session {
                 }
             }
             Event::SendSize(size) => self.executions.take_send_size(&size),
+            Event::CallWithoutCommunicator(by) => self.called(&by, node, out),
             Event::ApiCall(call) => {
                 self.called(&call.origin, node, out);
                 let key = CommKey::new(call.origin.tgid, &call.comm);

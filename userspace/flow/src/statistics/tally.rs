@@ -222,7 +222,8 @@ fn communicator_of(event: &Event) -> Option<&CommunicatorId> {
         Event::ApiCall(event) => Some(&event.comm),
         Event::Plan(event) => Some(&event.comm),
         Event::ApiLine(event) => event.comm.as_ref(),
-        Event::ApiEntry(_)
+        Event::CallWithoutCommunicator(_)
+        | Event::ApiEntry(_)
         | Event::ApiReturn(_)
         | Event::ProxyPeer(_)
         | Event::ProxyStep(_)

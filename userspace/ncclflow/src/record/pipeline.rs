@@ -2,7 +2,7 @@
 //! too.
 
 use foldhash::HashMap;
-use ncclflow_common::LOSS_MARK;
+use ncclflow_common::{LOSS_MARK, RecordHeader};
 
 use super::{
     consumers::STRAGGLE_NS,
@@ -50,8 +50,8 @@ pub struct Pipeline {
     without_messages: bool,
     /// Records that could not be understood.
     pub(super) undecodable: u64,
-    /// The first reason.
-    pub(super) first_error: Option<DecodeError>,
+    /// The first reason, and whose record it was.
+    pub(super) first_error: Option<String>,
     /// By the process id that records carry, which is of the initial PID namespace and need not be ours.
     processes: HashMap<u32, TracedProcess>,
     neighbours: Neighbours,
@@ -162,7 +162,13 @@ impl Pipeline {
             if let Some(live) = &self.output.live {
                 live.lock().undecodable();
             }
-            self.first_error.get_or_insert(error);
+            let whose = RecordView::new(item).ok().map(|view| view.header);
+            self.first_error.get_or_insert_with(|| match whose {
+                Some(RecordHeader { tgid, probe, .. }) => {
+                    format!("{error} (probe {probe}, process {tgid})")
+                }
+                None => error.to_string(),
+            });
         }
     }
 

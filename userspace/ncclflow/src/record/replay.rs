@@ -255,7 +255,7 @@ fn complete(mut pipeline: Pipeline, report: String) -> Result<(Read, SessionFile
     if let Some(error) = pipeline.files().errors().first() {
         anyhow::bail!("{error}");
     }
-    let first_undecodable = pipeline.first_error.as_ref().map(ToString::to_string);
+    let first_undecodable = pipeline.first_error.clone();
     let read = Read { undecodable: pipeline.undecodable, first_undecodable, report, ..Read::default() };
     Ok((read, std::mem::take(&mut pipeline.output.files)))
 }
