@@ -68,12 +68,14 @@ impl Channel {
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
             return Err(io::Error::other("more descriptors than one message takes"));
         }
-        let sent = sendmsg(&self.0, &[IoSlice::new(&header)], &mut control, SendFlags::NOSIGNAL)?;
-        if sent != header.len() {
+        // All at once: who waits for it is woken once.
+        let parts = [IoSlice::new(&header), IoSlice::new(json), IoSlice::new(bytes)];
+        let sent = sendmsg(&self.0, &parts, &mut control, SendFlags::NOSIGNAL)?;
+        let Some(sent) = sent.checked_sub(header.len()) else {
             return Err(io::ErrorKind::WriteZero.into());
-        }
-        (&self.0).write_all(json)?;
-        (&self.0).write_all(bytes)
+        };
+        (&self.0).write_all(json.get(sent..).unwrap_or_default())?;
+        (&self.0).write_all(bytes.get(sent.saturating_sub(json.len())..).unwrap_or_default())
     }
 
     /// The next message, of at most `limit` bytes. Without a deadline it is waited for as long as it takes.
