@@ -282,6 +282,11 @@ fn file_within(root: impl AsFd, path: &Path) -> Option<FlagId> {
 }
 
 impl FlagId {
+    #[cfg(test)]
+    pub(super) fn made(inode: u64) -> Self {
+        Self { device: (8, 1), inode, born: None }
+    }
+
     fn of(file: impl AsFd) -> io::Result<Self> {
         Self::at(file, Path::new(""), AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC)
     }

@@ -16,6 +16,7 @@ use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;
 
 use super::{
+    held_process::{HeldLimits, HeldProcess},
     later::Later,
     libraries::{Gone, Libraries},
     options::Notice,
@@ -47,7 +48,7 @@ const FIRST_ROUND_TIME: Duration = Duration::from_secs(3);
 
 /// A process that is traced, or has NCCL and cannot be.
 struct Followed {
-    process: Process,
+    process: HeldProcess,
     /// Index in the report's targets.
     target: usize,
     libraries: Vec<usize>,
@@ -63,6 +64,11 @@ pub(super) struct Follower<'a> {
     users: Users,
     census: Census,
     processes: HashMap<u32, Followed>,
+    limits: HeldLimits,
+    /// Of `processes`, those that are held.
+    held: usize,
+    /// Processes that are not held are to be asked for.
+    asks_for_ends: bool,
     tenants: Tenants,
     /// Processes that are still to be looked at.
     waiting: VecDeque<u32>,
@@ -90,6 +96,9 @@ impl<'a> Follower<'a> {
             users: Users::read(),
             census: Census::default(),
             processes: HashMap::new(),
+            limits: HeldLimits::of_this_process(),
+            held: 0,
+            asks_for_ends: false,
             tenants: Tenants::default(),
             waiting: VecDeque::new(),
             later: Later::default(),
@@ -130,6 +139,7 @@ impl<'a> Follower<'a> {
             }
         }
         self.share_out(recording);
+        self.asks_for_ends = true;
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(RETIRE_ROUNDS) {
             let processes = &self.processes;
@@ -145,7 +155,7 @@ impl<'a> Follower<'a> {
 
     /// Readable as processes end.
     pub(super) fn exit_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.processes.values().map(|followed| followed.process.exit_fd())
+        self.processes.values().filter_map(|followed| followed.process.exit_fd())
     }
 
     pub(super) fn traced_pids(&self) -> Vec<u32> {
@@ -155,8 +165,9 @@ impl<'a> Follower<'a> {
 
     /// Lets go of processes that have ended: their numbers.
     pub(super) fn let_go(&mut self, recording: &mut Recording<'_>) -> Vec<u32> {
-        let mut ended = Vec::new();
-        for (pid, followed) in self.processes.extract_if(|_, followed| followed.process.has_exited()) {
+        let (mut ended, asks) = (Vec::new(), mem::take(&mut self.asks_for_ends));
+        for (pid, followed) in self.processes.extract_if(|_, followed| followed.process.has_exited(asks)) {
+            self.held -= usize::from(followed.process.is_held());
             self.census.forget(pid);
             self.later.forget(&pid);
             if let Some(tenant) = followed.tenant {
@@ -192,13 +203,14 @@ impl<'a> Follower<'a> {
         let Some(process) = process else { return false };
         // It is between two programs, or has unloaded NCCL: its end is waited for.
         let tenant = Some(self.join(&process, recording));
+        let process = self.hold(process, tenant, recording);
         let followed = Followed { process, target, libraries: Vec::new(), links: Vec::new(), tenant };
         self.processes.insert(pid, followed);
         true
     }
 
     fn look(&mut self, pid: u32, recording: &mut Recording<'_>) {
-        if self.processes.get(&pid).is_some_and(|followed| followed.process.has_exited()) {
+        if self.processes.get(&pid).is_some_and(|followed| followed.process.has_exited(true)) {
             // The number means another process already: once the first is let go of.
             self.census.forget(pid);
             return;
@@ -267,6 +279,7 @@ impl<'a> Follower<'a> {
         }
         let mut reasons: Vec<String> = unopened.iter().map(ToString::to_string).collect();
         let mut is_wanted = !reasons.is_empty() && self.filter.nccl_versions.is_empty();
+        let has_room = !is_new || self.has_room(tenant);
         for (file, _) in libraries {
             let index = match self.libraries.index_of(file, (pid, tenant), recording) {
                 Ok(index) => index,
@@ -281,6 +294,12 @@ impl<'a> Follower<'a> {
                 continue;
             }
             is_wanted = true;
+            if !has_room && self.libraries.takes_links(index) {
+                reasons.push(
+                    "it needs links of its own, and its user or container has too many processes".to_owned(),
+                );
+                continue;
+            }
             match self.libraries.attach(index, pid, process.started(), &mut recording.attachment) {
                 Ok((library, new)) => {
                     links.extend(new.into_iter().map(|link| (index, link)));
@@ -332,8 +351,30 @@ impl<'a> Follower<'a> {
         if let Some(tenant) = tenant {
             self.say_tenant(pid, tenant, recording);
         }
+        let process = self.hold(process, tenant, recording);
         self.processes.insert(pid, Followed { process, target, libraries: traced, links, tenant });
         is_whole
+    }
+
+    /// Holds the process, if its tenant has not too many already.
+    fn hold(&mut self, process: Process, tenant: Option<u32>, recording: &mut Recording<'_>) -> HeldProcess {
+        let is_held = self.has_room(tenant);
+        self.held += usize::from(is_held);
+        if !is_held {
+            let tenant = tenant.and_then(|tenant| self.tenants.get(tenant));
+            let whose = tenant.map_or_else(
+                || WhoseBudget::Process(process.pid()),
+                |tenant| WhoseBudget::Tenant(tenant.to_string()),
+            );
+            recording.report.over_budget.add(Budget::Descriptors, whose, "", 1);
+        }
+        HeldProcess::new(process, is_held)
+    }
+
+    /// Whether a process of this tenant, which counts already, may take descriptors.
+    fn has_room(&self, tenant: Option<u32>) -> bool {
+        let of_tenant = tenant.map_or(0, |tenant| self.tenants.processes(tenant));
+        self.limits.have_room(self.held, of_tenant.saturating_sub(1))
     }
 
     /// A process is followed of which nothing but a record is known.

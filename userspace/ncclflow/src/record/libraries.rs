@@ -367,6 +367,12 @@ impl<'a> Libraries<'a> {
         })
     }
 
+    /// Each process gets links of its own.
+    pub(super) fn takes_links(&self, index: usize) -> bool {
+        let traced = self.known.get(index).and_then(|library| library.traced.as_ref().ok());
+        traced.is_some_and(|traced| traced.by_process)
+    }
+
     /// The library, if it can be traced, and the links that a process needs for itself.
     pub(super) fn attach(
         &self,

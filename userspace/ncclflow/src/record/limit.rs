@@ -5,7 +5,12 @@ use std::{os::unix::fs::MetadataExt as _, path::Path};
 use anyhow::{Context as _, Result, bail};
 
 use super::options::{Notice, RecordOptions};
-use crate::sinks::{DiskBudget, OutputDir, SessionReport, Share, tell_window_of_removed_lines};
+use crate::sinks::{
+    Budget, DiskBudget, OutputDir, SessionReport, Share, WhoseBudget, tell_window_of_removed_lines,
+};
+
+/// Who windows are of that no container's flag opened.
+const ALL_PROCESSES: &str = "all processes";
 
 /// Kept for the folder of the next window, besides its `session.json`.
 const FOLDER: u64 = 64 << 10;
@@ -99,6 +104,10 @@ pub(super) fn tell(
             let folder = dir.path().join(folder);
             report.errors.push(format!("writing `session.json` of `{}` again: {error}", folder.display()));
         }
+    }
+    for tenant in &news.over_share {
+        let whose = if tenant.is_empty() { ALL_PROCESSES } else { tenant };
+        report.over_budget.add(Budget::Disk, WhoseBudget::Tenant(whose.to_owned()), "", 1);
     }
     report.windows.retain(|window| !news.removed.contains(&window.folder));
     report.max_size = Some(budget.report());

@@ -16,10 +16,12 @@ mod hang;
 mod window_export;
 mod window_flag;
 mod window_flags;
+mod window_pace;
 mod windows;
 
 // Processes and libraries that come and go, with `--all`.
 mod follow;
+mod held_process;
 mod later;
 mod libraries;
 mod meaning;

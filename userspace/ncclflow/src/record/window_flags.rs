@@ -110,13 +110,25 @@ impl WindowFlags {
 }
 
 impl FlagsSeen {
+    /// Flags in containers, and none of ours.
+    #[cfg(test)]
+    pub(super) fn of_containers(containers: ContainersWithFlag) -> Self {
+        let files: BTreeMap<_, _> =
+            containers.iter().map(|(namespace, flag)| (*namespace, flag.file)).collect();
+        let wanted = (!files.is_empty()).then_some(Scope::Containers(files));
+        Self { wanted, own_stayed: false, containers }
+    }
+
+    /// This flag is there in this container.
+    pub(super) fn has(&self, namespace: MountNamespace, file: FlagId) -> bool {
+        self.containers.get(&namespace).is_some_and(|flag| flag.file == file)
+    }
+
     /// A flag that opened this window has gone, though it may be there again.
     pub(super) fn has_gone(&self, scope: &Scope) -> bool {
         match scope {
             Scope::All => !self.own_stayed,
-            Scope::Containers(files) => files
-                .iter()
-                .any(|(namespace, id)| self.containers.get(namespace).is_none_or(|flag| flag.file != *id)),
+            Scope::Containers(files) => files.iter().any(|(namespace, id)| !self.has(*namespace, *id)),
         }
     }
 

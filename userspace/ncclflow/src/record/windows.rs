@@ -29,16 +29,17 @@ use super::{
     threads::{Taken, Threads},
     window_export::{ClosedWindow, Exporter, WindowsExport},
     window_flags::{FlagsSeen, Scope, WindowFlags},
+    window_pace::WindowPace,
 };
 use crate::{
     clock::now_ns,
     kernel::{loader::Attachment, stream::ProbeCounts},
     recording::Event,
     sinks::{
-        FilesWhen, OutputDir, WindowContainer, WindowEnd, WindowIterations, WindowReport, is_over_max_size,
-        window_name,
+        Budget, FilesWhen, OutputDir, WhoseBudget, WindowContainer, WindowEnd, WindowIterations,
+        WindowReport, is_over_max_size, window_name,
     },
-    target::in_first_pid_namespace,
+    target::{Tenant, in_first_pid_namespace},
 };
 
 /// How often the flag file is asked for where its folder tells nothing.
@@ -78,6 +79,7 @@ struct Open {
 pub(super) struct Windows<'a> {
     options: &'a WindowOptions,
     flags: WindowFlags,
+    pace: WindowPace,
     dir: OutputDir,
     events: EventSender,
     stop: StopHandle,
@@ -115,6 +117,7 @@ impl<'a> Windows<'a> {
         Ok(Some(Self {
             options,
             flags: WindowFlags::watch(options.flag.as_deref(), in_containers, events)?,
+            pace: WindowPace::default(),
             dir,
             events: events.clone(),
             stop: stop.clone(),
@@ -158,7 +161,7 @@ impl<'a> Windows<'a> {
         if let (Some(max_age), Some(budget)) = (self.max_age, self.dir.budget()) {
             budget.remove_older_than(max_age);
         }
-        let mut seen = self.flags.look(|| traced_pids(recording));
+        let mut seen = self.look(recording);
         if let Some(open) = &self.open {
             let is_late = self.options.max_duration.is_some_and(|limit| open.since.elapsed() >= limit);
             let counts_ops = self.options.iterations.is_none();
@@ -178,7 +181,7 @@ impl<'a> Windows<'a> {
                     && self.options.flag.is_some()
                 {
                     self.flags.spend(&open.scope);
-                    seen = self.flags.look(|| traced_pids(recording));
+                    seen = self.look(recording);
                 }
                 self.close(end, recording, threads)?;
             }
@@ -193,6 +196,17 @@ impl<'a> Windows<'a> {
                 Ok(())
             }
         }
+    }
+
+    /// What the flags say, without those of tenants who open too many windows.
+    fn look(&mut self, recording: &mut Recording<'_>) -> FlagsSeen {
+        let mut seen = self.flags.look(|| traced_pids(recording));
+        let over = self.pace.hold_back(&mut seen, Instant::now(), |pids| tenant_of(pids, recording));
+        for tenant in over {
+            recording.report.over_budget.add(Budget::Windows, WhoseBudget::Tenant(tenant), "", 1);
+            recording.is_outdated = true;
+        }
+        seen
     }
 
     fn may_open(&self, scope: &Scope) -> bool {
@@ -224,7 +238,14 @@ impl<'a> Windows<'a> {
         let name = containers.as_deref().map(scope_name);
         let folder = window_name(self.number + 1, opened_ms, &recording.report.host, name.as_deref());
         let room = keep_room(&self.dir, &recording.report, recording.attachment.probes().len(), true);
-        let dir = match self.dir.window(&folder, room) {
+        let tenants: BTreeSet<String> = seen
+            .members(&scope)
+            .into_iter()
+            .flat_map(BTreeMap::into_values)
+            .map(|pids| tenant_of(&pids, recording))
+            .collect();
+        let tenants = tenants.into_iter().collect::<Vec<_>>().join(", ");
+        let dir = match self.dir.window(&folder, room, &tenants) {
             // It is opened when a window before it is complete, and can be removed.
             Err(error) if is_over_max_size(&error) => {
                 self.late += u64::from(!mem::replace(&mut self.is_late, true));
@@ -235,6 +256,7 @@ impl<'a> Windows<'a> {
         };
         self.is_late = false;
         self.number += 1;
+        self.pace.opened(&scope, seen, Instant::now(), |pids| tenant_of(pids, recording));
         if recording.options.choice.stacks.is_some_and(|stacks| stacks.kind.has_native()) {
             // All stacks would be copied again, and few are at a time.
             recording.attachment.forget_what_walks_sent()?;
@@ -327,6 +349,14 @@ impl Open {
 fn traced_pids(recording: &Recording<'_>) -> Vec<u32> {
     let targets = recording.report.targets.iter();
     targets.filter(|target| !target.exited && !target.libraries.is_empty()).map(|target| target.pid).collect()
+}
+
+/// Whose these processes of a container are, by the first of which it is known.
+fn tenant_of(pids: &BTreeSet<u32>, recording: &Recording<'_>) -> String {
+    let mut whose = recording.report.targets.iter().filter(|target| pids.contains(&target.pid));
+    let whose = whose.find_map(|target| target.whose.as_ref());
+    let tenant = whose.map(|whose| Tenant::new(whose.container.as_ref(), whose.uid, &whose.user));
+    tenant.map_or_else(|| "one that is not known".to_owned(), |tenant| tenant.to_string())
 }
 
 fn describe(

@@ -3,7 +3,7 @@
 //! What is counted is what `du` shows: whole blocks of files, with those that hold their extents, and folders
 //! with their entries. Besides what is taken, room is kept for files that are written at the end. Room is made
 //! of what is oldest: first of files of lines, which can be made again of the recording, then of complete
-//! windows. A recording without windows removes its own oldest segments
+//! windows. Where windows are of several tenants, it is made of those of the tenant whose windows take most. A recording without windows removes its own oldest segments
 //! ([`crate::recording::RecordingWriter`]).
 
 mod state;
@@ -101,7 +101,7 @@ impl DiskBudget {
     /// Somebody should be told something; said once, until it is taken.
     pub fn has_news(&self) -> bool {
         let mut state = self.state();
-        let DiskNews { removed, lines_removed, is_first_refusal } = &state.news;
+        let DiskNews { removed, lines_removed, is_first_refusal, over_share: _ } = &state.news;
         let has_news = *is_first_refusal || !removed.is_empty() || !lines_removed.is_empty();
         has_news && !std::mem::replace(&mut state.was_said, true)
     }
@@ -131,8 +131,8 @@ impl DiskBudget {
     }
 
     /// Tries, and makes room until it comes true.
-    fn obtain(&self, attempt: impl FnMut(&mut State, u64) -> bool) -> bool {
-        let obtained = self.make_room_until(attempt);
+    fn obtain(&self, part: u64, attempt: impl FnMut(&mut State, u64) -> bool) -> bool {
+        let obtained = self.make_room_until(part, attempt);
         if !obtained {
             self.state().refuse();
         }
@@ -141,29 +141,26 @@ impl DiskBudget {
 
     /// Makes room for so many bytes, and takes none of them. `false`: there is not so much that could be
     /// removed.
-    fn make_room(&self, bytes: u64) -> bool {
-        self.make_room_until(|state, limit| state.left(limit) >= bytes)
+    fn make_room(&self, part: u64, bytes: u64) -> bool {
+        self.make_room_until(part, |state, limit| state.left(limit) >= bytes)
     }
 
-    /// Removes the oldest files of lines, and then the oldest windows, until it comes true.
-    fn make_room_until(&self, mut attempt: impl FnMut(&mut State, u64) -> bool) -> bool {
+    /// Removes files of lines, and then windows, until it comes true. `part`: who needs the room.
+    fn make_room_until(&self, part: u64, mut attempt: impl FnMut(&mut State, u64) -> bool) -> bool {
         if attempt(&mut self.state(), self.0.limit) {
             return true;
         }
         let _one_at_a_time = self.0.removing.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let oldest = {
+            let next = {
                 let mut state = self.state();
                 if attempt(&mut state, self.0.limit) {
                     return true;
                 }
-                let lines = state.removable_lines.pop_front();
-                let Some(oldest) = lines.or_else(|| Some(state.complete.pop_front()?.0)) else {
-                    return false;
-                };
-                oldest
+                let Some(next) = state.next_to_remove(part) else { return false };
+                next
             };
-            self.remove(oldest);
+            self.remove(next);
         }
     }
 
@@ -232,14 +229,15 @@ impl Account {
     }
 
     /// An account of its own for a window in this folder, with what the folder takes, and so much kept for
-    /// its report.
-    pub(super) fn open_window(&self, name: &str, report: u64) -> io::Result<Self> {
+    /// its report. `tenant`: of whose processes it is; empty: of all.
+    pub(super) fn open_window(&self, name: &str, report: u64, tenant: &str) -> io::Result<Self> {
         let mut opened = None;
-        self.budget.obtain(|state, limit| {
+        self.budget.obtain(self.part, |state, limit| {
             let entry = if state.spare_entries > 0 { 0 } else { ENTRY };
             let opening = state.parts.get(&MAIN).map_or(0, |main| main.kept[Share::Opening as usize]);
             let part = state.next_part;
-            state.parts.insert(part, Part { folder: name.into(), ..Part::default() });
+            let opening_part = Part { folder: name.into(), tenant: tenant.into(), ..Part::default() };
+            state.parts.insert(part, opening_part);
             let need =
                 Need { disk: self.budget.0.block + entry, ..Need::default() }.keeping(Share::Report, report);
             if !state.change(limit, part, &Need::default(), &need, opening) {
@@ -280,8 +278,8 @@ impl Account {
         };
         let lines = *part.lines.get_or_insert(new);
         if lines == new {
-            let folder = Arc::clone(&part.folder);
-            state.parts.insert(lines, Part { folder, is_lines: true, ..Part::default() });
+            let (folder, tenant) = (Arc::clone(&part.folder), Arc::clone(&part.tenant));
+            state.parts.insert(lines, Part { folder, tenant, is_lines: true, ..Part::default() });
             state.next_part += 1;
         }
         Self { part: lines, ..self.clone() }
@@ -318,12 +316,12 @@ impl Account {
 
     /// Makes room for so many bytes, and takes none of them.
     pub(super) fn make_room(&self, bytes: u64) -> bool {
-        self.budget.make_room(bytes)
+        self.budget.make_room(self.part, bytes)
     }
 
     /// Makes room for an op's lines.
     pub(super) fn make_some_room(&self) -> bool {
-        self.budget.make_room(some_room(self.budget.0.limit))
+        self.budget.make_room(self.part, some_room(self.budget.0.limit))
     }
 
     /// Nothing came of a window.
@@ -363,7 +361,7 @@ impl Account {
 
     /// Takes what a file needs more.
     pub(super) fn grow(&self, from: &Need, to: &Need) -> bool {
-        self.budget.obtain(|state, limit| state.change(limit, self.part, from, to, 0))
+        self.budget.obtain(self.part, |state, limit| state.change(limit, self.part, from, to, 0))
     }
 
     /// Keeps room without asking whether there is any: there will be, as lines get what is left.
@@ -397,8 +395,10 @@ impl Account {
         let is_taken = match share {
             // Can be made later, by hand: nothing is removed for it.
             Share::Aggregates | Share::Compressed => attempt(&mut self.budget.state(), self.budget.0.limit),
-            Share::Records => self.budget.make_room_until(attempt),
-            Share::Free | Share::Report | Share::Opening | Share::Lasting => self.budget.obtain(attempt),
+            Share::Records => self.budget.make_room_until(self.part, attempt),
+            Share::Free | Share::Report | Share::Opening | Share::Lasting => {
+                self.budget.obtain(self.part, attempt)
+            }
         };
         if is_taken { Ok(()) } else { Err(over_max_size()) }
     }

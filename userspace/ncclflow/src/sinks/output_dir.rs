@@ -211,10 +211,11 @@ impl OutputDir {
 
     /// A new folder inside for a window. With a limit, the window has an account of its own, and `report`
     /// bytes are kept for its `session.json`.
-    pub fn window(&self, name: &str, report: u64) -> io::Result<Self> {
+    /// `tenant`: of whose processes it is; empty: of all.
+    pub fn window(&self, name: &str, report: u64, tenant: &str) -> io::Result<Self> {
         let Some(account) = &self.account else { return self.subfolder(name) };
         let report = account.budget().cost(report) + ENTRY;
-        let window = account.open_window(name, report)?;
+        let window = account.open_window(name, report, tenant)?;
         self.make_folder(name, account, window.clone()).inspect_err(|_| window.abandon_window())
     }
 

@@ -29,6 +29,13 @@ pub enum Budget {
     Libraries,
     /// Numbers for probes: libraries that were refused, as the process's user had most of them.
     Cookies,
+    /// Windows that flags in containers open: flags that had to wait, as others of the tenant had opened many.
+    Windows,
+    /// Room under `--max-size`: windows, or files of lines, that were removed although others' were older, as the
+    /// tenant's took most.
+    Disk,
+    /// Descriptors: processes whose end is seen late, as the tenant has most of those that are followed.
+    Descriptors,
     /// Files of lines: lines that are in none, as there are as many files as can be, and the process has most of them.
     LineFiles,
 }

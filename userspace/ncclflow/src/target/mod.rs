@@ -26,6 +26,7 @@ pub use identify::Evidence;
 pub use library::{LibraryError, LibraryId, MappedLibrary};
 pub use pid_namespace::in_first_pid_namespace;
 pub use proc_text::{MAX_TEXT, read_text, status_field};
+pub(crate) use process::started;
 pub use process::{Process, ProcessError};
 pub(crate) use returns::{can_end_processes, no_return_probes};
 pub(crate) use tenant::{Tenant, Tenants};

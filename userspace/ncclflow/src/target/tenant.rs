@@ -18,10 +18,14 @@ pub(crate) enum Tenant {
 
 impl Tenant {
     pub(crate) fn of(description: &Description) -> Self {
-        match &description.container {
+        Self::new(description.container.as_ref(), description.uid, &description.user)
+    }
+
+    pub(crate) fn new(container: Option<&Container>, uid: u32, user: &str) -> Self {
+        match container {
             Some(Container { pod: Some(pod), .. }) => Self::Pod(pod.clone()),
             Some(container) => Self::Container(container.clone()),
-            None => Self::User(description.uid, description.user.clone()),
+            None => Self::User(uid, user.to_owned()),
         }
     }
 }
@@ -77,6 +81,11 @@ impl Tenants {
                 self.known.retain(|_, known| known.number != oldest);
             }
         }
+    }
+
+    /// Processes of the tenant with this number.
+    pub(crate) fn processes(&self, number: u32) -> usize {
+        self.known.values().find(|known| known.number == number).map_or(0, |known| known.processes)
     }
 
     /// The tenant with this number, if it is remembered.

@@ -1,6 +1,7 @@
 //! What is taken and kept of the budget, by windows and files.
 
 use std::{
+    cmp::Reverse,
     collections::{HashMap, VecDeque},
     sync::Arc,
     time::Instant,
@@ -83,6 +84,8 @@ pub(super) struct State {
 pub(super) struct Part {
     /// The folder of the window, from the root.
     pub(super) folder: Arc<str>,
+    /// Of whose processes a window is, if it is of some containers; empty: of all.
+    pub(super) tenant: Arc<str>,
     /// The part of its files of lines.
     pub(super) lines: Option<u64>,
     pub(super) is_lines: bool,
@@ -100,6 +103,8 @@ pub struct DiskNews {
     pub removed: Vec<String>,
     /// Folders of which the files of lines were removed; the empty name is the root.
     pub lines_removed: Vec<String>,
+    /// Whose windows or files of lines were removed although others' were older: they took most.
+    pub over_share: Vec<Arc<str>>,
     /// For the first time there was no room.
     pub is_first_refusal: bool,
 }
@@ -132,6 +137,57 @@ impl State {
     /// Bytes that are neither taken nor kept.
     pub(super) fn left(&self, limit: u64) -> u64 {
         limit.saturating_sub(self.used.saturating_add(self.kept))
+    }
+
+    /// Takes out of its list what is to be removed next, as `part` needs room: files of lines, then windows. Of several
+    /// tenants' it is the oldest of the one whose windows take most, so that nobody pushes out what others recorded.
+    /// Nothing: there is none, or they are others' and `part` is of who takes most.
+    pub(super) fn next_to_remove(&mut self, part: u64) -> Option<u64> {
+        let lines = self.removable_lines.iter().copied();
+        if let Some(at) = self.oldest_of_the_largest(part, lines) {
+            self.note_over_share(at, self.removable_lines.get(at).copied());
+            return self.removable_lines.remove(at);
+        }
+        let windows = self.complete.iter().map(|(window, _)| *window);
+        let at = self.oldest_of_the_largest(part, windows)?;
+        self.note_over_share(at, self.complete.get(at).map(|(window, _)| *window));
+        self.complete.remove(at).map(|(window, _)| window)
+    }
+
+    /// Where it is among these, which are in the order of their age.
+    fn oldest_of_the_largest(&self, part: u64, listed: impl Iterator<Item = u64>) -> Option<usize> {
+        // By tenant: where the oldest is, and bytes of all its windows.
+        let mut tenants = HashMap::<&str, (usize, u64)>::new();
+        for (at, number) in listed.enumerate() {
+            tenants.entry(self.tenant(number)).or_insert((at, 0));
+        }
+        if tenants.len() < 2 && tenants.keys().all(|tenant| part == MAIN || *tenant == self.tenant(part)) {
+            return tenants.into_values().next().map(|(at, _)| at);
+        }
+        let mut own = 0_u64;
+        for (_, window) in self.parts.iter().filter(|(number, _)| **number != MAIN) {
+            if let Some((_, bytes)) = tenants.get_mut(&*window.tenant) {
+                *bytes = bytes.saturating_add(window.used);
+            }
+            if part != MAIN && *window.tenant == *self.tenant(part) {
+                own = own.saturating_add(window.used);
+            }
+        }
+        let (at, bytes) = tenants.into_values().max_by_key(|(at, bytes)| (*bytes, Reverse(*at)))?;
+        (bytes >= own).then_some(at)
+    }
+
+    /// Of whose processes this is.
+    fn tenant(&self, part: u64) -> &str {
+        self.parts.get(&part).map_or("", |part| &part.tenant)
+    }
+
+    /// `at`: where in its list it is that is removed.
+    fn note_over_share(&mut self, at: usize, part: Option<u64>) {
+        let tenant = part.and_then(|part| self.parts.get(&part)).map(|part| Arc::clone(&part.tenant));
+        if let Some(tenant) = tenant.filter(|_| at > 0) {
+            self.news.over_share.push(tenant);
+        }
     }
 
     pub(super) fn resume_if_room(&mut self, limit: u64) {

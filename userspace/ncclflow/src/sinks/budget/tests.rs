@@ -107,7 +107,7 @@ fn a_folder_never_takes_more_than_its_limit_whatever_is_written() {
         dir.keep(Share::Report, 2 * REPORT);
         dir.keep(Share::Opening, 2 * REPORT);
         for number in 0..30 {
-            let Ok(window) = dir.window(&format!("window_{number}"), REPORT) else {
+            let Ok(window) = dir.window(&format!("window_{number}"), REPORT, "") else {
                 panic!("room for the next window is kept");
             };
             let rank = Rank::new(&window);
@@ -146,7 +146,7 @@ fn the_oldest_complete_windows_make_room_and_what_others_made_stays() {
     let (_parent, dir) = limited(2 << 20, false);
     let mut paths: Vec<PathBuf> = Vec::new();
     for number in 0..4 {
-        let window = dir.window(&format!("window_{number}"), REPORT).unwrap();
+        let window = dir.window(&format!("window_{number}"), REPORT, "").unwrap();
         let mut rank = Rank::new(&window).unwrap();
         (0..40).for_each(|_| rank.push(800));
         rank.flush();
@@ -164,7 +164,7 @@ fn the_oldest_complete_windows_make_room_and_what_others_made_stays() {
     fs::remove_dir_all(&paths[2]).unwrap();
     fs::create_dir(dir.path().join("foreign")).unwrap();
 
-    let window = dir.window("window_4", REPORT).unwrap();
+    let window = dir.window("window_4", REPORT, "").unwrap();
     let mut rank = Rank::new(&window).unwrap();
     let budget = dir.budget().unwrap().clone();
     let mut order = Vec::new();
@@ -190,7 +190,7 @@ fn the_oldest_complete_windows_make_room_and_what_others_made_stays() {
     // Once it is complete, the next one may take its place.
     window.complete();
     assert!(!dir.has_no_room());
-    let next = dir.window("window_5", REPORT).unwrap();
+    let next = dir.window("window_5", REPORT, "").unwrap();
     let mut rank = Rank::new(&next).unwrap();
     (0..300).for_each(|_| rank.push(800));
     assert_eq!((rank.lost(), budget.take_news().removed), (0, vec!["window_4".to_owned()]));
@@ -198,7 +198,7 @@ fn the_oldest_complete_windows_make_room_and_what_others_made_stays() {
 
 /// A window with a recording of 40,000 bytes and files of lines.
 fn window_with_lines(dir: &OutputDir, number: u64) -> (OutputDir, Rank) {
-    let window = dir.window(&format!("window_{number}"), REPORT).unwrap();
+    let window = dir.window(&format!("window_{number}"), REPORT, "").unwrap();
     let mut recording = window.subfolder("recording").unwrap().create_file("000001.nfr").unwrap();
     recording.write_all(&vec![7; 40_000]).unwrap();
     let mut rank = Rank::new(&window.for_lines().unwrap()).unwrap();
@@ -334,4 +334,46 @@ fn blocks_are_counted_with_those_that_find_them() {
     assert_eq!(budget.cost(5 * block), 6 * block);
     assert_eq!(budget.cost(1024 * block), (1024 + 5) * block);
     assert_eq!([1, block, block + 1].map(|bytes| budget.covered(bytes) / block), [1, 1, 2]);
+}
+
+/// A complete window of this tenant with a recording of so many bytes.
+fn window_of(dir: &OutputDir, number: u64, tenant: &str, bytes: usize) {
+    let window = dir.window(&format!("window_{number}"), REPORT, tenant).unwrap();
+    let mut recording = window.subfolder("recording").unwrap().create_file("000001.nfr").unwrap();
+    recording.write_all(&vec![7; bytes]).unwrap();
+    window.complete();
+}
+
+#[test]
+fn a_tenant_of_many_windows_pushes_out_its_own_and_is_named() {
+    let (_parent, dir) = limited(2 << 20, false);
+    let names = || dir.names().unwrap();
+    window_of(&dir, 0, "user ann (1000)", 40_000);
+    for number in 1..100 {
+        window_of(&dir, number, "user bob (1001)", 100_000);
+    }
+    window_of(&dir, 100, "user ann (1000)", 40_000);
+    let news = dir.budget().unwrap().take_news();
+    assert!(news.removed.len() > 50 && names().len() > 10, "{:?}", names());
+    assert!(names().contains(&"window_0".to_owned()), "it is the oldest, and of who has least");
+    assert_eq!(news.over_share.len(), news.removed.len());
+    assert!(news.over_share.iter().all(|tenant| &**tenant == "user bob (1001)"));
+    // Among a tenant's own it is the oldest that goes.
+    assert_eq!(news.removed.first().map(String::as_str), Some("window_1"));
+    assert!(names().contains(&"window_99".to_owned()));
+}
+
+#[test]
+fn an_open_window_that_takes_most_pushes_out_its_own_tenants_and_then_nothing() {
+    let (_parent, dir) = limited(2 << 20, false);
+    window_of(&dir, 0, "user ann (1000)", 200_000);
+    window_of(&dir, 1, "user bob (1001)", 200_000);
+    let window = dir.window("window_2", REPORT, "user bob (1001)").unwrap();
+    let mut recording = window.subfolder("recording").unwrap().create_file("000001.nfr").unwrap();
+    while recording.write_all(&[7; 4096]).is_ok() {}
+    assert_eq!(dir.names().unwrap(), ["window_0", "window_2"]);
+    // What is of all processes is the operator's.
+    dir.create_file("more").unwrap().write_all(&vec![7; 150_000]).unwrap();
+    assert_eq!(dir.names().unwrap(), ["more", "window_2"]);
+    assert!(taken(dir.path()) <= 2 << 20);
 }

@@ -1,0 +1,96 @@
+//! Processes that are followed, and how their ends are seen. Each that is held takes a descriptor, of which there are so
+//! many: who has more processes than its share has the ends of the further ones seen later.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::process::{Resource, getrlimit};
+
+use crate::target::{Process, started};
+
+/// How many processes are held at a time, and how many of one tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HeldLimits {
+    all: usize,
+    of_one: usize,
+}
+
+impl HeldLimits {
+    /// The other half of the descriptors is for files, links and sockets.
+    pub(super) fn of_this_process() -> Self {
+        Self::of(getrlimit(Resource::Nofile).current)
+    }
+
+    /// `None`: there is no limit.
+    fn of(descriptors: Option<u64>) -> Self {
+        let all = usize::try_from(descriptors.unwrap_or(u64::MAX) / 2).unwrap_or(usize::MAX);
+        Self { all, of_one: all / 4 * 3 }
+    }
+
+    /// One more may be held where so many are, and so many of its tenant.
+    pub(super) fn have_room(self, all: usize, of_tenant: usize) -> bool {
+        all < self.all && of_tenant < self.of_one
+    }
+}
+
+/// A process that is followed.
+#[derive(Debug)]
+pub(super) enum HeldProcess {
+    /// Its end wakes whoever waits for it.
+    Held(Process),
+    /// It is asked for now and then.
+    Known { pid: u32, started: Option<u64> },
+}
+
+impl HeldProcess {
+    pub(super) fn new(process: Process, is_held: bool) -> Self {
+        if is_held {
+            return Self::Held(process);
+        }
+        Self::Known { pid: process.pid(), started: process.started() }
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        matches!(self, Self::Held(_))
+    }
+
+    /// Readable once it has ended.
+    pub(super) fn exit_fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Held(process) => Some(process.exit_fd()),
+            Self::Known { .. } => None,
+        }
+    }
+
+    /// Whether it has ended. `asks`: those that are not held are asked for, too.
+    pub(super) fn has_exited(&self, asks: bool) -> bool {
+        match self {
+            Self::Held(process) => process.has_exited(),
+            Self::Known { pid, started: begun } => asks && (begun.is_none() || started(*pid) != *begun),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_tenant_has_three_quarters_at_most() {
+        let limits = HeldLimits::of(Some(1024));
+        assert_eq!(limits, HeldLimits { all: 512, of_one: 384 });
+        assert!(limits.have_room(511, 383) && !limits.have_room(512, 0) && !limits.have_room(384, 384));
+        assert!(HeldLimits::of(None).have_room(1 << 40, 1 << 40));
+    }
+
+    #[test]
+    fn the_end_of_one_that_is_not_held_is_seen_when_it_is_asked_for() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = HeldProcess::new(Process::open(child.id()).unwrap(), false);
+        assert!(!process.is_held() && process.exit_fd().is_none() && !process.has_exited(true));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(process.has_exited(true) && !process.has_exited(false));
+    }
+}
