@@ -130,6 +130,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
     pub(crate) swap: Option<(u32, u64)>,
 
+    /// From its launch N on, the pages with a launch's arguments are not in a process's memory when the launch returns
+    #[arg(long, value_name = "N")]
+    pub(crate) hide_arguments: Option<u64>,
+
     /// Memory that each process fills besides, as a training process does
     #[arg(long, value_name = "MIB", default_value_t = 0)]
     pub(crate) ballast: usize,

@@ -32,6 +32,7 @@ pub(crate) fn prepare(options: &Options) -> Result<Nccl> {
         Box::leak(vec![0x5a_u8; options.ballast << 20].into_boxed_slice());
     }
     mapped::map_and_look(options.mapped << 30)?;
+    runtime::hidden_pages::hide_from(options.hide_arguments.unwrap_or(u64::MAX));
     environment::apply(options)?;
     library::preload(&nvml_double(options)?)?;
     let library = Library::open(&options.library, options.symbols())?;

@@ -37,6 +37,10 @@ struct Both {
 
 /// Runs the bed under both. `None` if the machine lacks something.
 fn both(version: &str, arguments: &[&str]) -> Option<Both> {
+    both_with(version, arguments, &["--strict"])
+}
+
+fn both_with(version: &str, arguments: &[&str], options: &[&str]) -> Option<Both> {
     let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(version)?);
     if !root() {
         return None;
@@ -46,7 +50,8 @@ fn both(version: &str, arguments: &[&str]) -> Option<Both> {
     let mut bed = Bed::start(&bed, &library, folder.path(), arguments).unwrap();
     let pids = bed.pid_list();
     let start = |name: &str, probes: &str| {
-        Recorder::start(&ncclflow, &pids, &out(name), &["--strict", "--probes", probes]).unwrap()
+        let options = [options, &["--probes", probes]].concat();
+        Recorder::start(&ncclflow, &pids, &out(name), &options).unwrap()
     };
     let recorders = [start("plans", "plan"), start("calls", "per-call")];
     bed.go().unwrap();
@@ -253,5 +258,49 @@ fn all_of_64_channels() {
         let Some(run) = both(version, &[&arguments, more].concat()) else { return };
         run.check(&format!("{version}, 64 channels, {more:?}"));
         assert_eq!(run.channels(), (0..64).collect(), "{version}");
+    }
+}
+
+/// The kernel takes pages away when it needs memory, and a program at a probe may not wait until they are back.
+#[test]
+fn pages_that_are_not_in_memory_at_a_hit_are_told_and_nothing_is_made_up_for_them() {
+    const ITERATIONS: u64 = 40;
+    let iterations = ITERATIONS.to_string();
+    // Of both ranks, which are of one process.
+    let hidden = ITERATIONS.to_string();
+    for version in VERSIONS {
+        let arguments = [
+            "--ranks",
+            "2",
+            "--channels",
+            "2",
+            "--iters",
+            &iterations,
+            "--hide-arguments",
+            &hidden,
+            "--sync",
+        ];
+        let Some(run) = both_with(version, &[&arguments, &NO_PROXIES[..]].concat(), &[]) else { return };
+        let count = |value: &Value| value.as_u64().unwrap();
+        let plans = &run.session["model"]["plans"];
+        let told = count(&plans["cut"]) + count(&plans["incomplete"]);
+        println!("{version}: {plans}, {}", run.session["loss"]);
+        assert!(told > 0, "{version}: {plans}");
+        let mut missing = 0;
+        for (file, calls) in &run.calls {
+            let plans = run.plans.get(file).map(Vec::as_slice).unwrap_or_default();
+            // Each line is one that the other tracer has too.
+            let mut rest = calls.clone();
+            for line in plans {
+                let at = rest.iter().position(|call| call == line);
+                rest.remove(at.unwrap_or_else(|| panic!("{version}: {file}: {line}")));
+            }
+            if file.contains("proxy_flow") {
+                assert!(rest.len() <= calls.len() * 2 / 3, "{version}: those before are there");
+                missing += rest.len() as u64;
+            }
+        }
+        // A launch of each rank, on two channels.
+        assert!(missing > 0 && missing <= 2 * told, "{version}: {missing} ops are missing; {plans}");
     }
 }

@@ -7,6 +7,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::hidden_pages;
 use super::stream::{self, StreamHandle};
 use super::{INVALID_VALUE, SUCCESS, Status, entry, put};
 
@@ -249,5 +250,8 @@ unsafe fn driver_launch(
     }
     // SAFETY: the caller gave a buffer of this size.
     let bytes = unsafe { std::slice::from_raw_parts(buffer, size) }.to_vec();
-    start(function, Arguments::Buffer(bytes), stream)
+    let launch = count();
+    let status = start(function, Arguments::Buffer(bytes), stream);
+    hidden_pages::hide(launch, buffer, size);
+    status
 }

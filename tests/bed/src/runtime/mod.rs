@@ -7,6 +7,7 @@
 pub(crate) mod device;
 mod driver;
 pub(crate) mod event;
+pub(crate) mod hidden_pages;
 pub(crate) mod launch;
 pub(crate) mod memory;
 pub(crate) mod stream;
