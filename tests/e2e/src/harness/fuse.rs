@@ -14,10 +14,16 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// How long it can be silent: then it ends by itself. What waits for it can be ended by nothing else, and who
+/// reads `/proc` can wait for that.
+const LONGEST_SILENCE: Duration = Duration::from_mins(2);
+
 const ROOT: u64 = 1;
 const FILE: u64 = 2;
 
@@ -35,7 +41,7 @@ mod op {
     pub(super) const BATCH_FORGET: u32 = 42;
 }
 
-/// It ends when this is dropped; whoever waits for it gets an error then.
+/// It ends when this is dropped, or two minutes after it has fallen silent; whoever waits for it gets an error then.
 #[derive(Debug)]
 pub struct Fuse {
     point: PathBuf,
@@ -92,7 +98,13 @@ struct Server {
 impl Server {
     fn run(self, is_silent: &AtomicBool, is_over: &AtomicBool) {
         let mut request = vec![0; 1 << 20];
+        let mut silent_since = None;
         while !is_over.load(Ordering::SeqCst) {
+            if is_silent.load(Ordering::SeqCst)
+                && silent_since.get_or_insert_with(Instant::now).elapsed() > LONGEST_SILENCE
+            {
+                return;
+            }
             let mut fds = [PollFd::new(&self.device, PollFlags::IN)];
             let timeout = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
             if !poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0) {
