@@ -170,67 +170,6 @@ fn a_user_who_floods_a_ring_buffer_loses_its_own_records_and_is_named() {
     assert_eq!(tenants, ["user 1234001 (1234001)"], "{over:#?}");
 }
 
-/// One user has more processes than its share of the tracer's descriptors: all are recorded, the ends of those over it
-/// are seen later, and another user's process is followed as ever.
-#[test]
-fn a_user_with_very_many_processes_leaves_descriptors_for_others_and_is_named() {
-    // Half of 256 is for processes, three quarters of that for one user.
-    const SHARE: u64 = 96;
-    const PROCESSES: u64 = 120;
-    let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = tempfile::tempdir().unwrap();
-    let Some(library) = library(folder.path(), "one", Reduce::Returns(1)) else { return };
-    let caller = callers::program(folder.path()).unwrap().unwrap();
-    let few = folder.path().join("with-few-descriptors");
-    fs::write(&few, format!("#!/bin/sh\nulimit -n 256\nexec '{}' \"$@\"\n", ncclflow.display())).unwrap();
-    std::process::Command::new("chmod").args(["-R", "a+rX"]).arg(folder.path()).status().unwrap();
-    std::process::Command::new("chmod").arg("a+x").arg(&few).status().unwrap();
-    let out = folder.path().join("out");
-    let arguments = ["--level", "api", "--files", "none"];
-    let recorder = Recorder::start_all(&few, &out, &arguments).unwrap();
-    let start = |uid, calls| Caller::start(&caller, &library, uid, calls, 0).unwrap();
-    let mut many: Vec<Caller> = (0..PROCESSES).map(|_| start(1_234_001, 3)).collect();
-    let mut other = start(1_234_002, 3);
-    let pids: Vec<u32> = many.iter().chain([&other]).map(Caller::pid).collect();
-    wait_until("all are followed", Duration::from_secs(120), || {
-        let session = session(&out);
-        pids.iter().all(|pid| traced(&session, *pid))
-    });
-    for caller in many.iter_mut().chain([&mut other]) {
-        caller.go().unwrap();
-        caller.wait().unwrap();
-    }
-    drop((many, other));
-    wait_until("the ends of all are seen", Duration::from_secs(60), || {
-        let session = session(&out);
-        let targets = session["targets"].as_array().unwrap();
-        targets
-            .iter()
-            .filter(|target| pids.iter().any(|pid| target["pid"] == *pid))
-            .all(|target| target["exited"] == true)
-    });
-    recorder.signal(Signal::INT).unwrap();
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success(), "{said}");
-    let session = session(&out);
-    let over = session["over_budget"].as_array().unwrap();
-    let over: Vec<_> = over.iter().filter(|over| over["budget"] == "descriptors").collect();
-    let [over] = &*over else { panic!("{over:#?}") };
-    assert_eq!(
-        (over["tenant"].as_str(), over["count"].as_u64()),
-        (Some("user 1234001 (1234001)"), Some(PROCESSES - SHARE))
-    );
-    let calls: u64 = session["probes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|probe| probe["function"] == "ncclAllReduce")
-        .map(|probe| probe["delivered"].as_u64().unwrap())
-        .sum();
-    assert!(calls >= 3 * (PROCESSES + 1), "{calls}");
-}
-
 /// Calls of a process that came into the recording, by the lines that are made of it.
 fn calls_of(out: &Path, pid: u32) -> u64 {
     let mut calls = 0;
