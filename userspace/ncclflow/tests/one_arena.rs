@@ -2,6 +2,7 @@
 //! thread, and there glibc has decided already.
 
 #![cfg(target_env = "gnu")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{fs, sync::Barrier, thread};
 

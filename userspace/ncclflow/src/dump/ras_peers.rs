@@ -57,7 +57,9 @@ impl RasPeerLayout {
         let size = STRUCT.size(layouts).ok().filter(|size| (1..=MAX_PEER_SIZE).contains(size))?;
         let address = ADDRESS.find(layouts)?;
         // Addresses of both families are looked for in it, and none is longer than the struct.
-        let has_addresses = address.size >= IPV6_END && address.size <= size;
+        if address.size < IPV6_END || address.size > size {
+            return None;
+        }
         Some(Self {
             size,
             address: (usize::try_from(address.offset).ok()?, usize::try_from(address.size).ok()?),
@@ -66,7 +68,6 @@ impl RasPeerLayout {
             host_hash: HOST_HASH.find_int(layouts),
             pid_hash: PID_HASH.find_int(layouts),
         })
-        .filter(|_| has_addresses)
     }
 
     fn address<'e>(&self, entry: &'e [u8]) -> Option<&'e [u8]> {

@@ -148,7 +148,7 @@ pub(super) fn complete_accounts(
 pub(super) fn complete_files(report: &mut SessionReport, pipeline: &Pipeline, files: Option<FilesReport>) {
     let lost = pipeline.files().lost_lines();
     report.files = files;
-    report.first_undecodable = pipeline.first_error.clone();
+    report.first_undecodable.clone_from(&pipeline.first_error);
     report.loss.records_undecodable = pipeline.undecodable;
     report.loss.lines_lost = lost.lines;
     report.loss.lines_over_max_size = lost.over_max_size;
