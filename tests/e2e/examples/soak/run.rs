@@ -147,7 +147,6 @@ pub(crate) fn run(world: &World, time: Duration) -> Result<Checks> {
         (tracer.processor_time().saturating_sub(time_before), forks() - forks_before, since.elapsed());
     let woken = tracer.sleeps().saturating_sub(sleeps_before);
 
-    let calling = tracer.others(holder.0.id());
     let family = tracer.family();
     let objects = kernel_objects::of_process(tracer.pid())?;
     let runs = RunCounts::of_process(tracer.pid())?;
@@ -157,7 +156,7 @@ pub(crate) fn run(world: &World, time: Duration) -> Result<Checks> {
     drop((runs, counting));
     let session = tracer.session().context("there is no session.json")?;
 
-    accounts(&mut checks, &session, tracer.output(), &ledger, &steady, (total, calling))?;
+    accounts(&mut checks, &session, tracer.output(), &ledger, &steady, total)?;
     let fates = &tenants.fates;
     let per_minute = fates.started * 60 / busy.as_secs().max(1);
     checks.add("processes a minute", per_minute, "≥ 100", per_minute >= 100);
@@ -260,7 +259,7 @@ fn accounts(
     output: &Path,
     ledger: &Ledger,
     steady: &Path,
-    (runs, others): (u64, usize),
+    runs: u64,
 ) -> Result<()> {
     let number = |value: &Value| value.as_u64().unwrap_or(0);
     let probes = || session["probes"].as_array().into_iter().flatten();
@@ -268,13 +267,7 @@ fn accounts(
     // Parts are counted record by record; a walk is one run, of the probe itself.
     let hits: u64 =
         probes().filter(|probe| probe["part"].is_null()).map(|probe| number(&probe["hits"])).sum();
-    let (what, found) = ("hits, as the kernel counts runs", format!("{hits} and {runs}"));
-    if hits < runs && others > 0 {
-        // What they hit while the probes are taken away, nobody has counted but the kernel.
-        checks.unknown(what, found, format!("{others} processes of others use NCCL at the end"));
-    } else {
-        checks.add(what, found, "equal", hits == runs);
-    }
+    checks.add("hits, as the kernel counts runs", format!("{hits} and {runs}"), "equal", hits == runs);
     let unequal = probes().filter(|probe| {
         let of = |key: &str| number(&probe[key]);
         of("hits") != of("delivered") + of("lost") + of("dropped") + of("disarmed")
