@@ -57,10 +57,10 @@ fn a_rank_that_stays_away_is_named() {
         check_culprit(&dump, rank, &format!("rank {rank} has not joined"));
         let victims: Vec<u32> = (0..shape.ranks).filter(|other| *other != rank).collect();
         assert_eq!(only(&dump).verdict.victims, victims, "{}", dump.text);
-        // The children that list pages and copy memory have all they need: none was ended by its own limits.
+        // The children that list pages and copy memory have all they need: none was ended by its own limits. Of losses
+        // that there are none of, a dump says nothing.
         let report: serde_json::Value = serde_json::from_str(&dump.text).unwrap();
-        let none = serde_json::json!({ "unanswered": 0, "left_behind": 0, "died": 0 });
-        assert_eq!(report["lostReaders"], none, "{}", dump.text);
+        assert!(report["job"].is_object() && report.get("lostReaders").is_none(), "{}", dump.text);
     });
 }
 
