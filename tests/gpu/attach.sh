@@ -5,7 +5,7 @@
 #   tests/gpu/attach.sh NAME RANKS RECORDINGS ITERATIONS [NAME=VALUE …] [-- options of `ncclflow record`]
 #
 # Needs root, GPUs, torch, and ncclflow in $NCCLFLOW_PROGRAMS (default target/release). The training must last longer than the recordings,
-# which take half a second each.
+# which take some 0.7 s each.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 name=$1 ranks=$2 recordings=$3 iterations=$4
@@ -24,7 +24,7 @@ touch "$work/go"
 made=0 failed=0
 while [ $made -lt "$recordings" ] && ! grep -q '^done' "$work"/traced.*.out; do
     rm -rf "$work/out"
-    "$programs/ncclflow" record -p "$pids" -d 0.3 -o "$work/out" --strict "$@" 2>"$work/record.err"; recorded=$?
+    "$programs/ncclflow" record -p "$pids" -d 0.1 -o "$work/out" --strict "$@" 2>"$work/record.err"; recorded=$?
     # Ranks that end meanwhile are no fault of the recording.
     grep -q '^done' "$work"/traced.*.out && break
     [ $recorded = 0 ] || { echo "recording $made ended with $recorded"; tail -n 5 "$work/record.err"; failed=1; break; }
