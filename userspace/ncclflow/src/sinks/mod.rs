@@ -44,7 +44,9 @@ pub use output_file::OutputFile;
 pub use over_budget::{Budget, OverBudget, Whose as WhoseBudget};
 #[cfg(feature = "program")]
 pub use parquet::{ParquetFormats, ParquetInput, ParquetTables, ParquetTotals};
-pub(crate) use read_lines::{for_each_line, for_each_rank, has_ranks};
+#[cfg(feature = "program")]
+pub(crate) use read_lines::has_ranks;
+pub(crate) use read_lines::{for_each_line, for_each_rank};
 pub(crate) use session_file::tell_window_of_removed_lines;
 pub use session_file::{
     AttachReport, BufferReport, ChangedLibrary, FilesReport, FilesState, FilesWhen, LeftOut, LibraryReport,

@@ -40,6 +40,7 @@ pub(crate) fn for_each_rank(
 }
 
 /// Whether a folder has files of ops of any rank.
+#[cfg(feature = "program")]
 pub(crate) fn has_ranks(dir: &OutputDir) -> Result<bool> {
     each_rank(dir, &mut |_, _, _| Ok(()))
 }
