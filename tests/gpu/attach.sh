@@ -8,11 +8,8 @@
 # which take some 0.7 s each.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
-name=$1 ranks=$2 recordings=$3 iterations=$4
-shift 4
-environment=()
-while [ $# -gt 0 ] && [ "$1" != -- ]; do environment+=("$1"); shift; done
-[ $# -gt 0 ] && shift
+numbers=(recordings iterations)
+. tests/gpu/arguments.sh
 programs=$(realpath "${NCCLFLOW_PROGRAMS:-target/release}")
 . tests/gpu/job.sh
 train() { start_ranks "$1" 29541 280 ddp.py --iters "$iterations"; }

@@ -9,11 +9,8 @@
 #   tests/gpu/ddp.sh net 2 8000 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_IB_DISABLE=1 NCCL_NET=Socket
 set -uo pipefail
 cd "$(dirname "$0")/../.."
-name=$1 ranks=$2 iterations=$3
-shift 3
-environment=()
-while [ $# -gt 0 ] && [ "$1" != -- ]; do environment+=("$1"); shift; done
-[ $# -gt 0 ] && shift
+numbers=(iterations)
+. tests/gpu/arguments.sh
 programs=$(realpath "${NCCLFLOW_PROGRAMS:-target/release}")
 . tests/gpu/job.sh
 train() { start_ranks "$1" 29531 280 ddp.py --iters "$iterations" ${FSDP:+--fsdp}; }

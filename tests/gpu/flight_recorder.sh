@@ -25,7 +25,7 @@ start_ranks job 29575 200 history_job.py --entries "$work/entries" --leave "$wor
 pids=$(pids_of job)
 "$programs/ncclflow" record -p "$pids" -o "$work/out" --level api --stacks 2>"$work/record.err" &
 recorder=$!
-for _ in $(seq 300); do grep -q '^recording to' "$work/record.err" && break; sleep 0.1; done
+wait_for_recording "$work/record.err"
 touch "$work/go"
 wait_for still job
 touch "$work/leave"

@@ -16,7 +16,7 @@ environment+=(NCCL_ALGO=Ring NCCL_PROTO=Simple)
 start_ranks job 29551 200 workload.py --ops allreduce --elements 268435456 --iters "${ITERATIONS:-2500}"
 "$programs/ncclflow" record -p "$(pids_of job)" -o "$work/out" --strict 2>"$work/record.err" &
 recorder=$!
-for _ in $(seq 300); do grep -q '^recording to' "$work/record.err" && break; sleep 0.1; done
+wait_for_recording "$work/record.err"
 touch "$work/go"
 sleep 4
 nvidia-smi --query-gpu=index,uuid,power.draw,temperature.gpu,clocks.sm --format=csv,noheader,nounits >"$work/smi.csv"

@@ -7,9 +7,8 @@
 # Needs root, GPUs, torch, and ncclflow in $NCCLFLOW_PROGRAMS (default target/debug). N (default 5).
 set -uo pipefail
 cd "$(dirname "$0")/../.."
-name=$1 ranks=$2 iterations=$3
-shift 3
-environment=("$@")
+numbers=(iterations)
+. tests/gpu/arguments.sh
 programs=$(realpath "${NCCLFLOW_PROGRAMS:-target/debug}")
 . tests/gpu/job.sh
 train() { start_ranks "$1" 29541 280 ddp.py --iters "$iterations"; }

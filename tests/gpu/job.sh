@@ -34,6 +34,11 @@ wait_for() {
     exit 1
 }
 
+# FILE: waits until the recording whose messages go there has begun.
+wait_for_recording() {
+    for _ in $(seq 300); do grep -q '^recording to' "$1" && break; sleep 0.1; done
+}
+
 # MODE: their process ids, as `ncclflow -p` takes them.
 pids_of() { cat "$work/$1".*.out | awk '/^ready/ {printf "%s%s", sep, $2; sep = ","}'; }
 

@@ -9,9 +9,8 @@
 #   tests/gpu/node.sh net 2 1000 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_IB_DISABLE=1 NCCL_NET=Socket
 set -uo pipefail
 cd "$(dirname "$0")/../.."
-name=$1 ranks=$2 iterations=$3
-shift 3
-environment=("$@")
+numbers=(iterations)
+. tests/gpu/arguments.sh
 programs=$(realpath "${NCCLFLOW_PROGRAMS:-target/release}")
 port=${METRICS_PORT:-9690}
 . tests/gpu/job.sh
@@ -21,7 +20,7 @@ start_ranks job 29541 280 workload.py --iters "$iterations" --elements "$element
 "$programs/ncclflow" ps --json >"$work/ps.json"
 "$programs/ncclflow" record --all --level steps --metrics "$port" -o "$work/out" --strict 2>"$work/record.err" &
 record=$!
-for _ in $(seq 300); do grep -q '^recording to' "$work/record.err" && break; sleep 0.1; done
+wait_for_recording "$work/record.err"
 begin=$(date +%s.%N)
 touch "$work/go"
 sleep 2

@@ -7,9 +7,8 @@
 # Needs root, GPUs, torch, binutils' strip, and ncclflow in $NCCLFLOW_PROGRAMS (default target/release).
 set -uo pipefail
 cd "$(dirname "$0")/../.."
-name=$1 ranks=$2 iterations=$3
-shift 3
-environment=("$@")
+numbers=(iterations)
+. tests/gpu/arguments.sh
 programs=$(realpath "${NCCLFLOW_PROGRAMS:-target/release}")
 . tests/gpu/job.sh
 nccl=$(python3 -c 'import glob, os, torch
@@ -27,7 +26,7 @@ train() { start_ranks "$1" 29545 200 ddp.py --iters "$iterations"; touch "$work/
 train alone
 "$programs/ncclflow" record --all -o "$work/out" 2>"$work/record.err" &
 recorder=$!
-for _ in $(seq 300); do grep -q '^recording to' "$work/record.err" && break; sleep 0.1; done
+wait_for_recording "$work/record.err"
 train first
 cp "$work/stripped" "$work/lib/new"; mv "$work/lib/new" "$library"
 train replaced
