@@ -229,6 +229,7 @@ fn at_the_limit_of_the_folder_lines_go_before_records_and_the_latest_records_sta
     for once in ["the .jsonl files end here", "removed to make room (--max-size): the .jsonl files"] {
         assert_eq!(said.matches(once).count(), 1, "{once}: {said}");
     }
+    assert!(!said.contains("further records are lost"), "{said}");
     assert!(lines(&out).is_empty());
     let session = session(&out);
     assert!(session["loss"].as_object().unwrap().values().all(|count| count == 0), "{:#}", session["loss"]);

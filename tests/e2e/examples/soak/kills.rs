@@ -159,7 +159,9 @@ fn one(
         Ok(contents) => {
             let damage = contents.damage;
             found.records += contents.records;
-            if contents.has_end || damage.blocks + damage.unknown + damage.removed > 0 {
+            if contents.has_end
+                || damage.blocks + damage.unknown + damage.removed + damage.missing_segments > 0
+            {
                 let what = format!("round {round}: {damage:?}, an end: {}", contents.has_end);
                 found.unreadable.push(what);
             }

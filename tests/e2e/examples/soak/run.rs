@@ -317,7 +317,7 @@ fn accounts(
     );
     checks.add("the recording's end", contents.has_end, "true", contents.has_end);
     let damage = contents.damage;
-    let is_whole = damage.blocks + damage.bytes + damage.unknown + damage.removed == 0;
+    let is_whole = damage == Damage::default();
     checks.add("damage", format!("{} blocks, {} bytes", damage.blocks, damage.bytes), "none", is_whole);
     let state = session["state"].as_str().unwrap_or("none");
     // A disk was full at times, and the recording says so.

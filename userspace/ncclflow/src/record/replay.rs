@@ -63,7 +63,8 @@ pub struct Read {
 impl Read {
     /// What a reader should know of what was read, a sentence each.
     pub fn notes(&self) -> Vec<String> {
-        let Self { undecodable, is_cut, damage: Damage { blocks, bytes, unknown, removed }, .. } = *self;
+        let Self { undecodable, is_cut, damage, .. } = *self;
+        let Damage { blocks, bytes, unknown, removed, missing_segments } = damage;
         let notes = [
             (
                 is_cut,
@@ -72,6 +73,13 @@ impl Read {
             (
                 removed > 0,
                 format!("{removed} older records were removed, as --max-size or --max-age wanted it"),
+            ),
+            (
+                missing_segments > 0,
+                format!(
+                    "{missing_segments} of the recording's files (*.nfr) are missing: what was in them is lost, and later \
+                     records may be understood in part only"
+                ),
             ),
             (
                 blocks + bytes > 0,

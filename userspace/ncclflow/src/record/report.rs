@@ -224,6 +224,10 @@ pub(super) fn write_results(
     };
     report.state = state(report);
     end_recording(&mut taken, report, notice)?;
+    if let Some(kept) = &taken.kept {
+        // To write the end, older records may have been removed.
+        report.recording = Some(kept.writer.totals());
+    }
     if let Some(capture) = taken.capture
         && let Err(error) = capture.finish(&report.to_text()?)
     {

@@ -1,6 +1,6 @@
 //! The block that records are gathered in before they are written.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use flow::{decode::RecordView, recording::Members, wire::ProbeKind};
 use ncclflow_common::LOSS_MARK;
@@ -22,7 +22,13 @@ pub(super) struct OpenBlock {
 
 impl OpenBlock {
     /// Notes whose a record is, and when it was.
-    pub(super) fn note(&mut self, record: &[u8], bindings: &[Binding], who: Option<&mut CommunicatorWatch>) {
+    pub(super) fn note(
+        &mut self,
+        record: &[u8],
+        bindings: &[Binding],
+        walks: &mut OpenWalks,
+        who: Option<&mut CommunicatorWatch>,
+    ) {
         let Ok(view) = RecordView::new(record) else { return };
         let binding = bindings.get(usize::from(view.header.probe));
         let kind = binding.map(|binding| &binding.kind);
@@ -36,16 +42,39 @@ impl OpenBlock {
         let at = view.header.ts_ns;
         self.first_ns = if self.last_ns == 0 { at } else { self.first_ns.min(at) };
         self.last_ns = self.last_ns.max(at);
-        self.is_lasting |= kind.is_some_and(|kind| is_lasting(kind, &view));
+        self.is_lasting |= kind.is_some_and(|kind| walks.is_lasting(kind, &view));
     }
 }
 
-/// Whether later records cannot be understood without this one: the kernel sends channels and connectors once
-/// for a communicator, and the plan of a CUDA graph comes when it is captured, not when it is replayed.
-fn is_lasting(kind: &ProbeKind, record: &RecordView<'_>) -> bool {
-    match kind {
-        ProbeKind::Channel(_) | ProbeKind::Connectors(_) => true,
-        ProbeKind::Plan(spans) => record.unsigned(&spans.persistent).is_ok_and(|persistent| persistent != 0),
-        _ => false,
+/// Walks whose records last and whose plan is still to come: it says of which communicator they are, and can be in the
+/// next block.
+#[derive(Debug, Default)]
+pub(super) struct OpenWalks(HashSet<Walk>);
+
+/// Process, thread, and time: the records of a walk have all of them in common.
+type Walk = (u32, u32, u64);
+
+/// A walk that ends takes microseconds. Of one whose plan was lost nothing comes any more.
+const MAX_OPEN_WALKS: usize = 1024;
+
+impl OpenWalks {
+    /// Whether later records cannot be understood without this one: the kernel sends channels and connectors once
+    /// for a communicator, and the plan of a CUDA graph comes when it is captured, not when it is replayed.
+    fn is_lasting(&mut self, kind: &ProbeKind, record: &RecordView<'_>) -> bool {
+        let walk = (record.header.tgid, record.header.tid, record.header.ts_ns);
+        match kind {
+            ProbeKind::Channel(_) | ProbeKind::Connectors(_) => {
+                if self.0.len() >= MAX_OPEN_WALKS {
+                    self.0.clear();
+                }
+                self.0.insert(walk);
+                true
+            }
+            ProbeKind::Plan(spans) => {
+                self.0.remove(&walk)
+                    || record.unsigned(&spans.persistent).is_ok_and(|persistent| persistent != 0)
+            }
+            _ => false,
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::{
     fmt,
     fs::File,
     io::{self, Read as _},
+    mem,
     os::unix::fs::FileExt as _,
 };
 
@@ -71,6 +72,8 @@ pub struct Damage {
     pub unknown: u64,
     /// Records that were removed before they were read, to make room or for their age.
     pub removed: u64,
+    /// Segments that are missing, and of which nothing is said.
+    pub missing_segments: u64,
 }
 
 /// What comes next in a recording.
@@ -127,6 +130,8 @@ pub struct RecordingReader {
     records: u64,
     /// The segment holds what lasts of those before it; nothing: it does not.
     removed: Option<Removed>,
+    /// Segments between the one before and this one. This one has to say that they were removed, before its records.
+    gap: u64,
     /// Index and body of a block, and the body as it was before it was compressed: memory that is used again.
     rest: Vec<u8>,
     raw: Vec<u8>,
@@ -153,6 +158,8 @@ impl RecordingReader {
             passed: 0,
             records: 0,
             removed: None,
+            // The first is 1.
+            gap: u64::from(segment.saturating_sub(1)),
             rest: Vec::new(),
             raw: Vec::new(),
         };
@@ -200,7 +207,7 @@ impl RecordingReader {
             return self.next_segment().with_context(context(self.segment));
         };
         let NextBlock::Whole(header) = next else { return Ok(Progress::Read) };
-        let rest = std::mem::take(&mut self.rest);
+        let rest = mem::take(&mut self.rest);
         let known = match Block::checked(header, &rest) {
             Some(block) => self.take_block(&block, selection, take),
             None => None,
@@ -312,6 +319,7 @@ impl RecordingReader {
 
     /// The segment holds what lasts of those before it.
     fn begin_after(&mut self, RemovedRecords { records, .. }: RemovedRecords) {
+        self.gap = 0;
         let known_until_ns = self.span_ns.map_or(0, |(_, last_ns)| last_ns);
         self.removed = Some(Removed { known_until_ns });
         let missed = records.saturating_sub(self.records);
@@ -321,6 +329,7 @@ impl RecordingReader {
 
     /// Counts a block of records. `false`: it was read before.
     fn count(&mut self, header: &BlockHeader) -> bool {
+        self.damage.missing_segments = self.damage.missing_segments.saturating_add(mem::take(&mut self.gap));
         let records = u64::from(header.records);
         match self.removed {
             None => self.records = self.records.saturating_add(records),
@@ -372,6 +381,7 @@ impl RecordingReader {
             Err(error) if is_not_found(&error) => return Ok(Progress::Read),
             opened => opened?,
         };
+        self.gap = u64::from(next.saturating_sub(self.segment).saturating_sub(1));
         (self.segment, self.at, self.removed) = (next, PREAMBLE as u64, None);
         Ok(Progress::Read)
     }

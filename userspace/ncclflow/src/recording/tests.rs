@@ -16,7 +16,12 @@ use nccl_library::nccl::NameTables;
 use ncclflow_common::{RecordHeader, WIRE_VERSION};
 
 use super::*;
-use crate::{capture::Binding, gpu::GpuSamples, kernel::stream::Batch, sinks::OutputDir};
+use crate::{
+    capture::Binding,
+    gpu::GpuSamples,
+    kernel::stream::Batch,
+    sinks::{OutputDir, Share},
+};
 
 mod removed_segments;
 

@@ -1,6 +1,6 @@
 //! What later records need of segments that are removed: the session, the bindings, and the blocks that last.
 
-use std::{collections::VecDeque, io};
+use std::{collections::VecDeque, io, mem};
 
 use flow::recording::{BlockAbout, BlockHeader, BlockKind, HEADER_BYTES, append_block};
 
@@ -31,10 +31,17 @@ impl WhatLasts {
         let mut new =
             Self { session: Vec::new(), bindings: Vec::new(), lasting: VecDeque::new(), bytes: 0, limit };
         for segment in before.into_iter().chain([number]) {
-            // The bindings of a segment begin with those of the one before it.
-            (new.session, new.bindings) = (Vec::new(), Vec::new());
+            let (session, bindings) = (mem::take(&mut new.session), mem::take(&mut new.bindings));
             // What was read until then is kept.
             let _ = new.read(folder, segment);
+            // The bindings of a segment begin with those of the one before it, unless no records came or it cannot be
+            // read.
+            if new.session.is_empty() {
+                new.session = session;
+            }
+            if new.bindings.len() < bindings.len() {
+                new.bindings = bindings;
+            }
         }
         new
     }

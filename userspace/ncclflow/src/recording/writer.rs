@@ -19,7 +19,7 @@ use serde::Serialize;
 use super::{
     FOLDER,
     contents::{NewBindings, RemovedRecords},
-    open_block::OpenBlock,
+    open_block::{OpenBlock, OpenWalks},
     preamble, segments,
     what_lasts::WhatLasts,
 };
@@ -96,6 +96,7 @@ pub struct RecordingWriter {
     max_age: Option<Duration>,
     bindings: Vec<Binding>,
     block: OpenBlock,
+    walks: OpenWalks,
     /// Records that were lost and of which the recording does not say so yet, by process.
     unmarked: BTreeMap<u32, u64>,
     /// Who is who, if anybody asks.
@@ -157,6 +158,7 @@ impl RecordingWriter {
             max_age: None,
             bindings: Vec::new(),
             block: OpenBlock::default(),
+            walks: OpenWalks::default(),
             unmarked: BTreeMap::new(),
             who: None,
             stacks: None,
@@ -234,7 +236,7 @@ impl RecordingWriter {
     /// Adds a batch of records. An error is of a block that could not be written.
     pub fn push(&mut self, batch: &Arc<Batch>) -> io::Result<()> {
         for record in batch.records() {
-            self.block.note(record, &self.bindings, self.who.as_mut());
+            self.block.note(record, &self.bindings, &mut self.walks, self.who.as_mut());
         }
         self.block.bytes += batch.bytes().len();
         self.block.records += batch.len() as u64;
@@ -376,21 +378,26 @@ impl RecordingWriter {
         let Some(oldest) = self.closed.pop_front() else { return Ok(false) };
         self.totals.removed_segments += 1;
         self.totals.removed_records += oldest.records;
-        let lasting_before = self.lasting.take();
         let limit = usize::try_from(self.segment_bytes / LASTING_PART).unwrap_or(usize::MAX);
-        let what_lasts = WhatLasts::of(&self.folder, lasting_before, oldest.number, limit);
+        let what_lasts = WhatLasts::of(&self.folder, self.lasting, oldest.number, limit);
         let removed = RemovedRecords { records: self.totals.removed_records, kept: what_lasts.records() };
+        let segment = what_lasts.to_segment(&Event::RecordsRemoved(removed));
         let name = segments::name(oldest.number);
+        let put = |bytes: &[u8]| {
+            self.folder.replace_file(Share::Lasting, &name, |file| file.write_all(bytes)).is_ok()
+        };
         // A reader sees the old segment, or the new one in its place.
-        let written = what_lasts
-            .to_segment(&Event::RecordsRemoved(removed))
-            .and_then(|bytes| self.folder.replace_file(Share::Lasting, &name, |file| file.write_all(&bytes)));
-        if written.is_ok() {
-            self.lasting = Some(oldest.number);
-        } else {
+        let mut is_put = segment.as_deref().is_ok_and(put);
+        if !is_put {
+            // There is no room for both; nor is what cannot be read of use to anybody.
             self.remove_segment(oldest.number)?;
+            is_put = segment.as_deref().is_ok_and(put);
         }
-        lasting_before.map_or(Ok(()), |number| self.remove_segment(number))?;
+        if is_put {
+            let before = self.lasting.replace(oldest.number);
+            before.map_or(Ok(()), |number| self.remove_segment(number))?;
+        }
+        // Else what lasted of those before stays, and a reader sees that a segment is missing.
         Ok(true)
     }
 

@@ -10,7 +10,7 @@ use super::*;
 const LASTING: u16 = 1;
 const OTHER: u16 = 0;
 
-/// Every record with such a number lasts.
+/// Every record with such a number lasts, mostly.
 const LASTS: u64 = 20_000;
 
 /// A record whose bytes say little of those of the next.
@@ -42,20 +42,23 @@ fn bindings() -> Vec<Binding> {
 struct Blocks {
     writer: RecordingWriter,
     number: u64,
+    /// Every record with such a number lasts.
+    lasts: u64,
 }
 
 impl Blocks {
     fn new(dir: &OutputDir, max_age: Option<Duration>) -> Self {
         let mut writer = RecordingWriter::create(dir, session()).unwrap().keeping_for(max_age);
         writer.bind(|known| *known = bindings());
-        Self { writer, number: 0 }
+        Self { writer, number: 0, lasts: LASTS }
     }
 
     fn write(&mut self, blocks: u64) {
         for _ in 0..blocks {
             let mut batch = Batch::default();
             for _ in 0..100 {
-                batch.push(&noise(self.number, if lasts(self.number) { LASTING } else { OTHER }));
+                let lasts = self.number.is_multiple_of(self.lasts);
+                batch.push(&noise(self.number, if lasts { LASTING } else { OTHER }));
                 self.number += 1;
             }
             self.writer.push(&Arc::new(batch)).unwrap();
@@ -163,4 +166,62 @@ fn records_that_are_too_old_go_by_segments() {
     assert!(!numbers.is_empty() && numbers.chunks(100).all(|block| lasts(block[0])), "{numbers:?}");
     blocks.write(1);
     assert_latest(&read_on(&mut reader(&dir)), blocks.number);
+}
+
+/// `session.json` grows and shrinks beside the recording, at every moment: what lasts is never lost for it, and what was
+/// removed is said.
+#[test]
+fn what_lasts_stays_whatever_the_report_takes() {
+    const LIMIT: u64 = 1 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let dir = OutputDir::open(folder.path()).unwrap().limited(LIMIT, false).unwrap();
+    dir.keep(Share::Report, 160_000);
+    // As much lasts as may.
+    let mut blocks = Blocks { lasts: 500, ..Blocks::new(&dir, None) };
+    let report = |bytes: usize| {
+        let text = vec![b' '; bytes];
+        dir.replace_file(Share::Report, "session.json", |file| file.write_all(&text)).unwrap();
+    };
+    while blocks.writer.totals().removed_segments < 3 {
+        blocks.write(1);
+    }
+    for round in 0..60 {
+        // With ever less room left.
+        blocks.write(round % 20);
+        report(75_000);
+        blocks.write(1);
+        let mut reader = reader(&dir);
+        let numbers = read_on(&mut reader);
+        let gaps = numbers.windows(2).filter(|pair| pair[0] + 1 != pair[1]).count();
+        assert!(numbers[0].is_multiple_of(500) && gaps >= 2, "round {round}: several blocks last");
+        assert!(reader.damage().removed > 0 && reader.damage().missing_segments == 0, "round {round}");
+        report(2_000);
+    }
+}
+
+/// A segment of which nothing was kept is not passed over in silence.
+#[test]
+fn a_segment_that_is_missing_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = OutputDir::open(folder.path()).unwrap().limited(1 << 20, false).unwrap();
+    let mut blocks = Blocks::new(&dir, None);
+    while blocks.writer.totals().segments < 5 {
+        blocks.write(1);
+    }
+    let remove = |number: u32| {
+        let name = folder.path().join(FOLDER).join(crate::recording::segments::name(number));
+        fs::remove_file(name).unwrap();
+    };
+    let missing = || {
+        let mut reader = reader(&dir);
+        read_on(&mut reader);
+        reader.damage().missing_segments
+    };
+    assert_eq!(missing(), 0);
+    remove(3);
+    assert_eq!(missing(), 1);
+    remove(1);
+    assert_eq!(missing(), 2);
+    remove(2);
+    assert_eq!(missing(), 3);
 }

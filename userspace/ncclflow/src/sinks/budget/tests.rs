@@ -377,3 +377,23 @@ fn an_open_window_that_takes_most_pushes_out_its_own_tenants_and_then_nothing() 
     assert_eq!(dir.names().unwrap(), ["more", "window_2"]);
     assert!(taken(dir.path()) <= 2 << 20);
 }
+
+/// `session.json` grows at the end: what it takes beyond what is free is not taken from what lasts of the recording.
+#[test]
+fn what_is_kept_for_what_lasts_is_there_although_the_report_has_grown() {
+    const LIMIT: u64 = 1 << 20;
+    let (_parent, dir) = limited(LIMIT, false);
+    dir.keep(Share::Report, 160_000);
+    let recording = dir.subfolder("recording").unwrap();
+    recording.keep(Share::Lasting, 48 << 10);
+    let report = |bytes: usize| {
+        let text = vec![b' '; bytes];
+        dir.replace_file(Share::Report, "session.json", |file| file.write_all(&text)).unwrap();
+    };
+    report(4000);
+    let mut file = recording.create_records("000002.nfr").unwrap();
+    while file.write_all(&[0; 4096]).is_ok() {}
+    report(75_000);
+    recording.replace_file(Share::Lasting, "000001.nfr", |file| file.write_all(&[7; 40_000])).unwrap();
+    assert!(taken(dir.path()) <= LIMIT, "{}", taken(dir.path()));
+}
