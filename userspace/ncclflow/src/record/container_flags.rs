@@ -2,7 +2,8 @@
 //!
 //! What is at a path inside of a container is a tenant's, and we are root: a path is resolved within the
 //! container's root, nothing is opened but to be looked at, and a file system that does not answer (FUSE) costs
-//! a thread, and that container its flag, but nobody waits for it.
+//! a thread, and that container its flag, but nobody waits for it. A tenant with several such containers has none looked
+//! into, and one with very many containers does not keep others from theirs.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -13,7 +14,7 @@ use std::{
         Arc, Mutex, PoisonError,
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
-    thread,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -23,8 +24,11 @@ use rustix::{
     io::Errno,
 };
 
-use super::mailbox::{EventSender, SessionEvent};
-use crate::privileges;
+use super::{
+    mailbox::{EventSender, SessionEvent},
+    silent_containers::{SilentContainers, whose},
+};
+use crate::{privileges, target::Tenant};
 
 /// How often containers are looked into.
 const ASK: Duration = Duration::from_millis(250);
@@ -32,11 +36,11 @@ const ASK: Duration = Duration::from_millis(250);
 /// How long a container's file system may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Looks at which threads are stuck, at most; then no container is looked into any more.
-const MAX_STUCK: usize = 8;
-
-/// Containers that are looked into, at most.
+/// Containers that are looked into, at most: as many of one tenant as of another, as far as they have so many.
 const MAX_CONTAINERS: usize = 256;
+
+/// The stack of a thread that looks.
+const STACK: usize = 128 << 10;
 
 /// Rounds after which it is asked again which containers processes are in.
 const ASK_AGAIN: u32 = 20;
@@ -64,11 +68,22 @@ pub(super) struct ContainerFlag {
 /// Containers whose flag files are there.
 pub(super) type ContainersWithFlag = BTreeMap<MountNamespace, ContainerFlag>;
 
+/// A traced process, and whose it is. `None`: that is not known.
+pub(super) type Member = (u32, Option<Tenant>);
+
+/// A container with traced processes.
+#[derive(Debug, Default)]
+struct Container {
+    pids: BTreeSet<u32>,
+    /// That of its first process.
+    tenant: Option<Tenant>,
+}
+
 /// A thread that looks into the containers of traced processes.
 #[derive(Debug)]
 pub(super) struct ContainerFlags {
-    pids: Sender<Vec<u32>>,
-    told: Vec<u32>,
+    members: Sender<Vec<Member>>,
+    told: Vec<Member>,
     found: Arc<Mutex<ContainersWithFlag>>,
 }
 
@@ -77,16 +92,17 @@ impl ContainerFlags {
     pub(super) fn watch(path: &Path, events: &EventSender) -> Result<Self> {
         let path = std::path::absolute(path).context("the flag file's path")?;
         let own = mount_namespace("self").context("reading our mount namespace")?;
-        let (pids, told) = mpsc::channel();
+        let (members, told) = mpsc::channel();
         let found = Arc::<Mutex<ContainersWithFlag>>::default();
         let mut looker = Looker {
             path,
             own,
             events: events.clone(),
             found: Arc::clone(&found),
-            members: HashMap::new(),
+            namespaces: HashMap::new(),
             rounds: 0,
-            stuck: HashSet::new(),
+            silent: SilentContainers::default(),
+            too_many: HashSet::new(),
             thread: None,
         };
         let thread = thread::Builder::new().name("ncclflow-flags".to_owned());
@@ -97,15 +113,15 @@ impl ContainerFlags {
             guard.done();
         });
         started.context("starting a thread")?;
-        Ok(Self { pids, told: Vec::new(), found })
+        Ok(Self { members, told: Vec::new(), found })
     }
 
     /// Which processes are traced.
-    pub(super) fn look_for(&mut self, pids: Vec<u32>) {
-        if self.told != pids {
-            self.told.clone_from(&pids);
+    pub(super) fn look_for(&mut self, members: Vec<Member>) {
+        if self.told != members {
+            self.told.clone_from(&members);
             // It ends only with the recording.
-            let _ = self.pids.send(pids);
+            let _ = self.members.send(members);
         }
     }
 
@@ -121,23 +137,28 @@ struct Looker {
     events: EventSender,
     found: Arc<Mutex<ContainersWithFlag>>,
     /// In which mount namespace the traced processes are; those of ours, too.
-    members: HashMap<u32, MountNamespace>,
+    namespaces: HashMap<u32, MountNamespace>,
     rounds: u32,
-    /// Containers whose file system did not answer.
-    stuck: HashSet<MountNamespace>,
+    silent: SilentContainers,
+    /// Tenants with containers that are not looked into because there are too many, of whom it was said.
+    too_many: HashSet<Option<Tenant>>,
     thread: Option<LookThread>,
 }
 
 impl Looker {
-    fn run(&mut self, told: &Receiver<Vec<u32>>) {
-        let mut pids = Vec::new();
+    fn run(&mut self, told: &Receiver<Vec<Member>>) {
+        let mut members = Vec::new();
         loop {
             match told.recv_timeout(ASK) {
-                Ok(new) => pids = told.try_iter().last().unwrap_or(new),
+                Ok(new) => {
+                    members = told.try_iter().last().unwrap_or(new);
+                    let tenants = members.iter().map(|(_, tenant)| tenant);
+                    self.silent.keep_only(&tenants.collect());
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            let found = self.round(&pids);
+            let found = self.round(&members);
             let mut known = self.found.lock().unwrap_or_else(PoisonError::into_inner);
             let is_new = *known != found;
             *known = found;
@@ -148,40 +169,49 @@ impl Looker {
         }
     }
 
-    fn round(&mut self, pids: &[u32]) -> ContainersWithFlag {
+    fn round(&mut self, members: &[Member]) -> ContainersWithFlag {
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(ASK_AGAIN) {
-            self.members.clear();
+            self.namespaces.clear();
         }
-        self.members.retain(|pid, _| pids.contains(pid));
-        let mut containers = BTreeMap::<MountNamespace, BTreeSet<u32>>::new();
-        for pid in pids {
-            let namespace = match self.members.get(pid) {
+        let pids: HashSet<u32> = members.iter().map(|(pid, _)| *pid).collect();
+        self.namespaces.retain(|pid, _| pids.contains(pid));
+        let mut containers = BTreeMap::<MountNamespace, Container>::new();
+        for (pid, tenant) in members {
+            let namespace = match self.namespaces.get(pid) {
                 Some(namespace) => Some(*namespace),
                 // One that has ended has none.
                 None => mount_namespace(&pid.to_string()).ok(),
             };
             let Some(namespace) = namespace else { continue };
-            self.members.insert(*pid, namespace);
+            self.namespaces.insert(*pid, namespace);
             if namespace != self.own {
-                containers.entry(namespace).or_default().insert(*pid);
+                let container = containers.entry(namespace).or_default();
+                if container.pids.is_empty() {
+                    container.tenant.clone_from(tenant);
+                }
+                container.pids.insert(*pid);
             }
         }
+        let (shared_out, left_out) = share_out(containers);
+        for (tenant, count) in left_out {
+            self.say_too_many(tenant, count);
+        }
         let mut found = ContainersWithFlag::new();
-        for (namespace, pids) in containers.into_iter().take(MAX_CONTAINERS) {
-            if let Some(file) = self.look(namespace, &pids) {
-                found.insert(namespace, ContainerFlag { file, pids });
+        for (namespace, container) in shared_out {
+            if let Some(file) = self.look(namespace, &container) {
+                found.insert(namespace, ContainerFlag { file, pids: container.pids });
             }
         }
         found
     }
 
     /// Looks through one of its processes. The others are asked only if that one has ended.
-    fn look(&mut self, namespace: MountNamespace, pids: &BTreeSet<u32>) -> Option<FlagId> {
-        if self.stuck.contains(&namespace) || self.stuck.len() >= MAX_STUCK {
+    fn look(&mut self, namespace: MountNamespace, container: &Container) -> Option<FlagId> {
+        if self.silent.has(namespace, container.tenant.as_ref()) {
             return None;
         }
-        for pid in pids {
+        for pid in &container.pids {
             let thread = match self.thread.take() {
                 Some(thread) => thread,
                 None => LookThread::open(&self.path).ok()?,
@@ -195,7 +225,8 @@ impl Looker {
                 Some(None) => self.thread = Some(thread),
                 // The thread is lost; it ends when the file system answers.
                 None => {
-                    self.give_up(namespace, *pid);
+                    let said = self.silent.add(namespace, *pid, container.tenant.clone(), thread.thread);
+                    self.events.send(SessionEvent::FlagNotSeen(said));
                     return None;
                 }
             }
@@ -203,17 +234,39 @@ impl Looker {
         None
     }
 
-    fn give_up(&mut self, namespace: MountNamespace, pid: u32) {
-        self.stuck.insert(namespace);
-        let mut said = format!(
-            "the flag file of the container of process {pid} (mount namespace {namespace}) is not looked at any more: \
-             its file system does not answer"
-        );
-        if self.stuck.len() >= MAX_STUCK {
-            said.push_str("; nor is that of any other container, as too many do not");
+    fn say_too_many(&mut self, tenant: Option<Tenant>, count: usize) {
+        if !self.too_many.contains(&tenant) && self.too_many.len() < MAX_CONTAINERS {
+            let whose = whose(tenant.as_ref());
+            self.events.send(SessionEvent::FlagNotSeen(format!(
+                "the flag files of {count} containers of {whose} are not looked at: there are too many containers"
+            )));
+            self.too_many.insert(tenant);
         }
-        self.events.send(SessionEvent::FlagNotSeen(said));
     }
+}
+
+type LeftOut = Vec<(Option<Tenant>, usize)>;
+
+/// Which containers are looked into: the first of each tenant, the second, and so on, until there are
+/// [`MAX_CONTAINERS`]. Of the others: whose they are, and how many.
+fn share_out(containers: BTreeMap<MountNamespace, Container>) -> (Vec<(MountNamespace, Container)>, LeftOut) {
+    let mut of_tenant = HashMap::<_, usize>::new();
+    let mut turns: Vec<_> = containers
+        .into_iter()
+        .map(|(namespace, container)| {
+            let turn = of_tenant.entry(container.tenant.clone()).or_default();
+            *turn += 1;
+            (*turn, namespace, container)
+        })
+        .collect();
+    turns.sort_by_key(|(turn, namespace, _)| (*turn, *namespace));
+    let rest = turns.split_off(turns.len().min(MAX_CONTAINERS));
+    let mut left_out = HashMap::<_, usize>::new();
+    for (_, _, container) in rest {
+        *left_out.entry(container.tenant).or_default() += 1;
+    }
+    let chosen = turns.into_iter().map(|(_, namespace, container)| (namespace, container));
+    (chosen.collect(), left_out.into_iter().collect())
 }
 
 /// A process through whose root it is looked, and the container that it is expected in.
@@ -231,6 +284,7 @@ type Seen = Option<Option<FlagId>>;
 struct LookThread {
     looks: Sender<Look>,
     seen: Receiver<Seen>,
+    thread: JoinHandle<()>,
 }
 
 impl LookThread {
@@ -238,14 +292,15 @@ impl LookThread {
         let (looks, asked) = mpsc::channel();
         let (told, seen) = mpsc::channel();
         let path = path.to_owned();
-        thread::Builder::new().name("ncclflow-flag".to_owned()).spawn(move || {
+        let thread = thread::Builder::new().name("ncclflow-flag".to_owned()).stack_size(STACK);
+        let thread = thread.spawn(move || {
             for Look { pid, namespace } in asked {
                 if told.send(look(pid, namespace, &path)).is_err() {
                     return;
                 }
             }
         })?;
-        Ok(Self { looks, seen })
+        Ok(Self { looks, seen, thread })
     }
 
     /// Nothing: it does not answer.
@@ -359,6 +414,27 @@ mod tests {
         assert_ne!(FlagId::of_path(&path).unwrap(), first);
         let open = fs::File::open(folder.path()).unwrap();
         assert_eq!(file_within(open, Path::new("/flag")), FlagId::of_path(&path).ok(), "seen both ways");
+    }
+
+    fn user(uid: u32) -> Option<Tenant> {
+        Some(Tenant::User(uid, format!("user{uid}")))
+    }
+
+    #[test]
+    fn a_tenant_with_very_many_containers_leaves_others_theirs() {
+        let mut containers = BTreeMap::new();
+        for namespace in 0..1000 {
+            let pids = BTreeSet::from([1]);
+            containers.insert(namespace, Container { pids, tenant: user(1) });
+        }
+        for namespace in 1000..1010 {
+            let pids = BTreeSet::from([2]);
+            containers.insert(namespace, Container { pids, tenant: user(2) });
+        }
+        let (chosen, left_out) = share_out(containers);
+        assert_eq!(chosen.len(), MAX_CONTAINERS);
+        let of_second = chosen.iter().filter(|(_, container)| container.tenant == user(2)).count();
+        assert_eq!((of_second, left_out), (10, vec![(user(1), 1000 - (MAX_CONTAINERS - 10))]));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::{
 use anyhow::Result;
 
 use super::{
-    container_flags::{ContainerFlags, ContainersWithFlag, FlagId, MountNamespace},
+    container_flags::{ContainerFlags, ContainersWithFlag, FlagId, Member, MountNamespace},
     mailbox::EventSender,
     window_flag::FlagFile,
 };
@@ -71,8 +71,8 @@ impl WindowFlags {
         self.own.as_ref().map(|own| own.file.fd())
     }
 
-    /// Looks at them; `pids` are the processes that are traced.
-    pub(super) fn look(&mut self, pids: impl FnOnce() -> Vec<u32>) -> FlagsSeen {
+    /// Looks at them; `traced` are the processes that are traced.
+    pub(super) fn look(&mut self, traced: impl FnOnce() -> Vec<Member>) -> FlagsSeen {
         let Some(own) = &mut self.own else {
             return FlagsSeen { wanted: Some(Scope::All), own_stayed: true, ..FlagsSeen::default() };
         };
@@ -83,7 +83,7 @@ impl WindowFlags {
         own.is_spent &= is_there && !has_gone;
         let mut containers = ContainersWithFlag::new();
         if let Some(flags) = &mut self.containers {
-            flags.look_for(pids());
+            flags.look_for(traced());
             containers = flags.found();
             containers.retain(|_, flag| Some(flag.file) != own.id);
         }

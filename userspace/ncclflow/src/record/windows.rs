@@ -18,7 +18,7 @@ use rustix::time::ClockId;
 
 use super::{
     accounts::{Accounts, Baseline},
-    container_flags::MountNamespace,
+    container_flags::{Member, MountNamespace},
     files::{FilesThread, WindowFiles},
     keeper::OpenRecording,
     limit::keep_room,
@@ -40,6 +40,7 @@ use crate::{
         WindowReport, is_over_max_size, window_name,
     },
     target::{Tenant, in_first_pid_namespace},
+    who::Whose,
 };
 
 /// How often the flag file is asked for where its folder tells nothing.
@@ -200,7 +201,7 @@ impl<'a> Windows<'a> {
 
     /// What the flags say, without those of tenants who open too many windows.
     fn look(&mut self, recording: &mut Recording<'_>) -> FlagsSeen {
-        let mut seen = self.flags.look(|| traced_pids(recording));
+        let mut seen = self.flags.look(|| traced(recording));
         let over = self.pace.hold_back(&mut seen, Instant::now(), |pids| tenant_of(pids, recording));
         for tenant in over {
             recording.report.over_budget.add(Budget::Windows, WhoseBudget::Tenant(tenant), "", 1);
@@ -346,17 +347,21 @@ impl Open {
     }
 }
 
-fn traced_pids(recording: &Recording<'_>) -> Vec<u32> {
+fn traced(recording: &Recording<'_>) -> Vec<Member> {
     let targets = recording.report.targets.iter();
-    targets.filter(|target| !target.exited && !target.libraries.is_empty()).map(|target| target.pid).collect()
+    let traced = targets.filter(|target| !target.exited && !target.libraries.is_empty());
+    traced.map(|target| (target.pid, target.whose.as_ref().map(tenant))).collect()
 }
 
 /// Whose these processes of a container are, by the first of which it is known.
 fn tenant_of(pids: &BTreeSet<u32>, recording: &Recording<'_>) -> String {
     let mut whose = recording.report.targets.iter().filter(|target| pids.contains(&target.pid));
     let whose = whose.find_map(|target| target.whose.as_ref());
-    let tenant = whose.map(|whose| Tenant::new(whose.container.as_ref(), whose.uid, &whose.user));
-    tenant.map_or_else(|| "one that is not known".to_owned(), |tenant| tenant.to_string())
+    whose.map_or_else(|| "one that is not known".to_owned(), |whose| tenant(whose).to_string())
+}
+
+fn tenant(whose: &Whose) -> Tenant {
+    Tenant::new(whose.container.as_ref(), whose.uid, &whose.user)
 }
 
 fn describe(

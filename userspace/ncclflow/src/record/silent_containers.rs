@@ -1,0 +1,114 @@
+//! Containers whose file systems do not answer. They are not asked again, and a tenant with several of them is asked
+//! nothing, so that what others may cost stays theirs.
+
+use std::{
+    collections::{HashMap, HashSet},
+    thread::JoinHandle,
+};
+
+use super::container_flags::MountNamespace;
+use crate::target::Tenant;
+
+/// Threads that wait for file systems, at most. While there are so many, no container is looked into.
+const MAX_STUCK: usize = 64;
+
+/// Containers of one tenant whose file systems did not answer. After so many none of the tenant's is looked into.
+const MAX_STUCK_OF_TENANT: usize = 4;
+
+pub(super) fn whose(tenant: Option<&Tenant>) -> String {
+    tenant.map_or_else(|| "tenants that are not known".to_owned(), ToString::to_string)
+}
+
+/// By tenant.
+#[derive(Debug, Default)]
+pub(super) struct SilentContainers {
+    of: HashMap<Option<Tenant>, HashSet<MountNamespace>>,
+    /// Those that wait for an answer.
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl SilentContainers {
+    /// It is not to be asked.
+    pub(super) fn has(&mut self, namespace: MountNamespace, tenant: Option<&Tenant>) -> bool {
+        self.threads.retain(|thread| !thread.is_finished());
+        let silent = self.of.get(&tenant.cloned());
+        self.threads.len() >= MAX_STUCK
+            || silent.is_some_and(|silent| silent.len() >= MAX_STUCK_OF_TENANT || silent.contains(&namespace))
+    }
+
+    /// It did not answer: what is to be said of it. `thread` waits for it.
+    pub(super) fn add(
+        &mut self,
+        namespace: MountNamespace,
+        pid: u32,
+        tenant: Option<Tenant>,
+        thread: JoinHandle<()>,
+    ) -> String {
+        self.threads.push(thread);
+        let mut said = format!(
+            "the flag file of the container of process {pid} (mount namespace {namespace}) is not looked at any more: \
+             its file system does not answer"
+        );
+        let whose = whose(tenant.as_ref());
+        let silent = self.of.entry(tenant).or_default();
+        silent.insert(namespace);
+        if self.threads.len() >= MAX_STUCK {
+            said.push_str("; nor is that of any other container, as too many do not");
+        } else if silent.len() >= MAX_STUCK_OF_TENANT {
+            said.push_str(&format!("; nor is that of any other container of {whose}, as too many do not"));
+        }
+        said
+    }
+
+    /// Forgets tenants that have no traced process any more.
+    pub(super) fn keep_only(&mut self, tenants: &HashSet<&Option<Tenant>>) {
+        self.of.retain(|tenant, _| tenants.contains(tenant));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{Arc, Mutex, mpsc},
+        thread,
+        time::Duration,
+    };
+
+    use super::*;
+
+    fn user(uid: u32) -> Option<Tenant> {
+        Some(Tenant::User(uid, format!("user{uid}")))
+    }
+
+    #[test]
+    fn a_tenant_whose_containers_do_not_answer_costs_others_nothing_and_is_forgotten() {
+        let (until, wait) = mpsc::channel::<()>();
+        let wait = Arc::new(Mutex::new(wait));
+        let waiting = || {
+            let wait = Arc::clone(&wait);
+            thread::spawn(move || _ = wait.lock().unwrap().recv())
+        };
+        let mut silent = SilentContainers::default();
+        let first = 1;
+        for namespace in first..=MAX_STUCK_OF_TENANT as u64 {
+            assert!(!silent.has(namespace, user(1).as_ref()));
+            let said = silent.add(namespace, 7, user(1), waiting());
+            assert!(silent.has(namespace, user(1).as_ref()));
+            assert_eq!(said.contains("of user user1 (1)"), namespace == MAX_STUCK_OF_TENANT as u64, "{said}");
+        }
+        assert!(silent.has(99, user(1).as_ref()), "any other of this tenant");
+        assert!(!silent.has(first, user(2).as_ref()) && !silent.has(99, None), "others are asked");
+        silent.keep_only(&HashSet::from([&user(2)]));
+        assert!(!silent.has(first, user(1).as_ref()), "it had ended");
+        for more in MAX_STUCK_OF_TENANT..MAX_STUCK {
+            assert!(!silent.has(200, user(3).as_ref()), "{more}");
+            silent.threads.push(waiting());
+        }
+        assert!(silent.has(200, user(3).as_ref()), "too many threads wait");
+        drop(until);
+        while silent.threads.iter().any(|thread| !thread.is_finished()) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!silent.has(200, user(3).as_ref()), "they have ended");
+    }
+}
