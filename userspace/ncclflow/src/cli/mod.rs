@@ -34,6 +34,7 @@ mod stacks_args;
 mod summary;
 mod symbols;
 mod terminal;
+mod told_lines;
 mod top;
 mod top_args;
 mod top_recording;

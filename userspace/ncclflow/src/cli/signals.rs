@@ -1,21 +1,28 @@
 //! SIGINT, SIGTERM and SIGHUP end the work cleanly; a second SIGINT or SIGTERM ends it at once, or, where a
 //! recording is whole, only what is still made of it. SIGUSR1 asks for the next window.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result};
 use rustix::thread::CapabilitySet;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::exit;
+use super::{exit, terminal};
 use crate::{privileges, record::StopHandle};
+
+/// How long the end waits for who reads the lines that were told; and how long the end that is to come at once.
+const AT_END: Duration = Duration::from_secs(2);
+const AT_ONCE: Duration = Duration::from_millis(200);
 
 /// Runs `work` on a thread of its own. `at_once` is done before a second signal ends the program.
 pub(super) fn with_signals<T: Send + 'static>(
     work: impl FnOnce(&StopHandle) -> Result<T> + Send + 'static,
     at_once: impl Fn(),
 ) -> Result<T> {
+    terminal::tell_in_background();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting tokio")?;
-    runtime.block_on(async {
+    let outcome = runtime.block_on(async {
         let stop = StopHandle::new()?;
         let mut signals = (
             signal(SignalKind::interrupt()).context("listening for SIGINT")?,
@@ -44,8 +51,11 @@ pub(super) fn with_signals<T: Send + 'static>(
             if times >= 2 && !is_only_files {
                 at_once();
                 tell!("ending now; the kernel removes the probes");
+                terminal::flush_told(AT_ONCE);
                 std::process::exit(exit::INTERRUPTED);
             }
         }
-    })
+    });
+    terminal::flush_told(AT_END);
+    outcome
 }

@@ -5,6 +5,7 @@ use std::{
     env, fmt,
     io::{self, IsTerminal as _, Stderr, StdoutLock, Write as _, stderr, stdout},
     sync::OnceLock,
+    time::Duration,
 };
 
 use clap::{
@@ -12,6 +13,7 @@ use clap::{
     builder::styling::{AnsiColor, Style},
 };
 
+use super::told_lines::ToldLines;
 use crate::text::{PlainWriter, plain};
 
 /// What `--color` says.
@@ -72,8 +74,31 @@ pub(super) fn err() -> PlainWriter<Stderr> {
     PlainWriter::new(stderr())
 }
 
+/// Who writes the lines of a command that goes on for long.
+static TOLD: OnceLock<ToldLines> = OnceLock::new();
+
+/// From now on lines are written by a thread of their own: nobody waits for who reads them.
+pub(super) fn tell_in_background() {
+    if TOLD.get().is_none()
+        && let Ok(lines) = ToldLines::to(err())
+    {
+        let _ = TOLD.set(lines);
+    }
+}
+
+/// Waits until the lines are written, so long at most.
+pub(super) fn flush_told(patience: Duration) {
+    if let Some(lines) = TOLD.get() {
+        lines.flush(patience);
+    }
+}
+
 /// A line on standard error, for people. Nobody may be there to read it, and that is no reason to stop.
 pub(super) fn tell(line: fmt::Arguments<'_>) {
-    // In one piece, that lines of several threads do not mix.
-    let _ = err().write_all(format!("{line}\n").as_bytes());
+    let line = format!("{line}\n");
+    match TOLD.get() {
+        Some(lines) => lines.tell(line),
+        // In one piece, that lines of several threads do not mix.
+        None => _ = err().write_all(line.as_bytes()),
+    }
 }

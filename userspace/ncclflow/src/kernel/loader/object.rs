@@ -309,8 +309,7 @@ impl LoadedObject {
     pub(crate) fn forget_stacks(&mut self) -> Result<()> {
         if self.has_stacks {
             let mut sent: HashMap<_, u64, u32> = self.map_mut("STACKS_SENT")?;
-            let ids: Vec<u64> = sent.keys().take(MAX_STACKS as usize).filter_map(Result::ok).collect();
-            for id in ids {
+            for id in keys_at_most(sent.keys(), MAX_STACKS as usize) {
                 remove(&mut sent, &id).context("writing the map `STACKS_SENT`")?;
             }
         }
@@ -320,9 +319,7 @@ impl LoadedObject {
     /// Clears the set of what walks have sent and send only once.
     pub(crate) fn forget_seen(&mut self) -> Result<()> {
         let mut seen: HashMap<_, SeenValue, u32> = self.map_mut("SEEN")?;
-        // Keys come and go meanwhile, and what comes is new: no more are looked for than there can be.
-        let keys: Vec<SeenValue> = seen.keys().take(MAX_SEEN).filter_map(Result::ok).collect();
-        for key in keys {
+        for key in keys_at_most(seen.keys(), MAX_SEEN) {
             remove(&mut seen, &key).context("writing the map `SEEN`")?;
         }
         Ok(())
@@ -392,6 +389,12 @@ fn open<S, M: TryFrom<S, Error = MapError>>(map: Option<S>, name: &str) -> Resul
     M::try_from(map).with_context(|| format!("opening the map `{name}`"))
 }
 
+/// The keys that a map has. They come and go meanwhile, and where one went the kernel begins anew: no more are looked
+/// for than there can be. What comes is new.
+fn keys_at_most<K>(keys: impl Iterator<Item = Result<K, MapError>>, most: usize) -> Vec<K> {
+    keys.take(most).filter_map(Result::ok).collect()
+}
+
 /// Removes a key, which the kernel may have evicted, as it does the oldest keys of a full map.
 fn remove<K: Pod, V: Pod>(map: &mut HashMap<&mut MapData, K, V>, key: &K) -> Result<(), MapError> {
     match map.remove(key) {
@@ -417,6 +420,12 @@ fn ring_names(rings: u32) -> impl Iterator<Item = &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        sync::atomic::{AtomicBool, Ordering},
+        thread,
+        time::{Duration, Instant},
+    };
+
     use aya_obj::{Object, ProgramSection};
 
     use super::*;
@@ -435,5 +444,54 @@ mod tests {
                 assert_eq!((is_multi, is_return), (links == LinkKind::Multi, name == "fetch_return"));
             }
         }
+    }
+
+    #[test]
+    fn listing_keys_ends_although_the_kernel_begins_anew_again_and_again() {
+        assert_eq!(keys_at_most(std::iter::repeat_with(|| Ok(7)), 3), [7, 7, 7]);
+    }
+
+    #[test]
+    fn clearing_what_was_sent_ends_although_more_is_sent_all_the_time() {
+        if !test_support::root() {
+            return;
+        }
+        let buffer = Buffer { kind: BufferKind::Ring, bytes: 1 << 16, rings: 1 };
+        let mut object = LoadedObject::load(buffer, LinkKind::best(), false, false).unwrap();
+        let Some(Map::LruHashMap(map)) = object.ebpf.map("SEEN") else { panic!("no such map") };
+        let descriptor = map.fd().as_fd().try_clone_to_owned().unwrap();
+        let map = Map::from_map_data(MapData::from_fd(descriptor).unwrap()).unwrap();
+        let mut sent: HashMap<MapData, SeenValue, u32> = HashMap::try_from(map).unwrap();
+        let key = |number: u64| {
+            let identity = [number, number.wrapping_mul(0x9e37_79b9_7f4a_7c15)];
+            SeenValue(Seen { identity, tgid: 1, cookie: 0, gate: 0, tag: 0, rows: 0, padding: 0 })
+        };
+        let kept = MAX_SEEN as u64 / 2;
+        for number in 0..kept {
+            sent.insert(&key(number), &1, 0).unwrap();
+        }
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            // What comes takes the place of what was there, as records do that are sent meanwhile.
+            scope.spawn(|| {
+                for number in 0.. {
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    sent.insert(&key(number + kept), &1, 0).unwrap();
+                    let _ = sent.remove(&key(number));
+                }
+            });
+            let begun = Instant::now();
+            for _ in 0..5 {
+                object.forget_seen().unwrap();
+            }
+            let took = begun.elapsed();
+            is_over.store(true, Ordering::Relaxed);
+            assert!(took < Duration::from_secs(10), "{took:?}");
+        });
+        object.forget_seen().unwrap();
+        let left: HashMap<_, SeenValue, u32> = object.map("SEEN").unwrap();
+        assert_eq!(left.keys().count(), 0);
     }
 }
