@@ -29,12 +29,10 @@ impl KernelObjects {
     /// Those of these that the kernel still has.
     pub fn still_there(&self) -> Result<Self> {
         let mut left = Self::default();
-        for program in aya::programs::loaded_programs() {
-            left.programs.insert(program.context("listing BPF programs")?.id());
-        }
-        for link in aya::programs::loaded_links() {
-            left.links.insert(link.context("listing BPF links")?.id());
-        }
+        // One that vanishes between its number and its descriptor, another tracer's for instance, is not there.
+        left.programs
+            .extend(aya::programs::loaded_programs().filter_map(Result::ok).map(|program| program.id()));
+        left.links.extend(aya::programs::loaded_links().filter_map(Result::ok).map(|link| link.id()));
         left.programs.retain(|id| self.programs.contains(id));
         left.links.retain(|id| self.links.contains(id));
         Ok(left)

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use aya::{
     programs::{ProgramFd, loaded_programs},
     sys::{Stats, enable_stats},
@@ -25,8 +25,8 @@ impl RunCounts {
         let counting = enable_stats(Stats::RunTime).context("asking the kernel to count")?;
         let wanted = kernel_objects::of_process(pid)?.programs;
         let (mut ids, mut programs) = (Vec::new(), Vec::new());
-        for program in loaded_programs() {
-            let program = program.context("listing BPF programs")?;
+        // Others' can vanish while they are listed.
+        for program in loaded_programs().filter_map(Result::ok) {
             if wanted.contains(&program.id()) {
                 ids.push(program.id());
                 programs.push(program.fd().context("opening a BPF program")?);
@@ -37,13 +37,13 @@ impl RunCounts {
 
     /// Runs until now.
     pub fn total(&self) -> Result<u64> {
-        let mut total = 0;
-        for program in loaded_programs() {
-            let program = program.context("listing BPF programs")?;
+        let (mut total, mut seen) = (0, 0);
+        for program in loaded_programs().filter_map(Result::ok) {
             if self.ids.contains(&program.id()) {
-                total += program.run_count();
+                (total, seen) = (total + program.run_count(), seen + 1);
             }
         }
+        ensure!(seen == self.ids.len(), "{seen} of {} BPF programs are listed", self.ids.len());
         Ok(total)
     }
 }

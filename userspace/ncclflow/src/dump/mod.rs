@@ -146,6 +146,9 @@ pub fn dump(
         target.look_at_job(&ranks);
     }
     let torch_notes = torch_notes::read(&targets, &mut ranks, &runtimes);
+    for target in &mut targets {
+        target.note_silence();
+    }
     let unread = refused.into_iter().map(|(pid, error)| ProcessReport {
         host: host_name(),
         pid,
@@ -249,6 +252,9 @@ pub fn survey(
     let mut targets = process::find(targets, options, progress);
     let mut ranks = targets.iter_mut().flat_map(process::Target::read).collect();
     leave_out_forked_copies(&mut targets, &mut ranks);
+    for target in &mut targets {
+        target.note_silence();
+    }
     (targets.into_iter().map(|target| target.report).collect(), ranks)
 }
 

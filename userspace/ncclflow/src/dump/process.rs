@@ -309,6 +309,14 @@ impl Target {
         self.report.job_rank = job.rank.filter(|_| matches!(job.rank_source, Some(JobSource::Variable(_))));
     }
 
+    /// Says so if memory of it did not answer: many readings go on without what they cannot have. Comes last.
+    pub(super) fn note_silence(&mut self) {
+        let pid = self.process.pid();
+        if self.report.error.is_none() && resolver::is_silent(pid) {
+            self.report.error = Some(ReadError::Blocked(pid).to_string());
+        }
+    }
+
     /// After [`Self::look_at_threads`]: those inside NCCL are given with their Python lines, too.
     pub(super) fn look_at_python(&mut self, all: bool, runtimes: &Runtimes) {
         if self.report.state == ProcessState::Exited {

@@ -142,6 +142,17 @@ pub(super) fn draw_up(
     Ok(unaccounted)
 }
 
+/// Counts the hits that came while probes were taken away: nobody owes a record of them. `report` has the probes in
+/// their order.
+pub(super) fn add_hits_while_detaching(report: &mut SessionReport, attachment: &Attachment) -> Result<()> {
+    for (known, probe) in report.probes.iter_mut().zip(attachment.probes()) {
+        let disarmed: u64 = attachment.counters(probe)?.iter().map(|cpu| cpu.disarmed).sum();
+        known.hits += disarmed.saturating_sub(known.disarmed);
+        known.disarmed = known.disarmed.max(disarmed);
+    }
+    Ok(())
+}
+
 /// Numbers that have not come.
 #[derive(Clone, Debug)]
 struct Missing {

@@ -30,7 +30,7 @@ use crate::{
     resolver::{self, ResolverError, Unseen},
     sinks::{Budget, ChangedLibrary, TargetReport, WhoseBudget},
     target::{
-        Census, Description, Filter, Process, Sighting, Tenant, Tenants, Unfinished, Users,
+        Census, Description, Filter, Process, ProcessError, Sighting, Tenant, Tenants, Unfinished, Users,
         in_first_pid_namespace,
     },
 };
@@ -78,6 +78,8 @@ pub(super) struct Follower<'a> {
     passed_over: usize,
     /// The node's processes cannot be listed. It is said once.
     is_blind: bool,
+    /// Library files cannot be looked at. It is said once.
+    sees_no_files: bool,
     /// Tenants have come or gone.
     is_to_be_shared: bool,
 }
@@ -105,6 +107,7 @@ impl<'a> Follower<'a> {
             rounds: 0,
             passed_over: 0,
             is_blind: false,
+            sees_no_files: false,
             is_to_be_shared: false,
         })
     }
@@ -198,7 +201,15 @@ impl<'a> Follower<'a> {
         if self.processes.contains_key(&pid) {
             return true;
         }
-        let process = Process::open(pid).ok();
+        let process = match Process::open(pid) {
+            Ok(process) => Some(process),
+            Err(ProcessError::Missing(_)) => None,
+            // It is there, and will be looked at again.
+            Err(_) => {
+                self.later.put_off(pid, Instant::now());
+                return true;
+            }
+        };
         let target = recording.add_target(target_report(pid, process.as_ref(), Vec::new()));
         let Some(process) = process else { return false };
         // It is between two programs, or has unloaded NCCL: its end is waited for.
@@ -420,6 +431,12 @@ impl<'a> Follower<'a> {
     pub(super) fn watch_files(&mut self, recording: &mut Recording<'_>) {
         if self.libraries.watch().is_due() {
             self.libraries.look_for_changes();
+            let why = self.libraries.not_looked_at();
+            if let Some(why) = why.filter(|_| !self.sees_no_files) {
+                recording.report.errors.push(format!("its probes stay: {why}"));
+                recording.is_outdated = true;
+            }
+            self.sees_no_files = why.is_some();
         }
         for Gone { index, path, why, unchanged_ns } in self.libraries.take_gone() {
             let mut pids = Vec::new();

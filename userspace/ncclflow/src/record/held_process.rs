@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::target::{Process, started};
+use crate::target::{Process, is_gone, try_started};
 
 /// How many processes are held at a time, and how many of one tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +65,17 @@ impl HeldProcess {
     pub(super) fn has_exited(&self, asks: bool) -> bool {
         match self {
             Self::Held(process) => process.has_exited(),
-            Self::Known { pid, started: begun } => asks && (begun.is_none() || started(*pid) != *begun),
+            Self::Known { pid, started: begun } => asks && has_ended(*pid, *begun),
         }
+    }
+}
+
+/// Nobody has the number, or another process has. A process of which nothing can be read, for want of descriptors for
+/// instance, has not ended.
+fn has_ended(pid: u32, begun: Option<u64>) -> bool {
+    match try_started(pid) {
+        Ok(now) => begun.is_some() && now != begun,
+        Err(error) => is_gone(&error),
     }
 }
 

@@ -30,7 +30,8 @@ use crate::{
     clock::now_ns,
     health::Health,
     kernel::loader::{Attachment, Link, detach},
-    privileges, resolver,
+    privileges,
+    resolver::{self, ResolverError},
     sinks::Budget,
     target::{Filter, LibraryId, MappedLibrary, can_end_processes, no_return_probes},
 };
@@ -89,6 +90,8 @@ pub(super) struct Libraries<'a> {
     changed: ChangedFiles,
     /// Not told yet.
     gone: Vec<Gone>,
+    /// Why the last look at files did not see them all.
+    not_looked_at: Option<String>,
     /// Cookies of libraries that were refused in the end, or changed.
     unused: Vec<(Meaning, Vec<u32>)>,
     /// How many each tenant's libraries took that were first.
@@ -110,6 +113,7 @@ impl<'a> Libraries<'a> {
             watch: FileWatch::new(),
             changed: ChangedFiles::default(),
             gone: Vec::new(),
+            not_looked_at: None,
             unused: Vec::new(),
             cookies_of: HashMap::new(),
             failed: Later::default(),
@@ -407,8 +411,13 @@ impl<'a> Libraries<'a> {
         for (index, library) in known.iter_mut().enumerate() {
             let Some(file) = &library.file else { continue };
             // One that does not answer is not asked again.
-            let is_deleted =
-                !is_used(index) && resolver::check(file, &[]).map_or(true, |(status, _)| status.links == 0);
+            let is_deleted = !is_used(index)
+                && match resolver::check(file, &[]) {
+                    Ok((status, _)) => status.links == 0,
+                    // Nothing is known of it.
+                    Err(ResolverError::Unavailable(_)) => false,
+                    Err(_) => true,
+                };
             if is_deleted {
                 library.file = None;
                 let traced = mem::replace(&mut library.traced, Err("its file was deleted".to_owned()));
@@ -439,9 +448,15 @@ impl<'a> Libraries<'a> {
         mem::take(&mut self.gone)
     }
 
+    /// Why the last look at files did not see them all; it keeps the probes on them.
+    pub(super) fn not_looked_at(&self) -> Option<&str> {
+        self.not_looked_at.as_deref()
+    }
+
     /// Takes the probes off files that are not what was resolved any more.
     pub(super) fn look_for_changes(&mut self) {
         let Self { known, reaper, changed, gone, unused, .. } = self;
+        self.not_looked_at = None;
         for (index, library) in known.iter_mut().enumerate() {
             let (Some(file), Ok(Traced { library: in_use, .. })) = (&mut library.file, &mut library.traced)
             else {
@@ -452,6 +467,9 @@ impl<'a> Libraries<'a> {
                     library.unchanged_ns = now_ns(ClockId::Monotonic);
                     file.id = status.id;
                     in_use.adopt(status.id);
+                }
+                Err(why) if why.is_unseen() => {
+                    self.not_looked_at.get_or_insert(why.to_string());
                 }
                 Err(why) => {
                     // Whoever was started before its ctime can have the former content; without one, before now.

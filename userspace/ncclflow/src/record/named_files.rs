@@ -1,6 +1,6 @@
 //! The library files of named processes (`-p`): when one is changed, its probes go.
 
-use std::{os::fd::BorrowedFd, thread, time::Duration};
+use std::{mem, os::fd::BorrowedFd, thread, time::Duration};
 
 use rustix::time::ClockId;
 
@@ -13,6 +13,8 @@ pub(super) struct NamedFiles {
     /// By the index of the library: when it was last found to be as it was resolved, by the records' clock.
     /// `None`: its probes are gone.
     unchanged_ns: Vec<Option<u64>>,
+    /// Files cannot be looked at. It is said once.
+    sees_none: bool,
 }
 
 impl NamedFiles {
@@ -20,7 +22,7 @@ impl NamedFiles {
         let watch = FileWatch::new();
         let now = now_ns(ClockId::Monotonic);
         setup.libraries.iter().for_each(|library| watch.add(library.file.held().try_clone_to_owned()));
-        Self { watch, unchanged_ns: vec![Some(now); setup.libraries.len()] }
+        Self { watch, unchanged_ns: vec![Some(now); setup.libraries.len()], sees_none: false }
     }
 
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -39,9 +41,18 @@ impl NamedFiles {
         for (index, library) in recording.setup.libraries.iter().enumerate() {
             let Some(known) = self.unchanged_ns.get_mut(index) else { continue };
             let Some(unchanged_until_ns) = *known else { continue };
-            let Err(why) = library.unchanged() else {
-                *known = Some(now_ns(ClockId::Monotonic));
-                continue;
+            let why = match library.unchanged() {
+                Ok(_) => {
+                    *known = Some(now_ns(ClockId::Monotonic));
+                    continue;
+                }
+                Err(why) if why.is_unseen() => {
+                    if !mem::replace(&mut self.sees_none, true) {
+                        recording.report.errors.push(format!("its probes stay: {why}"));
+                    }
+                    continue;
+                }
+                Err(why) => why,
             };
             *known = None;
             let links = recording.attachment.take_of(index);

@@ -11,14 +11,14 @@ use ncclflow_common::WIRE_VERSION;
 use rustix::{thread::CapabilitySet, time::ClockId};
 
 use super::{
-    accounts::Baseline,
+    accounts::{Baseline, add_hits_while_detaching},
     files::{FilesRequest, FilesThread, WindowFiles},
     follow::Follower,
     keeper::{Keeping, OpenRecording},
     limit,
     mailbox::{EventSender, Events},
     options::{FilesOptions, Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets},
-    own_limits,
+    own_limits::{self, SpareDescriptors},
     pipeline::{Following, Pipeline},
     processes::Traced,
     report::{complete_accounts, complete_files, end_recording, first_report, write_results},
@@ -84,12 +84,13 @@ pub fn record(
     if stop.is_stopped() {
         bail!("stopped before anything was attached");
     }
+    own_limits::raise_descriptors();
     let bindings = Bindings::default();
     let mut follower = match &options.targets {
         Targets::Pids(_) => None,
         Targets::All(filter) => Some(Follower::new(wanted, filter, bindings.clone())?),
     };
-    own_limits::raise_descriptors();
+    let spare = SpareDescriptors::take();
     let (mut recording, capture) = Recording::prepare(wanted, &setup, attachment, times, &bindings, notice)?;
     let budget = recording.dir.as_ref().and_then(OutputDir::budget).cloned();
     let is_ours = recording.dir.as_ref().is_none_or(|dir| dir.is_private().unwrap_or(false));
@@ -97,10 +98,14 @@ pub fn record(
     let events = Events::new(budget, options.health.clone(), writes)?;
     options.health.wakes(&stop.waker);
     let mut closed = recording.run(stop, &events, follower.as_mut(), &bindings, capture)?;
+    drop(spare);
     if let Some(follower) = &follower {
         follower.report_shares(&mut recording);
     }
-    recording.end(&mut closed, stop)?;
+    if let Err(error) = recording.end(&mut closed, stop) {
+        // What was recorded is there all the same, and the probes go.
+        recording.fail(&format!("ending the recording: {error:#}"));
+    }
     closed.files.begin_to_finish();
     // Files are made meanwhile: the job does not wait for them.
     recording.detach(follower);
@@ -513,12 +518,18 @@ impl<'a> Recording<'a> {
     }
 
     fn detach(&mut self, follower: Option<Follower<'_>>) {
-        let Self { attachment, notice, .. } = self;
+        let Self { attachment, notice, report, .. } = self;
         if let Some(follower) = follower {
             attachment.keep(follower.into_links());
         }
         attachment.detach(|left| notice(Notice::Detaching { left }));
         notice(Notice::Detached);
+        // With windows each has counted its own.
+        if self.options.windows.is_none()
+            && let Err(error) = add_hits_while_detaching(report, attachment)
+        {
+            report.errors.push(format!("counting the hits while probes were taken away: {error:#}"));
+        }
     }
 
     /// Waits for the files, and writes what is written at the end.

@@ -162,7 +162,8 @@ impl Setup {
 }
 
 /// What the records of each cookie mean: the thread that attaches adds to it, and the one that decodes looks.
-/// A cookie's binding is there before its probe is.
+/// A cookie's binding is there before its probe is attached, and none is there without its cookie: they are found by
+/// their number.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bindings(Arc<Mutex<Vec<Binding>>>);
 
@@ -289,6 +290,13 @@ pub(super) enum Change {
     Unanswered(ResolverError),
 }
 
+impl Change {
+    /// It was not looked at, for want of descriptors for instance. That says nothing of the file: the next look tells.
+    pub(super) fn is_unseen(&self) -> bool {
+        matches!(self, Self::Unanswered(ResolverError::Unavailable(_)))
+    }
+}
+
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -329,9 +337,7 @@ impl LibraryInUse {
     ) -> Result<Vec<Option<StoredParts>>> {
         let store = |probe: &Probe| {
             let Some(program) = &probe.walk else { return Ok(None) };
-            bindings.push(&ProbeKind::Head, self, None);
-            program.parts.iter().for_each(|part| bindings.push(&part.kind, self, None));
-            attachment.store_parts(probe, program, index).map(Some)
+            attachment.store_parts(probe, program, index, |kind| bindings.push(kind, self, None)).map(Some)
         };
         self.probes.probes.iter().map(store).collect()
     }
@@ -347,8 +353,9 @@ impl LibraryInUse {
     ) -> Result<Vec<u32>> {
         let pid = whose.and_then(|whose| NonZeroU32::new(whose.pid));
         let store = |(probe, walk): (&Probe, &Option<StoredParts>)| {
+            let cookie = attachment.store(probe, *walk, index, pid)?;
             bindings.push(&probe.kind, self, whose.cloned());
-            attachment.store(probe, *walk, index, pid)
+            Ok(cookie)
         };
         self.probes.probes.iter().zip(walks).map(store).collect()
     }

@@ -42,6 +42,8 @@ pub(super) struct Watch<'a, 'r> {
     follower: Option<&'a mut Follower<'r>>,
     windows: Option<&'a mut Windows<'r>>,
     hang: Option<HangWatch>,
+    /// It could not be seen whether anything moves. It is said once.
+    failed_to_look: bool,
     /// Named targets that have not exited.
     running: Vec<&'r Process>,
     /// The number of a window that has as many ops as it may have.
@@ -64,6 +66,7 @@ impl<'a, 'r> Watch<'a, 'r> {
         let (options, now) = (recording.options, Instant::now());
         Self {
             hang: options.on_hang.map(|limit| HangWatch::new(limit, options.debug_files.clone())),
+            failed_to_look: false,
             running: recording.setup.targets.iter().map(|target| &target.process).collect(),
             files: NamedFiles::new(recording.setup),
             recording,
@@ -86,7 +89,11 @@ impl<'a, 'r> Watch<'a, 'r> {
                 break;
             }
             self.step_windows()?;
-            self.look_for_hang()?;
+            if let Err(error) = self.look_for_hang()
+                && !mem::replace(&mut self.failed_to_look, true)
+            {
+                self.recording.report.errors.push(format!("--on-hang: {error:#}"));
+            }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 break;

@@ -13,8 +13,8 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     net::{
-        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-        SendFlags, recvmsg, sendmsg,
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
     },
 };
 
@@ -38,6 +38,8 @@ pub(super) enum NoFrame {
     End,
     /// It is no frame, or too large a one.
     Garbage(String),
+    /// It came with descriptors for which this process has no room. The next one can be asked for.
+    NoDescriptors,
 }
 
 /// One end of a connection.
@@ -93,6 +95,7 @@ impl Channel {
                 _ => Vec::new(),
             })
             .collect();
+        let is_cut = received.as_ref().is_ok_and(|received| received.flags.contains(ReturnFlags::CTRUNC));
         match received {
             Ok(received) if received.bytes == 0 => return Err(NoFrame::End),
             Ok(received) if received.bytes == header.len() => {}
@@ -102,12 +105,14 @@ impl Channel {
         let mut numbers = header.as_chunks::<4>().0.iter().map(|part| u32::from_le_bytes(*part) as usize);
         let mut next = || numbers.next().unwrap_or_default();
         let (json, bytes, count) = (next(), next(), next());
-        if json.saturating_add(bytes) > limit || count != fds.len() {
+        let is_cut = is_cut && count > fds.len() && count <= MAX_FDS;
+        if json.saturating_add(bytes) > limit || (count != fds.len() && !is_cut) {
             return Err(NoFrame::Garbage(format!(
                 "a message of {json} and {bytes} bytes and {count} descriptors, where {limit} bytes are the most"
             )));
         }
-        Ok(Frame { json: self.take(json, deadline)?, bytes: self.take(bytes, deadline)?, fds })
+        let (json, bytes) = (self.take(json, deadline)?, self.take(bytes, deadline)?);
+        if is_cut { Err(NoFrame::NoDescriptors) } else { Ok(Frame { json, bytes, fds }) }
     }
 
     fn take(&self, length: usize, deadline: Option<Instant>) -> Result<Vec<u8>, NoFrame> {

@@ -105,7 +105,7 @@ impl Helper {
     pub(super) fn give_up(mut self, why: NoFrame, wall: Duration) -> (NoAnswer, bool) {
         let ended = match why {
             NoFrame::End => self.child.as_mut().and_then(ended),
-            NoFrame::TimeUp | NoFrame::Garbage(_) => None,
+            NoFrame::TimeUp | NoFrame::Garbage(_) | NoFrame::NoDescriptors => None,
         };
         let Some(child) = self.child.take() else { return (no_answer(why, wall, ended), false) };
         let is_left = leave(child);
@@ -126,6 +126,7 @@ fn no_answer(why: NoFrame, wall: Duration, ended: Option<String>) -> NoAnswer {
     match why {
         NoFrame::TimeUp => NoAnswer::Lost(wall),
         NoFrame::Garbage(what) => NoAnswer::Garbage(what),
+        NoFrame::NoDescriptors => NoAnswer::Garbage("descriptors for which there is no room".to_owned()),
         NoFrame::End => NoAnswer::Died(ended.unwrap_or_else(|| "it closed its socket".to_owned())),
     }
 }

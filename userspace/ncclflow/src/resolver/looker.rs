@@ -322,6 +322,11 @@ impl ReaderLink {
                 self.stop();
                 Err(how)
             }
+            // The reader sends none.
+            Err(NoFrame::NoDescriptors) => {
+                self.stop();
+                Err("its answer came with descriptors".to_owned())
+            }
             Err(NoFrame::Garbage(what)) => {
                 self.stop();
                 Err(what)

@@ -35,7 +35,7 @@ mod soundness;
 
 pub use child::serve_if_asked;
 pub use error::ResolverError;
-pub(crate) use peeker::{filled, peek};
+pub(crate) use peeker::{filled, is_silent, peek};
 pub(crate) use protocol::{Interpreter, ProcFile, Status, Symbol, What};
 pub(crate) use questions::{
     Unseen, check, interpreter, libraries, look, look_through, maps, nccl_processes, open_mapping,

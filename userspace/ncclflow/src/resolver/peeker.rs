@@ -160,6 +160,11 @@ fn ask<T>(
     Err(io::ErrorKind::Other.into())
 }
 
+/// Whether the process did not answer, now or before: what was not read of it may have been there.
+pub(crate) fn is_silent(pid: u32) -> bool {
+    pool().silent.has(pid)
+}
+
 /// What was lost with copying memory until now.
 pub(super) fn lost() -> Lost {
     pool().lost

@@ -19,8 +19,8 @@ use super::{
     soundness::is_sound,
 };
 use crate::target::{
-    Discovered, LibraryError, LibraryId, MappedLibrary, Process, Sighting, Unfinished, library::FileSystem,
-    maps, maps::Mapping, pids, process::is_kernel_thread,
+    Discovered, LibraryError, LibraryId, MappedLibrary, Process, ProcessError, Sighting, Unfinished,
+    library::FileSystem, maps, maps::Mapping, pids, process::is_kernel_thread,
 };
 
 /// How long a look at a process may take. Cold files of frameworks have gigabytes.
@@ -54,8 +54,14 @@ pub(crate) enum Unseen {
 ///
 /// It looks at as many files as one look may; [`Sighting::unfinished`] says whether there were more.
 pub(crate) fn look(pid: u32) -> Result<Option<Sighting>, Unseen> {
-    let Ok(process) = Process::open(pid) else {
-        return if is_denied(pid) { Err(Unseen::Denied) } else { Ok(None) };
+    let process = match Process::open(pid) {
+        Ok(process) => process,
+        Err(ProcessError::Missing(_)) => return Ok(None),
+        Err(ProcessError::Denied(..)) if !is_kernel_thread(pid) => return Err(Unseen::Denied),
+        Err(ProcessError::Denied(..)) => return Ok(None),
+        Err(ProcessError::Other(_, error)) => {
+            return Err(Unseen::Unanswered(ResolverError::Unavailable(error.to_string())));
+        }
     };
     let answer = ask_about(pid, LOOK_WALL, |limits| Request::Look { pid, limits });
     let (looked, frame) = match answer {
@@ -99,10 +105,6 @@ pub(crate) fn look_through(pid: u32) -> Result<Option<Sighting>, Unseen> {
         sighting = look(pid)?;
     }
     Ok(sighting.filter(Sighting::shows_something))
-}
-
-fn is_denied(pid: u32) -> bool {
-    matches!(Process::open(pid), Err(crate::target::ProcessError::Denied(..))) && !is_kernel_thread(pid)
 }
 
 /// Whether a process has NCCL mapped, by its name or by what it exports.

@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     error::ResolverError,
-    frame::Frame,
+    frame::{Frame, NoFrame},
     helper::{Helper, MAX_LEFT, NoAnswer, still_left},
     looker::{Looker, MAX_ANSWER},
     peeker,
@@ -132,13 +132,16 @@ impl Service {
             helper.clear_note();
             let why = match helper.ask(&json, fds, MAX_ANSWER, wall) {
                 Ok(frame) => match understand(frame) {
-                    Err(ResolverError::Garbage(what)) => super::frame::NoFrame::Garbage(what),
+                    Err(ResolverError::Garbage(what)) => NoFrame::Garbage(what),
                     Ok((Reply::ReaderDied(how), _)) => {
                         self.lost.died += 1;
                         return Err(ResolverError::Died(how));
                     }
                     answer => return answer,
                 },
+                Err(NoFrame::NoDescriptors) => {
+                    return Err(ResolverError::Unavailable("no descriptors are left".to_owned()));
+                }
                 Err(why) => why,
             };
             let at = helper.note();

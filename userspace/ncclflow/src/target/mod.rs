@@ -26,8 +26,8 @@ pub use identify::Evidence;
 pub use library::{LibraryError, LibraryId, MappedLibrary};
 pub use pid_namespace::in_first_pid_namespace;
 pub use proc_text::{MAX_TEXT, read_text, status_field};
-pub(crate) use process::started;
 pub use process::{Process, ProcessError};
+pub(crate) use process::{is_gone, try_started};
 pub(crate) use returns::{can_end_processes, no_return_probes};
 pub(crate) use tenant::{Tenant, Tenants};
 

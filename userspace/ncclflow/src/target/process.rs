@@ -120,22 +120,33 @@ impl Process {
 
 /// [`Process::started`] of whatever has the number now.
 pub(crate) fn started(pid: u32) -> Option<u64> {
+    try_started(pid).ok().flatten()
+}
+
+/// The same; an error says why it is not known.
+pub(crate) fn try_started(pid: u32) -> io::Result<Option<u64>> {
     stat_field(pid, 22)
+}
+
+/// No process has the number.
+pub(crate) fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
 }
 
 /// Whether it is a kernel thread, which has no memory of its own. Any user may read this (proc(5), field 9;
 /// `PF_KTHREAD` in include/linux/sched.h).
 pub(crate) fn is_kernel_thread(pid: u32) -> bool {
     const PF_KTHREAD: u64 = 0x0020_0000;
-    stat_field(pid, 9).is_some_and(|flags| flags & PF_KTHREAD != 0)
+    stat_field(pid, 9).is_ok_and(|flags| flags.is_some_and(|flags| flags & PF_KTHREAD != 0))
 }
 
 /// A number out of /proc/PID/stat, by proc(5)'s count; one behind the name.
-fn stat_field(pid: u32, field: usize) -> Option<u64> {
-    let text = read_text(proc_path(pid).join("stat")).ok()?;
+fn stat_field(pid: u32, field: usize) -> io::Result<Option<u64>> {
+    let text = read_text(proc_path(pid).join("stat"))?;
     // The name stands in parentheses and may hold anything. The third field follows.
-    let (_, fields) = text.rsplit_once(')')?;
-    fields.split_ascii_whitespace().nth(field.checked_sub(3)?)?.parse().ok()
+    let fields = text.rsplit_once(')').map(|(_, fields)| fields);
+    let value = fields.and_then(|fields| fields.split_ascii_whitespace().nth(field.checked_sub(3)?));
+    Ok(value.and_then(|value| value.parse().ok()))
 }
 
 fn proc_path(pid: u32) -> PathBuf {

@@ -25,6 +25,7 @@ use crate::{
     },
     native::SlotSink,
 };
+use flow::wire::ProbeKind;
 
 /// A probe could not be attached.
 #[derive(Debug)]
@@ -125,14 +126,16 @@ impl Attachment {
     }
 
     /// Stores the plans that a library's walking probe runs for nodes and rows, the head plan first. Each has
-    /// a cookie and counters of its own.
+    /// a cookie and counters of its own. `stored` is told of each, in their order: if one cannot be stored, those before
+    /// it have their cookies all the same.
     pub fn store_parts(
         &mut self,
         probe: &Probe,
         program: &WalkProgram,
         library: usize,
+        mut stored: impl FnMut(&ProbeKind),
     ) -> Result<StoredParts> {
-        let mut store = |plan: &FetchPlan, part| -> Result<u32> {
+        let mut store = |plan: &FetchPlan, part, kind: &ProbeKind| -> Result<u32> {
             let cookie = self.next_cookie()?;
             self.object.set_plan(cookie, plan)?;
             self.probes.push(ArmedProbe {
@@ -144,11 +147,12 @@ impl Attachment {
                 pid: None,
                 library,
             });
+            stored(kind);
             Ok(cookie)
         };
-        let head = store(&program.head, "head")?;
+        let head = store(&program.head, "head", &ProbeKind::Head)?;
         for part in &program.parts {
-            store(&part.plan, part.name)?;
+            store(&part.plan, part.name, &part.kind)?;
         }
         Ok(StoredParts { head, first: head + 1 })
     }
