@@ -3,6 +3,7 @@
 pub mod bed;
 pub mod callers;
 pub mod conformance;
+pub mod disk;
 pub mod dumper;
 pub mod fuse;
 pub mod hangs;

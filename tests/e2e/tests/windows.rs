@@ -14,13 +14,13 @@ use std::{
 };
 
 use ncclflow_e2e::{
-    harness::{bed::Bed, programs, progress, recorder::Recorder},
+    harness::{bed::Bed, disk::Disk, programs, progress, recorder::Recorder},
     tracer::Trace,
     truth::call_log::{self, Call},
 };
 use rustix::{process::Signal, time::ClockId};
 use serde_json::Value;
-use test_support::{is_long, root, wait_until};
+use test_support::{is_long, need, root, wait_until};
 
 /// Longest time from a touch, or an rm, to its effect. On an idle machine it is a millisecond or two.
 const LATENCY: u64 = 400_000_000;
@@ -42,11 +42,22 @@ struct Windowed {
 impl Windowed {
     /// `arguments` are the recording's. `ranks` processes in each of `jobs` jobs.
     fn start(jobs: usize, ranks: &str, arguments: &[&str]) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("out");
+        Self::start_in(folder, output, jobs, ranks, arguments)
+    }
+
+    fn start_in(
+        folder: tempfile::TempDir,
+        output: PathBuf,
+        jobs: usize,
+        ranks: &str,
+        arguments: &[&str],
+    ) -> Option<Self> {
         let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), root()) else {
             return None;
         };
-        let folder = tempfile::tempdir().unwrap();
-        let (output, flag) = (folder.path().join("out"), folder.path().join("flag"));
+        let flag = folder.path().join("flag");
         let mut beds = Vec::new();
         for (job, version) in ["2.27.5-cu12", "2.21.5-cu12"].into_iter().enumerate().take(jobs) {
             let library = programs::nccl(version)?;
@@ -253,6 +264,44 @@ fn a_window_that_reaches_its_count_of_ops_opens_again_only_for_a_new_flag() {
             assert!(!rank.steps.is_empty(), "{member}");
         }
     }
+}
+
+/// The disk is full when a window is wanted: it is opened when there is room, and the recording goes on until then.
+#[test]
+fn a_window_that_finds_a_full_disk_opens_when_there_is_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let Ok(disk) = Disk::mount(&folder.path().join("disk"), 16) else {
+        need("mount", false, "run it where file systems can be mounted");
+        return;
+    };
+    let output = disk.path().join("out");
+    let Some(mut job) = Windowed::start_in(folder, output, 1, "2", &["--level", "api"]) else { return };
+    disk.fill().unwrap();
+    File::create(&job.flag).unwrap();
+    job.wait_for_calls(30);
+    let is_window = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("window");
+    assert_eq!(folders(&job.output).filter(is_window).count(), 0, "what could not be begun is taken away");
+    disk.empty().unwrap();
+    wait_until("a window is open", Duration::from_secs(30), || {
+        folders(&job.output).any(|entry| is_window(&entry))
+    });
+    thread::sleep(Duration::from_nanos(LATENCY));
+    job.wait_for_calls(10);
+    fs::remove_file(&job.flag).unwrap();
+    progress::wait_for_windows(&job.output, 1);
+    let recorder = job.recorder.take().unwrap();
+    recorder.signal(Signal::INT).unwrap();
+    let (status, said) = recorder.finish().unwrap();
+    // Something could not be written when it was wanted.
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("window 1 cannot be opened yet"), "{said}");
+    let session = json(&job.output.join("session.json"));
+    assert_eq!((&session["state"], &session["loss"]["windows_late"]), (&"write_failed".into(), &1.into()));
+    let [window] = &**session["windows"].as_array().unwrap() else { panic!("{said}") };
+    let folder = job.output.join(window["folder"].as_str().unwrap());
+    whole_session(&folder);
+    let seen = recorded(&folder, window["opened_unix_ms"].as_u64().unwrap());
+    assert!(seen.len() == 2 && seen.values().all(|calls| calls.len() >= 9), "{seen:?}");
 }
 
 #[test]

@@ -4,7 +4,6 @@
 
 mod check;
 mod clients;
-mod disk;
 mod files;
 mod jobs;
 mod kills;

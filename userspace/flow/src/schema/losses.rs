@@ -18,7 +18,7 @@ row! {
         "lines_over_max_size": Measured, #[serde(default)] lines_over_max_size: u64;
         /// Files `flow_rank<r>.json` that `--max-size` left no room for.
         "aggregates_over_max_size": Measured, #[serde(default)] aggregates_over_max_size: u64;
-        /// Windows that were opened late because `--max-size` left no room for them.
+        /// Windows that were opened late: `--max-size` left no room for them, or the disk was full.
         "windows_late": Measured, #[serde(default)] windows_late: u64;
         /// Records that the file of `--capture` lacks.
         "records_not_captured": Measured, #[serde(default)] records_not_captured: u64;

@@ -416,8 +416,8 @@ mod tests {
         assert_eq!(file_within(open, Path::new("/flag")), FlagId::of_path(&path).ok(), "seen both ways");
     }
 
-    fn user(uid: u32) -> Option<Tenant> {
-        Some(Tenant::User(uid, format!("user{uid}")))
+    fn user(uid: u32) -> Tenant {
+        Tenant::User(uid, format!("user{uid}"))
     }
 
     #[test]
@@ -425,16 +425,16 @@ mod tests {
         let mut containers = BTreeMap::new();
         for namespace in 0..1000 {
             let pids = BTreeSet::from([1]);
-            containers.insert(namespace, Container { pids, tenant: user(1) });
+            containers.insert(namespace, Container { pids, tenant: Some(user(1)) });
         }
         for namespace in 1000..1010 {
             let pids = BTreeSet::from([2]);
-            containers.insert(namespace, Container { pids, tenant: user(2) });
+            containers.insert(namespace, Container { pids, tenant: Some(user(2)) });
         }
         let (chosen, left_out) = share_out(containers);
         assert_eq!(chosen.len(), MAX_CONTAINERS);
-        let of_second = chosen.iter().filter(|(_, container)| container.tenant == user(2)).count();
-        assert_eq!((of_second, left_out), (10, vec![(user(1), 1000 - (MAX_CONTAINERS - 10))]));
+        let of_second = chosen.iter().filter(|(_, container)| container.tenant == Some(user(2))).count();
+        assert_eq!((of_second, left_out), (10, vec![(Some(user(1)), 1000 - (MAX_CONTAINERS - 10))]));
     }
 
     #[test]

@@ -58,6 +58,15 @@ struct Followed {
     tenant: Option<u32>,
 }
 
+/// What cannot be seen, for want of descriptors for instance.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unseeable {
+    /// The node's processes cannot be listed.
+    processes: bool,
+    /// Library files cannot be looked at.
+    files: bool,
+}
+
 pub(super) struct Follower<'a> {
     filter: &'a Filter,
     libraries: Libraries<'a>,
@@ -76,10 +85,8 @@ pub(super) struct Follower<'a> {
     later: Later<u32>,
     rounds: u32,
     passed_over: usize,
-    /// The node's processes cannot be listed. It is said once.
-    is_blind: bool,
-    /// Library files cannot be looked at. It is said once.
-    sees_no_files: bool,
+    /// What could not be seen the last time. It is said once.
+    unseen: Unseeable,
     /// Tenants have come or gone.
     is_to_be_shared: bool,
 }
@@ -106,8 +113,7 @@ impl<'a> Follower<'a> {
             later: Later::default(),
             rounds: 0,
             passed_over: 0,
-            is_blind: false,
-            sees_no_files: false,
+            unseen: Unseeable::default(),
             is_to_be_shared: false,
         })
     }
@@ -118,13 +124,13 @@ impl<'a> Follower<'a> {
         let time = if self.rounds == 0 { FIRST_ROUND_TIME } else { ROUND_TIME };
         match self.census.round() {
             Ok(pids) => {
-                self.is_blind = false;
+                self.unseen.processes = false;
                 let known: HashSet<u32> = self.waiting.iter().copied().collect();
                 self.waiting.extend(pids.into_iter().filter(|pid| !known.contains(pid)));
             }
             // Without descriptors or memory, for instance. What is attached is recorded all the same.
             Err(error) => {
-                if !mem::replace(&mut self.is_blind, true) {
+                if !mem::replace(&mut self.unseen.processes, true) {
                     recording
                         .report
                         .errors
@@ -432,11 +438,11 @@ impl<'a> Follower<'a> {
         if self.libraries.watch().is_due() {
             self.libraries.look_for_changes();
             let why = self.libraries.not_looked_at();
-            if let Some(why) = why.filter(|_| !self.sees_no_files) {
+            if let Some(why) = why.filter(|_| !self.unseen.files) {
                 recording.report.errors.push(format!("its probes stay: {why}"));
                 recording.is_outdated = true;
             }
-            self.sees_no_files = why.is_some();
+            self.unseen.files = why.is_some();
         }
         for Gone { index, path, why, unchanged_ns } in self.libraries.take_gone() {
             let mut pids = Vec::new();

@@ -16,7 +16,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use rustix::{thread::CapabilitySet, time::ClockId};
+use rustix::{
+    process::{Resource, getrlimit},
+    thread::CapabilitySet,
+    time::ClockId,
+};
 
 use super::{
     file_watch::{ChangedFiles, FileWatch, ticks_now, ticks_of},
@@ -36,10 +40,10 @@ use crate::{
     target::{Filter, LibraryId, MappedLibrary, can_end_processes, no_return_probes},
 };
 
-/// Library files that are held at a time, and those of one tenant. Each takes descriptors, and is looked at again and
-/// again.
+/// Library files that are held at a time, of which one tenant has three quarters at most. Each is looked at again and
+/// again, and takes descriptors: where there are few, fewer are held.
 const MAX_HELD: usize = 512;
-const MAX_HELD_BY_ONE: usize = MAX_HELD * 3 / 4;
+const DESCRIPTORS_OF_ONE: u64 = 8;
 /// Cookies that one tenant's libraries may take; those of another with equal probes cost none.
 const MAX_COOKIES_BY_ONE: usize = ncclflow_common::MAX_PROBES as usize * 3 / 4;
 
@@ -85,6 +89,8 @@ pub(super) struct Libraries<'a> {
     filter: &'a Filter,
     bindings: Bindings,
     reaper: Reaper,
+    /// Files that are held at a time.
+    max_held: usize,
     known: Vec<Library>,
     watch: FileWatch,
     changed: ChangedFiles,
@@ -104,11 +110,13 @@ pub(super) struct Libraries<'a> {
 impl<'a> Libraries<'a> {
     pub(super) fn new(wanted: Wanted<'a>, filter: &'a Filter, bindings: Bindings) -> Result<Self> {
         let reaper = Reaper::start(&wanted.options.health).context("starting a thread")?;
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         Ok(Self {
             wanted,
             filter,
             bindings,
             reaper,
+            max_held: usize::try_from(limit / DESCRIPTORS_OF_ONE).map_or(MAX_HELD, |most| most.min(MAX_HELD)),
             known: Vec::new(),
             watch: FileWatch::new(),
             changed: ChangedFiles::default(),
@@ -314,8 +322,8 @@ impl<'a> Libraries<'a> {
             all += 1;
             of_tenant += usize::from(is_of_tenant(library));
         }
-        let is_over = of_tenant >= MAX_HELD_BY_ONE;
-        if all < MAX_HELD && !is_over {
+        let is_over = of_tenant >= self.max_held / 4 * 3;
+        if all < self.max_held && !is_over {
             return Ok(());
         }
         // One that is not traced need not be held: it is known by its identity.

@@ -45,7 +45,7 @@ impl SilentContainers {
         thread: JoinHandle<()>,
     ) -> String {
         self.threads.push(thread);
-        let mut said = format!(
+        let said = format!(
             "the flag file of the container of process {pid} (mount namespace {namespace}) is not looked at any more: \
              its file system does not answer"
         );
@@ -53,11 +53,12 @@ impl SilentContainers {
         let silent = self.of.entry(tenant).or_default();
         silent.insert(namespace);
         if self.threads.len() >= MAX_STUCK {
-            said.push_str("; nor is that of any other container, as too many do not");
+            said + "; nor is that of any other container, as too many do not"
         } else if silent.len() >= MAX_STUCK_OF_TENANT {
-            said.push_str(&format!("; nor is that of any other container of {whose}, as too many do not"));
+            format!("{said}; nor is that of any other container of {whose}, as too many do not")
+        } else {
+            said
         }
-        said
     }
 
     /// Forgets tenants that have no traced process any more.
@@ -76,8 +77,8 @@ mod tests {
 
     use super::*;
 
-    fn user(uid: u32) -> Option<Tenant> {
-        Some(Tenant::User(uid, format!("user{uid}")))
+    fn user(uid: u32) -> Tenant {
+        Tenant::User(uid, format!("user{uid}"))
     }
 
     #[test]
@@ -91,24 +92,24 @@ mod tests {
         let mut silent = SilentContainers::default();
         let first = 1;
         for namespace in first..=MAX_STUCK_OF_TENANT as u64 {
-            assert!(!silent.has(namespace, user(1).as_ref()));
-            let said = silent.add(namespace, 7, user(1), waiting());
-            assert!(silent.has(namespace, user(1).as_ref()));
+            assert!(!silent.has(namespace, Some(&user(1))));
+            let said = silent.add(namespace, 7, Some(user(1)), waiting());
+            assert!(silent.has(namespace, Some(&user(1))));
             assert_eq!(said.contains("of user user1 (1)"), namespace == MAX_STUCK_OF_TENANT as u64, "{said}");
         }
-        assert!(silent.has(99, user(1).as_ref()), "any other of this tenant");
-        assert!(!silent.has(first, user(2).as_ref()) && !silent.has(99, None), "others are asked");
-        silent.keep_only(&HashSet::from([&user(2)]));
-        assert!(!silent.has(first, user(1).as_ref()), "it had ended");
+        assert!(silent.has(99, Some(&user(1))), "any other of this tenant");
+        assert!(!silent.has(first, Some(&user(2))) && !silent.has(99, None), "others are asked");
+        silent.keep_only(&HashSet::from([&Some(user(2))]));
+        assert!(!silent.has(first, Some(&user(1))), "it had ended");
         for more in MAX_STUCK_OF_TENANT..MAX_STUCK {
-            assert!(!silent.has(200, user(3).as_ref()), "{more}");
+            assert!(!silent.has(200, Some(&user(3))), "{more}");
             silent.threads.push(waiting());
         }
-        assert!(silent.has(200, user(3).as_ref()), "too many threads wait");
+        assert!(silent.has(200, Some(&user(3))), "too many threads wait");
         drop(until);
         while silent.threads.iter().any(|thread| !thread.is_finished()) {
             thread::sleep(Duration::from_millis(1));
         }
-        assert!(!silent.has(200, user(3).as_ref()), "they have ended");
+        assert!(!silent.has(200, Some(&user(3))), "they have ended");
     }
 }

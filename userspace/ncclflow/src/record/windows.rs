@@ -253,11 +253,13 @@ impl<'a> Windows<'a> {
                 self.events.look_at_budget();
                 return Ok(());
             }
-            opened => opened.with_context(|| format!("making the folder `{folder}`"))?,
+            Err(error) => {
+                self.put_off(&format!("making the folder `{folder}`: {error}"), recording);
+                return Ok(());
+            }
+            Ok(dir) => dir,
         };
-        self.is_late = false;
         self.number += 1;
-        self.pace.opened(&scope, seen, Instant::now(), |pids| tenant_of(pids, recording));
         if recording.options.choice.stacks.is_some_and(|stacks| stacks.kind.has_native()) {
             // All stacks would be copied again, and few are at a time.
             recording.attachment.forget_what_walks_sent()?;
@@ -278,9 +280,22 @@ impl<'a> Windows<'a> {
             containers,
             iterations: self.options.iterations.map(WindowIterations::wanted),
         };
-        let mut writer = recording.begin_recording(&dir, Some(&report))?;
-        let begun = writer.push_event(&Event::HitsBegin { hits: hits.clone() });
-        begun.context("beginning a window's recording")?;
+        let begun = recording.begin_recording(&dir, Some(&report)).and_then(|mut writer| {
+            let begun = writer.push_event(&Event::HitsBegin { hits: hits.clone() });
+            begun.context("beginning a window's recording")?;
+            Ok(writer)
+        });
+        let writer = match begun {
+            Ok(writer) => writer,
+            Err(error) => {
+                self.number -= 1;
+                self.dir.discard_window(&report.folder, &dir);
+                self.put_off(&format!("{error:#}"), recording);
+                return Ok(());
+            }
+        };
+        self.is_late = false;
+        self.pace.opened(&scope, seen, Instant::now(), |pids| tenant_of(pids, recording));
         // Few threads make files at a time, however many windows wait.
         let mut options = recording.options.files;
         if options.when == FilesWhen::Live && self.exporter.waiting() > MAX_FOLLOWED {
@@ -305,6 +320,14 @@ impl<'a> Windows<'a> {
         self.open = Some(open);
         self.last_opened = Some(Instant::now());
         Ok(())
+    }
+
+    /// A window cannot be opened, as the disk is full or no descriptor is left. It is tried again.
+    fn put_off(&mut self, why: &str, recording: &mut Recording<'_>) {
+        if !mem::replace(&mut self.is_late, true) {
+            self.late += 1;
+            recording.write_failed(format!("window {} cannot be opened yet: {why}", self.number + 1));
+        }
     }
 
     fn close(&mut self, end: WindowEnd, recording: &mut Recording<'_>, threads: &Threads) -> Result<()> {

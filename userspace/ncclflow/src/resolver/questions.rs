@@ -56,9 +56,8 @@ pub(crate) enum Unseen {
 pub(crate) fn look(pid: u32) -> Result<Option<Sighting>, Unseen> {
     let process = match Process::open(pid) {
         Ok(process) => process,
-        Err(ProcessError::Missing(_)) => return Ok(None),
         Err(ProcessError::Denied(..)) if !is_kernel_thread(pid) => return Err(Unseen::Denied),
-        Err(ProcessError::Denied(..)) => return Ok(None),
+        Err(ProcessError::Missing(_) | ProcessError::Denied(..)) => return Ok(None),
         Err(ProcessError::Other(_, error)) => {
             return Err(Unseen::Unanswered(ResolverError::Unavailable(error.to_string())));
         }

@@ -228,6 +228,31 @@ impl OutputDir {
         Ok(Some(Self { account: Some(window), ..self.open_subfolder(name)? }))
     }
 
+    /// Nothing came of a window: takes away what is in its folder, and the folder.
+    pub(crate) fn discard_window(&self, name: &str, window: &Self) {
+        window.clear(1);
+        if let Some(account) = &window.account {
+            account.abandon_window();
+        }
+        // One that cannot be removed stays, and is empty.
+        let _ = self.unlink(name, true);
+    }
+
+    /// Removes what is in it, and in folders so deep.
+    fn clear(&self, depth: u32) {
+        for name in self.entries().unwrap_or_default() {
+            let Ok(name) = name.to_str() else { continue };
+            let is_folder = self.look_at(name).is_ok_and(|found| found.is_folder);
+            if is_folder
+                && depth > 0
+                && let Ok(folder) = self.open_subfolder(name)
+            {
+                folder.clear(depth - 1);
+            }
+            let _ = self.unlink(name, is_folder);
+        }
+    }
+
     fn make_folder(&self, name: &str, parent: &Account, account: Account) -> io::Result<Self> {
         mkdirat(&self.fd, name, Mode::RWXU)?;
         let dir = Self { account: Some(account), ..self.open_subfolder(name)? };

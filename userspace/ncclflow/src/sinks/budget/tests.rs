@@ -394,6 +394,7 @@ fn what_is_kept_for_what_lasts_is_there_although_the_report_has_grown() {
     let mut file = recording.create_records("000002.nfr").unwrap();
     while file.write_all(&[0; 4096]).is_ok() {}
     report(75_000);
-    recording.replace_file(Share::Lasting, "000001.nfr", |file| file.write_all(&[7; 40_000])).unwrap();
+    let lasting = vec![7; 40_000];
+    recording.replace_file(Share::Lasting, "000001.nfr", |file| file.write_all(&lasting)).unwrap();
     assert!(taken(dir.path()) <= LIMIT, "{}", taken(dir.path()));
 }

@@ -11,26 +11,33 @@ use anyhow::{Context as _, Result, bail};
 
 /// Unmounted when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Disk(PathBuf);
+pub struct Disk(PathBuf);
 
 impl Disk {
-    /// A file system in memory, of so many megabytes.
-    pub(crate) fn mount(at: &Path, megabytes: u32) -> Result<Self> {
+    /// A file system in memory, of so many megabytes, in a new folder.
+    ///
+    /// # Errors
+    /// Where nothing can be mounted.
+    pub fn mount(at: &Path, megabytes: u32) -> Result<Self> {
         fs::create_dir(at)?;
         let options = format!("size={megabytes}m,mode=0700");
-        let status = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "soak"]).arg(at).status();
+        let status =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &options, "ncclflow-test"]).arg(at).status();
         if !status.context("starting mount")?.success() {
             bail!("no file system can be mounted here");
         }
         Ok(Self(at.to_path_buf()))
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.0
     }
 
     /// Fills it to the last byte.
-    pub(crate) fn fill(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// Where not even an empty file can be made.
+    pub fn fill(&self) -> Result<()> {
         let mut file = File::create(self.0.join("filler"))?;
         let block = vec![0; 1 << 16];
         while file.write_all(&block).is_ok() {}
@@ -38,7 +45,10 @@ impl Disk {
     }
 
     /// Empties it again.
-    pub(crate) fn empty(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// Where it was not filled.
+    pub fn empty(&self) -> Result<()> {
         Ok(fs::remove_file(self.0.join("filler"))?)
     }
 }
