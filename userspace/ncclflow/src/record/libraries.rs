@@ -7,18 +7,15 @@
 
 use std::{
     collections::HashMap,
-    io, mem,
+    mem,
     num::NonZeroU32,
     os::fd::BorrowedFd,
-    sync::mpsc::{self, Sender},
-    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use rustix::{
     process::{Resource, getrlimit},
-    thread::CapabilitySet,
     time::ClockId,
 };
 
@@ -27,14 +24,13 @@ use super::{
     later::Later,
     meaning::Meaning,
     options::Notice,
+    reaper::Reaper,
     recorder::Recording,
     setup::{Bindings, Change, LibraryInUse, ResolvedLibrary, Wanted},
 };
 use crate::{
     clock::now_ns,
-    health::Health,
-    kernel::loader::{Attachment, Link, detach},
-    privileges,
+    kernel::loader::{Attachment, Link},
     resolver::{self, ResolverError},
     sinks::Budget,
     target::{Filter, LibraryId, MappedLibrary, can_end_processes, no_return_probes},
@@ -520,47 +516,4 @@ fn give_back(unused: &mut Vec<(Meaning, Vec<u32>)>, meaning: Option<Meaning>, co
 
 fn name_of(file: &MappedLibrary) -> (u64, u64) {
     (file.id.device, file.id.inode)
-}
-
-/// A thread that takes probes out of the kernel beside the recording: that takes about 0.1 s on Linux 6.12
-/// and later, or, without links to many, as long for each probe, and nobody is to wait for it.
-struct Reaper {
-    links: Option<Sender<Vec<Link>>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Reaper {
-    fn start(health: &Health) -> io::Result<Self> {
-        let (sender, links) = mpsc::channel::<Vec<Link>>();
-        let health = health.clone();
-        let thread = thread::Builder::new().name("ncclflow-detach".to_owned()).spawn(move || {
-            let guard = health.guard("ncclflow-detach");
-            privileges::keep_only(CapabilitySet::empty());
-            for links in links {
-                detach(links, |_| {});
-            }
-            guard.done();
-        })?;
-        Ok(Self { links: Some(sender), thread: Some(thread) })
-    }
-
-    /// Detaches these, soon.
-    fn take(&self, links: Vec<Link>) {
-        if let Some(sender) = &self.links
-            && !links.is_empty()
-        {
-            // The thread lives as long as the sender; if it does not, they are dropped here, one by one.
-            let _ = sender.send(links);
-        }
-    }
-}
-
-impl Drop for Reaper {
-    fn drop(&mut self) {
-        self.links = None;
-        if let Some(thread) = self.thread.take() {
-            // It cannot panic: it only drops.
-            let _ = thread.join();
-        }
-    }
 }

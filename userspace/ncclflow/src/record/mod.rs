@@ -26,6 +26,7 @@ mod held_process;
 mod later;
 mod libraries;
 mod meaning;
+mod reaper;
 
 // From the drain to those who take records.
 mod consumers;
@@ -49,6 +50,7 @@ mod watched_recording;
 
 // What is known at the end.
 mod accounts;
+mod ending;
 mod limit;
 mod report;
 

@@ -1,7 +1,6 @@
 //! A recording from beginning to end.
 
 use std::{
-    os::fd::AsFd as _,
     panic::{AssertUnwindSafe, catch_unwind},
     time::Duration,
 };
@@ -11,7 +10,7 @@ use ncclflow_common::WIRE_VERSION;
 use rustix::{thread::CapabilitySet, time::ClockId};
 
 use super::{
-    accounts::{Baseline, add_hits_while_detaching},
+    ending::{Closed, ClosedFiles},
     files::{FilesRequest, FilesThread, WindowFiles},
     follow::Follower,
     keeper::{Keeping, OpenRecording},
@@ -21,12 +20,11 @@ use super::{
     own_limits::{self, SpareDescriptors},
     pipeline::{Following, Pipeline},
     processes::Traced,
-    report::{complete_accounts, complete_files, end_recording, first_report, write_results},
+    report::first_report,
     setup::{Bindings, Setup, Wanted},
     stacks::Stacks,
-    threads::{FirstTaker, Taken, Threads},
+    threads::{FirstTaker, Threads},
     watch::Watch,
-    window_export::WindowsExport,
     windows::Windows,
 };
 use crate::{
@@ -35,23 +33,19 @@ use crate::{
     kernel::{
         loader::{Attachment, Program},
         probe::{Level, ProbeStrategy},
-        stream::wait_for,
     },
     layout_cache::LayoutCache,
     privileges,
     recording::{self, RecordingWriter},
-    resolver::{self, Lost},
+    resolver,
     sinks::{
-        Aggregated, ApiOutputOptions, AttachReport, ChangedLibrary, FilesReport, FilesWhen, OutputDir,
-        SessionFiles, SessionReport, SessionState, TargetReport, WindowReport,
+        ApiOutputOptions, AttachReport, ChangedLibrary, FilesWhen, OutputDir, SessionFiles, SessionReport,
+        SessionState, TargetReport, WindowReport,
     },
     target::in_first_pid_namespace,
     who::{Who, WhoOptions},
 };
 use flow::model::Sampling;
-
-/// How often it is said how far the files are, when everything else is done.
-const FINISHING: Duration = Duration::from_millis(200);
 
 /// Records until the time is up, the targets are gone, or `stop` says so. The recording is whole before the
 /// probes are detached, which can take a while; its files are completed after that.
@@ -111,29 +105,6 @@ pub fn record(
     recording.detach(follower);
     let aggregated = recording.complete(closed, &events)?;
     Ok(Outcome { report: recording.report, aggregated })
-}
-
-/// A recording to which no more records come.
-struct Closed {
-    taken: Taken,
-    files: ClosedFiles,
-}
-
-/// Who makes its files.
-enum ClosedFiles {
-    /// There are none.
-    None,
-    Thread(FilesThread),
-    /// Windows have files of their own.
-    Windows(WindowsExport),
-}
-
-impl ClosedFiles {
-    fn begin_to_finish(&self) {
-        if let Self::Thread(files) = self {
-            files.begin_to_finish();
-        }
-    }
 }
 
 /// A recording whose probes are attached: what its parts work with and write to.
@@ -392,7 +363,7 @@ impl<'a> Recording<'a> {
     }
 
     /// Takes over what the session's health knows of failures.
-    fn note_failures(&mut self) {
+    pub(super) fn note_failures(&mut self) {
         let failures = self.options.health.failures();
         for why in failures.iter().skip(self.failures_told) {
             self.fail(why);
@@ -401,7 +372,7 @@ impl<'a> Recording<'a> {
     }
 
     /// The session has failed: it is not what was asked for, although what there is of it is whole.
-    fn fail(&mut self, why: &str) {
+    pub(super) fn fail(&mut self, why: &str) {
         (self.notice)(Notice::Failed(why));
         self.report.errors.push(why.to_owned());
         self.report.state = SessionState::Failed;
@@ -497,97 +468,6 @@ impl<'a> Recording<'a> {
             Ok(has_changed) => self.is_outdated |= has_changed,
             Err(error) => (self.notice)(Notice::RankMapBroken(&error)),
         }
-    }
-
-    /// Says in the recording, and in `session.json`, that the recording is whole.
-    fn end(&mut self, closed: &mut Closed, stop: &StopHandle) -> Result<()> {
-        let Self { attachment, report, dir, notice, .. } = self;
-        attachment.print_log();
-        let lost = resolver::lost();
-        report.lost_readers = (lost != Lost::default()).then_some(lost);
-        complete_accounts(report, attachment, &mut closed.taken, &Baseline::default())?;
-        end_recording(&mut closed.taken, report, notice)?;
-        // From here on, and before anybody can read so, a second signal ends the files, and not the program.
-        stop.finishes_files();
-        if let Some(dir) = dir
-            && let Err(error) = report.write(dir)
-        {
-            self.write_failed(format!("writing `session.json`: {error}"));
-        }
-        Ok(())
-    }
-
-    fn detach(&mut self, follower: Option<Follower<'_>>) {
-        let Self { attachment, notice, report, .. } = self;
-        if let Some(follower) = follower {
-            attachment.keep(follower.into_links());
-        }
-        attachment.detach(|left| notice(Notice::Detaching { left }));
-        notice(Notice::Detached);
-        // With windows each has counted its own.
-        if self.options.windows.is_none()
-            && let Err(error) = add_hits_while_detaching(report, attachment)
-        {
-            report.errors.push(format!("counting the hits while probes were taken away: {error:#}"));
-        }
-    }
-
-    /// Waits for the files, and writes what is written at the end.
-    fn complete(&mut self, closed: Closed, events: &Events) -> Result<Option<Aggregated>> {
-        let Closed { mut taken, files } = closed;
-        let of = taken.kept.as_ref().map_or(0, |kept| kept.writer.totals().records);
-        let has_ended = || match &files {
-            ClosedFiles::None => true,
-            ClosedFiles::Thread(files) => files.has_ended(),
-            ClosedFiles::Windows(export) => export.has_ended(),
-        };
-        while !has_ended() {
-            wait_for(&[events.mailbox.as_fd()], Some(FINISHING)).context("waiting for the files")?;
-            events.receive(self);
-            if let ClosedFiles::Thread(files) = &files {
-                (self.notice)(Notice::Finishing { done: files.records(), of });
-            }
-        }
-        let mut pipeline = taken.watched.take();
-        match files {
-            ClosedFiles::None => {
-                let none = (self.options.files.when == FilesWhen::None && taken.kept.is_some())
-                    .then(FilesReport::none);
-                match &pipeline {
-                    Some(pipeline) => complete_files(&mut self.report, pipeline, none),
-                    None => self.report.files = none,
-                }
-            }
-            ClosedFiles::Thread(files) => match files.join() {
-                Ok(made) => {
-                    complete_files(&mut self.report, &made.pipeline, Some(made.report));
-                    pipeline = Some(made.pipeline);
-                }
-                // It has said so when it happened.
-                Err(_) => self.report.files = Some(FilesReport::failed(self.options.files.when)),
-            },
-            ClosedFiles::Windows(export) => match export.join() {
-                Ok(totals) => totals.add_to(&mut self.report),
-                Err(error) => self.fail(&format!("completing windows: {error:#}")),
-            },
-        }
-        events.receive(self);
-        self.note_failures();
-        let Self { options, report, dir, who, notice, .. } = self;
-        who.report().complete(report);
-        let limited = dir.as_ref().and_then(|dir| Some((dir.budget()?, dir)));
-        if let Some((budget, dir)) = limited {
-            limit::tell(budget, dir, report, notice);
-        }
-        let mut files = pipeline.map(|pipeline| pipeline.output.files).unwrap_or_default();
-        let aggregated = write_results(taken, &mut files, dir.as_ref(), report, options.compress, notice)?;
-        if let Some((budget, dir)) = limited
-            && limit::tell(budget, dir, report, notice)
-        {
-            // Even the last file can have needed the room of a window, which is named in it.
-            report.write(dir).context("writing `session.json`")?;
-        }
-        Ok(aggregated)
     }
 }
 

@@ -1,0 +1,78 @@
+use std::sync::Arc;
+
+use flow::{
+    made::ops::{Op as MadeOp, host},
+    model::Rows,
+};
+
+use super::*;
+
+/// Ranks that are listed, and those that are forgotten, after so many short processes beside one that goes on.
+fn after(processes: u32) -> (usize, u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = Arc::new(OutputDir::open(folder.path()).unwrap());
+    let mut files = LineFiles::new(dir, ApiOutputOptions::default(), Layout::ByProcess);
+    files = files.forgetting_ended(false);
+    let mut rows = Rows::default();
+    for pid in 0..=processes {
+        files.op(&rows.op(&MadeOp::default().record(), &host(1000 + pid)));
+        if pid > 0 {
+            files.close_process(1000 + pid);
+        }
+    }
+    files.close();
+    let written = files.written();
+    assert!(written.ranks.iter().any(|rank| rank.pid == 1000), "it goes on to the end");
+    assert!(written.has_ops && written.files.is_empty());
+    (written.ranks.len(), written.forgotten_ranks)
+}
+
+/// Lines of this process that are in files, and its lines that are in none as it had most.
+fn lines_of(files: &mut LineFiles, pid: u32) -> (u64, u64) {
+    files.flush();
+    let written = files.written();
+    let of = written.ranks.iter().filter(|rank| rank.pid == pid);
+    let over = written.over_share.get(&pid).copied().unwrap_or(0);
+    (of.map(|rank| rank.proxy_flow_lines).sum(), over)
+}
+
+#[test]
+fn a_process_with_many_ranks_gives_files_up_for_others_and_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = Arc::new(OutputDir::open(folder.path()).unwrap());
+    let mut files = LineFiles::new(dir, ApiOutputOptions::default(), Layout::ByProcess);
+    files.most = 16;
+    let mut rows = Rows::default();
+    let mut op = |files: &mut LineFiles, pid: u32, rank: i32| {
+        let made = MadeOp { rank, ..MadeOp::default() };
+        files.op(&rows.op(&made.record(), &host(pid)));
+    };
+    (0..20).for_each(|rank| op(&mut files, 1, rank));
+    assert_eq!(lines_of(&mut files, 1), (16, 4), "it has all there are, and no more");
+    assert_eq!(files.take_errors().len(), 1);
+    for pid in [2, 3] {
+        (0..5).for_each(|rank| op(&mut files, pid, rank));
+        assert_eq!(lines_of(&mut files, pid), (5, 0), "others lose nothing");
+    }
+    // The first six are still written; the others are complete as they are.
+    (0..16).for_each(|rank| op(&mut files, 1, rank));
+    assert_eq!(lines_of(&mut files, 1), (16 + 6, 4 + 10));
+    // Who would have as many as it loses its own, and takes none.
+    (5..9).for_each(|rank| op(&mut files, 2, rank));
+    assert_eq!((lines_of(&mut files, 2), lines_of(&mut files, 3)), ((5, 4), (5, 0)));
+    // Files of a process that has ended are for others; those that were given up stay complete.
+    files.close_process(3);
+    (0..16).for_each(|rank| op(&mut files, 1, rank));
+    assert_eq!(lines_of(&mut files, 1), (22 + 6, 14 + 10));
+    op(&mut files, 2, 5);
+    assert_eq!(lines_of(&mut files, 2), (6, 4));
+    files.close();
+    assert_eq!(files.written().lost.lines, 14 + 10 + 4);
+    assert!(files.given_up.is_empty());
+}
+
+#[test]
+fn ranks_of_processes_that_ended_long_ago_are_forgotten_and_counted() {
+    assert_eq!(after(900), (901, 0));
+    assert_eq!(after(3000), (MAX_ENDED + 1, 2000));
+}
