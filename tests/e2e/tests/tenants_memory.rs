@@ -14,6 +14,7 @@ use std::{
 };
 
 use nccl_library::{
+    elf::Image,
     fields::{FieldRef, channel, comm},
     layouts::Layouts,
     symbols::shipped::Table,
@@ -107,10 +108,11 @@ fn forged(layouts: &Layouts) -> Vec<(u64, u64, usize)> {
     values
 }
 
-fn layouts_of(version: &str) -> Layouts {
-    let table = Table::shipped().unwrap();
-    let library = table.libraries().iter().find(|library| library.nccl.to_string() == version);
-    table.layouts(library.unwrap()).unwrap()
+/// Those of exactly this build: others of its version differ.
+fn layouts_of(library: &Path) -> Layouts {
+    let (table, image) = (Table::shipped().unwrap(), Image::open(library).unwrap());
+    let known = table.with_build_id(image.build_id().unwrap()).unwrap();
+    table.layouts(known).unwrap()
 }
 
 /// A process of a tenant whose memory will not answer.
@@ -138,7 +140,6 @@ fn of_process(report: &Value, pid: u32) -> &Value {
 }
 
 #[test]
-#[ignore = "it was not seen to pass yet: the search passes over pages that are not there, and then nothing is silent"]
 fn memory_that_does_not_answer_costs_its_own_process() {
     let (Some(ncclflow), Some(library), true) = (programs::ncclflow(), programs::nccl("2.21.5-cu12"), root())
     else {
@@ -156,7 +157,7 @@ fn memory_that_does_not_answer_costs_its_own_process() {
     let folder = tempfile::tempdir().unwrap();
     let point = folder.path().join("fuse");
     fs::create_dir(&point).unwrap();
-    let values = forged(&layouts_of("2.21.5"));
+    let values = forged(&layouts_of(&library));
     for how in ["userfaultfd", "fuse"] {
         // They are dropped the other way round: the process can end only after the file system has.
         let mut started = None;
@@ -165,29 +166,39 @@ fn memory_that_does_not_answer_costs_its_own_process() {
         fuse.fall_silent();
         tell(process, "");
         let tenant = process.0.id();
+        // Two of them, where that can be ended again by a signal.
+        let mut second = (how == "userfaultfd").then(|| start(how, &library, &point.join("data"), &values));
+        second.iter_mut().for_each(|second| tell(second, ""));
+        let silent: Vec<u32> =
+            [tenant].into_iter().chain(second.iter().map(|second| second.0.id())).collect();
 
-        // Both together, and the job that hangs is judged as before.
-        let pids: Vec<String> = job.bed.ready.pids.iter().chain([&tenant]).map(u32::to_string).collect();
+        // All together, and the job that hangs is judged as before.
+        let pids: Vec<String> = job.bed.ready.pids.iter().chain(&silent).map(u32::to_string).collect();
         let pids = pids.join(",");
         let begun = Instant::now();
         let dump = Dump::take(&ncclflow, &pids, &[]).unwrap();
         assert!(begun.elapsed() < BOUND, "{how}: {:?}", begun.elapsed());
         check_culprit(&dump, 1, "rank 1 has not joined");
         let report: Value = serde_json::from_str(&dump.text).unwrap();
-        let about = of_process(&report, tenant);
-        assert!(about["error"].as_str().is_some_and(|error| error.contains("answer")), "{how}: {about:#}");
+        for pid in &silent {
+            let about = of_process(&report, *pid);
+            assert!(
+                about["error"].as_str().is_some_and(|error| error.contains("answer")),
+                "{how}: {about:#}"
+            );
+        }
         for pid in &job.bed.ready.pids {
             assert!(of_process(&report, *pid)["error"].is_null());
         }
         // What waits for userfaultfd can be killed; what waits for a file system in user space cannot.
         let left = u32::from(how == "fuse");
         let lost = &report["lostReaders"];
-        assert_eq!(*lost, json!({ "unanswered": 1, "left_behind": left, "died": 0 }), "{how}");
+        assert_eq!(*lost, json!({ "unanswered": silent.len(), "left_behind": left, "died": 0 }), "{how}");
         // Who reads what every process has, like ps(1), is not kept waiting.
         assert!(fs::read(format!("/proc/{tenant}/cmdline")).is_ok_and(|text| !text.is_empty()));
 
         // The same while they are recorded, and a dump is made as nothing moves.
-        let output = folder.path().join(how);
+        let output = folder.path().join(format!("out-{how}"));
         let recorder = Recorder::start(&ncclflow, &pids, &output, &["--on-hang", "1"]).unwrap();
         let dumps = || -> Vec<PathBuf> {
             let files = fs::read_dir(&output).unwrap().flatten().map(|file| file.path());

@@ -224,9 +224,10 @@ pub(super) fn write_results(
     };
     report.state = state(report);
     end_recording(&mut taken, report, notice)?;
-    if let Some(kept) = &taken.kept {
-        // To write the end, older records may have been removed.
-        report.recording = Some(kept.writer.totals());
+    // To write the end, older records may have been removed.
+    if let (Some(kept), Some(known)) = (&taken.kept, &mut report.recording) {
+        let totals = kept.writer.totals();
+        (known.removed_segments, known.removed_records) = (totals.removed_segments, totals.removed_records);
     }
     if let Some(capture) = taken.capture
         && let Err(error) = capture.finish(&report.to_text()?)

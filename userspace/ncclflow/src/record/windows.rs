@@ -322,11 +322,12 @@ impl<'a> Windows<'a> {
         Ok(())
     }
 
-    /// A window cannot be opened, as the disk is full or no descriptor is left. It is tried again.
+    /// A window cannot be opened, as the disk is full or no descriptor is left. It is tried again, and counted as late.
     fn put_off(&mut self, why: &str, recording: &mut Recording<'_>) {
         if !mem::replace(&mut self.is_late, true) {
             self.late += 1;
-            recording.write_failed(format!("window {} cannot be opened yet: {why}", self.number + 1));
+            let why = format!("window {} cannot be opened yet: {why}", self.number + 1);
+            (recording.notice)(Notice::WriteFailed(&why));
         }
     }
 
