@@ -99,5 +99,7 @@ pub fn main() -> ExitCode {
         Command::Symbols(args) => symbols::run(args),
         Command::Completions(args) => completions::run(args),
     };
-    exit::code(done)
+    let code = exit::code(done);
+    terminal::flush_told(terminal::AT_END);
+    code
 }

@@ -10,8 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::{exit, terminal};
 use crate::{privileges, record::StopHandle};
 
-/// How long the end waits for who reads the lines that were told; and how long the end that is to come at once.
-const AT_END: Duration = Duration::from_secs(2);
+/// How long the end that is to come at once waits for who reads the lines that were told.
 const AT_ONCE: Duration = Duration::from_millis(200);
 
 /// Runs `work` on a thread of its own. `at_once` is done before a second signal ends the program.
@@ -56,6 +55,7 @@ pub(super) fn with_signals<T: Send + 'static>(
             }
         }
     });
-    terminal::flush_told(AT_END);
+    // Before anything goes to standard output.
+    terminal::flush_told(terminal::AT_END);
     outcome
 }

@@ -74,6 +74,9 @@ pub(super) fn err() -> PlainWriter<Stderr> {
     PlainWriter::new(stderr())
 }
 
+/// How long the end waits for who reads the lines that were told.
+pub(super) const AT_END: Duration = Duration::from_secs(2);
+
 /// Who writes the lines of a command that goes on for long.
 static TOLD: OnceLock<ToldLines> = OnceLock::new();
 

@@ -74,6 +74,8 @@ struct Open {
     baseline: Baseline,
     dropped: ProbeCounts,
     files: Option<FilesThread>,
+    /// Messages of the recording's report that are older than the window.
+    errors_before: u64,
 }
 
 #[derive(Debug)]
@@ -308,8 +310,19 @@ impl<'a> Windows<'a> {
         threads.swap_recording(Some(kept), hits)?;
         let (members, admitted) = (BTreeMap::new(), BTreeSet::new());
         let (since, dropped) = (Instant::now(), threads.dropped());
-        let mut open =
-            Box::new(Open { report, scope, members, admitted, dir, since, baseline, dropped, files });
+        let errors_before = recording.report.errors.count();
+        let mut open = Box::new(Open {
+            report,
+            scope,
+            members,
+            admitted,
+            dir,
+            since,
+            baseline,
+            dropped,
+            files,
+            errors_before,
+        });
         if open.scope == Scope::All {
             recording.attachment.arm()?;
         } else {
@@ -333,7 +346,7 @@ impl<'a> Windows<'a> {
 
     fn close(&mut self, end: WindowEnd, recording: &mut Recording<'_>, threads: &Threads) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
-        let Open { mut report, members, dir, baseline, dropped, files, .. } = *open;
+        let Open { mut report, members, dir, baseline, dropped, files, errors_before, .. } = *open;
         if report.containers.is_some() {
             report.containers = Some(describe(&members, recording));
         }
@@ -348,6 +361,8 @@ impl<'a> Windows<'a> {
         self.accounts.append(&accounts);
         let mut taken = Taken { accounts, kept, dropped, ..Taken::default() };
         let mut session = recording.report.of_window(&report);
+        // What went wrong before it was opened is not this window's.
+        session.errors = session.errors.without_first(errors_before);
         complete_accounts(&mut session, &recording.attachment, &mut taken, &baseline)?;
         recording.report.push_window(report);
         let who = recording.who.report();

@@ -32,6 +32,20 @@ impl Messages {
         self.kept.is_empty()
     }
 
+    /// How many there are until now.
+    pub(crate) fn count(&self) -> u64 {
+        self.kept.len() as u64 + self.more
+    }
+
+    /// Without the first of them.
+    #[must_use]
+    pub(crate) fn without_first(mut self, count: u64) -> Self {
+        let kept = usize::try_from(count).unwrap_or(usize::MAX).min(self.kept.len());
+        self.kept.drain(..kept);
+        self.more = self.more.saturating_sub(count.saturating_sub(kept as u64));
+        self
+    }
+
     /// As they are shown: the last says how many more there were.
     pub fn shown(&self) -> impl Iterator<Item = String> {
         let more = (self.more > 0).then(|| format!("and {} more", self.more));
@@ -58,6 +72,10 @@ mod tests {
         }
         let text = serde_json::to_string(&messages).unwrap();
         assert!(text.len() < 16_000, "{} bytes", text.len());
+        let rest = messages.clone().without_first(499);
+        assert_eq!((messages.count(), rest.count(), rest.kept.len()), (100_001, 99_502, 1));
+        assert_eq!(messages.clone().without_first(99_999).count(), 2);
+        assert!(messages.clone().without_first(1 << 40).is_empty());
         assert!(text.ends_with(r#""message 498","and 99501 more"]"#), "{}", &text[text.len() - 60..]);
     }
 }
