@@ -37,11 +37,10 @@ impl WindowPace {
         self.busy.retain(|_, until| *until > now);
         self.granted.retain(|namespace, file| seen.has(*namespace, *file));
         self.held_back.retain(|namespace, file| seen.has(*namespace, *file));
-        let Some(Scope::Containers(wanted)) = &seen.wanted else { return Vec::new() };
-        let wanted = wanted.clone();
-        let members = seen.members(&Scope::Containers(wanted.clone())).unwrap_or_default();
+        let Some(scope @ Scope::Containers(wanted)) = &seen.wanted else { return Vec::new() };
+        let members = seen.members(scope).unwrap_or_default();
         let (mut left, mut over) = (BTreeMap::new(), Vec::new());
-        for (namespace, file) in wanted {
+        for (&namespace, &file) in wanted {
             let is_granted = self.granted.get(&namespace) == Some(&file);
             let whose = || members.get(&namespace).map(&tenant).unwrap_or_default();
             if is_granted || !self.is_busy(&whose(), now) {

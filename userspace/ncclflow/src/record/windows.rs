@@ -374,7 +374,7 @@ impl Open {
     /// Opens a window of some containers to their processes as they are now.
     fn admit(&mut self, seen: &FlagsSeen, attachment: &mut Attachment) -> Result<()> {
         let Some(members) = seen.members(&self.scope) else { return Ok(()) };
-        let admitted: BTreeSet<u32> = members.values().flatten().copied().take(MAX_ADMITTED).collect();
+        let admitted = in_turns(&members, MAX_ADMITTED);
         for (namespace, pids) in members {
             self.members.entry(namespace).or_default().extend(pids);
         }
@@ -384,6 +384,21 @@ impl Open {
         }
         Ok(())
     }
+}
+
+/// The first process of each container, then the second of each, and so on, so many at most.
+fn in_turns(members: &BTreeMap<MountNamespace, BTreeSet<u32>>, most: usize) -> BTreeSet<u32> {
+    let (mut chosen, mut left): (_, Vec<_>) =
+        (BTreeSet::new(), members.values().map(|pids| pids.iter().copied()).collect());
+    while chosen.len() < most {
+        let room = most - chosen.len();
+        let turn: Vec<u32> = left.iter_mut().filter_map(Iterator::next).take(room).collect();
+        if turn.is_empty() {
+            break;
+        }
+        chosen.extend(turn);
+    }
+    chosen
 }
 
 fn traced(recording: &Recording<'_>) -> Vec<Member> {
@@ -426,5 +441,20 @@ fn scope_name(containers: &[WindowContainer]) -> String {
         [WindowContainer { container: Some(container), .. }] => container.short().replace(':', "-"),
         [WindowContainer { mount_namespace, .. }] => format!("mnt-{mount_namespace}"),
         _ => format!("{}-containers", containers.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_with_very_many_processes_leaves_others_theirs() {
+        let members =
+            BTreeMap::from([(1, (0..5000).collect()), (2, (5000..5003).collect()), (3, BTreeSet::new())]);
+        let chosen = in_turns(&members, 1024);
+        assert_eq!((chosen.len(), chosen.iter().filter(|pid| **pid >= 5000).count()), (1024, 3));
+        assert_eq!(in_turns(&members, 10_000).len(), 5003);
+        assert!(in_turns(&BTreeMap::new(), 10).is_empty());
     }
 }
