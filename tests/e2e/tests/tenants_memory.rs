@@ -168,7 +168,9 @@ fn memory_that_does_not_answer_costs_its_own_process() {
         let tenant = process.0.id();
         // Two of them, where that can be ended again by a signal.
         let mut second = (how == "userfaultfd").then(|| start(how, &library, &point.join("data"), &values));
-        second.iter_mut().for_each(|second| tell(second, ""));
+        if let Some(second) = &mut second {
+            tell(second, "");
+        }
         let silent: Vec<u32> =
             [tenant].into_iter().chain(second.iter().map(|second| second.0.id())).collect();
 

@@ -12,6 +12,7 @@ pub mod target;
 
 // Who looks at what belongs to tenants, and can be lost.
 pub mod resolver;
+mod shortage;
 
 pub mod layout_cache;
 

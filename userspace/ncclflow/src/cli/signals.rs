@@ -55,6 +55,7 @@ pub(super) fn with_signals<T: Send + 'static>(
             }
         }
     });
+    terminal::tell_all();
     // Before anything goes to standard output.
     terminal::flush_told(terminal::AT_END);
     outcome

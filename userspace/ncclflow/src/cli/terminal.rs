@@ -4,7 +4,9 @@
 use std::{
     env, fmt,
     io::{self, IsTerminal as _, Stderr, StdoutLock, Write as _, stderr, stdout},
+    panic,
     sync::OnceLock,
+    thread,
     time::Duration,
 };
 
@@ -86,6 +88,18 @@ pub(super) fn tell_in_background() {
         && let Ok(lines) = ToldLines::to(err())
     {
         let _ = TOLD.set(lines);
+        // Who panics does not wait either: the other threads are to learn of it.
+        panic::set_hook(Box::new(|why| {
+            let thread = thread::current();
+            tell(format_args!("thread '{}' {why}", thread.name().unwrap_or("without a name")));
+        }));
+    }
+}
+
+/// The work is done, and only lines are still to be told: who tells waits for who reads.
+pub(super) fn tell_all() {
+    if let Some(lines) = TOLD.get() {
+        lines.wait_for_readers(AT_END);
     }
 }
 

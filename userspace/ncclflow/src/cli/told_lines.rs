@@ -2,10 +2,10 @@
 //! own thread has lines to say: a thread of its own writes them, and what it cannot get rid of is left out and counted.
 
 use std::{
-    io::Write,
+    io::{self, Write},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc::{self, SyncSender, TrySendError},
     },
     thread,
@@ -23,54 +23,114 @@ const WAITING: usize = 1024;
 #[derive(Debug)]
 pub(super) struct ToldLines {
     lines: SyncSender<String>,
-    /// Lines that were taken and are not written yet.
-    waiting: Arc<AtomicUsize>,
+    /// Lines that were taken, and those that were written.
+    taken: AtomicUsize,
+    written: Arc<AtomicUsize>,
     /// Lines before the next one for which there was no room.
     left_out: AtomicUsize,
+    /// For so many milliseconds who tells waits for who reads, as long as lines are read.
+    patience_ms: AtomicU64,
 }
 
 impl ToldLines {
     /// Starts the thread.
-    pub(super) fn to(mut out: impl Write + Send + 'static) -> std::io::Result<Self> {
+    pub(super) fn to(mut out: impl Write + Send + 'static) -> io::Result<Self> {
         let (lines, told) = mpsc::sync_channel::<String>(WAITING);
-        let waiting = Arc::<AtomicUsize>::default();
-        let written = Arc::clone(&waiting);
+        let written = Arc::<AtomicUsize>::default();
+        let count = Arc::clone(&written);
         thread::Builder::new().name("ncclflow-lines".to_owned()).spawn(move || {
             privileges::keep_only(CapabilitySet::empty());
             for line in told {
                 // Nobody may be there to read it.
                 let _ = out.write_all(line.as_bytes());
-                written.fetch_sub(1, Ordering::Release);
+                count.fetch_add(1, Ordering::Release);
             }
         })?;
-        Ok(Self { lines, waiting, left_out: AtomicUsize::new(0) })
+        let (taken, left_out) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Ok(Self { lines, taken, written, left_out, patience_ms: AtomicU64::new(0) })
     }
 
     /// Has a line written, soon.
-    pub(super) fn tell(&self, mut line: String) {
-        let gap = self.left_out.swap(0, Ordering::Relaxed);
-        if gap > 0 {
-            line.insert_str(0, &format!("{gap} lines are left out here: nobody read them\n"));
-        }
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = self.lines.try_send(line) {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.left_out.fetch_add(gap + 1, Ordering::Relaxed);
+    pub(super) fn tell(&self, line: String) {
+        match self.left_out.swap(0, Ordering::Relaxed) {
+            0 => self.send(line, 1),
+            gap => self.send(left_out(gap) + &line, gap + 1),
         }
     }
 
-    /// Waits until all lines are written, so long at most.
-    pub(super) fn flush(&self, patience: Duration) {
-        let begun = Instant::now();
-        while self.waiting.load(Ordering::Acquire) > 0 && begun.elapsed() < patience {
-            thread::sleep(Duration::from_millis(1));
+    /// `stands_for`: as many lines are left out where there is no room for it.
+    fn send(&self, mut line: String, stands_for: usize) {
+        let mut progress = Progress::of(self);
+        loop {
+            self.taken.fetch_add(1, Ordering::Relaxed);
+            let Err(TrySendError::Full(back) | TrySendError::Disconnected(back)) = self.lines.try_send(line)
+            else {
+                return;
+            };
+            self.taken.fetch_sub(1, Ordering::Relaxed);
+            let patience = Duration::from_millis(self.patience_ms.load(Ordering::Relaxed));
+            if !progress.goes_on(self, patience) {
+                self.patience_ms.store(0, Ordering::Relaxed);
+                self.left_out.fetch_add(stands_for, Ordering::Relaxed);
+                return;
+            }
+            line = back;
         }
+    }
+
+    /// Nothing goes on beside the lines any more: from now on who tells waits for who reads, while lines are read, and
+    /// so long after the last one.
+    pub(super) fn wait_for_readers(&self, patience: Duration) {
+        let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        self.patience_ms.store(patience, Ordering::Relaxed);
+    }
+
+    /// Waits until all lines are written: while lines are read, and so long after the last one.
+    pub(super) fn flush(&self, patience: Duration) {
+        let gap = self.left_out.swap(0, Ordering::Relaxed);
+        if gap > 0 {
+            self.wait_for_readers(patience);
+            self.send(left_out(gap), gap);
+        }
+        let mut progress = Progress::of(self);
+        while self.written.load(Ordering::Acquire) < self.taken.load(Ordering::Relaxed)
+            && progress.goes_on(self, patience)
+        {}
+    }
+}
+
+fn left_out(count: usize) -> String {
+    format!("{count} lines are left out here: nobody read them\n")
+}
+
+/// Whether lines are being read.
+struct Progress {
+    written: usize,
+    since: Instant,
+}
+
+impl Progress {
+    fn of(lines: &ToldLines) -> Self {
+        Self { written: lines.written.load(Ordering::Relaxed), since: Instant::now() }
+    }
+
+    /// Waits a moment. `false`: nothing was read for so long.
+    fn goes_on(&mut self, lines: &ToldLines, patience: Duration) -> bool {
+        let written = lines.written.load(Ordering::Relaxed);
+        if written != self.written {
+            *self = Self { written, since: Instant::now() };
+        }
+        if self.since.elapsed() >= patience {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+        true
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{self, BufRead as _, BufReader};
+    use std::io::{BufRead as _, BufReader};
 
     use super::*;
 
@@ -107,5 +167,36 @@ mod tests {
         lines.flush(Duration::from_secs(10));
         drop(lines);
         assert_eq!(reading.join().unwrap(), 10_001);
+    }
+
+    #[test]
+    fn at_the_end_who_reads_slowly_gets_every_line() {
+        let (reader, writer) = io::pipe().unwrap();
+        let lines = ToldLines::to(writer).unwrap();
+        let reading = thread::spawn(move || {
+            let lines = BufReader::with_capacity(4096, reader).lines();
+            lines.inspect(|_| thread::sleep(Duration::from_micros(100))).count()
+        });
+        lines.wait_for_readers(Duration::from_secs(5));
+        for number in 0..5000 {
+            lines.tell(format!("{number} {}\n", "x".repeat(100)));
+        }
+        lines.flush(Duration::from_secs(5));
+        drop(lines);
+        assert_eq!(reading.join().unwrap(), 5000);
+    }
+
+    #[test]
+    fn what_was_left_out_last_is_told_too() {
+        let (reader, writer) = io::pipe().unwrap();
+        let lines = ToldLines::to(writer).unwrap();
+        for _ in 0..10_000 {
+            lines.tell("x".repeat(1000) + "\n");
+        }
+        let reading = thread::spawn(move || BufReader::new(reader).lines().last().unwrap().unwrap());
+        lines.flush(Duration::from_secs(5));
+        drop(lines);
+        let last = reading.join().unwrap();
+        assert!(last.ends_with("lines are left out here: nobody read them"), "{last}");
     }
 }

@@ -141,6 +141,7 @@ fn follow(
         return session.once(args);
     }
     let state = State::new(args.view, args.sort, args.rows.clone().unwrap_or_default());
+    terminal::flush_told(terminal::AT_END);
     let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore()).context("the terminal")?;
     let shown = session.show(terminal, state, args.interval);
     ratatui::restore();

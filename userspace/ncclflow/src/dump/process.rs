@@ -312,7 +312,7 @@ impl Target {
     /// Says so if memory of it did not answer: many readings go on without what they cannot have. Comes last.
     pub(super) fn note_silence(&mut self) {
         let pid = self.process.pid();
-        if self.report.error.is_none() && resolver::is_silent(pid) {
+        if self.report.error.is_none() && !self.process.has_exited() && resolver::is_silent(pid) {
             self.report.error = Some(ReadError::Blocked(pid).to_string());
         }
     }

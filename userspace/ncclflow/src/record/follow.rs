@@ -63,6 +63,8 @@ struct Followed {
 struct Unseeable {
     /// The node's processes cannot be listed.
     processes: bool,
+    /// A process cannot be looked at.
+    details: bool,
     /// Library files cannot be looked at.
     files: bool,
 }
@@ -212,7 +214,13 @@ impl<'a> Follower<'a> {
             Err(ProcessError::Missing(_)) => None,
             // It is there, and will be looked at again.
             Err(_) => {
-                self.later.put_off(pid, Instant::now());
+                let report = TargetReport { exited: false, ..target_report(pid, None, Vec::new()) };
+                let target = recording.add_target(report);
+                let process = HeldProcess::Known { pid, started: None };
+                let followed =
+                    Followed { process, target, libraries: Vec::new(), links: Vec::new(), tenant: None };
+                self.processes.insert(pid, followed);
+                self.later.put_off_shortly(pid, Instant::now());
                 return true;
             }
         };
@@ -236,6 +244,7 @@ impl<'a> Follower<'a> {
         // What may not be looked at cannot be told from what has no NCCL.
         match resolver::look(pid) {
             Ok(Some(sighting)) => {
+                self.unseen.details = false;
                 let budget = sighting.unfinished.map(|unfinished| match unfinished {
                     Unfinished::Files => Budget::Files,
                     Unfinished::Mappings => Budget::Mappings,
@@ -258,6 +267,12 @@ impl<'a> Follower<'a> {
             }
             Ok(None) | Err(Unseen::Denied | Unseen::Unanswered(ResolverError::GivenUp)) => {
                 self.later.forget(&pid);
+            }
+            Err(Unseen::Unanswered(error @ ResolverError::Unavailable(_))) => {
+                self.later.put_off_shortly(pid, now);
+                if !mem::replace(&mut self.unseen.details, true) {
+                    self.pass_over(recording, &format!("process {pid}: {error}"));
+                }
             }
             Err(Unseen::Unanswered(error)) => {
                 self.later.put_off(pid, now);
@@ -439,7 +454,7 @@ impl<'a> Follower<'a> {
             self.libraries.look_for_changes();
             let why = self.libraries.not_looked_at();
             if let Some(why) = why.filter(|_| !self.unseen.files) {
-                recording.report.errors.push(format!("its probes stay: {why}"));
+                recording.report.errors.push(format!("probes stay for now on {why}"));
                 recording.is_outdated = true;
             }
             self.unseen.files = why.is_some();

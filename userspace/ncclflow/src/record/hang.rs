@@ -81,7 +81,6 @@ impl HangWatch {
             self.since = Instant::now();
             return Ok(());
         }
-        (self.dumped, self.dumps) = (true, self.dumps + 1);
         let (dir, events) = (dir.try_clone().context("keeping the output folder open")?, events.clone());
         let writes = events.writes;
         let options = DumpOptions {
@@ -108,6 +107,7 @@ impl HangWatch {
                 }
             });
         })?);
+        (self.dumped, self.dumps) = (true, self.dumps + 1);
         Ok(())
     }
 

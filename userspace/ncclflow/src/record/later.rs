@@ -33,6 +33,15 @@ impl<K: Copy + Eq + Hash> Later<K> {
     /// It failed, or was not looked at to the end: it is asked again after a pause. Gives how long that is.
     pub(super) fn put_off(&mut self, key: K, now: Instant) -> Duration {
         let length = self.0.get(&key).map_or(FIRST, |pause| (pause.length * 2).min(LONGEST));
+        self.put_off_for(key, length, now)
+    }
+
+    /// It is not at fault, for want of descriptors for instance: it is asked again soon, however often.
+    pub(super) fn put_off_shortly(&mut self, key: K, now: Instant) {
+        self.put_off_for(key, FIRST, now);
+    }
+
+    fn put_off_for(&mut self, key: K, length: Duration, now: Instant) -> Duration {
         let until = now + length;
         if self.0.len() >= MAX && !self.0.contains_key(&key) {
             let last = self.0.iter().max_by_key(|(_, pause)| pause.until).map(|(key, _)| *key);
@@ -87,6 +96,9 @@ mod tests {
                 length.as_secs()
             })
             .collect();
+        later.put_off_shortly(8, now);
+        later.put_off_shortly(8, now);
+        assert_eq!(later.due(now + FIRST), [8]);
         assert_eq!(lengths, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3600, 3600]);
         later.forget(&7);
         assert_eq!(later.put_off(7, now), FIRST);

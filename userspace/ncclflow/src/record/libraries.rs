@@ -26,12 +26,13 @@ use super::{
     options::Notice,
     reaper::Reaper,
     recorder::Recording,
-    setup::{Bindings, Change, LibraryInUse, ResolvedLibrary, Wanted},
+    setup::{Bindings, Change, LibraryInUse, ResolvedLibrary, Wanted, is_recent},
 };
 use crate::{
     clock::now_ns,
     kernel::loader::{Attachment, Link},
     resolver::{self, ResolverError},
+    shortage,
     sinks::Budget,
     target::{Filter, LibraryId, MappedLibrary, can_end_processes, no_return_probes},
 };
@@ -54,6 +55,8 @@ struct Library {
     unchanged_ns: u64,
     traced: Result<Traced, String>,
     is_wanted: bool,
+    /// It is not traced for what this host was short of.
+    was_short: bool,
     /// Its cookies, and what they stand for, once it is over.
     spare: Option<(Meaning, Vec<u32>)>,
     /// The tenant that it was first seen of.
@@ -149,12 +152,13 @@ impl<'a> Libraries<'a> {
             bail!("{why}");
         }
         let found = self.known_or_new(file, whose, recording);
-        let why = match &found {
+        let (why, is_short) = match &found {
             Ok(index) => {
                 let library = self.known.get(*index).filter(|library| library.is_wanted);
-                library.and_then(|library| library.traced.as_ref().err()).cloned()
+                let why = library.and_then(|library| library.traced.as_ref().err()).cloned();
+                (why, library.is_some_and(|library| library.was_short))
             }
-            Err(error) => Some(format!("{error:#}")),
+            Err(error) => (Some(format!("{error:#}")), shortage::caused(error)),
         };
         match why {
             None => {
@@ -162,7 +166,11 @@ impl<'a> Libraries<'a> {
                 self.why_failed.remove(&id);
             }
             Some(why) => {
-                self.failed.put_off(id, now);
+                if is_short {
+                    self.failed.put_off_shortly(id, now);
+                } else {
+                    self.failed.put_off(id, now);
+                }
                 let failed = &self.failed;
                 self.why_failed.retain(|id, _| failed.is_put_off(id, now));
                 self.why_failed.insert(id, why);
@@ -220,6 +228,7 @@ impl<'a> Libraries<'a> {
             Err(anyhow!("it is not of a version that was asked for"))
         };
         recording.is_outdated = true;
+        let was_short = traced.as_ref().is_err_and(shortage::caused);
         let (index, traced) = match traced {
             Ok((index, traced)) => (index, Ok(traced)),
             Err(error) => {
@@ -232,7 +241,8 @@ impl<'a> Libraries<'a> {
         }
         let unchanged_ns = now_ns(ClockId::Monotonic);
         let tenant = whose.1;
-        let library = Library { file: Some(held), unchanged_ns, traced, is_wanted, spare: None, tenant };
+        let library =
+            Library { file: Some(held), unchanged_ns, traced, was_short, is_wanted, spare: None, tenant };
         let reports = &mut recording.report.libraries;
         if let (Some(known), Some(of_known)) = (self.known.get_mut(index), reports.get_mut(index)) {
             (*known, *of_known) = (library, report);
@@ -472,8 +482,8 @@ impl<'a> Libraries<'a> {
                     file.id = status.id;
                     in_use.adopt(status.id);
                 }
-                Err(why) if why.is_unseen() => {
-                    self.not_looked_at.get_or_insert(why.to_string());
+                Err(why) if why.is_unseen() && is_recent(library.unchanged_ns) => {
+                    self.not_looked_at.get_or_insert_with(|| format!("`{}`: {why}", file.shown()));
                 }
                 Err(why) => {
                     // Whoever was started before its ctime can have the former content; without one, before now.

@@ -4,7 +4,11 @@ use std::{mem, os::fd::BorrowedFd, thread, time::Duration};
 
 use rustix::time::ClockId;
 
-use super::{file_watch::FileWatch, recorder::Recording, setup::Setup};
+use super::{
+    file_watch::FileWatch,
+    recorder::Recording,
+    setup::{Setup, is_recent},
+};
 use crate::{clock::now_ns, kernel::loader::detach, sinks::ChangedLibrary};
 
 #[derive(Debug)]
@@ -13,8 +17,8 @@ pub(super) struct NamedFiles {
     /// By the index of the library: when it was last found to be as it was resolved, by the records' clock.
     /// `None`: its probes are gone.
     unchanged_ns: Vec<Option<u64>>,
-    /// Files cannot be looked at. It is said once.
-    sees_none: bool,
+    /// It was said that files cannot be looked at.
+    is_said: bool,
 }
 
 impl NamedFiles {
@@ -22,7 +26,7 @@ impl NamedFiles {
         let watch = FileWatch::new();
         let now = now_ns(ClockId::Monotonic);
         setup.libraries.iter().for_each(|library| watch.add(library.file.held().try_clone_to_owned()));
-        Self { watch, unchanged_ns: vec![Some(now); setup.libraries.len()], sees_none: false }
+        Self { watch, unchanged_ns: vec![Some(now); setup.libraries.len()], is_said: false }
     }
 
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -38,6 +42,7 @@ impl NamedFiles {
         if !self.watch.is_due() {
             return;
         }
+        let mut sees_all = true;
         for (index, library) in recording.setup.libraries.iter().enumerate() {
             let Some(known) = self.unchanged_ns.get_mut(index) else { continue };
             let Some(unchanged_until_ns) = *known else { continue };
@@ -46,9 +51,12 @@ impl NamedFiles {
                     *known = Some(now_ns(ClockId::Monotonic));
                     continue;
                 }
-                Err(why) if why.is_unseen() => {
-                    if !mem::replace(&mut self.sees_none, true) {
-                        recording.report.errors.push(format!("its probes stay: {why}"));
+                Err(why) if why.is_unseen() && is_recent(unchanged_until_ns) => {
+                    sees_all = false;
+                    if !mem::replace(&mut self.is_said, true) {
+                        let path = library.file.shown();
+                        recording.report.errors.push(format!("probes stay for now on `{path}`: {why}"));
+                        recording.is_outdated = true;
                     }
                     continue;
                 }
@@ -78,5 +86,6 @@ impl NamedFiles {
                 unchanged_until_ns,
             });
         }
+        self.is_said &= !sees_all;
     }
 }

@@ -91,8 +91,7 @@ pub fn record(
     let writes = if is_ours { CapabilitySet::empty() } else { privileges::WRITES_ELSEWHERE };
     let events = Events::new(budget, options.health.clone(), writes)?;
     options.health.wakes(&stop.waker);
-    let mut closed = recording.run(stop, &events, follower.as_mut(), &bindings, capture)?;
-    drop(spare);
+    let mut closed = recording.run(stop, &events, follower.as_mut(), &bindings, capture, spare)?;
     if let Some(follower) = &follower {
         follower.report_shares(&mut recording);
     }
@@ -318,6 +317,7 @@ impl<'a> Recording<'a> {
         mut follower: Option<&mut Follower<'a>>,
         bindings: &Bindings,
         capture: Option<CaptureWriter>,
+        spare: SpareDescriptors,
     ) -> Result<Closed> {
         let setup = self.setup;
         for target in &setup.targets {
@@ -340,6 +340,7 @@ impl<'a> Recording<'a> {
             }))
             .unwrap_or_else(|_| Err(anyhow!("the recording's thread panicked")))
         });
+        drop(spare);
         let closed_windows = windows.map(|windows| windows.finish(self, &threads));
         let disarmed = self.attachment.disarm();
         self.options.health.end_recording();

@@ -5,13 +5,16 @@ use std::{
     fmt,
     num::NonZeroU32,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
+use rustix::time::ClockId;
 
 use super::options::{ProbeChoice, RecordOptions};
 use crate::{
     capture::Binding,
+    clock::now_ns,
     kernel::{
         loader::{Attachment, Link, StoredParts, detach},
         probe::{self, Level, Probe, ProbeSet},
@@ -288,6 +291,14 @@ pub(super) enum Change {
     NotKept,
     /// It is not known.
     Unanswered(ResolverError),
+}
+
+/// How long probes stay on a file that cannot be looked at. Who can bring that about may write to the file meanwhile.
+const UNSEEN: Duration = Duration::from_secs(60);
+
+/// At this moment of the records' clock a file was seen, not too long ago.
+pub(super) fn is_recent(seen_ns: u64) -> bool {
+    u128::from(now_ns(ClockId::Monotonic).saturating_sub(seen_ns)) < UNSEEN.as_nanos()
 }
 
 impl Change {

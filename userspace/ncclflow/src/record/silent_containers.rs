@@ -23,14 +23,14 @@ pub(super) fn whose(tenant: Option<&Tenant>) -> String {
 #[derive(Debug, Default)]
 pub(super) struct SilentContainers {
     of: HashMap<Option<Tenant>, HashSet<MountNamespace>>,
-    /// Those that wait for an answer.
-    threads: Vec<JoinHandle<()>>,
+    /// Those that wait for an answer, and whose container they are at.
+    threads: Vec<(Option<Tenant>, JoinHandle<()>)>,
 }
 
 impl SilentContainers {
     /// It is not to be asked.
     pub(super) fn has(&mut self, namespace: MountNamespace, tenant: Option<&Tenant>) -> bool {
-        self.threads.retain(|thread| !thread.is_finished());
+        self.threads.retain(|(_, thread)| !thread.is_finished());
         let silent = self.of.get(&tenant.cloned());
         self.threads.len() >= MAX_STUCK
             || silent.is_some_and(|silent| silent.len() >= MAX_STUCK_OF_TENANT || silent.contains(&namespace))
@@ -44,7 +44,7 @@ impl SilentContainers {
         tenant: Option<Tenant>,
         thread: JoinHandle<()>,
     ) -> String {
-        self.threads.push(thread);
+        self.threads.push((tenant.clone(), thread));
         let said = format!(
             "the flag file of the container of process {pid} (mount namespace {namespace}) is not looked at any more: \
              its file system does not answer"
@@ -61,9 +61,12 @@ impl SilentContainers {
         }
     }
 
-    /// Forgets tenants that have no traced process any more.
+    /// Forgets tenants that have no traced process any more, and keep no thread waiting.
     pub(super) fn keep_only(&mut self, tenants: &HashSet<&Option<Tenant>>) {
-        self.of.retain(|tenant, _| tenants.contains(tenant));
+        self.threads.retain(|(_, thread)| !thread.is_finished());
+        let threads = &self.threads;
+        let keeps_waiting = |tenant: &Option<Tenant>| threads.iter().any(|(of, _)| of == tenant);
+        self.of.retain(|tenant, _| tenants.contains(tenant) || keeps_waiting(tenant));
     }
 }
 
@@ -99,17 +102,23 @@ mod tests {
         }
         assert!(silent.has(99, Some(&user(1))), "any other of this tenant");
         assert!(!silent.has(first, Some(&user(2))) && !silent.has(99, None), "others are asked");
-        silent.keep_only(&HashSet::from([&Some(user(2))]));
-        assert!(!silent.has(first, Some(&user(1))), "it had ended");
+        let others = HashSet::new();
+        silent.keep_only(&others);
+        assert!(
+            silent.has(99, Some(&user(1))),
+            "its processes have ended, and its file systems are still silent"
+        );
         for more in MAX_STUCK_OF_TENANT..MAX_STUCK {
             assert!(!silent.has(200, Some(&user(3))), "{more}");
-            silent.threads.push(waiting());
+            silent.threads.push((None, waiting()));
         }
         assert!(silent.has(200, Some(&user(3))), "too many threads wait");
         drop(until);
-        while silent.threads.iter().any(|thread| !thread.is_finished()) {
+        while silent.threads.iter().any(|(_, thread)| !thread.is_finished()) {
             thread::sleep(Duration::from_millis(1));
         }
         assert!(!silent.has(200, Some(&user(3))), "they have ended");
+        silent.keep_only(&others);
+        assert!(!silent.has(first, Some(&user(1))), "it is forgotten");
     }
 }

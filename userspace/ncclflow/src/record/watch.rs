@@ -89,11 +89,14 @@ impl<'a, 'r> Watch<'a, 'r> {
                 break;
             }
             self.step_windows()?;
-            if let Err(error) = self.look_for_hang()
-                && !mem::replace(&mut self.failed_to_look, true)
+            let looked = self.look_for_hang();
+            if let Err(error) = &looked
+                && !self.failed_to_look
             {
+                self.recording.is_outdated = true;
                 self.recording.report.errors.push(format!("--on-hang: {error:#}"));
             }
+            self.failed_to_look = looked.is_err();
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 break;

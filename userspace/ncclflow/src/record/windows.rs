@@ -8,7 +8,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    mem,
+    fs::File,
+    io, mem,
     os::fd::BorrowedFd,
     time::{Duration, Instant},
 };
@@ -34,7 +35,8 @@ use super::{
 use crate::{
     clock::now_ns,
     kernel::{loader::Attachment, stream::ProbeCounts},
-    recording::Event,
+    recording::{Event, FirstHit, RecordingWriter},
+    shortage,
     sinks::{
         Budget, FilesWhen, OutputDir, WhoseBudget, WindowContainer, WindowEnd, WindowIterations,
         WindowReport, is_over_max_size, window_name,
@@ -51,6 +53,9 @@ const ASK_FOR_ROOM: Duration = Duration::from_millis(100);
 
 /// How often it is seen whether windows are too old.
 const ASK_FOR_AGE: Duration = Duration::from_secs(1);
+/// Descriptors that a window takes: folders, a segment, and what the thread that makes its files reads and writes at first.
+const DESCRIPTORS: usize = 8;
+
 /// Processes that a window of some containers can be open to.
 const MAX_ADMITTED: usize = ncclflow_common::MAX_ADMITTED as usize;
 
@@ -236,6 +241,10 @@ impl<'a> Windows<'a> {
         recording: &mut Recording<'_>,
         threads: &Threads,
     ) -> Result<()> {
+        // Without them a folder would be made, and could not even be removed.
+        if let Err(error) = descriptors() {
+            return self.put_off(error.into(), recording);
+        }
         let opened_ms = now_ns(ClockId::Realtime) / 1_000_000;
         let containers = seen.members(&scope).map(|members| describe(&members, recording));
         let name = containers.as_deref().map(scope_name);
@@ -249,29 +258,16 @@ impl<'a> Windows<'a> {
             .collect();
         let tenants = tenants.into_iter().collect::<Vec<_>>().join(", ");
         let dir = match self.dir.window(&folder, room, &tenants) {
-            // It is opened when a window before it is complete, and can be removed.
-            Err(error) if is_over_max_size(&error) => {
-                self.late += u64::from(!mem::replace(&mut self.is_late, true));
-                self.events.look_at_budget();
-                return Ok(());
-            }
-            Err(error) => {
-                self.put_off(&format!("making the folder `{folder}`: {error}"), recording);
-                return Ok(());
-            }
             Ok(dir) => dir,
+            Err(error) => {
+                let error = anyhow::Error::from(error).context(format!("making the folder `{folder}`"));
+                return self.put_off(error, recording);
+            }
         };
-        self.number += 1;
-        if recording.options.choice.stacks.is_some_and(|stacks| stacks.kind.has_native()) {
-            // All stacks would be copied again, and few are at a time.
-            recording.attachment.forget_what_walks_sent()?;
-        } else {
-            recording.attachment.forget_what_was_sent()?;
-        }
         let baseline = Baseline::of(&recording.attachment)?;
         let hits = baseline.next_hits();
         let report = WindowReport {
-            number: self.number,
+            number: self.number + 1,
             folder,
             opened_unix_ms: opened_ms,
             opened_monotonic_ns: now_ns(ClockId::Monotonic),
@@ -282,30 +278,22 @@ impl<'a> Windows<'a> {
             containers,
             iterations: self.options.iterations.map(WindowIterations::wanted),
         };
-        let begun = recording.begin_recording(&dir, Some(&report)).and_then(|mut writer| {
-            let begun = writer.push_event(&Event::HitsBegin { hits: hits.clone() });
-            begun.context("beginning a window's recording")?;
-            Ok(writer)
-        });
-        let writer = match begun {
-            Ok(writer) => writer,
+        let (writer, files) = match self.begin(&report, &dir, &hits, recording) {
+            Ok(begun) => begun,
             Err(error) => {
-                self.number -= 1;
                 self.dir.discard_window(&report.folder, &dir);
-                self.put_off(&format!("{error:#}"), recording);
-                return Ok(());
+                return self.put_off(error, recording);
             }
         };
+        self.number += 1;
         self.is_late = false;
         self.pace.opened(&scope, seen, Instant::now(), |pids| tenant_of(pids, recording));
-        // Few threads make files at a time, however many windows wait.
-        let mut options = recording.options.files;
-        if options.when == FilesWhen::Live && self.exporter.waiting() > MAX_FOLLOWED {
-            options.when = FilesWhen::End;
+        if recording.options.choice.stacks.is_some_and(|stacks| stacks.kind.has_native()) {
+            // All stacks would be copied again, and few are at a time.
+            recording.attachment.forget_what_walks_sent()?;
+        } else {
+            recording.attachment.forget_what_was_sent()?;
         }
-        let WindowOptions { max_ops, iterations, .. } = *self.options;
-        let window = WindowFiles { number: self.number, max_ops, iterations };
-        let files = recording.start_files(&dir, options, &self.stop, &self.events, Some(window))?;
         let kept = OpenRecording { writer, reader: files.as_ref().map(FilesThread::feed) };
         threads.swap_recording(Some(kept), hits)?;
         let (members, admitted) = (BTreeMap::new(), BTreeSet::new());
@@ -335,13 +323,43 @@ impl<'a> Windows<'a> {
         Ok(())
     }
 
-    /// A window cannot be opened, as the disk is full or no descriptor is left. It is tried again, and counted as late.
-    fn put_off(&mut self, why: &str, recording: &mut Recording<'_>) {
-        if !mem::replace(&mut self.is_late, true) {
-            self.late += 1;
-            let why = format!("window {} cannot be opened yet: {why}", self.number + 1);
-            (recording.notice)(Notice::WriteFailed(&why));
+    /// Begins a window's recording, and its files.
+    fn begin(
+        &self,
+        report: &WindowReport,
+        dir: &OutputDir,
+        hits: &[FirstHit],
+        recording: &Recording<'_>,
+    ) -> Result<(Box<RecordingWriter>, Option<FilesThread>)> {
+        let mut writer = recording.begin_recording(dir, Some(report))?;
+        let begun = writer.push_event(&Event::HitsBegin { hits: hits.to_vec() });
+        begun.context("beginning a window's recording")?;
+        // Few threads make files at a time, however many windows wait.
+        let mut options = recording.options.files;
+        if options.when == FilesWhen::Live && self.exporter.waiting() > MAX_FOLLOWED {
+            options.when = FilesWhen::End;
         }
+        let WindowOptions { max_ops, iterations, .. } = *self.options;
+        let window = WindowFiles { number: report.number, max_ops, iterations };
+        let files = recording.start_files(dir, options, &self.stop, &self.events, Some(window))?;
+        Ok((writer, files))
+    }
+
+    /// A window cannot be opened, as there is no room, or no descriptor is left. It is tried again, and counted as late.
+    /// What else is wrong with it ends the recording.
+    fn put_off(&mut self, why: anyhow::Error, recording: &mut Recording<'_>) -> Result<()> {
+        if !shortage::caused(&why) {
+            return Err(why);
+        }
+        let is_first = !mem::replace(&mut self.is_late, true);
+        self.late += u64::from(is_first);
+        if why.chain().filter_map(|cause| cause.downcast_ref()).any(is_over_max_size) {
+            // It is opened when a window before it is complete, and can be removed.
+            self.events.look_at_budget();
+        } else if is_first {
+            recording.write_failed(format!("window {} cannot be opened yet: {why:#}", self.number + 1));
+        }
+        Ok(())
     }
 
     fn close(&mut self, end: WindowEnd, recording: &mut Recording<'_>, threads: &Threads) -> Result<()> {
@@ -384,6 +402,12 @@ impl Open {
         }
         Ok(())
     }
+}
+
+/// As many descriptors as a window takes are there.
+fn descriptors() -> io::Result<()> {
+    let spare: io::Result<Vec<_>> = (0..DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
+    spare.map(|_| ())
 }
 
 /// The first process of each container, then the second of each, and so on, so many at most.

@@ -8,7 +8,7 @@ use flow::{
     schema::{FrameRow, GpuRow, HostInfo, StackId},
     wire::ProbeKind,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use crate::{
     capture::Binding,
@@ -132,6 +132,20 @@ struct NewBinding {
     /// records, and reads all others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_stack: bool,
+}
+
+/// Of [`NewBindings`], which cookies they are of.
+#[derive(Debug, Deserialize)]
+pub(super) struct BoundCookies {
+    first: usize,
+    bindings: Vec<IgnoredAny>,
+}
+
+impl BoundCookies {
+    /// The cookie behind the last.
+    pub(super) fn end(&self) -> usize {
+        self.first.saturating_add(self.bindings.len())
+    }
 }
 
 impl NewBindings {

@@ -1,56 +1,59 @@
 //! What later records need of segments that are removed: the session, the bindings, and the blocks that last.
 
-use std::{collections::VecDeque, io, mem};
+use std::{collections::VecDeque, fs::File, io, mem};
 
-use flow::recording::{BlockAbout, BlockHeader, BlockKind, HEADER_BYTES, append_block};
+use flow::recording::{Block, BlockAbout, BlockHeader, BlockKind, HEADER_BYTES, append_block};
 
-use super::{Event, PREAMBLE, preamble, reader, segments};
-use crate::sinks::OutputDir;
+use super::{Event, PREAMBLE, contents::BoundCookies, preamble, reader, segments};
+use crate::{shortage, sinks::OutputDir};
 
 /// Blocks of segments, as they stand there.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct WhatLasts {
     session: Vec<u8>,
     bindings: Vec<u8>,
+    /// Cookies that the bindings are of: so many, from the first on.
+    bound: usize,
     lasting: VecDeque<LastingBlock>,
     bytes: usize,
-    /// Most bytes of blocks that last; of more, the oldest are left out.
-    limit: usize,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct LastingBlock {
     bytes: Vec<u8>,
     records: u32,
 }
 
 impl WhatLasts {
-    /// Of the segment with this number, and of what lasted of those before it. What cannot be read is left
-    /// out.
-    pub(super) fn of(folder: &OutputDir, before: Option<u32>, number: u32, limit: usize) -> Self {
-        let mut new =
-            Self { session: Vec::new(), bindings: Vec::new(), lasting: VecDeque::new(), bytes: 0, limit };
-        for segment in before.into_iter().chain([number]) {
-            let (session, bindings) = (mem::take(&mut new.session), mem::take(&mut new.bindings));
-            // What was read until then is kept.
-            let _ = new.read(folder, segment);
-            // The bindings of a segment begin with those of the one before it, unless no records came or it cannot be
-            // read.
-            if new.session.is_empty() {
-                new.session = session;
-            }
-            if new.bindings.len() < bindings.len() {
-                new.bindings = bindings;
-            }
+    /// Adds what lasts of the segment with this number, which comes after those that were added before. What cannot be
+    /// read is left out. Of more bytes than `limit` of blocks that last, the oldest are left out.
+    ///
+    /// # Errors
+    /// Where there is no descriptor to read it by. Then nothing was added.
+    pub(super) fn add(&mut self, folder: &OutputDir, number: u32, limit: usize) -> io::Result<()> {
+        let file = match folder.open_file(&segments::name(number)) {
+            Err(error) if shortage::is_of_host(&error) => return Err(error),
+            file => file.ok(),
+        };
+        let before =
+            (mem::take(&mut self.session), mem::take(&mut self.bindings), mem::take(&mut self.bound));
+        // What was read until then is kept.
+        let _ = file.map(|file| self.read(&file, limit));
+        // The bindings of a segment begin with those of the one before it, unless no records came or it cannot be read.
+        let (session, bindings, bound) = before;
+        if self.session.is_empty() {
+            self.session = session;
         }
-        new
+        if self.bound < bound {
+            (self.bindings, self.bound) = (bindings, bound);
+        }
+        Ok(())
     }
 
-    fn read(&mut self, folder: &OutputDir, number: u32) -> io::Result<()> {
-        let file = folder.open_file(&segments::name(number))?;
+    fn read(&mut self, file: &File, limit: usize) -> io::Result<()> {
         let mut at = PREAMBLE as u64;
         let mut bytes = [0; HEADER_BYTES];
-        while reader::read_at(&file, &mut bytes, at)? == HEADER_BYTES {
+        while reader::read_at(file, &mut bytes, at)? == HEADER_BYTES {
             let header = BlockHeader::from_bytes(&bytes);
             let Some((header, rest)) = header.and_then(|header| Some((header, header.rest_bytes()?))) else {
                 break;
@@ -62,24 +65,27 @@ impl WhatLasts {
             };
             if is_wanted {
                 let mut block = vec![0; HEADER_BYTES + rest];
-                if reader::read_at(&file, &mut block, at)? < block.len() {
+                if reader::read_at(file, &mut block, at)? < block.len() {
                     break;
                 }
-                self.take(&header, block);
+                self.take(header, block, limit);
             }
             at += (HEADER_BYTES + rest) as u64;
         }
         Ok(())
     }
 
-    fn take(&mut self, header: &BlockHeader, mut block: Vec<u8>) {
+    fn take(&mut self, header: BlockHeader, mut block: Vec<u8>, limit: usize) {
         match header.kind {
             BlockKind::Session => self.session = block,
-            BlockKind::Bindings => self.bindings.append(&mut block),
+            BlockKind::Bindings => {
+                self.bound = self.bound.max(bound_by(header, &block));
+                self.bindings.append(&mut block);
+            }
             _ => {
                 self.bytes += block.len();
                 self.lasting.push_back(LastingBlock { bytes: block, records: header.records });
-                while self.bytes > self.limit
+                while self.bytes > limit
                     && let Some(oldest) = self.lasting.pop_front()
                 {
                     self.bytes -= oldest.bytes.len();
@@ -111,4 +117,13 @@ impl WhatLasts {
         append_block(&mut segment, &BlockAbout::json(BlockKind::Event), &removed)?;
         Ok(segment)
     }
+}
+
+/// The cookie behind the last that this block of bindings is of; 0: it cannot be read.
+fn bound_by(header: BlockHeader, block: &[u8]) -> usize {
+    let rest = block.get(HEADER_BYTES..).unwrap_or_default();
+    let mut content = Vec::new();
+    let is_sound = Block::checked(header, rest).and_then(|block| block.inflate(&mut content)).is_some();
+    let bound = is_sound.then(|| serde_json::from_slice::<BoundCookies>(&content).ok()).flatten();
+    bound.map_or(0, |bound| bound.end())
 }

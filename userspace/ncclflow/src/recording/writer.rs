@@ -29,6 +29,7 @@ use crate::{
     kernel::stream::Batch,
     python::StackBook,
     recording::{Event, LostRecords, Session, StackFacts},
+    shortage,
     sinks::{DiskBudget, OutputDir, OutputFile, Share, is_over_max_size},
     who::CommunicatorWatch,
 };
@@ -91,6 +92,8 @@ pub struct RecordingWriter {
     closed: VecDeque<ClosedSegment>,
     /// The segment that holds what lasts of those that were removed, and nothing else.
     lasting: Option<u32>,
+    /// What is to take its place, where that could not be written.
+    unput: Option<WhatLasts>,
     segment_bytes: u64,
     /// How long records are kept.
     max_age: Option<Duration>,
@@ -154,6 +157,7 @@ impl RecordingWriter {
             segment: Segment::default(),
             closed: VecDeque::new(),
             lasting: None,
+            unput: None,
             segment_bytes,
             max_age: None,
             bindings: Vec::new(),
@@ -367,38 +371,62 @@ impl RecordingWriter {
         });
         // Nothing can be read of a segment without it.
         begun.inspect_err(|_| {
-            (self.segment.file, self.totals) = (None, before);
-            let _ = self.folder.remove_made(&name);
+            self.segment.file = None;
+            (self.totals.segments, self.totals.bytes) = (before.segments, before.bytes);
+            if self.folder.remove_made(&name).is_ok() {
+                // The next one has its number: none is missing.
+                self.segment.number = number - 1;
+            }
         })
     }
 
     /// Removes the oldest segment to which nothing more is written, but for what later records need of it.
-    /// `false`: there is none.
+    /// `false`: there is none. An error is of one that could not be removed: it stays.
     fn remove_oldest(&mut self) -> io::Result<bool> {
         let Some(oldest) = self.closed.pop_front() else { return Ok(false) };
-        self.totals.removed_segments += 1;
-        self.totals.removed_records += oldest.records;
+        let replaced = self.replace(&oldest);
+        if replaced.is_err() {
+            self.closed.push_front(oldest);
+        }
+        replaced.map(|()| true)
+    }
+
+    /// Puts what lasts of a segment, and of those before it, in its place.
+    fn replace(&mut self, oldest: &ClosedSegment) -> io::Result<()> {
         let limit = usize::try_from(self.segment_bytes / LASTING_PART).unwrap_or(usize::MAX);
-        let what_lasts = WhatLasts::of(&self.folder, self.lasting, oldest.number, limit);
-        let removed = RemovedRecords { records: self.totals.removed_records, kept: what_lasts.records() };
+        let mut what_lasts = self.unput.clone().unwrap_or_default();
+        if let (None, Some(before)) = (&self.unput, self.lasting) {
+            what_lasts.add(&self.folder, before, limit)?;
+        }
+        what_lasts.add(&self.folder, oldest.number, limit)?;
+        let records = self.totals.removed_records + oldest.records;
+        let removed = RemovedRecords { records, kept: what_lasts.records() };
         let segment = what_lasts.to_segment(&Event::RecordsRemoved(removed));
         let name = segments::name(oldest.number);
-        let put = |bytes: &[u8]| {
-            self.folder.replace_file(Share::Lasting, &name, |file| file.write_all(bytes)).is_ok()
-        };
+        let put =
+            |bytes: &[u8]| self.folder.replace_file(Share::Lasting, &name, |file| file.write_all(bytes));
         // A reader sees the old segment, or the new one in its place.
-        let mut is_put = segment.as_deref().is_ok_and(put);
-        if !is_put {
+        let is_put = match segment.as_deref().map(put) {
+            Ok(Ok(())) => true,
+            Ok(Err(error)) if !shortage::is_of_disk(&error) => return Err(error),
             // There is no room for both; nor is what cannot be read of use to anybody.
-            self.remove_segment(oldest.number)?;
-            is_put = segment.as_deref().is_ok_and(put);
-        }
+            Ok(Err(_)) | Err(_) => {
+                self.remove_segment(oldest.number)?;
+                segment.as_deref().is_ok_and(|bytes| put(bytes).is_ok())
+            }
+        };
+        self.totals.removed_segments += 1;
+        self.totals.removed_records = records;
         if is_put {
+            self.unput = None;
             let before = self.lasting.replace(oldest.number);
-            before.map_or(Ok(()), |number| self.remove_segment(number))?;
+            before.map_or(Ok(()), |number| self.remove_segment(number))
+        } else {
+            // It is written with what lasts of the next one. Until then a reader sees that a segment is missing.
+            self.unput = Some(what_lasts);
+            self.folder.refuse();
+            Ok(())
         }
-        // Else what lasted of those before stays, and a reader sees that a segment is missing.
-        Ok(true)
     }
 
     fn remove_segment(&self, number: u32) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! Processes that did not answer: they are not asked again. A user who has many of them has none of his asked, so that
 //! what others may cost stays theirs.
 
-use crate::target::{process::started, read_text, status_field};
+use crate::target::{is_gone, process::started, read_text, status_field, try_started};
 
 /// Processes of one user that may be silent; after that none of the user's is asked.
 const MAX_OF_USER: usize = 16;
@@ -39,8 +39,12 @@ impl Silent {
         if self.0.is_empty() {
             return false;
         }
-        let start = started(pid);
-        if self.0.iter().any(|entry| (entry.pid, entry.started) == (pid, start)) {
+        let is_it = |entry: &Entry| match try_started(pid) {
+            Ok(start) => entry.started == start,
+            // It cannot be seen whether it is another one.
+            Err(error) => entry.started.is_none() || !is_gone(&error),
+        };
+        if self.0.iter().any(|entry| entry.pid == pid && is_it(entry)) {
             return true;
         }
         if self.0.len() < MAX_OF_USER {
@@ -57,7 +61,10 @@ impl Silent {
     }
 
     fn forget_ended(&mut self) {
-        self.0.retain(|entry| entry.started.is_some() && started(entry.pid) == entry.started);
+        self.0.retain(|entry| match try_started(entry.pid) {
+            Ok(start) => entry.started.is_some() && start == entry.started,
+            Err(error) => !is_gone(&error),
+        });
     }
 }
 

@@ -381,26 +381,27 @@ impl Account {
             let kept_of = |part: Option<&Part>| part.map_or(0, |part| part.kept[share as usize]);
             let (kept, kept_by_lines) = (kept_of(part), kept_of(lines));
             let (mut from, mut borrowed) = (Need::default(), 0);
-            // Others have drawn on what is kept for them, and it stays kept. That is not taken from this one.
-            let over = state.used.saturating_add(state.kept).saturating_sub(limit);
             match share {
                 Share::Free | Share::Records | Share::Opening => {}
                 Share::Aggregates | Share::Compressed => from = from.keeping(share, kept.min(bytes)),
                 // It is written again and again, each time in the place of the one before: what is kept for
                 // it stays. Lines keep room for what it says of them.
-                Share::Report => borrowed = kept.saturating_add(kept_by_lines).saturating_add(over),
-                // It takes the place of more.
-                Share::Lasting => borrowed = kept.saturating_add(over),
+                Share::Report => borrowed = kept.saturating_add(kept_by_lines),
+                // It takes the place of more. What `session.json` has drawn beyond what is free, of what is kept for it,
+                // is not taken from this.
+                Share::Lasting => {
+                    let over = state.used.saturating_add(state.kept).saturating_sub(limit);
+                    borrowed = kept.saturating_add(over);
+                }
             }
             state.change(limit, self.part, &from, &Need { disk: bytes, ..Need::default() }, borrowed)
         };
         let is_taken = match share {
             // Can be made later, by hand: nothing is removed for it.
             Share::Aggregates | Share::Compressed => attempt(&mut self.budget.state(), self.budget.0.limit),
-            Share::Records => self.budget.make_room_until(self.part, attempt),
-            Share::Free | Share::Report | Share::Opening | Share::Lasting => {
-                self.budget.obtain(self.part, attempt)
-            }
+            // The writer says what is lost, if it is.
+            Share::Records | Share::Lasting => self.budget.make_room_until(self.part, attempt),
+            Share::Free | Share::Report | Share::Opening => self.budget.obtain(self.part, attempt),
         };
         if is_taken { Ok(()) } else { Err(over_max_size()) }
     }

@@ -191,7 +191,8 @@ impl OutputDir {
     pub fn subfolder(&self, name: &str) -> io::Result<Self> {
         let Some(account) = &self.account else {
             return match mkdirat(&self.fd, name, Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => self.open_subfolder(name),
+                Ok(()) => self.open_new(name),
+                Err(Errno::EXIST) => self.open_subfolder(name),
                 Err(error) => Err(error.into()),
             };
         };
@@ -238,7 +239,7 @@ impl OutputDir {
         let _ = self.unlink(name, true);
     }
 
-    /// Removes what is in it, and in folders so deep.
+    /// Removes what is in it, which is ours, and in folders so deep.
     fn clear(&self, depth: u32) {
         for name in self.entries().unwrap_or_default() {
             let Ok(name) = name.to_str() else { continue };
@@ -255,12 +256,17 @@ impl OutputDir {
 
     fn make_folder(&self, name: &str, parent: &Account, account: Account) -> io::Result<Self> {
         mkdirat(&self.fd, name, Mode::RWXU)?;
-        let dir = Self { account: Some(account), ..self.open_subfolder(name)? };
+        let dir = Self { account: Some(account), ..self.open_new(name)? };
         if let Some(account) = &dir.account {
             let id = Found::from(fstat(&dir.fd)?).id;
             account.made(|made, _| made.add(&parent.within, name, id));
         }
         Ok(dir)
+    }
+
+    /// A folder that was just made. One that cannot be opened, for want of descriptors, goes again.
+    fn open_new(&self, name: &str) -> io::Result<Self> {
+        self.open_subfolder(name).inspect_err(|_| _ = self.unlink(name, true))
     }
 
     /// A folder inside that is there already.

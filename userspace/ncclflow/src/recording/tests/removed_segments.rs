@@ -225,3 +225,36 @@ fn a_segment_that_is_missing_is_told() {
     remove(2);
     assert_eq!(missing(), 3);
 }
+
+/// Bindings of the first segment stand in several blocks, and in one of the next segment, which is smaller. What came
+/// after that lasts all the same.
+#[test]
+fn bindings_that_came_later_last_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = OutputDir::open(folder.path()).unwrap().limited(1 << 20, false).unwrap();
+    let writer = RecordingWriter::create(&dir, session()).unwrap();
+    let mut blocks = Blocks { writer, number: 0, lasts: LASTS };
+    let bind = |blocks: &mut Blocks| blocks.writer.bind(|known| known.push(bindings().remove(0)));
+    for _ in 0..6 {
+        bind(&mut blocks);
+        blocks.write(1);
+    }
+    while blocks.writer.totals().segments < 2 {
+        blocks.write(1);
+    }
+    bind(&mut blocks);
+    while blocks.writer.totals().removed_segments < 2 {
+        blocks.write(1);
+    }
+    // Those of the first segment that is left: what lasts stands between two marks.
+    let (mut reader, mut bound, mut marks) = (reader(&dir), 0, 0);
+    while marks < 2 {
+        let mut take = |item: Item<'_>| match item {
+            Item::Bindings(new) => bound += new.len(),
+            Item::Event(Event::RecordsRemoved(_)) => marks += 1,
+            _ => {}
+        };
+        assert_eq!(reader.read_next(&Selection::ALL, &mut take).unwrap(), Progress::Read);
+    }
+    assert_eq!(bound, 7);
+}
