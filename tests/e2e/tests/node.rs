@@ -343,7 +343,8 @@ fn churn(filtered: bool) {
     assert!(status.success(), "{said}");
     println!("held after two waves {first:?}, after {waves} {last:?}");
     if filtered {
-        assert_eq!((last.fds, last.links), (first.fds, first.links), "{said}");
+        // Something of the first waves can have been let go of only later.
+        assert!(last.fds <= first.fds && last.links <= first.links, "{first:?} {last:?}: {said}");
     }
     assert!(last.resident_kib < first.resident_kib + 4096, "{first:?} {last:?}");
 
