@@ -297,7 +297,10 @@ fn summarize(outcome: &Outcome, no_files: bool) {
             loss.aggregates_over_max_size,
             "flow_rank files found no room in the folder: `ncclflow aggregate` makes them where there is",
         ),
-        (loss.windows_late, "windows were opened late, as there was no room for them: --max-size, or the disk"),
+        (
+            loss.windows_late,
+            "windows were opened late, as there was no room for them: --max-size, or the disk",
+        ),
         (loss.records_unaccounted, "hits unaccounted for"),
         (loss.records_not_captured, "are not in the capture"),
         (loss.records_not_recorded, "are not in the recording"),
