@@ -4,8 +4,9 @@
 //! touches the system: processes, the kernel, files, the network and the terminal. Modules are in the
 //! order of the data's way.
 
-// The program's own memory.
+// The program's own memory and descriptors.
 pub mod allocator;
+mod descriptor_table;
 
 // What there is to trace: processes, and the layouts of their libraries.
 pub mod target;

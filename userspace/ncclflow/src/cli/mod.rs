@@ -49,7 +49,7 @@ use std::{
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::{allocator, resolver, text::PlainWriter};
+use crate::{allocator, descriptor_table, resolver, text::PlainWriter};
 
 pub use args::{Cli, Command};
 pub use variables::command;
@@ -79,6 +79,7 @@ pub fn main() -> ExitCode {
     if let Some(code) = resolver::serve_if_asked() {
         return code;
     }
+    descriptor_table::enlarge();
     let cli = variables::parse();
     terminal::choose_color(cli.color);
     resolver::allow_fuse(cli.command.allows_fuse());

@@ -224,7 +224,7 @@ impl RecordArgs {
     ) -> RecordOptions {
         let targets = Targets::new(self.all, &self.pids, &self.filter.filter());
         let buffer = self.buffer.0.unwrap_or_else(BufferKind::best);
-        let links = self.links.0.unwrap_or_else(LinkKind::best);
+        let links = self.links.0.unwrap_or_else(LinkKind::best).prepared();
         let mut options = RecordOptions {
             choice: ProbeChoice {
                 level: self.level,

@@ -160,7 +160,7 @@ impl StacksArgs {
             watcher: Some(live),
             duration: self.seconds,
             cache: default_folder(),
-            ..RecordOptions::new(started, targets, BufferKind::best(), LinkKind::best())
+            ..RecordOptions::new(started, targets, BufferKind::best(), LinkKind::best().prepared())
         };
         options.choice.level = Level::Api;
         let kind = match (self.native, self.both) {

@@ -137,6 +137,7 @@ fn follow(
             tell!("ncclflow: {line}");
         }
     }
+    session.gpus.begin();
     if args.once {
         return session.once(args);
     }

@@ -108,7 +108,7 @@ impl TopArgs {
             library: self.library.clone(),
             debug_files: self.debug.files(),
             cache: default_folder(),
-            ..RecordOptions::new(started, targets, BufferKind::best(), LinkKind::best())
+            ..RecordOptions::new(started, targets, BufferKind::best(), LinkKind::best().prepared())
         };
         options.choice.level = self.level;
         options

@@ -23,6 +23,10 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// A driver that has not answered for so long is said to hang.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Loading the driver's library keeps every thread that starts waiting (glibc has one lock for both). On a host with H200s
+/// attaching took 10 ms longer. So it is loaded when the probes are armed, but no later than this.
+const LATEST_BEGINNING: Duration = Duration::from_secs(1);
+
 /// Rows that are kept for whoever writes them. They take what comes every few seconds.
 const MAX_ROWS: usize = 4096;
 
@@ -30,8 +34,8 @@ const MAX_ROWS: usize = 4096;
 #[derive(Clone, Debug, Default)]
 pub struct GpuSamples {
     shared: Arc<Mutex<Shared>>,
-    /// The thread ends when nobody has this any more.
-    _alive: Option<Arc<Sender<()>>>,
+    /// Has the thread begin. It ends when nobody has this any more.
+    begin: Option<Arc<Sender<()>>>,
 }
 
 #[derive(Debug, Default)]
@@ -58,19 +62,30 @@ pub struct GpuTotals {
 }
 
 impl GpuSamples {
-    /// Starts to ask. A host without NVIDIA's driver has no rows, and nothing is asked there again.
+    /// Asks from [`Self::begin`] on, or from a second later on. A host without NVIDIA's driver has no rows, and nothing is
+    /// asked there again.
     ///
     /// # Errors
     /// No thread can be started.
     pub fn start() -> io::Result<Self> {
-        let (alive, ended) = mpsc::channel();
+        let (begin, begun) = mpsc::channel();
         let shared = Arc::<Mutex<Shared>>::default();
         let of_thread = Arc::clone(&shared);
         thread::Builder::new().name("ncclflow-gpus".to_owned()).spawn(move || {
             privileges::keep_only(CapabilitySet::empty());
-            sample(&of_thread, &ended, &host_name());
+            match begun.recv_timeout(LATEST_BEGINNING) {
+                Ok(()) | Err(RecvTimeoutError::Timeout) => sample(&of_thread, &begun, &host_name()),
+                Err(RecvTimeoutError::Disconnected) => {}
+            }
         })?;
-        Ok(Self { shared, _alive: Some(Arc::new(alive)) })
+        Ok(Self { shared, begin: Some(Arc::new(begin)) })
+    }
+
+    /// The probes are armed: nothing waits any more for what loading the driver's library delays.
+    pub(crate) fn begin(&self) {
+        if let Some(begin) = &self.begin {
+            let _ = begin.send(());
+        }
     }
 
     /// The rows from the number `first` on, and the number that is next.
@@ -159,7 +174,7 @@ fn with<T>(shared: &Mutex<Shared>, work: impl FnOnce(&mut Shared) -> T) -> T {
     work(&mut shared.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn sample(shared: &Mutex<Shared>, ended: &Receiver<()>, host: &str) {
+fn sample(shared: &Mutex<Shared>, begun: &Receiver<()>, host: &str) {
     with(shared, |shared| shared.asked = Some(Instant::now()));
     let opened = Nvml::open(&library());
     with(shared, |shared| shared.asked = None);
@@ -171,8 +186,8 @@ fn sample(shared: &Mutex<Shared>, ended: &Receiver<()>, host: &str) {
     nvml.watch_xids();
     let mut before = Vec::new();
     loop {
-        let begun = Instant::now();
-        with(shared, |shared| shared.asked = Some(begun));
+        let asked = Instant::now();
+        with(shared, |shared| shared.asked = Some(asked));
         let ts_ns = now_ns(ClockId::Monotonic);
         let gpus = nvml.read();
         let rows = gpus.iter().map(|gpu| row_of(gpu, &before, host, ts_ns)).collect();
@@ -181,9 +196,14 @@ fn sample(shared: &Mutex<Shared>, ended: &Receiver<()>, host: &str) {
             shared.push(rows);
         });
         before = gpus;
-        match ended.recv_timeout(PERIOD.saturating_sub(begun.elapsed())) {
-            Err(RecvTimeoutError::Timeout) => {}
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+        let next = asked + PERIOD;
+        loop {
+            match begun.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                // It was late.
+                Ok(()) => {}
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
         }
     }
 }

@@ -30,6 +30,7 @@ use super::{
 use crate::{
     capture::{CaptureHeader, CaptureWriter},
     clock::now_ns,
+    gpu::GpuSamples,
     kernel::{
         loader::{Attachment, Program},
         probe::{Level, ProbeStrategy},
@@ -387,6 +388,7 @@ impl<'a> Recording<'a> {
         self.options.health.begin_recording();
         self.report.attach.armed_ms = ms(self.options.started.elapsed());
         self.report.attach.armed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
+        self.options.gpus.iter().for_each(GpuSamples::begin);
         let targets = self.report.targets.iter_mut().filter(|target| target.whose.is_none());
         targets.for_each(|target| self.who.describe(target));
         self.is_outdated = true;
@@ -477,7 +479,6 @@ fn find_and_load(wanted: &Wanted<'_>, times: &mut AttachReport) -> (Result<Setup
     let options = wanted.options;
     std::thread::scope(|scope| {
         let loading = scope.spawn(|| {
-            options.links.prepare();
             let stacks = options.choice.stacks.is_some();
             let mut attachment =
                 Attachment::new(options.buffer, options.links, options.development_log, stacks);
