@@ -162,8 +162,9 @@ pub fn dump(
     let processes: Vec<ProcessReport> =
         targets.into_iter().map(|target| target.report).chain(unread).collect();
     let (gpus, gpu_remarks) = gpus::of_host(&host_name(), gpus.finish(GPU_PATIENCE));
+    let places = rank_gpu::places(&ranks);
     for rank in &mut ranks {
-        rank.gpu = RankGpu::of(rank, &processes, &gpus);
+        rank.gpu = RankGpu::of(rank, &places, &processes, &gpus);
     }
     let communicators = communicators(ranks, &processes);
     Ok(DumpReport {

@@ -1,5 +1,7 @@
 //! What the GPU of one rank did between the readings, by its driver's word.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
 
 use super::{dump_report::ProcessReport, rank_report::RankReport};
@@ -27,6 +29,10 @@ pub struct RankGpu {
     pub memory_percent: Option<u32>,
     /// Over NVLink, sent and received; null where the GPU has none.
     pub nvlink_bytes: Option<u64>,
+    /// Other processes on this GPU, but those whose kernels did not run, by the driver: what moved over NVLink can be
+    /// theirs.
+    #[serde(default)]
+    pub others: Vec<u32>,
     /// Numbers of errors since the process was started after which a GPU does not go on.
     #[serde(default)]
     pub fatal_xids: Vec<u32>,
@@ -52,13 +58,34 @@ impl RankReport {
     }
 }
 
+/// The GPUs, by PCI address, on which each process has ranks.
+pub(super) fn places(ranks: &[RankReport]) -> BTreeMap<u32, BTreeSet<String>> {
+    let mut places: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
+    for rank in ranks {
+        places.entry(rank.pid).or_default().extend(rank.bus_id.clone());
+    }
+    places
+}
+
 impl RankGpu {
-    pub(super) fn of(rank: &RankReport, processes: &[ProcessReport], gpus: &[GpuReport]) -> Option<Self> {
+    /// `places`: those of all ranks of this host. A process with ranks on other GPUs only has a context on this one at
+    /// most, and no kernel of NCCL's.
+    pub(super) fn of(
+        rank: &RankReport,
+        places: &BTreeMap<u32, BTreeSet<String>>,
+        processes: &[ProcessReport],
+        gpus: &[GpuReport],
+    ) -> Option<Self> {
         let bus_id = rank.bus_id.as_ref()?;
         let gpu = gpus.iter().find(|gpu| (&gpu.host, gpu.bus_id.as_ref()) == (&rank.host, Some(bus_id)))?;
         let own = gpu.processes.iter().flatten().find(|process| process.pid == rank.pid);
         // A GPU on which nothing ran did nothing for this process.
         let used = own.map(|process| process.used).or((gpu.used.sm_percent == Some(0)).then_some(gpu.used));
+        let is_other = |process: &&crate::gpu::GpuProcess| {
+            process.pid != rank.pid
+                && process.used.sm_percent != Some(0)
+                && places.get(&process.pid).is_none_or(|gpus| gpus.contains(bus_id))
+        };
         let process = processes.iter().find(|process| (process.pid, &process.host) == (rank.pid, &rank.host));
         let age = process.and_then(|process| process.age_seconds);
         let is_fatal = |xid: &&crate::gpu::XidReport| {
@@ -72,6 +99,7 @@ impl RankGpu {
             sm_percent: used.and_then(|used| used.sm_percent),
             memory_percent: used.and_then(|used| used.memory_percent),
             nvlink_bytes: gpu.nvlink.map(crate::gpu::Traffic::total),
+            others: gpu.processes.iter().flatten().filter(is_other).map(|process| process.pid).collect(),
             fatal_xids: gpu.xids.iter().filter(is_fatal).map(|xid| xid.xid).collect(),
         })
     }
@@ -82,8 +110,10 @@ impl RankGpu {
         #[expect(clippy::cast_precision_loss, reason = "for a rate")]
         let moves = self.nvlink_bytes.is_some_and(|bytes| bytes as f64 >= STILL * self.seconds.max(0.1));
         match (sm, self.memory_percent) {
-            _ if moves => Some(Work::Moves),
+            _ if moves && self.others.is_empty() => Some(Work::Moves),
             (0, _) => Some(Work::Idle),
+            // What uses the memory can be what moves.
+            (_, Some(1..)) if moves => None,
             (_, Some(1..)) => Some(Work::Computes),
             (WAITS.., Some(0)) => Some(Work::Waits),
             _ => None,
@@ -96,7 +126,15 @@ impl RankGpu {
         let nvlink = match self.nvlink_bytes {
             None => String::new(),
             Some(0) => ", NVLink still".to_owned(),
-            Some(bytes) => format!(", {} KiB over NVLink", bytes >> 10),
+            Some(bytes) if self.others.is_empty() => format!(", {} KiB over NVLink", bytes >> 10),
+            Some(bytes) => {
+                let pids: Vec<String> = self.others.iter().map(u32::to_string).collect();
+                format!(
+                    ", {} KiB over NVLink, which can be of another process on this GPU ({})",
+                    bytes >> 10,
+                    pids.join(", ")
+                )
+            }
         };
         format!("{} % busy, {} % memory{nvlink}", percent(self.sm_percent), percent(self.memory_percent))
     }
@@ -105,6 +143,7 @@ impl RankGpu {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::{GpuProcess, Traffic, Utilisation};
 
     fn gpu(sm: u32, memory: u32, nvlink: Option<u64>) -> RankGpu {
         RankGpu {
@@ -127,5 +166,39 @@ mod tests {
         assert_eq!(gpu(100, 0, None).work(), Some(Work::Waits));
         assert_eq!(gpu(30, 0, None).work(), None);
         assert_eq!(RankGpu::default().work(), None);
+    }
+
+    /// As seen on two H100, where a job that was left behind ran beside one of which a rank had died.
+    #[test]
+    fn what_moves_over_nvlink_is_not_ascribed_to_one_of_several_processes() {
+        let process = |pid: u32, sm: Option<u32>, memory| GpuProcess {
+            pid,
+            used: Utilisation { sm_percent: sm, memory_percent: memory },
+            ..GpuProcess::default()
+        };
+        let bus_id = |number: u32| Some(format!("0000:00:0{number}.0"));
+        let of = |processes: Vec<GpuProcess>| {
+            let gpu = GpuReport {
+                bus_id: bus_id(6),
+                seconds: 1.0,
+                nvlink: Some(Traffic { sent: 50_333_696, received: 0 }),
+                processes: Some(processes),
+                ..GpuReport::default()
+            };
+            let rank = RankReport { pid: 8599, bus_id: bus_id(6), ..RankReport::default() };
+            let beside = RankReport { pid: 7799, bus_id: bus_id(7), ..RankReport::default() };
+            let places = places(&[rank.clone(), beside]);
+            RankGpu::of(&rank, &places, &[], &[gpu]).unwrap()
+        };
+        let own = || process(8599, Some(100), Some(0));
+        assert_eq!(of(vec![own()]).work(), Some(Work::Moves));
+        let beside = of(vec![process(7800, None, None), own()]);
+        assert_eq!((beside.work(), &*beside.others), (Some(Work::Waits), &[7800][..]));
+        assert!(beside.describe().ends_with("can be of another process on this GPU (7800)"), "{}", beside.describe());
+        // It can be its own where its kernels use memory.
+        assert_eq!(of(vec![process(7800, None, None), process(8599, Some(98), Some(30))]).work(), None);
+        // One that did nothing, and a rank of another GPU that has a context here.
+        assert_eq!(of(vec![process(7800, Some(0), Some(0)), own()]).work(), Some(Work::Moves));
+        assert_eq!(of(vec![process(7799, None, None), own()]).work(), Some(Work::Moves));
     }
 }
