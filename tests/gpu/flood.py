@@ -14,15 +14,14 @@ import nvidia.nccl
 
 from direct_nccl import FLOAT32, SUM, Gpu, Library, communicator
 
-# Calls between two looks at the time. The stream is waited for as often, so that no rank runs ahead for long.
-BURST = 1000
-
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--wait-file", required=True)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--elements", type=int, default=16384)
+    # The stream is waited for as often, so that no rank runs ahead for long.
+    parser.add_argument("--burst", type=int, default=1000, help="calls between two looks at the time")
     args = parser.parse_args()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     beside = os.path.dirname(args.wait_file)
@@ -48,12 +47,12 @@ def main():
         with open(told) as file:
             if file.read() == "over":
                 break
-        for _ in range(BURST):
+        for _ in range(args.burst):
             if call(memory, memory, size, FLOAT32, SUM, comm, gpu.stream) != 0:
                 raise SystemExit("ncclAllReduce failed")
         gpu.wait()
         bursts += 1
-    print(f"done {bursts * BURST}", flush=True)
+    print(f"done {bursts * args.burst}", flush=True)
 
 
 main()

@@ -12,8 +12,8 @@ cd "$(dirname "$0")/../.."
 programs=$(realpath "${NCCLFLOW_PROGRAMS:-target/debug}")
 . tests/gpu/job.sh
 environment+=(NCCL_ALGO=Ring NCCL_PROTO=Simple)
-# 1 GiB an all-reduce.
-start_ranks job 29551 200 workload.py --ops allreduce --elements 268435456 --iters "${ITERATIONS:-2500}"
+# 1 GiB an all-reduce, some milliseconds. workload.py would copy and check each result, which takes seconds.
+start_ranks job 29551 200 flood.py --elements 268435456 --burst 8 --seconds "${SECONDS_BUSY:-15}"
 "$programs/ncclflow" record -p "$(pids_of job)" -o "$work/out" --strict 2>"$work/record.err" &
 recorder=$!
 wait_for_recording "$work/record.err"

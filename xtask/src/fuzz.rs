@@ -31,6 +31,8 @@ const TARGETS: [&str; 11] = [
     "dump",
 ];
 
+const DEFAULT_LONGEST: u32 = 40_000;
+
 /// A trace in Chrome's JSON with what is looked at.
 const TRACE: &str = r#"{"traceEvents":[
 {"ph":"X","cat":"python_function","name":"a.py(1): main","pid":1,"tid":1,"ts":1.5,"dur":90,"args":{"Python id":1}},
@@ -71,7 +73,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     seconds: u64,
     /// Inputs are at most so long. Longer ones find what takes memory, in fewer runs
-    #[arg(long, value_name = "BYTES", default_value_t = 40_000)]
+    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_LONGEST)]
     longest: u32,
     /// Memory of a target, above which it is a finding
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
@@ -92,6 +94,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             .args(["corpus", "kept"].map(|folder| format!("{FOLDER}/{folder}/{target}")))
             .args(["--", "-timeout=60"])
             .arg(format!("-max_len={}", args.longest))
+            // Otherwise inputs grow so slowly that half an hour ends at 50 KB.
+            .args((args.longest > DEFAULT_LONGEST).then_some("-len_control=0"))
             .arg(format!("-rss_limit_mb={}", args.memory))
             .arg(format!("-max_total_time={}", args.seconds))
             .current_dir(repository::root())

@@ -43,7 +43,7 @@ const BOUND: Duration = Duration::from_secs(90);
 /// Loads NCCL, writes what it is told to where a communicator is looked for, and has memory that does not answer at
 /// the place that this leads to.
 const SCRIPT: &str = r#"
-import ctypes, fcntl, json, os, signal, struct, sys, time
+import ctypes, fcntl, json, os, signal, struct, sys, threading, time
 # Nothing of this test outlives it.
 signal.alarm(300)
 how, library, file = sys.argv[1:4]
@@ -70,6 +70,15 @@ else:
     mapped(silent, 1 << 16, 1, PRIVATE, os.open(file, os.O_RDONLY))
 os.write(1, b"ok")
 sys.stdin.readline()
+if how.startswith("held"):
+    # A read through /proc keeps the lock of the mappings while it waits for the file system (access_remote_vm).
+    memory = os.open("/proc/self/mem", os.O_RDONLY)
+    threading.Thread(target=os.pread, args=(memory, 8, silent), daemon=True).start()
+    time.sleep(0.5)
+if how == "held for long":
+    # Who wants to change mappings waits for that, and with it all who come later.
+    threading.Thread(target=libc.mmap, args=(None, 4096, 1, PRIVATE | ANONYMOUS, -1, 0), daemon=True).start()
+    time.sleep(0.5)
 os.write(1, b"ok")
 time.sleep(600)
 "#;
@@ -218,6 +227,60 @@ fn memory_that_does_not_answer_costs_its_own_process() {
         assert_eq!(verdict["culprits"], json!([1]), "{how}: {verdict:#}");
         let lost = &read(&output.join("session.json"))["lost_readers"];
         assert!(lost["unanswered"].as_u64().unwrap() >= 1, "{how}: {lost}");
+        drop(fuse);
+    }
+}
+
+/// A read of FUSE memory through `/proc/self/mem` holds the lock of the process's mappings; with somebody who waits to
+/// change them, whoever reads `/proc/PID/cmdline` or copies memory waits, too.
+#[test]
+fn a_process_that_holds_the_lock_of_its_mappings_keeps_nobody_waiting() {
+    let (Some(ncclflow), Some(library), true) = (programs::ncclflow(), programs::nccl("2.21.5-cu12"), root())
+    else {
+        return;
+    };
+    let shape = Shape { ranks: 2, processes: true, tree: false };
+    let Some(job) = Job::start("2.27.5-cu12", shape, &["--absent", "1@3", "--iters", "6"]).unwrap() else {
+        return;
+    };
+    check_culprit(&job.stuck().unwrap(), 1, "rank 1 has not joined");
+
+    let folder = tempfile::tempdir().unwrap();
+    let point = folder.path().join("fuse");
+    fs::create_dir(&point).unwrap();
+    let values = forged(&layouts_of(&library));
+    for (how, is_read) in [("held", true), ("held for long", false)] {
+        let mut started = None;
+        let fuse = Fuse::mount(&point, "data", vec![0; 1 << 16]).unwrap();
+        let process = started.insert(start(how, &library, &point.join("data"), &values));
+        fuse.fall_silent();
+        tell(process, "");
+        let tenant = process.0.id();
+
+        let pids: Vec<String> = job.bed.ready.pids.iter().chain([&tenant]).map(u32::to_string).collect();
+        let begun = Instant::now();
+        let dump = Dump::take(&ncclflow, &pids.join(","), &[]).unwrap();
+        assert!(begun.elapsed() < BOUND, "{how}: {:?}", begun.elapsed());
+        check_culprit(&dump, 1, "rank 1 has not joined");
+        let report: Value = serde_json::from_str(&dump.text).unwrap();
+        let about = of_process(&report, tenant);
+        // Where memory can be copied, its proxy's state is what does not answer.
+        assert!(about["error"].as_str().is_some_and(|error| error.contains("answer")), "{how}: {about:#}");
+        for pid in &job.bed.ready.pids {
+            assert!(of_process(&report, *pid)["error"].is_null());
+        }
+
+        let begun = Instant::now();
+        let listed = Command::new(&ncclflow).args(["ps", "--json"]).stdin(Stdio::null()).output().unwrap();
+        assert!(begun.elapsed() < BOUND, "{how}: {:?}", begun.elapsed());
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        for pid in &job.bed.ready.pids {
+            assert!(
+                listed.contains(&format!("\"pid\":{pid}")) || listed.contains(&format!("\"pid\": {pid}")),
+                "{how}: {listed}"
+            );
+        }
+        assert!(!is_read || listed.contains(&tenant.to_string()), "{how}: {listed}");
         drop(fuse);
     }
 }

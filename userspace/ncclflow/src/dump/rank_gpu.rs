@@ -194,7 +194,11 @@ mod tests {
         assert_eq!(of(vec![own()]).work(), Some(Work::Moves));
         let beside = of(vec![process(7800, None, None), own()]);
         assert_eq!((beside.work(), &*beside.others), (Some(Work::Waits), &[7800][..]));
-        assert!(beside.describe().ends_with("can be of another process on this GPU (7800)"), "{}", beside.describe());
+        assert!(
+            beside.describe().ends_with("can be of another process on this GPU (7800)"),
+            "{}",
+            beside.describe()
+        );
         // It can be its own where its kernels use memory.
         assert_eq!(of(vec![process(7800, None, None), process(8599, Some(98), Some(30))]).work(), None);
         // One that did nothing, and a rank of another GPU that has a context here.

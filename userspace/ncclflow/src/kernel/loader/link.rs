@@ -28,7 +28,7 @@ use aya::{
 use ncclflow_common::COOKIE_BITS;
 
 use super::{link_call, warm_up::warm_up};
-use crate::target::in_first_pid_namespace;
+use crate::target::{fuse_connections_that_owe_an_answer, in_first_pid_namespace};
 
 /// The two kinds of link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -195,6 +195,23 @@ pub(super) fn attach(
     made.unwrap_or_else(|error| Err(failed("attaching")(error)))
 }
 
+/// What may keep the kernel, for people. Who makes a uprobe takes the lock of the mappings of each process that has the file
+/// mapped, and keeps every fork of the host waiting meanwhile (`register_for_each_vma`, kernel/events/uprobes.c, up to 6.18 at
+/// least). A process has that lock held while its memory is read through `/proc/PID/mem` from a file system that does not answer.
+fn what_may_keep_it(unanswered: &[u32]) -> String {
+    let begin = "it may wait for a process that waits for a file system itself; until that answers, processes of \
+                 this host can start no others";
+    if unanswered.is_empty() {
+        return begin.to_owned();
+    }
+    let path = |number: &u32| format!("/sys/fs/fuse/connections/{number}/abort");
+    let paths: Vec<String> = unanswered.iter().map(path).collect();
+    format!(
+        "{begin}. File systems in user space (FUSE) that owe an answer are ended by writing 1 to: {}",
+        paths.join(", ")
+    )
+}
+
 /// How long making links may take. The kernel waits some tenths of a second for the first one after a pause.
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -208,7 +225,8 @@ fn in_thread_that_may_be_lost<T: Send + 'static>(
     let run = move || drop(sender.send(act()));
     thread::Builder::new().name("ncclflow-link".to_owned()).spawn(run)?;
     made.recv_timeout(limit).map_err(|_| {
-        let what = format!("the kernel did not answer within {} s", limit.as_secs());
+        let why = what_may_keep_it(&fuse_connections_that_owe_an_answer());
+        let what = format!("the kernel did not answer within {} s; {why}", limit.as_secs());
         io::Error::new(io::ErrorKind::TimedOut, what)
     })
 }
@@ -275,5 +293,17 @@ mod tests {
             in_thread_that_may_be_lost(Duration::from_millis(20), || thread::sleep(Duration::from_secs(60)));
         assert_eq!((quick, slow.unwrap_err().kind()), (7, io::ErrorKind::TimedOut));
         assert!(begun.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn what_ends_the_wait_is_told_where_a_file_system_in_user_space_owes_an_answer() {
+        assert!(!what_may_keep_it(&[]).contains("FUSE"));
+        let text = what_may_keep_it(&[53, 7]);
+        assert!(
+            text.ends_with(
+                "writing 1 to: /sys/fs/fuse/connections/53/abort, /sys/fs/fuse/connections/7/abort"
+            ),
+            "{text}"
+        );
     }
 }
