@@ -1,7 +1,7 @@
 //! What the models of a node's processes share. Whoever has the sessions has it too, and passes it to each of
 //! their calls.
 
-use std::collections::VecDeque;
+use std::mem;
 
 use foldhash::HashMap;
 
@@ -17,17 +17,17 @@ pub struct Node {
     pub(super) instances: Instances,
 }
 
-/// Hashes and ranks of communicators that are remembered. A hash is of 64 bits, so one that comes again after so many
-/// others is no split of the same parent.
-const MAX_COUNTS: usize = 65_536;
+/// Hashes and ranks of communicators that are remembered, twice so many at most. A hash is of 64 bits, so one that comes
+/// again after so many others is no split of the same parent.
+const MAX_COUNTS: usize = 4096;
 
 /// How many communicators of one hash and rank there were: two splits of one parent with one colour have the
 /// same hash from 2.18 to 2.23, and before 2.18 there are no hashes.
 #[derive(Debug, Default)]
 pub(super) struct Instances {
     counts: HashMap<(Option<u64>, i32), u32>,
-    /// The same, the oldest first.
-    counted: VecDeque<(Option<u64>, i32)>,
+    /// The same of those before. What is not counted again meanwhile is forgotten with all of them.
+    earlier: HashMap<(Option<u64>, i32), u32>,
     /// Those of processes that have not ended: a communicator's ops and its calls have one number.
     given: HashMap<CommKey, u32>,
 }
@@ -35,17 +35,12 @@ pub(super) struct Instances {
 impl Instances {
     /// The number of a communicator that was not seen before.
     pub(super) fn next(&mut self, hash: Option<u64>, rank: i32) -> u32 {
-        let count = self.counts.entry((hash, rank)).or_insert(0);
-        *count += 1;
-        let number = *count - 1;
-        if number == 0 {
-            self.counted.push_back((hash, rank));
-            if self.counted.len() > MAX_COUNTS
-                && let Some(oldest) = self.counted.pop_front()
-            {
-                self.counts.remove(&oldest);
-            }
+        let key = (hash, rank);
+        let number = self.counts.get(&key).or_else(|| self.earlier.get(&key)).copied().unwrap_or(0);
+        if self.counts.len() >= MAX_COUNTS && !self.counts.contains_key(&key) {
+            self.earlier = mem::take(&mut self.counts);
         }
+        self.counts.insert(key, number.saturating_add(1));
         number
     }
 
@@ -78,8 +73,12 @@ mod tests {
             let key = key(tgid, u64::from(tgid) << 8);
             assert_eq!(instances.of(key), 0);
             instances.forget(&key);
+            assert!(instances.counts.len() <= MAX_COUNTS && instances.earlier.len() <= MAX_COUNTS);
+            // Ranks without a hash come again and again between them.
+            if tgid % 1000 == 0 {
+                assert_eq!(instances.next(None, 3), (tgid - 10) / 1000);
+            }
         }
-        assert_eq!((instances.counts.len(), instances.counted.len()), (MAX_COUNTS, MAX_COUNTS));
         assert_eq!(instances.given.len(), 2, "of processes that have not ended");
         assert_eq!(instances.of(key(1, 7)), 0);
     }
