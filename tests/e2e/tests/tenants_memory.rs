@@ -145,6 +145,14 @@ fn tell(process: &mut Killed, what: &str) {
     process.0.stdout.as_mut().unwrap().read_exact(&mut word).unwrap();
 }
 
+/// A job of others, of which rank 1 stays away.
+fn stuck_job() -> Option<Job> {
+    let shape = Shape { ranks: 2, processes: true, tree: false };
+    let job = Job::start("2.27.5-cu12", shape, &["--absent", "1@3", "--iters", "6"]).unwrap()?;
+    check_culprit(&job.stuck().unwrap(), 1, "rank 1 has not joined");
+    Some(job)
+}
+
 /// What the report has of a process.
 fn of_process(report: &Value, pid: u32) -> &Value {
     let processes = report["processes"].as_array().unwrap();
@@ -161,11 +169,7 @@ fn memory_that_does_not_answer_costs_its_own_process() {
     if !need("python3", Command::new("python3").arg("-V").output().is_ok(), "install python3") {
         return;
     }
-    let shape = Shape { ranks: 2, processes: true, tree: false };
-    let Some(job) = Job::start("2.27.5-cu12", shape, &["--absent", "1@3", "--iters", "6"]).unwrap() else {
-        return;
-    };
-    check_culprit(&job.stuck().unwrap(), 1, "rank 1 has not joined");
+    let Some(job) = stuck_job() else { return };
 
     let folder = tempfile::tempdir().unwrap();
     let point = folder.path().join("fuse");
@@ -244,11 +248,7 @@ fn a_process_that_holds_the_lock_of_its_mappings_keeps_nobody_waiting() {
     else {
         return;
     };
-    let shape = Shape { ranks: 2, processes: true, tree: false };
-    let Some(job) = Job::start("2.27.5-cu12", shape, &["--absent", "1@3", "--iters", "6"]).unwrap() else {
-        return;
-    };
-    check_culprit(&job.stuck().unwrap(), 1, "rank 1 has not joined");
+    let Some(job) = stuck_job() else { return };
 
     let folder = tempfile::tempdir().unwrap();
     let point = folder.path().join("fuse");
