@@ -145,6 +145,13 @@ fn tell(process: &mut Killed, what: &str) {
     process.0.stdout.as_mut().unwrap().read_exact(&mut word).unwrap();
 }
 
+/// The program, and the library that the tenant's processes load.
+fn needed() -> Option<(PathBuf, PathBuf)> {
+    let has_python = Command::new("python3").arg("-V").output().is_ok();
+    let (ncclflow, library) = (programs::ncclflow()?, programs::nccl("2.21.5-cu12")?);
+    (root() && need("python3", has_python, "install python3")).then_some((ncclflow, library))
+}
+
 /// A job of others, of which rank 1 stays away.
 fn stuck_job() -> Option<Job> {
     let shape = Shape { ranks: 2, processes: true, tree: false };
@@ -159,16 +166,30 @@ fn of_process(report: &Value, pid: u32) -> &Value {
     processes.iter().find(|process| process["pid"] == pid).unwrap()
 }
 
+/// Dumps the job and processes that do not answer, all together: that takes no longer than it may, the job is judged as before, and the
+/// others have an error that says so. Gives all of them, as `-p` takes them, and the report.
+fn dump_beside(ncclflow: &Path, job: &Job, silent: &[u32], how: &str) -> (String, Value) {
+    let pids: Vec<String> = job.bed.ready.pids.iter().chain(silent).map(u32::to_string).collect();
+    let pids = pids.join(",");
+    let begun = Instant::now();
+    let dump = Dump::take(ncclflow, &pids, &[]).unwrap();
+    assert!(begun.elapsed() < BOUND, "{how}: {:?}", begun.elapsed());
+    check_culprit(&dump, 1, "rank 1 has not joined");
+    let report: Value = serde_json::from_str(&dump.text).unwrap();
+    for pid in silent {
+        let about = of_process(&report, *pid);
+        assert!(about["error"].as_str().is_some_and(|error| error.contains("answer")), "{how}: {about:#}");
+    }
+    for pid in &job.bed.ready.pids {
+        assert!(of_process(&report, *pid)["error"].is_null());
+    }
+    (pids, report)
+}
+
 #[test]
 fn memory_that_does_not_answer_costs_its_own_process() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (Some(ncclflow), Some(library), true) = (programs::ncclflow(), programs::nccl("2.21.5-cu12"), root())
-    else {
-        return;
-    };
-    if !need("python3", Command::new("python3").arg("-V").output().is_ok(), "install python3") {
-        return;
-    }
+    let Some((ncclflow, library)) = needed() else { return };
     let Some(job) = stuck_job() else { return };
 
     let folder = tempfile::tempdir().unwrap();
@@ -191,24 +212,7 @@ fn memory_that_does_not_answer_costs_its_own_process() {
         let silent: Vec<u32> =
             [tenant].into_iter().chain(second.iter().map(|second| second.0.id())).collect();
 
-        // All together, and the job that hangs is judged as before.
-        let pids: Vec<String> = job.bed.ready.pids.iter().chain(&silent).map(u32::to_string).collect();
-        let pids = pids.join(",");
-        let begun = Instant::now();
-        let dump = Dump::take(&ncclflow, &pids, &[]).unwrap();
-        assert!(begun.elapsed() < BOUND, "{how}: {:?}", begun.elapsed());
-        check_culprit(&dump, 1, "rank 1 has not joined");
-        let report: Value = serde_json::from_str(&dump.text).unwrap();
-        for pid in &silent {
-            let about = of_process(&report, *pid);
-            assert!(
-                about["error"].as_str().is_some_and(|error| error.contains("answer")),
-                "{how}: {about:#}"
-            );
-        }
-        for pid in &job.bed.ready.pids {
-            assert!(of_process(&report, *pid)["error"].is_null());
-        }
+        let (pids, report) = dump_beside(&ncclflow, &job, &silent, how);
         // What waits for userfaultfd can be killed; what waits for a file system in user space cannot.
         let left = u32::from(how == "fuse");
         let lost = &report["lostReaders"];
@@ -244,10 +248,7 @@ fn memory_that_does_not_answer_costs_its_own_process() {
 #[test]
 fn a_process_that_holds_the_lock_of_its_mappings_keeps_nobody_waiting() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (Some(ncclflow), Some(library), true) = (programs::ncclflow(), programs::nccl("2.21.5-cu12"), root())
-    else {
-        return;
-    };
+    let Some((ncclflow, library)) = needed() else { return };
     let Some(job) = stuck_job() else { return };
 
     let folder = tempfile::tempdir().unwrap();
@@ -267,17 +268,7 @@ fn a_process_that_holds_the_lock_of_its_mappings_keeps_nobody_waiting() {
             wait_until("it waits for the lock", BOUND, || stat().contains(") D "));
         }
 
-        let pids: Vec<String> = job.bed.ready.pids.iter().chain([&tenant]).map(u32::to_string).collect();
-        let begun = Instant::now();
-        let dump = Dump::take(&ncclflow, &pids.join(","), &[]).unwrap();
-        assert!(begun.elapsed() < BOUND, "{how}: {:?}", begun.elapsed());
-        check_culprit(&dump, 1, "rank 1 has not joined");
-        let report: Value = serde_json::from_str(&dump.text).unwrap();
-        let about = of_process(&report, tenant);
-        assert!(about["error"].as_str().is_some_and(|error| error.contains("answer")), "{how}: {about:#}");
-        for pid in &job.bed.ready.pids {
-            assert!(of_process(&report, *pid)["error"].is_null());
-        }
+        dump_beside(&ncclflow, &job, &[tenant], how);
 
         let begun = Instant::now();
         let listed = Command::new(&ncclflow).args(["ps", "--json"]).stdin(Stdio::null()).output().unwrap();
