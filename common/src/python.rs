@@ -5,6 +5,40 @@
 
 use super::record::{LARGEST_RECORD, RecordHeader};
 
+/// Where a dictionary has its version (`ma_version_tag` of `PyDictObject`, Include/cpython/dictobject.h, 3.6 to 3.11):
+/// another one after each change, and no two dictionaries ever have the same.
+pub const DICT_VERSION: u64 = 24;
+
+/// Hash of a string that was never asked for its own: then what it says is compared, so many bytes of it.
+pub const NOT_HASHED: u64 = u64::MAX;
+pub const NAME_BYTES: usize = 80;
+
+/// The head of a string of CPython 3.8 to 3.11 (`PyASCIIObject`, Include/cpython/unicodeobject.h), from the word before
+/// its hash on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct StringHead {
+    /// In characters.
+    pub length: u64,
+    pub hash: u64,
+    pub state: u64,
+}
+
+impl StringHead {
+    /// Whether the dictionary of interned strings has it.
+    pub const fn is_interned(&self) -> bool {
+        self.state & 3 != 0
+    }
+
+    /// Where its characters are, in bytes behind the hash, and how many bytes of them are compared.
+    pub const fn characters(&self) -> (u64, u64) {
+        let (bytes_each, is_ascii) = (self.state >> 2 & 7, self.state >> 6 & 1 != 0);
+        let bytes = self.length.wrapping_mul(bytes_each);
+        let most = NAME_BYTES as u64;
+        (if is_ascii { 24 } else { 48 }, if bytes < most { bytes } else { most })
+    }
+}
+
 /// The cookie of stacks, in sessions that have them: the first.
 pub const STACK_COOKIE: u32 = 0;
 
@@ -99,9 +133,10 @@ pub struct PythonWalk {
     /// Words of a code object by which it is told from another that takes its place.
     pub code_words_at: u16,
     pub code_words: u16,
-    /// Of the pointer to the name of the code, if the name's own hash is compared, too; else [`NO_OFFSET`].
+    /// Of the pointer to the name of the code, if the name's own hash is compared, too; else [`NO_OFFSET`]. It is
+    /// among the words.
     pub code_name: u32,
-    /// Of the hash in a string.
+    /// Of the hash in a string: see [`StringHead`].
     pub string_hash: u32,
     /// Bytes of a frame in which its fields are: at most [`FRAME_BYTES`].
     pub frame_len: u32,
@@ -119,6 +154,32 @@ pub struct PythonWalk {
     pub code_copies: u16,
     /// Where a code object's own bytecode begins in it.
     pub code_first: u16,
+    /// Address of the pointer to the dictionary of interned strings; 0: not known. As long as the dictionary has the
+    /// same version, what is at the address of an interned string is the same string. Only with `code_name`.
+    pub interned: u64,
+}
+
+/// A stack whose frames were sent, under its id without the hashes of names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct SentStack {
+    /// [`StackHead::id`], with them.
+    pub id: u64,
+    /// Version of the dictionary of interned strings when the hashes were read; 0: they must be read again.
+    pub interned: u64,
+    /// [`mix`] of key, id and version: another stack can take the place of this one while it is read.
+    pub check: u64,
+}
+
+impl SentStack {
+    pub const fn new(key: u64, id: u64, interned: u64) -> Self {
+        Self { id, interned, check: mix(mix(key, id), interned) }
+    }
+
+    /// Whether it is that of this key, as it was written.
+    pub const fn is_whole(&self, key: u64) -> bool {
+        self.check == mix(mix(key, self.id), self.interned)
+    }
 }
 
 /// A frame as it was found.
@@ -210,9 +271,12 @@ pub const fn mix(hash: u64, word: u64) -> u64 {
 }
 
 const _: () = {
-    assert!(size_of::<PythonWalk>() == 96);
+    assert!(size_of::<PythonWalk>() == 104 && size_of::<SentStack>() == 24);
     assert!(size_of::<PieceHead>() == 104 && PIECE_RECORD <= LARGEST_RECORD);
     assert!(size_of::<ReturnSlots>() == 128);
+    assert!(
+        size_of::<StringHead>() == 24 && NAME_BYTES.is_multiple_of(8) && NAME_BYTES <= 8 * MAX_CODE_WORDS
+    );
     assert!(size_of::<RawFrame>() == 24 && size_of::<StackHead>() == 16);
     assert!(LARGEST_STACK <= LARGEST_RECORD);
 };

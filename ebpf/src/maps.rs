@@ -12,7 +12,7 @@ use crate::{
     common::{
         CLOSED, FetchPlan, LOSS_SLOTS, MAX_ADMITTED, MAX_PROBES, MAX_PYTHONS, MAX_RINGS, MAX_SHARERS,
         MAX_SLOT_LISTS, MAX_STACKS, MAX_TENANT_PROCESSES, MAX_TRIES, OPEN, ProbeCounters, PythonWalk,
-        ReturnSlots, SCRATCH_SLOTS, SENT, Seen, ShareTaken, WIRE_VERSION, Walk, ring_of,
+        ReturnSlots, SCRATCH_SLOTS, SENT, Seen, SentStack, ShareTaken, WIRE_VERSION, Walk, ring_of,
     },
     python::Stack,
     scratch::{ScratchSlot, Slot},
@@ -110,9 +110,9 @@ pub static PYTHONS: HashMap<u32, PythonWalk> = HashMap::with_max_entries(MAX_PYT
 #[map]
 pub static PYTHON_THREADS: LruHashMap<u64, u64> = LruHashMap::with_max_entries(MAX_STACKS, 0);
 
-/// Stacks that were sent, by their ids. One that is pushed out is sent again.
+/// Stacks that were sent, by their ids without the hashes of names. One that is pushed out is sent again.
 #[map]
-pub static STACKS_SENT: LruHashMap<u64, u32> = LruHashMap::with_max_entries(MAX_STACKS, 0);
+pub static STACKS_SENT: LruHashMap<u64, SentStack> = LruHashMap::with_max_entries(MAX_STACKS, 0);
 
 /// Where return addresses were in native stacks, by [`crate::common::PieceHead::key`].
 #[map]

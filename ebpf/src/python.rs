@@ -15,10 +15,10 @@ use aya_ebpf::{
 
 use crate::{
     common::{
-        ENTERS_BEFORE_LEFT_OUT, ENTERS_EACH, FRAME_BYTES, LARGEST_STACK, MAX_CODE_WORDS, MAX_STACK_FRAMES,
-        MAX_THREADS_WALKED, NO_INSTRUCTION, NO_OFFSET, PieceHead, PythonWalk, RawFrame, RecordHeader,
+        DICT_VERSION, ENTERS_BEFORE_LEFT_OUT, ENTERS_EACH, FRAME_BYTES, LARGEST_STACK, MAX_CODE_WORDS, MAX_STACK_FRAMES,
+        MAX_THREADS_WALKED, NAME_BYTES, NOT_HASHED, NO_INSTRUCTION, NO_OFFSET, PieceHead, PythonWalk, RawFrame, RecordHeader,
         STACK_COOKIE, STACK_CUT, STACK_KNOWN, STACK_NATIVE, STACK_NO_THREAD, STACK_NOT_COPIED, STACK_RECORD,
-        STACK_UNREADABLE, StackHead, TAKES_NATIVE, TAKES_PYTHON, mix, mix_begun,
+        STACK_UNREADABLE, SentStack, StackHead, StringHead, TAKES_NATIVE, TAKES_PYTHON, mix, mix_begun,
     },
     emit::{self, Origin},
     maps, native,
@@ -44,6 +44,13 @@ pub struct Stack {
     steps: u64,
     /// What is sent with each piece of the native stack.
     pub piece: PieceHead,
+    /// The id without the hashes of names.
+    key: u64,
+    /// [`mix`] of the hashes of names, once they were read.
+    names_hash: u64,
+    has_names: u64,
+    /// Version of the dictionary of interned strings before they were read; 0: not known, or not all names are in it.
+    interned: u64,
     /// Where `near` begins in the target's memory, and bytes of it that are there.
     near_at: u64,
     pub near_len: u64,
@@ -51,6 +58,8 @@ pub struct Stack {
     pub near: [u64; NEAR_WORDS],
     code: [u64; MAX_CODE_WORDS],
     frames: [RawFrame; MAX_STACK_FRAMES],
+    /// By frame: address of its code's name.
+    names: [u64; MAX_STACK_FRAMES],
 }
 
 /// Words that are copied at once.
@@ -99,6 +108,8 @@ pub extern "C" fn send_stack(ts_ns: u64, ctx: *mut bpf_user_pt_regs_t) -> u64 {
     stack.steps = 0;
     stack.piece.enters = 0;
     stack.near_len = 0;
+    stack.has_names = 0;
+    stack.interned = 0;
     if stack.walk.takes & TAKES_PYTHON != 0 {
         find_thread(stack, origin.pid_tgid);
         if stack.thread == 0 {
@@ -115,22 +126,26 @@ pub extern "C" fn send_stack(ts_ns: u64, ctx: *mut bpf_user_pt_regs_t) -> u64 {
         }
     }
     stack.head.id = mix(stack.head.id, stack.head.flags as u64);
-    if stack.walk.takes & TAKES_NATIVE != 0
-        && let Some(registers) = native::registers(ctx)
-    {
-        stack.piece.registers = registers;
-        take_native(stack, tgid, ts_ns, ctx);
+    let was_sent;
+    let native = if stack.walk.takes & TAKES_NATIVE != 0 { native::registers(ctx) } else { None };
+    match native {
+        Some(registers) => {
+            stack.piece.registers = registers;
+            was_sent = take_native(stack, tgid, ts_ns, ctx);
+        }
+        None => was_sent = find_sent(stack) != 0,
     }
-    if !send(stack, hit, origin, ctx) {
+    if !send(stack, was_sent, hit, origin, ctx) {
         tally.lost_full();
     }
     scratch::release(slot);
     0
 }
 
-/// Adds the native frames. A stack that is not copied has the id of its Python frames alone.
+/// Adds the native frames. A stack that is not copied has the id of its Python frames alone. Says whether the stack was
+/// sent before.
 #[inline(always)]
-fn take_native(stack: &mut Stack, tgid: u32, ts_ns: u64, ctx: *mut bpf_user_pt_regs_t) {
+fn take_native(stack: &mut Stack, tgid: u32, ts_ns: u64, ctx: *mut bpf_user_pt_regs_t) -> bool {
     // SAFETY: there is room for 16 bytes.
     unsafe { bpf_get_current_comm((&raw mut stack.piece.comm).cast(), 16) };
     let python = stack.head.id;
@@ -143,15 +158,153 @@ fn take_native(stack: &mut Stack, tgid: u32, ts_ns: u64, ctx: *mut bpf_user_pt_r
     }
     native::mix_native(stack, tgid, ts_ns);
     stack.head.flags |= STACK_NATIVE;
-    if maps::STACKS_SENT.get_ptr(&stack.head.id).is_some() {
-        return;
+    if find_sent(stack) != 0 {
+        return true;
     }
     if native::may_copy(tgid, ts_ns) {
         native::send_copy(stack, ts_ns, ctx);
-    } else {
-        stack.head.flags = stack.head.flags & !STACK_NATIVE | STACK_NOT_COPIED;
-        stack.head.id = mix(python, STACK_NOT_COPIED as u64);
+        return false;
     }
+    stack.head.flags = stack.head.flags & !STACK_NATIVE | STACK_NOT_COPIED;
+    stack.head.id = mix(python, STACK_NOT_COPIED as u64);
+    find_sent(stack) != 0
+}
+
+/// Adds to the id what tells the names of code from others, and says whether the stack was sent before.
+///
+/// Reading each name's hash takes as long as reading each code object. Names are interned nearly always. As long as no
+/// interned string has come or gone since the hashes were read, they need not be read again.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn find_sent(stack: *mut Stack) -> u64 {
+    if stack.is_null() {
+        return 0;
+    }
+    // SAFETY: not null, and given by `send_stack`.
+    let stack = unsafe { &mut *stack };
+    let key = stack.head.id;
+    stack.key = key;
+    let mut sent = SentStack { id: 0, interned: 0, check: 0 };
+    let mut is_known = 0;
+    if let Some(known) = maps::STACKS_SENT.get_ptr(&key) {
+        // SAFETY: a live element of the map. Another stack can take its place meanwhile: then it is not whole.
+        sent = unsafe { known.read_volatile() };
+        is_known = sent.is_whole(key) as u64;
+    }
+    if stack.walk.code_name == NO_OFFSET {
+        return is_known;
+    }
+    // Before the names are read: what changes after this is seen at the next hit.
+    let version = interned_version(&stack.walk);
+    if is_known != 0 && version != 0 && sent.interned == version {
+        stack.head.id = sent.id;
+        return 1;
+    }
+    if stack.has_names == 0 {
+        stack.interned = version;
+        read_names(stack);
+    }
+    let id = mix(key, stack.names_hash);
+    stack.head.id = id;
+    if is_known == 0 || sent.id != id {
+        return 0;
+    }
+    if stack.interned != 0 {
+        keep_sent(stack);
+    }
+    1
+}
+
+/// Reads the hash of each name, and adds it to what tells the frame's code from other code.
+#[inline(always)]
+fn read_names(stack: &mut Stack) {
+    let n = stack.head.n_frames as usize;
+    let (mut all, mut i) = (0, 0);
+    while let (Some(frame), Some(name)) = (stack.frames.get_mut(i), stack.names.get(i)) {
+        if i >= n {
+            break;
+        }
+        let mut hash = 0;
+        if frame.guard != 0 {
+            let (known, stays) = name_hash(*name, stack.walk.string_hash as u64, &mut stack.code);
+            if !stays {
+                stack.interned = 0;
+            }
+            hash = known;
+            frame.guard = mix(frame.guard, hash);
+        }
+        all = mix(all, hash);
+        i += 1;
+    }
+    stack.names_hash = all;
+    stack.has_names = 1;
+}
+
+/// The hash of a string, or of what it says where it has none; 0: it could not be read. And whether the string is sure to
+/// be the same as long as the dictionary of interned strings is.
+#[inline(always)]
+fn name_hash(name: u64, string_hash: u64, room: &mut [u64; MAX_CODE_WORDS]) -> (u64, bool) {
+    let mut head = StringHead { length: 0, hash: 0, state: 0 };
+    let at = name.wrapping_add(string_hash);
+    // SAFETY: 24 bytes are there; the helper checks the address.
+    if unsafe { bpf_probe_read_user((&raw mut head).cast(), 24, at.wrapping_sub(8) as *const _) } < 0 {
+        return (0, false);
+    }
+    let stays = head.is_interned() || is_static(name);
+    if head.hash != NOT_HASHED {
+        return (head.hash, stays);
+    }
+    let mut i = 0;
+    while i < MAX_CODE_WORDS {
+        room[i] = 0;
+        i += 1;
+    }
+    let (characters, bytes) = head.characters();
+    let bytes = bytes as u32 & 127;
+    if bytes > NAME_BYTES as u32 {
+        return (0, false);
+    }
+    // SAFETY: at most 80 bytes, which are there; the helper checks the address.
+    if unsafe {
+        bpf_probe_read_user(room.as_mut_ptr().cast(), bytes, at.wrapping_add(characters) as *const _)
+    } < 0
+    {
+        return (0, false);
+    }
+    let (mut hash, mut i) = (head.length, 0);
+    while i < NAME_BYTES / 8 {
+        hash = mix(hash, room[i]);
+        i += 1;
+    }
+    (hash, stays)
+}
+
+/// Whether an object is one of the interpreter's own variables, which stay: in 3.11 that are the names of code without a
+/// name, as `<module>` and `<lambda>`, which are not interned. They begin with 999,999,999 references
+/// (`_PyObject_IMMORTAL_REFCNT`, Include/internal/pycore_object.h), and no other object has nearly as many.
+#[inline(always)]
+fn is_static(object: u64) -> bool {
+    matches!(word(object), Some(references) if references >= 500_000_000 && references < 1 << 31)
+}
+
+/// Version of the dictionary of interned strings; 0: not known.
+#[inline(always)]
+fn interned_version(walk: &PythonWalk) -> u64 {
+    if walk.interned == 0 {
+        return 0;
+    }
+    // The pointer, too, each time: an interpreter that was begun again has another dictionary.
+    match word(walk.interned) {
+        Some(dictionary) if dictionary != 0 => word(dictionary.wrapping_add(DICT_VERSION)).unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// Notes that the stack's frames were sent. Where it cannot be kept they are sent again.
+#[inline(always)]
+fn keep_sent(stack: &Stack) {
+    let sent = SentStack::new(stack.key, stack.head.id, stack.interned);
+    let _ = maps::STACKS_SENT.insert(&stack.key, &sent, 0);
 }
 
 /// A word of the target's memory; nothing where it cannot be read.
@@ -405,15 +558,16 @@ pub extern "C" fn take_frame(stack: *mut Stack) -> u64 {
         place => (field(&stack.near, at + place as u64, 1) != 0) as u64,
     };
     stack.piece.enters |= enters << (n & 63);
-    let guard = match guard_of_neighbour(stack, n, code) {
-        0 => guard_of_code(stack, code),
-        guard => guard,
+    let (guard, name) = match neighbour(stack, n, code) {
+        Some(known) => known,
+        None => guard_of_code(stack, code),
     };
     if guard == 0 {
         stack.head.flags |= STACK_UNREADABLE;
     }
     stack.head.id = mix(mix(mix(stack.head.id, code), instr), guard);
     stack.frames[n] = RawFrame { code, instr, guard };
+    stack.names[n] = name;
     stack.head.n_frames += 1;
     NEXT
 }
@@ -423,23 +577,24 @@ pub extern "C" fn take_frame(stack: *mut Stack) -> u64 {
 /// frame of the stack.
 const NEIGHBOURS: usize = 4;
 
-/// The guard of this code if it is that of one of the frames before, of which `n` are there; else 0.
+/// Guard and name of this code if it is that of one of the frames before, of which `n` are there.
 #[inline(always)]
-fn guard_of_neighbour(stack: &Stack, n: usize, code: u64) -> u64 {
+fn neighbour(stack: &Stack, n: usize, code: u64) -> Option<(u64, u64)> {
     let mut back = 1;
     while back <= NEIGHBOURS {
         let at = n.wrapping_sub(back);
         if at < MAX_STACK_FRAMES && stack.frames[at].code == code {
-            return stack.frames[at].guard;
+            return Some((stack.frames[at].guard, stack.names[at]));
         }
         back += 1;
     }
-    0
+    None
 }
 
-/// What tells this code object from another at its address; 0: it could not be read.
+/// What tells this code object from another at its address, but for the hash of its name; 0: it could not be read. And
+/// where its name is, if that is asked for.
 #[inline(always)]
-fn guard_of_code(stack: &mut Stack, code: u64) -> u64 {
+fn guard_of_code(stack: &mut Stack, code: u64) -> (u64, u64) {
     let walk = &stack.walk;
     let len = walk.code_words as u32 * 8;
     let words = (&raw mut stack.code).cast();
@@ -447,7 +602,7 @@ fn guard_of_code(stack: &mut Stack, code: u64) -> u64 {
     if len > (MAX_CODE_WORDS * 8) as u32
         || unsafe { bpf_probe_read_user(words, len, (code + walk.code_words_at as u64) as *const _) } < 0
     {
-        return 0;
+        return (0, 0);
     }
     let (mut guard, mut i) = (0, 0);
     while i < MAX_CODE_WORDS {
@@ -457,18 +612,20 @@ fn guard_of_code(stack: &mut Stack, code: u64) -> u64 {
         guard = mix(guard, stack.code[i]);
         i += 1;
     }
-    if walk.code_name != NO_OFFSET {
-        let at = (walk.code_name as usize).wrapping_sub(walk.code_words_at as usize) >> 3;
-        let name = if at < MAX_CODE_WORDS { stack.code[at] } else { 0 };
-        guard = mix(guard, word(name + walk.string_hash as u64).unwrap_or(0));
-    }
-    guard
+    let at = (walk.code_name as usize).wrapping_sub(walk.code_words_at as usize) >> 3;
+    (guard, if at < MAX_CODE_WORDS { stack.code[at] } else { 0 })
 }
 
-/// Sends the id, and with it the frames if the id is new. Says whether it is on its way.
+/// Sends the id, and with it the frames if they were not sent before. Says whether it is on its way.
 #[inline(always)]
-fn send(stack: &mut Stack, hit: u64, origin: Origin, ctx: *mut bpf_user_pt_regs_t) -> bool {
-    if maps::STACKS_SENT.get_ptr(&stack.head.id).is_some() {
+fn send(
+    stack: &mut Stack,
+    was_sent: bool,
+    hit: u64,
+    origin: Origin,
+    ctx: *mut bpf_user_pt_regs_t,
+) -> bool {
+    if was_sent {
         let Some(entry) = Entry::<STACK_RECORD>::reserve() else { return false };
         stack.head.flags |= STACK_KNOWN;
         write_head(entry.room().cast(), stack, STACK_RECORD, hit, origin);
@@ -492,8 +649,7 @@ fn send(stack: &mut Stack, hit: u64, origin: Origin, ctx: *mut bpf_user_pt_regs_
     // The code may be gone soon.
     let sent = entry.send_at_once(ctx);
     if sent {
-        // Where it cannot be kept it is sent again.
-        let _ = maps::STACKS_SENT.insert(&stack.head.id, &1, 0);
+        keep_sent(stack);
     }
     sent
 }

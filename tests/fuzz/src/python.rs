@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use cpython::{MAX_FRAMES, MAX_THREADS, Memory, Python, Unreadable, Version, Walker};
+use cpython::{
+    MAX_FRAMES, MAX_THREADS, Memory, Python, Statics, Unreadable, Version, Walker, interned, shipped,
+};
 
 /// Pieces of memory by address.
 #[derive(Debug, Default)]
@@ -74,7 +76,23 @@ pub fn packed(pieces: &BTreeMap<u64, Vec<u8>>) -> Vec<u8> {
 pub fn use_memory(input: &[u8]) {
     super::in_time(input.len(), || {
         let _unknown = walk(input);
+        let _none = find_interned(input);
     });
+}
+
+/// Where the dictionary of interned strings is: of an input whose first piece is the interpreter's variables, and whose
+/// `_PyRuntime` is in the place of `PyDict_Type`.
+#[must_use]
+pub fn find_interned(input: &[u8]) -> Option<u64> {
+    let (dict_type, rest) = input.split_first_chunk::<8>()?;
+    let (minor, rest) = rest.split_first()?;
+    let (pieces, _) = Pieces::of(rest);
+    let (start, bytes) = pieces.0.first_key_value()?;
+    let zeroed = *start..start.checked_add(bytes.len() as u64)?;
+    let statics = Statics { dict_type: u64::from_le_bytes(*dict_type), zeroed: zeroed.clone() };
+    let found = interned(&shipped(Version::new(3, *minor))?, &pieces, &statics)?;
+    assert!(zeroed.contains(&found));
+    Some(found)
 }
 
 /// Frames that were named.

@@ -14,6 +14,7 @@
 
 mod code;
 mod debug_offsets;
+mod interned;
 mod lines;
 pub mod locate;
 mod memory;
@@ -27,6 +28,7 @@ mod walker;
 
 pub use code::CodeObject;
 pub use debug_offsets::{COOKIE, DEBUG_OFFSETS_SIZE, from_debug_offsets};
+pub use interned::{Statics, interned};
 pub use lines::{LineTable, line_at};
 pub use memory::{Memory, Unreadable};
 pub use offsets::{

@@ -25,12 +25,17 @@ pub struct Runtime {
     pub found_by: FoundBy,
     /// As the file says: by `Py_Version` (3.11 and later), or by `_Py_DebugOffsets` (3.13 and later).
     pub version: Option<Version>,
+    /// `PyDict_Type`, if it is exported.
+    pub dict_type: Option<ElfVaddr>,
+    /// Where the variables that begin as zero are, and their bytes.
+    pub zeroed: Option<(ElfVaddr, u64)>,
 }
 
 #[derive(Default)]
 struct Symbols {
     runtime: Option<ElfVaddr>,
     version: Option<ElfVaddr>,
+    dict_type: Option<ElfVaddr>,
 }
 
 impl Symbols {
@@ -39,6 +44,7 @@ impl Symbols {
         for object in table.into_iter().flat_map(SymbolTable::objects) {
             match object.name {
                 "_PyRuntime" => symbols.runtime = Some(object.address),
+                "PyDict_Type" => symbols.dict_type = Some(object.address),
                 "Py_Version" => symbols.version = Some(object.address),
                 _ => {}
             }
@@ -66,7 +72,8 @@ pub fn runtime(image: &Image) -> Result<Option<Runtime>, Error> {
         let [hex] = words(image, symbols.version?, &mut budget)?;
         Version::from_hex(hex)
     });
-    Ok(Some(Runtime { address, found_by, version }))
+    let (dict_type, zeroed) = (symbols.dict_type, image.zeroed());
+    Ok(Some(Runtime { address, found_by, version, dict_type, zeroed }))
 }
 
 /// By `_Py_DebugOffsets`, which the file holds as they will be in memory.

@@ -21,6 +21,16 @@ pub trait Memory {
     /// Fills `into` from `address` on, all of it or nothing.
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable>;
 
+    /// Copies of these pieces (address, bytes): as many as were asked for, nothing where one cannot be read whole. For a
+    /// memory that can make them together.
+    fn copies(&self, pieces: &[(u64, usize)]) -> Vec<Option<Vec<u8>>> {
+        let copy = |(at, bytes): &(u64, usize)| {
+            let mut copy = vec![0; *bytes];
+            self.read(*at, &mut copy).ok().map(|()| copy)
+        };
+        pieces.iter().map(copy).collect()
+    }
+
     /// Another reading begins, which is to see what is there now. For a memory that keeps what it has read.
     fn renew(&self) {}
 }

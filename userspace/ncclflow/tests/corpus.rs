@@ -54,6 +54,17 @@ fn memory_of_processes() {
     run("dump", targets::dump::use_memory);
 }
 
+/// What the target `python` changes has a dictionary of interned strings.
+#[test]
+fn memory_that_is_made_up_has_a_dictionary_of_interned_strings() {
+    for minor in [8, 11] {
+        let name = format!("interned_3_{minor}");
+        let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fuzz/kept/python");
+        let input = std::fs::read(std::path::Path::new(kept).join(&name)).unwrap();
+        assert!(targets::python::find_interned(&input).is_some(), "{name}");
+    }
+}
+
 /// What the target `dump` changes is a communicator of two ranks, or else nothing behind the search would be tried.
 #[test]
 fn memory_that_is_made_up_has_a_communicator_in_every_layout_with_magic_words() {

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+import types
 
 LIBRARY, TRUTH, GO = sys.argv[1:4]
 nccl = ctypes.CDLL(LIBRARY)
@@ -207,6 +208,21 @@ def compiled(round, keep):
         time.sleep(PAUSE)
 
 
+def renamed(intern):
+    """Functions that are alike but for their names, each with its code and its name where those of the one before were."""
+    scope = {"call": call}
+    exec(compile("def made():\n    call()\n", "made.py", "exec"), scope)
+    code = scope["made"].__code__
+    for i in range(20):
+        # Not interned: strings that are put together here.
+        name = intern("other_%02d" % i)
+        names = {"co_name": name, "co_qualname": name} if hasattr(code, "co_qualname") else {"co_name": name}
+        made = types.FunctionType(code.replace(**names), scope)
+        made()
+        time.sleep(0.1)
+        del made, names, name
+
+
 def worker(rounds):
     for _ in range(rounds):
         plain()
@@ -237,6 +253,8 @@ for i in range(6):
 kind = "dropped"
 for i in range(6, 12):
     compiled(i, False)
+renamed(sys.intern)
+renamed(str)
 truth.close()
 print("done", number, flush=True)
 # Its memory is needed until all stacks are named.

@@ -12,7 +12,7 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
-use cpython::{Memory, Python, ThreadState, Unreadable, Version, locate, pthread};
+use cpython::{Memory, Python, Statics, ThreadState, Unreadable, Version, locate, pthread};
 use nccl_library::elf::{Image, Machine};
 
 /// `/proc/PID/mem`
@@ -66,8 +66,8 @@ impl Subject {
         Python::at(&self.memory, runtime, version).unwrap()
     }
 
-    /// Address of `_PyRuntime`, the version that the file says or is called by, and the file.
-    pub(crate) fn runtime(&self) -> (u64, Option<Version>, PathBuf) {
+    /// Where the file of the interpreter is mapped.
+    fn mapped(&self) -> (PathBuf, u64) {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.child.id())).unwrap();
         let mut files: BTreeMap<PathBuf, u64> = BTreeMap::new();
         for line in maps.lines() {
@@ -83,10 +83,29 @@ impl Subject {
         let program = fs::read_link(format!("/proc/{}/exe", self.child.id())).unwrap();
         let library = files.keys().find(|path| name(path).starts_with("libpython3."));
         let file = library.unwrap_or(&program).clone();
+        let start = files[&file];
+        (file, start)
+    }
+
+    /// Address of `_PyRuntime`, the version that the file says or is called by, and the file.
+    pub(crate) fn runtime(&self) -> (u64, Option<Version>, PathBuf) {
+        let (file, start) = self.mapped();
         let image = Image::open(&file).unwrap();
         let found = locate::runtime(&image).unwrap().unwrap();
-        let version = found.version.or_else(|| Version::from_file_name(&name(&file)));
-        (files[&file] - image.base().unwrap().0 + found.address.0, version, file)
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let version = found.version.or_else(|| Version::from_file_name(&name));
+        (start - image.base().unwrap().0 + found.address.0, version, file)
+    }
+
+    /// What leads to the dictionary of interned strings, the file, and how far it lies above its own addresses.
+    pub(crate) fn statics(&self) -> (Statics, Image, u64) {
+        let (file, start) = self.mapped();
+        let image = Image::open(&file).unwrap();
+        let found = locate::runtime(&image).unwrap().unwrap();
+        let distance = start - image.base().unwrap().0;
+        let (zeroed, bytes) = found.zeroed.unwrap();
+        let zeroed = zeroed.0 + distance..zeroed.0 + distance + bytes;
+        (Statics { dict_type: found.dict_type.unwrap().0 + distance, zeroed }, image, distance)
     }
 
     /// Which of these threads is this one of the kernel's.

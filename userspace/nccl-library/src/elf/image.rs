@@ -52,6 +52,7 @@ struct Segment {
     offset: u64,
     vaddr: u64,
     file_size: u64,
+    memory_size: u64,
 }
 
 /// An opened library: identity, addresses, bounded reads. It keeps the file open, so what is read later is of
@@ -133,6 +134,14 @@ impl Image {
     /// beginning of what is loaded; the difference is to be added to addresses.
     pub fn base(&self) -> Option<ElfVaddr> {
         self.loads.first().map(|load| ElfVaddr(load.vaddr.wrapping_sub(load.offset)))
+    }
+
+    /// Where the variables are that begin as zero, of which the file has no bytes, and how many bytes they take; `None`
+    /// where it has none.
+    pub fn zeroed(&self) -> Option<(ElfVaddr, u64)> {
+        let with_zeroes = self.loads.iter().rev().find(|load| load.memory_size > load.file_size)?;
+        let begin = with_zeroes.vaddr.checked_add(with_zeroes.file_size)?;
+        Some((ElfVaddr(begin), with_zeroes.memory_size - with_zeroes.file_size))
     }
 
     /// The file offset of an address that is loaded from the file; `None` for any other address.
@@ -282,7 +291,8 @@ impl Image {
             }
             match segment.p_type(Little) {
                 elf::PT_LOAD => {
-                    self.loads.push(Segment { offset, vaddr: segment.p_vaddr(Little), file_size });
+                    let (vaddr, memory_size) = (segment.p_vaddr(Little), segment.p_memsz(Little));
+                    self.loads.push(Segment { offset, vaddr, file_size, memory_size });
                 }
                 elf::PT_NOTE if self.build_id.is_none() => {
                     self.build_id = self.build_id_at(offset, file_size, segment.p_align(Little), budget);

@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use cpython::{Memory as _, Python, Unreadable, Version};
+use cpython::{Memory as _, Python, Statics, Unreadable, Version};
 use nccl_library::elf::RuntimeAddr;
 
 use crate::{
@@ -29,6 +29,32 @@ impl cpython::Memory for TargetMemory<'_> {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
         self.0.read(RuntimeAddr(address), into).map_err(|_| Unreadable(address))
     }
+
+    fn copies(&self, pieces: &[(u64, usize)]) -> Vec<Option<Vec<u8>>> {
+        let places: Vec<_> = pieces.iter().map(|(at, bytes)| (RuntimeAddr(*at), *bytes)).collect();
+        self.0.copies(&places).unwrap_or_else(|_| vec![None; pieces.len()])
+    }
+}
+
+/// An interpreter in a process.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) python: Python,
+    /// Nothing where its file does not say where they are.
+    pub(crate) statics: Option<Statics>,
+}
+
+impl Found {
+    fn new(python: Python, file: &Interpreter, start: u64) -> Self {
+        let statics = file.dict_type.zip(file.zeroed).and_then(|(dict_type, (zeroed, bytes))| {
+            let zeroed = start.checked_add(zeroed)?;
+            Some(Statics {
+                dict_type: start.checked_add(dict_type)?,
+                zeroed: zeroed..zeroed.checked_add(bytes)?,
+            })
+        });
+        Self { python, statics }
+    }
 }
 
 /// What is known of files that were read already: several processes map the same ones.
@@ -43,7 +69,7 @@ impl Runtimes {
     ///
     /// # Errors
     /// A sentence that says why an interpreter that seems to be there is not understood.
-    pub(crate) fn find(&self, process: &Process) -> Result<Option<Python>, String> {
+    pub(crate) fn find(&self, process: &Process) -> Result<Option<Found>, String> {
         let mappings =
             resolver::maps(process.pid()).map_err(|error| format!("its mappings cannot be read: {error}"))?;
         let memory = TargetMemory::new(process);
@@ -69,7 +95,9 @@ impl Runtimes {
             let version = known.version.or_else(|| Version::from_file_name(&name));
             match Python::at(&memory, mapping.start.0.wrapping_add(known.distance), version) {
                 // A library that another one brought along may not be the one that runs.
-                Ok(python) if is_initialised(&python, memory) => return Ok(Some(python)),
+                Ok(python) if is_initialised(&python, memory) => {
+                    return Ok(Some(Found::new(python, &known, mapping.start.0)));
+                }
                 Ok(_) => why_not.get_or_insert_with(|| cpython::Unknown::NotInitialised.to_string()),
                 Err(unknown) => why_not.get_or_insert_with(|| unknown.to_string()),
             };

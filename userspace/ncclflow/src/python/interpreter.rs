@@ -6,11 +6,11 @@ use cpython::{Python, ThreadState, Walker, pthread};
 use nccl_library::elf::Machine;
 
 use super::{
-    find::{Runtimes, TargetMemory},
+    find::{Found, Runtimes, TargetMemory},
     walk,
 };
 use crate::target::{Process, read_text, status_field};
-use ncclflow_common::PythonWalk;
+use ncclflow_common::{NO_OFFSET, PythonWalk};
 
 /// Threads whose numbers prove how they are numbered.
 const PROVING_THREADS: usize = 16;
@@ -32,12 +32,13 @@ impl Interpreter {
     /// # Errors
     /// Why Python's stacks cannot be known, for people.
     pub(crate) fn find(process: &Process, runtimes: &Runtimes, depth: u8) -> Result<Option<Self>, String> {
-        let Some(python) = runtimes.find(process)? else { return Ok(None) };
-        Self::proven(python, process, depth).map(Some)
+        let Some(found) = runtimes.find(process)? else { return Ok(None) };
+        Self::proven(&found, process, depth).map(Some)
     }
 
     /// Walks the interpreter's threads: layouts that are wrong end here.
-    fn proven(python: Python, process: &Process, depth: u8) -> Result<Self, String> {
+    fn proven(found: &Found, process: &Process, depth: u8) -> Result<Self, String> {
+        let python = found.python;
         let memory = TargetMemory::new(process);
         let threads = Walker::new(python, &memory).threads().map_err(|unknown| unknown.to_string())?;
         let tid_place = match python.offsets.thread.native_thread_id {
@@ -46,7 +47,12 @@ impl Interpreter {
                 "its C library is none that is known, and this Python does not say how the kernel numbers its threads",
             )?),
         };
-        let walk = walk::of(&python, process, tid_place, depth)?;
+        let mut walk = walk::of(&python, process, tid_place, depth)?;
+        if walk.code_name != NO_OFFSET
+            && let Some(statics) = &found.statics
+        {
+            walk.interned = cpython::interned(&python.offsets, &memory, statics).unwrap_or(0);
+        }
         Ok(Self { python, walk })
     }
 

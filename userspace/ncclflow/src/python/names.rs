@@ -68,14 +68,14 @@ impl Interpreters {
     }
 
     /// `tgid`: the process's number in the initial PID namespace.
-    pub(crate) fn insert(&self, tgid: u32, process: Process, interpreter: Option<Interpreter>) {
+    pub(crate) fn insert(&self, tgid: u32, process: Process, interpreter: Option<&Interpreter>) {
         self.with(|all| {
             if all.by_tgid.len() >= MANY {
                 all.by_tgid.retain(|_, traced| !traced.process.has_exited());
             }
             let number = all.next;
             all.next += 1;
-            all.by_tgid.insert(tgid, Arc::new(Traced { process, interpreter, number }))
+            all.by_tgid.insert(tgid, Arc::new(Traced { process, interpreter: interpreter.copied(), number }))
         });
     }
 

@@ -4,8 +4,8 @@ use std::{io, os::unix::fs::MetadataExt as _};
 
 use cpython::{FrameRoot, Instruction, Offsets, Python};
 use ncclflow_common::{
-    ENTERS_BEFORE_LEFT_OUT, ENTERS_EACH, FRAME_BYTES, MAX_CODE_WORDS, MAX_STACK_FRAMES, NO_OFFSET,
-    PythonWalk, TAKES_NATIVE, TAKES_PYTHON, mix,
+    ENTERS_BEFORE_LEFT_OUT, ENTERS_EACH, FRAME_BYTES, MAX_CODE_WORDS, MAX_STACK_FRAMES, NAME_BYTES,
+    NO_OFFSET, NOT_HASHED, PythonWalk, StringHead, TAKES_NATIVE, TAKES_PYTHON, mix,
 };
 
 use crate::target::Process;
@@ -99,6 +99,8 @@ pub(super) fn of(
             .unwrap_or(0)
             .try_into()
             .map_err(unlike)?,
+        // Looked for by whoever has the interpreter's file.
+        interned: 0,
         code_first: code.instructions.unwrap_or(0).try_into().map_err(unlike)?,
     })
 }
@@ -136,12 +138,25 @@ pub(super) fn guard_of(walk: &PythonWalk, memory: &dyn cpython::Memory, code: u6
     if walk.code_name != NO_OFFSET {
         let at = usize::try_from(walk.code_name.checked_sub(u32::from(walk.code_words_at))? / 8).ok()?;
         let name = words.get(at)?;
-        guard = mix(
-            guard,
-            name.checked_add(u64::from(walk.string_hash)).and_then(|at| word(memory, at)).unwrap_or(0),
-        );
+        guard = mix(guard, name_hash(walk, memory, *name).unwrap_or(0));
     }
     Some(guard)
+}
+
+/// The hash of a string, or of what it says where it has none.
+fn name_hash(walk: &PythonWalk, memory: &dyn cpython::Memory, name: u64) -> Option<u64> {
+    let at = name.checked_add(u64::from(walk.string_hash))?;
+    let mut bytes = [0; 24];
+    memory.read(at.checked_sub(8)?, &mut bytes).ok()?;
+    let [length, hash, state] = *bytes.as_chunks::<8>().0.first_chunk()?;
+    let [length, hash, state] = [length, hash, state].map(u64::from_le_bytes);
+    if hash != NOT_HASHED {
+        return Some(hash);
+    }
+    let (characters, compared) = StringHead { length, hash, state }.characters();
+    let mut bytes = [0; NAME_BYTES];
+    memory.read(at.checked_add(characters)?, bytes.get_mut(..usize::try_from(compared).ok()?)?).ok()?;
+    Some(bytes.as_chunks::<8>().0.iter().fold(length, |hash, word| mix(hash, u64::from_le_bytes(*word))))
 }
 
 /// Where [`guard_of`] and [`is_alive`] look at a code object: address and bytes.

@@ -82,7 +82,7 @@ impl Stacks {
         if walk.takes != 0 {
             // First the thread that names: it must know the process when the first stack comes. In the first PID
             // namespace the number is the kernel's own.
-            self.interpreters.insert(pid, process, interpreter);
+            self.interpreters.insert(pid, process, interpreter.as_ref());
             attachment.walk_stacks(pid, &walk).map_err(|error| format!("{error:#}"))?;
         }
         version

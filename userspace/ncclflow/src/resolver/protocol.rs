@@ -180,12 +180,15 @@ impl Status {
     }
 }
 
-/// `_PyRuntime` in a file.
+/// `_PyRuntime` in a file, and what else is looked at. Distances are bytes behind the file's first byte, as it is loaded.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Interpreter {
-    /// Bytes behind the file's first byte, as it is loaded.
     pub(crate) distance: u64,
     pub(crate) version: Option<Version>,
+    /// Of `PyDict_Type`.
+    pub(crate) dict_type: Option<u64>,
+    /// Of the variables that begin as zero, and their bytes.
+    pub(crate) zeroed: Option<(u64, u64)>,
 }
 
 /// A function of a symbol table.

@@ -5,7 +5,7 @@ use std::{fs::File, os::fd::OwnedFd, time::Duration};
 use anyhow::{Context as _, Result};
 use cpython::locate;
 use nccl_library::{
-    elf::{Budget, Image, SymbolTable, TableKind},
+    elf::{Budget, ElfVaddr, Image, SymbolTable, TableKind},
     symbols::{DebugFiles, Resolved, nccl_request, resolve_with},
 };
 use serde::Serialize;
@@ -75,7 +75,13 @@ fn resolve<T>(file: File, find: impl FnOnce(&Image) -> Result<T>) -> Result<T, S
 /// `None`: it is no interpreter of Python.
 fn interpreter(image: &Image) -> Result<Option<Interpreter>> {
     let (Some(found), Some(base)) = (locate::runtime(image)?, image.base()) else { return Ok(None) };
-    Ok(Some(Interpreter { distance: found.address.0.wrapping_sub(base.0), version: found.version }))
+    let distance = |address: ElfVaddr| address.0.wrapping_sub(base.0);
+    Ok(Some(Interpreter {
+        distance: distance(found.address),
+        version: found.version,
+        dict_type: found.dict_type.map(distance),
+        zeroed: found.zeroed.map(|(address, bytes)| (distance(address), bytes)),
+    }))
 }
 
 /// The functions of a file's symbol table; of NCCL without symbols, those that can be found otherwise.

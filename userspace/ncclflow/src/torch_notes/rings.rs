@@ -36,7 +36,7 @@ pub(crate) fn look(process: &Process, builds: &mut Builds, runtimes: &Runtimes) 
     let mut report = NotesReport { torch: Some(build.release.clone()), ..NotesReport::default() };
     report.layouts_were_run = build.row.as_ref().is_ok_and(|row| row.tried == Tried::Run);
     // A program that is no Python's has torch, too.
-    let python = runtimes.find(process).ok().flatten();
+    let python = runtimes.find(process).ok().flatten().map(|found| found.python);
     match rings(process, &build, python) {
         Ok(rings) => {
             report.rings = rings.into_iter().map(|(found, ring)| RingReport::new(&found, &ring)).collect();

@@ -29,7 +29,7 @@ pub(in crate::dump) fn look(
     runtimes: &Runtimes,
 ) -> Option<PythonReport> {
     let python = match runtimes.find(process) {
-        Ok(python) => python?,
+        Ok(found) => found?.python,
         Err(why) => return Some(PythonReport { unknown: Some(why), ..PythonReport::default() }),
     };
     let version = Some(python.offsets.version.to_string());

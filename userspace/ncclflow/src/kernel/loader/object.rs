@@ -17,7 +17,8 @@ use log::Log;
 use memchr::memmem;
 use ncclflow_common::{
     CLOSED, FetchPlan, MAX_RINGS, MAX_STACKS, OPEN, OPEN_TO_ADMITTED, ProbeCounters, PythonWalk, ReturnSlots,
-    SCRATCH_SLOTS, Seen, ShareTaken, WIRE_VERSION, Walk, common_bytes, loss_slot, ring_of, wakeup_bytes,
+    SCRATCH_SLOTS, Seen, SentStack, ShareTaken, WIRE_VERSION, Walk, common_bytes, loss_slot, ring_of,
+    wakeup_bytes,
 };
 
 use super::{
@@ -85,6 +86,14 @@ struct SlotsValue(ReturnSlots);
 
 // SAFETY: as above.
 unsafe impl Pod for SlotsValue {}
+
+/// [`SentStack`] as a value of aya's maps.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+struct SentValue(SentStack);
+
+// SAFETY: as above.
+unsafe impl Pod for SentValue {}
 
 /// Keys that the map `SEEN` has at most.
 const MAX_SEEN: usize = 16_384;
@@ -308,7 +317,7 @@ impl LoadedObject {
     /// Clears the set of call stacks whose frames were sent.
     pub(crate) fn forget_stacks(&mut self) -> Result<()> {
         if self.has_stacks {
-            let mut sent: HashMap<_, u64, u32> = self.map_mut("STACKS_SENT")?;
+            let mut sent: HashMap<_, u64, SentValue> = self.map_mut("STACKS_SENT")?;
             for id in keys_at_most(sent.keys(), MAX_STACKS as usize) {
                 remove(&mut sent, &id).context("writing the map `STACKS_SENT`")?;
             }
