@@ -51,6 +51,11 @@ pub struct Stack {
     has_names: u64,
     /// Version of the dictionary of interned strings before they were read; 0: not known, or not all names are in it.
     interned: u64,
+    /// What was found of the stack among those that were sent.
+    sent: SentStack,
+    /// Of the name that is read.
+    string: StringHead,
+    references: u64,
     /// Where `near` begins in the target's memory, and bytes of it that are there.
     near_at: u64,
     pub near_len: u64,
@@ -126,16 +131,16 @@ pub extern "C" fn send_stack(ts_ns: u64, ctx: *mut bpf_user_pt_regs_t) -> u64 {
         }
     }
     stack.head.id = mix(stack.head.id, stack.head.flags as u64);
-    let was_sent;
+    let is_known;
     let native = if stack.walk.takes & TAKES_NATIVE != 0 { native::registers(ctx) } else { None };
     match native {
         Some(registers) => {
             stack.piece.registers = registers;
-            was_sent = take_native(stack, tgid, ts_ns, ctx);
+            is_known = take_native(stack, tgid, ts_ns, ctx);
         }
-        None => was_sent = find_sent(stack) != 0,
+        None => is_known = was_sent(stack),
     }
-    if !send(stack, was_sent, hit, origin, ctx) {
+    if !send(stack, is_known, hit, origin, ctx) {
         tally.lost_full();
     }
     scratch::release(slot);
@@ -158,7 +163,7 @@ fn take_native(stack: &mut Stack, tgid: u32, ts_ns: u64, ctx: *mut bpf_user_pt_r
     }
     native::mix_native(stack, tgid, ts_ns);
     stack.head.flags |= STACK_NATIVE;
-    if find_sent(stack) != 0 {
+    if was_sent(stack) {
         return true;
     }
     if native::may_copy(tgid, ts_ns) {
@@ -167,144 +172,169 @@ fn take_native(stack: &mut Stack, tgid: u32, ts_ns: u64, ctx: *mut bpf_user_pt_r
     }
     stack.head.flags = stack.head.flags & !STACK_NATIVE | STACK_NOT_COPIED;
     stack.head.id = mix(python, STACK_NOT_COPIED as u64);
-    find_sent(stack) != 0
+    was_sent(stack)
 }
+
+/// What [`find_sent`] says.
+const UNSENT: u64 = 0;
+const SENT_BEFORE: u64 = 1;
+const NAMES_FIRST: u64 = 2;
 
 /// Adds to the id what tells the names of code from others, and says whether the stack was sent before.
 ///
 /// Reading each name's hash takes as long as reading each code object. Names are interned nearly always. As long as no
 /// interned string has come or gone since the hashes were read, they need not be read again.
+#[inline(always)]
+fn was_sent(stack: &mut Stack) -> bool {
+    stack.key = stack.head.id;
+    let mut found = find_sent(stack);
+    if found == NAMES_FIRST {
+        read_names(stack);
+        found = find_sent(stack);
+    }
+    found == SENT_BEFORE
+}
+
+/// [`was_sent`], or [`NAMES_FIRST`]: the hashes of names must be read. What it works with is in `stack`, as its own frame
+/// has little room: see `every_kernel_has_room_for_the_frames_of_the_programs`.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn find_sent(stack: *mut Stack) -> u64 {
+    if stack.is_null() {
+        return UNSENT;
+    }
+    // SAFETY: not null, and given by `send_stack`.
+    let stack = unsafe { &mut *stack };
+    let mut is_known = 0;
+    if let Some(known) = maps::STACKS_SENT.get_ptr(&stack.key) {
+        // SAFETY: a live element of the map. Another stack can take its place meanwhile: then it is not whole.
+        stack.sent = unsafe { known.read_volatile() };
+        is_known = stack.sent.is_whole(stack.key) as u64;
+    }
+    if stack.walk.code_name == NO_OFFSET {
+        return is_known;
+    }
+    if stack.has_names == 0 {
+        // Before the names are read: what changes after this is seen at the next hit.
+        read_version(stack);
+        if is_known == 0 || stack.interned == 0 || stack.sent.interned != stack.interned {
+            return NAMES_FIRST;
+        }
+        stack.head.id = stack.sent.id;
+        return SENT_BEFORE;
+    }
+    stack.head.id = mix(stack.key, stack.names_hash);
+    if is_known == 0 || stack.sent.id != stack.head.id {
+        return UNSENT;
+    }
+    if stack.interned != 0 {
+        keep_sent(stack);
+    }
+    SENT_BEFORE
+}
+
+/// Version of the dictionary of interned strings; 0: not known.
+#[inline(always)]
+fn read_version(stack: &mut Stack) {
+    // The pointer, too, each time: an interpreter that was begun again has another dictionary.
+    stack.interned = 0;
+    if stack.walk.interned == 0 || !read_word(&mut stack.interned, stack.walk.interned) {
+        return;
+    }
+    let at = stack.interned.wrapping_add(DICT_VERSION);
+    if !read_word(&mut stack.interned, at) {
+        stack.interned = 0;
+    }
+}
+
+/// Reads a word of the target's memory to a place in a map. Says whether it could be read.
+#[inline(always)]
+fn read_word(into: &mut u64, address: u64) -> bool {
+    // SAFETY: it holds 8 bytes; the helper checks the address.
+    unsafe { bpf_probe_read_user((&raw mut *into).cast(), 8, address as *const _) >= 0 }
+}
+
+/// Notes that the stack's frames were sent. Where it cannot be kept they are sent again.
+#[inline(always)]
+fn keep_sent(stack: &mut Stack) {
+    stack.sent = SentStack::new(stack.key, stack.head.id, stack.interned);
+    let _ = maps::STACKS_SENT.insert(&stack.key, &stack.sent, 0);
+}
+
+/// Reads the hash of each name, and adds it to what tells the frame's code from other code.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn read_names(stack: *mut Stack) -> u64 {
     if stack.is_null() {
         return 0;
     }
     // SAFETY: not null, and given by `send_stack`.
     let stack = unsafe { &mut *stack };
-    let key = stack.head.id;
-    stack.key = key;
-    let mut sent = SentStack { id: 0, interned: 0, check: 0 };
-    let mut is_known = 0;
-    if let Some(known) = maps::STACKS_SENT.get_ptr(&key) {
-        // SAFETY: a live element of the map. Another stack can take its place meanwhile: then it is not whole.
-        sent = unsafe { known.read_volatile() };
-        is_known = sent.is_whole(key) as u64;
-    }
-    if stack.walk.code_name == NO_OFFSET {
-        return is_known;
-    }
-    // Before the names are read: what changes after this is seen at the next hit.
-    let version = interned_version(&stack.walk);
-    if is_known != 0 && version != 0 && sent.interned == version {
-        stack.head.id = sent.id;
-        return 1;
-    }
-    if stack.has_names == 0 {
-        stack.interned = version;
-        read_names(stack);
-    }
-    let id = mix(key, stack.names_hash);
-    stack.head.id = id;
-    if is_known == 0 || sent.id != id {
-        return 0;
-    }
-    if stack.interned != 0 {
-        keep_sent(stack);
-    }
-    1
-}
-
-/// Reads the hash of each name, and adds it to what tells the frame's code from other code.
-#[inline(always)]
-fn read_names(stack: &mut Stack) {
-    let n = stack.head.n_frames as usize;
-    let (mut all, mut i) = (0, 0);
-    while let (Some(frame), Some(name)) = (stack.frames.get_mut(i), stack.names.get(i)) {
-        if i >= n {
+    stack.names_hash = 0;
+    let mut i = 0;
+    while i < MAX_STACK_FRAMES {
+        if i >= stack.head.n_frames as usize {
             break;
         }
         let mut hash = 0;
-        if frame.guard != 0 {
-            let (known, stays) = name_hash(*name, stack.walk.string_hash as u64, &mut stack.code);
-            if !stays {
-                stack.interned = 0;
-            }
-            hash = known;
-            frame.guard = mix(frame.guard, hash);
+        if stack.frames[i].guard != 0 {
+            hash = name_hash(stack, stack.names[i]);
+            stack.frames[i].guard = mix(stack.frames[i].guard, hash);
         }
-        all = mix(all, hash);
+        stack.names_hash = mix(stack.names_hash, hash);
         i += 1;
     }
-    stack.names_hash = all;
     stack.has_names = 1;
+    1
 }
 
-/// The hash of a string, or of what it says where it has none; 0: it could not be read. And whether the string is sure to
-/// be the same as long as the dictionary of interned strings is.
+/// The hash of a string, or of what it says where it has none; 0: it could not be read. Where the string is not sure to be
+/// the same as long as the dictionary of interned strings is, `interned` is 0 after it.
 #[inline(always)]
-fn name_hash(name: u64, string_hash: u64, room: &mut [u64; MAX_CODE_WORDS]) -> (u64, bool) {
-    let mut head = StringHead { length: 0, hash: 0, state: 0 };
-    let at = name.wrapping_add(string_hash);
+fn name_hash(stack: &mut Stack, name: u64) -> u64 {
+    let at = name.wrapping_add(stack.walk.string_hash as u64);
+    let head = (&raw mut stack.string).cast();
     // SAFETY: 24 bytes are there; the helper checks the address.
-    if unsafe { bpf_probe_read_user((&raw mut head).cast(), 24, at.wrapping_sub(8) as *const _) } < 0 {
-        return (0, false);
+    if unsafe { bpf_probe_read_user(head, 24, at.wrapping_sub(8) as *const _) } < 0 {
+        stack.interned = 0;
+        return 0;
     }
-    let stays = head.is_interned() || is_static(name);
-    if head.hash != NOT_HASHED {
-        return (head.hash, stays);
+    if !stack.string.is_interned() && !is_static(stack, name) {
+        stack.interned = 0;
+    }
+    if stack.string.hash != NOT_HASHED {
+        return stack.string.hash;
     }
     let mut i = 0;
     while i < MAX_CODE_WORDS {
-        room[i] = 0;
+        // SAFETY: within the array. Volatile, as a call of `memset` takes room in the frames.
+        unsafe { (&raw mut stack.code[i]).write_volatile(0) };
         i += 1;
     }
-    let (characters, bytes) = head.characters();
+    let (characters, bytes) = stack.string.characters();
     let bytes = bytes as u32 & 127;
-    if bytes > NAME_BYTES as u32 {
-        return (0, false);
-    }
+    let room = (&raw mut stack.code).cast();
     // SAFETY: at most 80 bytes, which are there; the helper checks the address.
-    if unsafe {
-        bpf_probe_read_user(room.as_mut_ptr().cast(), bytes, at.wrapping_add(characters) as *const _)
-    } < 0
+    if bytes > NAME_BYTES as u32
+        || unsafe { bpf_probe_read_user(room, bytes, at.wrapping_add(characters) as *const _) } < 0
     {
-        return (0, false);
+        stack.interned = 0;
+        return 0;
     }
-    let (mut hash, mut i) = (head.length, 0);
+    let (mut hash, mut i) = (stack.string.length, 0);
     while i < NAME_BYTES / 8 {
-        hash = mix(hash, room[i]);
+        hash = mix(hash, stack.code[i]);
         i += 1;
     }
-    (hash, stays)
+    hash
 }
 
 /// Whether an object is one of the interpreter's own variables, which stay: in 3.11 that are the names of code without a
 /// name, as `<module>` and `<lambda>`, which are not interned. They begin with 999,999,999 references
 /// (`_PyObject_IMMORTAL_REFCNT`, Include/internal/pycore_object.h), and no other object has nearly as many.
 #[inline(always)]
-fn is_static(object: u64) -> bool {
-    matches!(word(object), Some(references) if references >= 500_000_000 && references < 1 << 31)
-}
-
-/// Version of the dictionary of interned strings; 0: not known.
-#[inline(always)]
-fn interned_version(walk: &PythonWalk) -> u64 {
-    if walk.interned == 0 {
-        return 0;
-    }
-    // The pointer, too, each time: an interpreter that was begun again has another dictionary.
-    match word(walk.interned) {
-        Some(dictionary) if dictionary != 0 => word(dictionary.wrapping_add(DICT_VERSION)).unwrap_or(0),
-        _ => 0,
-    }
-}
-
-/// Notes that the stack's frames were sent. Where it cannot be kept they are sent again.
-#[inline(always)]
-fn keep_sent(stack: &Stack) {
-    let sent = SentStack::new(stack.key, stack.head.id, stack.interned);
-    let _ = maps::STACKS_SENT.insert(&stack.key, &sent, 0);
+fn is_static(stack: &mut Stack, object: u64) -> bool {
+    read_word(&mut stack.references, object) && stack.references >= 500_000_000 && stack.references < 1 << 31
 }
 
 /// A word of the target's memory; nothing where it cannot be read.
@@ -620,12 +650,12 @@ fn guard_of_code(stack: &mut Stack, code: u64) -> (u64, u64) {
 #[inline(always)]
 fn send(
     stack: &mut Stack,
-    was_sent: bool,
+    is_known: bool,
     hit: u64,
     origin: Origin,
     ctx: *mut bpf_user_pt_regs_t,
 ) -> bool {
-    if was_sent {
+    if is_known {
         let Some(entry) = Entry::<STACK_RECORD>::reserve() else { return false };
         stack.head.flags |= STACK_KNOWN;
         write_head(entry.room().cast(), stack, STACK_RECORD, hit, origin);
