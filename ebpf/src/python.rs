@@ -233,7 +233,7 @@ pub extern "C" fn find_sent(stack: *mut Stack) -> u64 {
     SENT_BEFORE
 }
 
-/// Version of the dictionary of interned strings; 0: not known.
+/// Reads the version of the dictionary of interned strings into `interned`; 0: not known.
 #[inline(always)]
 fn read_version(stack: &mut Stack) {
     // The pointer, too, each time: an interpreter that was begun again has another dictionary.
