@@ -15,10 +15,11 @@ use aya_ebpf::{
 
 use crate::{
     common::{
-        DICT_VERSION, ENTERS_BEFORE_LEFT_OUT, ENTERS_EACH, FRAME_BYTES, LARGEST_STACK, MAX_CODE_WORDS, MAX_STACK_FRAMES,
-        MAX_THREADS_WALKED, NAME_BYTES, NOT_HASHED, NO_INSTRUCTION, NO_OFFSET, PieceHead, PythonWalk, RawFrame, RecordHeader,
-        STACK_COOKIE, STACK_CUT, STACK_KNOWN, STACK_NATIVE, STACK_NO_THREAD, STACK_NOT_COPIED, STACK_RECORD,
-        STACK_UNREADABLE, SentStack, StackHead, StringHead, TAKES_NATIVE, TAKES_PYTHON, mix, mix_begun,
+        DICT_VERSION, ENTERS_BEFORE_LEFT_OUT, ENTERS_EACH, FRAME_BYTES, LARGEST_STACK, MAX_CODE_WORDS,
+        MAX_STACK_FRAMES, MAX_THREADS_WALKED, NAME_BYTES, NO_INSTRUCTION, NO_OFFSET, NOT_HASHED, PieceHead,
+        PythonWalk, RawFrame, RecordHeader, STACK_COOKIE, STACK_CUT, STACK_KNOWN, STACK_NATIVE,
+        STACK_NO_THREAD, STACK_NOT_COPIED, STACK_RECORD, STACK_UNREADABLE, SentStack, StackHead, StringHead,
+        TAKES_NATIVE, TAKES_PYTHON, mix, mix_begun,
     },
     emit::{self, Origin},
     maps, native,
@@ -648,13 +649,7 @@ fn guard_of_code(stack: &mut Stack, code: u64) -> (u64, u64) {
 
 /// Sends the id, and with it the frames if they were not sent before. Says whether it is on its way.
 #[inline(always)]
-fn send(
-    stack: &mut Stack,
-    is_known: bool,
-    hit: u64,
-    origin: Origin,
-    ctx: *mut bpf_user_pt_regs_t,
-) -> bool {
+fn send(stack: &mut Stack, is_known: bool, hit: u64, origin: Origin, ctx: *mut bpf_user_pt_regs_t) -> bool {
     if is_known {
         let Some(entry) = Entry::<STACK_RECORD>::reserve() else { return false };
         stack.head.flags |= STACK_KNOWN;
