@@ -11,8 +11,8 @@ use crate::{
 /// What the struct begins with.
 pub const COOKIE: [u8; 8] = *b"xdebugpy";
 
-/// As many bytes as are needed of it: 3.13 has 71 words up to the last one that is used, 3.14 83.
-pub const DEBUG_OFFSETS_SIZE: usize = 88 * 8;
+/// As many bytes as are needed of it: 3.13 has 71 words up to the last one that is used, 3.14 75, 3.15 94.
+pub const DEBUG_OFFSETS_SIZE: usize = 96 * 8;
 
 /// Sizes that no real struct exceeds; 3.13.0 has 283,320 bytes of runtime state.
 const MAX_RUNTIME: u64 = 4 << 20;
@@ -39,6 +39,12 @@ impl<'a> Words<'a> {
         }
         Ok(Section { size: *size, fields })
     }
+
+    /// Passes over words that are in no section.
+    fn skip(&mut self, words: usize) -> Result<(), Unknown> {
+        self.0 = self.0.get(words..).ok_or(NONSENSE)?;
+        Ok(())
+    }
 }
 
 const NONSENSE: Unknown = Unknown::Contradiction("what it says of its own layouts cannot be right");
@@ -55,6 +61,23 @@ impl Section<'_> {
         self.at(field, 8)
     }
 }
+
+/// How many fields each section has behind its size, where versions differ.
+struct Fields {
+    interpreter: usize,
+    thread: usize,
+    /// Which of the thread's is `thread_id`; `native_thread_id` follows.
+    thread_id: usize,
+    frame: usize,
+    code: usize,
+    kind: usize,
+    text: usize,
+}
+
+const FIELDS_313: Fields =
+    Fields { interpreter: 12, thread: 8, thread_id: 4, frame: 5, code: 9, kind: 3, text: 3 };
+const FIELDS_314: Fields = Fields { interpreter: 15, frame: 7, code: 10, ..FIELDS_313 };
+const FIELDS_315: Fields = Fields { thread: 15, thread_id: 7, kind: 5, text: 4, ..FIELDS_314 };
 
 /// Reads the struct; `bytes` are what stands at `_PyRuntime`. `Ok(None)`: it does not begin with the cookie, as up
 /// to 3.12.
@@ -74,49 +97,58 @@ pub fn from_debug_offsets(bytes: &[u8]) -> Result<Option<Offsets>, Unknown> {
         _ => return Err(NONSENSE),
     };
     let version = Version { free_threaded, ..version };
-    // 3.14 added fields.
-    let is_314 = match (version.major, version.minor) {
-        (3, 13) => false,
-        (3, 14) => true,
+    let (fields, added) = match (version.major, version.minor) {
+        (3, 13) => (FIELDS_313, false),
+        (3, 14) => (FIELDS_314, false),
+        (3, 15) => (FIELDS_315, true),
         _ => return Err(Unknown::Version(Some(version))),
     };
+    let since_314 = version.since(3, 14);
     let mut words = Words(rest);
     let runtime = words.section(2, MAX_RUNTIME)?;
-    let interpreter = words.section(if is_314 { 15 } else { 12 }, MAX_INTERPRETER)?;
-    let thread = words.section(8, MAX_SMALL)?;
-    let frame = words.section(if is_314 { 7 } else { 5 }, MAX_SMALL)?;
-    let code = words.section(if is_314 { 10 } else { 9 }, MAX_SMALL)?;
+    let interpreter = words.section(fields.interpreter, MAX_INTERPRETER)?;
+    let thread = words.section(fields.thread, MAX_SMALL)?;
+    if added {
+        // `err_stackitem`, which has no size.
+        words.skip(1)?;
+    }
+    let frame = words.section(fields.frame, MAX_SMALL)?;
+    let code = words.section(fields.code, MAX_SMALL)?;
     let object = words.section(1, MAX_SMALL)?;
-    let kind = words.section(3, MAX_SMALL)?;
+    let kind = words.section(fields.kind, MAX_SMALL)?;
+    if added {
+        let _heap_type = words.section(1, MAX_SMALL)?;
+    }
     let _tuple = words.section(2, MAX_SMALL)?;
     let _list = words.section(2, MAX_SMALL)?;
-    if is_314 {
+    if since_314 {
         let _set = words.section(3, MAX_SMALL)?;
     }
     let _dict = words.section(2, MAX_SMALL)?;
     let _float = words.section(1, MAX_SMALL)?;
     let _long = words.section(2, MAX_SMALL)?;
     let bytes = words.section(2, MAX_SMALL)?;
-    let text = words.section(3, MAX_SMALL)?;
+    let text = words.section(fields.text, MAX_SMALL)?;
 
     let ascii_data = text.fields.get(2).and_then(|size| u32::try_from(*size).ok()).ok_or(NONSENSE)?;
     if u64::from(ascii_data) >= text.size || !ascii_data.is_multiple_of(8) {
         return Err(NONSENSE);
     }
-    let copies = is_314 && free_threaded;
+    let copies = since_314 && free_threaded;
     Ok(Some(Offsets {
         version,
         runtime: RuntimeOffsets { interpreters_head: runtime.pointer(1)? },
         interpreter: InterpreterOffsets {
             next: interpreter.pointer(1)?,
             threads_head: interpreter.pointer(2)?,
+            code_generation: since_314.then(|| interpreter.pointer(13)).transpose()?,
         },
         thread: ThreadOffsets {
             next: thread.pointer(1)?,
             interpreter: thread.pointer(2)?,
             frame: thread.pointer(3)?,
-            thread_id: thread.pointer(4)?,
-            native_thread_id: Some(thread.pointer(5)?),
+            thread_id: thread.pointer(fields.thread_id)?,
+            native_thread_id: Some(thread.pointer(fields.thread_id + 1)?),
         },
         frame: FrameOffsets {
             previous: frame.pointer(0)?,
@@ -154,44 +186,43 @@ mod tests {
 
     /// The struct as a version has it: each section's size, and its fields from 8 on, in the order of the header.
     fn made(hex: u64, free_threaded: u64) -> Vec<u64> {
-        let is_314 = (hex >> 16) & 0xff >= 14;
+        let minor = (hex >> 16) & 0xff;
         let mut words = vec![u64::from_le_bytes(COOKIE), hex, free_threaded];
-        let fields =
-            |minor_13: &[u64], minor_14: &[u64]| if is_314 { minor_14.to_vec() } else { minor_13.to_vec() };
-        let mut section = |size: u64, fields: &[u64]| {
-            words.push(size);
-            words.extend(fields);
+        let mut section = |size: Option<u64>, parts: &[&[u64]]| {
+            words.extend(size);
+            words.extend(parts.concat());
         };
+        let since = |since: u64, fields: &'static [u64]| if minor >= since { fields } else { &[] };
         // finalizing, interpreters_head
-        section(300_000, &[600, 632]);
-        // id, next, threads_head, then others
-        section(
-            200_000,
-            &fields(
-                &[[7256, 7264, 7344].as_slice(), &[0; 9]].concat(),
-                &[[7256, 7264, 7344].as_slice(), &[0; 12]].concat(),
-            ),
-        );
-        // prev, next, interp, current_frame, thread_id, native_thread_id, datastack_chunk, status
-        section(320, &[0, 8, 16, 72, 152, 160, 200, 32]);
+        section(Some(300_000), &[&[600, 632]]);
+        // id, next, threads_head, threads_main, gc to gil_runtime_state_holder, code_object_generation, tlbc_generation
+        let interpreter: [&[u64]; 4] =
+            [&[7256, 7264, 7344], since(14, &[7352]), &[0; 9], since(14, &[110_000, 110_008])];
+        section(Some(200_000), &interpreter);
+        // prev, next, interp, current_frame, base_frame, last_profiled_frame and its sequence, thread_id,
+        // native_thread_id, datastack_chunk, status, holds_gil, gil_requested, current_exception, exc_state
+        let thread: [&[u64]; 4] =
+            [&[0, 8, 16, 72], since(15, &[80, 88, 96]), &[152, 160, 200, 32], since(15, &[36, 40, 104, 112])];
+        section(Some(320), &thread);
+        // exc_value
+        section(None, &[since(15, &[0])]);
         // previous, executable, instr_ptr, localsplus, owner; stackpointer, tlbc_index
-        section(96, &fields(&[8, 0, 56, 80, 70], &[8, 0, 56, 80, 78, 64, 72]));
+        let owner: &[u64] = if minor >= 14 { &[78] } else { &[70] };
+        section(Some(96), &[&[8, 0, 56, 80], owner, since(14, &[64, 72])]);
         // filename, name, qualname, linetable, firstlineno, argcount, two, co_code_adaptive; co_tlbc
-        let code = [112, 120, 128, 136, 68, 52, 96, 104, 208];
-        section(216, &fields(&code, &[code.as_slice(), &[200]].concat()));
-        section(16, &[8]);
-        section(416, &[24, 88, 168]);
-        section(32, &[24, 16]);
-        section(40, &[24, 16]);
-        if is_314 {
-            section(200, &[24, 32, 40]);
-        }
-        section(48, &[32, 40]);
-        section(24, &[16]);
-        section(32, &[16, 24]);
-        section(40, &[16, 32]);
-        section(64, &[32, 16, 40]);
-        section(200, &[100]);
+        section(Some(216), &[&[112, 120, 128, 136, 68, 52, 96, 104, 208], since(14, &[200])]);
+        section(Some(16), &[&[8]]);
+        section(Some(416), &[&[24, 88, 168], since(15, &[32, 288])]);
+        section(since(15, &[900]).first().copied(), &[since(15, &[880])]);
+        section(Some(32), &[&[24, 16]]);
+        section(Some(40), &[&[24, 16]]);
+        section(since(14, &[200]).first().copied(), &[since(14, &[24, 32, 40])]);
+        section(Some(48), &[&[32, 40]]);
+        section(Some(24), &[&[16]]);
+        section(Some(32), &[&[16, 24]]);
+        section(Some(40), &[&[16, 32]]);
+        section(Some(64), &[&[32, 16, 40], since(15, &[56])]);
+        section(Some(200), &[&[100]]);
         words
     }
 
@@ -207,26 +238,31 @@ mod tests {
             (0x030d_01f0, 1, "3.13t"),
             (0x030e_00f0, 0, "3.14"),
             (0x030e_02f0, 1, "3.14t"),
+            (0x030f_02f0, 0, "3.15"),
+            (0x030f_02f0, 1, "3.15t"),
         ] {
             let offsets = read(&made(hex, free_threaded)).unwrap().unwrap();
             assert_eq!(offsets.version.to_string(), version);
             assert_eq!(offsets.runtime.interpreters_head, 632);
-            assert_eq!((offsets.interpreter.next, offsets.interpreter.threads_head), (7264, 7344));
+            let since_314 = offsets.version.since(3, 14);
+            let interpreter = offsets.interpreter;
+            assert_eq!((interpreter.next, interpreter.threads_head), (7264, 7344));
+            assert_eq!(interpreter.code_generation, since_314.then_some(110_000));
             let thread = offsets.thread;
             let thread = [thread.next, thread.interpreter, thread.frame, thread.thread_id];
             assert_eq!((thread, offsets.thread.native_thread_id), ([8, 16, 72, 152], Some(160)));
             let frame = offsets.frame;
             assert_eq!((frame.previous, frame.code, frame.instruction), (8, 0, 56));
-            let is_314 = version.starts_with("3.14");
-            assert_eq!(frame.owner, Some(if is_314 { 78 } else { 70 }));
-            assert_eq!(frame.bytecode_copy, (version == "3.14t").then_some(72));
+            assert_eq!(frame.owner, Some(if since_314 { 78 } else { 70 }));
+            let copies = since_314 && free_threaded == 1;
+            assert_eq!(frame.bytecode_copy, copies.then_some(72));
             let code = offsets.code;
             assert_eq!(
                 (code.filename, code.name, code.qualname, code.line_table),
                 (112, 120, Some(128), 136)
             );
             assert_eq!((code.first_line, code.instructions), (68, Some(208)));
-            assert_eq!(code.bytecode_copies, (version == "3.14t").then_some(200));
+            assert_eq!(code.bytecode_copies, copies.then_some(200));
             assert_eq!((offsets.object.kind, offsets.object.type_name), (8, 24));
             assert_eq!((offsets.bytes.length, offsets.bytes.data), (16, 32));
             assert_eq!((offsets.text.length, offsets.text.state), (16, 32));
@@ -243,7 +279,7 @@ mod tests {
             read(&words)
         };
         assert_eq!(with(0, 0), Ok(None), "no cookie: an older version");
-        assert_eq!(with(1, 0x030f_00f0), Err(Unknown::Version(Some(Version::new(3, 15)))));
+        assert_eq!(with(1, 0x0310_00f0), Err(Unknown::Version(Some(Version::new(3, 16)))));
         assert_eq!(with(1, 0x0202_00f0), Err(NONSENSE));
         assert_eq!(with(2, 2), Err(NONSENSE));
         // interpreters_head, and the thread's current_frame: behind the end, unaligned, huge.

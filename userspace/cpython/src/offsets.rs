@@ -35,6 +35,8 @@ pub struct InterpreterOffsets {
     pub next: u32,
     /// `tstate_head` up to 3.10, then `threads.head`
     pub threads_head: u32,
+    /// 3.14 and later: `_code_object_generation`, a number that grows with each code object that is dropped
+    pub code_generation: Option<u32>,
 }
 
 /// `PyThreadState`
@@ -168,7 +170,7 @@ impl Offsets {
     }
 
     /// Frames whose owner has at least this value run no Python code: `FRAME_OWNED_BY_CSTACK` in 3.12 and 3.13,
-    /// `FRAME_OWNED_BY_INTERPRETER` and `FRAME_OWNED_BY_CSTACK` in 3.14.
+    /// `FRAME_OWNED_BY_INTERPRETER` and `FRAME_OWNED_BY_CSTACK` in 3.14, the first of these in 3.15.
     pub fn first_owner_without_code(&self) -> Option<u8> {
         self.frame.owner.and(self.version.since(3, 12).then_some(3))
     }
@@ -190,7 +192,7 @@ impl Offsets {
 
     /// Position of `kind` in the bits of [`TextOffsets::state`]; the flags `compact` and `ascii` follow its three
     /// bits. Before them is `interned`: two bits, and without the GIL from 3.14 on an `unsigned char`
-    /// (Include/cpython/unicodeobject.h of 3.13.15, 3.14.0 and 3.14.7).
+    /// (Include/cpython/unicodeobject.h of 3.13.15, 3.14.0, 3.14.7 and 3.15.2).
     pub fn text_kind_shift(&self) -> u32 {
         if self.version.since(3, 14) && self.version.free_threaded { 8 } else { 2 }
     }

@@ -25,7 +25,7 @@ impl fmt::Display for Unknown {
             Self::Unreadable(address) => write!(f, "nothing can be read at {address:#x}"),
             Self::Version(None) => f.write_str("the version of its Python is not known"),
             Self::Version(Some(version)) => {
-                write!(f, "the layouts of Python {version} are not known; 3.8 to 3.14 are")
+                write!(f, "the layouts of Python {version} are not known; 3.8 to 3.15 are")
             }
             Self::NotInitialised => f.write_str("its Python is not initialised, or has ended"),
             Self::Contradiction(what) => write!(f, "its memory contradicts itself: {what}"),
