@@ -5,10 +5,6 @@
 
 use super::record::{LARGEST_RECORD, RecordHeader};
 
-/// Where a dictionary has its version (`ma_version_tag` of `PyDictObject`, Include/cpython/dictobject.h, 3.6 to 3.11):
-/// another one after each change, and no two dictionaries ever have the same.
-pub const DICT_VERSION: u64 = 24;
-
 /// Hash of a string that was never asked for its own: then what it says is compared, so many bytes of it.
 pub const NOT_HASHED: u64 = u64::MAX;
 pub const NAME_BYTES: usize = 80;
@@ -69,9 +65,18 @@ pub const NO_INSTRUCTION: u64 = 0;
 /// Bytes of a frame in which all of its fields are, at most.
 pub const FRAME_BYTES: usize = 128;
 
+/// [`PythonWalk::state_len`], at most.
+pub const MAX_STATE_BYTES: u32 = 512;
+
 /// [`PythonWalk::takes`]: Python's frames; native frames.
 pub const TAKES_PYTHON: u8 = 1;
 pub const TAKES_NATIVE: u8 = 2;
+
+/// [`PythonWalk::version_of`]: nothing tells that code objects, or their names, are still the same. The dictionary of
+/// interned strings: names are. The interpreter: code objects are.
+pub const NO_VERSION: u8 = 0;
+pub const VERSION_OF_NAMES: u8 = 1;
+pub const VERSION_OF_CODE: u8 = 2;
 
 /// [`PythonWalk::frame_enters`]: a C function evaluates each frame; it begins with the frame before one that is
 /// left out; another value is the place of a byte that is not 0 in such a frame.
@@ -154,31 +159,42 @@ pub struct PythonWalk {
     pub code_copies: u16,
     /// Where a code object's own bytecode begins in it.
     pub code_first: u16,
-    /// Address of the pointer to the dictionary of interned strings; 0: not known. As long as the dictionary has the
-    /// same version, what is at the address of an interned string is the same string. Only with `code_name`.
+    /// Of what there is a version that stays the same as long as nothing of it is dropped: [`NO_VERSION`],
+    /// [`VERSION_OF_NAMES`] (only with `code_name`), [`VERSION_OF_CODE`].
+    pub version_of: u8,
+    pub reserved: [u8; 7],
+    /// Of the version, in what has it: the dictionary, or the thread's interpreter.
+    pub version_at: u32,
+    /// Of the pointer to the interpreter, in a thread's state.
+    pub thread_interpreter: u32,
+    /// The part of a thread's state that has its number, what leads to its frames and, for [`VERSION_OF_CODE`], its
+    /// interpreter; a length of 0: they are too far from each other to be read at once.
+    pub state_at: u32,
+    pub state_len: u32,
+    /// Address of the pointer to the dictionary of interned strings, for [`VERSION_OF_NAMES`].
     pub interned: u64,
 }
 
-/// A stack whose frames were sent, under its id without the hashes of names.
+/// A stack whose frames were sent, under its key: its id without what a [`PythonWalk::version_of`] spares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct SentStack {
-    /// [`StackHead::id`], with them.
+    /// [`StackHead::id`], with it.
     pub id: u64,
-    /// Version of the dictionary of interned strings when the hashes were read; 0: they must be read again.
-    pub interned: u64,
+    /// The version when that was read; 0: it must be read again.
+    pub version: u64,
     /// [`mix`] of key, id and version: another stack can take the place of this one while it is read.
     pub check: u64,
 }
 
 impl SentStack {
-    pub const fn new(key: u64, id: u64, interned: u64) -> Self {
-        Self { id, interned, check: mix(mix(key, id), interned) }
+    pub const fn new(key: u64, id: u64, version: u64) -> Self {
+        Self { id, version, check: mix(mix(key, id), version) }
     }
 
     /// Whether it is that of this key, as it was written.
     pub const fn is_whole(&self, key: u64) -> bool {
-        self.check == mix(mix(key, self.id), self.interned)
+        self.check == mix(mix(key, self.id), self.version)
     }
 }
 
@@ -271,7 +287,7 @@ pub const fn mix(hash: u64, word: u64) -> u64 {
 }
 
 const _: () = {
-    assert!(size_of::<PythonWalk>() == 104 && size_of::<SentStack>() == 24);
+    assert!(size_of::<PythonWalk>() == 128 && size_of::<SentStack>() == 24);
     assert!(size_of::<PieceHead>() == 104 && PIECE_RECORD <= LARGEST_RECORD);
     assert!(size_of::<ReturnSlots>() == 128);
     assert!(

@@ -25,6 +25,7 @@ mod output;
 mod pack;
 mod python;
 mod scratch;
+mod sent;
 mod share;
 mod short;
 mod tally;

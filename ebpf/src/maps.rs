@@ -110,7 +110,7 @@ pub static PYTHONS: HashMap<u32, PythonWalk> = HashMap::with_max_entries(MAX_PYT
 #[map]
 pub static PYTHON_THREADS: LruHashMap<u64, u64> = LruHashMap::with_max_entries(MAX_STACKS, 0);
 
-/// Stacks that were sent, by their ids without the hashes of names. One that is pushed out is sent again.
+/// Stacks that were sent, by [`crate::python::Stack::key`]. One that is pushed out is sent again.
 #[map]
 pub static STACKS_SENT: LruHashMap<u64, SentStack> = LruHashMap::with_max_entries(MAX_STACKS, 0);
 

@@ -1,6 +1,6 @@
 //! Walks the Python stack of the thread that was hit, by the offsets that user space has found, and sends its
-//! id; its frames only if they were not sent before. Where native frames are wanted, too, they are in the id, and
-//! a copy of the stack is sent with it: see [`crate::native`].
+//! id; its frames only if they were not sent before, see [`crate::sent`]. Where native frames are wanted, too, they
+//! are in the id, and a copy of the stack is sent with it: see [`crate::native`].
 //!
 //! NCCL's callers release the GIL, so CPython's own "current thread" is empty at a hit. The thread's state is
 //! found by the thread's number among all threads of the interpreters, and kept.
@@ -15,28 +15,31 @@ use aya_ebpf::{
 
 use crate::{
     common::{
-        DICT_VERSION, ENTERS_BEFORE_LEFT_OUT, ENTERS_EACH, FRAME_BYTES, LARGEST_STACK, MAX_CODE_WORDS,
-        MAX_STACK_FRAMES, MAX_THREADS_WALKED, NAME_BYTES, NO_INSTRUCTION, NO_OFFSET, NOT_HASHED, PieceHead,
-        PythonWalk, RawFrame, RecordHeader, STACK_COOKIE, STACK_CUT, STACK_KNOWN, STACK_NATIVE,
-        STACK_NO_THREAD, STACK_NOT_COPIED, STACK_RECORD, STACK_UNREADABLE, SentStack, StackHead, StringHead,
-        TAKES_NATIVE, TAKES_PYTHON, mix, mix_begun,
+        ENTERS_BEFORE_LEFT_OUT, ENTERS_EACH, FRAME_BYTES, LARGEST_STACK, MAX_CODE_WORDS, MAX_STACK_FRAMES,
+        MAX_STATE_BYTES, MAX_THREADS_WALKED, NO_INSTRUCTION, NO_OFFSET, PieceHead, PythonWalk, RawFrame,
+        RecordHeader, STACK_COOKIE, STACK_CUT, STACK_KNOWN, STACK_NATIVE, STACK_NO_THREAD, STACK_NOT_COPIED,
+        STACK_RECORD, STACK_UNREADABLE, SentStack, StackHead, StringHead, TAKES_NATIVE, TAKES_PYTHON,
+        VERSION_OF_CODE, mix, mix_begun,
     },
     emit::{self, Origin},
     maps, native,
     output::{Entry, bpf_user_pt_regs_t},
     scratch,
+    sent::{self, was_sent},
     tally::Tally,
 };
 
 /// A stack that is being walked.
 #[repr(C)]
 pub struct Stack {
-    walk: PythonWalk,
+    pub walk: PythonWalk,
     pub head: StackHead,
     /// The frame that is next; 0: there is none.
     frame: u64,
     /// State of the thread; 0: it was not found.
-    thread: u64,
+    pub thread: u64,
+    /// What has the version: the thread's interpreter, if it was read with the state; else 0.
+    pub version_in: u64,
     /// What leads to its innermost frame, if it was read with the state; else 0.
     root: u64,
     /// Number of the thread as its process knows it.
@@ -45,34 +48,31 @@ pub struct Stack {
     steps: u64,
     /// What is sent with each piece of the native stack.
     pub piece: PieceHead,
-    /// The id without the hashes of names.
-    key: u64,
-    /// [`mix`] of the hashes of names, once they were read.
-    names_hash: u64,
-    has_names: u64,
-    /// Version of the dictionary of interned strings before they were read; 0: not known, or not all names are in it.
-    interned: u64,
+    /// The id without what the version spares.
+    pub key: u64,
+    /// [`mix`] of that, once it was read.
+    pub spared: u64,
+    pub has_spared: u64,
+    /// What [`PythonWalk::version_of`] names, before that was read; 0: not known, or it does not tell.
+    pub version: u64,
     /// What was found of the stack among those that were sent.
-    sent: SentStack,
+    pub sent: SentStack,
     /// Of the name that is read.
-    string: StringHead,
-    references: u64,
+    pub string: StringHead,
+    pub references: u64,
     /// Where `near` begins in the target's memory, and bytes of it that are there.
     near_at: u64,
     pub near_len: u64,
     /// A copy of memory near the frame: several frames mostly lie in it. Then of the top of the native stack.
     pub near: [u64; NEAR_WORDS],
-    code: [u64; MAX_CODE_WORDS],
-    frames: [RawFrame; MAX_STACK_FRAMES],
+    pub code: [u64; MAX_CODE_WORDS],
+    pub frames: [RawFrame; MAX_STACK_FRAMES],
     /// By frame: address of its code's name.
-    names: [u64; MAX_STACK_FRAMES],
+    pub names: [u64; MAX_STACK_FRAMES],
 }
 
 /// Words that are copied at once.
 pub const NEAR_WORDS: usize = 512;
-
-/// Bytes of a thread's state that are read at once.
-const STATE_BYTES: u32 = 512;
 
 /// Bytes of memory with frames that are copied at once.
 const FRAMES_BYTES: u64 = 2048;
@@ -114,8 +114,9 @@ pub extern "C" fn send_stack(ts_ns: u64, ctx: *mut bpf_user_pt_regs_t) -> u64 {
     stack.steps = 0;
     stack.piece.enters = 0;
     stack.near_len = 0;
-    stack.has_names = 0;
-    stack.interned = 0;
+    stack.has_spared = 0;
+    stack.version = 0;
+    stack.version_in = 0;
     if stack.walk.takes & TAKES_PYTHON != 0 {
         find_thread(stack, origin.pid_tgid);
         if stack.thread == 0 {
@@ -176,166 +177,11 @@ fn take_native(stack: &mut Stack, tgid: u32, ts_ns: u64, ctx: *mut bpf_user_pt_r
     was_sent(stack)
 }
 
-/// What [`find_sent`] says.
-const UNSENT: u64 = 0;
-const SENT_BEFORE: u64 = 1;
-const NAMES_FIRST: u64 = 2;
-
-/// Adds to the id what tells the names of code from others, and says whether the stack was sent before.
-///
-/// Reading each name's hash takes as long as reading each code object. Names are interned nearly always. As long as no
-/// interned string has come or gone since the hashes were read, they need not be read again.
-#[inline(always)]
-fn was_sent(stack: &mut Stack) -> bool {
-    stack.key = stack.head.id;
-    let mut found = find_sent(stack);
-    if found == NAMES_FIRST {
-        read_names(stack);
-        found = find_sent(stack);
-    }
-    found == SENT_BEFORE
-}
-
-/// [`was_sent`], or [`NAMES_FIRST`]: the hashes of names must be read. What it works with is in `stack`, as its own frame
-/// has little room: see `every_kernel_has_room_for_the_frames_of_the_programs`.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn find_sent(stack: *mut Stack) -> u64 {
-    if stack.is_null() {
-        return UNSENT;
-    }
-    // SAFETY: not null, and given by `send_stack`.
-    let stack = unsafe { &mut *stack };
-    let mut is_known = 0;
-    if let Some(known) = maps::STACKS_SENT.get_ptr(&stack.key) {
-        // SAFETY: a live element of the map. Another stack can take its place meanwhile: then it is not whole.
-        stack.sent = unsafe { known.read_volatile() };
-        is_known = stack.sent.is_whole(stack.key) as u64;
-    }
-    if stack.walk.code_name == NO_OFFSET {
-        return is_known;
-    }
-    if stack.has_names == 0 {
-        // Before the names are read: what changes after this is seen at the next hit.
-        read_version(stack);
-        if is_known == 0 || stack.interned == 0 || stack.sent.interned != stack.interned {
-            return NAMES_FIRST;
-        }
-        stack.head.id = stack.sent.id;
-        return SENT_BEFORE;
-    }
-    stack.head.id = mix(stack.key, stack.names_hash);
-    if is_known == 0 || stack.sent.id != stack.head.id {
-        return UNSENT;
-    }
-    if stack.interned != 0 {
-        keep_sent(stack);
-    }
-    SENT_BEFORE
-}
-
-/// Reads the version of the dictionary of interned strings into `interned`; 0: not known.
-#[inline(always)]
-fn read_version(stack: &mut Stack) {
-    // The pointer, too, each time: an interpreter that was begun again has another dictionary.
-    stack.interned = 0;
-    if stack.walk.interned == 0 || !read_word(&mut stack.interned, stack.walk.interned) {
-        return;
-    }
-    let at = stack.interned.wrapping_add(DICT_VERSION);
-    if !read_word(&mut stack.interned, at) {
-        stack.interned = 0;
-    }
-}
-
 /// Reads a word of the target's memory to a place in a map. Says whether it could be read.
 #[inline(always)]
-fn read_word(into: &mut u64, address: u64) -> bool {
+pub fn read_word(into: &mut u64, address: u64) -> bool {
     // SAFETY: it holds 8 bytes; the helper checks the address.
     unsafe { bpf_probe_read_user((&raw mut *into).cast(), 8, address as *const _) >= 0 }
-}
-
-/// Notes that the stack's frames were sent. Where it cannot be kept they are sent again.
-#[inline(always)]
-fn keep_sent(stack: &mut Stack) {
-    stack.sent = SentStack::new(stack.key, stack.head.id, stack.interned);
-    let _ = maps::STACKS_SENT.insert(&stack.key, &stack.sent, 0);
-}
-
-/// Reads the hash of each name, and adds it to what tells the frame's code from other code.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn read_names(stack: *mut Stack) -> u64 {
-    if stack.is_null() {
-        return 0;
-    }
-    // SAFETY: not null, and given by `send_stack`.
-    let stack = unsafe { &mut *stack };
-    stack.names_hash = 0;
-    let mut i = 0;
-    while i < MAX_STACK_FRAMES {
-        if i >= stack.head.n_frames as usize {
-            break;
-        }
-        let mut hash = 0;
-        if stack.frames[i].guard != 0 {
-            hash = name_hash(stack, stack.names[i]);
-            stack.frames[i].guard = mix(stack.frames[i].guard, hash);
-        }
-        stack.names_hash = mix(stack.names_hash, hash);
-        i += 1;
-    }
-    stack.has_names = 1;
-    1
-}
-
-/// The hash of a string, or of what it says where it has none; 0: it could not be read. Where the string is not sure to be
-/// the same as long as the dictionary of interned strings is, `interned` is 0 after it.
-#[inline(always)]
-fn name_hash(stack: &mut Stack, name: u64) -> u64 {
-    let at = name.wrapping_add(stack.walk.string_hash as u64);
-    let head = (&raw mut stack.string).cast();
-    // SAFETY: 24 bytes are there; the helper checks the address.
-    if unsafe { bpf_probe_read_user(head, 24, at.wrapping_sub(8) as *const _) } < 0 {
-        stack.interned = 0;
-        return 0;
-    }
-    if !stack.string.is_interned() && !is_static(stack, name) {
-        stack.interned = 0;
-    }
-    if stack.string.hash != NOT_HASHED {
-        return stack.string.hash;
-    }
-    let mut i = 0;
-    while i < MAX_CODE_WORDS {
-        // SAFETY: within the array. Volatile, as a call of `memset` takes room in the frames.
-        unsafe { (&raw mut stack.code[i]).write_volatile(0) };
-        i += 1;
-    }
-    let (characters, bytes) = stack.string.characters();
-    let bytes = bytes as u32 & 127;
-    let room = (&raw mut stack.code).cast();
-    // SAFETY: at most 80 bytes, which are there; the helper checks the address.
-    if bytes > NAME_BYTES as u32
-        || unsafe { bpf_probe_read_user(room, bytes, at.wrapping_add(characters) as *const _) } < 0
-    {
-        stack.interned = 0;
-        return 0;
-    }
-    let (mut hash, mut i) = (stack.string.length, 0);
-    while i < NAME_BYTES / 8 {
-        hash = mix(hash, stack.code[i]);
-        i += 1;
-    }
-    hash
-}
-
-/// Whether an object is one of the interpreter's own variables, which stay: in 3.11 that are the names of code without a
-/// name, as `<module>` and `<lambda>`, which are not interned. They begin with 999,999,999 references
-/// (`_PyObject_IMMORTAL_REFCNT`, Include/internal/pycore_object.h), and no other object has nearly as many.
-#[inline(always)]
-fn is_static(stack: &mut Stack, object: u64) -> bool {
-    read_word(&mut stack.references, object) && stack.references >= 500_000_000 && stack.references < 1 << 31
 }
 
 /// A word of the target's memory; nothing where it cannot be read.
@@ -376,7 +222,7 @@ fn find_thread(stack: &mut Stack, pid_tgid: u64) {
             return;
         }
     }
-    stack.root = 0;
+    (stack.root, stack.version_in) = (0, 0);
     if search(stack) != 0 {
         let _ = maps::PYTHON_THREADS.insert(&pid_tgid, &stack.thread, 0);
     } else {
@@ -384,23 +230,23 @@ fn find_thread(stack: &mut Stack, pid_tgid: u64) {
     }
 }
 
-/// [`is_its_state`] of a thread that was found before. Where its number and what leads to its frames are near each
-/// other, one read has both.
+/// [`is_its_state`] of a thread that was found before. One read has all that is needed of the state, if it is near.
 #[inline(always)]
 fn is_known_state(stack: &mut Stack) -> bool {
-    let (tid, frame) = (stack.walk.thread_tid, stack.walk.thread_frame);
-    let (first, last) = if tid < frame { (tid, frame) } else { (frame, tid) };
-    let len = last.wrapping_sub(first).wrapping_add(8);
-    if tid == NO_OFFSET || len > STATE_BYTES {
+    let (at, len) = (stack.walk.state_at, stack.walk.state_len);
+    if len == 0 || len > MAX_STATE_BYTES {
         return is_its_state(stack) != 0;
     }
     let near = (&raw mut stack.near).cast();
     // SAFETY: at most so many bytes as are there; the helper checks the address.
-    if unsafe { bpf_probe_read_user(near, len, (stack.thread + first as u64) as *const _) } < 0 {
+    if unsafe { bpf_probe_read_user(near, len, (stack.thread + at as u64) as *const _) } < 0 {
         return false;
     }
-    stack.root = field(&stack.near, (frame - first) as u64, 8);
-    field(&stack.near, (tid - first) as u64, 4) == stack.tid
+    stack.root = field(&stack.near, (stack.walk.thread_frame - at) as u64, 8);
+    if stack.walk.version_of == VERSION_OF_CODE {
+        stack.version_in = field(&stack.near, (stack.walk.thread_interpreter - at) as u64, 8);
+    }
+    field(&stack.near, (stack.walk.thread_tid - at) as u64, 4) == stack.tid
 }
 
 /// Whether `thread` is the state of the thread that was hit.
@@ -589,62 +435,17 @@ pub extern "C" fn take_frame(stack: *mut Stack) -> u64 {
         place => (field(&stack.near, at + place as u64, 1) != 0) as u64,
     };
     stack.piece.enters |= enters << (n & 63);
-    let (guard, name) = match neighbour(stack, n, code) {
-        Some(known) => known,
-        None => guard_of_code(stack, code),
-    };
-    if guard == 0 {
-        stack.head.flags |= STACK_UNREADABLE;
+    stack.head.id = mix(mix(stack.head.id, code), instr);
+    let (mut guard, mut name) = (0, 0);
+    // Else it is read only if it may have changed.
+    if walk.version_of != VERSION_OF_CODE {
+        (guard, name) = sent::guard(stack, n, code);
+        stack.head.id = mix(stack.head.id, guard);
     }
-    stack.head.id = mix(mix(mix(stack.head.id, code), instr), guard);
     stack.frames[n] = RawFrame { code, instr, guard };
     stack.names[n] = name;
     stack.head.n_frames += 1;
     NEXT
-}
-
-/// Frames that are compared with one that follows: functions that call themselves, or each other in a circle, as the
-/// modules of a model do, have their code read once. Reads take most of a hit's time. No code goes while it is in a
-/// frame of the stack.
-const NEIGHBOURS: usize = 4;
-
-/// Guard and name of this code if it is that of one of the frames before, of which `n` are there.
-#[inline(always)]
-fn neighbour(stack: &Stack, n: usize, code: u64) -> Option<(u64, u64)> {
-    let mut back = 1;
-    while back <= NEIGHBOURS {
-        let at = n.wrapping_sub(back);
-        if at < MAX_STACK_FRAMES && stack.frames[at].code == code {
-            return Some((stack.frames[at].guard, stack.names[at]));
-        }
-        back += 1;
-    }
-    None
-}
-
-/// What tells this code object from another at its address, but for the hash of its name; 0: it could not be read. And
-/// where its name is, if that is asked for.
-#[inline(always)]
-fn guard_of_code(stack: &mut Stack, code: u64) -> (u64, u64) {
-    let walk = &stack.walk;
-    let len = walk.code_words as u32 * 8;
-    let words = (&raw mut stack.code).cast();
-    // SAFETY: at most so many bytes as are there; the helper checks the address.
-    if len > (MAX_CODE_WORDS * 8) as u32
-        || unsafe { bpf_probe_read_user(words, len, (code + walk.code_words_at as u64) as *const _) } < 0
-    {
-        return (0, 0);
-    }
-    let (mut guard, mut i) = (0, 0);
-    while i < MAX_CODE_WORDS {
-        if i >= walk.code_words as usize {
-            break;
-        }
-        guard = mix(guard, stack.code[i]);
-        i += 1;
-    }
-    let at = (walk.code_name as usize).wrapping_sub(walk.code_words_at as usize) >> 3;
-    (guard, if at < MAX_CODE_WORDS { stack.code[at] } else { 0 })
 }
 
 /// Sends the id, and with it the frames if they were not sent before. Says whether it is on its way.
@@ -674,7 +475,7 @@ fn send(stack: &mut Stack, is_known: bool, hit: u64, origin: Origin, ctx: *mut b
     // The code may be gone soon.
     let sent = entry.send_at_once(ctx);
     if sent {
-        keep_sent(stack);
+        sent::keep(stack);
     }
     sent
 }

@@ -142,7 +142,7 @@ fn pythons_frames_stand_among_native_ones_where_they_were_called() {
         let (truth, out) = record("--stacks=both", command.arg(MIXED), &library, &[]);
         let recorded = RecordedStacks::read(&out.path().join("out")).unwrap();
         let release = &python.release;
-        let mut lacking = 0;
+        let (mut lacking, mut unnamed) = (0, 0);
         for called in &truth {
             let Some(row) = stack(&recorded, called) else {
                 lacking += 1;
@@ -164,7 +164,17 @@ fn pythons_frames_stand_among_native_ones_where_they_were_called() {
                 let text = |at: usize| frame[at].as_str().unwrap().to_owned();
                 (text(0), text(1), frame[2].as_u64().unwrap())
             });
-            assert_eq!(found, expected.collect::<Vec<_>>(), "{}", what());
+            let mut expected: Vec<_> = expected.collect();
+            // Built with tail calls and stripped, 3.15 has no name for what evaluates frames, and says so each time.
+            if python.minor >= 15 && row["unknown"] == "native frames not known" {
+                unnamed += 1;
+                for frames in [&mut found, &mut expected] {
+                    frames.retain(|frame| frame.0 != "qsort");
+                }
+                assert_eq!(found, expected, "{}", what());
+                continue;
+            }
+            assert_eq!(found, expected, "{}", what());
             assert!(row["unknown"].is_null() && row["cut"] == false, "{}", what());
             // Between Python's innermost frame and NCCL there is what calls C functions for Python.
             let (functions, modules) = (texts(row, "function"), texts(row, "module"));
@@ -182,6 +192,7 @@ fn pythons_frames_stand_among_native_ones_where_they_were_called() {
             recorded.stacks.len()
         );
         few_lack(lacking, truth.len());
+        assert!(unnamed == 0 || unnamed + lacking == truth.len(), "{release}: {unnamed} of {}", truth.len());
     }
 }
 

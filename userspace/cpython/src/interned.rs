@@ -27,11 +27,14 @@ const MOST_STRINGS: u64 = 1 << 28;
 /// Entries that are compared.
 const ENTRIES: usize = 64;
 
-/// `PyObject` (Include/object.h) and `PyDictObject` (Include/cpython/dictobject.h): `ob_type`, `ma_used`,
-/// `ma_version_tag`, `ma_keys`, `ma_values`. Since before 3.8, to 3.11.
+/// Where a dictionary has its version (`ma_version_tag` of `PyDictObject`, Include/cpython/dictobject.h, 3.6 to 3.11):
+/// another one after each change, and no two dictionaries ever have the same.
+pub const DICT_VERSION: u32 = 24;
+
+/// `PyObject` (Include/object.h) and the rest of `PyDictObject`: `ob_type`, `ma_used`, `ma_keys`, `ma_values`. Since before
+/// 3.8, to 3.11.
 const TYPE: usize = 8;
 const USED: usize = 16;
-const VERSION: usize = 24;
 const KEYS: usize = 32;
 const VALUES: usize = 40;
 const DICT_BYTES: usize = 48;
@@ -61,7 +64,7 @@ pub fn interned(offsets: &Offsets, memory: &dyn Memory, statics: &Statics) -> Op
         let dict = copy.as_deref()?;
         let fits = word(dict, TYPE)? == statics.dict_type
             && (FEWEST_STRINGS..MOST_STRINGS).contains(&word(dict, USED)?)
-            && word(dict, VERSION)? != 0
+            && word(dict, DICT_VERSION as usize)? != 0
             && word(dict, VALUES)? == 0;
         (fits && maps_strings_to_themselves(offsets, memory, word(dict, KEYS)?)?).then_some(*at)
     };

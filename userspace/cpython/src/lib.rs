@@ -28,7 +28,7 @@ mod walker;
 
 pub use code::CodeObject;
 pub use debug_offsets::{COOKIE, DEBUG_OFFSETS_SIZE, from_debug_offsets};
-pub use interned::{Statics, interned};
+pub use interned::{DICT_VERSION, Statics, interned};
 pub use lines::{LineTable, line_at};
 pub use memory::{Memory, Unreadable};
 pub use offsets::{

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import ctypes
 import functools
+import gc
 import json
 import os
 import sys
@@ -221,6 +222,8 @@ def renamed(intern):
         made()
         time.sleep(0.1)
         del made, names, name
+        # Without the GIL code goes only when it is collected.
+        gc.collect()
 
 
 def worker(rounds):

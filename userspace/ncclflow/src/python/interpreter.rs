@@ -50,8 +50,9 @@ impl Interpreter {
         let mut walk = walk::of(&python, process, tid_place, depth)?;
         if walk.code_name != NO_OFFSET
             && let Some(statics) = &found.statics
+            && let Some(interned) = cpython::interned(&python.offsets, &memory, statics)
         {
-            walk.interned = cpython::interned(&python.offsets, &memory, statics).unwrap_or(0);
+            walk::spare_names(&mut walk, interned);
         }
         Ok(Self { python, walk })
     }

@@ -2,10 +2,11 @@
 
 use std::{io, os::unix::fs::MetadataExt as _};
 
-use cpython::{FrameRoot, Instruction, Offsets, Python};
+use cpython::{DICT_VERSION, FrameRoot, Instruction, Offsets, Python, ThreadOffsets};
 use ncclflow_common::{
-    ENTERS_BEFORE_LEFT_OUT, ENTERS_EACH, FRAME_BYTES, MAX_CODE_WORDS, MAX_STACK_FRAMES, NAME_BYTES,
-    NO_OFFSET, NOT_HASHED, PythonWalk, StringHead, TAKES_NATIVE, TAKES_PYTHON, mix,
+    ENTERS_BEFORE_LEFT_OUT, ENTERS_EACH, FRAME_BYTES, MAX_CODE_WORDS, MAX_STACK_FRAMES, MAX_STATE_BYTES,
+    NAME_BYTES, NO_OFFSET, NO_VERSION, NOT_HASHED, PythonWalk, StringHead, TAKES_NATIVE, TAKES_PYTHON,
+    VERSION_OF_CODE, VERSION_OF_NAMES, mix,
 };
 
 use crate::target::Process;
@@ -19,7 +20,7 @@ const HASH_BEFORE_STATE: u32 = 8;
 
 /// What is told of a process of which native frames alone are taken.
 pub(crate) fn without_python() -> PythonWalk {
-    PythonWalk { takes: TAKES_NATIVE, ..PythonWalk::default() }
+    PythonWalk { takes: TAKES_NATIVE, code_name: NO_OFFSET, ..PythonWalk::default() }
 }
 
 /// In 3.11 a frame says that it is the first of its C function (`is_entry`, behind `stacktop`, an `int`, which is behind
@@ -56,6 +57,8 @@ pub(super) fn of(
     if frame_len as usize > FRAME_BYTES {
         return Err("its frames are larger than those of any CPython".to_owned());
     }
+    let version_of = if interpreter.code_generation.is_some() { VERSION_OF_CODE } else { NO_VERSION };
+    let (state_at, state_len) = state_part(thread, version_of);
     Ok(PythonWalk {
         interpreters: runtime
             .checked_add(u64::from(offsets.runtime.interpreters_head))
@@ -99,10 +102,30 @@ pub(super) fn of(
             .unwrap_or(0)
             .try_into()
             .map_err(unlike)?,
-        // Looked for by whoever has the interpreter's file.
-        interned: 0,
         code_first: code.instructions.unwrap_or(0).try_into().map_err(unlike)?,
+        version_of,
+        version_at: interpreter.code_generation.unwrap_or(0),
+        thread_interpreter: thread.interpreter,
+        state_at,
+        state_len,
+        ..PythonWalk::default()
     })
+}
+
+/// Names need not be read again as long as the dictionary of interned strings has the same version: where the pointer to
+/// it is.
+pub(super) fn spare_names(walk: &mut PythonWalk, interned: u64) {
+    (walk.version_of, walk.version_at, walk.interned) = (VERSION_OF_NAMES, DICT_VERSION, interned);
+}
+
+/// [`PythonWalk::state_at`] and [`PythonWalk::state_len`].
+fn state_part(thread: &ThreadOffsets, version_of: u8) -> (u32, u32) {
+    let Some(tid) = thread.native_thread_id else { return (0, 0) };
+    let interpreter = (version_of == VERSION_OF_CODE).then_some(thread.interpreter);
+    let places = || [tid, thread.frame].into_iter().chain(interpreter);
+    let first = places().min().unwrap_or(0);
+    let len = places().max().unwrap_or(0) - first + 8;
+    if len <= MAX_STATE_BYTES { (first, len) } else { (0, 0) }
 }
 
 /// Bytes from `co_firstlineno` to the end of `co_version`, from 3.12 on: seven numbers of 4 bytes (Include/cpython/code.h).
@@ -215,6 +238,30 @@ mod tests {
         change(&mut offsets);
         let process = Process::open(std::process::id()).unwrap();
         of(&Python { offsets, runtime: 0x1000 }, &process, None, 24)
+    }
+
+    #[test]
+    fn a_thread_s_state_is_read_at_once_where_what_is_needed_of_it_is_near() {
+        let thread = |offsets: &mut Offsets, interpreter, frame, tid| {
+            let thread = &mut offsets.thread;
+            (thread.interpreter, thread.frame, thread.native_thread_id) = (interpreter, frame, tid);
+        };
+        let part = |walk: PythonWalk| (walk.version_of, walk.state_at, walk.state_len);
+        // Without a count of code objects, the interpreter is not needed.
+        let before_314 = walk(|offsets| thread(offsets, 16, 56, Some(136))).unwrap();
+        assert_eq!(part(before_314), (NO_VERSION, 56, 88));
+        let counted = |interpreter, frame, tid| {
+            walk(|offsets| {
+                offsets.interpreter.code_generation = Some(113_728);
+                thread(offsets, interpreter, frame, tid);
+            })
+            .unwrap()
+        };
+        let walk_314 = counted(16, 72, Some(160));
+        assert_eq!(part(walk_314), (VERSION_OF_CODE, 16, 152));
+        assert_eq!((walk_314.version_at, walk_314.thread_interpreter), (113_728, 16));
+        assert_eq!(part(counted(2000, 72, Some(160))), (VERSION_OF_CODE, 0, 0), "too far");
+        assert_eq!(part(counted(16, 72, None)), (VERSION_OF_CODE, 0, 0), "no number");
     }
 
     #[test]
