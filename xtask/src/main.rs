@@ -22,6 +22,7 @@ mod picture;
 mod prerequisites;
 mod programs;
 mod python_offsets;
+mod pythons;
 mod repository;
 mod soak;
 mod test;

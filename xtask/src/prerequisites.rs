@@ -15,8 +15,12 @@ use crate::{nccl, programs, repository};
 pub(crate) const STATIC_TARGET: &str = "x86_64-unknown-linux-musl";
 
 /// Commands that tests run, and Debian's packages that have them. `cc` is there: Rust links with it.
-const COMMANDS: [(&[&str], &[&str]); 8] = [
+const COMMANDS: [(&[&str], &[&str]); 11] = [
     (&["g++", "--version"], &["g++"]),
+    (&["make", "--version"], &["make"]),
+    (&["xz", "--version"], &["xz-utils"]),
+    // A header that CPython's ctypes is built with.
+    (&["cc", "-E", "-include", "ffi.h", "-x", "c", "/dev/null"], &["libffi-dev"]),
     (&["strip", "--version"], &["binutils"]),
     (&["objcopy", "--version"], &["binutils"]),
     (&["python3", "--version"], &["python3"]),
@@ -36,7 +40,7 @@ fn runs(command: &mut Command) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-fn do_or_fail(command: &mut Command) -> Result<()> {
+pub(crate) fn do_or_fail(command: &mut Command) -> Result<()> {
     let program = command.get_program().display().to_string();
     let status = command.stdin(Stdio::null()).status().with_context(|| format!("starting `{program}`"))?;
     if !status.success() {
@@ -155,58 +159,26 @@ pub(crate) fn inspector_exporter() -> Result<PathBuf> {
 
 fn fetch_exporter(folder: &Path, file: &Path) -> Result<()> {
     let part = folder.join(".perf_summary_exporter.py");
-    do_or_fail(
-        Command::new("curl")
-            .args(["--fail", "--silent", "--show-error", "--location", "--max-time", "60", "--output"])
-            .arg(&part)
-            .arg(EXPORTER),
-    )?;
-    let found = nccl::sha256(&part)?;
-    if found != EXPORTER_SHA256 {
-        bail!("NVIDIA's exporter has the checksum {found}, not {EXPORTER_SHA256}");
-    }
+    download(EXPORTER, EXPORTER_SHA256, &part)?;
     for package in EXPORTER_IMPORTS {
         install_wheel(package, &folder.join("python"))?;
     }
     std::fs::rename(&part, file).context("naming NVIDIA's exporter")
 }
 
-/// Versions that are fetched where fewer than two interpreters are installed: one whose layouts are in our table, one that
-/// states them, and two without the GIL, in the second of which threads run their own copies of the bytecode.
-const FETCHED_PYTHONS: [&str; 4] = ["3.10", "3.13t", "3.14", "3.14t"];
-
-/// `$NCCLFLOW_PYTHONS` with which tests find at least two versions of CPython. Where the machine has fewer, uv fetches
-/// some into a folder of ours. If that fails, it is said, and tests are skipped or fail.
-pub(crate) fn pythons() -> Result<OsString> {
-    let given = env::var_os("NCCLFLOW_PYTHONS").filter(|list| !list.is_empty());
-    let folder = programs::target_folder()?.join("pythons");
-    let fetched = || {
-        let versions = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-        versions.map(|version| version.path().join("bin/python3")).filter(|program| program.exists())
-    };
-    if test_support::pythons().len() + fetched().count() < 2 {
-        say(&format!("fetching CPython {} into {}", FETCHED_PYTHONS.join(", "), folder.display()));
-        if let Err(error) = fetch_pythons(&folder) {
-            say(&format!("{error:#}: tests that need two versions of CPython are skipped"));
-        }
+/// Fetches a file of which the checksum is known.
+pub(crate) fn download(url: &str, sha256: &str, into: &Path) -> Result<()> {
+    let options = ["--fail", "--silent", "--show-error", "--location", "--max-time", "120", "--output"];
+    do_or_fail(Command::new("curl").args(options).arg(into).arg(url))?;
+    let found = nccl::sha256(into)?;
+    if found != sha256 {
+        bail!("{url} has the checksum {found}, not {sha256}");
     }
-    let given = given.iter().flat_map(|list| env::split_paths(list));
-    env::join_paths(given.chain(fetched())).context("the path of an interpreter")
-}
-
-fn fetch_pythons(folder: &Path) -> Result<()> {
-    let tools = programs::target_folder()?.join("uv");
-    let uv = tools.join("bin/uv");
-    if !uv.exists() {
-        install_wheel("uv", &tools)?;
-    }
-    do_or_fail(
-        Command::new(uv).args(["python", "install", "--install-dir"]).arg(folder).args(FETCHED_PYTHONS),
-    )
+    Ok(())
 }
 
 /// Puts a package of pip, and what it needs, into this folder.
-fn install_wheel(package: &str, folder: &Path) -> Result<()> {
+pub(crate) fn install_wheel(package: &str, folder: &Path) -> Result<()> {
     let pip = nccl::pip()?;
     let install =
         ["install", "--quiet", "--disable-pip-version-check", "--root-user-action", "ignore", "--target"];
@@ -238,6 +210,6 @@ pub(crate) fn rust_target(target: &str) -> Result<()> {
 }
 
 #[expect(clippy::print_stderr, reason = "xtask talks to people; standard output is for results")]
-fn say(message: &str) {
+pub(crate) fn say(message: &str) {
     eprintln!("{message}");
 }

@@ -4,7 +4,7 @@ use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{nccl, prerequisites, programs, repository};
+use crate::{nccl, prerequisites, programs, pythons, repository};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -21,7 +21,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     prerequisites::commands()?;
     let python_path = prerequisites::python_path(&[])?;
-    let pythons = prerequisites::pythons()?;
+    let pythons = pythons::pythons()?;
     let torch_analyser = prerequisites::torch_analyser()?;
     let inspector_exporter = prerequisites::inspector_exporter()?;
     prerequisites::rust_target(prerequisites::STATIC_TARGET)?;

@@ -19,7 +19,7 @@ use ncclflow_e2e::harness::{
     stack_program::{RecordedStacks, StackProgram, watch},
 };
 use serde_json::Value;
-use test_support::{Interpreter, need_pythons, root};
+use test_support::{Interpreter, need_pythons, root, skip_always};
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/stacks.py");
 
@@ -120,6 +120,9 @@ fn prepared() -> Option<(Vec<Interpreter>, PathBuf)> {
     let library = programs::nccl("2.27.5-cu12")?;
     programs::ncclflow()?;
     let pythons = need_pythons()?;
+    if !pythons.iter().any(|python| python.free_threaded) {
+        skip_always("a CPython without the GIL", "`uv python install 3.14t`, or NCCLFLOW_PYTHONS");
+    }
     root().then_some((pythons, library))
 }
 
@@ -132,8 +135,9 @@ fn every_call_has_the_stack_that_the_program_itself_knows() {
         let folder = out.path().join("out");
         let recorded = RecordedStacks::read(&folder).unwrap();
         let unknown = compare(version, &truth, &recorded, 24);
+        let gil = if python.free_threaded { " without the GIL" } else { "" };
         eprintln!(
-            "{version}: {} calls, {} stacks, {unknown} with code that was dropped at once and is not known",
+            "{version}{gil}: {} calls, {} stacks, {unknown} with code that was dropped at once and is not known",
             truth.len(),
             recorded.stacks.len()
         );

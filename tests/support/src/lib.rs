@@ -16,7 +16,7 @@ mod wait;
 
 pub use cpu_time::cpu_time;
 pub use libraries::{cache, is_long, libraries, nccl};
-pub use pythons::{Interpreter, need_pythons, pythons};
+pub use pythons::{Interpreter, interpreter, need_pythons, pythons};
 pub use skip::{need, root, skip, skip_always};
 pub use tool::tool;
 pub use torch_double::{TorchJob, torch_double};

@@ -76,7 +76,9 @@ fn is_python3(path: &Path) -> bool {
         .is_some_and(|rest| rest.chars().all(|c| c == '.' || c == 't' || c.is_ascii_digit()))
 }
 
-fn interpreter(program: &Path) -> Option<Interpreter> {
+/// What a program is, if it is such an interpreter.
+#[must_use]
+pub fn interpreter(program: &Path) -> Option<Interpreter> {
     let mut command = Command::new(program);
     command.args(["-I", "-c", SAYS]).stdin(Stdio::null()).stderr(Stdio::null());
     let output = command.output().ok().filter(|output| output.status.success())?;

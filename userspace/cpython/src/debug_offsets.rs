@@ -11,7 +11,7 @@ use crate::{
 /// What the struct begins with.
 pub const COOKIE: [u8; 8] = *b"xdebugpy";
 
-/// As many bytes as are needed of it: 3.13 has 71 words up to the last one that is used, 3.14 75, 3.15 94.
+/// As many bytes as are needed of it: 3.13 has 71 words up to the last one that is used, 3.14 81, 3.15 94.
 pub const DEBUG_OFFSETS_SIZE: usize = 96 * 8;
 
 /// Sizes that no real struct exceeds; 3.13.0 has 283,320 bytes of runtime state.
@@ -97,18 +97,18 @@ pub fn from_debug_offsets(bytes: &[u8]) -> Result<Option<Offsets>, Unknown> {
         _ => return Err(NONSENSE),
     };
     let version = Version { free_threaded, ..version };
-    let (fields, added) = match (version.major, version.minor) {
-        (3, 13) => (FIELDS_313, false),
-        (3, 14) => (FIELDS_314, false),
-        (3, 15) => (FIELDS_315, true),
+    let fields = match (version.major, version.minor) {
+        (3, 13) => FIELDS_313,
+        (3, 14) => FIELDS_314,
+        (3, 15) => FIELDS_315,
         _ => return Err(Unknown::Version(Some(version))),
     };
-    let since_314 = version.since(3, 14);
+    let (since_314, since_315) = (version.since(3, 14), version.since(3, 15));
     let mut words = Words(rest);
     let runtime = words.section(2, MAX_RUNTIME)?;
     let interpreter = words.section(fields.interpreter, MAX_INTERPRETER)?;
     let thread = words.section(fields.thread, MAX_SMALL)?;
-    if added {
+    if since_315 {
         // `err_stackitem`, which has no size.
         words.skip(1)?;
     }
@@ -116,7 +116,7 @@ pub fn from_debug_offsets(bytes: &[u8]) -> Result<Option<Offsets>, Unknown> {
     let code = words.section(fields.code, MAX_SMALL)?;
     let object = words.section(1, MAX_SMALL)?;
     let kind = words.section(fields.kind, MAX_SMALL)?;
-    if added {
+    if since_315 {
         let _heap_type = words.section(1, MAX_SMALL)?;
     }
     let _tuple = words.section(2, MAX_SMALL)?;
@@ -289,8 +289,12 @@ mod tests {
             }
         }
         assert_eq!(with(3, 1 << 40), Err(NONSENSE), "a runtime of a terabyte");
-        for length in 3..71 {
-            assert!(read(&good[..length]).is_err(), "{length} words");
+        for (hex, used) in [(0x030d_00f0, 71), (0x030e_00f0, 81), (0x030f_00f0, 94)] {
+            let words = made(hex, 0);
+            assert!(read(&words[..used]).is_ok() && used * 8 <= DEBUG_OFFSETS_SIZE, "{hex:x}");
+            for length in 3..used {
+                assert!(read(&words[..length]).is_err(), "{hex:x}: {length} words");
+            }
         }
     }
 }

@@ -67,6 +67,9 @@ int main(void) {
 #else
     field("threads_head", offsetof(PyInterpreterState, tstate_head));
 #endif
+#if PY_VERSION_HEX >= 0x030e0000
+    field("code_generation", offsetof(PyInterpreterState, _code_object_generation));
+#endif
     end();
 
     begin("thread");
