@@ -55,15 +55,17 @@ const BED: [(&str, &str); 4] = [
     ("2.32.3-cu12", "bb94b2348e4861d5e8aa00b36c3d12d9bdf9c6369b82cbb723de0b582280a21c"),
 ];
 
-/// Two that forget the sizes of sends, each in another place of its stack; with the sha256 of their wheels.
-const OLD: [(&str, &str); 2] = [
+/// Two that forget the sizes of sends, each in another place of its stack, and the first with NCCL's reliability service;
+/// with the sha256 of their wheels.
+const OTHERS: [(&str, &str); 3] = [
     ("2.17.1-cu12", "0e8c73799b5cfa35fd4fb04c7a358ea6943b206de34ec83594fd0b0bf665387f"),
     ("2.19.3-cu12", "a9734707a2c96443331c1e48c717024aa6678a0e2a4cb66b2c364d18cee6b48d"),
+    ("2.24.3-cu12", "e5c5167351e8936b96ddad8ac6f687199e22d09db07cf08af9457a123b34cac0"),
 ];
 
 /// The versions that the tests need.
 pub(crate) fn tested_versions() -> impl Iterator<Item = &'static str> {
-    BED.iter().chain(&OLD).map(|(version, _)| *version)
+    BED.iter().chain(&OTHERS).map(|(version, _)| *version)
 }
 
 const LIBRARY: &str = "libnccl.so.2";
@@ -277,7 +279,7 @@ fn install(version: &Version, wheel: &Path, work: &Workplace, directory: &Path) 
     let mut progress = Progress::new(&format!("checking {name}"), fs::metadata(wheel)?.len());
     let wheel_sha256 = hash(File::open(wheel)?, &mut progress)?;
     progress.finish();
-    match BED.iter().chain(&OLD).find(|(known, _)| *known == version.name()) {
+    match BED.iter().chain(&OTHERS).find(|(known, _)| *known == version.name()) {
         Some((_, wanted)) if *wanted != wheel_sha256 => {
             bail!(
                 "{name} has sha256 {wheel_sha256}, not {wanted}: another file than the one this project knows"
