@@ -40,7 +40,8 @@ for communicator in stuck:
         wrong.append(f"culprits {communicator['verdict']['culprits']}, not [{absent}]")
 for process in dump["processes"]:
     scan = process["scan"]
-    per_2_gb = scan["milliseconds"] * (2 << 30) / max(scan["scannedBytes"], 1)
+    # Nothing is searched where a list of the communicators could be followed.
+    per_2_gb = scan["milliseconds"] * (2 << 30) / scan["scannedBytes"] if scan["scannedBytes"] else 0
     calls = [(t["name"], t["ncclApi"], t["ncclFunction"]) for t in process["threads"]]
     print(f"  process {process['pid']}: {scan['scannedBytes'] >> 20} of {scan['mappedBytes'] >> 20} MiB in "
           f"{scan['milliseconds']} ms ({per_2_gb:.0f} ms for 2 GB); in NCCL: {calls}")

@@ -36,7 +36,7 @@ wait_for() {
 
 # FILE: waits until the recording whose messages go there has begun.
 wait_for_recording() {
-    for _ in $(seq 300); do grep -q '^recording to' "$1" && break; sleep 0.1; done
+    for _ in $(seq 300); do grep -qs '^recording to' "$1" && break; sleep 0.1; done
 }
 
 # MODE: their process ids, as `ncclflow -p` takes them.

@@ -2,10 +2,11 @@
 """One rank of a job that calls NCCL from many places, and what torch's own flight recorder has of it.
 
 Environment as for workload.py. Prints `ready PID`, waits until the file --wait-file exists, runs, writes the flight recorder's entries to
---entries as JSON, and prints `done`.
+--entries as JSON, with --trace the trace of torch's profiler to that file, and prints `done`.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pickle
@@ -66,6 +67,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--wait-file")
     parser.add_argument("--entries", required=True)
+    parser.add_argument("--trace")
     parser.add_argument("--iters", type=int, default=100)
     args = parser.parse_args()
     rank = int(os.environ["RANK"])
@@ -80,13 +82,17 @@ def main():
     print(f"ready {os.getpid()}", flush=True)
     while args.wait_file and not os.path.exists(args.wait_file):
         time.sleep(0.02)
-    for number in range(args.iters):
-        trainer.step()
-        if number % 5 == 0:
-            trainer.evaluate()
-            trainer.exchange()
-            trainer.deep(number % 7)
-    torch.cuda.synchronize()
+    profiler = torch.profiler.profile(with_stack=True) if args.trace else contextlib.nullcontext()
+    with profiler:
+        for number in range(args.iters):
+            trainer.step()
+            if number % 5 == 0:
+                trainer.evaluate()
+                trainer.exchange()
+                trainer.deep(number % 7)
+        torch.cuda.synchronize()
+    if args.trace:
+        profiler.export_chrome_trace(f"{args.trace}.{rank}.json")
     trace = pickle.loads(torch._C._distributed_c10d._dump_nccl_trace())
     with open(f"{args.entries}.{rank}", "w") as file:
         json.dump([{key: entry[key] for key in ("profiling_name", "frames")} for entry in trace["entries"]], file)
