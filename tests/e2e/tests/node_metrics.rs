@@ -269,6 +269,7 @@ fn windows_at(level: &str, counter: &str, name: &str) {
 
     let mut after_windows = Vec::new();
     for number in 1..=3 {
+        let touched = call_log::now_ns();
         File::create(&flag).unwrap();
         // It opens within this time; then there are calls in it.
         thread::sleep(OPENS_WITHIN);
@@ -278,12 +279,13 @@ fn windows_at(level: &str, counter: &str, name: &str) {
         wait_for_calls(5);
         fs::remove_file(&flag).unwrap();
         progress::wait_for_windows(&output, number);
+        let ended = call_log::now_ns();
         let after = counted();
         // The job goes on, and is not counted.
         wait_for_calls(10);
         assert_eq!(counted(), after);
         assert!(inside.iter().all(|(pid, count)| count <= &after[pid]), "{inside:?} {after:?}");
-        after_windows.push(after);
+        after_windows.push((touched, ended, after));
     }
     recorder.signal(Signal::INT).unwrap();
     let (status, said) = recorder.finish().unwrap();
@@ -297,7 +299,7 @@ fn windows_at(level: &str, counter: &str, name: &str) {
     assert_eq!(windows.len(), 3, "{said}");
     let calls = call_log::read(&place.join("calls")).unwrap();
     let mut before: BTreeMap<u32, u64> = BTreeMap::new();
-    for (window, after) in windows.iter().zip(after_windows) {
+    for (window, (touched, ended, after)) in windows.iter().zip(after_windows) {
         let at = |key: &str| window[key].as_u64().unwrap();
         let (opened, closed) = (at("opened_monotonic_ns"), at("closed_monotonic_ns"));
         for (pid, count) in &after {
@@ -305,7 +307,8 @@ fn windows_at(level: &str, counter: &str, name: &str) {
             let made = calls.iter().filter(|call| call.pid == *pid && call.function == "ncclAllReduce");
             let whole =
                 made.clone().filter(|call| call.begin_ns > opened && call.end_ns < closed).count() as u64;
-            let touching = made.filter(|call| call.end_ns > opened && call.begin_ns < closed).count() as u64;
+            // Of what is called just before the one and just after the other, some is recorded.
+            let touching = made.filter(|call| call.end_ns > touched && call.begin_ns < ended).count() as u64;
             assert!((whole..=touching).contains(&grown), "{level} {pid}: {grown} of {whole} to {touching}");
             assert!(whole > 0, "{level} {pid} called all the time");
         }

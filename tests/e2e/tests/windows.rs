@@ -18,17 +18,12 @@ use ncclflow_e2e::{
     tracer::Trace,
     truth::call_log::{self, Call},
 };
-use rustix::{process::Signal, time::ClockId};
+use rustix::process::Signal;
 use serde_json::Value;
 use test_support::{is_long, need, root, wait_until};
 
 /// Longest time from a touch, or an rm, to its effect. On an idle machine it is a millisecond or two.
 const LATENCY: u64 = 400_000_000;
-
-fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(ClockId::Monotonic);
-    u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
-}
 
 /// Two jobs of four processes that call all-reduce all the time, and a recording with windows.
 struct Windowed {
@@ -93,11 +88,11 @@ impl Windowed {
 
     /// Opens a window for so long: the moments before the touch and after the rm.
     fn window(&self, length: Duration) -> (u64, u64) {
-        let before = now_ns();
+        let before = call_log::now_ns();
         File::create(&self.flag).unwrap();
         thread::sleep(length);
         fs::remove_file(&self.flag).unwrap();
-        (before, now_ns())
+        (before, call_log::now_ns())
     }
 
     fn end(&mut self) -> (Value, String) {

@@ -10,17 +10,15 @@ use std::{
 use anyhow::{Context as _, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{
-    bed::Bed,
-    dumper::{Dump, DumpedCommunicator},
-    programs,
-};
+use super::{bed::Bed, dumper::Dump, programs};
 use test_support::{is_long, root};
 
 /// The libraries that the tests run: one for each era of NCCL's structs and each major version of CUDA.
 pub const VERSIONS: [&str; 4] = ["2.21.5-cu12", "2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"];
-/// Long enough for every rank to come to rest on a slow machine with few cores.
+/// Long enough for every rank to come to rest after the last one moved, on a slow machine with few cores.
 const SETTLE: Duration = Duration::from_secs(45);
+/// Longest time that a job may take until it hangs, beside the other tests.
+const HANGS_WITHIN: Duration = Duration::from_secs(240);
 
 /// How the ranks of a job live and what connects them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,12 +114,17 @@ impl Job {
         let pids = self.bed.ready.pids.iter().enumerate();
         let pids: Vec<String> =
             pids.filter(|(rank, _)| !ranks.contains(rank)).map(|(_, pid)| pid.to_string()).collect();
-        let deadline = Instant::now() + SETTLE;
+        let started = Instant::now();
+        let mut moved = started;
         loop {
             let dump = Dump::take(&self.ncclflow, &pids.join(","), &[])?;
-            let is_stuck = |communicator: &DumpedCommunicator| communicator.verdict.state == "stuck";
-            if dump.communicators.iter().any(is_stuck) || Instant::now() > deadline {
+            let is_any =
+                |state| dump.communicators.iter().any(|communicator| communicator.verdict.state == state);
+            if is_any("stuck") || moved.elapsed() > SETTLE || started.elapsed() > HANGS_WITHIN {
                 return Ok(dump);
+            }
+            if is_any("healthy") {
+                moved = Instant::now();
             }
         }
     }

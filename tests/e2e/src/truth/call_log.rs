@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 
 use crate::json_lines;
@@ -19,6 +20,12 @@ pub struct Call {
     pub end_ns: u64,
     /// `ncclResult_t`
     pub code: i32,
+}
+
+/// Now, by the clock of the calls.
+pub fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
 /// Every call of every process, from the files `<prefix>.<pid>`, in the order of their begin.
