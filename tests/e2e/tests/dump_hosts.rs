@@ -205,7 +205,7 @@ fn the_recipes_for_ssh_slurm_and_kubernetes_name_the_rank_on_another_host() {
             all.find(|block| block.commands.iter().any(|command| command.trim_start().starts_with(program)));
         found.unwrap_or_else(|| panic!("docs/DUMP.md has no recipe with {program}"))
     };
-    let deadline = Instant::now() + Duration::from_secs(90);
+    let deadline = Instant::now() + Duration::from_secs(180);
     for program in ["ssh ", "srun ", "for pod in $(kubectl "] {
         let recipe = recipe(program);
         let (merged, code, said) = loop {

@@ -55,7 +55,7 @@ fn line_of(comment: &str) -> u64 {
 }
 
 fn stuck(ncclflow: &Path, ranks: &Ranks) -> Dump {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         let dump = Dump::take(ncclflow, &ranks.pids(), &[]).unwrap();
         // Stuck with the absent rank in it: before that, ranks connect.
