@@ -17,7 +17,7 @@ use test_support::{is_long, root};
 pub const VERSIONS: [&str; 4] = ["2.21.5-cu12", "2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"];
 /// Long enough for every rank to come to rest after the last one moved, on a slow machine with few cores.
 const SETTLE: Duration = Duration::from_secs(45);
-/// So many dumps after the last movement must not say `stuck` until it is believed.
+/// The wait ends after so many dumps in a row that neither say `stuck` nor see anything move.
 const DUMPS_AT_REST: u32 = 2;
 /// Longest time that a job may take until it hangs, beside the other tests.
 const HANGS_WITHIN: Duration = Duration::from_secs(300);
