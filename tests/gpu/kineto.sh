@@ -25,16 +25,17 @@ done
 python3 - "$work" "$ranks" <<'P' || failed=1
 import collections, glob, json, re, sys
 work, ranks = sys.argv[1], int(sys.argv[2])
-# Kineto has the line at which a function began to run, and a path from the folder on that Python found it in.
-PYTHON = re.compile(r"(.+)\((\d+)\): (.+)")
+# Kineto shortens paths, and gives the line at which a function began to run: neither is compared.
+PYTHON = re.compile(r"(.+)\(\d+\): (.+)")
 stacks = {row["stack"]: row for path in glob.glob(f"{work}/out/**/stacks.jsonl", recursive=True) for row in map(json.loads, open(path))}
+# `stacks TRACE` drops digits at the end of a name.
 name = lambda text: re.sub(r"(_?\d+)+$", "", text.split(".")[-1])
 failed = False
 for rank in range(ranks):
     kernels = collections.Counter()
     for stack in json.load(open(f"{work}/kernels.{rank}"))["stacks"]:
         frames = filter(None, map(PYTHON.fullmatch, stack["frames"]))
-        kernels[tuple((name(frame[3]), frame[1].split("/")[-1]) for frame in frames)] += stack["count"]
+        kernels[tuple((name(frame[2]), frame[1].split("/")[-1]) for frame in frames)] += stack["count"]
     launched = {}
     for path in glob.glob(f"{work}/out/*/proxy_flow_rank{rank}.jsonl"):
         for op in map(json.loads, open(path)):
