@@ -12,15 +12,15 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use ncclflow_e2e::harness::{
-    bed::Bed,
-    kernel_objects,
-    memory::{self, BREAKPOINT},
+use ncclflow_e2e::{
+    harness::{
+        bed::Bed,
+        kernel_objects,
+        memory::{self, BREAKPOINT},
+    },
+    truth::call_log,
 };
-use rustix::{
-    process::Signal,
-    time::{ClockId, clock_gettime},
-};
+use rustix::process::Signal;
 use serde::Deserialize;
 use test_support::damage::Random;
 
@@ -146,7 +146,7 @@ fn one(
     let (objects, family) = (kernel_objects::of_process(tracer.pid()).unwrap_or_default(), tracer.family());
     let recorded =
         since_armed.map(|(since, starved)| (since.elapsed(), tracer.starved().saturating_sub(starved)));
-    let killed_ns = monotonic_ns();
+    let killed_ns = call_log::now_ns();
     tracer.signal(Signal::KILL)?;
     tracer.wait()?;
     found.objects +=
@@ -182,11 +182,6 @@ fn one(
         Err(error) => found.unreadable.push(format!("round {round}: {error:#}")),
     }
     Ok(())
-}
-
-fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
 fn nanoseconds(duration: Duration) -> u64 {
