@@ -10,13 +10,12 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 pub(crate) const READS_PROCESSES: CapabilitySet =
     CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH);
 
-/// The same, also where a library's file was replaced, and with the stacks of their threads.
-pub(crate) const DUMPS: CapabilitySet = READ_BY_CHILDREN.union(CapabilitySet::PERFMON);
-
-/// What children that read tenants' files and memory keep, of which each takes what it needs. They also read where
-/// a library's file was replaced (CHECKPOINT_RESTORE; before Linux 5.9 SYS_ADMIN).
-pub(crate) const READ_BY_CHILDREN: CapabilitySet =
-    READS_PROCESSES.union(CapabilitySet::CHECKPOINT_RESTORE).union(CapabilitySet::SYS_ADMIN);
+/// The same, also where a library's file was replaced (CHECKPOINT_RESTORE; before Linux 5.9 SYS_ADMIN), and with the
+/// stacks of their threads (PERFMON). Each child of this program keeps of these what it needs.
+pub(crate) const DUMPS: CapabilitySet = READS_PROCESSES
+    .union(CapabilitySet::CHECKPOINT_RESTORE)
+    .union(CapabilitySet::SYS_ADMIN)
+    .union(CapabilitySet::PERFMON);
 
 /// To write in a folder of another user. What is in it belongs to us.
 pub(crate) const WRITES_ELSEWHERE: CapabilitySet = CapabilitySet::DAC_OVERRIDE;

@@ -70,7 +70,7 @@ use crate::{
     memory::{ScanLimits, ScanProgress},
     resolver::{self, nccl_processes},
     target::{MappedLibrary, Process, ProcessError, denied_remedy},
-    threads::Names,
+    threads::{Names, Sampler},
 };
 use nccl_library::symbols::DebugFiles;
 
@@ -205,11 +205,12 @@ fn take_readings(
 /// others have the processors.
 fn look_at_threads(targets: &mut [process::Target], options: &DumpOptions, runtimes: &python::Runtimes) {
     let names = Names::new(options.debug_files.clone());
+    let sampler = Sampler::default();
     let at_once = targets.len().min(LOOKED_AT_ONCE);
     let left = Mutex::new(targets.iter_mut());
     let look = || {
         while let Some(target) = { left.lock().unwrap_or_else(PoisonError::into_inner).next() } {
-            target.look_at_threads(options.stacks, &names);
+            target.look_at_threads(options.stacks, &names, &sampler);
             target.look_at_python(options.stacks, runtimes);
         }
     };

@@ -30,7 +30,7 @@ use crate::{
     memory::{AddressSpace, Memory, ReadError, ScanEnd},
     resolver::{self, What},
     target::{LibraryId, MappedLibrary, Process, Users, age_seconds, read_text, status_field},
-    threads::{self, Names},
+    threads::{self, Names, Sampler},
     who::{Job, JobSource, Largest, Variables, Whose, bus_id},
 };
 use nccl_library::{
@@ -287,11 +287,11 @@ impl Target {
         self.report.activity = super::activity::over(&self.samples);
     }
 
-    pub(super) fn look_at_threads(&mut self, with_stacks: bool, names: &Names) {
+    pub(super) fn look_at_threads(&mut self, with_stacks: bool, names: &Names, sampler: &Sampler) {
         let age = self.started.and_then(age_seconds);
         self.report.age_seconds = age.map(|age| f64::from(u32::try_from(age).unwrap_or(u32::MAX)));
         if !self.inodes.is_empty() && self.report.state != ProcessState::Exited {
-            self.report.threads = threads::look(&self.process, &self.inodes, with_stacks, names);
+            self.report.threads = threads::look(&self.process, &self.inodes, with_stacks, names, sampler);
         }
     }
 

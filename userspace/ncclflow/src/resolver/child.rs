@@ -11,6 +11,7 @@ use std::{
 use anyhow::Result;
 
 use super::{
+    first_event,
     frame::Channel,
     looker, peeker,
     sandbox::{self, Role},
@@ -32,6 +33,7 @@ pub fn serve_if_asked() -> Option<ExitCode> {
     let role = match role.as_ref().and_then(|role| role.to_str()) {
         Some("look") => Role::Looker,
         Some("peek") => Role::Peeker,
+        Some("hold") => Role::EventHolder,
         _ => return Some(ExitCode::from(2)),
     };
     Some(if serve(role).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -42,6 +44,7 @@ impl Role {
         match self {
             Self::Looker => "look",
             Self::Peeker => "peek",
+            Self::EventHolder => "hold",
         }
     }
 }
@@ -55,6 +58,7 @@ fn serve(role: Role) -> Result<()> {
     match role {
         Role::Looker => looker::serve(&channel, file),
         Role::Peeker => peeker::serve(&channel, &file),
+        Role::EventHolder => first_event::serve(&channel),
     }
 }
 

@@ -170,7 +170,7 @@ fn spawn(command: Command) -> io::Result<Child> {
     let spawner = SPAWNER.get_or_init(|| {
         let (sender, asked) = channel::<Asked>();
         let run = move || {
-            privileges::keep_for_children(privileges::READ_BY_CHILDREN);
+            privileges::keep_for_children(privileges::DUMPS);
             for (mut command, answer) in asked {
                 let _ = answer.send(command.spawn());
             }

@@ -15,12 +15,16 @@
 //! (`O_PATH`): not even closing it asks the file system. Of files on local disks and in memory it asks itself whether they
 //! are what they were, in a way that does not wait (`at_once`): that happens several times a second.
 //!
+//! Two more children can be lost in the same way: the *peeker*, which copies memory of processes, and the *event holder*,
+//! which waits for the kernel where opening a performance event does (`first_event`).
+//!
 //! Programs that use this library without [`serve_if_asked`] in their `main`, as tests do, do all of it in
 //! their own process.
 
 mod at_once;
 mod child;
 mod error;
+mod first_event;
 mod frame;
 mod helper;
 mod looker;
@@ -35,6 +39,7 @@ mod soundness;
 
 pub use child::serve_if_asked;
 pub use error::ResolverError;
+pub(crate) use first_event::FirstEvent;
 pub(crate) use peeker::{filled, is_silent, peek};
 pub(crate) use protocol::{Interpreter, ProcFile, Status, Symbol, What};
 pub(crate) use questions::{

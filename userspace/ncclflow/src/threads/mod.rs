@@ -21,6 +21,8 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use at_hit::{HitStack, NativeFrame, NativeNames, Unwinder, Unwound};
 pub use names::Names;
+pub use sample::Sampler;
+pub(crate) use sample::event_of_own_thread;
 
 use self::{
     modules::Modules,
@@ -81,12 +83,18 @@ pub struct NamedFrame {
 
 /// Looks at the threads of a process. `nccl`: the inodes of its NCCL libraries. Returns the threads that are
 /// inside NCCL. With `with_stacks`, their frames too, and those of the first thread, inside NCCL or not.
-pub fn look(process: &Process, nccl: &BTreeSet<u64>, with_stacks: bool, names: &Names) -> Vec<Thread> {
+pub fn look(
+    process: &Process,
+    nccl: &BTreeSet<u64>,
+    with_stacks: bool,
+    names: &Names,
+    sampler: &Sampler,
+) -> Vec<Thread> {
     let Ok(modules) = Modules::read(process) else { return Vec::new() };
     let tasks = task::list(process, MAX_THREADS);
     let running = tasks.iter().filter(|task| task.position == Position::Running);
     let running: Vec<u32> = running.map(|task| task.tid).take(MAX_SAMPLED).collect();
-    let mut samples = Samples::take(&running, SAMPLING);
+    let mut samples = Samples::take(sampler, &running, SAMPLING);
     let mut looker = Looker { memory: Memory::new(process), process, modules, nccl, with_stacks, names };
     tasks.iter().filter_map(|task| looker.thread(task, &mut samples)).collect()
 }

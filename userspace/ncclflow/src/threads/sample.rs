@@ -7,7 +7,10 @@ use std::{
     io,
     os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
     ptr::NonNull,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -20,6 +23,7 @@ use aya_obj::generated::{
 };
 
 use super::unwind::Stack;
+use crate::resolver::FirstEvent;
 
 /// `data_head` and `data_tail` in `struct perf_event_mmap_page`.
 const DATA_HEAD: usize = 1024;
@@ -39,15 +43,28 @@ const DWARF_ORDER: [u32; 16] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 
 const IP: u32 = 8;
 const MASK: u64 = 0x00ff_01ff;
 
+/// What takes samples. Until it goes, opening events waits for nothing.
+#[derive(Debug, Default)]
+pub struct Sampler {
+    /// Opened when the first thread is to be sampled; or why it was not.
+    first_event: OnceLock<Result<FirstEvent, String>>,
+}
+
 /// Samples by thread, or why the kernel takes none.
 #[derive(Debug, Default)]
 pub(super) struct Samples(HashMap<u32, io::Result<Vec<Stack>>>);
 
 impl Samples {
     /// Samples these threads, all at the same time, for `time`, and again while one of them has no sample.
-    pub(super) fn take(threads: &[u32], time: Duration) -> Self {
+    pub(super) fn take(sampler: &Sampler, threads: &[u32], time: Duration) -> Self {
         if threads.is_empty() || !cfg!(target_arch = "x86_64") {
             return Self::default();
+        }
+        let first = sampler.first_event.get_or_init(|| FirstEvent::open().map_err(|error| error.to_string()));
+        if let Err(why) = first {
+            return Self(
+                threads.iter().map(|thread| (*thread, Err(io::Error::other(why.clone())))).collect(),
+            );
         }
         let rings: Vec<_> = threads.iter().map(|thread| (*thread, Ring::open(*thread))).collect();
         // A thread that waits for a processor gives no sample before it gets one.
@@ -75,6 +92,35 @@ impl Samples {
     }
 }
 
+/// An event that follows the calling thread and counts nothing.
+pub(crate) fn event_of_own_thread() -> io::Result<OwnedFd> {
+    let mut attributes = time_on_processors();
+    attributes.set_disabled(1);
+    attributes.set_exclude_kernel(1);
+    open_event(&mut attributes, 0)
+}
+
+fn time_on_processors() -> perf_event_attr {
+    // SAFETY: integers, and unions of integers, for which zeroes are a value.
+    let mut attributes: perf_event_attr = unsafe { std::mem::zeroed() };
+    attributes.size = u32::try_from(size_of::<perf_event_attr>()).unwrap_or(0);
+    attributes.type_ = perf_type_id::PERF_TYPE_SOFTWARE as u32;
+    attributes.config = perf_sw_ids::PERF_COUNT_SW_TASK_CLOCK as u64;
+    attributes.set_exclude_hv(1);
+    attributes
+}
+
+/// `thread`: 0 for the calling one.
+fn open_event(attributes: &mut perf_event_attr, thread: libc::pid_t) -> io::Result<OwnedFd> {
+    // SAFETY: the struct is valid and has its own size in it; the kernel reads it and gives a descriptor.
+    let event = unsafe {
+        libc::syscall(libc::SYS_perf_event_open, &raw mut *attributes, thread, -1, -1, PERF_FLAG_FD_CLOEXEC)
+    };
+    let event = i32::try_from(event).ok().filter(|event| *event >= 0).ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: a fresh descriptor that nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(event) })
+}
+
 struct Ring {
     event: OwnedFd,
     start: NonNull<u64>,
@@ -83,24 +129,12 @@ struct Ring {
 
 impl Ring {
     fn open(thread: u32) -> io::Result<Self> {
-        // SAFETY: integers, and unions of integers, for which zeroes are a value.
-        let mut attributes: perf_event_attr = unsafe { std::mem::zeroed() };
-        attributes.size = u32::try_from(size_of::<perf_event_attr>()).unwrap_or(0);
-        attributes.type_ = perf_type_id::PERF_TYPE_SOFTWARE as u32;
-        attributes.config = perf_sw_ids::PERF_COUNT_SW_TASK_CLOCK as u64;
+        let mut attributes = time_on_processors();
         attributes.__bindgen_anon_1.sample_period = PERIOD;
         attributes.sample_type = PERF_SAMPLE_REGS_USER as u64 | PERF_SAMPLE_STACK_USER as u64;
-        attributes.set_exclude_hv(1);
         (attributes.sample_regs_user, attributes.sample_stack_user) = (MASK, STACK);
         let tid = libc::pid_t::try_from(thread).map_err(io::Error::other)?;
-        // SAFETY: the struct is valid and has its own size in it; the kernel reads it and gives a descriptor.
-        let event = unsafe {
-            libc::syscall(libc::SYS_perf_event_open, &raw mut attributes, tid, -1, -1, PERF_FLAG_FD_CLOEXEC)
-        };
-        let event =
-            i32::try_from(event).ok().filter(|event| *event >= 0).ok_or_else(io::Error::last_os_error)?;
-        // SAFETY: a fresh descriptor that nothing else owns.
-        let event = unsafe { OwnedFd::from_raw_fd(event) };
+        let event = open_event(&mut attributes, tid)?;
         let page = rustix::param::page_size();
         // SAFETY: a new mapping of the event's ring, of which nothing of ours is part; the length is 1 + 2^n
         // pages, as the kernel wants it.

@@ -23,7 +23,7 @@ fn own_inode() -> BTreeSet<u64> {
 
 fn find(name: &str) -> Thread {
     let process = Process::open(std::process::id()).unwrap();
-    let threads = look(&process, &own_inode(), true, &Names::default());
+    let threads = look(&process, &own_inode(), true, &Names::default(), &Sampler::default());
     threads.into_iter().find(|thread| thread.name == name).unwrap_or_default()
 }
 
