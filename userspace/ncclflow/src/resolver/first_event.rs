@@ -5,7 +5,7 @@
 //! has what it waits for. While one such event is open, others are opened at once. So a child opens one that follows the
 //! child itself, and this program opens its own only when the child has.
 
-use std::{io, os::fd::OwnedFd, time::Duration};
+use std::{io, time::Duration};
 
 use anyhow::{Result, bail};
 
@@ -65,22 +65,18 @@ impl FirstEvent {
 
 /// The child: opens the event, says so, and holds it until the other end is closed.
 pub(super) fn serve(channel: &Channel) -> Result<()> {
-    let mut held: Option<OwnedFd> = None;
-    loop {
-        match channel.receive(64, None) {
-            Ok(_) => {}
-            Err(NoFrame::End) => return Ok(()),
-            Err(_) => bail!("no request"),
-        }
-        let answer: &[u8] = match event_of_own_thread() {
-            Ok(event) => {
-                held.replace(event);
-                b"open"
-            }
-            Err(_) => b"none",
-        };
-        channel.send(answer, &[], &[])?;
+    let is_at_end = || match channel.receive(64, None) {
+        Ok(_) => Ok(false),
+        Err(NoFrame::End) => Ok(true),
+        Err(_) => bail!("no request"),
+    };
+    if is_at_end()? {
+        return Ok(());
     }
+    let event = event_of_own_thread();
+    channel.send(if event.is_ok() { b"open" } else { b"none" }, &[], &[])?;
+    while !is_at_end()? {}
+    Ok(())
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ pub(super) fn enter(role: Role) -> Result<()> {
             }
         }
         Role::Peeker => CapabilitySet::SYS_PTRACE,
-        // Where `kernel.perf_event_paranoid` leaves none for others: 4, as Ubuntu and Debian have it.
+        // Needed where `kernel.perf_event_paranoid` is above 2, as on Debian and Ubuntu.
         Role::EventHolder => CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN,
     })?;
     match role {
