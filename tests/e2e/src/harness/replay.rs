@@ -1,8 +1,9 @@
 //! Live = replay: what was kept of a session makes its files again.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -30,19 +31,35 @@ pub fn check(ncclflow: &Path, kept: &Path, live: &Path) {
 /// Every file below a folder, by its path from there.
 ///
 /// # Panics
-/// If something cannot be read.
+/// If something cannot be read, as where a file goes meanwhile: see [`names_below`].
 pub fn files_below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let (mut files, mut pending) = (BTreeMap::new(), vec![folder.to_path_buf()]);
+    let content = |name: PathBuf| {
+        let path = folder.join(&name);
+        let content = fs::read(&path).unwrap_or_else(|error| panic!("`{}`: {error}", path.display()));
+        (name, content)
+    };
+    names_below(folder).into_iter().map(content).collect()
+}
+
+/// The path of every file below a folder, from there. Files and folders may come and go meanwhile.
+///
+/// # Panics
+/// If a folder cannot be read for another reason than that it is gone.
+pub fn names_below(folder: &Path) -> BTreeSet<PathBuf> {
+    let (mut names, mut pending) = (BTreeSet::new(), vec![folder.to_path_buf()]);
     while let Some(next) = pending.pop() {
-        let entries = fs::read_dir(&next).unwrap_or_else(|error| panic!("`{}`: {error}", next.display()));
+        let entries = match fs::read_dir(&next) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound && next != folder => continue,
+            Err(error) => panic!("`{}`: {error}", next.display()),
+        };
         for path in entries.flatten().map(|entry| entry.path()) {
             if path.is_dir() {
                 pending.push(path);
             } else {
-                let content = fs::read(&path).unwrap_or_else(|error| panic!("`{}`: {error}", path.display()));
-                files.insert(path.strip_prefix(folder).unwrap_or(&path).to_path_buf(), content);
+                names.insert(path.strip_prefix(folder).unwrap_or(&path).to_path_buf());
             }
         }
     }
-    files
+    names
 }
