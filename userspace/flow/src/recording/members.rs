@@ -57,6 +57,18 @@ impl Members {
         }
     }
 
+    /// What is in `other` is in the block, too.
+    pub fn add(&mut self, other: Self) {
+        self.is_more |= other.is_more;
+        for member in other.listed {
+            if self.listed.len() < MAX_MEMBERS {
+                self.listed.insert(member);
+            } else {
+                self.is_more |= !self.listed.contains(&member);
+            }
+        }
+    }
+
     /// Whether the block can have something that is asked for.
     pub fn may_have(&self, mut is_asked_for: impl FnMut(&Member) -> bool) -> bool {
         self.is_more || self.listed.iter().any(&mut is_asked_for)

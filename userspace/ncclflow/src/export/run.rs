@@ -78,6 +78,8 @@ pub struct SourceReport {
     pub unknown_blocks: u64,
     /// Records that were removed before, as `--max-size` or `--max-age` wanted it.
     pub removed_records: u64,
+    /// Of all records that were removed, those in blocks that later records need.
+    pub removed_lasting: u64,
     /// Files of the recording that are missing.
     pub missing_segments: u64,
     #[serde(skip)]
@@ -89,7 +91,7 @@ pub struct SourceReport {
 
 impl SourceReport {
     fn new(source: &Source, choice: &SourceChoice, read: Read) -> Self {
-        let Damage { blocks, bytes, unknown, removed, missing_segments } = read.damage;
+        let Damage { blocks, bytes, unknown, removed, removed_lasting, missing_segments } = read.damage;
         Self {
             path: source.path.clone(),
             host: source.host().to_owned(),
@@ -103,6 +105,7 @@ impl SourceReport {
             damaged_bytes: bytes,
             unknown_blocks: unknown,
             removed_records: removed,
+            removed_lasting,
             missing_segments,
             read,
             offset_ns: source.offset_ns(),

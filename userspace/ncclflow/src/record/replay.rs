@@ -64,7 +64,7 @@ impl Read {
     /// What a reader should know of what was read, a sentence each.
     pub fn notes(&self) -> Vec<String> {
         let Self { undecodable, is_cut, damage, .. } = *self;
-        let Damage { blocks, bytes, unknown, removed, missing_segments } = damage;
+        let Damage { blocks, bytes, unknown, removed, removed_lasting, missing_segments } = damage;
         let notes = [
             (
                 is_cut,
@@ -73,6 +73,14 @@ impl Read {
             (
                 removed > 0,
                 format!("{removed} older records were removed, as --max-size or --max-age wanted it"),
+            ),
+            (
+                removed_lasting > 0,
+                format!(
+                    "{removed_lasting} of all removed records were in blocks with channels of communicators or with CUDA \
+                     graphs, which later records need: operations of these may be missing; a larger --max-size keeps \
+                     them"
+                ),
             ),
             (
                 missing_segments > 0,

@@ -228,6 +228,7 @@ pub(super) fn write_results(
     if let (Some(kept), Some(known)) = (&taken.kept, &mut report.recording) {
         let totals = kept.writer.totals();
         (known.removed_segments, known.removed_records) = (totals.removed_segments, totals.removed_records);
+        known.removed_lasting = totals.removed_lasting;
     }
     if let Some(capture) = taken.capture
         && let Err(error) = capture.finish(&report.to_text()?)

@@ -92,6 +92,15 @@ pub struct RemovedRecords {
     pub records: u64,
     /// Of them, those in the blocks that follow in this segment.
     pub kept: u64,
+    /// Of them, those in blocks that last and for which there was no room: later records may not be understood
+    /// without them. Since 1.5.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lasting: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A call stack.

@@ -7,6 +7,7 @@
 
 mod contents;
 mod open_block;
+mod open_segment;
 mod reader;
 mod segments;
 mod what_lasts;
@@ -22,7 +23,7 @@ pub const FOLDER: &str = "recording";
 /// Another major version cannot be read; of a newer minor version everything known is read, and the rest is
 /// counted.
 const MAJOR: u16 = 1;
-const MINOR: u16 = 4;
+const MINOR: u16 = 5;
 
 /// First bytes of a segment; its version follows, major and minor, 2 bytes little-endian each.
 const SEGMENT_MAGIC: &[u8; 12] = b"ncclflow rec";

@@ -21,8 +21,43 @@ pub(super) struct OpenBlock {
 }
 
 impl OpenBlock {
+    /// A block of one batch.
+    pub(super) fn of(
+        batch: &Arc<Batch>,
+        bindings: &[Binding],
+        walks: &mut OpenWalks,
+        mut who: Option<&mut CommunicatorWatch>,
+    ) -> Self {
+        let mut block = Self {
+            batches: vec![Arc::clone(batch)],
+            bytes: batch.bytes().len(),
+            records: batch.len() as u64,
+            ..Self::default()
+        };
+        for record in batch.records() {
+            block.note(record, bindings, walks, who.as_deref_mut());
+        }
+        block
+    }
+
+    /// Adds what came after it.
+    pub(super) fn append(&mut self, mut other: Self) {
+        self.batches.append(&mut other.batches);
+        self.bytes += other.bytes;
+        self.records += other.records;
+        self.members.add(other.members);
+        self.is_lasting |= other.is_lasting;
+        // Loss marks have no time.
+        self.first_ns = match (self.last_ns, other.last_ns) {
+            (0, _) => other.first_ns,
+            (_, 0) => self.first_ns,
+            _ => self.first_ns.min(other.first_ns),
+        };
+        self.last_ns = self.last_ns.max(other.last_ns);
+    }
+
     /// Notes whose a record is, and when it was.
-    pub(super) fn note(
+    fn note(
         &mut self,
         record: &[u8],
         bindings: &[Binding],

@@ -72,6 +72,8 @@ pub struct Damage {
     pub unknown: u64,
     /// Records that were removed before they were read, to make room or for their age.
     pub removed: u64,
+    /// Of all records that were removed, those that later ones need.
+    pub removed_lasting: u64,
     /// Segments that are missing, and of which nothing is said.
     pub missing_segments: u64,
 }
@@ -318,13 +320,14 @@ impl RecordingReader {
     }
 
     /// The segment holds what lasts of those before it.
-    fn begin_after(&mut self, RemovedRecords { records, .. }: RemovedRecords) {
+    fn begin_after(&mut self, RemovedRecords { records, lasting, .. }: RemovedRecords) {
         self.gap = 0;
         let known_until_ns = self.span_ns.map_or(0, |(_, last_ns)| last_ns);
         self.removed = Some(Removed { known_until_ns });
         let missed = records.saturating_sub(self.records);
         self.damage.removed = self.damage.removed.saturating_add(missed);
         self.records = self.records.max(records);
+        self.damage.removed_lasting = self.damage.removed_lasting.max(lasting);
     }
 
     /// Counts a block of records. `false`: it was read before.

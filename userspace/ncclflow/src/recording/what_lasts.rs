@@ -16,6 +16,8 @@ pub(super) struct WhatLasts {
     bound: usize,
     lasting: VecDeque<LastingBlock>,
     bytes: usize,
+    /// Records of blocks that last and found no room.
+    left_out: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -89,6 +91,7 @@ impl WhatLasts {
                     && let Some(oldest) = self.lasting.pop_front()
                 {
                     self.bytes -= oldest.bytes.len();
+                    self.left_out += u64::from(oldest.records);
                 }
             }
         }
@@ -97,6 +100,11 @@ impl WhatLasts {
     /// Records in the blocks.
     pub(super) fn records(&self) -> u64 {
         self.lasting.iter().map(|block| u64::from(block.records)).sum()
+    }
+
+    /// Records of blocks that last and are not among them, as there was no room.
+    pub(super) fn left_out(&self) -> u64 {
+        self.left_out
     }
 
     /// A segment of these, which says what was removed. An error if there is no session, without which it

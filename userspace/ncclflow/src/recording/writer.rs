@@ -20,6 +20,7 @@ use super::{
     FOLDER,
     contents::{NewBindings, RemovedRecords},
     open_block::{OpenBlock, OpenWalks},
+    open_segment::{ClosedSegment, OpenSegment},
     preamble, segments,
     what_lasts::WhatLasts,
 };
@@ -30,7 +31,7 @@ use crate::{
     python::StackBook,
     recording::{Event, LostRecords, Session, StackFacts},
     shortage,
-    sinks::{DiskBudget, OutputDir, OutputFile, Share, is_over_max_size},
+    sinks::{DiskBudget, OutputDir, Share, is_over_max_size},
     who::CommunicatorWatch,
 };
 
@@ -79,6 +80,8 @@ pub struct RecordingTotals {
     /// `blocks` and `segments` count them, too.
     pub removed_segments: u64,
     pub removed_records: u64,
+    /// Of the removed records, those in blocks that later records need.
+    pub removed_lasting: u64,
 }
 
 /// A recording being written. Where a block cannot be written, its records are counted as lost and the next
@@ -87,7 +90,7 @@ pub struct RecordingTotals {
 pub struct RecordingWriter {
     folder: OutputDir,
     session: Session,
-    segment: Segment,
+    segment: OpenSegment,
     /// Segments before it, oldest first.
     closed: VecDeque<ClosedSegment>,
     /// The segment that holds what lasts of those that were removed, and nothing else.
@@ -116,34 +119,6 @@ pub struct RecordingWriter {
     totals: RecordingTotals,
 }
 
-/// A segment to which nothing more is written.
-#[derive(Debug)]
-struct ClosedSegment {
-    number: u32,
-    records: u64,
-    last_ns: u64,
-}
-
-#[derive(Debug, Default)]
-struct Segment {
-    number: u32,
-    /// Nothing: it could not be made, or a half block stands at its end.
-    file: Option<OutputFile>,
-    len: u64,
-    /// Records in it, and the times of the earliest and of the latest.
-    records: u64,
-    first_ns: u64,
-    last_ns: u64,
-    /// Bindings that it has.
-    bindings: usize,
-    /// Of what became known of processes and communicators, what it has; and what the segments before it
-    /// have.
-    who: u64,
-    who_before: u64,
-    /// Of the stacks that became known, what it has.
-    stacks: u64,
-}
-
 impl RecordingWriter {
     /// Begins a recording in the new folder [`FOLDER`] of `dir`.
     pub fn create(dir: &OutputDir, session: Session) -> io::Result<Self> {
@@ -154,7 +129,7 @@ impl RecordingWriter {
         let mut writer = Self {
             folder,
             session,
-            segment: Segment::default(),
+            segment: OpenSegment::default(),
             closed: VecDeque::new(),
             lasting: None,
             unput: None,
@@ -239,13 +214,15 @@ impl RecordingWriter {
 
     /// Adds a batch of records. An error is of a block that could not be written.
     pub fn push(&mut self, batch: &Arc<Batch>) -> io::Result<()> {
-        for record in batch.records() {
-            self.block.note(record, &self.bindings, &mut self.walks, self.who.as_mut());
+        let added = OpenBlock::of(batch, &self.bindings, &mut self.walks, self.who.as_mut());
+        if !added.is_lasting {
+            self.block.append(added);
+            return if self.block.bytes >= BLOCK_RECORDS { self.close_block() } else { Ok(()) };
         }
-        self.block.bytes += batch.bytes().len();
-        self.block.records += batch.len() as u64;
-        self.block.batches.push(Arc::clone(batch));
-        if self.block.bytes >= BLOCK_RECORDS { self.close_block() } else { Ok(()) }
+        // What lasts is a block of its own: the room for all that lasts can be less than a whole block takes.
+        let before = self.close_block();
+        self.block = added;
+        before.and(self.close_block())
     }
 
     /// Adds what happened after the records that are there.
@@ -330,10 +307,7 @@ impl RecordingWriter {
         let written = self.write_block(&about, &encoded);
         self.encoded = encoded;
         if written.is_ok() {
-            let Segment { records, first_ns, last_ns, .. } = &mut self.segment;
-            *first_ns = if *records == 0 { block.first_ns } else { (*first_ns).min(block.first_ns) };
-            *last_ns = (*last_ns).max(block.last_ns);
-            *records += block.records;
+            self.segment.note(block);
         }
         written
     }
@@ -351,7 +325,7 @@ impl RecordingWriter {
     }
 
     fn begin_segment(&mut self) -> io::Result<()> {
-        let Segment { number, records, last_ns, .. } = self.segment;
+        let OpenSegment { number, records, last_ns, .. } = self.segment;
         if self.segment.file.take().is_some() {
             self.closed.push_back(ClosedSegment { number, records, last_ns });
         }
@@ -363,7 +337,8 @@ impl RecordingWriter {
         let before = self.totals;
         let begun = file.write_all(&preamble).and_then(|()| {
             let len = preamble.len() as u64;
-            self.segment = Segment { number, file: Some(file), len, who_before, ..Segment::default() };
+            self.segment =
+                OpenSegment { number, file: Some(file), len, who_before, ..OpenSegment::default() };
             self.totals.segments += 1;
             self.totals.bytes += len;
             let session = serde_json::to_vec(&self.session)?;
@@ -400,7 +375,8 @@ impl RecordingWriter {
         }
         what_lasts.add(&self.folder, oldest.number, limit)?;
         let records = self.totals.removed_records + oldest.records;
-        let removed = RemovedRecords { records, kept: what_lasts.records() };
+        let lasting = self.totals.removed_lasting + what_lasts.left_out();
+        let removed = RemovedRecords { records, kept: what_lasts.records(), lasting };
         let segment = what_lasts.to_segment(&Event::RecordsRemoved(removed));
         let name = segments::name(oldest.number);
         let put =
@@ -418,6 +394,7 @@ impl RecordingWriter {
         self.totals.removed_segments += 1;
         self.totals.removed_records = records;
         if is_put {
+            self.totals.removed_lasting = lasting;
             self.unput = None;
             let before = self.lasting.replace(oldest.number);
             before.map_or(Ok(()), |number| self.remove_segment(number))
@@ -522,22 +499,6 @@ impl RecordingWriter {
         self.totals.bytes += self.bytes.len() as u64;
         self.totals.blocks += 1;
         Ok(())
-    }
-}
-
-impl Segment {
-    /// Appends these bytes, or nothing.
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let Some(file) = &mut self.file else {
-            return Err(io::Error::other("the recording's segment could not be made"));
-        };
-        let written = file.write_all(bytes);
-        if written.is_ok() {
-            self.len += bytes.len() as u64;
-        } else if file.cut(self.len).is_err() {
-            self.file = None;
-        }
-        written
     }
 }
 

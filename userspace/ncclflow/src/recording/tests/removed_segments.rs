@@ -55,15 +55,20 @@ impl Blocks {
 
     fn write(&mut self, blocks: u64) {
         for _ in 0..blocks {
-            let mut batch = Batch::default();
-            for _ in 0..100 {
-                let lasts = self.number.is_multiple_of(self.lasts);
-                batch.push(&noise(self.number, if lasts { LASTING } else { OTHER }));
-                self.number += 1;
-            }
-            self.writer.push(&Arc::new(batch)).unwrap();
+            self.push(100);
             self.writer.close_block().unwrap();
         }
+    }
+
+    /// A batch of so many records, to which more can come in a block.
+    fn push(&mut self, records: u64) {
+        let mut batch = Batch::default();
+        for _ in 0..records {
+            let lasts = self.number.is_multiple_of(self.lasts);
+            batch.push(&noise(self.number, if lasts { LASTING } else { OTHER }));
+            self.number += 1;
+        }
+        self.writer.push(&Arc::new(batch)).unwrap();
     }
 }
 
@@ -99,6 +104,12 @@ fn assert_latest(numbers: &[u64], written: u64) -> u64 {
     let lasting: Vec<u64> = numbers.iter().copied().take_while(|number| *number < whole_from).collect();
     assert!(lasting.chunks(100).all(|block| lasts(block[0]) && block.len() == 100), "{lasting:?}");
     whole_from
+}
+
+/// The records before the first gap.
+fn blocks_before_the_gap(numbers: &[u64]) -> &[u64] {
+    let gap = numbers.windows(2).position(|pair| pair[0] + 1 != pair[1]).unwrap();
+    &numbers[..=gap]
 }
 
 #[test]
@@ -166,6 +177,53 @@ fn records_that_are_too_old_go_by_segments() {
     assert!(!numbers.is_empty() && numbers.chunks(100).all(|block| lasts(block[0])), "{numbers:?}");
     blocks.write(1);
     assert_latest(&read_on(&mut reader(&dir)), blocks.number);
+}
+
+/// What lasts came with much that does not: more than there is room for what lasts.
+#[test]
+fn what_lasts_stays_whatever_came_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = OutputDir::open(folder.path()).unwrap().limited(1 << 20, false).unwrap();
+    let mut blocks = Blocks { number: 1, ..Blocks::new(&dir, None) };
+    // 70 KB of them, and no moment of theirs closes a block.
+    for _ in 0..5 {
+        blocks.push(100);
+    }
+    let first = blocks.number - 1;
+    blocks.lasts = first + 1;
+    for _ in 0..5 {
+        blocks.push(100);
+    }
+    blocks.lasts = u64::MAX;
+    while blocks.writer.totals().removed_segments < 3 {
+        blocks.write(1);
+    }
+    let mut reader = reader(&dir);
+    let numbers = read_on(&mut reader);
+    let lasting = blocks_before_the_gap(&numbers);
+    assert_eq!(
+        lasting,
+        (first + 1..first + 101).collect::<Vec<_>>(),
+        "the batch with what lasts, and no other"
+    );
+    assert_eq!((reader.damage().removed_lasting, blocks.writer.totals().removed_lasting), (0, 0));
+}
+
+/// What lasts and has no room is not passed over in silence.
+#[test]
+fn what_lasts_and_has_no_room_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = OutputDir::open(folder.path()).unwrap().limited(1 << 20, false).unwrap();
+    let mut blocks = Blocks::new(&dir, None);
+    blocks.push(2000);
+    blocks.lasts = u64::MAX;
+    while blocks.writer.totals().removed_segments < 3 {
+        blocks.write(1);
+    }
+    let mut reader = reader(&dir);
+    let numbers = read_on(&mut reader);
+    assert!(numbers[0] >= 2000, "{}", numbers[0]);
+    assert_eq!((reader.damage().removed_lasting, blocks.writer.totals().removed_lasting), (2000, 2000));
 }
 
 /// `session.json` grows and shrinks beside the recording, at every moment: what lasts is never lost for it, and what was
