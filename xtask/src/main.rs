@@ -24,6 +24,7 @@ mod programs;
 mod python_offsets;
 mod pythons;
 mod repository;
+mod retried;
 mod soak;
 mod test;
 mod tool;

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{nccl, programs, repository};
+use crate::{nccl, programs, repository, retried::retried};
 
 /// Rust's target for programs that need no libraries of the machine: what `dist` builds for.
 pub(crate) const STATIC_TARGET: &str = "x86_64-unknown-linux-musl";
@@ -71,7 +71,9 @@ pub(crate) fn commands() -> Result<()> {
         say(&format!("not installed, so that some tests will be skipped: {}", missing.join(" ")));
         return Ok(());
     }
-    do_or_fail(Command::new("apt-get").args(["update", "-qq"]))?;
+    // Of an index that it could not fetch it only warns.
+    let update = ["update", "-qq", "-o", "Acquire::Retries=3"];
+    retried(|| do_or_fail(Command::new("apt-get").args(update)))?;
     let install = |packages: &[&str]| {
         say(&format!("installing {}", packages.join(" ")));
         let options = ["install", "-y", "-qq", "--no-install-recommends"];
@@ -80,11 +82,14 @@ pub(crate) fn commands() -> Result<()> {
         )
     };
     for package in optional {
-        if let Err(error) = install(&[package]) {
+        // What a distribution does not have is not tried again.
+        let has_it = runs(Command::new("apt-cache").args(["show", package]));
+        let installed = if has_it { retried(|| install(&[package])) } else { install(&[package]) };
+        if let Err(error) = installed {
             say(&format!("{package} is not to be had here, so that some tests will be skipped: {error:#}"));
         }
     }
-    if missing.is_empty() { Ok(()) } else { install(&missing) }
+    if missing.is_empty() { Ok(()) } else { retried(|| install(&missing)) }
 }
 
 /// Packages of Python that tests read our output with: what is imported, and what pip installs for it. A version is
@@ -130,7 +135,7 @@ pub(crate) fn torch_analyser() -> Result<PathBuf> {
     if !folder.join("torch/distributed/flight_recorder/fr_trace.py").exists() {
         say(&format!("fetching torch's analyser of flight recorder files into {}", folder.display()));
         let script = repository::root().join("tests/exports/fetch_torch_analyser.py");
-        if let Err(error) = do_or_fail(Command::new("python3").arg(script).arg(&folder)) {
+        if let Err(error) = retried(|| do_or_fail(Command::new("python3").arg(&script).arg(&folder))) {
             say(&format!("{error:#}: tests that need torch's analyser are skipped"));
         }
     }
@@ -168,13 +173,16 @@ fn fetch_exporter(folder: &Path, file: &Path) -> Result<()> {
 
 /// Fetches a file of which the checksum is known.
 pub(crate) fn download(url: &str, sha256: &str, into: &Path) -> Result<()> {
-    let options = ["--fail", "--silent", "--show-error", "--location", "--max-time", "120", "--output"];
-    do_or_fail(Command::new("curl").args(options).arg(into).arg(url))?;
-    let found = nccl::sha256(into)?;
-    if found != sha256 {
-        bail!("{url} has the checksum {found}, not {sha256}");
-    }
-    Ok(())
+    let options = ["--fail", "--silent", "--show-error", "--location", "--connect-timeout", "20"];
+    retried(|| {
+        let mut curl = Command::new("curl");
+        do_or_fail(curl.args(options).args(["--max-time", "120", "--output"]).arg(into).arg(url))?;
+        let found = nccl::sha256(into)?;
+        if found != sha256 {
+            bail!("{url} has the checksum {found}, not {sha256}");
+        }
+        Ok(())
+    })
 }
 
 /// Puts a package of pip, and what it needs, into this folder.
@@ -183,7 +191,10 @@ pub(crate) fn install_wheel(package: &str, folder: &Path) -> Result<()> {
     let install =
         ["install", "--quiet", "--disable-pip-version-check", "--root-user-action", "ignore", "--target"];
     let alone = WITHOUT_DEPENDENCIES.contains(&package).then_some("--no-deps");
-    do_or_fail(Command::new(pip[0]).args(&pip[1..]).args(install).arg(folder).args(alone).arg(package))
+    retried(|| {
+        do_or_fail(Command::new(pip[0]).args(&pip[1..]).args(install).arg(folder).args(alone).arg(package))
+            .with_context(|| format!("fetching {package}"))
+    })
 }
 
 /// Fetches a package of pip, of a version that is named, into a folder of its own.

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::progress::Progress;
 use super::say;
+use crate::retried::retried;
 
 /// pip needs the exact tag of the wheel. NVIDIA's wheels have had these, before the processor.
 const PLATFORMS: [&str; 9] = [
@@ -39,6 +40,20 @@ pub(crate) fn pip() -> Result<Vec<&'static str>> {
 pub(super) fn download(requirement: &str, machine: &str, place: &Path) -> Result<PathBuf> {
     fs::create_dir_all(place)?;
     let pip = pip()?;
+    // The outer error is of what may go better the next time.
+    retried(|| {
+        let Some(said) = run_pip(&pip, requirement, machine, place)? else { return Ok(Ok(())) };
+        let error = anyhow!(explain(requirement, machine, &said));
+        if is_final(&said) { Ok(Err(error)) } else { Err(error) }
+    })??;
+    let wheel = fs::read_dir(place)?
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .find(|path| path.extension().is_some_and(|extension| extension == "whl"));
+    wheel.ok_or_else(|| anyhow!("pip left no wheel in `{}`", place.display()))
+}
+
+/// Gives what pip says if it fails.
+fn run_pip(pip: &[&str], requirement: &str, machine: &str, place: &Path) -> Result<Option<String>> {
     let mut command = Command::new(pip[0]);
     command.args(&pip[1..]).args(["download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]);
     command.args(["--disable-pip-version-check", "--progress-bar", "off"]);
@@ -66,14 +81,15 @@ pub(super) fn download(requirement: &str, machine: &str, place: &Path) -> Result
         // Read to the end so that pip never blocks. The output is used only if pip fails.
         let _words = output.join();
     }
-    if !status.success() {
-        let said = errors.and_then(|errors| errors.join().ok()?.ok()).unwrap_or_default();
-        bail!(explain(requirement, machine, &said));
-    }
-    let wheel = fs::read_dir(place)?
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .find(|path| path.extension().is_some_and(|extension| extension == "whl"));
-    wheel.ok_or_else(|| anyhow!("pip left no wheel in `{}`", place.display()))
+    let said = errors.and_then(|errors| errors.join().ok()?.ok()).unwrap_or_default();
+    Ok((!status.success()).then_some(said))
+}
+
+/// Whether it is of no use to try again. Of an index that pip cannot reach it says "from versions: none" and that there is
+/// no matching distribution, too.
+fn is_final(said: &str) -> bool {
+    let is_missing = said.contains("No matching distribution") && !said.contains("from versions: none");
+    is_missing || said.contains("No space left")
 }
 
 fn explain(requirement: &str, machine: &str, said: &str) -> String {
@@ -106,7 +122,7 @@ fn bytes_below(directory: &Path, depth: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::explain;
+    use super::{explain, is_final};
 
     #[test]
     fn pips_words_are_explained() {
@@ -116,5 +132,18 @@ mod tests {
             explain("x==1", "x86_64", "OSError: [Errno 28] No space left on device")
                 .starts_with("the disk is full")
         );
+    }
+
+    #[test]
+    fn what_the_network_disturbed_is_tried_again() {
+        let said = |versions: &str| {
+            format!(
+                "ERROR: Could not find a version that satisfies the requirement x==1 (from versions: {versions})\n\
+                 ERROR: No matching distribution found for x==1\n"
+            )
+        };
+        assert!(is_final(&said("2.18.1, 2.19.3")) && !is_final(&said("none")));
+        assert!(is_final("OSError: [Errno 28] No space left on device"));
+        assert!(!is_final("ReadTimeoutError: Read timed out."));
     }
 }

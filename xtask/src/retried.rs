@@ -1,0 +1,22 @@
+//! What the network may disturb is tried again.
+
+use std::{thread, time::Duration};
+
+use anyhow::Result;
+
+use crate::prerequisites::say;
+
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Fetches something. What failed is said before it is tried again.
+pub(crate) fn retried<T>(mut fetch: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 1..TRIES {
+        match fetch() {
+            Ok(fetched) => return Ok(fetched),
+            Err(error) => say(&format!("{error:#}: trying again in {} s", PAUSE.as_secs())),
+        }
+        thread::sleep(PAUSE);
+    }
+    fetch()
+}
