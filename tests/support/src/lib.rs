@@ -14,7 +14,7 @@ mod torch_double;
 pub mod train;
 mod wait;
 
-pub use cpu_time::cpu_time;
+pub use cpu_time::{cpu_time, least_cpu_time};
 pub use libraries::{cache, is_long, libraries, nccl};
 pub use pythons::{Interpreter, interpreter, need_pythons, pythons};
 pub use skip::{need, root, skip, skip_always};

@@ -212,6 +212,8 @@ pub(super) fn hashes(text: &[u8]) -> [u64; 2] {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
     use super::*;
 
     #[test]
@@ -229,9 +231,9 @@ mod tests {
         let live = LiveProcesses::read();
         let (_, [hash, _]) = *live.processes.iter().find(|(known, _)| *known == pid).unwrap();
         assert_eq!((live.kind_of(pid, hash), live.find(0, hash)), (Some(0), Some(pid)));
-        // A zombie is dead, too.
+        // A zombie is dead, too: it has ended and nobody has fetched its status.
         child.kill().unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        waitid(WaitId::Pid(Pid::from_child(&child)), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
         assert_eq!(LiveProcesses::read().find(0, hash), None);
         child.wait().unwrap();
     }

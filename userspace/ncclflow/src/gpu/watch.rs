@@ -126,7 +126,7 @@ mod tests {
         watch.ask();
         let began = Instant::now();
         let survey = watch.finish(Duration::from_millis(50));
-        assert!(began.elapsed() < Duration::from_secs(5));
+        assert!(began.elapsed() < Duration::from_secs(30));
         assert!(survey.missing.unwrap().contains("did not answer"));
     }
 }

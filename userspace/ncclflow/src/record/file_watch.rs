@@ -128,12 +128,13 @@ pub(super) fn ticks_now() -> u64 {
     seconds * per_second + (nanoseconds * per_second).div_ceil(1_000_000_000)
 }
 
+/// The clock of files advances with the kernel's timer, every 10 ms at the slowest.
+const COARSE: u64 = 2;
+
 /// A moment of the system's clock (seconds and nanoseconds since 1970), counted likewise. Rounded up by what
 /// the ctime's clock is coarser.
 pub(super) fn ticks_of(moment: (i64, i64)) -> u64 {
     use rustix::time::{ClockId, clock_gettime};
-    /// The clock of files advances with the kernel's timer, every 10 ms at the slowest.
-    const COARSE: u64 = 2;
     let now = clock_gettime(ClockId::Realtime);
     let ago_ns = (i128::from(now.tv_sec) - i128::from(moment.0)) * 1_000_000_000 + i128::from(now.tv_nsec)
         - i128::from(moment.1);
@@ -162,14 +163,15 @@ mod tests {
             poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 20_000_000 })).unwrap() > 0
         });
         assert!(watch.has_event() && !watch.has_event(), "it is taken");
-        watch.next = Instant::now() + INTERVAL;
+        watch.next = Instant::now() + Duration::from_mins(1);
         assert!(!watch.is_due());
         file.write_all(b"x").unwrap();
         file.flush().unwrap();
         watch.is_due();
         assert!(watch.timeout() <= PAUSE);
         thread::sleep(PAUSE);
-        assert!(watch.is_due() && !watch.is_due());
+        let begun = Instant::now();
+        assert!(watch.is_due() && watch.next >= begun + INTERVAL);
     }
 
     #[test]
@@ -185,9 +187,12 @@ mod tests {
     fn this_process_was_started_before_now() {
         let started = crate::target::Process::open(std::process::id()).unwrap().started().unwrap();
         assert!(started <= ticks_now());
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        let of_now = ticks_of((now.tv_sec, now.tv_nsec));
-        assert!(of_now.abs_diff(ticks_now()) <= 4, "{of_now}");
-        assert!(ticks_of((now.tv_sec - 10, now.tv_nsec)).abs_diff(of_now - 1000) <= 4);
+        for (seconds, ticks) in [(0, 0), (10, 1000)] {
+            let before = ticks_now();
+            let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+            let of_now = ticks_of((now.tv_sec - seconds, now.tv_nsec)) + ticks;
+            let after = ticks_now();
+            assert!((before..=after + COARSE + 1).contains(&of_now), "{before}, {of_now}, {after}");
+        }
     }
 }

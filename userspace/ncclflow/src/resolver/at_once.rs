@@ -87,6 +87,7 @@ mod tests {
         let library = library(file.path());
         let begun = std::time::Instant::now();
         assert!(check(&library, &[]).is_err());
-        assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
+        // The kernel takes a lease away after 45 s (/proc/sys/fs/lease-break-time).
+        assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{:?}", begun.elapsed());
     }
 }

@@ -171,6 +171,8 @@ mod tests {
     fn documents_bytes_and_descriptors_arrive() {
         let (ours, theirs) = Channel::pair().unwrap();
         let theirs = Channel::new(theirs).unwrap();
+        // Who receives may have to wait for a processor.
+        theirs.0.set_write_timeout(Some(Duration::from_mins(1))).unwrap();
         let bytes = vec![7; 3 << 20];
         let sender = thread::spawn(move || {
             let file = File::open("/proc/self/stat").unwrap();

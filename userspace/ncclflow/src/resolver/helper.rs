@@ -209,12 +209,12 @@ mod tests {
             child.send(&asked.json, b"bytes", &[]).unwrap();
             child
         });
-        let answer = helper.ask(b"question", &[], 100, Duration::from_secs(10)).unwrap();
+        let answer = helper.ask(b"question", &[], 100, Duration::from_mins(1)).unwrap();
         assert_eq!((&*answer.json, &*answer.bytes), (&b"question"[..], &b"bytes"[..]));
         let child = answering.join().unwrap();
         let begun = Instant::now();
         let why = helper.ask(b"question", &[], 100, WALL).unwrap_err();
-        assert!(matches!(why, NoFrame::TimeUp) && begun.elapsed() < Duration::from_secs(5));
+        assert!(matches!(why, NoFrame::TimeUp) && begun.elapsed() < Duration::from_secs(30));
         assert!(matches!(helper.give_up(why, WALL).0, NoAnswer::Lost(_)));
         drop(child);
     }

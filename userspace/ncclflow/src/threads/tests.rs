@@ -54,12 +54,11 @@ fn a_thread_that_sleeps_is_unwound_from_where_it_entered_the_kernel() {
     let mut thread = Thread::default();
     let is_found = eventually(Duration::from_secs(30), || {
         thread = find("sleeper");
-        !thread.is_running && !thread.frames.is_empty()
+        !thread.is_running && names(&thread).iter().any(|name| name.ends_with("waits_inside_here"))
     });
     drop(end);
     sleeper.join().unwrap();
     assert!(is_found, "{thread:#?}");
-    assert!(names(&thread).iter().any(|name| name.ends_with("waits_inside_here")), "{thread:#?}");
     assert!(thread.nccl_function.is_some() && thread.unknown.is_none(), "{thread:#?}");
 }
 
@@ -88,12 +87,11 @@ fn a_thread_that_spins_is_sampled_and_goes_on() {
     let mut thread = Thread::default();
     let is_sampled = eventually(Duration::from_secs(30), || {
         thread = find("spinner");
-        !thread.frames.is_empty()
+        thread.is_running && names(&thread).iter().any(|name| name.contains("spins_inside_here"))
     });
     let goes_on = !spinner.is_finished();
     flag.store(true, Ordering::Relaxed);
     spinner.join().unwrap();
     assert!(is_sampled && goes_on, "{thread:#?}");
-    assert!(names(&thread).iter().any(|name| name.contains("spins_inside_here")), "{thread:#?}");
-    assert!(thread.is_running && thread.unknown.is_none(), "{thread:#?}");
+    assert!(thread.unknown.is_none(), "{thread:#?}");
 }

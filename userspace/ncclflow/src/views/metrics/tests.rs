@@ -68,7 +68,7 @@ fn names_that_a_target_made_up_are_no_labels() {
 
 fn ask(server: &MetricsServer, request: &str) -> String {
     let mut stream = TcpStream::connect(server.address()).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -144,10 +144,15 @@ fn a_thousand_clients_that_say_nothing_or_read_nothing_do_not_keep_anybody_from_
         }
         clients.push(client);
         if number % 100 == 99 {
-            let begun = std::time::Instant::now();
-            let answer = ask(&server, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
-            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-            assert!(begun.elapsed() < Duration::from_secs(2), "it took {:?}", begun.elapsed());
+            let time_of_an_answer = || {
+                let begun = std::time::Instant::now();
+                let answer = ask(&server, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+                assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+                begun.elapsed()
+            };
+            // On a busy machine one answer may wait for a processor; those that the clients keep back would all wait.
+            let least = (0..3).map(|_| time_of_an_answer()).min().unwrap();
+            assert!(least < Duration::from_secs(2), "it took {least:?}");
         }
     }
 }
