@@ -193,7 +193,11 @@ fn libraries_with_layouts_and_without_side_by_side() {
     let library = programs::nccl("2.28.9-cu13").unwrap();
     let mut known = Bed::start(&programs::bed().unwrap(), &library, other.path(), &common).unwrap();
     let out = world.path("all");
-    let recorder = Recorder::start_all(&world.ncclflow, &out, &["--level", "api"]).unwrap();
+    let mut recorder = Recorder::start_all(&world.ncclflow, &out, &["--level", "api"]).unwrap();
+    // Where there is much to look at, it begins before it has seen all processes.
+    for pid in world.bed.ready.pids.iter().chain(&known.ready.pids) {
+        recorder.hear(&format!("process {pid} (ncclflow-bed): NCCL ")).unwrap();
+    }
     world.bed.go().unwrap();
     known.go().unwrap();
     assert!(world.bed.finish().unwrap().1.ok && known.finish().unwrap().1.ok);

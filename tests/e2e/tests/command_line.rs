@@ -4,20 +4,23 @@
 
 use std::{
     fs,
-    io::Write as _,
+    io::{Read as _, Write as _},
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
-    process::{Command, Output},
-    time::{Duration, Instant},
+    process::{Command, Output, Stdio},
+    time::Duration,
 };
 
 use ncclflow_e2e::harness::{
     bed::Bed,
     kernel_objects::{self, KernelObjects},
-    memory, programs,
+    memory, program_files, programs,
     recorder::Recorder,
 };
-use rustix::process::Signal;
+use rustix::{
+    param::clock_ticks_per_second,
+    process::{Pid, Signal, WaitId, WaitIdOptions, waitid},
+};
 use test_support::{need, root, wait_until};
 
 const VERSION: &str = "2.27.5-cu12";
@@ -32,12 +35,36 @@ fn said(output: &Output) -> String {
 
 /// Fails with 1 and these words, and makes no output folder.
 fn refuses(program: &Path, arguments: &[&str], words: &[&str]) {
-    let output = run(program, arguments);
-    let said = said(&output);
+    assert_refused(&run(program, arguments), arguments, words);
+}
+
+fn assert_refused(output: &Output, arguments: &[&str], words: &[&str]) {
+    let said = said(output);
     assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
     for word in words {
         assert!(said.contains(word), "{arguments:?} does not say `{word}`: {said}");
     }
+}
+
+/// Runs it, and says how long it and its children ran on a CPU. It may not say much.
+fn run_timed(program: &Path, arguments: &[&str]) -> (Output, Duration) {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = Vec::new();
+    child.stderr.take().unwrap().read_to_end(&mut stderr).unwrap();
+    // What it took can be read until it is waited for.
+    waitid(WaitId::Pid(Pid::from_child(&child)), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+    // utime, stime, cutime and cstime of proc_pid_stat(5).
+    let times = stat.rsplit_once(") ").unwrap().1.split(' ').skip(11).take(4);
+    let ticks: u64 = times.map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+    let took = Duration::from_millis(ticks * 1000 / clock_ticks_per_second());
+    (Output { status: child.wait().unwrap(), stdout: Vec::new(), stderr }, took)
 }
 
 #[test]
@@ -74,9 +101,14 @@ fn libraries_that_cannot_be_read_are_named() {
         let path = name(file);
         fs::copy(&library, &path).unwrap();
         fs::File::options().write(true).open(&path).unwrap().set_len(length).unwrap();
-        let begun = Instant::now();
-        refuses(&ncclflow, &["symbols", &path], &[file]);
-        assert!(begun.elapsed() < Duration::from_secs(1), "{file} took {:?}", begun.elapsed());
+        let arguments = ["symbols", &path];
+        // Once more, where it was not quick: what the host takes from a virtual machine's CPU counts as its own.
+        let is_quick = (0..3).any(|_| {
+            let (output, took) = run_timed(&ncclflow, &arguments);
+            assert_refused(&output, &arguments, &[file]);
+            took < Duration::from_secs(1)
+        });
+        assert!(is_quick, "{file} took a second on a CPU");
         fs::remove_file(&path).unwrap();
     }
     let foreign = name("text");
@@ -172,7 +204,7 @@ fn folders_that_are_taken_and_users_without_rights_are_refused() {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(&public, fs::Permissions::from_mode(0o777)).unwrap();
     let program = public.join("ncclflow");
-    fs::copy(&ncclflow, &program).unwrap();
+    program_files::copy(&ncclflow, &program).unwrap();
     let as_nobody = |arguments: &[&str]| {
         let output = Command::new(&program).args(arguments).uid(65534).gid(65534).output().unwrap();
         (output.status.code(), said(&output))
@@ -230,9 +262,9 @@ fn without_bpf(program: &Path, arguments: &[&str]) -> Output {
 /// Only the named process gets breakpoints, and none is left after the end, however it comes.
 #[test]
 fn only_the_named_process_pays_and_nothing_is_left_behind() {
-    let Some((ncclflow, library, folder, bed)) = waiting_bed(&["--ranks", "2", "--iters", "400"]) else {
-        return;
-    };
+    let arguments = "--ranks 2 --bytes 65536 --iters 1000000 --interval-ms 5 --timeout 900";
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let Some((ncclflow, library, folder, bed)) = waiting_bed(&arguments) else { return };
     let other_folder = tempfile::tempdir().unwrap();
     let Some(bed_program) = programs::bed() else { return };
     let other = Bed::start(&bed_program, &library, other_folder.path(), &["--ranks", "2"]).unwrap();
@@ -262,11 +294,11 @@ fn only_the_named_process_pays_and_nothing_is_left_behind() {
         assert_eq!(session(&out)["attach"]["links"], links);
         recorder.signal(signal).unwrap();
         let (status, words) = recorder.finish().unwrap();
-        // The probes go at once; the program that they ran the kernel frees a moment later.
+        // The probes go at once; the program that they ran the kernel frees when its CPUs have come to rest (RCU).
         assert!(objects.still_there().unwrap().links.is_empty(), "{links}, after {signal:?}");
         wait_until(
             &format!("no program is left of {links}, after {signal:?}"),
-            Duration::from_secs(10),
+            Duration::from_mins(3),
             || objects.still_there().unwrap() == KernelObjects::default(),
         );
         assert_eq!(look(pid), untouched, "no probe is left after {signal:?}");

@@ -10,7 +10,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use ncclflow_e2e::harness::{bed::Bed, programs};
+use ncclflow_e2e::harness::{bed::Bed, program_files, programs};
 use serde_json::Value;
 use test_support::{need, root};
 
@@ -62,12 +62,12 @@ fn doctor_says_what_the_kernel_then_does() {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let program = folder.path().join("ncclflow");
-    fs::copy(&ncclflow, &program).unwrap();
+    program_files::copy(&ncclflow, &program).unwrap();
     let bed = Bed::start(
         &bed,
         &library,
         folder.path(),
-        &["--ranks", "2", "--iters", "100000", "--interval-ms", "50"],
+        &["--ranks", "2", "--iters", "100000", "--interval-ms", "50", "--timeout", "600"],
     )
     .unwrap();
     bed.go().unwrap();

@@ -5,7 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
@@ -14,9 +14,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ncclflow_e2e::harness::{programs, recorder::Recorder};
+use ncclflow_e2e::harness::{programs, recorder::Recorder, replay};
 use serde_json::{Value, json};
-use test_support::{need, need_pythons, root};
+use test_support::{need, need_pythons, root, wait_until};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/flight_recorder/differing.py");
 const READER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../exports/flight_recorder_files.py");
@@ -82,6 +82,26 @@ impl Job {
         names.into_iter().map(|name| self.path(name)).collect()
     }
 
+    /// Whether a recording of these ranks has a line of each call, and the stack of each line.
+    fn has_all(&self, name: &str, ranks: &[usize]) -> bool {
+        let folder = self.path(name);
+        let lines = |kinds: &[&str]| -> usize {
+            let is_one = |path: &PathBuf| {
+                let name = path.file_name().unwrap().to_string_lossy();
+                kinds.iter().any(|kind| name.starts_with(kind))
+            };
+            let files = replay::names_below(&folder).into_iter().filter(is_one);
+            files.map(|name| fs::read_to_string(folder.join(name)).unwrap().matches('\n').count()).sum()
+        };
+        let called: Vec<Vec<Called>> =
+            ranks.iter().map(|rank| truth(&self.path(&format!("truth{rank}")))).collect();
+        let calls: usize = called.iter().map(Vec::len).sum();
+        let stacks_of =
+            |called: &Vec<Called>| called.iter().map(|call| &call.frames).collect::<BTreeSet<_>>().len();
+        let stacks: usize = called.iter().map(stacks_of).sum();
+        lines(&["api_rank", "proxy_flow_rank"]) >= calls && lines(&["stacks.jsonl"]) >= stacks
+    }
+
     /// Runs until each rank has called all that it calls; records it twice, with ops and with calls only. `meanwhile` is told
     /// when nothing moves any more.
     fn record(what: &str, meanwhile: impl FnOnce(&Self)) -> Option<Self> {
@@ -120,14 +140,16 @@ impl Job {
             let options = ["--stacks", "--level", level];
             Recorder::start(&ncclflow, &job.pids(ranks), &job.path(name), &options).unwrap()
         };
-        let recorders = [
-            record("calls0", "api", &[0, 1]),
-            record("calls1", "api", &[2]),
-            record("ops", "flow", &[0, 1, 2]),
-        ];
+        let recordings =
+            [("calls0", "api", &[0, 1][..]), ("calls1", "api", &[2]), ("ops", "flow", &[0, 1, 2])];
+        let recorders = recordings.map(|(name, level, ranks)| record(name, level, ranks));
         File::create(job.path("go")).unwrap();
         let others: Vec<usize> = if what == "absent" { vec![0, 2] } else { vec![0, 1, 2] };
         wait_for("called", &others, &job);
+        // Who names the frames of stacks reads the processes.
+        for (name, _, ranks) in recordings {
+            wait_until("all is recorded", Duration::from_mins(1), || job.has_all(name, ranks));
+        }
         // A rank that was watched for a second longer has not joined.
         thread::sleep(Duration::from_millis(1500));
         meanwhile(&job);
@@ -298,17 +320,25 @@ fn another_size_is_named_with_its_line() {
 fn an_absent_rank_is_named_with_its_line() {
     let (Some(analyser), true) = (analyser(), root()) else { return };
     let dump = |job: &Job| {
-        fs::create_dir(job.path("fr-dump")).unwrap();
-        let prefix = job.path("fr-dump/rank_");
-        let begun = Instant::now();
-        let mut dump = Command::new(programs::ncclflow().unwrap());
-        dump.args(["dump", "-p", &job.pids(&[0, 1, 2]), "--flight-recorder"]).arg(prefix);
-        let output = dump.output().unwrap();
-        let (said, errors) =
-            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert_eq!(output.status.code(), Some(3), "{said} {errors}");
+        let folder = job.path("fr-dump");
+        let (begun, mut tries) = (Instant::now(), 0);
+        // It is stuck when the last rank has come to rest.
+        let errors = loop {
+            tries += 1;
+            fs::create_dir(&folder).unwrap();
+            let mut dump = Command::new(programs::ncclflow().unwrap());
+            dump.args(["dump", "-p", &job.pids(&[0, 1, 2]), "--flight-recorder"]).arg(folder.join("rank_"));
+            let output = dump.output().unwrap();
+            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+            if output.status.code() == Some(3) {
+                break errors;
+            }
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(begun.elapsed() < Duration::from_mins(1), "{tries} dumps, the last: {said} {errors}");
+            fs::remove_dir_all(&folder).unwrap();
+        };
         assert!(errors.contains(" entries of 3 ranks written to"), "{errors}");
-        println!("a dump took {:.1} s", begun.elapsed().as_secs_f64());
+        println!("{tries} dumps took {:.1} s", begun.elapsed().as_secs_f64());
     };
     let Some(job) = Job::record("absent", dump) else { return };
     assert_eq!(job.truth[1].len() as u64, DIFFERS);

@@ -9,16 +9,18 @@ use std::{
     path::Path,
     process::Command,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ncclflow_e2e::harness::{
     job::{Job, Shape},
     programs,
     recorder::Recorder,
-    replay, scrape,
+    replay,
+    scrape::{self, Sample},
 };
 use serde_json::Value;
+use test_support::wait_until;
 
 const RANKS: Shape = Shape { ranks: 2, processes: true, tree: false };
 const VERSION: &str = "2.28.9-cu13";
@@ -43,6 +45,34 @@ fn sum(rows: &[&Value], key: &str) -> u64 {
     rows.iter().filter_map(|row| row[key].as_u64()).sum()
 }
 
+/// Bytes that each GPU has sent and received, as the bed notes them.
+fn moved(states: &Path) -> Vec<[u64; 2]> {
+    (0..2).map(|gpu| [SENT, RECEIVED].map(|at| word(states, gpu, at))).collect()
+}
+
+/// The same as it is scraped, over the readings until then.
+fn moved_of(samples: &[Sample]) -> Vec<[u64; 2]> {
+    let count = |gpu: u32, direction| {
+        let labels = [("gpu", &*gpu.to_string()), ("direction", direction)];
+        scrape::count(samples, "ncclflow_gpu_nvlink_bytes_total", &labels)
+    };
+    (0..2).map(|gpu| ["send", "recv"].map(|direction| count(gpu, direction))).collect()
+}
+
+fn xids_of(samples: &[Sample]) -> u64 {
+    scrape::count(samples, "ncclflow_gpu_xids_total", &[("gpu", "1")])
+}
+
+/// Scrapes until it is as is wanted.
+fn scrape_until(address: &str, what: &str, mut is_as_wanted: impl FnMut(&[Sample]) -> bool) -> Vec<Sample> {
+    let mut samples = Vec::new();
+    wait_until(what, Duration::from_mins(1), || {
+        samples = scrape::parse(&scrape::fetch(address).unwrap()).unwrap();
+        is_as_wanted(&samples)
+    });
+    samples
+}
+
 #[test]
 fn what_gpus_do_is_recorded_once_a_second() {
     let Some(double) = programs::nvml_double() else { return };
@@ -57,62 +87,83 @@ fn what_gpus_do_is_recorded_once_a_second() {
     let environment = [("NCCLFLOW_NVML", &*double), ("NVML_DOUBLE_STATES", &*states_text)];
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("out");
-    let before: Vec<[u64; 2]> =
-        (0..2).map(|gpu| [word(&states, gpu, SENT), word(&states, gpu, RECEIVED)]).collect();
+    let (begun, before) = (Instant::now(), moved(&states));
     let options = ["--metrics", "127.0.0.1:0"];
     let pids = job.bed.pid_list();
     let recorder = Recorder::start_in(&job.ncclflow, &pids, &output, &options, &environment).unwrap();
-    thread::sleep(Duration::from_millis(2500));
-    let file = OpenOptions::new().write(true).open(&states).unwrap();
-    file.write_all_at(&79u64.to_le_bytes(), SLOT + XID).unwrap();
-    thread::sleep(Duration::from_millis(2500));
     let address =
         recorder.said().split_once("metrics at http://").unwrap().1.split_once("/metrics").unwrap().0;
-    let samples = scrape::parse(&scrape::fetch(address).unwrap()).unwrap();
+    // Each wait is for one reading more at least.
+    let mut last = vec![[0; 2]; 2];
+    let mut next_reading = || {
+        let samples = scrape_until(address, "the GPUs were read again", |samples| {
+            let all = moved_of(samples);
+            all.iter().flatten().zip(last.iter().flatten()).all(|(now, last)| now > last)
+        });
+        last = moved_of(&samples);
+        last.clone()
+    };
+    let first_scraped = next_reading();
+    // What is moved from here until the error comes lies between two readings that are recorded.
+    let first = moved(&states);
+    for _ in 0..3 {
+        next_reading();
+    }
+    let between = moved(&states);
+    let file = OpenOptions::new().write(true).open(&states).unwrap();
+    file.write_all_at(&79u64.to_le_bytes(), SLOT + XID).unwrap();
+    let samples = scrape_until(address, "the error is counted", |samples| xids_of(samples) > 0);
     recorder.interrupt().unwrap();
-    let after: Vec<[u64; 2]> =
-        (0..2).map(|gpu| [word(&states, gpu, SENT), word(&states, gpu, RECEIVED)]).collect();
+    let (after, seconds) = (moved(&states), begun.elapsed().as_secs());
 
     let all = rows(&output);
     for gpu in 0..2u64 {
         let own: Vec<&Value> = all.iter().filter(|row| row["gpu"] == gpu).collect();
-        assert!((4..=9).contains(&own.len()), "{} rows in 5 s", own.len());
-        assert!(own.iter().skip(1).all(|row| row["period_ns"].as_u64().unwrap() > 500_000_000), "{own:?}");
+        assert!(own.len() >= 4 && own.len() as u64 <= seconds + 2, "{} rows in {seconds} s", own.len());
         let at = usize::try_from(gpu).unwrap();
         assert_eq!(own[1]["bus_id"], format!("0000:{:02x}:00.0", 0x10 + gpu));
         assert_eq!(own[1]["processes"][0]["pid"], job.bed.ready.pids[at], "{}", own[1]);
         assert!(own.iter().any(|row| row["sm_percent"] == 99), "its kernels run: {own:?}");
-        for (key, direction, counter) in [("nvlink_sent", "send", 0), ("nvlink_received", "recv", 1)] {
-            let moved = after[at][counter] - before[at][counter];
+        for (key, counter) in [("nvlink_sent", 0), ("nvlink_received", 1)] {
+            let least = between[at][counter] - first[at][counter];
+            let most = after[at][counter] - before[at][counter];
             let seen = sum(&own, key);
-            // Between its first and its last reading, in whole KiB.
-            assert!(seen > moved / 4 && seen <= moved + 1024, "{key}: {seen} of {moved}");
-            let labels = [("gpu", &*gpu.to_string()), ("direction", direction)];
-            let scraped = scrape::count(&samples, "ncclflow_gpu_nvlink_bytes_total", &labels);
+            // In whole KiB.
+            assert!(seen + 1024 >= least && seen <= most + 1024, "{key}: {seen} of {least} to {most}");
+            // What was read before it was recorded is scraped, too.
+            let scraped = moved_of(&samples)[at][counter] - first_scraped[at][counter];
             assert!(scraped > 0 && scraped <= seen, "{key}: {scraped} scraped, {seen} in rows");
         }
         let xids: Vec<&Value> =
             own.iter().flat_map(|row| row["xids"].as_array().into_iter().flatten()).collect();
         assert_eq!(xids, if gpu == 1 { vec![79] } else { Vec::new() });
+        // A reading that comes late is followed by one that comes soon.
+        let mut periods: Vec<u64> =
+            own.iter().skip(1).map(|row| row["period_ns"].as_u64().unwrap()).collect();
+        periods.sort_unstable();
+        assert!(periods[periods.len() / 2] > 500_000_000, "{periods:?}");
         let times: Vec<u64> = own.iter().map(|row| row["ts_ns"].as_u64().unwrap()).collect();
-        assert!(
-            times.windows(2).all(|pair| (500_000_000..3_000_000_000).contains(&(pair[1] - pair[0]))),
-            "{times:?}"
-        );
+        let intervals: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(intervals.iter().all(|interval| *interval >= 500_000_000), "{times:?}");
+        assert!(intervals.iter().any(|interval| *interval < 3_000_000_000), "{times:?}");
     }
-    assert_eq!(scrape::count(&samples, "ncclflow_gpu_xids_total", &[("gpu", "1")]), 1);
+    assert_eq!(xids_of(&samples), 1);
     replay::check(&job.ncclflow, &output, &output);
 
     // Of a part of the time, the rows of that part.
-    let from = all[all.len() / 2]["ts_ns"].as_u64().unwrap();
+    let session: Value =
+        serde_json::from_str(&fs::read_to_string(output.join("session.json")).unwrap()).unwrap();
+    let middle = all[all.len() / 2]["ts_ns"].as_u64().unwrap();
+    let from = middle - 100_000_000 + session["clock"]["offset_ns"].as_u64().unwrap();
+    let from = format!("@{}.{:09}", from / 1_000_000_000, from % 1_000_000_000);
     let part = folder.path().join("part");
     let mut export = Command::new(&job.ncclflow);
-    let export =
-        export.args(["export", "-f", "jsonl", "--last", "1", "-o"]).arg(&part).arg(&output).output().unwrap();
+    export.args(["export", "-f", "jsonl", "--from", &from, "-o"]).arg(&part).arg(&output);
+    let export = export.output().unwrap();
     assert!(export.status.success(), "{}", String::from_utf8_lossy(&export.stderr));
-    let later = rows(&part);
+    let later: Vec<Value> = all.iter().filter(|row| row["ts_ns"].as_u64() >= Some(middle)).cloned().collect();
     assert!(!later.is_empty() && later.len() < all.len(), "{} of {}", later.len(), all.len());
-    assert!(later.iter().all(|row| row["ts_ns"].as_u64() >= Some(from)), "{later:?}");
+    assert_eq!(rows(&part), later);
 }
 
 #[test]

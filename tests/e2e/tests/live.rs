@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeMap, fs::File, path::Path, process::Command, thread, time::Duration};
+use std::{collections::BTreeMap, fs::File, path::Path, process::Command, time::Duration};
 
 use ncclflow_e2e::{
     harness::{
@@ -122,10 +122,10 @@ fn assert_counted(report: &Value, version: &str, level: &str, bed: &Bed, folder:
     }
 }
 
-/// The report of `top --recording`.
-fn top_of(recording: &Path, interval: &str) -> Value {
+/// The report of `top --recording` of one that is over.
+fn top_of(recording: &Path) -> Value {
     let mut top = Command::new(programs::ncclflow().unwrap());
-    top.args(["top", "--once", "--json", "-i", interval, "--recording"]).arg(recording);
+    top.args(["top", "--once", "--json", "--recording"]).arg(recording);
     let top = top.output().unwrap();
     assert!(top.status.success(), "{}", String::from_utf8_lossy(&top.stderr));
     serde_json::from_slice(&top.stdout).unwrap()
@@ -141,15 +141,12 @@ fn top_counts_the_same_in_a_recording() {
         let out = folder.path().join("out");
         let options = ["--level", level, "--files", "none"];
         let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &options).unwrap();
-        let follows = {
-            let out = out.clone();
-            thread::spawn(move || top_of(&out, "300"))
-        };
+        let follows = Top::of_recording(&ncclflow, &out, &["-i", "300"]).unwrap();
         bed.go().unwrap();
         assert!(bed.finish().unwrap().1.ok);
         let (status, said) = recorder.finish().unwrap();
         assert!(status.success(), "{said}");
-        for report in [follows.join().unwrap(), top_of(&out, "1")] {
+        for report in [follows.finish().unwrap(), top_of(&out)] {
             assert_counted(&report, version, level, &bed, &folder);
             let pids: Vec<u64> = report["processes"]
                 .as_array()
@@ -170,22 +167,30 @@ fn top_counts_the_same_in_a_recording() {
 #[test]
 fn top_marks_the_rank_that_is_behind() {
     let Some(ncclflow) = programs::ncclflow() else { return };
-    let more = ["--ops", "allreduce", "--sync", "--absent", "1@3", "--timeout", "60"];
     let Some((bed_program, library)) = programs::bed().zip(programs::nccl("2.27.5-cu12")) else { return };
     if !root() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let mut arguments = vec!["--mode", "processes", "--ranks", "3", "--iters", "9", "--channels", "1"];
-    arguments.extend(more);
-    let bed = Bed::start(&bed_program, &library, folder.path(), &arguments).unwrap();
-    let top = Top::start(&ncclflow, &bed.pid_list(), &["-i", "16"]).unwrap();
-    bed.go().unwrap();
-    let report = top.finish().unwrap();
-    let lags: Vec<&Value> = report["ranks"].as_array().unwrap().iter().map(|rank| &rank["lag"]).collect();
-    assert_eq!(lags.len(), 3, "{report:#}");
-    assert_eq!(lags[1]["behind"], 1, "{report:#}");
-    assert!(lags[0].is_null() && lags[2].is_null(), "{report:#}");
+    let arguments =
+        "--mode processes --ranks 3 --iters 9 --channels 1 --ops allreduce --sync --absent 1@3 --timeout 300";
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let watched = |seconds: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let bed = Bed::start(&bed_program, &library, folder.path(), &arguments).unwrap();
+        let top = Top::start(&ncclflow, &bed.pid_list(), &["-i", seconds]).unwrap();
+        bed.go().unwrap();
+        top.finish().unwrap()
+    };
+    let marks_it = |report: &Value| {
+        let ranks = report["ranks"].as_array().unwrap();
+        let lags: Vec<&Value> = ranks.iter().map(|rank| &rank["lag"]).collect();
+        lags.len() == 3 && lags[1]["behind"] == 1 && lags[0].is_null() && lags[2].is_null()
+    };
+    // By half of this time the ranks must stand where they stay. On a machine that is too slow they get longer.
+    if !marks_it(&watched("16")) {
+        let report = watched("90");
+        assert!(marks_it(&report), "{report:#}");
+    }
 }
 
 /// Scrapes until so many ops are there, as the job holds its communicators and does nothing more.
@@ -263,13 +268,19 @@ fn metrics_agree_with_the_program_and_are_open_metrics() {
 /// The connection of whoever watched is closed. `top` must not stay behind, with probes in the job and a core in use.
 #[test]
 fn top_ends_with_its_terminal() {
-    const PROGRAM: &str = "import os, pty, sys, time
+    const PROGRAM: &str = r"import fcntl, os, pty, select, struct, sys, termios, time
 pid, terminal = pty.fork()
 if pid == 0:
     os.execv(sys.argv[1], sys.argv[1:])
-time.sleep(3)
+fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack('4H', 24, 80, 0, 0))
+# It draws when its probes are armed. Behind what it draws it hides the cursor.
+drawn, end = b'', time.monotonic() + 60
+while b'\x1b[?25l' not in drawn.partition(b'ncclflow top')[2]:
+    if not select.select([terminal], [], [], max(0, end - time.monotonic()))[0]:
+        sys.exit(f'it draws nothing: {drawn}')
+    drawn += os.read(terminal, 65536)
 os.close(terminal)
-end = time.monotonic() + 10
+end = time.monotonic() + 60
 while time.monotonic() < end:
     ended, status = os.waitpid(pid, os.WNOHANG)
     if ended:

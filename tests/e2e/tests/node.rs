@@ -4,11 +4,11 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs::{self, File},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ncclflow_e2e::{
@@ -61,10 +61,9 @@ impl Known {
 }
 
 const ITERATIONS: u64 = 20;
-/// An op that is seen call by call has no mark of its end, so that nothing can be awaited: as
-/// long as it takes at most.
-const LAST_OP: Duration = Duration::from_secs(1);
 const CHANNELS: u64 = 2;
+/// On a machine that is busy with other tests.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Starts a job of the node in a folder of its own.
 fn start_job(program: &Path, library: &Path, folder: &Path, mode: &str, ranks: &str) -> anyhow::Result<Bed> {
@@ -145,10 +144,10 @@ impl Node {
 
 #[test]
 fn ps_and_record_all_show_each_process_with_its_identity() {
-    let Some(node) = Node::start() else { return };
+    let Some(mut node) = Node::start() else { return };
     ps_shows_each_process(&node);
     ps_filters_and_draws_a_table(&node);
-    record_all_shows_each_process(&node);
+    record_all_shows_each_process(&mut node);
 }
 
 fn ps_shows_each_process(node: &Node) {
@@ -204,7 +203,7 @@ fn ps_filters_and_draws_a_table(node: &Node) {
     assert!(table.contains("(deleted)") && table.contains("own mounts, pids"), "{table}");
 }
 
-fn record_all_shows_each_process(node: &Node) {
+fn record_all_shows_each_process(node: &mut Node) {
     let output = node.folder.path().join("out");
     let recorder = Recorder::start_all(&node.ncclflow, &output, &["--comm", &node.mark()]).unwrap();
     for bed in &node.beds {
@@ -218,7 +217,10 @@ fn record_all_shows_each_process(node: &Node) {
             ranks.iter().all(|rank| lines_of(&output, hash, *rank) >= (ITERATIONS - last) * CHANNELS)
         })
     });
-    thread::sleep(LAST_OP);
+    // The last one may not have begun when the one before it is written.
+    for bed in &mut node.beds {
+        assert!(bed.wait_for_operations().unwrap().ok);
+    }
     recorder.signal(Signal::INT).unwrap();
     let (status, said) = recorder.finish().unwrap();
     assert!(status.success(), "{said}");
@@ -282,24 +284,43 @@ impl Held {
     }
 }
 
-/// Longest time from a process's first communicator to its first record.
-const PICKED_UP: u64 = 2_000_000_000;
+/// Calls of each process of a job.
+const CALLS: usize = 50;
 
-/// A job of two processes that calls for 2.5 s: also a process that is picked up late is seen.
-fn calling_job(bed: &Path, library: &Path, folder: &Path) -> Killed {
+/// A job of two processes that stays until it is told to go. `at_once`: its calls begin before anybody can have
+/// looked at it, and not when it is told to make them.
+fn calling_job(bed: &Path, library: &Path, folder: &Path, at_once: bool) -> Bed {
     fs::create_dir(folder).unwrap();
-    let arguments =
-        "--mode processes --iters 50 --interval-ms 50 --bytes 4096 --sync --channels 1 --call-log";
-    let mut command = Command::new(bed);
-    command.arg("--library").arg(library).args(arguments.split(' ')).arg(folder.join("calls"));
-    Killed(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
+    if at_once {
+        File::create(folder.join("go")).unwrap();
+    }
+    let [calls, hold] = ["calls", "hold"].map(|name| folder.join(name).display().to_string());
+    let fixed = "--mode processes --iters 50 --interval-ms 50 --bytes 4096 --sync --channels 1";
+    let mut all: Vec<&str> = fixed.split(' ').collect();
+    all.extend(["--call-log", &calls, "--hold-file", &hold]);
+    Bed::start(bed, library, folder, &all).unwrap()
+}
+
+/// Waits until the recorder says that it follows all processes of these jobs.
+fn wait_until_followed(output: &Path, jobs: &[Bed]) {
+    let begun = Instant::now();
+    wait_until("the processes are followed", PATIENCE, || {
+        let session = fs::read(output.join("session.json")).unwrap_or_default();
+        let session: Value = serde_json::from_slice(&session).unwrap_or_default();
+        let targets = session["targets"].as_array().into_iter().flatten();
+        let followed =
+            targets.filter(|target| target["libraries"].as_array().is_some_and(|all| !all.is_empty()));
+        let followed: Vec<_> = followed.map(|target| target["pid"].as_u64()).collect();
+        jobs.iter().flat_map(|job| &job.ready.pids).all(|pid| followed.contains(&Some((*pid).into())))
+    });
+    println!("the last process was followed, as session.json says, after {} ms", begun.elapsed().as_millis());
 }
 
 /// What it holds when it holds as little as before, or, where that does not come about, after a while: it
 /// closes files and detaches some seconds after a process has gone.
 fn held_at_rest(pid: u32, at_most: Option<Held>) -> Held {
     let mut last = Held::by(pid);
-    let _is_at_rest = eventually(Duration::from_secs(15), || {
+    let _is_at_rest = eventually(PATIENCE, || {
         let before = last;
         thread::sleep(Duration::from_millis(1500));
         last = Held::by(pid);
@@ -324,20 +345,30 @@ fn churn(filtered: bool) {
     let (waves, jobs_of_wave) = if is_long() { (7, 4) } else { (4, 2) };
     let mut first = None;
     for wave in 0..waves {
+        // A library that is attached to is traced from a process's first call.
+        let at_once = wave > 0 && !filtered;
+        let path = |job: usize| folder.path().join(format!("job-{wave}-{job}"));
         let start = |job: usize| {
             let library = if job.is_multiple_of(2) { &old } else { &new };
-            calling_job(&bed, library, &folder.path().join(format!("job-{wave}-{job}")))
+            calling_job(&bed, library, &path(job), at_once)
         };
-        let jobs: Vec<Killed> = (0..jobs_of_wave).map(start).collect();
-        for mut job in jobs {
-            assert!(job.0.wait().unwrap().success());
+        let mut jobs: Vec<Bed> = (0..jobs_of_wave).map(start).collect();
+        wait_until_followed(&output, &jobs);
+        for (number, job) in jobs.iter_mut().enumerate() {
+            job.go().unwrap();
+            File::create(path(number).join("hold")).unwrap();
+        }
+        for job in &mut jobs {
+            let (status, summary) = job.finish().unwrap();
+            assert!(status.success() && summary.ok, "{status}: {summary:?}");
         }
         if wave == 1 {
             first = Some(held_at_rest(recorder.pid(), None));
         }
     }
     let first = first.unwrap();
-    let last = held_at_rest(recorder.pid(), Some(first));
+    // Without a filter it has the processes of the test beside this one, too, which come and go.
+    let last = held_at_rest(recorder.pid(), filtered.then_some(first));
     recorder.signal(Signal::INT).unwrap();
     let (status, said) = recorder.finish().unwrap();
     assert!(status.success(), "{said}");
@@ -346,7 +377,8 @@ fn churn(filtered: bool) {
         // Something of the first waves can have been let go of only later.
         assert!(last.fds <= first.fds && last.links <= first.links, "{first:?} {last:?}: {said}");
     }
-    assert!(last.resident_kib < first.resident_kib + 4096, "{first:?} {last:?}");
+    let growth = if filtered { 4 << 10 } else { 16 << 10 };
+    assert!(last.resident_kib < first.resident_kib + growth, "{first:?} {last:?}");
 
     let session = json(&output.join("session.json"));
     assert!(session["loss"].as_object().unwrap().values().all(|count| count == 0), "{:#}", session["loss"]);
@@ -357,10 +389,7 @@ fn churn(filtered: bool) {
         for init in calls.iter().filter(|call| call.function == "ncclCommInitRank") {
             let seen = recorded.remove(&init.pid.into());
             let seen = seen.unwrap_or_else(|| panic!("no record of {}: {said}", init.pid));
-            let count = check_calls(&calls, init, seen);
-            if wave > 0 && !filtered {
-                assert_eq!(count, 50, "a library that is attached to is traced from the first call");
-            }
+            check_calls(&calls, init.pid, seen);
             let target = with_pid(&session["targets"], init.pid);
             assert_eq!(target["exited"], true, "{target:#}");
             processes += 1;
@@ -390,25 +419,15 @@ fn recorded_by_process(output: &Path) -> BTreeMap<u64, Vec<u64>> {
     recorded
 }
 
-/// A process must be recorded soon after its communicator was made, and from then on each call once, and in
-/// its time. Gives how many calls that are.
-fn check_calls(calls: &[Call], init: &Call, mut seen: Vec<u64>) -> usize {
-    let pid = init.pid;
-    let mut made: Vec<_> =
+/// Each call of a process must be recorded once, and in its time.
+fn check_calls(calls: &[Call], pid: u32, mut seen: Vec<u64>) {
+    let made: Vec<_> =
         calls.iter().filter(|call| call.pid == pid && call.function == "ncclAllReduce").collect();
-    assert_eq!(made.len(), 50);
+    assert_eq!((made.len(), seen.len()), (CALLS, CALLS), "process {pid}");
     seen.sort_unstable();
-    assert!(
-        seen[0] < init.end_ns + PICKED_UP,
-        "process {pid} was recorded from {} ms after its communicator",
-        (seen[0].saturating_sub(init.end_ns)) / 1_000_000
-    );
-    made.retain(|call| call.end_ns >= seen[0]);
-    assert_eq!(made.len(), seen.len(), "process {pid}");
     for (call, ts_ns) in made.iter().zip(&seen) {
         assert!((call.begin_ns..=call.end_ns).contains(ts_ns), "process {pid}: {call:?} {ts_ns}");
     }
-    made.len()
 }
 
 /// In LONG mode 56 processes.

@@ -7,7 +7,6 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     path::Path,
-    thread,
     time::Duration,
 };
 
@@ -23,6 +22,9 @@ use ncclflow_e2e::{
 use rustix::process::Signal;
 use serde_json::Value;
 use test_support::{eventually, root, wait_until};
+
+/// On a machine that is busy with other tests.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A job of the node.
 struct Kind {
@@ -89,6 +91,11 @@ impl Kind {
         level != "api" && self.version.starts_with("2.21")
     }
 
+    /// Calls of all its ranks.
+    fn calls(&self) -> u64 {
+        u64::from(self.ranks) * self.iterations * self.ops.len() as u64
+    }
+
     /// While it rests.
     fn counted(&self, level: &str) -> u64 {
         let of_rank = self.iterations * self.ops.len() as u64 - u64::from(self.waits_for_next(level));
@@ -147,7 +154,7 @@ fn node_at(level: &str, counter: &str, bytes_counter: &str, name: &'static str) 
     beds.push(start(3));
     // It is promised to be picked up within two seconds; a busy machine, and `session.json`, may take longer.
     let late = beds[3].ready.pids.clone();
-    wait_until("the job that began later is picked up", Duration::from_secs(30), || {
+    wait_until("the job that began later is picked up", PATIENCE, || {
         let session = fs::read(folder.path().join("out/session.json")).unwrap_or_default();
         let session: Value = serde_json::from_slice(&session).unwrap_or_default();
         let targets = session["targets"].as_array().into_iter().flatten();
@@ -162,6 +169,14 @@ fn node_at(level: &str, counter: &str, bytes_counter: &str, name: &'static str) 
     let samples = scrape_until(&address, |samples| {
         let count = |comm: &String| scrape::count(samples, counter, &[("comm", comm)]);
         KINDS.iter().zip(&hashes).all(|(kind, comm)| count(comm) >= kind.counted(level))
+    });
+    // A call is counted when it begins, and written down when it has returned.
+    wait_until("the jobs have written their calls down", PATIENCE, || {
+        KINDS.iter().enumerate().all(|(at, kind)| {
+            let called = called(&place(at));
+            let of_ops = called.iter().filter(|((_, name), _)| kind.ops.iter().any(|(_, op)| op == name));
+            of_ops.map(|(_, count)| count).sum::<u64>() >= kind.calls()
+        })
     });
     for ((at, kind), comm) in KINDS.iter().enumerate().zip(&hashes) {
         let (called, waits_for_next) = (called(&place(at)), kind.waits_for_next(level));
@@ -220,9 +235,6 @@ fn ops_of_all_jobs_of_the_node_are_counted_each_for_its_own() {
     node_at("flow", "ncclflow_ops_total", "ncclflow_op_bytes_total", "coll");
 }
 
-/// Longest time from a touch to its effect.
-const OPENS_WITHIN: Duration = Duration::from_millis(400);
-
 /// With windows, what happens in them is counted, on and on; what happens between them is not.
 #[test]
 fn with_windows_the_metrics_count_what_is_in_them_and_never_begin_anew() {
@@ -267,12 +279,13 @@ fn windows_at(level: &str, counter: &str, name: &str) {
     wait_for_calls(5);
     assert!(counted().values().all(|count| *count == 0), "no window was open yet");
 
-    let mut after_windows = Vec::new();
+    let (mut after_windows, mut last) = (Vec::new(), counted());
     for number in 1..=3 {
         let touched = call_log::now_ns();
         File::create(&flag).unwrap();
-        // It opens within this time; then there are calls in it.
-        thread::sleep(OPENS_WITHIN);
+        wait_until("calls in the window are counted", PATIENCE, || {
+            counted().iter().all(|(pid, count)| *count > last[pid])
+        });
         wait_for_calls(10);
         // A scrape inside of a window.
         let inside = counted();
@@ -285,6 +298,7 @@ fn windows_at(level: &str, counter: &str, name: &str) {
         wait_for_calls(10);
         assert_eq!(counted(), after);
         assert!(inside.iter().all(|(pid, count)| count <= &after[pid]), "{inside:?} {after:?}");
+        last.clone_from(&after);
         after_windows.push((touched, ended, after));
     }
     recorder.signal(Signal::INT).unwrap();

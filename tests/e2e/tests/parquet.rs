@@ -3,16 +3,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{fs, path::Path, process::Command};
 
 use ncclflow_e2e::harness::{
     bed::Bed,
-    programs,
+    programs, progress,
     recorder::Recorder,
     tables,
     traced_run::{Plugin, TracedRun},
 };
-use rustix::process::Signal;
 use test_support::root;
 
 /// The rows of one kind that were compared.
@@ -105,8 +104,10 @@ fn captures_are_those_of_their_lines() {
 /// Another size on one rank, from its fourth call on: the query names that collective.
 #[test]
 fn the_first_difference_is_where_it_was_made() {
-    let arguments = ["--ranks", "4", "--iters", "6", "--sync", "--size-of", "2=32768@3", "--timeout", "40"];
-    let Some(recorded) = Recorded::new(&["-d", "4"], &arguments, |_| {}) else { return };
+    let arguments = ["--ranks", "4", "--iters", "6", "--sync", "--size-of", "2=32768@3"];
+    // The other size takes as many messages, and so the job ends.
+    let to_the_end = |_: &Path, bed: &mut Bed| assert!(bed.finish().unwrap().1.ok);
+    let Some(recorded) = Recorded::new(&[], &arguments, to_the_end) else { return };
     let (out, folder) = (recorded.path("out"), recorded.path("tables"));
     let _ = tables::export(&[&out], &folder);
     let compared = tables::compare(&folder, &[&out], &["--expect-difference", "6"]);
@@ -116,11 +117,11 @@ fn the_first_difference_is_where_it_was_made() {
 /// Several recordings become one set of tables.
 #[test]
 fn windows_stand_side_by_side() {
-    let arguments = ["--ranks", "2", "--iters", "1000000", "--interval-ms", "1", "--sync", "--timeout", "60"];
-    let Some(recorded) = Recorded::new(&["--rotate", "1"], &arguments, |recorder| {
-        // Two windows, and some of a third.
-        std::thread::sleep(Duration::from_millis(2500));
-        recorder.signal(Signal::INT).unwrap();
+    let arguments = ["--ranks", "2", "--iters", "1000000", "--interval-ms", "1", "--sync"];
+    let Some(recorded) = Recorded::new(&["--rotate", "1"], &arguments, |folder, bed| {
+        // As many as are asked for below; and two windows, and some of a third.
+        progress::wait_for_calls(&folder.join("calls"), &bed.ready.pids, 200);
+        progress::wait_for_windows(&folder.join("out"), 2);
     }) else {
         return;
     };
@@ -143,22 +144,23 @@ struct Recorded {
 }
 
 impl Recorded {
-    /// Records a job; `meanwhile` gets the recorder once the job runs.
-    fn new(options: &[&str], arguments: &[&str], meanwhile: impl FnOnce(&Recorder)) -> Option<Self> {
+    /// Records a job, which logs its calls to `calls`, until `meanwhile` is done; it is told the folder once the job runs.
+    fn new(options: &[&str], arguments: &[&str], meanwhile: impl FnOnce(&Path, &mut Bed)) -> Option<Self> {
         let (ncclflow, bed) = (programs::ncclflow()?, programs::bed()?);
         let library = programs::nccl("2.27.5-cu12")?;
         if !tables::can_read() || !root() {
             return None;
         }
         let folder = tempfile::tempdir().unwrap();
-        let all = [&["--mode", "processes", "--bytes", "65536"][..], arguments].concat();
-        let bed = Bed::start(&bed, &library, folder.path(), &all).unwrap();
+        let calls = folder.path().join("calls").display().to_string();
+        let fixed = ["--mode", "processes", "--bytes", "65536", "--call-log", &calls];
+        let all = [&fixed[..], arguments].concat();
+        let mut bed = Bed::start(&bed, &library, folder.path(), &all).unwrap();
         let recorder =
             Recorder::start(&ncclflow, &bed.pid_list(), &folder.path().join("out"), options).unwrap();
         bed.go().unwrap();
-        meanwhile(&recorder);
-        let (status, said) = recorder.finish().unwrap();
-        assert!(status.success(), "{said}");
+        meanwhile(folder.path(), &mut bed);
+        recorder.interrupt().unwrap();
         Some(Self { folder })
     }
 

@@ -8,7 +8,7 @@ use ncclflow_e2e::{
     compare,
     harness::{
         bed::Bed,
-        programs,
+        programs, progress,
         recorder::Recorder,
         traced_run::{Plugin, TracedRun as Run},
     },
@@ -153,17 +153,17 @@ fn attaching_in_the_middle_gives_true_identities() {
     }
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log.%p").display().to_string();
-    let arguments =
-        ["--ranks", "3", "--mode", "processes", "--iters", "60", "--bytes", "65536", "--interval-ms", "50"];
-    let arguments: Vec<&str> = arguments.into_iter().chain(["--debug-file", &log]).collect();
+    // 20 s of work, by the intervals: more than an attachment takes on a machine where it stands for a while.
+    let arguments = "--ranks 3 --mode processes --iters 400 --bytes 65536 --interval-ms 50 --sync";
+    let calls = folder.path().join("calls");
+    let files = ["--debug-file", &log, "--call-log", calls.to_str().unwrap()];
+    let arguments: Vec<&str> = arguments.split(' ').chain(files).collect();
     let mut bed = Bed::start(&bed, &library, folder.path(), &arguments).unwrap();
     bed.go().unwrap();
-    // The middle of three seconds of work, by the intervals that it was given.
-    std::thread::sleep(std::time::Duration::from_millis(700));
-    let recorder =
-        Recorder::start(&ncclflow, &bed.pid_list(), &folder.path().join("out"), &["-d", "1.5"]).unwrap();
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success(), "{said}");
+    progress::wait_for_calls(&calls, &bed.ready.pids, 3);
+    let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &folder.path().join("out"), &[]).unwrap();
+    progress::wait_for_calls(&calls, &bed.ready.pids, 10);
+    recorder.interrupt().unwrap();
     let (status, summary) = bed.finish().unwrap();
     assert!(status.success() && summary.ok);
 

@@ -3,28 +3,29 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeMap, fs, io::Read as _, path::Path};
+use std::{collections::BTreeMap, fs, io::Read as _, path::Path, time::Duration};
 
 use flate2::read::DeflateDecoder;
-use ncclflow_e2e::harness::{bed::Bed, programs, recorder::Recorder, replay};
+use ncclflow_e2e::harness::{bed::Bed, program_files, programs, progress, recorder::Recorder, replay};
 use serde_json::{Value, json};
-use test_support::root;
+use test_support::{eventually, root};
 
-/// The events of a recording, as docs/RECORDING.md describes it.
+/// The events of a recording, as docs/RECORDING.md describes it, as far as it is written.
 fn events(recording: &Path) -> Vec<Value> {
     let mut events = Vec::new();
     for segment in fs::read_dir(recording).unwrap().map(Result::unwrap) {
         let bytes = fs::read(segment.path()).unwrap();
-        let mut rest = &bytes[16..];
+        let mut rest = bytes.get(16..).unwrap_or_default();
         while let Some((header, behind)) = rest.split_at_checked(48) {
             let number = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap()) as usize;
             let (index, body) = (number(8), number(12));
+            let Some((block, behind)) = behind.split_at_checked(index + body) else { break };
             if header[4] == 4 {
                 let mut text = String::new();
-                DeflateDecoder::new(&behind[index..index + body]).read_to_string(&mut text).unwrap();
+                DeflateDecoder::new(&block[index..]).read_to_string(&mut text).unwrap();
                 events.push(serde_json::from_str(&text).unwrap());
             }
-            rest = &behind[index + body..];
+            rest = behind;
         }
     }
     events
@@ -71,12 +72,11 @@ fn run(version: &str, tracing: &[&str], workload: &[&str], variables: &[(&str, &
     // Whatever started this test is no part of the job.
     let exports = variables.iter().map(|(name, value)| format!("export {name}='{value}'\n"));
     let script = format!(
-        "#!/bin/sh\nunset RANK WORLD_SIZE LOCAL_RANK SLURM_PROCID SLURM_NTASKS SLURM_JOB_ID\n{}exec {} \"$@\"\n",
+        "unset RANK WORLD_SIZE LOCAL_RANK SLURM_PROCID SLURM_NTASKS SLURM_JOB_ID\n{}exec {} \"$@\"",
         exports.collect::<String>(),
         bed.display()
     );
-    fs::write(path("bed"), script).unwrap();
-    fs::set_permissions(path("bed"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    program_files::script(Path::new(&path("bed")), &script).unwrap();
     // The ranks stay until the recording has been told to end: what a communicator says of itself is read in
     // its memory, some tenths of a second after its first op.
     let (log, hold) = (path("log/%p"), path("hold"));
@@ -91,13 +91,20 @@ fn run(version: &str, tracing: &[&str], workload: &[&str], variables: &[(&str, &
         let lines = pids.iter().zip(1..).map(|(pid, number)| format!("{pid} {}\n", 10 * number));
         fs::write(path("map"), lines.collect::<String>()).unwrap();
     }
-    let options = [&["--strict", "-d", "3"][..], &tracing].concat();
+    let options = [&["--strict"][..], &tracing].concat();
     let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &options).unwrap();
     bed.go().unwrap();
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success(), "{said}");
+    assert!(bed.wait_for_operations().unwrap().ok);
+    // What was read is written before the records that come with it; what was read too late for that only at the
+    // end, and then this waits longer than a look takes.
+    let _is_written = eventually(Duration::from_secs(10), || {
+        let events = events(&out.join("recording"));
+        let communicators = events.iter().filter(|event| event["event"] == "communicator");
+        communicators.count() == bed.ready.nranks as usize
+    });
+    recorder.interrupt().unwrap();
     fs::write(hold, "").unwrap();
-    bed.finish().unwrap();
+    progress::wait_for_exits(&pids);
     replay::check(&ncclflow, &out, &out);
     let session = serde_json::from_slice(&fs::read(out.join("session.json")).unwrap()).unwrap();
     Some(Run { folder, session, pids, is_old: version < "2.2" })

@@ -6,21 +6,17 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process::Command,
-    thread,
-    time::Duration,
 };
 
 use ncclflow_e2e::{
-    harness::{bed::Bed, node::outer_pid, programs, progress, recorder::Recorder},
+    harness::{bed::Bed, node::outer_pid, program_files, programs, progress, recorder::Recorder},
     truth::call_log,
 };
 use serde_json::Value;
-use test_support::{need, root, wait_until};
-
-const PATIENCE: Duration = Duration::from_mins(1);
+use test_support::{need, root};
 
 fn json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
@@ -35,8 +31,9 @@ fn windows(output: &Path) -> Vec<String> {
     names(output).into_iter().filter(|name| name.starts_with("window_")).collect()
 }
 
-fn wait_until_open(output: &Path, count: usize) {
-    wait_until("the window is open", PATIENCE, || windows(output).len() >= count);
+/// Waits until the recorder has said that the window of this number is open: from then on calls are in it.
+fn wait_until_open(recorder: &mut Recorder, number: usize) {
+    recorder.hear(&format!("window {number} opened")).unwrap();
 }
 
 /// Processes that have a folder in the window.
@@ -48,8 +45,7 @@ fn processes(window: &Path) -> BTreeSet<u32> {
 
 fn script(folder: &Path, name: &str, text: &str) -> PathBuf {
     let path = folder.join(name);
-    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    program_files::script(&path, text).unwrap();
     path
 }
 
@@ -131,8 +127,8 @@ impl Containers {
     fn opens(&mut self, act: impl FnOnce(&Self)) {
         act(self);
         self.windows += 1;
-        wait_until_open(&self.output, self.windows);
-        self.wait_for_calls(5);
+        wait_until_open(self.recorder.as_mut().unwrap(), self.windows);
+        self.wait_for_calls(12);
     }
 
     fn end(&mut self) -> (Value, String) {
@@ -276,8 +272,10 @@ fn windows_of_two_hosts_lie_in_one_folder_and_are_read_in_their_order() {
     job.go().unwrap();
     for count in 1..=2 {
         File::create(&flag).unwrap();
+        for recorder in &mut recorders {
+            wait_until_open(recorder, count);
+        }
         progress::wait_for_calls(&path("job").join("calls"), &job.ready.pids, 10);
-        thread::sleep(Duration::from_millis(300));
         fs::remove_file(&flag).unwrap();
         for output in ["one", "two"] {
             progress::wait_for_windows(&path(output), count);

@@ -8,8 +8,6 @@ use std::{
     fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
-    thread,
-    time::Duration,
 };
 
 use ncclflow_e2e::harness::{bed::Bed, programs, progress, recorder::Recorder};
@@ -34,27 +32,34 @@ struct Job {
 }
 
 impl Job {
-    fn start(pause_ms: &str, arguments: &[&str]) -> Option<Self> {
+    /// A job whose iterations go on.
+    fn start(arguments: &[&str]) -> Option<Self> {
+        let job = Self::prepare(&["--iters", "1000000", "--interval-ms", "20"], arguments)?;
+        job.bed.go().unwrap();
+        job.wait_for_calls(4);
+        Some(job)
+    }
+
+    /// A job that waits, and its recording.
+    fn prepare(iterations: &[&str], arguments: &[&str]) -> Option<Self> {
         let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), root()) else {
             return None;
         };
         let library = programs::nccl("2.27.5-cu12")?;
         let folder = tempfile::tempdir().unwrap();
         let calls = folder.path().join("calls").display().to_string();
-        let fixed = "--mode processes --ranks 2 --ops allreduce,allgather,reducescatter --group 3 --iters 1000000 \
+        let fixed = "--mode processes --ranks 2 --ops allreduce,allgather,reducescatter --group 3 \
             --bytes 4096 --sync --channels 2 --timeout 600";
         let mut all: Vec<&str> = fixed.split_whitespace().collect();
-        all.extend(["--interval-ms", pause_ms, "--call-log", &calls]);
+        all.extend(["--call-log", &calls]);
+        all.extend(iterations);
         let bed = Bed::start(&bed, &library, folder.path(), &all).unwrap();
         let (output, flag) = (folder.path().join("out"), folder.path().join("flag"));
         let flag_text = flag.display().to_string();
         let mut all = vec!["--window-flag", &flag_text];
         all.extend(arguments);
         let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &output, &all).unwrap();
-        bed.go().unwrap();
-        let job = Self { folder, ncclflow, bed, output, flag, recorder };
-        job.wait_for_calls(4);
-        Some(job)
+        Some(Self { folder, ncclflow, bed, output, flag, recorder })
     }
 
     fn wait_for_calls(&self, more: usize) {
@@ -109,7 +114,7 @@ fn numbers(folder: &Path) -> BTreeMap<u32, Vec<u64>> {
 
 fn ops(level: &str, wanted: u64) {
     let count = wanted.to_string();
-    let Some(job) = Job::start("20", &["--level", level, "--window-iterations", &count]) else { return };
+    let Some(job) = Job::start(&["--level", level, "--window-iterations", &count]) else { return };
     File::create(&job.flag).unwrap();
     progress::wait_for_windows(&job.output, 1);
     job.wait_for_calls(6);
@@ -156,7 +161,7 @@ fn with_messages_too() {
 
 #[test]
 fn iterations_are_found_by_calls() {
-    let Some(job) = Job::start("20", &["--level", "api", "--window-iterations", "5"]) else { return };
+    let Some(job) = Job::start(&["--level", "api", "--window-iterations", "5"]) else { return };
     File::create(&job.flag).unwrap();
     progress::wait_for_windows(&job.output, 1);
     let (_folder, _, window, report, pids) = job.end();
@@ -172,10 +177,13 @@ fn iterations_are_found_by_calls() {
 
 #[test]
 fn without_iterations_the_window_is_as_long_as_the_flag() {
-    let Some(job) = Job::start("400", &["--window-iterations", "3"]) else { return };
+    // One iteration alone recurs in nothing, however long the window is.
+    let once = ["--iters", "1", "--hold-file", "/nonexistent/hold"];
+    let Some(mut job) = Job::prepare(&once, &["--window-iterations", "3"]) else { return };
     File::create(&job.flag).unwrap();
-    job.wait_for_calls(3);
-    thread::sleep(Duration::from_millis(100));
+    job.recorder.hear("window 1 opened").unwrap();
+    job.bed.go().unwrap();
+    assert!(job.bed.wait_for_operations().unwrap().ok);
     fs::remove_file(&job.flag).unwrap();
     progress::wait_for_windows(&job.output, 1);
     let (_folder, _, window, report, pids) = job.end();

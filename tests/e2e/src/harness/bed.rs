@@ -48,6 +48,8 @@ impl Bed {
             .arg(library)
             .arg("--wait-file")
             .arg(folder.join("go"))
+            // The bed's own limit is a minute, for all its operations.
+            .args(if arguments.contains(&"--timeout") { &[][..] } else { &["--timeout", "300"] })
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -80,6 +82,13 @@ impl Bed {
     pub fn go(&self) -> Result<()> {
         File::create(self.folder.join("go")).context("making the bed's go file")?;
         Ok(())
+    }
+
+    /// Waits for the end of the operations, of a bed that stays then (`--hold-file`).
+    pub fn wait_for_operations(&mut self) -> Result<Summary> {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).context("reading the bed's output")?;
+        serde_json::from_str(&line).with_context(|| format!("the bed's second line: `{line}`"))
     }
 
     /// Waits for the end.

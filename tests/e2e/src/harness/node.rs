@@ -2,14 +2,13 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
 use anyhow::{Context as _, Result, bail};
 
-use super::bed::Bed;
+use super::{bed::Bed, program_files};
 
 /// A child that is killed when this is dropped.
 #[derive(Debug)]
@@ -30,14 +29,13 @@ pub fn namespaced_bed(bed: &Path, library: &Path, folder: &Path) -> Result<(Path
     fs::write(&hidden, [])?;
     let script = folder.join("namespaced-bed");
     let text = format!(
-        "#!/bin/sh\nexec unshare --mount --pid --fork --mount-proc --kill-child sh -c 'mount --bind \"$0\" \"$1\" && shift && exec \"$@\"' \
-         '{}' '{}' '{}' \"$@\"\n",
+        "exec unshare --mount --pid --fork --mount-proc --kill-child sh -c 'mount --bind \"$0\" \"$1\" && shift && exec \"$@\"' \
+         '{}' '{}' '{}' \"$@\"",
         library.display(),
         hidden.display(),
         bed.display()
     );
-    fs::write(&script, text)?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    program_files::script(&script, &text)?;
     Ok((script, hidden))
 }
 

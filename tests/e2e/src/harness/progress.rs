@@ -23,6 +23,39 @@ pub fn wait_for_calls(prefix: &Path, pids: &[u32], more: usize) {
     });
 }
 
+/// Waits until each of these processes, whose bed logs its calls to `prefix`, has made so many calls of `function` since it
+/// began.
+///
+/// # Panics
+/// If they do not.
+#[track_caller]
+pub fn wait_for_calls_of(function: &str, prefix: &Path, counts: &[(u32, usize)]) {
+    let wanted = format!("\"function\":\"{function}\"");
+    let calls = |pid: u32| {
+        let log = fs::read_to_string(format!("{}.{pid}", prefix.display())).unwrap_or_default();
+        log.lines().filter(|line| line.contains(&wanted)).count()
+    };
+    wait_until("each process has called it", PATIENCE, || {
+        counts.iter().all(|(pid, count)| calls(*pid) >= *count)
+    });
+}
+
+/// Waits until so many blocks more are written of a recording in `output` that has no windows.
+///
+/// # Panics
+/// If they are not.
+#[track_caller]
+pub fn wait_for_blocks(output: &Path, count: usize) {
+    let size = || fs::metadata(output.join("recording/000001.nfr")).map_or(0, |file| file.len());
+    let (mut last, mut seen) = (size(), 0);
+    wait_until("blocks of the recording are written", PATIENCE, || {
+        let now = size();
+        seen += usize::from(now > last);
+        last = now;
+        seen >= count
+    });
+}
+
 /// Waits until these processes run no more. Those that their parent has not asked about yet count as gone.
 ///
 /// # Panics

@@ -4,10 +4,17 @@ use std::{
     io::{BufRead as _, BufReader, Read as _},
     path::Path,
     process::{Child, ChildStderr, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, Signal, kill_process},
+};
+
+/// How long it can take to say what is waited for, on a machine that is busy with other tests.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A recording that is armed. Killed when dropped.
 #[derive(Debug)]
@@ -75,10 +82,28 @@ impl Recorder {
         self.child.id()
     }
 
-    /// What it has said until its probes were armed.
+    /// What it has said until its probes were armed, or until what was waited for last.
     #[must_use]
     pub fn said(&self) -> &str {
         &self.said
+    }
+
+    /// Waits until it has said these words.
+    pub fn hear(&mut self, words: &str) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.said.contains(words) {
+            if self.stderr.buffer().is_empty() {
+                let left = deadline.saturating_duration_since(Instant::now());
+                let mut fds = [PollFd::new(self.stderr.get_ref(), PollFlags::IN)];
+                if poll(&mut fds, Some(&Timespec::try_from(left)?))? == 0 {
+                    bail!("ncclflow did not say `{words}` in {PATIENCE:?}: {}", self.said);
+                }
+            }
+            if self.stderr.read_line(&mut self.said)? == 0 {
+                bail!("ncclflow ended and did not say `{words}`: {}", self.said);
+            }
+        }
+        Ok(())
     }
 
     pub fn signal(&self, signal: Signal) -> Result<()> {

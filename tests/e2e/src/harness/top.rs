@@ -1,6 +1,7 @@
 //! A running `ncclflow top --once --json`.
 
 use std::{
+    ffi::OsStr,
     io::{BufRead as _, BufReader, Read as _},
     path::Path,
     process::{Child, ChildStderr, Command, Stdio},
@@ -19,8 +20,18 @@ pub struct Top {
 impl Top {
     /// Starts it on `pids` and waits until its probes are armed.
     pub fn start(ncclflow: &Path, pids: &str, arguments: &[&str]) -> Result<Self> {
+        Self::watching(ncclflow, [OsStr::new("-p"), pids.as_ref()], arguments)
+    }
+
+    /// Starts it on a recording that goes on, and waits until it has read what is there.
+    pub fn of_recording(ncclflow: &Path, recording: &Path, arguments: &[&str]) -> Result<Self> {
+        Self::watching(ncclflow, [OsStr::new("--recording"), recording.as_ref()], arguments)
+    }
+
+    fn watching(ncclflow: &Path, what: [&OsStr; 2], arguments: &[&str]) -> Result<Self> {
         let mut child = Command::new(ncclflow)
-            .args(["top", "--once", "--json", "-p", pids])
+            .args(["top", "--once", "--json"])
+            .args(what)
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
