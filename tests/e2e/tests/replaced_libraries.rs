@@ -24,6 +24,16 @@ const ITERATIONS: u64 = 5;
 /// Each recording sees the whole node: the libraries of one test must not be there in the other.
 static ALONE: Mutex<()> = Mutex::new(());
 
+/// Whether these processes are in the report as traced ones.
+fn are_traced(output: &Path, pids: &[u32]) -> bool {
+    let session = fs::read(output.join("session.json")).unwrap();
+    let session: Value = serde_json::from_slice(&session).unwrap();
+    let targets = session["targets"].as_array().unwrap();
+    let is_traced =
+        |pid: &u32| targets.iter().any(|target| target["pid"] == *pid && target["untraced"].is_null());
+    pids.iter().all(is_traced)
+}
+
 /// Files that a process holds open below a folder.
 fn held_below(pid: u32, folder: &str) -> Vec<String> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
@@ -53,8 +63,7 @@ fn a_build_of_nccl_is_given_its_probes_once_whatever_file_it_comes_in() {
         let arguments = ["--mode", "processes", "--iters", "5", "--bytes", "4096", "--channels", "1"];
         let more = ["--sync", "--hold-file", &hold];
         let mut bed = Bed::start(&program, &copy, &place, &[&arguments[..], &more].concat()).unwrap();
-        // It is promised to be picked up within two seconds.
-        thread::sleep(Duration::from_secs(3));
+        wait_until("the job is traced", Duration::from_mins(1), || are_traced(&output, &bed.ready.pids));
         bed.go().unwrap();
         fs::write(&hold, "").unwrap();
         assert!(bed.finish().unwrap().1.ok);
@@ -144,14 +153,7 @@ fn two_libraries_that_claim_one_build_are_each_traced_as_what_they_are() {
         let arguments =
             ["--iters", "5", "--bytes", "4096", "--channels", "1", "--sync", "--hold-file", &hold];
         let bed = Bed::start(&program, &copy, &place, &arguments).unwrap();
-        let pid = bed.ready.pids[0];
-        let is_traced = || {
-            let session = fs::read(output.join("session.json")).unwrap();
-            let session: Value = serde_json::from_slice(&session).unwrap();
-            let mut targets = session["targets"].as_array().unwrap().iter();
-            targets.any(|target| target["pid"] == pid && target["untraced"].is_null())
-        };
-        wait_until("the job is traced", Duration::from_secs(30), is_traced);
+        wait_until("the job is traced", Duration::from_mins(1), || are_traced(&output, &bed.ready.pids));
         jobs.push((bed, hold));
     }
     let mut hashes = Vec::new();

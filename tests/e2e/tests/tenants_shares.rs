@@ -105,11 +105,22 @@ fn cookies_are_for_what_is_different_and_come_back_from_what_is_refused() {
     assert!(calls >= 303, "{calls} calls of 101 processes were recorded");
 }
 
+/// How long a process has run on a processor, in clock ticks: proc_pid_stat(5).
+fn ticks(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = text.rsplit_once(") ").unwrap();
+    fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
 /// Two users' processes in one ring buffer: one floods it, and the other loses nothing.
 #[test]
 fn a_user_who_floods_a_ring_buffer_loses_its_own_records_and_is_named() {
     const FLOOD: u64 = 2_000_000;
-    const CALLS: u64 = 2000;
+    // The records of all of them, of at most 1,280 bytes, are less than the 64 KiB of its share: nobody need come for them.
+    const CALLS: u64 = 50;
+    const PAUSE_US: u64 = 20_000;
+    // A tenth of a second: many times what a buffer holds.
+    const FLOODED: u64 = 10;
     let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
@@ -121,7 +132,7 @@ fn a_user_who_floods_a_ring_buffer_loses_its_own_records_and_is_named() {
     // There are four ring buffers, by the number of the process.
     let mut others = Vec::new();
     let mut victim = loop {
-        let other = Caller::start(&caller, &library, 1_234_002, CALLS, 500).unwrap();
+        let other = Caller::start(&caller, &library, 1_234_002, CALLS, PAUSE_US).unwrap();
         if other.pid() % 4 == flood.pid() % 4 {
             break other;
         }
@@ -149,6 +160,7 @@ fn a_user_who_floods_a_ring_buffer_loses_its_own_records_and_is_named() {
         traced(&session, flood.pid()) && traced(&session, victim.pid())
     });
     flood.go().unwrap();
+    wait_until("it floods", Duration::from_mins(1), || ticks(flood.pid()) >= FLOODED);
     victim.go().unwrap();
     victim.wait().unwrap();
     let (flooder, pid) = (flood.pid(), victim.pid());

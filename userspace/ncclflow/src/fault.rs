@@ -2,7 +2,8 @@
 //! look.
 //!
 //! `PLACE:panic`, `PLACE:error` or `PLACE:hang`, and `:N` for the N-th time that the place is reached (from
-//! 1). Places are those that call [`here`].
+//! 1). With `:N:FILE` times are counted from when there is this file: a test makes it when it is ready. Places are
+//! those that call [`here`].
 
 use std::io;
 
@@ -13,6 +14,7 @@ use std::io;
 #[cfg(debug_assertions)]
 pub(crate) fn here(place: &str) -> io::Result<()> {
     use std::{
+        path::PathBuf,
         sync::{
             OnceLock,
             atomic::{AtomicU64, Ordering},
@@ -21,20 +23,30 @@ pub(crate) fn here(place: &str) -> io::Result<()> {
         time::Duration,
     };
 
-    static WANTED: OnceLock<Option<(String, String, u64)>> = OnceLock::new();
+    struct Wanted {
+        place: String,
+        kind: String,
+        at: u64,
+        from: Option<PathBuf>,
+    }
+
+    static WANTED: OnceLock<Option<Wanted>> = OnceLock::new();
     static TIMES: AtomicU64 = AtomicU64::new(0);
     let wanted = WANTED.get_or_init(|| {
         let text = std::env::var("NCCLFLOW_FAULT").ok()?;
-        let mut parts = text.split(':').map(str::to_owned);
+        let mut parts = text.splitn(4, ':').map(str::to_owned);
         let (place, kind) = (parts.next()?, parts.next()?);
-        let times = parts.next().map_or(Some(1), |times| times.parse().ok())?;
-        Some((place, kind, times))
+        let at = parts.next().map_or(Some(1), |times| times.parse().ok())?;
+        Some(Wanted { place, kind, at, from: parts.next().map(PathBuf::from) })
     });
-    let Some((_, kind, at)) = wanted.as_ref().filter(|(wanted, ..)| wanted == place) else { return Ok(()) };
-    if TIMES.fetch_add(1, Ordering::Relaxed) + 1 != *at {
+    let Some(wanted) = wanted.as_ref().filter(|wanted| wanted.place == place) else { return Ok(()) };
+    if wanted.from.as_ref().is_some_and(|file| !file.exists()) {
         return Ok(());
     }
-    match kind.as_str() {
+    if TIMES.fetch_add(1, Ordering::Relaxed) + 1 != wanted.at {
+        return Ok(());
+    }
+    match wanted.kind.as_str() {
         "error" => Err(io::Error::other(format!("NCCLFLOW_FAULT: an error in `{place}`"))),
         "hang" => loop {
             thread::sleep(Duration::from_secs(3600));

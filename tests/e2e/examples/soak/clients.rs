@@ -16,8 +16,8 @@ const ASK: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: soak\r\nConnection: close\r\
 const CROWD: usize = 300;
 /// Between two crowds.
 const PAUSE: Duration = Duration::from_secs(8);
-/// Longer than the tracer is ever stopped.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longer than the tracer is ever stopped; the rest is for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(crate) struct Served {

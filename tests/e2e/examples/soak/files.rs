@@ -120,9 +120,8 @@ impl Files {
             }
             Change::Deleted => {
                 fs::copy(old, &file)?;
-                let running = start(Trick::Threads, &file, 600, 500)?;
-                // It has to have it mapped.
-                thread::sleep(Duration::from_millis(300));
+                let mut running = start(Trick::Threads, &file, 600, 500)?;
+                wait_until_mapped(&mut running, &file)?;
                 fs::remove_file(&file)?;
                 works(running)
             }
@@ -166,6 +165,19 @@ fn start(trick: Trick, library: &Path, calls: u64, hold_ms: u64) -> Result<Child
     let order = Order { trick, library, ledger: None, calls, hold };
     let mut command = order.command()?;
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().context("starting it")
+}
+
+/// Waits until it has the file mapped. One that has ended before says why itself.
+fn wait_until_mapped(child: &mut Child, file: &Path) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    let (maps, file) = (format!("/proc/{}/maps", child.id()), file.display().to_string());
+    while child.try_wait()?.is_none() && !fs::read_to_string(&maps).is_ok_and(|maps| maps.contains(&file)) {
+        if Instant::now() > deadline {
+            bail!("it does not load its library");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 /// It ends by itself, and well.

@@ -2,13 +2,13 @@
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
@@ -22,11 +22,12 @@ use ncclflow_e2e::{
 };
 use rustix::process::Signal;
 use serde::Deserialize;
-use test_support::damage::Random;
+use test_support::{damage::Random, eventually};
 
 use super::{
     World,
     check::Checks,
+    heartbeat::Heartbeat,
     recording,
     run::wait_for_none,
     tracer::{Tracer, is_alone, still_there},
@@ -35,10 +36,14 @@ use super::{
 /// The latest moment after the start at which it is killed, in milliseconds: some while it comes up, most while it
 /// records.
 const LATEST: usize = 3500;
+/// In every fourth round it is killed so late that calls must be there.
+const LATE: usize = 2500;
+/// Until a job calls that the tracer follows: one takes some seconds to come up after the other.
+const PATIENCE: Duration = Duration::from_mins(2);
 /// A block is closed after a second, and what comes out of the kernel is fetched every 50 ms. The rest is for the disk.
-/// What the tracer waits for a processor comes to it: it is measured.
+/// What the tracer waits for a processor, and for how long the machine stands, comes to it: it is measured.
 const LOST: Duration = Duration::from_millis(1500);
-/// Of a round; in one in which the tracer waited longer for processors, a job can have called too late to be judged by.
+/// Of a round; in one in which it was longer, a job can have called too late to be judged by.
 const STARVED: Duration = Duration::from_millis(500);
 const PROBED: &str = "ncclLaunchKernelAfter_NoCuda";
 
@@ -56,7 +61,7 @@ struct Found {
     records: u64,
     /// Recordings that must have calls that the job has logged.
     judged: u64,
-    /// Rounds in which the tracer waited for processors that others had.
+    /// Of the rounds that may be judged, those in which the tracer waited for processors that others had.
     starved: u64,
 }
 
@@ -67,25 +72,28 @@ pub(crate) fn run(world: &World, kills: u64) -> Result<Checks> {
     let probed = memory::function_addresses(&world.ncclflow, &library, &[PROBED])?;
     let jobs = Jobs::default();
     let is_over = Arc::new(AtomicBool::new(false));
+    let heartbeat = Heartbeat::start();
     let mut random = Random(world.seed);
     let mut found = Found::default();
     thread::scope(|scope| -> Result<()> {
         scope.spawn(|| jobs.run(world, &library, folder.path(), &is_over));
-        let done = (0..kills).try_for_each(|round| {
-            let output = folder.path().join(format!("out-{round}"));
-            let after = Duration::from_millis(random.below(LATEST) as u64);
-            let checked = one(world, &output, &folder.path().join("said"), after, round, &mut found, &jobs);
-            let breakpoints = wait_for_none(|| {
+        let done = (0..kills).try_for_each(|number| {
+            let output = folder.path().join(format!("out-{number}"));
+            let after =
+                if number % 4 == 0 { LATE + random.below(LATEST - LATE) } else { random.below(LATEST) };
+            let after = Duration::from_millis(after as u64);
+            let said = folder.path().join("said");
+            let round = Round { number, output: &output, said: &said, after };
+            let checked = one(world, &round, &mut found, &jobs, &heartbeat);
+            found.breakpoints += wait_for_none(|| {
                 let pids = jobs.pids();
                 let bytes = pids.iter().filter_map(|pid| memory::first_bytes(*pid, &library, &probed).ok());
-                Ok(bytes.filter(|bytes| bytes.first() == Some(&BREAKPOINT)).count())
+                let count = bytes.filter(|bytes| bytes.first() == Some(&BREAKPOINT)).count();
+                // Another one has probes of its own on the same file.
+                Ok(if count > 0 && is_alone(&[]) { count } else { 0 })
             })?;
-            // Another one has probes of its own on the same file.
-            if breakpoints > 0 && is_alone(&[]) {
-                found.breakpoints += breakpoints;
-            }
             let _ = fs::remove_dir_all(&output);
-            checked.with_context(|| format!("round {round}"))
+            checked.with_context(|| format!("round {number}"))
         });
         is_over.store(true, Ordering::Relaxed);
         done
@@ -94,7 +102,8 @@ pub(crate) fn run(world: &World, kills: u64) -> Result<Checks> {
     checks.add("kills", kills, "≥ 1", kills > 0);
     checks.add("of these while it recorded", found.armed, "≥ 1", found.armed > 0);
     let judged = "of these with calls that must be there";
-    if found.judged * 10 < kills && found.starved * 2 > found.armed {
+    // Every fourth is judged, unless it waited.
+    if found.judged * 10 < kills && found.starved > 0 {
         checks.unknown(judged, found.judged, format!("in {} it waited for processors", found.starved));
     } else {
         checks.add(judged, found.judged, "≥ 1 of 10", found.judged * 10 >= kills);
@@ -124,68 +133,118 @@ pub(crate) fn run(world: &World, kills: u64) -> Result<Checks> {
     Ok(checks)
 }
 
+/// One kill: into which folder the tracer records, and how long it is left alone before.
+struct Round<'a> {
+    number: u64,
+    output: &'a Path,
+    said: &'a Path,
+    after: Duration,
+}
+
+impl Round<'_> {
+    /// Every fourth is killed while it comes up.
+    fn comes_up(&self) -> bool {
+        self.number % 4 == 3
+    }
+
+    /// Every second is judged by the job's calls. It is stopped before: then it is known how long its threads have waited for
+    /// processors. But a thread is stopped between two system calls, and so the others are killed without that, in the midst
+    /// of a write, too.
+    fn is_judged(&self) -> bool {
+        self.number.is_multiple_of(2)
+    }
+}
+
 fn one(
     world: &World,
-    output: &std::path::Path,
-    said: &std::path::Path,
-    after: Duration,
-    round: u64,
+    round: &Round<'_>,
     found: &mut Found,
     jobs: &Jobs,
+    heartbeat: &Heartbeat,
 ) -> Result<()> {
+    let Round { number, output, said, after } = *round;
     let mut tracer = Tracer::start(&world.ncclflow, output, said, None)?;
-    // Every fourth is killed while it comes up.
-    let since_armed = if round % 4 == 3 {
-        None
-    } else {
+    if !round.comes_up() {
         tracer.armed()?;
-        Some((Instant::now(), tracer.starved()))
-    };
+    }
+    let missed = |tracer: &Tracer| tracer.starved() + heartbeat.late();
+    let followed = if round.is_judged() { Some(jobs.follow(&tracer, missed)?) } else { None };
     thread::sleep(after);
     // What it has now; what it makes between this look and its end, the breakpoints show.
     let (objects, family) = (kernel_objects::of_process(tracer.pid()).unwrap_or_default(), tracer.family());
-    let recorded =
-        since_armed.map(|(since, starved)| (since.elapsed(), tracer.starved().saturating_sub(starved)));
     let killed_ns = call_log::now_ns();
+    let followed = match followed {
+        Some(followed) => {
+            tracer.stop()?;
+            Some((missed(&tracer).saturating_sub(followed.missed), followed))
+        }
+        None => None,
+    };
     tracer.signal(Signal::KILL)?;
     tracer.wait()?;
     found.objects +=
         wait_for_none(|| objects.still_there().map(|left| left.programs.len() + left.links.len()))?;
     found.processes += still_there(&family).len();
-    let Some((recorded, starved)) = recorded else { return Ok(()) };
+    if round.comes_up() {
+        return Ok(());
+    }
     found.armed += 1;
-    found.starved += u64::from(starved > STARVED);
-    match recording::read(output) {
-        Ok(contents) => {
-            let damage = contents.damage;
-            found.records += contents.records;
-            if contents.has_end
-                || damage.blocks + damage.unknown + damage.removed + damage.missing_segments > 0
-            {
-                let what = format!("round {round}: {damage:?}, an end: {}", contents.has_end);
-                found.unreadable.push(what);
-            }
-            let since = killed_ns.saturating_sub(nanoseconds(recorded));
-            let until = killed_ns.saturating_sub(nanoseconds(LOST + starved));
-            // The last call, by the job's own log, that the recording must have.
-            if let Some(called) = jobs.last_call(since, until) {
-                found.judged += 1;
-                if contents.last_ns < called {
-                    let missing = Duration::from_nanos(killed_ns.saturating_sub(contents.last_ns));
-                    let what = format!(
-                        "round {round}: the last {missing:?} of {recorded:?}, {starved:?} of it without a processor"
-                    );
-                    found.short.push(what);
-                }
-            }
+    let contents = match recording::read(output) {
+        Ok(contents) => contents,
+        Err(error) => {
+            found.unreadable.push(format!("round {number}: {error:#}"));
+            return Ok(());
         }
-        Err(error) => found.unreadable.push(format!("round {round}: {error:#}")),
+    };
+    let damage = contents.damage;
+    found.records += contents.records;
+    if contents.has_end || damage.blocks + damage.unknown + damage.removed + damage.missing_segments > 0 {
+        found.unreadable.push(format!("round {number}: {damage:?}, an end: {}", contents.has_end));
+    }
+    let Some((missed, followed)) = followed else { return Ok(()) };
+    found.starved += u64::from(missed > STARVED);
+    let until_ns = killed_ns.saturating_sub(nanoseconds(LOST + missed));
+    // The last call, by the job's own log, that the recording must have.
+    if let Some(called) = last_call(&followed.place, followed.since_ns, until_ns) {
+        found.judged += 1;
+        if contents.last_ns < called {
+            let missing = Duration::from_nanos(killed_ns.saturating_sub(contents.last_ns));
+            found.short.push(format!("round {number}: the last {missing:?}, and it missed {missed:?}"));
+        }
     }
     Ok(())
 }
 
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// When the job in this folder has last called between these moments, by its own log.
+fn last_call(place: &Path, since_ns: u64, until_ns: u64) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Call {
+        function: String,
+        begin_ns: u64,
+    }
+    let logs = fs::read_dir(place).ok()?.flatten();
+    let logs = logs.filter(|entry| entry.file_name().to_string_lossy().starts_with("calls."));
+    let texts = logs.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+    let last = |text: String| {
+        let calls = text.lines().filter_map(|line| serde_json::from_str::<Call>(line).ok());
+        let calls = calls.filter(|call| call.function == "ncclAllReduce");
+        calls.map(|call| call.begin_ns).filter(|at| (since_ns..until_ns).contains(at)).max()
+    };
+    texts.filter_map(last).max()
+}
+
+/// A job that calls while the tracer follows it.
+struct Followed {
+    /// Its folder.
+    place: PathBuf,
+    /// Since when it is followed at least.
+    since_ns: u64,
+    /// How late the tracer was until then.
+    missed: Duration,
 }
 
 /// A job after the other, so that one always runs.
@@ -210,30 +269,28 @@ impl Jobs {
         self.with(|state| state.pids.clone())
     }
 
-    /// When the latest job has last called between these moments, by its own log.
-    fn last_call(&self, since_ns: u64, until_ns: u64) -> Option<u64> {
-        #[derive(Deserialize)]
-        struct Call {
-            function: String,
-            begin_ns: u64,
-        }
-        let place = self.with(|state| state.place.clone());
-        let logs = fs::read_dir(place).ok()?.flatten();
-        let logs = logs.filter(|entry| entry.file_name().to_string_lossy().starts_with("calls."));
-        let texts = logs.filter_map(|entry| fs::read_to_string(entry.path()).ok());
-        let last = |text: String| {
-            let calls = text.lines().filter_map(|line| serde_json::from_str::<Call>(line).ok());
-            let calls = calls.filter(|call| call.function == "ncclAllReduce");
-            calls.map(|call| call.begin_ns).filter(|at| (since_ns..until_ns).contains(at)).max()
-        };
-        texts.filter_map(last).max()
+    /// Waits until a job calls that the tracer follows. `missed`: how late the tracer was until now.
+    fn follow(&self, tracer: &Tracer, missed: impl Fn(&Tracer) -> Duration) -> Result<Followed> {
+        let mut followed: Option<Followed> = None;
+        let calls = eventually(PATIENCE, || {
+            let (place, pids) = self.with(|state| (state.place.clone(), state.pids.clone()));
+            let is_new = followed.as_ref().is_none_or(|followed| followed.place != place);
+            if is_new && !pids.is_empty() && tracer.follows(&pids) {
+                let (missed, since_ns) = (missed(tracer), call_log::now_ns());
+                followed = Some(Followed { place, since_ns, missed });
+            }
+            followed.as_ref().is_some_and(|Followed { place, since_ns, .. }| {
+                last_call(place, *since_ns, u64::MAX).is_some()
+            })
+        });
+        followed.filter(|_| calls).context("no job calls that the tracer follows")
     }
 
     fn results(&self) -> (u64, Vec<String>) {
         self.with(|state| (state.right, state.failed.clone()))
     }
 
-    fn run(&self, world: &World, library: &std::path::Path, folder: &std::path::Path, is_over: &AtomicBool) {
+    fn run(&self, world: &World, library: &Path, folder: &Path, is_over: &AtomicBool) {
         let mut number = 0;
         while !is_over.load(Ordering::Relaxed) {
             number += 1;
@@ -245,7 +302,7 @@ impl Jobs {
         }
     }
 
-    fn one(&self, world: &World, library: &std::path::Path, place: &std::path::Path) -> Result<()> {
+    fn one(&self, world: &World, library: &Path, place: &Path) -> Result<()> {
         fs::create_dir_all(place)?;
         self.with(|state| state.place = place.to_path_buf());
         let log = place.join("calls").display().to_string();

@@ -5,6 +5,7 @@
 mod check;
 mod clients;
 mod files;
+mod heartbeat;
 mod jobs;
 mod kills;
 mod ledger;

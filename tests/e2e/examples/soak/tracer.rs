@@ -11,11 +11,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde_json::Value;
 
 /// Until its probes are armed, and until it has ended.
 const PATIENCE: Duration = Duration::from_mins(2);
+/// Until what it leaves to the kernel is gone: some of that is freed only after others have come to rest.
+pub(crate) const FREED: Duration = Duration::from_mins(1);
 
 /// Killed when it is dropped.
 #[derive(Debug)]
@@ -72,10 +74,12 @@ impl Tracer {
 
     /// Waits until it has this process in its report, as one that is traced.
     pub(crate) fn traces(&mut self, pid: u32) -> Result<()> {
-        self.wait_until("tracing", |session| {
-            let targets = session["targets"].as_array().into_iter().flatten();
-            targets.into_iter().any(|target| target["pid"] == pid && target["untraced"].is_null())
-        })
+        self.wait_until("tracing", |session| is_traced(session, pid))
+    }
+
+    /// Whether it has these processes in its report, as such that are traced.
+    pub(crate) fn follows(&self, pids: &[u32]) -> bool {
+        self.session().is_some_and(|session| pids.iter().all(|pid| is_traced(&session, *pid)))
     }
 
     /// Processes that it follows now, besides this one.
@@ -103,6 +107,15 @@ impl Tracer {
 
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         kill_process(Pid::from_child(&self.child), signal).context("signalling ncclflow")
+    }
+
+    /// Stops it, and waits until all its threads stand.
+    pub(crate) fn stop(&self) -> Result<()> {
+        self.signal(Signal::STOP)?;
+        // One that ends instead is left to who waits for its end.
+        let events = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(Pid::from_child(&self.child)), events).context("waiting until ncclflow stands")?;
+        Ok(())
     }
 
     /// Waits for its end.
@@ -182,6 +195,11 @@ impl Drop for Tracer {
     }
 }
 
+fn is_traced(session: &Value, pid: u32) -> bool {
+    let targets = session["targets"].as_array().into_iter().flatten();
+    targets.into_iter().any(|target| target["pid"] == pid && target["untraced"].is_null())
+}
+
 struct Stat {
     parent: u32,
     started: u64,
@@ -209,11 +227,11 @@ fn stat(pid: u32) -> Option<Stat> {
     })
 }
 
-/// Those of these processes that are still there, a moment later at the latest.
+/// Those of these processes that are still there when they have had time to end.
 pub(crate) fn still_there(named: &[Named]) -> Vec<Named> {
     let is_there =
         |(pid, started): &Named| stat(*pid).is_some_and(|stat| stat.started == *started && !stat.is_dead);
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + FREED;
     loop {
         let left: Vec<Named> = named.iter().copied().filter(|named| is_there(named)).collect();
         if left.is_empty() || Instant::now() > deadline {

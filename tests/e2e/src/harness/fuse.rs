@@ -6,7 +6,10 @@ use std::{
     ffi::CString,
     fs::File,
     io::{self, Read as _, Write as _},
-    os::{fd::AsRawFd as _, unix::ffi::OsStrExt as _},
+    os::{
+        fd::AsRawFd as _,
+        unix::{ffi::OsStrExt as _, fs::OpenOptionsExt as _},
+    },
     path::{Path, PathBuf},
     process::Command,
     sync::{
@@ -46,6 +49,7 @@ mod op {
 pub struct Fuse {
     point: PathBuf,
     is_silent: Arc<AtomicBool>,
+    is_read: Arc<AtomicBool>,
     is_over: Arc<AtomicBool>,
     server: Option<JoinHandle<()>>,
 }
@@ -56,7 +60,10 @@ impl Fuse {
     /// # Errors
     /// Where it may not be mounted.
     pub fn mount(point: &Path, name: &str, content: Vec<u8>) -> Result<Self> {
-        let device = File::options().read(true).write(true).open("/dev/fuse").context("opening /dev/fuse")?;
+        // A request can be taken back between the look for one and the read of it: that must not wait for the next.
+        let mut options = File::options();
+        options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
+        let device = options.open("/dev/fuse").context("opening /dev/fuse")?;
         let data = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", device.as_raw_fd());
         let (data, at) = (CString::new(data)?, CString::new(point.as_os_str().as_bytes())?);
         // SAFETY: strings that end with 0 and live until the call returns.
@@ -65,16 +72,22 @@ impl Fuse {
         if done != 0 {
             return Err(io::Error::last_os_error()).context("mounting it");
         }
-        let (is_silent, is_over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let [is_silent, is_read, is_over] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
         let server = Server { device, name: name.to_owned(), content };
-        let (silent, over) = (Arc::clone(&is_silent), Arc::clone(&is_over));
-        let server = Some(thread::spawn(move || server.run(&silent, &over)));
-        Ok(Self { point: point.to_path_buf(), is_silent, is_over, server })
+        let [silent, read, over] = [&is_silent, &is_read, &is_over].map(Arc::clone);
+        let server = Some(thread::spawn(move || server.run(&silent, &read, &over)));
+        Ok(Self { point: point.to_path_buf(), is_silent, is_read, is_over, server })
     }
 
     /// From now on nothing is answered.
     pub fn fall_silent(&self) {
         self.is_silent.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether somebody has asked for the file's content since, and waits.
+    #[must_use]
+    pub fn is_read_in_vain(&self) -> bool {
+        self.is_read.load(Ordering::SeqCst)
     }
 }
 
@@ -89,6 +102,11 @@ impl Drop for Fuse {
     }
 }
 
+/// Its number in the header.
+fn operation(request: &[u8]) -> Option<u32> {
+    Some(u32::from_le_bytes(request.get(4..8)?.try_into().ok()?))
+}
+
 struct Server {
     device: File,
     name: String,
@@ -96,7 +114,7 @@ struct Server {
 }
 
 impl Server {
-    fn run(self, is_silent: &AtomicBool, is_over: &AtomicBool) {
+    fn run(self, is_silent: &AtomicBool, is_read: &AtomicBool, is_over: &AtomicBool) {
         let mut request = vec![0; 1 << 20];
         let mut silent_since = None;
         while !is_over.load(Ordering::SeqCst) {
@@ -112,13 +130,24 @@ impl Server {
             }
             let read = match (&self.device).read(&mut request) {
                 Ok(read) => read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // Nothing, nothing any more, or a request that was taken back while it was copied.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::NotFound
+                    ) =>
+                {
+                    continue;
+                }
                 Err(_) => return,
             };
+            let request = request.get(..read).unwrap_or_default();
             if is_silent.load(Ordering::SeqCst) {
+                if operation(request) == Some(op::READ) {
+                    is_read.store(true, Ordering::SeqCst);
+                }
                 continue;
             }
-            let request = request.get(..read).unwrap_or_default();
             let Ok(answer) = self.answer(request) else { return };
             let Some((unique, error, body)) = answer else { continue };
             let length = u32::try_from(16 + body.len()).unwrap_or(16);
@@ -136,7 +165,8 @@ impl Server {
         let u64_at = |at: usize| -> Result<u64> {
             Ok(u64::from_le_bytes(request.get(at..at + 8).context("short")?.try_into()?))
         };
-        let (operation, unique, node) = (u32_at(4)?, u64_at(8)?, u64_at(16)?);
+        let operation = operation(request).context("short")?;
+        let (unique, node) = (u64_at(8)?, u64_at(16)?);
         let done = |body: Vec<u8>| Ok(Some((unique, 0, body)));
         match operation {
             op::INIT => {
