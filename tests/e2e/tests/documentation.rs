@@ -18,14 +18,16 @@ use std::{
     time::Duration,
 };
 
-use ncclflow_e2e::harness::{bed::Bed, programs};
+use ncclflow_e2e::harness::{bed::Bed, dumper::Dump, programs};
 use test_support::{
     documents::{Block, blocks, documents},
-    root,
+    root, wait_until,
 };
 
 const VERSION: &str = "2.27.5-cu12";
 
+/// Its ranks have come to where they hang within this.
+const HANGS_WITHIN: Duration = Duration::from_mins(2);
 /// How long the kernels of the slow job's rank stand still, and how long they go on.
 const STALL: Duration = Duration::from_millis(60);
 
@@ -68,13 +70,21 @@ struct Job {
 }
 
 impl Job {
-    fn start(program: &Path, library: &Path, name: &str) -> Self {
+    /// One that is to hang does when this returns.
+    fn start(ncclflow: &Path, program: &Path, library: &Path, name: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let stall = folder.path().join("stall");
         let own = arguments(name, &stall.display().to_string());
         let all: Vec<&str> = COMMON.into_iter().chain(own.iter().map(String::as_str)).collect();
         let bed = Bed::start(program, library, folder.path(), &all).unwrap();
         bed.go().unwrap();
+        if name == "hang" {
+            wait_until("rank 2 alone is waited for", HANGS_WITHIN, || {
+                let dump = Dump::take_answered(ncclflow, &bed.pid_list(), &[], &[]).unwrap();
+                let mut verdicts = dump.communicators.iter().map(|communicator| &communicator.verdict);
+                dump.code == Some(3) && verdicts.all(|verdict| verdict.culprits == [2])
+            });
+        }
         let is_over = Arc::new(AtomicBool::new(false));
         let staller = (name == "slow").then(|| {
             let is_over = Arc::clone(&is_over);
@@ -171,7 +181,7 @@ fn every_command_that_is_marked_runs_as_it_is_written() {
     }
     let mut complaints = Vec::new();
     for name in JOBS {
-        let job = Job::start(&bed, &library, name);
+        let job = Job::start(&ncclflow, &bed, &library, name);
         let pids = job.bed.pid_list();
         complaints.extend(thread::scope(|scope| {
             let running: Vec<_> = documents
@@ -201,13 +211,13 @@ fn the_guide_s_jobs_have_the_verdicts_that_it_shows() {
         let output = Command::new(&ncclflow).args(arguments).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
-    let job = Job::start(&bed, &library, "hang");
+    let job = Job::start(&ncclflow, &bed, &library, "hang");
     let verdict = said(&["dump", "-p", &job.bed.pid_list()]);
     let first = verdict.split("\n\n").next().unwrap().replace('\n', " ");
     assert!(first.contains("rank 2") && first.contains("has not joined"), "{verdict}");
     drop(job);
 
-    let job = Job::start(&bed, &library, "slow");
+    let job = Job::start(&ncclflow, &bed, &library, "slow");
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("slow").display().to_string();
     said(&[

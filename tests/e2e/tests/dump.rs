@@ -7,18 +7,24 @@
 
 use std::{fs, time::Duration};
 
-use ncclflow_e2e::harness::{
-    bed::Bed,
-    dumper::{Dump, DumpedCommunicator},
-    job::{Job, Shape, VERSIONS, check_culprit},
-    programs,
+use ncclflow_e2e::{
+    harness::{
+        bed::Bed,
+        dumper::{Dump, DumpedCommunicator},
+        job::{CALL_LOG, Job, Shape, VERSIONS, check_culprit},
+        programs,
+    },
+    truth::call_log,
 };
 use rustix::process::Signal;
-use test_support::{eventually, is_long, root};
+use test_support::{eventually, is_long, root, wait_until};
 
 /// Dumps of busy jobs, over all libraries.
 const BUSY_DUMPS: usize = 48;
 const BUSY_DUMPS_LONG: usize = 1000;
+
+/// For what takes a moment where a processor is free.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 #[track_caller]
 fn only(dump: &Dump) -> &DumpedCommunicator {
@@ -53,8 +59,7 @@ fn a_rank_that_stays_away_is_named() {
         let Some(job) = Job::start(version, shape, &["--absent", &absent, "--iters", "6"]).unwrap() else {
             return;
         };
-        let dump = job.stuck().unwrap();
-        check_culprit(&dump, rank, &format!("rank {rank} has not joined"));
+        let dump = job.check_stuck(rank, &format!("rank {rank} has not joined")).unwrap();
         let victims: Vec<u32> = (0..shape.ranks).filter(|other| *other != rank).collect();
         assert_eq!(only(&dump).verdict.victims, victims, "{}", dump.text);
         // The children that list pages and copy memory have all they need: none was ended by its own limits. Of losses
@@ -70,7 +75,7 @@ fn stalls(first: usize, shapes: &[Shape], arguments: &[&str]) {
         let all = [&["--stall", &stall, "--iters", "1000000"][..], arguments].concat();
         let Some(job) = Job::start(version, shape, &all).unwrap() else { return };
         job.stall().unwrap();
-        check_culprit(&job.stuck().unwrap(), rank, &format!("rank {rank} makes no progress"));
+        job.check_stuck(rank, &format!("rank {rank} makes no progress")).unwrap();
     });
 }
 
@@ -94,7 +99,7 @@ fn a_rank_whose_size_differs_is_named() {
             let size = format!("{rank}={bytes}@3");
             let all = [&["--size-of", &size, "--survive"], &SMALL_SLOTS[..]].concat();
             let Some(job) = Job::start(version, shape, &all).unwrap() else { return };
-            check_culprit(&job.stuck().unwrap(), rank, "differ");
+            job.check_stuck(rank, "differ").unwrap();
         });
     }
 }
@@ -108,7 +113,7 @@ fn a_rank_whose_order_differs_is_named() {
             let swap = format!("{rank}@4");
             let all = [&["--swap", &swap, "--survive"], how, &SMALL_SLOTS].concat();
             let Some(job) = Job::start(version, shape, &all).unwrap() else { return };
-            check_culprit(&job.stuck().unwrap(), rank, "the order differs");
+            job.check_stuck(rank, "the order differs").unwrap();
         });
     }
 }
@@ -120,17 +125,20 @@ fn a_rank_with_another_collective_under_the_same_number_is_named() {
         let all =
             [&["--swap", &swap, "--survive", "--ops", "allreduce,broadcast"], &SMALL_SLOTS[..]].concat();
         let Some(job) = Job::start(version, shape, &all).unwrap() else { return };
-        let dump = job.stuck().unwrap();
+        let receiver = (rank + 1) % shape.ranks;
+        let of_the_link = |dump: &Dump| {
+            let mut verdicts = dump.communicators.iter().map(|communicator| &communicator.verdict);
+            verdicts.all(|verdict| verdict.culprits.iter().all(|culprit| [rank, receiver].contains(culprit)))
+        };
+        let dump = job.stuck_as(&[], of_the_link).unwrap();
         // Where a message is longer than the receiver asked for, NCCL's network fails and the op with it.
         // Then the failure is what is left to see, at an end of that link; or, where NCCL kept no error
         // either, that the receive is gone: the link is named.
         let verdict = &only(&dump).verdict;
-        let receiver = (rank + 1) % shape.ranks;
         let is_seen = dump.text.contains("the order differs");
         if !is_seen && dump.text.contains("ncclInvalidUsage") {
-            let of_the_link = verdict.culprits.iter().all(|culprit| [rank, receiver].contains(culprit));
             let names_one = verdict.state == "stuck" && verdict.culprits.len() == 1;
-            assert!(names_one && of_the_link, "{verdict:#?}");
+            assert!(names_one && of_the_link(&dump), "{verdict:#?}");
             return;
         }
         if !is_seen && dump.text.contains("is down:") {
@@ -161,8 +169,8 @@ fn a_rank_that_was_killed_is_named_whether_its_process_is_given_or_not() {
         let index = rank as usize;
         job.signal(index, Signal::KILL).unwrap();
         let said = format!("process {} has exited", job.bed.ready.pids[index]);
-        check_culprit(&job.stuck().unwrap(), rank, &said);
-        check_culprit(&job.stuck_without(&[index]).unwrap(), rank, "was not read");
+        job.check_stuck(rank, &said).unwrap();
+        job.check_stuck_without(&[index], rank, "was not read").unwrap();
     });
 }
 
@@ -173,9 +181,9 @@ fn a_stopped_process_is_named_and_its_job_goes_on_afterwards() {
         let Some(job) = Job::start(version, shape, &arguments).unwrap() else { return };
         Job::work();
         job.signal(rank as usize, Signal::STOP).unwrap();
-        check_culprit(&job.stuck().unwrap(), rank, &format!("rank {rank} is stopped: process"));
+        job.check_stuck(rank, &format!("rank {rank} is stopped: process")).unwrap();
         job.signal(rank as usize, Signal::CONT).unwrap();
-        assert_ne!(only(&job.dump(&[]).unwrap()).verdict.state, "stuck");
+        wait_until("the job goes on", PATIENCE, || only(&job.dump(&[]).unwrap()).verdict.state != "stuck");
     });
 }
 
@@ -186,8 +194,8 @@ fn a_rank_whose_process_is_not_given_is_named_as_unread() {
         let Some(job) = Job::start(version, shape, &["--absent", &absent, "--iters", "4"]).unwrap() else {
             return;
         };
-        job.stuck().unwrap();
-        check_culprit(&job.stuck_without(&[rank as usize]).unwrap(), rank, "was not read");
+        job.check_stuck(rank, &format!("rank {rank} has not joined")).unwrap();
+        job.check_stuck_without(&[rank as usize], rank, "was not read").unwrap();
     });
 }
 
@@ -199,11 +207,11 @@ fn dumps_of_several_hosts_are_judged_together() {
         let Some(job) = Job::start(version, shape, &["--absent", &absent, "--iters", "4"]).unwrap() else {
             return;
         };
-        job.stuck().unwrap();
+        job.check_stuck(rank, &format!("rank {rank} has not joined")).unwrap();
         let mut files = Vec::new();
         for (index, pids) in job.bed.ready.pids.chunks(2).enumerate() {
             let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-            let dump = Dump::take(&job.ncclflow, &pids.join(","), &[]).unwrap();
+            let dump = Dump::take_answered(&job.ncclflow, &pids.join(","), &[], &[]).unwrap();
             let path = job.folder.path().join(format!("{index}.json"));
             fs::write(&path, dump.text).unwrap();
             files.push(path.display().to_string());
@@ -226,22 +234,29 @@ fn a_busy_job_is_never_called_stuck_and_computes_what_it_should() {
             "allreduce,allgather,reducescatter,sendrecv",
             "--bytes",
             "262144",
+            CALL_LOG[0],
+            CALL_LOG[1],
         ];
         let Some(job) = Job::start(version, shape(index % 2 == 0), &ops).unwrap() else { continue };
         for number in 0..dumps {
             if number % 50 == 0 {
                 println!("{version}: {number} of {dumps} dumps");
             }
+            let from_ns = call_log::now_ns();
             let dump = job.dump(&["--interval", "0.25"]).unwrap();
             let verdict = &only(&dump).verdict;
-            assert_ne!(verdict.state, "stuck", "{version}, dump {number}: {verdict:#?}\n{}", dump.text);
+            assert!(
+                verdict.state != "stuck" || job.stood(&dump, from_ns),
+                "{version}, dump {number}: {verdict:#?}\n{}",
+                dump.text
+            );
         }
     }
 }
 
 /// Whether the job is over: the bed itself ends a moment after its ranks.
 fn ends_now(job: &mut Job) -> bool {
-    eventually(Duration::from_secs(2), || !job.bed.is_running())
+    eventually(PATIENCE, || !job.bed.is_running())
 }
 
 #[test]
@@ -251,14 +266,17 @@ fn a_job_that_is_dumped_all_the_time_ends_with_the_right_data() {
         let shape = Shape { ranks: 4, processes: index % 2 == 1, tree: false };
         let iters = (75 * rounds).to_string();
         let arguments = ["--iters", &iters, "--bytes", "65536", "--ops", "allreduce,allgather"];
+        let arguments = [&arguments[..], &CALL_LOG].concat();
         let Some(mut job) = Job::start(version, shape, &arguments).unwrap() else { continue };
         let mut dumps = 0;
         while job.bed.is_running() {
+            let from_ns = call_log::now_ns();
             match job.dump(&["--interval", "0.1"]) {
                 Ok(dump) => {
                     for communicator in &dump.communicators {
                         let is_over = communicator.ranks.len() < communicator.n_ranks as usize;
-                        assert!(is_over || communicator.verdict.state != "stuck", "{version}: {}", dump.text);
+                        let is_right = is_over || communicator.verdict.state != "stuck";
+                        assert!(is_right || job.stood(&dump, from_ns), "{version}: {}", dump.text);
                     }
                     dumps += 1;
                 }
@@ -284,7 +302,7 @@ fn a_job_that_has_nothing_to_do_waits_elsewhere() {
     }
     let folder = tempfile::tempdir().unwrap();
     let bed = Bed::start(&bed, &library, folder.path(), &["--ranks", "4", "--channels", "2"]).unwrap();
-    let dump = Dump::take(&ncclflow, &bed.pid_list(), &[]).unwrap();
+    let dump = Dump::take_answered(&ncclflow, &bed.pid_list(), &[], &[]).unwrap();
     let verdict = &only(&dump).verdict;
     assert_eq!((verdict.state.as_str(), dump.code), ("healthy", Some(0)), "{verdict:#?}");
     assert!(verdict.evidence[0].contains("the job waits elsewhere"), "{verdict:#?}");

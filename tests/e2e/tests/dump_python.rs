@@ -6,12 +6,13 @@
 use std::{
     path::Path,
     process::{Child, Command},
+    thread,
     time::{Duration, Instant},
 };
 
 use ncclflow_e2e::harness::{
     dumper::Dump,
-    job::{VERSIONS, check_culprit},
+    job::{COMES_TO_REST, VERSIONS, check_culprit},
     programs,
 };
 use serde_json::Value;
@@ -57,13 +58,21 @@ fn line_of(comment: &str) -> u64 {
 fn stuck(ncclflow: &Path, ranks: &Ranks) -> Dump {
     let deadline = Instant::now() + Duration::from_secs(120);
     loop {
-        let dump = Dump::take(ncclflow, &ranks.pids(), &[]).unwrap();
+        let dump = Dump::take_answered(ncclflow, &ranks.pids(), &[], &[]).unwrap();
         // Stuck with the absent rank in it: before that, ranks connect.
         let is_it = dump.code == Some(3) && dump.text.contains("load_batch");
         if is_it || Instant::now() > deadline {
             return dump;
         }
     }
+}
+
+/// Whether the absent rank alone is named, and all others are at one place. A rank that stood for a moment on its way there
+/// can be behind, too.
+fn is_at_rest(dump: &Dump) -> bool {
+    let json: Value = serde_json::from_str(&dump.text).unwrap();
+    let groups = json["communicators"][0]["pythonStacks"].as_array().map(Vec::len);
+    groups == Some(2) && dump.communicators.iter().all(|one| one.verdict.culprits == [ABSENT])
 }
 
 /// (function, file's name, line) of each frame.
@@ -80,7 +89,11 @@ fn check(python: &Interpreter, version: &str) -> Option<()> {
     let (ncclflow, nccl) = (programs::ncclflow()?, programs::nccl(version)?);
     let folder = tempfile::tempdir().unwrap();
     let ranks = Ranks::start(&python.program, &nccl, folder.path(), RANKS)?;
-    let dump = stuck(&ncclflow, &ranks);
+    let mut dump = stuck(&ncclflow, &ranks);
+    if !is_at_rest(&dump) {
+        thread::sleep(COMES_TO_REST);
+        dump = stuck(&ncclflow, &ranks);
+    }
     let line = line_of("stays here");
     check_culprit(&dump, ABSENT, &format!("; its main thread is at train.py:{line} in load_batch"));
     check_culprit(&dump, ABSENT, &format!("rank {ABSENT} has not joined"));

@@ -8,7 +8,7 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use ncclflow_e2e::harness::{dumper::Dump, programs};
@@ -103,7 +103,7 @@ fn the_rank_that_is_behind_in_torchs_notes_is_named_where_nccl_cannot_tell() {
     }
     let take = |ranks: &[Rank]| {
         let ranks: Vec<&Rank> = ranks.iter().collect();
-        Dump::take(&ncclflow, &pids(&ranks), &["--interval", "0.3"]).unwrap()
+        Dump::take_answered(&ncclflow, &pids(&ranks), &["--interval", "0.3"], &[]).unwrap()
     };
     // All have called the same: nothing is wrong.
     check(&take(&ranks), "healthy", &[], &[]);
@@ -111,11 +111,17 @@ fn the_rank_that_is_behind_in_torchs_notes_is_named_where_nccl_cannot_tell() {
     for rank in [0, 2] {
         line = ranks[rank].call(5, "all_to_all", begin + 10 * SECOND);
     }
-    let late = "rank 1 has not called collective 5 of \"tensor_parallel\" (3), which ranks 0, 2 called 5";
+    let late = "rank 1 has not called collective 5 of \"tensor_parallel\" (3), which ranks 0, 2 called ";
     let call = format!("by torch's flight recorder: all_to_all [1024] Float (job.py:{line})");
     let words = [late, &call, "the watchdog can hang, too", "rank 1 completed 4 (all_to_all"];
     let dump = take(&ranks);
     check(&dump, "stuck", &[1], &words);
+    let said = dump.communicators[0].verdict.evidence.iter().find_map(|one| one.strip_prefix(late)).unwrap();
+    let age: f64 = said.split_once(" s before").unwrap().0.parse().unwrap();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let at_most = now.as_secs_f64() - Duration::from_nanos(begin + 10 * SECOND).as_secs_f64();
+    // It is told to a tenth of a second.
+    assert!((49.9..at_most + 0.1).contains(&age), "{said}");
     assert_eq!(dump.communicators[0].verdict.kind.as_deref(), Some("notJoined"));
     assert!(dump.job.sentence.contains("waits for rank 1"), "{}", dump.job.sentence);
 
@@ -123,7 +129,7 @@ fn the_rank_that_is_behind_in_torchs_notes_is_named_where_nccl_cannot_tell() {
     let parts = [&[0, 1][..], &[2]].map(|part| {
         let chosen: Vec<&Rank> = part.iter().map(|rank| &ranks[*rank]).collect();
         let path = folder.path().join(format!("{}.json", part.len()));
-        let dump = Dump::take(&ncclflow, &pids(&chosen), &["--interval", "0.3"]).unwrap();
+        let dump = Dump::take_answered(&ncclflow, &pids(&chosen), &["--interval", "0.3"], &[]).unwrap();
         fs::write(&path, &dump.text).unwrap();
         path.display().to_string()
     });

@@ -4,11 +4,12 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs::{self, File},
     io::{BufRead as _, BufReader},
     path::Path,
     process::{Child, ChildStdout, Command, Stdio},
+    time::Duration,
 };
 
 use ncclflow_e2e::{
@@ -16,12 +17,14 @@ use ncclflow_e2e::{
     json_lines,
 };
 use serde_json::Value;
-use test_support::{need_pythons, root};
+use test_support::{eventually, need_pythons, root};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/launch.py");
 const RANKS: usize = 2;
 /// Ops of each rank: one alone and two in a group in each round.
 const OPS: usize = 3 * 30;
+/// Stacks are named within this.
+const NAMED_WITHIN: Duration = Duration::from_mins(2);
 
 /// The ranks' processes. They end when this is dropped.
 struct Ranks(Vec<(Child, BufReader<ChildStdout>)>);
@@ -77,6 +80,12 @@ fn frames(row: &Value) -> Value {
     row["frames"].as_array().unwrap().iter().map(frame).collect()
 }
 
+/// What a rank wrote down of its ops, by their numbers.
+fn truth(folder: &Path, rank: usize) -> Value {
+    let text = fs::read_to_string(folder.join(format!("truth{rank}"))).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
 fn check(python: &Path, options: &[&str], of: &str) -> Option<()> {
     let (ncclflow, nccl) = (programs::ncclflow()?, programs::nccl("2.27.5-cu12")?);
     let folder = tempfile::tempdir().unwrap();
@@ -86,6 +95,14 @@ fn check(python: &Path, options: &[&str], of: &str) -> Option<()> {
     let recorder = Recorder::start(&ncclflow, &ranks.pids(), &out, &options).unwrap();
     File::create(folder.path().join("go")).unwrap();
     ranks.say("done");
+    let truth: Vec<Value> = (0..RANKS).map(|rank| truth(folder.path(), rank)).collect();
+    // The ranks' memory is needed until all stacks are named. Whether they are is seen below.
+    let _ = eventually(NAMED_WITHIN, || {
+        let rows: Vec<Value> = json_lines::read(&out.join("stacks.jsonl")).unwrap_or_default();
+        let named: HashSet<String> = rows.iter().map(|row| frames(row).to_string()).collect();
+        let mut ops = truth.iter().flat_map(|ops| ops.as_object().unwrap().values());
+        ops.all(|op| named.contains(&op[of].to_string()))
+    });
     drop(ranks);
     let (status, said) = recorder.finish().unwrap();
     assert!(status.success(), "{said}");
@@ -99,9 +116,7 @@ fn check(python: &Path, options: &[&str], of: &str) -> Option<()> {
         .map(|entry| entry.unwrap().path())
         .find(|path| path.join("proxy_flow_rank0.jsonl").exists())
         .unwrap();
-    for rank in 0..RANKS {
-        let truth = fs::read_to_string(folder.path().join(format!("truth{rank}"))).unwrap();
-        let truth: Value = serde_json::from_str(&truth).unwrap();
+    for (rank, truth) in truth.iter().enumerate() {
         let ops: Vec<Value> =
             json_lines::read(&communicator.join(format!("proxy_flow_rank{rank}.jsonl"))).unwrap();
         let mut seen = 0;

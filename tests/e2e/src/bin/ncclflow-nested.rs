@@ -1,7 +1,10 @@
 //! Calls NCCL from nested functions, and writes down at each call where it is: by marks of its own, and by the C
 //! library's `backtrace`.
 //!
-//! usage: ncclflow-nested LIBRARY TRUTH GO ROUNDS
+//! usage: ncclflow-nested LIBRARY TRUTH GO ROUNDS [told]
+//!
+//! told: each of its two threads calls slowly until there is a file beside GO that says that its stacks are known:
+//! `main`, then `worker`. What the first one calls from then on, until it has another place, is marked as `known`.
 
 use std::{
     cell::RefCell,
@@ -10,12 +13,12 @@ use std::{
     fs::{self, File},
     hint::black_box,
     io::{BufWriter, Write as _},
-    path::Path,
+    path::{Path, PathBuf},
     process,
     ptr::{null, null_mut},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::Duration,
@@ -29,6 +32,8 @@ type AllReduce =
 
 /// Frames of one stack at most.
 const MOST: usize = 512;
+/// Rounds with pauses between them, at least.
+const SLOW_ROUNDS: u64 = 40;
 
 thread_local! {
     static MARKS: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
@@ -38,6 +43,15 @@ struct Nccl {
     all_reduce: AllReduce,
     truth: Mutex<BufWriter<File>>,
     number: AtomicU64,
+    /// Beside these files others say that stacks are known.
+    told: Option<PathBuf>,
+    is_known: AtomicBool,
+}
+
+impl Nccl {
+    fn is_told(&self, what: &str) -> bool {
+        self.told.as_ref().is_none_or(|go| go.with_file_name(what).exists())
+    }
 }
 
 /// Enters a function of this name, until it is dropped.
@@ -90,6 +104,7 @@ extern "C" fn nested_call(nccl: &Nccl) {
         "marks": marks,
         "frames": frames,
         "stackPointer": (&raw const addresses).addr(),
+        "known": nccl.is_known.load(Ordering::Relaxed),
     });
     if let Ok(mut truth) = nccl.truth.lock() {
         let _ = writeln!(truth, "{line}");
@@ -168,7 +183,9 @@ fn round(nccl: &Nccl, turn: u64) {
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let [library, truth, go, rounds] = arguments.as_slice() else { bail!("LIBRARY TRUTH GO ROUNDS") };
+    let [library, truth, go, rounds, told @ ..] = arguments.as_slice() else {
+        bail!("LIBRARY TRUTH GO ROUNDS [told]")
+    };
     let rounds: u64 = rounds.parse()?;
     let path = CString::new(library.as_str())?;
     // SAFETY: a string with an end; NCCL's initialisers are sound.
@@ -184,24 +201,38 @@ fn main() -> Result<()> {
     // SAFETY: nccl.h declares it so.
     let all_reduce = unsafe { std::mem::transmute::<*mut c_void, AllReduce>(symbol) };
     let truth = Mutex::new(BufWriter::new(File::create(truth)?));
-    let nccl = Arc::new(Nccl { all_reduce, truth, number: AtomicU64::new(1) });
+    let told = told.first().map(|_| PathBuf::from(go));
+    let (number, is_known) = (AtomicU64::new(1), AtomicBool::new(false));
+    let nccl = Arc::new(Nccl { all_reduce, truth, number, told, is_known });
     println!("ready {}", process::id());
     while !fs::exists(go)? {
         thread::sleep(Duration::from_millis(5));
     }
-    // Until it is known where return addresses are, each stack is copied, and some may not be.
-    for turn in 0..40 {
+    // Until it is known where return addresses are, each stack is copied, and some may not be. Then all are called from the
+    // same place, at once.
+    let (mut turn, mut left) = (0, rounds);
+    while left > 0 {
         round(&nccl, turn);
-        thread::sleep(Duration::from_millis(25));
+        turn += 1;
+        if nccl.is_known.load(Ordering::Relaxed) {
+            left -= 1;
+        } else {
+            thread::sleep(Duration::from_millis(25));
+            nccl.is_known.store(turn >= SLOW_ROUNDS && nccl.is_told("main"), Ordering::Relaxed);
+        }
     }
+    nccl.is_known.store(false, Ordering::Relaxed);
+    // From another place, so that the stacks are new.
     for turn in 0..rounds {
         round(&nccl, turn);
     }
     nested_deeper(&nccl, 60);
     let other = Arc::clone(&nccl);
     let worker = thread::Builder::new().name("worker-7".to_owned()).spawn(move || {
-        for turn in 0..40 {
+        let mut turn = 0;
+        while turn < SLOW_ROUNDS || !other.is_told("worker") {
             round(&other, turn);
+            turn += 1;
             thread::sleep(Duration::from_millis(25));
         }
     })?;

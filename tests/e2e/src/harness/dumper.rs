@@ -5,6 +5,9 @@ use std::{path::Path, process::Command};
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
+/// A dump is taken so often at most where something did not answer it in time.
+const ATTEMPTS: usize = 3;
+
 /// What a dump says of one communicator.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -69,5 +72,38 @@ impl Dump {
         let communicators = serde_json::from_value(json["communicators"].take()).context("communicators")?;
         let job = serde_json::from_value(json["job"].take()).ok().unwrap_or_default();
         Ok(Self { code: output.status.code(), text, communicators, job, said })
+    }
+
+    /// The same of processes that can answer. One that did not in time stood with all others, on a machine that is busy:
+    /// then it is taken again. What never answers is not hidden by that.
+    pub fn take_answered(
+        ncclflow: &Path,
+        pids: &str,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Self> {
+        let mut dump = Self::take_with(ncclflow, pids, arguments, variables)?;
+        for _ in 1..ATTEMPTS {
+            if !dump.lacks_answers() {
+                break;
+            }
+            dump = Self::take_with(ncclflow, pids, arguments, variables)?;
+        }
+        Ok(dump)
+    }
+
+    /// A child that died over what it read is no such thing: it was ended by its own limits.
+    fn lacks_answers(&self) -> bool {
+        let report: serde_json::Value = serde_json::from_str(&self.text).unwrap_or_default();
+        let mut processes = report["processes"].as_array().into_iter().flatten();
+        let is_silent = |error: &str| error.contains("answer");
+        report["lostReaders"]["unanswered"].as_u64().is_some_and(|count| count > 0)
+            || processes.any(|process| process["error"].as_str().is_some_and(is_silent))
+    }
+
+    /// For how long nothing moved before its eyes, by what it says of its readings.
+    pub fn seconds(&self) -> f64 {
+        let ranks = self.communicators.iter().flat_map(|communicator| &communicator.ranks);
+        ranks.filter_map(|rank| rank["motion"]["seconds"].as_f64()).fold(0.0, f64::max)
     }
 }

@@ -11,7 +11,8 @@ use anyhow::{Context as _, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{bed::Bed, dumper::Dump, programs};
-use test_support::{is_long, root};
+use crate::truth::call_log;
+use test_support::{eventually, is_long, root};
 
 /// The libraries that the tests run: one for each era of NCCL's structs and each major version of CUDA.
 pub const VERSIONS: [&str; 4] = ["2.21.5-cu12", "2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"];
@@ -21,6 +22,12 @@ const SETTLE: Duration = Duration::from_secs(45);
 const DUMPS_AT_REST: u32 = 2;
 /// Longest time that a job may take until it hangs, beside the other tests.
 const HANGS_WITHIN: Duration = Duration::from_secs(300);
+/// A rank that stood for a moment while the others came to their hang has come to it, too, when so much time has passed.
+pub const COMES_TO_REST: Duration = Duration::from_secs(10);
+/// What stood for a moment goes on within this.
+const GOES_ON: Duration = Duration::from_secs(120);
+/// Arguments of a job of which [`Job::stood`] is asked.
+pub const CALL_LOG: [&str; 2] = ["--call-log", "{}/calls"];
 
 /// How the ranks of a job live and what connects them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +104,25 @@ impl Job {
     /// # Errors
     /// If the dump gives no JSON.
     pub fn dump(&self, arguments: &[&str]) -> Result<Dump> {
-        Dump::take(&self.ncclflow, &self.bed.pid_list(), arguments)
+        Dump::take_answered(&self.ncclflow, &self.bed.pid_list(), arguments, &[])
+    }
+
+    /// Whether the job stood while this dump was made, which was begun at `from_ns`: then nothing moved, whatever the job
+    /// was told to do. By its own log of calls, which has a gap there, and goes on. The gap is half as long as nothing
+    /// moved for the dump, at least: a call that has begun in the middle is counted by NCCL when it launches.
+    pub fn stood(&self, dump: &Dump, from_ns: u64) -> bool {
+        let until_ns = call_log::now_ns();
+        let prefix = self.folder.path().join("calls");
+        let mut times: Vec<u64> = Vec::new();
+        let goes_on = eventually(GOES_ON, || {
+            let calls = call_log::read(&prefix).unwrap_or_default();
+            times = calls.iter().flat_map(|call| [call.begin_ns, call.end_ns]).collect();
+            times.iter().any(|time| *time > until_ns)
+        });
+        times.sort_unstable();
+        let gaps = times.windows(2).map(|pair| pair[1].min(until_ns).saturating_sub(pair[0].max(from_ns)));
+        let longest = Duration::from_nanos(gaps.max().unwrap_or(0)).as_secs_f64();
+        goes_on && longest > 0.0 && longest >= dump.seconds() / 2.0
     }
 
     /// Dumps until the verdict is `stuck`: ranks need a moment until they all stand.
@@ -120,7 +145,7 @@ impl Job {
         // Dumps in a row that saw nothing move, and the end of the last one that did.
         let (mut still, mut moved) = (0, started);
         loop {
-            let dump = Dump::take(&self.ncclflow, &pids.join(","), &[])?;
+            let dump = Dump::take_answered(&self.ncclflow, &pids.join(","), &[], &[])?;
             let is_any =
                 |state| dump.communicators.iter().any(|communicator| communicator.verdict.state == state);
             if is_any("stuck") || started.elapsed() > HANGS_WITHIN {
@@ -136,6 +161,46 @@ impl Job {
                 return Ok(dump);
             }
         }
+    }
+
+    /// Dumps until the verdict is `stuck`, and checks it as [`check_culprit`] does.
+    ///
+    /// # Errors
+    /// If a dump gives no JSON.
+    ///
+    /// # Panics
+    /// If the verdict is another one.
+    #[track_caller]
+    pub fn check_stuck(&self, culprit: u32, said: &str) -> Result<Dump> {
+        self.check_stuck_without(&[], culprit, said)
+    }
+
+    /// The same without the processes of some ranks.
+    ///
+    /// # Errors
+    /// If a dump gives no JSON.
+    ///
+    /// # Panics
+    /// If the verdict is another one.
+    #[track_caller]
+    pub fn check_stuck_without(&self, ranks: &[usize], culprit: u32, said: &str) -> Result<Dump> {
+        let dump = self.stuck_as(ranks, |dump| is_named(dump, culprit, said))?;
+        check_culprit(&dump, culprit, said);
+        Ok(dump)
+    }
+
+    /// Dumps until the verdict is `stuck`. If it is not as expected, a rank may have stood on its way to the hang, and be
+    /// named for that: then once more, when the job has come to rest.
+    ///
+    /// # Errors
+    /// If a dump gives no JSON.
+    pub fn stuck_as(&self, without: &[usize], is_expected: impl Fn(&Dump) -> bool) -> Result<Dump> {
+        let dump = self.stuck_without(without)?;
+        if is_expected(&dump) {
+            return Ok(dump);
+        }
+        thread::sleep(COMES_TO_REST);
+        self.stuck_without(without)
     }
 
     /// Lets the ranks work for a moment. How far their kernels are shows nowhere outside, so nothing can be
@@ -163,6 +228,13 @@ impl Job {
         kill_process(pid.and_then(Pid::from_raw).context("no such rank")?, signal)
             .context("signalling a rank")
     }
+}
+
+fn is_named(dump: &Dump, culprit: u32, said: &str) -> bool {
+    let [communicator] = &*dump.communicators else { return false };
+    let verdict = &communicator.verdict;
+    let is_said = verdict.evidence.iter().any(|sentence| sentence.contains(said));
+    verdict.state == "stuck" && verdict.culprits == [culprit] && is_said
 }
 
 /// The verdict must be `stuck`, name this rank and no other as the one waited for, and say these words.

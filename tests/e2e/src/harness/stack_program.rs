@@ -1,7 +1,7 @@
 //! Programs that call NCCL and write down their own stack at each call, and what a recording says of these calls.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap, HashSet},
     fs::{self, File},
     io::{BufRead as _, BufReader, Read as _},
     path::Path,
@@ -10,6 +10,11 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
+
+use crate::json_lines;
+
+/// What a row says whose native frames were not copied.
+pub const NOT_COPIED: &str = "native frames not copied";
 
 /// A program that waits until it may call. Killed when dropped.
 #[derive(Debug)]
@@ -61,7 +66,25 @@ impl StackProgram {
     /// # Errors
     /// If it fails.
     pub fn run(&mut self) -> Result<Vec<Value>> {
-        File::create(self.folder.path().join("go"))?;
+        self.tell("go")?;
+        self.finish()
+    }
+
+    /// Makes a file of this name beside what it says of its calls, for which it waits: `go`, at first.
+    ///
+    /// # Errors
+    /// If the file cannot be made.
+    pub fn tell(&self, what: &str) -> Result<()> {
+        File::create(self.folder.path().join(what))
+            .with_context(|| format!("telling it to go on: {what}"))?;
+        Ok(())
+    }
+
+    /// Waits for its end. Gives what it says of its calls.
+    ///
+    /// # Errors
+    /// If it fails.
+    pub fn finish(&mut self) -> Result<Vec<Value>> {
         let mut rest = String::new();
         self.out.read_to_string(&mut rest)?;
         if !self.child.wait()?.success() {
@@ -104,7 +127,7 @@ pub fn watch(ncclflow: &Path, options: &[&str], program: &mut StackProgram) -> R
 /// What a recording says: its calls by their numbers of elements, with thread and stack, and the stacks.
 #[derive(Debug, Default)]
 pub struct RecordedStacks {
-    pub calls: HashMap<u64, (u64, Option<String>)>,
+    pub calls: BTreeMap<u64, (u64, Option<String>)>,
     pub stacks: HashMap<String, Value>,
 }
 
@@ -114,6 +137,18 @@ impl RecordedStacks {
     /// # Errors
     /// If a file is not there, or lacks what its lines must have.
     pub fn read(folder: &Path) -> Result<Self> {
+        Self::read_by(folder, lines)
+    }
+
+    /// The same while it is recorded: of files that are written, all whole lines.
+    ///
+    /// # Errors
+    /// If a file is not there yet, or lacks what its lines must have.
+    pub fn read_so_far(folder: &Path) -> Result<Self> {
+        Self::read_by(folder, json_lines::read)
+    }
+
+    fn read_by(folder: &Path, lines: impl Fn(&Path) -> Result<Vec<Value>>) -> Result<Self> {
         let mut recorded = Self::default();
         for file in fs::read_dir(folder.join("processes"))? {
             for row in lines(&file?.path())? {
@@ -127,6 +162,21 @@ impl RecordedStacks {
             recorded.stacks.insert(stack, row);
         }
         Ok(recorded)
+    }
+
+    /// The thread of the latest so many calls, if it is one thread's, and if their stacks have all frames and are those of
+    /// earlier calls: the next such calls have stacks that are known, however late they are looked at.
+    pub fn thread_that_is_known(&self, latest: usize) -> Option<u64> {
+        let before = self.calls.len().checked_sub(latest)?;
+        let earlier: HashSet<&str> =
+            self.calls.values().take(before).filter_map(|(_, stack)| stack.as_deref()).collect();
+        let (thread, _) = self.calls.values().next_back()?;
+        let is_known = |(tid, stack): &(u64, Option<String>)| {
+            let row = stack.as_deref().filter(|stack| earlier.contains(stack));
+            let row = row.and_then(|stack| self.stacks.get(stack));
+            tid == thread && row.is_some_and(|row| row["unknown"] != NOT_COPIED)
+        };
+        self.calls.values().skip(before).all(is_known).then_some(*thread)
     }
 }
 

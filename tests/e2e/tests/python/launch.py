@@ -74,10 +74,8 @@ def main():
         assert bed.ncclflow_bed_wait(None, 60) == 0
     with open(os.path.join(FOLDER, "truth%d" % RANK), "w") as file:
         json.dump(truth, file)
-    # Its memory is needed until all stacks are named.
-    time.sleep(1)
     print("done", flush=True)
-    # Without the end of the program: the other rank may still be at it.
+    # Without the end of the program: the other rank may still be at it, and its memory is needed until all stacks are named.
     sys.stdin.read()
 
 

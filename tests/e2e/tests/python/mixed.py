@@ -1,7 +1,10 @@
 """Calls NCCL from Python that C functions have called, and writes down its own stack at each call: Python's frames, and
 `qsort` where the C library's stands between them.
 
-usage: mixed.py LIBRARY TRUTH GO
+usage: mixed.py LIBRARY TRUTH GO [told]
+
+told: each of its two threads calls slowly until there is a file beside GO that says that its stacks are known: `main`, then
+`worker`. What the first one calls from then on, until it has another place, is marked as `known`.
 """
 
 import ctypes
@@ -12,6 +15,7 @@ import threading
 import time
 
 LIBRARY, TRUTH, GO = sys.argv[1:4]
+IS_TOLD = len(sys.argv) > 4
 nccl = ctypes.CDLL(LIBRARY)
 nccl.ncclAllReduce.argtypes = [
     ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p
@@ -23,6 +27,7 @@ libc.qsort.restype = None
 lock = threading.Lock()
 truth = open(TRUTH, "w")
 number = 0
+is_known = False
 
 
 def note(frame):
@@ -39,7 +44,8 @@ def note(frame):
     with lock:
         number += 1
         mine = number
-        truth.write(json.dumps({"n": mine, "tid": threading.get_native_id(), "kind": "mixed", "frames": frames}) + "\n")
+        line = {"n": mine, "tid": threading.get_native_id(), "kind": "mixed", "known": is_known, "frames": frames}
+        truth.write(json.dumps(line) + "\n")
     return mine
 
 
@@ -94,16 +100,37 @@ def plain():
     (lambda: call())()
 
 
+def is_told(what):
+    return not IS_TOLD or os.path.exists(os.path.join(os.path.dirname(GO), what))
+
+
+def work():
+    turn = 0
+    while turn < 30 or not is_told("worker"):
+        plain()
+        turn += 1
+        time.sleep(0.02)
+
+
 print("ready", os.getpid(), flush=True)
 while not os.path.exists(GO):
     time.sleep(0.01)
-# Until it is known where return addresses are, each stack is copied, and some may not be.
+# Until it is known where return addresses are, each stack is copied, and some may not be. Then all are called from the same
+# place, at once.
+turn, left = 0, 40
+while left > 0:
+    plain()
+    turn += 1
+    if is_known:
+        left -= 1
+    else:
+        time.sleep(0.025)
+        is_known = turn >= 40 and is_told("main")
+is_known = False
+# From another place, so that the stacks are new.
 for _ in range(40):
     plain()
-    time.sleep(0.025)
-for _ in range(40):
-    plain()
-thread = threading.Thread(target=lambda: [(plain(), time.sleep(0.02)) for _ in range(30)])
+thread = threading.Thread(target=work)
 thread.start()
 thread.join()
 truth.close()

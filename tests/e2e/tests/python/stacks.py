@@ -1,6 +1,8 @@
 """Calls NCCL from every kind of Python code, and writes down its own stack at each call.
 
-usage: stacks.py LIBRARY TRUTH GO
+usage: stacks.py LIBRARY TRUTH GO [STACKS]
+
+STACKS: the file of stacks of whoever records it. Code that is to be named stays until it is there by its name.
 """
 
 import asyncio
@@ -17,6 +19,7 @@ import traceback
 import types
 
 LIBRARY, TRUTH, GO = sys.argv[1:4]
+STACKS = sys.argv[4] if len(sys.argv) > 4 else None
 nccl = ctypes.CDLL(LIBRARY)
 nccl.ncclAllReduce.argtypes = [
     ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p
@@ -24,8 +27,10 @@ nccl.ncclAllReduce.argtypes = [
 lock = threading.Lock()
 truth = open(TRUTH, "w")
 number = 0
-# For how long code stays after its last call: so that it can be named.
+# For how long code stays after its last call, so that it can be named, where nothing tells that it is.
 PAUSE = 1.0
+# For how long it is waited for otherwise.
+NAMED_WITHIN = 120.0
 kind = "plain"
 
 
@@ -43,6 +48,20 @@ def note(frame):
         mine = number
         truth.write(json.dumps({"n": mine, "tid": threading.get_native_id(), "kind": kind, "frames": frames}) + "\n")
     return mine
+
+
+def wait_until_named(functions):
+    if STACKS is None:
+        return time.sleep(PAUSE)
+    names = ['"%s"' % function.__name__ for function in functions]
+    end = time.monotonic() + NAMED_WITHIN
+    while time.monotonic() < end:
+        time.sleep(0.05)
+        if os.path.exists(STACKS):
+            with open(STACKS) as file:
+                text = file.read()
+            if all(name in text for name in names):
+                return
 
 
 def call():
@@ -206,7 +225,7 @@ def compiled(round, keep):
         function()
         function()
     if keep:
-        time.sleep(PAUSE)
+        wait_until_named(functions)
 
 
 def renamed(intern):
@@ -224,6 +243,10 @@ def renamed(intern):
         del made, names, name
         # Without the GIL code goes only when it is collected.
         gc.collect()
+
+
+def at_the_end():
+    call()
 
 
 def worker(rounds):
@@ -258,6 +281,11 @@ for i in range(6, 12):
     compiled(i, False)
 renamed(sys.intern)
 renamed(str)
+if STACKS:
+    # All that was called before is named or gone when this is named.
+    kind = "plain"
+    at_the_end()
+    wait_until_named([at_the_end])
 truth.close()
 print("done", number, flush=True)
 # Its memory is needed until all stacks are named.

@@ -8,7 +8,7 @@ use super::kind::{
     Over::{SharedMemory, Sockets},
     Then,
 };
-use crate::harness::job::Shape;
+use crate::harness::job::{CALL_LOG, Shape};
 
 const RANKS: Shape = Shape { ranks: 4, processes: true, tree: false };
 const TREE: Shape = Shape { ranks: 4, processes: true, tree: true };
@@ -132,7 +132,7 @@ const NOT_BEGUN: Kind = Kind {
 
 const BUSY: Kind = Kind {
     name: "busy",
-    arguments: &["--iters", "1000000", "--bytes", "4194304", "--sync"],
+    arguments: &["--iters", "1000000", "--bytes", "4194304", "--sync", CALL_LOG[0], CALL_LOG[1]],
     expected: Healthy,
     moves: true,
     ..PLAIN

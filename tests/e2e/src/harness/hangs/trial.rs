@@ -22,7 +22,7 @@ const REST: Duration = Duration::from_millis(1500);
 /// What has no GPU that moves, as nothing was launched, has come to rest by then.
 const AT_LEAST: Duration = Duration::from_secs(3);
 /// A job that has not come to rest by then never does.
-const AT_MOST: Duration = Duration::from_secs(60);
+const AT_MOST: Duration = Duration::from_secs(300);
 
 /// What the emulated GPUs do, as the bed writes it down and the NVML double tells.
 #[derive(Clone, Debug)]
@@ -109,7 +109,7 @@ impl Trial {
         let pids: Vec<String> = given.map(|(_, pid)| pid.to_string()).collect();
         let variables: Vec<(&str, &str)> =
             self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        Dump::take_with(&self.job.ncclflow, &pids.join(","), arguments, &variables)
+        Dump::take_answered(&self.job.ncclflow, &pids.join(","), arguments, &variables)
     }
 }
 
