@@ -173,7 +173,7 @@ fn needed() -> Option<(PathBuf, PathBuf)> {
 fn stuck_job() -> Option<Job> {
     let shape = Shape { ranks: 2, processes: true, tree: false };
     let job = Job::start("2.27.5-cu12", shape, &["--absent", "1@3", "--iters", "6"]).unwrap()?;
-    check_culprit(&job.stuck().unwrap(), 1, "rank 1 has not joined");
+    job.check_stuck(1, "rank 1 has not joined").unwrap();
     Some(job)
 }
 
