@@ -184,7 +184,7 @@ pub(crate) struct Options {
     pub(crate) env: Vec<(String, String)>,
 
     /// Bound of each phase: init, operations, tear-down
-    #[arg(long, value_name = "SECS", default_value_t = 60)]
+    #[arg(long, value_name = "SECS", default_value_t = 300)]
     pub(crate) timeout: u64,
 
     /// Bound of each wait for a file

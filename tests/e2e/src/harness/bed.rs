@@ -48,8 +48,6 @@ impl Bed {
             .arg(library)
             .arg("--wait-file")
             .arg(folder.join("go"))
-            // The bed's own limit is a minute, for all its operations.
-            .args(if arguments.contains(&"--timeout") { &[][..] } else { &["--timeout", "300"] })
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

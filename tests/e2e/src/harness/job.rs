@@ -122,7 +122,7 @@ impl Job {
         times.sort_unstable();
         let gaps = times.windows(2).map(|pair| pair[1].min(until_ns).saturating_sub(pair[0].max(from_ns)));
         let longest = Duration::from_nanos(gaps.max().unwrap_or(0)).as_secs_f64();
-        goes_on && longest > 0.0 && longest >= dump.seconds() / 2.0
+        goes_on && dump.seconds() > 0.0 && longest >= dump.seconds() / 2.0
     }
 
     /// Dumps until the verdict is `stuck`: ranks need a moment until they all stand.
