@@ -6,6 +6,7 @@ mod check;
 mod clients;
 mod files;
 mod heartbeat;
+mod idle;
 mod jobs;
 mod kills;
 mod ledger;

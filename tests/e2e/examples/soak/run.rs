@@ -28,12 +28,13 @@ use super::{
     check::Checks,
     clients::{Clients, Served},
     files::Files,
+    idle::Idle,
     jobs::Jobs,
     ledger::{Ledger, Slot},
     recording,
     tenant::{Order, Trick},
     tenants::Tenants,
-    tracer::{FREED, Tracer, forks, is_alone, still_there},
+    tracer::{FREED, Tracer, is_alone, still_there},
 };
 
 /// Of the disk that the recording is on.
@@ -52,18 +53,6 @@ const PROBED: &str = "ncclLaunchKernelAfter_NoCuda";
 const FLAT: u64 = 5;
 /// What an allocator can keep or give back at any time, in bytes.
 const GRAIN: u64 = 2 << 20;
-/// Of a core, in thousandths, while nothing new comes.
-const IDLE: u32 = 5;
-/// Processor time for each process that somebody starts meanwhile.
-const IDLE_BY_ONE: Duration = Duration::from_millis(5);
-/// Times a second that a thread of an idle tracer is woken: it wakes itself five times, and a machine is never quite quiet.
-/// A loop that wakes for nothing would be far above; what matters to the host is the time.
-const WOKEN: f64 = 8.0;
-/// Wakes for each process that somebody starts: it is looked at, again while it grows, and a child is asked for it.
-const WOKEN_BY_ONE: f64 = 4.0;
-/// New processes a second of others above which the machine is not quiet.
-const OTHERS: u64 = 2;
-
 /// The tracer in a pause.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
@@ -159,12 +148,7 @@ pub(crate) fn run(world: &World, time: Duration) -> Result<Checks> {
     }
 
     // Nothing new comes.
-    let (time_before, forks_before, since) = (tracer.processor_time(), forks(), Instant::now());
-    let sleeps_before = tracer.sleeps();
-    thread::sleep(quiet);
-    let (used, others, quiet) =
-        (tracer.processor_time().saturating_sub(time_before), forks() - forks_before, since.elapsed());
-    let woken = tracer.sleeps().saturating_sub(sleeps_before);
+    let idle = Idle::of(&tracer, quiet);
 
     let family = tracer.family();
     let objects = kernel_objects::of_process(tracer.pid())?;
@@ -195,22 +179,7 @@ pub(crate) fn run(world: &World, time: Duration) -> Result<Checks> {
     checks.tell("tracer stopped, disk filled", format!("{}, {}", done.stopped, done.filled));
 
     flat(&mut checks, &samples);
-    let percent = |time: Duration| time.as_secs_f64() * 100.0 / quiet.as_secs_f64();
-    let share = format!("{:.2} % of a core", percent(used));
-    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-    let woken = woken as f64 / quiet.as_secs_f64();
-    let woken_shown = format!("{woken:.1} a second");
-    if others > OTHERS * quiet.as_secs() {
-        let why = format!("others started {others} processes meanwhile");
-        checks.unknown("processor time, idle", share, &why);
-        checks.unknown("woken, idle", woken_shown, why);
-    } else {
-        let most = quiet * IDLE / 1000 + IDLE_BY_ONE * u32::try_from(others).unwrap_or(u32::MAX);
-        checks.add("processor time, idle", share, format!("≤ {:.2} %", percent(most)), used <= most);
-        #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-        let most = WOKEN + WOKEN_BY_ONE * others as f64 / quiet.as_secs_f64();
-        checks.add("woken, idle", woken_shown, format!("≤ {most:.1}"), woken <= most);
-    }
+    idle.check(&mut checks);
 
     // 1 says that not all could be written.
     let is_expected = status.success() || (done.filled > 0 && status.code() == Some(1));
