@@ -50,22 +50,22 @@ impl Members {
             return;
         }
         self.last = Some(member);
-        if self.listed.len() < MAX_MEMBERS {
-            self.listed.insert(member);
-        } else {
-            self.is_more |= !self.listed.contains(&member);
-        }
+        self.list(member);
     }
 
     /// What is in `other` is in the block, too.
     pub fn add(&mut self, other: Self) {
         self.is_more |= other.is_more;
         for member in other.listed {
-            if self.listed.len() < MAX_MEMBERS {
-                self.listed.insert(member);
-            } else {
-                self.is_more |= !self.listed.contains(&member);
-            }
+            self.list(member);
+        }
+    }
+
+    fn list(&mut self, member: Member) {
+        if self.listed.len() < MAX_MEMBERS {
+            self.listed.insert(member);
+        } else {
+            self.is_more |= !self.listed.contains(&member);
         }
     }
 

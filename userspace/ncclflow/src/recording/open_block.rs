@@ -48,12 +48,14 @@ impl OpenBlock {
         self.members.add(other.members);
         self.is_lasting |= other.is_lasting;
         // Loss marks have no time.
-        self.first_ns = match (self.last_ns, other.last_ns) {
-            (0, _) => other.first_ns,
-            (_, 0) => self.first_ns,
-            _ => self.first_ns.min(other.first_ns),
-        };
-        self.last_ns = self.last_ns.max(other.last_ns);
+        if other.last_ns > 0 {
+            self.note_times(other.first_ns, other.last_ns);
+        }
+    }
+
+    fn note_times(&mut self, first_ns: u64, last_ns: u64) {
+        self.first_ns = if self.last_ns == 0 { first_ns } else { self.first_ns.min(first_ns) };
+        self.last_ns = self.last_ns.max(last_ns);
     }
 
     /// Notes whose a record is, and when it was.
@@ -75,8 +77,7 @@ impl OpenBlock {
             return; // it has no time
         }
         let at = view.header.ts_ns;
-        self.first_ns = if self.last_ns == 0 { at } else { self.first_ns.min(at) };
-        self.last_ns = self.last_ns.max(at);
+        self.note_times(at, at);
         self.is_lasting |= kind.is_some_and(|kind| walks.is_lasting(kind, &view));
     }
 }
