@@ -2,13 +2,13 @@
 //! passed when it was run again.
 
 mod cargo_test;
-mod stalls;
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, bail};
+use test_support::Heartbeat;
 
-use self::{cargo_test::Outcome, stalls::Stalls};
+use self::cargo_test::Outcome;
 use crate::{nccl, prerequisites, programs, pythons, repository};
 
 #[derive(Debug, clap::Args)]
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             .env("NCCLFLOW_INSPECTOR_EXPORTER", &inspector_exporter);
         command
     };
-    let stalls = Stalls::watch();
+    let heartbeat = Heartbeat::start();
     let first = cargo_test::run(command(&["--workspace", "--no-fail-fast"]).args(&args.cargo_arguments))?;
     let is_again = args.again && !first.status.success() && has_few(&first);
     let passes_again = is_again && run_again(&first, command)?;
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "{} failed, and passed when run again, alone: a fault that comes seldom, or the machine, on which a thread \
              that had slept was late by up to {:.1} s",
             first.failed_tests.len(),
-            stalls.longest().as_secs_f64()
+            heartbeat.latest().as_secs_f64()
         );
         first.failed_tests.iter().for_each(|test| println!("  {test}"));
     } else if !first.status.success() {

@@ -22,6 +22,7 @@ pub mod stack_program;
 pub mod stopped_thread;
 pub mod stripped;
 pub mod tables;
+pub mod thread_sleeps;
 pub mod top;
 pub mod traced_run;
 pub mod windowed;

@@ -4,8 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
-    collections::HashMap,
-    ffi::OsString,
     fs,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -13,6 +11,7 @@ use std::{
 
 use ncclflow_e2e::harness::{
     bed::Bed, programs, progress, recorder::Recorder, run_counts::RunCounts, stopped_thread::StoppedThread,
+    thread_sleeps::thread_sleeps,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -224,24 +223,11 @@ fn a_writer_that_starves_does_not_stop_the_drain_of_the_perf_event_array() {
     starve_the_writer("perf");
 }
 
-/// How often each thread of a process went to sleep, which is how often it was woken:
-/// `voluntary_ctxt_switches` (proc(5)).
-fn sleeps(pid: u32) -> HashMap<OsString, u64> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
-    // A thread can end while it is looked at.
-    let of_task = |task: fs::DirEntry| {
-        let text = fs::read_to_string(task.path().join("status")).ok()?;
-        let count = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
-        Some((task.file_name(), count.trim().parse().unwrap()))
-    };
-    tasks.filter_map(of_task).collect()
-}
-
 /// How often the threads were woken in about 5 s, and how often they may have been in that time.
 fn woken(pid: u32) -> (u64, u64) {
-    let (before, begun) = (sleeps(pid), Instant::now());
+    let (before, begun) = (thread_sleeps(pid).unwrap(), Instant::now());
     std::thread::sleep(Duration::from_secs(5));
-    let after = sleeps(pid);
+    let after = thread_sleeps(pid).unwrap();
     let seconds = begun.elapsed().as_secs() + 1;
     // One that has ended meanwhile was of the beginning.
     let woken =

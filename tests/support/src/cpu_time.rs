@@ -11,7 +11,7 @@ pub fn cpu_time() -> Duration {
 
 /// How long `work` runs on a CPU. Where that is not below `limit` it is done again, twice at most, and the least counts: what
 /// the host takes from a virtual machine's CPU counts as its own.
-pub fn least_cpu_time(limit: Duration, mut work: impl FnMut()) -> Duration {
+pub(crate) fn least_cpu_time(limit: Duration, mut work: impl FnMut()) -> Duration {
     let mut once = || {
         let start = cpu_time();
         work();

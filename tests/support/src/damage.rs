@@ -1,5 +1,16 @@
 //! Files that are damaged at random, but the same way each time.
 
+use std::{
+    env,
+    fmt::Debug,
+    fs::File,
+    io::{self, Seek as _, Write as _},
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
+
+use crate::cpu_time::least_cpu_time;
+
 /// A small generator (xorshift64), so that a failure can be repeated from its seed, which must not be 0.
 #[derive(Debug)]
 pub struct Random(pub u64);
@@ -57,4 +68,38 @@ pub fn damage(bytes: &[u8], ranges: &[(usize, usize)], random: &mut Random) -> V
         damaged.truncate(random.below(bytes.len()));
     }
     damaged
+}
+
+/// Damages a file in 1500 ways, or in as many as `NCCLFLOW_FUZZ_ROUNDS` says, and gives each to `attempt`. Gives the most time
+/// that one took on a CPU.
+///
+/// # Panics
+/// If one panics or takes as long as `limit`; says of `what` it was. Or if there is no room for a file.
+pub fn attempts(
+    what: impl Debug,
+    bytes: &[u8],
+    ranges: &[(usize, usize)],
+    limit: Duration,
+    attempt: impl Fn(File),
+) -> Duration {
+    let rounds: u64 =
+        env::var("NCCLFLOW_FUZZ_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1500);
+    let times = (1..=rounds).map(|seed| {
+        let damaged = damage(bytes, ranges, &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        let taken = least_cpu_time(limit, || {
+            let file = file_of(&damaged).unwrap_or_else(|error| panic!("making a file: {error}"));
+            let outcome = catch_unwind(AssertUnwindSafe(|| attempt(file)));
+            assert!(outcome.is_ok(), "panic: {what:?}, seed {seed}");
+        });
+        assert!(taken < limit, "{taken:?}: {what:?}, seed {seed}");
+        taken
+    });
+    times.max().unwrap_or_default()
+}
+
+fn file_of(bytes: &[u8]) -> io::Result<File> {
+    let mut file = tempfile::tempfile()?;
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file)
 }

@@ -5,6 +5,7 @@
 mod cpu_time;
 pub mod damage;
 pub mod documents;
+mod heartbeat;
 pub mod hostile_file;
 mod libraries;
 mod pythons;
@@ -14,7 +15,8 @@ mod torch_double;
 pub mod train;
 mod wait;
 
-pub use cpu_time::{cpu_time, least_cpu_time};
+pub use cpu_time::cpu_time;
+pub use heartbeat::Heartbeat;
 pub use libraries::{cache, is_long, libraries, nccl};
 pub use pythons::{Interpreter, interpreter, need_pythons, pythons};
 pub use skip::{need, root, skip, skip_always};

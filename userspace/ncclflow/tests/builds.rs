@@ -8,8 +8,6 @@
 
 use std::env;
 use std::fs::{self, File};
-use std::io::{Seek as _, Write as _};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -22,11 +20,7 @@ use nccl_library::{
 use ncclflow::kernel::probe::{self, Level, ProbeStrategy};
 use tempfile::TempDir;
 
-use test_support::{
-    cpu_time,
-    damage::{Random, damage},
-    least_cpu_time, need, tool,
-};
+use test_support::{cpu_time, damage, need, tool};
 
 /// The shape of NCCL's own functions. `COMM_SIZE` is that of 2.27.5 unless the sources are said to be
 /// changed.
@@ -291,8 +285,6 @@ fn attempt(file: File) {
 #[test]
 fn damaged_stripped_files_do_no_harm() {
     const LIMIT: Duration = Duration::from_secs(1);
-    let rounds: u64 =
-        env::var("NCCLFLOW_FUZZ_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1500);
     let directory = TempDir::new().unwrap();
     let mut slowest = Duration::ZERO;
     for options in [&["-O2", "-s", "-fno-ipa-sra"][..], &["-O2", "-fno-ipa-sra"]] {
@@ -310,20 +302,7 @@ fn damaged_stripped_files_do_no_harm() {
             // The section headers stand last.
             .chain([(bytes.len() - 1024, 1024)])
             .collect();
-        for seed in 1..=rounds {
-            let damaged = damage(&bytes, &ranges, &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
-            let taken = least_cpu_time(LIMIT, || {
-                let outcome = catch_unwind(AssertUnwindSafe(|| {
-                    let mut file = tempfile::tempfile().unwrap();
-                    file.write_all(&damaged).unwrap();
-                    file.rewind().unwrap();
-                    attempt(file);
-                }));
-                assert!(outcome.is_ok(), "panic: {options:?}, seed {seed}");
-            });
-            assert!(taken < LIMIT, "{taken:?}: {options:?}, seed {seed}");
-            slowest = slowest.max(taken);
-        }
+        slowest = slowest.max(damage::attempts(options, &bytes, &ranges, LIMIT, attempt));
     }
     eprintln!("slowest: {slowest:?}");
 }

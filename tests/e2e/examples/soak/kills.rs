@@ -22,12 +22,11 @@ use ncclflow_e2e::{
 };
 use rustix::process::Signal;
 use serde::Deserialize;
-use test_support::{damage::Random, eventually};
+use test_support::{Heartbeat, damage::Random, eventually};
 
 use super::{
     World,
     check::Checks,
-    heartbeat::Heartbeat,
     recording,
     run::wait_for_none,
     tracer::{Tracer, is_alone, still_there},

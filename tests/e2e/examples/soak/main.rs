@@ -5,7 +5,6 @@
 mod check;
 mod clients;
 mod files;
-mod heartbeat;
 mod idle;
 mod jobs;
 mod kills;

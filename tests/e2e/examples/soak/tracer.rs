@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use ncclflow_e2e::harness::thread_sleeps::thread_sleeps;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde_json::Value;
 
@@ -140,15 +141,9 @@ impl Tracer {
         kilobytes.unwrap_or(0) << 10
     }
 
-    /// How often its threads went to sleep, which is how often they were woken: `voluntary_ctxt_switches` (proc(5)).
+    /// How often its threads went to sleep, which is how often they were woken.
     pub(crate) fn sleeps(&self) -> u64 {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten().flatten();
-        let of_task = |task: fs::DirEntry| {
-            let text = fs::read_to_string(task.path().join("status")).ok()?;
-            let count = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
-            count.trim().parse::<u64>().ok()
-        };
-        tasks.filter_map(of_task).sum()
+        thread_sleeps(self.pid()).unwrap_or_default().values().sum()
     }
 
     /// How long its threads have waited for a processor that others had, together: the second number of

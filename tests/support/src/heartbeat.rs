@@ -17,7 +17,7 @@ const LATE: Duration = Duration::from_millis(50);
 
 /// It ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Heartbeat {
+pub struct Heartbeat {
     beats: Arc<Mutex<Beats>>,
     is_over: Arc<AtomicBool>,
 }
@@ -26,33 +26,56 @@ pub(crate) struct Heartbeat {
 struct Beats {
     last: Instant,
     late: Duration,
+    latest: Duration,
 }
 
 impl Beats {
-    /// How late it was until now, with the beat that is due.
-    fn late(&self) -> Duration {
-        self.late + self.last.elapsed().saturating_sub(BEAT + LATE)
+    /// With what the beat is late that is due.
+    fn now(&self) -> Self {
+        let late = self.last.elapsed().saturating_sub(BEAT);
+        Self {
+            last: Instant::now(),
+            late: self.late + late.saturating_sub(LATE),
+            latest: self.latest.max(late),
+        }
     }
 }
 
 impl Heartbeat {
-    pub(crate) fn start() -> Self {
-        let beats = Arc::new(Mutex::new(Beats { last: Instant::now(), late: Duration::ZERO }));
+    /// Begins to beat.
+    #[must_use]
+    pub fn start() -> Self {
+        let beats = Arc::new(Mutex::new(Beats {
+            last: Instant::now(),
+            late: Duration::ZERO,
+            latest: Duration::ZERO,
+        }));
         let is_over = Arc::new(AtomicBool::new(false));
         let (of_thread, over) = (Arc::clone(&beats), Arc::clone(&is_over));
         thread::spawn(move || {
             while !over.load(Ordering::Relaxed) {
                 thread::sleep(BEAT);
                 let mut beats = of_thread.lock().unwrap_or_else(PoisonError::into_inner);
-                *beats = Beats { late: beats.late(), last: Instant::now() };
+                *beats = beats.now();
             }
         });
         Self { beats, is_over }
     }
 
-    /// How late it was until now, all in all.
-    pub(crate) fn late(&self) -> Duration {
-        self.beats.lock().unwrap_or_else(PoisonError::into_inner).late()
+    /// How late it was until now, all in all. What is late on any machine does not count.
+    #[must_use]
+    pub fn late(&self) -> Duration {
+        self.beats().late
+    }
+
+    /// How late the latest beat was until now.
+    #[must_use]
+    pub fn latest(&self) -> Duration {
+        self.beats().latest
+    }
+
+    fn beats(&self) -> Beats {
+        self.beats.lock().unwrap_or_else(PoisonError::into_inner).now()
     }
 }
 
