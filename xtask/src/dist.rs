@@ -4,6 +4,7 @@
 
 mod debian;
 mod notices;
+mod places;
 mod staging;
 mod static_program;
 mod trial;

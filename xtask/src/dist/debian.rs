@@ -9,30 +9,13 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::staging::{copy, copy_folder, source_time};
+use super::{
+    places::{self, DOCUMENTATION, MAN, Names},
+    staging::source_time,
+};
 use crate::tool;
 
-/// Files of the tree, where they are installed, and their modes.
-const PLACES: [(&str, &str, u32); 14] = [
-    ("ncclflow", "usr/bin/ncclflow", 0o755),
-    ("dist/systemd/ncclflow-record.service", "usr/lib/systemd/system/ncclflow-record.service", 0o644),
-    ("dist/debian/ncclflow.default", "etc/default/ncclflow", 0o644),
-    ("completions/ncclflow.bash", "usr/share/bash-completion/completions/ncclflow", 0o644),
-    ("completions/_ncclflow", "usr/share/zsh/vendor-completions/_ncclflow", 0o644),
-    ("completions/ncclflow.fish", "usr/share/fish/vendor_completions.d/ncclflow.fish", 0o644),
-    ("README.md", "usr/share/doc/ncclflow/README.md", 0o644),
-    ("README.zh-CN.md", "usr/share/doc/ncclflow/README.zh-CN.md", 0o644),
-    ("LICENSE-MIT", "usr/share/doc/ncclflow/copyright", 0o644),
-    ("LICENSE-APACHE", "usr/share/doc/ncclflow/LICENSE-APACHE", 0o644),
-    ("LICENSE-GPL-2.0", "usr/share/doc/ncclflow/LICENSE-GPL-2.0", 0o644),
-    ("THIRD-PARTY-LICENSES", "usr/share/doc/ncclflow/THIRD-PARTY-LICENSES", 0o644),
-    ("SECURITY.md", "usr/share/doc/ncclflow/SECURITY.md", 0o644),
-    ("CHANGELOG.md", "usr/share/doc/ncclflow/CHANGELOG.md", 0o644),
-];
-/// What the README points to: what each file and metric means, the dashboard, the container file and the
-/// DaemonSet.
-const FOLDERS: [&str; 5] = ["docs", "dist/grafana", "dist/kubernetes", "dist/sql", "dist/systemd"];
-const DOCUMENTATION: &str = "usr/share/doc/ncclflow";
+const NAMES: Names = Names { zsh: "usr/share/zsh/vendor-completions", licence: "copyright" };
 
 const AFTER_INSTALL: &str = "\
 #!/bin/sh
@@ -69,23 +52,12 @@ pub(super) fn pack(root: &Path, tree: &Path, version: &str, target: &str, output
         Some("aarch64") => "arm64",
         _ => bail!("no name of Debian's for `{target}`: use --no-deb"),
     };
-    for (from, to, mode) in PLACES {
-        copy(&tree.join(from), &root.join(to), mode)?;
-    }
-    for entry in fs::read_dir(tree.join("man")).context("listing the man pages")? {
-        let entry = entry?;
-        copy(&entry.path(), &root.join("usr/share/man/man1").join(entry.file_name()), 0o644)?;
-    }
-    let documentation = root.join(DOCUMENTATION);
-    for folder in FOLDERS {
-        copy_folder(&tree.join(folder), &documentation.join(folder))?;
-    }
-    copy(&tree.join("dist/Containerfile"), &documentation.join("dist/Containerfile"), 0o644)?;
-    let changelog = documentation.join("changelog");
+    places::fill(tree, root, NAMES)?;
+    let changelog = root.join(DOCUMENTATION).join("changelog");
     fs::write(&changelog, debian_changelog(version)?)
         .with_context(|| format!("writing `{}`", changelog.display()))?;
     let mut gzip = Command::new("gzip");
-    gzip.args(["-9n", "--recursive"]).arg(root.join("usr/share/man")).arg(changelog);
+    gzip.args(["-9n", "--recursive"]).arg(root.join(MAN)).arg(changelog);
     tool::run(&mut gzip, "the man pages")?;
 
     let write = |name: &str, text: &str, mode: u32| {
