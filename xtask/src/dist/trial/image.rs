@@ -1,0 +1,119 @@
+//! Tries the container image: builds it with buildah, without a registry and without a daemon, and runs the program
+//! in it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{prerequisites, tool};
+
+const BASE: &str = "localhost/ncclflow-base";
+const IMAGE: &str = "localhost/ncclflow";
+
+/// What docs/INSTALL.md gives the container. With this isolation it is in the host's PID namespace by itself.
+const CAPABILITIES: &str = "CAP_BPF,CAP_PERFMON,CAP_SYS_ADMIN,CAP_SYS_PTRACE,CAP_DAC_READ_SEARCH";
+
+/// Builds the image of the tree on a root folder (Debian's, of debootstrap), and asks the program in it for its version
+/// and for what it can do here.
+pub(super) fn run(tree: &Path, base: &Path, scratch: &Path) -> Result<()> {
+    let image = Image::build(tree, base, scratch)?;
+    let tried = try_program(&image);
+    image.remove()?;
+    tried
+}
+
+fn try_program(image: &Image) -> Result<()> {
+    let version = tool::output(image.program().arg("--version"))?;
+    eprintln!("of the image: {}", String::from_utf8_lossy(&version).trim_end());
+    let doctor = image.program().arg("doctor").output().context("starting buildah")?;
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&doctor.stdout), String::from_utf8_lossy(&doctor.stderr));
+    if !doctor.status.success() {
+        bail!("in a container this host cannot trace, as `doctor` of the image says:\n{said}");
+    }
+    eprintln!("{said}");
+    Ok(())
+}
+
+/// A built image, and a container of it.
+#[derive(Debug)]
+pub(super) struct Image {
+    storage: PathBuf,
+    container: String,
+}
+
+impl Image {
+    pub(super) fn build(tree: &Path, base: &Path, scratch: &Path) -> Result<Self> {
+        prerequisites::debian_packages(&[(&["buildah", "--version"], "buildah")])?;
+        let mut image = Self { storage: scratch.join("storage"), container: String::new() };
+        image.import(base)?;
+        let mut build = image.buildah("build");
+        build.args([
+            "--quiet",
+            "--pull-never",
+            "--build-arg",
+            &format!("BASE={BASE}"),
+            "--tag",
+            IMAGE,
+            "--file",
+        ]);
+        tool::output(build.arg(tree.join("dist/Containerfile")).arg(tree)).context("building the image")?;
+        let mut from = image.buildah("from");
+        image.container =
+            text(from.args(["--pull-never", "--cap-drop", "all", "--cap-add", CAPABILITIES, IMAGE]))?;
+        image.check_entry()?;
+        Ok(image)
+    }
+
+    fn import(&self, base: &Path) -> Result<()> {
+        let container = text(self.buildah("from").arg("scratch"))?;
+        tool::output(self.buildah("add").args(["--quiet", &container]).arg(base).arg("/"))
+            .with_context(|| format!("making an image of `{}`", base.display()))?;
+        tool::output(self.buildah("commit").args(["--quiet", "--rm", &container, BASE]))?;
+        Ok(())
+    }
+
+    /// buildah runs no entry point: what `docker run` would start is compared with what is started here.
+    fn check_entry(&self) -> Result<()> {
+        let format = "{{.OCIv1.Config.Entrypoint}} {{.OCIv1.Config.Cmd}}";
+        let entry = text(self.buildah("inspect").args(["--type", "image", "--format", format, IMAGE]))?;
+        if entry != "[/usr/bin/ncclflow] [doctor]" {
+            bail!("the image starts `{entry}`");
+        }
+        Ok(())
+    }
+
+    /// The program in the container. Its arguments come next.
+    pub(super) fn program(&self) -> Command {
+        let mut run = self.buildah("run");
+        run.args([&*self.container, "--", "/usr/bin/ncclflow"]);
+        run
+    }
+
+    /// Removes the image, its base and all that buildah has stored.
+    pub(super) fn remove(self) -> Result<()> {
+        tool::output(self.buildah("rm").arg("--all"))?;
+        tool::output(self.buildah("rmi").args(["--all", "--force"]))?;
+        let context = || format!("removing `{}`", self.storage.display());
+        fs::remove_dir_all(&self.storage).with_context(context)
+    }
+
+    fn buildah(&self, command: &str) -> Command {
+        let mut buildah = Command::new("buildah");
+        // Neither needs more of the kernel than chroot(2), so that it works in a container, too.
+        buildah.args(["--storage-driver", "vfs"]).env("BUILDAH_ISOLATION", "chroot");
+        buildah.arg("--root").arg(self.storage.join("root"));
+        buildah.arg("--runroot").arg(self.storage.join("run")).arg(command);
+        buildah
+    }
+}
+
+/// What a command prints, without the end of the line.
+fn text(command: &mut Command) -> Result<String> {
+    let output = tool::output(command)?;
+    Ok(String::from_utf8_lossy(&output).trim_end().to_owned())
+}
