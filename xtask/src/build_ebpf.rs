@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use sha2::{Digest as _, Sha256};
 
-use crate::{btf_names, debug_sections, ebpf_digest, repository};
+use crate::{btf_names, debug_sections, ebpf_digest, repository, tool};
 
 /// The object depends on the compiler and the linker, so both are pinned.
 const TOOLCHAIN: &str = "1.95.0";
@@ -26,8 +26,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let root = repository::root();
-    require_bpf_linker()?;
     let sysroot = toolchain()?;
+    bpf_linker()?;
     let mut manifest = BTreeMap::from([
         ("rustc".to_owned(), TOOLCHAIN.to_owned()),
         ("bpf-linker".to_owned(), BPF_LINKER.to_owned()),
@@ -97,6 +97,8 @@ fn build(root: &Path, arch: &str, sysroot: &Path) -> Result<PathBuf> {
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .env("CARGO_TARGET_DIR", &target_dir)
         .env_remove("RUSTUP_TOOLCHAIN")
+        // In place of the workspace's own, of .cargo/config.toml.
+        .env("RUSTC", sysroot.join("bin/rustc"))
         .status()
         .context("starting cargo")?;
     if !status.success() {
@@ -105,15 +107,19 @@ fn build(root: &Path, arch: &str, sysroot: &Path) -> Result<PathBuf> {
     Ok(target_dir.join("bpfel-unknown-none/release"))
 }
 
-fn require_bpf_linker() -> Result<()> {
+/// Installs the pinned linker, if it is not there.
+fn bpf_linker() -> Result<()> {
     let found = Command::new("bpf-linker").arg("--version").output();
     let version =
         found.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
     if version.split_whitespace().last() != Some(BPF_LINKER) {
-        bail!(
-            "bpf-linker {BPF_LINKER} is needed, found `{version}`: \
-             run `cargo install bpf-linker --version {BPF_LINKER} --locked`"
-        );
+        println!("installing bpf-linker {BPF_LINKER}, as there is `{version}`");
+        let mut cargo = Command::new("cargo");
+        cargo.arg(format!("+{TOOLCHAIN}"));
+        cargo.args(["install", "bpf-linker", "--version", BPF_LINKER, "--locked", "--quiet"]);
+        // Outside of the repository, whose compiler it would be built with.
+        cargo.current_dir("/").env_remove("RUSTUP_TOOLCHAIN");
+        tool::run(&mut cargo, &format!("bpf-linker {BPF_LINKER}"))?;
     }
     Ok(())
 }

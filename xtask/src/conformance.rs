@@ -11,12 +11,12 @@ mod row;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result, bail};
 
 use self::row::Row;
-use crate::{nccl, programs, repository};
+use crate::{nccl, programs, repository, root};
 
 const DOCUMENT: &str = "docs/NCCL-SUPPORT.md";
 const BEGIN: &str = "<!-- cargo xtask conformance --nccl all --write: begin -->";
@@ -106,7 +106,7 @@ fn versions(named: &[String]) -> Vec<String> {
 
 fn examine(program: &Path, version: &str, args: &Args) -> Result<Row> {
     let library = nccl::library_path(version)?;
-    let mut command = Command::new(program);
+    let mut command = root::command(program);
     command.args(args.no_run.then_some("--no-run")).args(args.quick.then_some("--quick"));
     command.args(args.no_bed.then_some("--no-bed"));
     // A witness that is missing is a failure here, and not a test that is skipped.

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{job::Job, nccl, programs};
+use crate::{job::Job, nccl, programs, root};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -29,6 +29,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    root::ask("tracing")?;
     println!("1/6 the NCCL library of NVIDIA's wheel");
     let library = nccl::library_path(&args.nccl)?;
     println!("2/6 the programs");
@@ -55,10 +56,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
     println!("\n5/6 what the recording says");
     let recording = output.display().to_string();
-    show(&ncclflow, &["check", &recording])?;
-    show(&ncclflow, &["summary", &recording])?;
+    show(Command::new(&ncclflow), &["check", &recording])?;
+    show(Command::new(&ncclflow), &["summary", &recording])?;
     let page = scratch.join("report.html").display().to_string();
-    show(&ncclflow, &["report", &recording, "-o", &page])?;
+    show(Command::new(&ncclflow), &["report", &recording, "-o", &page])?;
     println!("    all of it as one page: {page}");
 
     println!("\n6/6 a job that hangs, as its last rank does not come to the fourth operation; and why");
@@ -67,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let job = start(&folder, &library, args.ranks, &go, &["--iters", "8", "--absent", &absent])?;
     fs::File::create(&go).context("telling the job to begin")?;
     thread::sleep(UNTIL_IT_HANGS);
-    show(&ncclflow, &["dump", "-p", &job.pid_list()])?;
+    show(root::command(&ncclflow), &["dump", "-p", &job.pid_list()])?;
     println!("\nthe recording is in {}, the report in {page}", output.display());
     println!("docs/GUIDE.md says what else can be asked of the recording");
     Ok(())
@@ -86,7 +87,7 @@ fn start(folder: &Path, library: &Path, ranks: u32, go: &Path, more: &[&str]) ->
 
 /// Records until the job is over.
 fn record(ncclflow: &Path, pids: &str, output: &Path, go: &Path) -> Result<()> {
-    let mut record = Command::new(ncclflow);
+    let mut record = root::command(ncclflow);
     record.args(["record", "-d", "20", "--level", "steps", "-p", pids, "-o"]).arg(output);
     record.stderr(Stdio::piped());
     let mut record = record.spawn().context("starting ncclflow")?;
@@ -100,15 +101,15 @@ fn record(ncclflow: &Path, pids: &str, output: &Path, go: &Path) -> Result<()> {
     }
     let status = record.wait()?;
     if !status.success() {
-        bail!("ncclflow ended with {status}; it needs root: try `sudo -E cargo xtask demo`");
+        bail!("`ncclflow record` ended with {status}");
     }
-    Ok(())
+    root::give_to_user(output.as_os_str())
 }
 
 /// Runs a command, and shows what it prints. Its exit code says what it found, which is no failure here.
-fn show(ncclflow: &Path, arguments: &[&str]) -> Result<()> {
+fn show(mut ncclflow: Command, arguments: &[&str]) -> Result<()> {
     println!("\n# ncclflow {}", arguments.join(" "));
-    let output = Command::new(ncclflow).args(arguments).output().context("starting ncclflow")?;
+    let output = ncclflow.args(arguments).output().context("starting ncclflow")?;
     for text in [&output.stdout, &output.stderr] {
         for line in String::from_utf8_lossy(text).lines() {
             println!("    {line}");

@@ -1,116 +1,173 @@
-//! `cargo xtask dist`: makes what a user installs, as a tarball and as a Debian package, with the checksums
-//! of both. They have one static program, man pages, completions, a systemd unit, a container file, a
-//! Kubernetes DaemonSet and a dashboard.
+//! `cargo xtask dist`: makes what users install, for each processor: a tarball, a wheel, a Debian and an RPM package of
+//! the packaged program, and the rescue program by itself; with the checksums of all.
 
 mod debian;
 mod notices;
 mod places;
+mod program;
+mod rpm;
 mod staging;
-mod static_program;
 mod trial;
+mod wheel;
 
 use std::{
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::{prerequisites, programs, tool};
+use self::trial::Trial;
+use crate::{programs, tool};
+
+/// The version of everything that is made: the workspace's.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  cargo xtask dist                         all that is released, in target/packages
+  cargo xtask dist --quick --try           as CI does: less optimised, and each tried where it is installed
+  cargo xtask dist --target x86_64-unknown-linux-gnu --no-packages
+  cargo xtask dist --check target/release/ncclflow    fails if it needs a glibc newer than 2.28")]
 pub(crate) struct Args {
-    /// What to build for
-    #[arg(long, value_name = "TRIPLE", default_value = prerequisites::STATIC_TARGET)]
-    target: String,
+    /// What to build for: glibc (packages) or musl (the rescue program: static, without NVML)
+    #[arg(
+        long,
+        value_name = "TRIPLES",
+        value_delimiter = ',',
+        default_value = "x86_64-unknown-linux-gnu,aarch64-unknown-linux-gnu,x86_64-unknown-linux-musl"
+    )]
+    target: Vec<String>,
 
     /// Where to put it [default: packages/ in cargo's target folder]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
 
-    /// No Debian package (where there is no dpkg-deb)
+    /// Less optimisation: takes a third of the time, for tries
     #[arg(long)]
-    no_deb: bool,
+    quick: bool,
 
-    /// Install the package into a scratch folder, run the unit's command line with the unit's capabilities on
-    /// a job on the real NCCL, and remove the package again (root)
-    #[arg(long, conflicts_with = "no_deb")]
+    /// No Debian and no RPM package (where there is no dpkg-deb or rpmbuild)
+    #[arg(long)]
+    no_packages: bool,
+
+    /// Install each into something clean (Debian 11 and 12, a virtual environment of Python, an image), use it there
+    /// on jobs of the real NCCL, and remove it again (root)
+    #[arg(long, conflicts_with = "no_packages")]
     r#try: bool,
+
+    /// Build nothing: say whether this program runs on all systems that the packaged one is for
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["try", "quick", "output"])]
+    check: Option<PathBuf>,
+}
+
+/// What was made for one target.
+#[derive(Debug, Deserialize, Serialize)]
+struct Made {
+    target: String,
+    /// The staged folder: the program, pages, completions, documents.
+    tree: PathBuf,
+    /// What users download.
+    files: Vec<PathBuf>,
+}
+
+impl Made {
+    fn program(&self) -> PathBuf {
+        self.tree.join("ncclflow")
+    }
+
+    /// The file of this kind, by the end of its name.
+    fn file(&self, end: &str) -> Result<&Path> {
+        let found = self.files.iter().find(|file| file.to_string_lossy().ends_with(end));
+        found.map(PathBuf::as_path).with_context(|| format!("no {end} was made for {}", self.target))
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if let Some(file) = &args.check {
+        return program::check(file, args.target.first().map_or("", String::as_str));
+    }
     let output = match &args.output {
         Some(output) => output.clone(),
         None => programs::target_folder()?.join("packages"),
     };
     fs::create_dir_all(&output).with_context(|| format!("making `{}`", output.display()))?;
-    let program = build(&args.target)?;
-    static_program::check(&program)?;
     let scratch = output.join(format!(".scratch-{}", std::process::id()));
-    let made = make(args, &program, &output, &scratch);
+    let made = make_all(args, &output, &scratch);
     // What a failed run leaves is of no use.
     let _ = fs::remove_dir_all(&scratch);
     for path in made? {
-        eprintln!("{}", path.display());
+        let size = fs::metadata(&path)?.len();
+        eprintln!("{:>9.1} MiB  {}", size as f64 / f64::from(1 << 20), path.display());
     }
     Ok(())
 }
 
-fn make(args: &Args, program: &Path, output: &Path, scratch: &Path) -> Result<Vec<PathBuf>> {
-    let version = version(program)?;
+/// What `cargo xtask dist --try` runs of itself as root.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TrialArgs {
+    /// What is to be tried
+    note: PathBuf,
+}
+
+pub(crate) fn run_trial(args: &TrialArgs) -> Result<()> {
+    Trial::run_noted(&args.note)
+}
+
+fn make_all(args: &Args, output: &Path, scratch: &Path) -> Result<Vec<PathBuf>> {
+    let profile = if args.quick { "quick" } else { "dist" };
     let pages = scratch.join("generated");
     generate(&pages)?;
-    let name = format!("ncclflow-{version}-{}", args.target);
-    let tree = scratch.join(&name);
-    staging::fill(&tree, program, &pages)?;
-    let notices = notices::notices(&args.target)?;
-    fs::write(tree.join(notices::NAME), notices).context("writing the licences of others")?;
-    let mut made = vec![staging::pack(scratch, &name, output)?];
-    if !args.no_deb {
-        let package = debian::pack(&scratch.join("deb"), &tree, &version, &args.target, output)?;
-        if args.r#try {
-            trial::run(&package, &scratch.join("root"))?;
-        }
-        made.push(package);
+    let mut all = Vec::new();
+    for target in &args.target {
+        let program = program::build("ncclflow", target, profile)?.join("ncclflow");
+        program::check(&program, target)?;
+        let name = format!("ncclflow-{VERSION}-{target}");
+        let tree = scratch.join(&name);
+        staging::fill(&tree, &program, &pages)?;
+        fs::write(tree.join(notices::NAME), notices::notices(target)?)
+            .context("writing the licences of others")?;
+        let files = if program::is_static(target) {
+            let bare = output.join(&name);
+            staging::copy(&program, &bare, 0o755)?;
+            vec![bare]
+        } else {
+            package(args, target, &tree, &scratch.join("packages").join(target), output)?
+        };
+        all.push(Made { target: target.clone(), tree, files });
     }
-    made.push(sums(&made, output)?);
-    Ok(made)
+    let mut files: Vec<PathBuf> = all.iter().flat_map(|made| made.files.clone()).collect();
+    files.push(sums(&files, output)?);
+    if args.r#try {
+        Trial::prepare(all, profile, &scratch.join("trial"))?.run()?;
+    }
+    Ok(files)
 }
 
-fn build(target: &str) -> Result<PathBuf> {
-    prerequisites::rust_target(target)?;
-    eprintln!("building ncclflow for {target}");
-    tool::run(
-        programs::cargo_command("build").args([
-            "--profile",
-            "dist",
-            "--package",
-            "ncclflow",
-            "--target",
-            target,
-        ]),
-        &format!("the static program for {target}"),
-    )?;
-    Ok(programs::target_folder()?.join(target).join("dist/ncclflow"))
-}
-
-/// The program's `--version`, which also shows that the program runs.
-fn version(program: &Path) -> Result<String> {
-    let output = tool::output(Command::new(program).arg("--version"))?;
-    let text = String::from_utf8(output).context("the version is no text")?;
-    let version = text.trim().strip_prefix("ncclflow ").map(str::to_owned);
-    version.with_context(|| format!("`--version` said `{text}`"))
+fn package(args: &Args, target: &str, tree: &Path, scratch: &Path, output: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = vec![
+        staging::pack(tree, output)?,
+        wheel::pack(&scratch.join("wheel"), tree, VERSION, target, output)?,
+    ];
+    if !args.no_packages {
+        files.push(debian::pack(&scratch.join("deb"), tree, VERSION, target, output)?);
+        files.push(rpm::pack(&scratch.join("rpm"), tree, VERSION, target, output)?);
+    }
+    Ok(files)
 }
 
 /// Makes the man pages and completions. xtask itself must build without the crate `ncclflow`, so an example
 /// of that crate makes them.
 fn generate(folder: &Path) -> Result<()> {
-    let mut program = programs::cargo_command("run");
-    program.args(["--package", "ncclflow", "--example", "man-and-completions", "--"]);
-    tool::run(program.arg(folder), "the man pages and completions")
+    let mut cargo = programs::cargo_command("build");
+    // With the features that tests build it with, where those were built.
+    cargo.args(["--workspace", "--example", "man-and-completions"]);
+    tool::run(&mut cargo, "the man pages and completions")?;
+    let program = programs::target_folder()?.join("debug/examples/man-and-completions");
+    tool::run(std::process::Command::new(program).arg(folder), "the man pages and completions")
 }
 
 /// In the format of sha256sum(1).

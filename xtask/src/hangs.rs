@@ -2,20 +2,20 @@
 //!
 //! The program that does it is an example of `ncclflow-e2e`, as that of `conformance` is: `tests/e2e/examples/hangs`.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{nccl, programs};
+use crate::{nccl, programs, root};
 
 /// Those of the end-to-end tests.
 const LIBRARIES: [&str; 4] = ["2.21.5", "2.27.5", "2.28.9-cu13", "2.32.3"];
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  sudo -E cargo xtask hangs --times 5                 every kind, five times
-  sudo -E cargo xtask hangs --kinds gone,receive      some kinds
-  sudo -E cargo xtask hangs --busy 1000               dumps of jobs that are busy: none is stuck
+  cargo xtask hangs --times 5                 every kind, five times
+  cargo xtask hangs --kinds gone,receive      some kinds
+  cargo xtask hangs --busy 1000               dumps of jobs that are busy: none is stuck
 
 The last line is PASSED or FAILED; the exit code says the same. Dumps that are not right are kept in target/hangs.")]
 pub(crate) struct Args {
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     programs::build(&["ncclflow", "ncclflow-bed", "ncclflow-nvml-double"])?;
     let program = programs::build_example("ncclflow-e2e", "hangs")?;
-    let mut command = Command::new(&program);
+    let mut command = root::command(&program);
     command.arg("--out").arg(programs::target_folder()?.join("hangs"));
     command.args(["--at-once", &args.at_once.to_string()]);
     match args.busy {

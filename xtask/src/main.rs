@@ -4,6 +4,7 @@ mod bed;
 mod bench;
 mod btf_names;
 mod build_ebpf;
+mod ci;
 mod conformance;
 mod debug_sections;
 mod demo;
@@ -25,6 +26,7 @@ mod python_offsets;
 mod pythons;
 mod repository;
 mod retried;
+mod root;
 mod soak;
 mod test;
 mod tool;
@@ -47,6 +49,8 @@ enum Command {
     Demo(demo::Args),
     /// Fetch what the tests need, build, and run all tests
     Test(test::Args),
+    /// What CI runs, in stages: lint, unit, bed, dist, soak
+    Ci(ci::Args),
     /// Rebuild the committed eBPF objects (or compare them with --check)
     BuildEbpf(build_ebpf::Args),
     /// Fetch official NCCL libraries into the cache, and show what is there
@@ -76,8 +80,11 @@ enum Command {
     Soak(soak::Args),
     /// Make every kind of hang, and of wait that is none, and count what `ncclflow dump` says of them (root)
     Hangs(hangs::Args),
-    /// Make what users install: tarball and Debian package of a static program
+    /// Make what users install, for x86-64 and arm64: wheel, Debian and RPM packages, tarball, a static program
     Dist(dist::Args),
+    /// Try what `dist` has made, as root: a step of `dist --try`
+    #[command(hide = true)]
+    DistTrial(dist::TrialArgs),
     /// Run the real NCCL without a GPU: ranks, collectives, stalls on demand
     Bed(bed::Args),
     /// Run a command under another kernel, in a virtual machine
@@ -88,6 +95,7 @@ fn main() -> Result<()> {
     match Cli::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Test(args) => test::run(&args),
+        Command::Ci(args) => ci::run(&args),
         Command::BuildEbpf(args) => build_ebpf::run(&args),
         Command::Nccl(args) => nccl::run(&args),
         Command::Layouts(args) => layouts::run(&args),
@@ -103,6 +111,7 @@ fn main() -> Result<()> {
         Command::Soak(args) => soak::run(&args),
         Command::Hangs(args) => hangs::run(&args),
         Command::Dist(args) => dist::run(&args),
+        Command::DistTrial(args) => dist::run_trial(&args),
         Command::Bed(args) => bed::run(&args),
         Command::Vm(args) => vm::run(&args),
     }

@@ -9,10 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{nccl, programs, repository, retried::retried};
-
-/// Rust's target for programs that need no libraries of the machine: what `dist` builds for.
-pub(crate) const STATIC_TARGET: &str = "x86_64-unknown-linux-musl";
+use crate::{nccl, programs, repository, retried::retried, root, tool};
 
 /// Commands that tests run, and Debian's packages that have them. `cc` is there: Rust links with it.
 const COMMANDS: [(&[&str], &[&str]); 11] = [
@@ -53,7 +50,7 @@ pub(crate) fn do_or_fail(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Installs the commands that are missing, as root of a Debian or Ubuntu. Elsewhere says what is missing: the
+/// Installs the commands that are missing, as root of a Debian or Ubuntu or through sudo. Elsewhere says what is missing: the
 /// tests that need it are skipped.
 pub(crate) fn commands() -> Result<()> {
     let mut missing: Vec<&str> = COMMANDS
@@ -94,28 +91,25 @@ pub(crate) fn debian_packages(wanted: &[(&[&str], &str)]) -> Result<()> {
         return Ok(());
     }
     if !can_install() {
-        bail!(
-            "install what has these names in Debian (or run this as root of a Debian): {}",
-            missing.join(" ")
-        );
+        bail!("install what has these names in Debian: {}", missing.join(" "));
     }
     update()?;
     retried(|| install(&missing))
 }
 
 fn can_install() -> bool {
-    rustix::process::geteuid().is_root() && runs(Command::new("apt-get").arg("--version"))
+    runs(Command::new("apt-get").arg("--version")) && root::ask("installing packages").is_ok()
 }
 
 /// Fetches Debian's index. Of an index that it could not fetch apt-get only warns.
 fn update() -> Result<()> {
-    retried(|| do_or_fail(Command::new("apt-get").args(["update", "-qq", "-o", "Acquire::Retries=3"])))
+    retried(|| do_or_fail(root::command("apt-get").args(["update", "-qq", "-o", "Acquire::Retries=3"])))
 }
 
 fn install(packages: &[&str]) -> Result<()> {
     say(&format!("installing {}", packages.join(" ")));
     let options = ["install", "-y", "-qq", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"];
-    do_or_fail(Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(options).args(packages))
+    do_or_fail(root::command("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(options).args(packages))
 }
 
 /// Packages of Python that tests read our output with: what is imported, and what pip installs for it. A version is
@@ -223,6 +217,37 @@ pub(crate) fn install_wheel(package: &str, folder: &Path) -> Result<()> {
     })
 }
 
+/// Cargo with zig as its linker, in a folder of pip's.
+#[derive(Debug)]
+pub(crate) struct Zig(PathBuf);
+
+/// The versions of both: what they link does not change by itself.
+const ZIG: [&str; 2] = ["cargo-zigbuild==0.24.1", "ziglang==0.17.1"];
+
+/// Fetches what links programs for other processors and for older systems than this one.
+pub(crate) fn zig() -> Result<Zig> {
+    let folder = programs::target_folder()?.join(ZIG.join("-").replace("==", "-"));
+    if !folder.join("ziglang/zig").exists() || !folder.join("bin/cargo-zigbuild").exists() {
+        for package in ZIG {
+            fetch_wheel(package, &folder)?;
+        }
+    }
+    Ok(Zig(folder))
+}
+
+impl Zig {
+    /// `cargo zigbuild`, in the repository's root.
+    pub(crate) fn cargo_zigbuild(&self) -> Command {
+        let root = repository::root();
+        let mut cargo = Command::new(self.0.join("bin/cargo-zigbuild"));
+        cargo.arg("zigbuild").current_dir(&root);
+        cargo.env("CARGO_ZIGBUILD_ZIG_PATH", self.0.join("ziglang/zig"));
+        // It asks for the compiler's version without cargo, which would have read it in .cargo/config.toml.
+        cargo.env("RUSTC", root.join("xtask/bin/rustc"));
+        cargo
+    }
+}
+
 /// Fetches a package of pip, of a version that is named, into a folder of its own.
 pub(crate) fn fetch_wheel(package: &str, folder: &Path) -> Result<()> {
     commands()?;
@@ -232,18 +257,28 @@ pub(crate) fn fetch_wheel(package: &str, folder: &Path) -> Result<()> {
 
 /// The standard library of a target, which rustup fetches; without rustup it is for the machine to have it.
 pub(crate) fn rust_target(target: &str) -> Result<()> {
-    let rustup = || {
-        let mut rustup = Command::new("rustup");
-        // rust-toolchain.toml, which is in the root, decides which compiler it is for.
-        rustup.current_dir(repository::root());
-        rustup
-    };
-    let Ok(output) = rustup().args(["target", "list", "--installed"]).output() else { return Ok(()) };
-    if String::from_utf8_lossy(&output.stdout).lines().any(|installed| installed == target) {
-        return Ok(());
-    }
-    say(&format!("rustup target add {target}"));
-    do_or_fail(rustup().args(["target", "add", target]))
+    add_to_toolchain(&["target", "add", target])
+}
+
+/// The linter and the formatter of the workspace's toolchain.
+pub(crate) fn lint_components() -> Result<()> {
+    add_to_toolchain(&["component", "add", "clippy", "rustfmt"])
+}
+
+/// Has rustup add something to the toolchain that xtask/bin/rustc chose. What is there already stays.
+fn add_to_toolchain(arguments: &[&str]) -> Result<()> {
+    let Some(toolchain) = toolchain()? else { return Ok(()) };
+    do_or_fail(Command::new("rustup").args(arguments).args(["--toolchain", &toolchain]))
+        .with_context(|| format!("rustup {} --toolchain {toolchain}", arguments.join(" ")))
+}
+
+/// The toolchain that the workspace is built with, as rustup names it; `None` where it is not one of rustup's.
+pub(crate) fn toolchain() -> Result<Option<String>> {
+    let rustc = repository::root().join("xtask/bin/rustc");
+    let sysroot = tool::output(Command::new(rustc).args(["--print", "sysroot"]))?;
+    let sysroot = PathBuf::from(String::from_utf8_lossy(&sysroot).trim());
+    let is_rustups = sysroot.parent().is_some_and(|folder| folder.ends_with("toolchains"));
+    Ok(sysroot.file_name().filter(|_| is_rustups).map(|name| name.to_string_lossy().into_owned()))
 }
 
 #[expect(clippy::print_stderr, reason = "xtask talks to people; standard output is for results")]

@@ -2,11 +2,11 @@
 //!
 //! The program that does it is an example of `ncclflow-e2e`, as that of `conformance` is: `tests/e2e/examples/soak`.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{nccl, programs};
+use crate::{nccl, programs, root};
 
 /// One that stays as it is, and two that files are made of which do not: others than most tests run, so that jobs of
 /// others on this machine have no probe of the soak's.
@@ -14,9 +14,9 @@ const LIBRARIES: [&str; 3] = ["2.24.3", "2.19.3", "2.17.1"];
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  sudo -E cargo xtask soak --minutes 3             as CI does
-  sudo -E cargo xtask soak --minutes 600 --release a night, with the program as it is shipped
-  sudo -E cargo xtask soak --kills 200             the tracer is killed, 200 times, at any moment of a running job
+  cargo xtask soak --minutes 3             as CI does
+  cargo xtask soak --minutes 600 --release a night, with the program as it is shipped
+  cargo xtask soak --kills 200             the tracer is killed, 200 times, at any moment of a running job
 
 The last line is PASSED or FAILED; the exit code says the same. `--seed` makes the same choices again; moments differ.")]
 pub(crate) struct Args {
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         programs::build(&packages)?;
         programs::build_example("ncclflow-e2e", "soak")?
     };
-    let mut command = Command::new(&program);
+    let mut command = root::command(&program);
     match args.kills {
         Some(kills) => command.args(["--kills", &kills.to_string()]),
         None => command.args(["--minutes", &args.minutes.to_string()]),

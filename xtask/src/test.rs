@@ -3,13 +3,13 @@
 
 mod cargo_test;
 
-use std::{collections::BTreeSet, fs, path::Path, process::Command};
+use std::{collections::BTreeSet, fs, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use test_support::Heartbeat;
 
 use self::cargo_test::Outcome;
-use crate::{nccl, prerequisites, programs, pythons, repository};
+use crate::{nccl, prerequisites, prerequisites::say, programs, pythons, repository, root};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -19,7 +19,7 @@ pub(crate) struct Args {
     require: String,
 
     /// Run tests that failed once more, each target alone, if they are few: on a machine that others use, too, one
-    /// that stood still for seconds fails tests of what happens in time. Those that pass then are listed
+    /// that stood still for seconds fails tests of what happens in time. Those that pass then are listed last
     #[arg(long)]
     again: bool,
 
@@ -28,27 +28,75 @@ pub(crate) struct Args {
     cargo_arguments: Vec<String>,
 }
 
+/// What came of all tests.
+#[derive(Debug, Default)]
+pub(crate) struct Tested {
+    passed: usize,
+    /// Test, thing that it lacks, remedy.
+    skipped: Vec<String>,
+    /// Tests that failed, and passed when they ran again, alone.
+    passed_again: Vec<String>,
+    /// How late a thread that had slept was at most.
+    lateness: Duration,
+}
+
+impl Tested {
+    /// The lists, and as the last line the numbers.
+    pub(crate) fn print(&self) {
+        self.print_skipped();
+        if !self.passed_again.is_empty() {
+            println!(
+                "failed, and passed when run again, alone: a fault that comes seldom, or the machine, on which a \
+                 thread that had slept was late by up to {:.1} s",
+                self.lateness.as_secs_f64()
+            );
+            self.passed_again.iter().for_each(|test| println!("  {test}"));
+        }
+        let Self { passed, skipped, passed_again, .. } = self;
+        print!("{passed} passed, 0 failed, {} skipped", skipped.len());
+        match passed_again.len() {
+            0 => println!(),
+            again => println!(", {again} of those that passed only at the second try"),
+        }
+    }
+
+    fn print_skipped(&self) {
+        println!("{} skipped", self.skipped.len());
+        self.skipped.iter().for_each(|line| println!("  {line}"));
+    }
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
+    run_all(&args.require, args.again, &args.cargo_arguments)?.print();
+    Ok(())
+}
+
+/// Fetches what tests need, builds, and runs them. `require`: things whose absence fails a test.
+pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) -> Result<Tested> {
+    if let Err(error) = root::ask("tracing") {
+        say(&format!("{error:#}; tests that need root are skipped"));
+    }
     prerequisites::commands()?;
     let python_path = prerequisites::python_path(&[])?;
     let pythons = pythons::pythons()?;
     let torch_analyser = prerequisites::torch_analyser()?;
     let inspector_exporter = prerequisites::inspector_exporter()?;
-    prerequisites::rust_target(prerequisites::STATIC_TARGET)?;
     for version in nccl::tested_versions() {
         nccl::library_path(version)?;
     }
     programs::build(&programs::TESTED)?;
-    println!("running the tests; required: {}", args.require);
+    println!("running the tests; required: {require}");
     let skips = programs::target_folder()?.join("skipped-tests");
     fs::write(&skips, "").with_context(|| format!("making `{}`", skips.display()))?;
+    let runner = runner()?;
     let command = |arguments: &[&str]| {
         let mut command = Command::new(programs::cargo());
         command
             .arg("test")
             .args(arguments)
             .current_dir(repository::root())
-            .env("NCCLFLOW_REQUIRE", &args.require)
+            .args(&runner)
+            .env("NCCLFLOW_REQUIRE", require)
             .env("NCCLFLOW_SKIPS", &skips)
             .env("PYTHONPATH", &python_path)
             .env("NCCLFLOW_PYTHONS", &pythons)
@@ -57,26 +105,31 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         command
     };
     let heartbeat = Heartbeat::start();
-    let first = cargo_test::run(command(&["--workspace", "--no-fail-fast"]).args(&args.cargo_arguments))?;
-    let is_again = args.again && !first.status.success() && has_few(&first);
+    let first = cargo_test::run(command(&["--workspace", "--no-fail-fast"]).args(cargo_arguments))?;
+    let is_again = again && !first.status.success() && has_few(&first);
     let passes_again = is_again && run_again(&first, command)?;
-    let skipped = skipped(&skips)?;
-    println!("{} skipped", skipped.len());
-    for line in skipped {
-        println!("  {line}");
-    }
+    let mut tested =
+        Tested { passed: first.passed, skipped: skipped(&skips)?, lateness: heartbeat.latest(), ..Tested::default() };
     if passes_again {
-        println!(
-            "{} failed, and passed when run again, alone: a fault that comes seldom, or the machine, on which a thread \
-             that had slept was late by up to {:.1} s",
-            first.failed_tests.len(),
-            heartbeat.latest().as_secs_f64()
-        );
-        first.failed_tests.iter().for_each(|test| println!("  {test}"));
+        tested.passed += first.failed_tests.len();
+        tested.passed_again = first.failed_tests.into_iter().collect();
     } else if !first.status.success() {
+        tested.print_skipped();
         bail!("tests failed ({})", first.status);
     }
-    Ok(())
+    Ok(tested)
+}
+
+/// Options by which cargo runs tests as root, where this is a user who may become it.
+fn runner() -> Result<Vec<String>> {
+    let words: Vec<String> =
+        root::words_before().iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    if words.is_empty() || !root::is_to_be_had() {
+        return Ok(Vec::new());
+    }
+    // TOML has strings and lists as JSON has them.
+    let words = serde_json::to_string(&words).context("the words of the runner")?;
+    Ok(vec!["--config".to_owned(), format!("target.'cfg(all())'.runner={words}")])
 }
 
 /// More that fail in one run are no accident.

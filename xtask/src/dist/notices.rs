@@ -166,7 +166,7 @@ mod tests {
     /// What `cargo tree` says, independently, is what the notices name.
     #[test]
     fn every_crate_of_the_program_is_named_and_those_of_tests_are_not() {
-        let target = crate::prerequisites::STATIC_TARGET;
+        let target = "x86_64-unknown-linux-gnu";
         let text = notices(target).unwrap();
         let mut tree = programs::cargo_command("tree");
         tree.args(["--package", "ncclflow", "--edges", "normal", "--prefix", "none", "--target", target]);

@@ -42,8 +42,9 @@ pub(super) fn fill(tree: &Path, program: &Path, generated: &Path) -> Result<()> 
 
 /// Makes the tarball. The same sources give the same tarball: files are sorted, belong to user 0, and have
 /// the time of the last commit.
-pub(super) fn pack(scratch: &Path, name: &str, output: &Path) -> Result<PathBuf> {
-    let tarball = output.join(format!("{name}.tar.gz"));
+pub(super) fn pack(tree: &Path, output: &Path) -> Result<PathBuf> {
+    let (scratch, name) = (tree.parent().unwrap_or(tree), tree.file_name().unwrap_or_default());
+    let tarball = output.join(format!("{}.tar.gz", name.to_string_lossy()));
     let mut tar = Command::new("tar");
     tar.args([
         "--create",

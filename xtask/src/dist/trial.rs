@@ -1,164 +1,149 @@
-//! Tries the package: installs it into a folder, runs the unit's own command line on a job, as far as that is
-//! possible without systemd, and removes it.
+//! Tries what was made: each program with the same short list, each package where a user installs it. Jobs run on the
+//! real NCCL, without a GPU; the GPUs are those of the NVML double.
 
+mod debian_root;
+mod image;
+mod jobs;
+mod kubernetes;
+mod rpm;
+mod shells;
+mod short_list;
+mod systemd;
 mod unit;
+mod wheel;
 
 use std::{
     fs,
-    io::{Read as _, Write as _},
-    net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
-    thread,
-    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
 
-use self::unit::Unit;
-use crate::{job::Job, nccl, programs, tool};
+use self::{
+    debian_root::{DebianRoot, SUITES},
+    jobs::Jobs,
+    short_list::Place,
+    unit::Unit,
+};
+use super::{Made, program};
+use crate::{nccl, prerequisites, programs, root, tool};
 
-/// The library of the job.
+/// The library of the jobs.
 const NCCL: &str = "2.27.5";
-/// How long the unit's command line runs: `--all` finds a job within two seconds.
-const SECONDS: u64 = 6;
 
-pub(super) fn run(package: &Path, root: &Path) -> Result<()> {
-    install(package, root)?;
-    check_unit(root)?;
-    let unit = Unit::read(root)?;
-    let library = nccl::library_path(NCCL)?;
-    let folder = programs::build(&["ncclflow-bed", "ncclflow-nvml-double"])?;
-    let fixed =
-        "--mode processes --ranks 2 --iters 1000000 --interval-ms 20 --bytes 4096 --sync --channels 1";
-    let arguments: Vec<&str> = fixed.split(' ').collect();
-    let job = Job::start(&folder, &library, &arguments, Stdio::inherit())?;
+/// Everything that a trial needs: built and fetched before, as a user may do that.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Trial {
+    made: Vec<Made>,
+    /// The folder of the bed.
+    programs: PathBuf,
+    nccl: PathBuf,
+    /// The NVML double, for the glibc of the packaged program.
+    double: PathBuf,
+    scratch: PathBuf,
+}
 
-    let metrics = run_unit(&unit, root, ("NCCLFLOW_NO_FILES", "true"))?;
-    for pid in &job.pids {
-        let label = format!("pid=\"{pid}\"");
-        let counts = |line: &&str| line.starts_with("ncclflow_calls_total{") && line.contains(&label);
-        let counted = metrics.lines().find(counts).and_then(|line| line.rsplit_once(' '));
-        match counted.map(|(_, count)| count.parse::<f64>()) {
-            Some(Ok(count)) if count > 0.0 => eprintln!("process {pid}: {count} calls in the metrics"),
-            _ => bail!("process {pid} is not in the metrics:\n{metrics}"),
+impl Trial {
+    /// Builds and fetches what it needs, and keeps a note of it in `scratch`.
+    pub(super) fn prepare(made: Vec<Made>, profile: &str, scratch: &Path) -> Result<Self> {
+        const NATIVE: &str = "x86_64-unknown-linux-gnu";
+        let double = program::build("ncclflow-nvml-double", NATIVE, profile)?.join("libnvidia_ml.so");
+        let programs = programs::build(&["ncclflow-bed", "ncclflow-nvml-double"])?;
+        prerequisites::debian_packages(&[
+            (&["debootstrap", "--version"], "debootstrap"),
+            (&["lintian", "--version"], "lintian"),
+            (&["qemu-aarch64-static", "--version"], "qemu-user-static"),
+            (&["test", "-e", "/usr/aarch64-linux-gnu/lib/libc.so.6"], "libc6-arm64-cross"),
+        ])?;
+        let nccl = nccl::library_path(NCCL)?;
+        Ok(Self { made, programs, nccl, double, scratch: scratch.to_owned() })
+    }
+
+    /// Runs it as root: here, or through sudo in another process.
+    pub(super) fn run(&self) -> Result<()> {
+        fs::create_dir_all(&self.scratch).with_context(|| format!("making `{}`", self.scratch.display()))?;
+        if root::is_root() {
+            return self.run_here();
         }
+        root::ask("trying packages")?;
+        let note = self.scratch.join("trial.json");
+        fs::write(&note, serde_json::to_vec(self)?).context("noting what is to be tried")?;
+        let own = std::env::current_exe().context("finding our own program")?;
+        let tried = tool::run(root::command(own).arg("dist-trial").arg(&note), "the trial");
+        let removed = tool::run(root::command("rm").args(["--recursive"]).arg(&self.scratch), "its files");
+        tried.and(removed)
     }
-    run_unit(&unit, root, ("NCCLFLOW_ROTATE", "2"))?;
-    let lines = recorded_lines(&root.join("var/lib/ncclflow"))?;
-    eprintln!("{lines} calls in the files");
-    if lines == 0 {
-        bail!("there is no call in the files");
+
+    /// Runs it by the note of [`Self::run`].
+    pub(super) fn run_noted(note: &Path) -> Result<()> {
+        let bytes = fs::read(note).with_context(|| format!("reading `{}`", note.display()))?;
+        let trial: Self = serde_json::from_slice(&bytes).context("reading what is to be tried")?;
+        trial.run_here()
     }
-    remove(root)
-}
 
-fn dpkg(root: &Path) -> Command {
-    let mut dpkg = Command::new("dpkg");
-    // The package's scripts run here, with DPKG_ROOT, as there is no shell in the folder.
-    dpkg.arg("--root").arg(root).args(["--force-script-chrootless", "--log=/dev/null"]);
-    dpkg
-}
-
-fn install(package: &Path, root: &Path) -> Result<()> {
-    let database = root.join("var/lib/dpkg");
-    for folder in ["info", "updates"] {
-        fs::create_dir_all(database.join(folder)).context("making dpkg's folders")?;
-    }
-    fs::write(database.join("status"), "").context("making dpkg's database")?;
-    tool::run(dpkg(root).arg("--install").arg(package), "installing the package")?;
-    tool::run(dpkg(root).args(["--verify", "ncclflow"]), "verifying what was installed")
-}
-
-/// Lets systemd, where it is installed, verify a copy of the unit that names the program where it is now.
-fn check_unit(root: &Path) -> Result<()> {
-    let unit = fs::read_to_string(root.join("usr/lib/systemd/system/ncclflow-record.service"))?;
-    let copy = root.join("ncclflow-record.service");
-    fs::write(&copy, unit.replace("=/usr/bin/", &format!("={}/usr/bin/", root.display())))?;
-    let mut verify = Command::new("systemd-analyze");
-    match verify.args(["verify", "--man=no"]).arg(&copy).status() {
-        Ok(status) if status.success() => eprintln!("systemd finds nothing wrong with the unit"),
-        Ok(status) => bail!("systemd-analyze verify ended with {status}"),
-        Err(_) => eprintln!("there is no systemd-analyze: the unit was not verified"),
-    }
-    Ok(())
-}
-
-/// Runs the command line with the unit's capabilities and variables, and with `files` in place of the one for no
-/// files. Gives the metrics that it served just before its end.
-fn run_unit(unit: &Unit, root: &Path, files: (&str, &str)) -> Result<String> {
-    let folder = root.join("var/lib/ncclflow");
-    fs::create_dir_all(&folder)?;
-    // A free port, as the unit's own port can be in use.
-    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let variables = unit.variables(port, files)?;
-    eprintln!("/{} {} with {variables:?}", unit.program, unit.arguments.join(" "));
-    let bounds = unit.capabilities.iter().fold("-all".to_owned(), |bounds, name| format!("{bounds},+{name}"));
-    let mut command = Command::new("setpriv");
-    command
-        .arg(format!("--bounding-set={bounds}"))
-        .args(["--inh-caps=-all", "--no-new-privs"])
-        .arg(root.join(&unit.program))
-        .args(&unit.arguments)
-        .envs(variables)
-        .args(["--duration", &SECONDS.to_string(), "--json"])
-        .current_dir(&folder);
-    let running = thread::spawn(move || command.output());
-    let mut metrics = String::new();
-    while !running.is_finished() {
-        thread::sleep(Duration::from_millis(200));
-        if let Ok(text) = scrape(port) {
-            metrics = text;
+    fn run_here(&self) -> Result<()> {
+        let Self { made: all, scratch, .. } = self;
+        let jobs = Jobs::start(&self.programs, &self.nccl, scratch)?;
+        let mut unit = None;
+        for made in all.iter().filter(|made| !program::is_static(&made.target)) {
+            let deb = made.file(".deb")?;
+            tool::run(std::process::Command::new("lintian").args(["--fail-on", "error"]).arg(deb), "the package")?;
+            if !made.target.starts_with(std::env::consts::ARCH) {
+                check_foreign(made)?;
+                continue;
+            }
+            shells::check(&made.tree)?;
+            kubernetes::check(&made.tree.join("dist"), &made.program(), &scratch.join("kubernetes"))?;
+            unit = Some(self.try_packages(made, &jobs)?);
         }
-    }
-    let Ok(output) = running.join() else { bail!("the thread that ran it panicked") };
-    check(&output.context("starting setpriv")?)?;
-    Ok(metrics)
-}
-
-fn check(output: &Output) -> Result<()> {
-    let (report, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    if !output.status.success() || !report.contains("\"state\": \"complete\"") {
-        bail!("the unit's command line (it needs root) ended with {}: {said}{report}", output.status);
-    }
-    Ok(())
-}
-
-fn scrape(port: u16) -> Result<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
-}
-
-/// Lines of all files of calls below a folder. A file that is there under two names counts twice.
-fn recorded_lines(folder: &Path) -> Result<usize> {
-    let mut lines = 0;
-    for entry in fs::read_dir(folder).with_context(|| format!("listing `{}`", folder.display()))? {
-        let path = entry?.path();
-        if path.is_dir() {
-            lines += recorded_lines(&path)?;
-        } else if path.extension().is_some_and(|extension| extension == "jsonl") {
-            lines += fs::read_to_string(&path)?.lines().count();
+        let unit = unit.context("no package for this processor was made, so there is no unit")?;
+        for made in all.iter().filter(|made| made.target.starts_with(std::env::consts::ARCH)) {
+            let nvml = (!program::is_static(&made.target)).then(|| self.double.clone());
+            Place::here(&made.target, &made.program(), nvml).whole(&jobs, &unit, scratch)?;
         }
+        Ok(())
     }
-    Ok(lines)
+
+    /// Gives the unit of the Debian package.
+    fn try_packages(&self, made: &Made, jobs: &Jobs) -> Result<Unit> {
+        let (scratch, nvml) = (&self.scratch, Some(self.double.clone()));
+        let mut unit = None;
+        for suite in SUITES {
+            let root = DebianRoot::make(suite, &scratch.join(suite))?;
+            root.add_nvml(&self.double, &jobs.gpu_states)?;
+            root.install(made.file(".deb")?)?;
+            let place = Place::new(&format!(".deb in {suite}"), root.enter(), root.nvml_variables());
+            place.brief(jobs)?;
+            let found = Unit::read(root.path())?;
+            systemd::check_unit(root.path())?;
+            systemd::try_unit(&found, &root, &jobs.running)?;
+            root.purge()?;
+            unit = Some(found);
+            if suite == SUITES[0] {
+                image::run(&made.tree, root.path(), &scratch.join("image"))?;
+            }
+        }
+        let rpm = scratch.join("rpm");
+        Place::here(".rpm", &rpm::install(made.file(".rpm")?, &rpm)?, nvml.clone()).brief(jobs)?;
+        rpm::remove(&rpm)?;
+        let venv = scratch.join("venv");
+        Place::here("wheel", &wheel::install(made.file(".whl")?, &venv)?, nvml).brief(jobs)?;
+        wheel::remove(&venv)?;
+        unit.context("no suite of Debian was tried")
+    }
 }
 
-/// Removes the package, and checks that only its recordings are left.
-fn remove(root: &Path) -> Result<()> {
-    let list = root.join("var/lib/dpkg/info/ncclflow.list");
-    let installed = fs::read_to_string(&list).with_context(|| format!("reading `{}`", list.display()))?;
-    tool::run(dpkg(root).args(["--purge", "ncclflow"]), "removing the package")?;
-    let left: Vec<PathBuf> = installed
-        .lines()
-        .map(|path| root.join(path.trim_start_matches('/')))
-        .filter(|path| path.is_file())
-        .collect();
-    if !left.is_empty() || !root.join("var/lib/ncclflow").exists() {
-        bail!("after the package was purged, these are left, or its recordings are not: {left:?}");
+/// Starts a program for another processor under emulation. It needs no kernel of that processor for its version.
+fn check_foreign(made: &Made) -> Result<()> {
+    let arch = made.target.split('-').next().unwrap_or_default();
+    let mut program = std::process::Command::new(format!("qemu-{arch}-static"));
+    program.args(["-L", &format!("/usr/{arch}-linux-gnu")]).arg(made.program()).arg("--version");
+    let said = tool::output(&mut program)?;
+    let said = String::from_utf8_lossy(&said);
+    eprintln!("{} under emulation: {}", made.target, said.lines().collect::<Vec<_>>().join(", "));
+    if !said.starts_with(&format!("ncclflow {}", super::VERSION)) || !said.contains(&made.target) {
+        bail!("the program for {} says that it is `{said}`", made.target);
     }
     Ok(())
 }

@@ -19,6 +19,8 @@ pub(super) struct Outcome {
     /// Names of tests as libtest prints them.
     pub(super) failed_tests: BTreeSet<String>,
     pub(super) passed_tests: BTreeSet<String>,
+    /// How many passed: targets can have tests of the same name.
+    pub(super) passed: usize,
     /// The options by which cargo runs a target that failed: `-p NAME --test NAME`.
     pub(super) failed_targets: BTreeSet<String>,
     /// A target did not end as libtest does: some of its tests did not run.
@@ -42,7 +44,7 @@ fn run_to(command: &mut Command, output: &mut impl Write, errors: &mut impl Writ
     read_lines(child.stderr.take(), lines, Line::Error);
     let (mut failed_tests, mut passed_tests, mut failed_targets) =
         <(BTreeSet<_>, BTreeSet<_>, BTreeSet<_>)>::default();
-    let (mut ended, mut is_cut_short) = (None, false);
+    let (mut passed, mut ended, mut is_cut_short) = (0, None, false);
     loop {
         // A terminal that is gone does not end the tests.
         match printed.recv_timeout(Duration::from_millis(100)) {
@@ -50,7 +52,10 @@ fn run_to(command: &mut Command, output: &mut impl Write, errors: &mut impl Writ
                 let _ = output.write_all(&line).and_then(|()| output.flush());
                 let line = String::from_utf8_lossy(&line);
                 failed_tests.extend(test_of(&line, " ... FAILED").map(str::to_owned));
-                passed_tests.extend(test_of(&line, " ... ok").map(str::to_owned));
+                if let Some(test) = test_of(&line, " ... ok") {
+                    passed += 1;
+                    passed_tests.insert(test.to_owned());
+                }
             }
             Ok(Line::Error(line)) => {
                 let _ = errors.write_all(&line);
@@ -70,7 +75,7 @@ fn run_to(command: &mut Command, output: &mut impl Write, errors: &mut impl Writ
         }
     }
     let status = child.wait().context("waiting for cargo test")?;
-    Ok(Outcome { status, failed_tests, passed_tests, failed_targets, is_cut_short })
+    Ok(Outcome { status, failed_tests, passed_tests, passed, failed_targets, is_cut_short })
 }
 
 #[derive(Debug)]
@@ -124,7 +129,7 @@ mod tests {
         assert!(output.ends_with(b"3 failed\n") && errors.ends_with(b"--doc`\n"));
         assert_eq!(outcome.status.code(), Some(101));
         let list = |names: BTreeSet<String>| names.into_iter().collect::<Vec<_>>();
-        assert_eq!(list(outcome.passed_tests), ["a::b"]);
+        assert_eq!((list(outcome.passed_tests), outcome.passed), (vec!["a::b".to_owned()], 1));
         assert_eq!(list(outcome.failed_tests), ["a::c", "d", "src/lib.rs - f (line 3)"]);
         assert_eq!(list(outcome.failed_targets), ["-p flow --doc", "-p ncclflow-e2e --test line_files"]);
         assert!(!outcome.is_cut_short);

@@ -1,0 +1,132 @@
+//! `cargo xtask ci`: what CI runs on a clean checkout, in stages that can be run alone. Nothing that a test should run
+//! may be skipped.
+
+use std::{
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::{prerequisites, prerequisites::say, programs, repository, test, tool};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  cargo xtask ci            all stages, in this order, as .ci/run does
+  cargo xtask ci lint unit  some of them; neither needs root")]
+pub(crate) struct Args {
+    /// Only these, in this order
+    #[arg(value_name = "STAGE")]
+    stages: Vec<Stage>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Stage {
+    /// Format, clippy, the committed eBPF object, generated tables, licences
+    Lint,
+    /// Unit tests, without root
+    Unit,
+    /// `cargo xtask test` on the bed: all tests, none skipped; then official libraries of every era
+    Bed,
+    /// What is shipped: built, installed, used, removed
+    Dist,
+    /// The tracer among tenants who do all that tenants do, and killed at any moment
+    Soak,
+}
+
+const ALL: [Stage; 5] = [Stage::Lint, Stage::Unit, Stage::Bed, Stage::Dist, Stage::Soak];
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let stages = if args.stages.is_empty() { ALL.to_vec() } else { args.stages.clone() };
+    let (mut tested, mut times) = (test::Tested::default(), Vec::new());
+    for stage in stages {
+        say(&format!("\n== {stage:?} =="));
+        let begun = Instant::now();
+        let done = match stage {
+            Stage::Lint => lint(),
+            Stage::Unit => unit(),
+            Stage::Bed => bed(&mut tested),
+            Stage::Dist => xtask(&["dist", "--quick", "--try"]),
+            Stage::Soak => soak(),
+        };
+        times.push((stage, begun.elapsed()));
+        done.with_context(|| format!("the stage {stage:?} failed; alone: `cargo xtask ci {stage:?}`").to_lowercase())?;
+    }
+    for (stage, took) in times {
+        say(&format!("{stage:?}: {}", minutes(took)));
+    }
+    // What passed only at the second try is the last that one reads.
+    tested.print();
+    Ok(())
+}
+
+fn minutes(time: Duration) -> String {
+    format!("{} min {} s", time.as_secs() / 60, time.as_secs() % 60)
+}
+
+/// A chore of this program, in a process of its own: what it prints and how it fails is as if it were run alone.
+fn xtask(arguments: &[&str]) -> Result<()> {
+    say(&format!("-- cargo xtask {}", arguments.join(" ")));
+    let own = std::env::current_exe().context("finding our own program")?;
+    tool::run(Command::new(own).args(arguments), &arguments.join(" "))
+}
+
+fn lint() -> Result<()> {
+    prerequisites::lint_components()?;
+    let cargo = |folder: &str, arguments: &[&str]| {
+        say(&format!("-- cargo {} ({folder})", arguments.join(" ")));
+        // Clippy and rustfmt of the compiler's own version.
+        let mut cargo = match prerequisites::toolchain()? {
+            Some(toolchain) => {
+                let mut rustup = Command::new("rustup");
+                rustup.args(["run", &toolchain, "cargo"]);
+                rustup
+            }
+            None => Command::new(programs::cargo()),
+        };
+        cargo.current_dir(repository::root().join(folder));
+        tool::run(cargo.args(arguments), "the checks of the sources")
+    };
+    cargo(".", &["fmt", "--all", "--check"])?;
+    for outside in ["ebpf", "tests/fuzz"] {
+        cargo(outside, &["fmt", "--check"])?;
+    }
+    cargo(".", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
+    xtask(&["build-ebpf", "--check"])?;
+    xtask(&["output-docs", "--check"])?;
+    xtask(&["deny"])
+}
+
+/// Runs as nobody, where this is root: no unit test needs rights.
+fn unit() -> Result<()> {
+    let mut cargo = programs::cargo_command("test");
+    // With the features that the stage `bed` builds with, so that nothing is built twice.
+    cargo.args(["--workspace", "--lib", "--bins"]);
+    if rustix::process::geteuid().is_root() {
+        let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"];
+        let reachable = Command::new(nobody[0]).args(&nobody[1..]).arg("test").arg("-r").arg(own_sources()).status();
+        if reachable.is_ok_and(|status| status.success()) {
+            let runner = nobody.map(|word| format!("{word:?}")).join(",");
+            cargo.args(["--config", &format!("target.'cfg(all())'.runner=[{runner}]")]).env("HOME", "/nonexistent");
+        } else {
+            say("user 65534 cannot read this checkout: the unit tests run as root");
+        }
+    }
+    tool::run(&mut cargo, "the unit tests")
+}
+
+fn own_sources() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn bed(tested: &mut test::Tested) -> Result<()> {
+    say("-- cargo xtask test --require all --again");
+    *tested = test::run_all("all", true, &[])?;
+    xtask(&["conformance", "--quick", "--keep"])
+}
+
+fn soak() -> Result<()> {
+    xtask(&["soak", "--minutes", "3"])?;
+    xtask(&["soak", "--kills", "12"])
+}

@@ -1,0 +1,137 @@
+//! The short list: what every program that is shipped must do, wherever it is installed.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{jobs::Jobs, unit::Unit};
+
+/// A program where it is installed.
+#[derive(Debug)]
+pub(super) struct Place {
+    name: String,
+    /// What is run before the program, as chroot(1) is.
+    before: Vec<OsString>,
+    program: OsString,
+    /// What GPUs there are. A static program knows of none.
+    variables: Vec<(OsString, OsString)>,
+}
+
+impl Place {
+    pub(super) fn new(name: &str, before: Vec<OsString>, variables: Vec<(OsString, OsString)>) -> Self {
+        Self { name: name.to_owned(), before, program: "/usr/bin/ncclflow".into(), variables }
+    }
+
+    /// A program in this file system. `nvml`: the library that it is to load.
+    pub(super) fn here(name: &str, program: &Path, nvml: Option<PathBuf>) -> Self {
+        let variables = nvml.map(|nvml| vec![("NCCLFLOW_NVML".into(), nvml.into())]).unwrap_or_default();
+        Self { name: name.to_owned(), before: Vec::new(), program: program.into(), variables }
+    }
+
+    /// The program with these capabilities, as setpriv(1) names them; with all if `None`.
+    fn command(&self, capabilities: Option<&[String]>) -> Command {
+        let mut words = self.before.clone();
+        if let Some(capabilities) = capabilities {
+            words.extend(bounded(capabilities));
+        }
+        words.push(self.program.clone());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).envs(self.variables.iter().cloned());
+        command
+    }
+
+    fn run(&self, capabilities: Option<&[String]>, arguments: &[&OsStr], codes: &[i32]) -> Result<String> {
+        let output = self.command(capabilities).args(arguments).output();
+        let output = output.with_context(|| format!("starting the program of {}", self.name))?;
+        self.text(&output, arguments, codes)
+    }
+
+    /// What it said, if it ended with one of these codes.
+    fn text(&self, output: &Output, arguments: &[&OsStr], codes: &[i32]) -> Result<String> {
+        let said =
+            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        if !output.status.code().is_some_and(|code| codes.contains(&code)) {
+            let arguments = arguments.join(OsStr::new(" "));
+            bail!("{}: `ncclflow {}` ended with {}: {said}", self.name, arguments.display(), output.status);
+        }
+        Ok(said)
+    }
+
+    /// What is asked of a program wherever it is installed: its version, what this host can do, why a job hangs.
+    pub(super) fn brief(&self, jobs: &Jobs) -> Result<()> {
+        eprintln!("{}: --version, doctor, dump", self.name);
+        let version = self.run(None, &["--version".as_ref()], &[0])?;
+        self.must_say(&version, "--version", &[&format!("ncclflow {}", super::super::VERSION)])?;
+        self.doctor(None)?;
+        self.dump(jobs, None)
+    }
+
+    /// The whole list, with all capabilities and with the unit's.
+    pub(super) fn whole(&self, jobs: &Jobs, unit: &Unit, scratch: &Path) -> Result<()> {
+        self.brief(jobs)?;
+        for capabilities in [None, Some(&*unit.capabilities)] {
+            let whose = if capabilities.is_some() { "the unit's capabilities" } else { "all capabilities" };
+            eprintln!("{}: ps, dump, record, stacks, doctor with {whose}", self.name);
+            self.doctor(capabilities)?;
+            self.dump(jobs, capabilities)?;
+            let pids = jobs.running.pids.iter().chain(&jobs.hung.pids).map(u32::to_string);
+            let pids: Vec<String> = pids.collect();
+            let all: Vec<&str> = pids.iter().map(String::as_str).collect();
+            self.must_say(&self.run(capabilities, &["ps".as_ref()], &[0])?, "ps", &all)?;
+            for level in ["api", "flow", "steps"] {
+                let folder = scratch.join(format!("recorded-{level}"));
+                self.record(capabilities, level, &folder)?;
+                fs::remove_dir_all(&folder).with_context(|| format!("removing `{}`", folder.display()))?;
+            }
+            let pid_list = jobs.running.pid_list();
+            let arguments = ["stacks", "--native", "-d", "3", "-p", &*pid_list].map(OsStr::new);
+            self.must_say(&self.run(capabilities, &arguments, &[0])?, "stacks", &["ncclAllReduce", "Appeared"])?;
+        }
+        Ok(())
+    }
+
+    fn doctor(&self, capabilities: Option<&[String]>) -> Result<()> {
+        let said = self.run(capabilities, &["doctor".as_ref()], &[0])?;
+        self.must_say(&said, "doctor", &["this host can trace"])
+    }
+
+    /// The hung job: the rank that has not joined, and its GPU where the program can know it.
+    fn dump(&self, jobs: &Jobs, capabilities: Option<&[String]>) -> Result<()> {
+        let mut arguments = vec![OsStr::new("dump"), OsStr::new("-p")];
+        let pids = jobs.hung.pid_list();
+        arguments.push(pids.as_ref());
+        let said = self.run(capabilities, &arguments, &[3])?;
+        self.must_say(&said, "dump", &["rank 1 has not joined"])?;
+        self.must_say(&said, "dump", if self.variables.is_empty() { &["GPUs are unknown"] } else { &["GPU "] })
+    }
+
+    fn record(&self, capabilities: Option<&[String]>, level: &str, folder: &Path) -> Result<()> {
+        let mut arguments = ["record", "--all", "-d", "3", "--json", "--level", level, "-o"].map(OsStr::new).to_vec();
+        arguments.push(folder.as_os_str());
+        let said = self.run(capabilities, &arguments, &[0])?;
+        self.must_say(&said, "record", &["\"state\": \"complete\""])?;
+        if super::systemd::recorded_lines(folder)? == 0 {
+            bail!("{}: `record --all --level {level}` recorded nothing: {said}", self.name);
+        }
+        Ok(())
+    }
+
+    fn must_say(&self, said: &str, command: &str, words: &[&str]) -> Result<()> {
+        match words.iter().find(|word| !said.contains(**word)) {
+            Some(missing) => bail!("{}: `{command}` does not say `{missing}`: {said}", self.name),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The words before a command that may have these capabilities at most.
+pub(super) fn bounded(capabilities: &[String]) -> [OsString; 4] {
+    let bounds = capabilities.iter().fold("-all".to_owned(), |bounds, name| format!("{bounds},+{name}"));
+    ["setpriv".to_owned(), format!("--bounding-set={bounds}"), "--inh-caps=-all".to_owned(), "--no-new-privs".to_owned()]
+        .map(OsString::from)
+}
