@@ -1,6 +1,6 @@
 -- The tables, for DuckDB: run it in the folder that `ncclflow export -f parquet -o FOLDER` has written.
 --
---   cd FOLDER && duckdb -init /usr/share/ncclflow/sql/views.duckdb.sql
+--   cd FOLDER && duckdb -init /usr/share/doc/ncclflow/dist/sql/views.duckdb.sql
 --
 -- Names of jobs and hosts are text, also where they look like numbers. Files of different versions of ncclflow are put together by
 -- the names of their columns.

@@ -1,7 +1,7 @@
 -- The tables, for Spark: give it the folder that `ncclflow export -f parquet -o FOLDER` has written, as a full path or URL.
 --
 --   spark-sql --conf spark.sql.sources.partitionColumnTypeInference.enabled=false \
---             -d tables=/data/FOLDER -i /usr/share/ncclflow/sql/views.spark.sql
+--             -d tables=/data/FOLDER -i /usr/share/doc/ncclflow/dist/sql/views.spark.sql
 --
 -- Names of jobs and hosts are text, also where they look like numbers (the --conf). Files of different versions of ncclflow are put
 -- together by the names of their columns (mergeSchema).
