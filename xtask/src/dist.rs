@@ -1,6 +1,7 @@
 //! `cargo xtask dist`: makes what users install, for each processor: a tarball, a wheel, a Debian and an RPM package of
 //! the packaged program, and the rescue program by itself; with the checksums of all.
 
+mod chart;
 mod debian;
 mod notices;
 mod places;

