@@ -126,7 +126,8 @@ type Conditional = Vec<(i64, Vec<SeccompRule>)>;
 
 /// `openat` for reading only: no access mode but O_RDONLY, nothing made or cut.
 fn opening() -> Result<Conditional> {
-    let writing = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
+    // Not O_ACCMODE: musl's has O_PATH, too.
+    let writing = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
     let for_reading = |argument| -> Result<Vec<SeccompRule>> {
         let operator = SeccompCmpOp::MaskedEq(u64::from(writing.cast_unsigned()));
         let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, 0)?;
@@ -197,6 +198,8 @@ const COMMON: &[i64] = &[
     libc::SYS_getpid,
     libc::SYS_gettid,
     libc::SYS_tgkill,
+    // With which musl aborts.
+    libc::SYS_tkill,
     libc::SYS_setitimer,
     libc::SYS_restart_syscall,
     libc::SYS_sched_yield,
@@ -238,6 +241,8 @@ const LOOKING: &[i64] = &[
     libc::SYS_wait4,
     libc::SYS_kill,
     libc::SYS_set_robust_list,
+    // After a fork of musl's.
+    libc::SYS_set_tid_address,
     libc::SYS_rseq,
     libc::SYS_getppid,
     libc::SYS_clock_nanosleep,

@@ -16,7 +16,7 @@ use std::{
 };
 
 use aya_obj::generated::{
-    PERF_EVENT_IOC_DISABLE, PERF_FLAG_FD_CLOEXEC, perf_event_attr,
+    PERF_FLAG_FD_CLOEXEC, perf_event_attr,
     perf_event_sample_format::{PERF_SAMPLE_REGS_USER, PERF_SAMPLE_STACK_USER},
     perf_event_type::PERF_RECORD_SAMPLE,
     perf_sw_ids, perf_type_id,
@@ -24,6 +24,9 @@ use aya_obj::generated::{
 
 use super::unwind::Stack;
 use crate::resolver::FirstEvent;
+
+/// `PERF_EVENT_IOC_DISABLE`, in the type that ioctl(2) takes: glibc's and musl's differ.
+const DISABLE: libc::Ioctl = libc::_IO('$' as u32, 1);
 
 /// `data_head` and `data_tail` in `struct perf_event_mmap_page`.
 const DATA_HEAD: usize = 1024;
@@ -165,7 +168,7 @@ impl Ring {
     /// Ends the sampling and gives what came.
     fn stacks(self) -> Vec<Stack> {
         // SAFETY: the descriptor is an event's; the request takes no argument and stops its counting.
-        unsafe { libc::ioctl(self.event.as_raw_fd(), PERF_EVENT_IOC_DISABLE.into(), 0) };
+        unsafe { libc::ioctl(self.event.as_raw_fd(), DISABLE, 0) };
         let filled = self.filled();
         // SAFETY: the pages behind the first are the ring; the kernel has written `filled` bytes, and writes
         // no more.
