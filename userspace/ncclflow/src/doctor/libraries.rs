@@ -6,11 +6,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::checks::{Check, Finding, degraded, no, ok};
+use super::{
+    checks::{Check, Finding, degraded, no, ok},
+    facts::Facts,
+    files, privileges,
+};
 use crate::{
     kernel::probe::{CallSource, Level, ProbeStrategy, compile},
-    resolver::{self, What},
-    target::{Discovered, LibraryId, MappedLibrary, denied_remedy},
+    resolver::{self, ResolverError, What},
+    target::{Discovered, LibraryError, LibraryId, MappedLibrary, denied_remedy},
 };
 use nccl_library::symbols::{DebugFiles, Resolution};
 
@@ -27,7 +31,8 @@ const PLACES: [&str; 7] = [
 ];
 
 /// A check for each library, and for processes that could not be examined; one check if there is no library.
-pub(super) fn checks() -> Vec<Check> {
+pub(super) fn checks(facts: &Facts) -> Vec<Check> {
+    let opens_all = privileges::opens_all(facts);
     let mut checks = Vec::new();
     let mut seen: BTreeSet<LibraryId> = BTreeSet::new();
     let mut is_new = |id| seen.len() < MAX_LIBRARIES && seen.insert(id);
@@ -40,11 +45,11 @@ pub(super) fn checks() -> Vec<Check> {
         match resolver::libraries(process, None) {
             Ok(libraries) => {
                 let new = libraries.iter().filter(|library| is_new(library.id));
-                checks.extend(new.map(|library| mapped(library, process.pid()).named("NCCL")));
+                checks.extend(new.map(|library| mapped(library, process.pid(), opens_all).named("NCCL")));
             }
+            Err(_) if process.has_exited() => {}
             Err(error) => {
-                let check = degraded(error.to_string(), "run as root, or see the capabilities above");
-                checks.push(check.named(format!("process {}", process.pid())));
+                checks.push(unopened(&error, opens_all).named(format!("process {}", process.pid())));
             }
         }
     }
@@ -55,7 +60,7 @@ pub(super) fn checks() -> Vec<Check> {
     for path in installed() {
         let Ok(library) = resolver::take_hold(&path) else { continue };
         if is_new(library.id) {
-            checks.push(judge(&library, "installed").named("NCCL"));
+            checks.push(judge(&library, "installed", false).named("NCCL"));
         }
     }
     if checks.is_empty() {
@@ -74,16 +79,29 @@ fn installed() -> impl Iterator<Item = PathBuf> {
     )
 }
 
-fn mapped(library: &MappedLibrary, pid: u32) -> Finding {
+fn mapped(library: &MappedLibrary, pid: u32, opens_all: bool) -> Finding {
     let deleted = if library.deleted { ", deleted" } else { "" };
-    judge(library, &format!("process {pid}{deleted}"))
+    judge(library, &format!("process {pid}{deleted}"), opens_all)
 }
 
-fn judge(library: &MappedLibrary, whose: &str) -> Finding {
+/// A library that a process has mapped and that cannot be opened. Whoever may open all and is refused can trace nothing.
+pub(super) fn unopened(error: &LibraryError, opens_all: bool) -> Finding {
+    match error {
+        LibraryError::Open { error: why, .. } if opens_all && files::is_refused(why) => {
+            no(error.to_string(), files::REFUSED)
+        }
+        _ => degraded(error.to_string(), "run as root, or see the capabilities above"),
+    }
+}
+
+fn judge(library: &MappedLibrary, whose: &str, opens_all: bool) -> Finding {
     let path = library.shown();
     let files = DebugFiles::new(Vec::new(), Vec::new());
     match resolver::resolve(library, What::Api, &files) {
         Ok(resolved) => of_resolution(&path, whose, &resolved.resolution),
+        Err(ResolverError::Refused(why)) if opens_all && files::is_refused(&why) => {
+            no(format!("{path} ({whose}): cannot be opened: {why}"), files::REFUSED)
+        }
         Err(error) => degraded(
             format!("{path} ({whose}): {error}"),
             "another copy of the library; `ncclflow symbols` says more",

@@ -5,6 +5,7 @@
 
 mod checks;
 mod facts;
+mod files;
 mod kernel;
 mod libraries;
 mod privileges;

@@ -24,6 +24,9 @@ pub(super) const CHECKS: [NamedCheck; 12] = [
     ("RLIMIT_NOFILE", descriptors),
 ];
 
+const READS_FILES: Capabilities = Capabilities::DAC_READ_SEARCH.union(Capabilities::DAC_OVERRIDE);
+const REACHES_REPLACED: Capabilities = Capabilities::SYS_ADMIN.union(Capabilities::CHECKPOINT_RESTORE);
+
 fn has(facts: &Facts, any: Capabilities) -> bool {
     let effective = facts.status_field("CapEff").and_then(|text| u64::from_str_radix(text, 16).ok());
     effective.is_some_and(|set| Capabilities::from_bits_retain(set).intersects(any))
@@ -59,13 +62,17 @@ fn ptrace(facts: &Facts) -> Finding {
 }
 
 fn files(facts: &Facts) -> Finding {
-    let any = Capabilities::DAC_READ_SEARCH | Capabilities::DAC_OVERRIDE;
     let without = "libraries that only their owner may read cannot be read";
-    there(facts, any, "CAP_DAC_READ_SEARCH", without)
+    there(facts, READS_FILES, "CAP_DAC_READ_SEARCH", without)
+}
+
+/// Whether the kernel has no reason to refuse a library of any process.
+pub(super) fn opens_all(facts: &Facts) -> bool {
+    [Capabilities::SYS_PTRACE, READS_FILES, REACHES_REPLACED].into_iter().all(|any| has(facts, any))
 }
 
 fn replaced_files(facts: &Facts) -> Finding {
-    if has(facts, Capabilities::SYS_ADMIN | Capabilities::CHECKPOINT_RESTORE) {
+    if has(facts, REACHES_REPLACED) {
         return ok("can be opened through /proc/PID/map_files");
     }
     degraded(

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{
     checks::{Check, Finding, Verdict},
     facts::Facts,
-    kernel, libraries, privileges, process, trial,
+    files, kernel, libraries, privileges, process, trial,
 };
 use crate::kernel::loader::try_uprobe;
 
@@ -15,7 +15,7 @@ use crate::kernel::loader::try_uprobe;
 pub struct Report {
     ncclflow: &'static str,
     schema: u32,
-    /// The worst verdict of `checks`. Libraries do not count.
+    /// The worst verdict of `checks`; or no, where one of `libraries` is.
     pub verdict: Verdict,
     pub checks: Vec<Check>,
     pub libraries: Vec<Check>,
@@ -29,8 +29,9 @@ pub struct Report {
 pub fn examine(pid: Option<u32>) -> Report {
     let facts = Facts::read();
     let mut checks = of_facts(&facts);
+    checks.push(files::own_program().named("mapped files"));
     checks.extend(trial::checks(&try_uprobe()));
-    let libraries = if pid.is_none() { libraries::checks() } else { Vec::new() };
+    let libraries = if pid.is_none() { libraries::checks(&facts) } else { Vec::new() };
     Report { process: pid.map(process::checks).unwrap_or_default(), ..Report::new(checks, libraries) }
 }
 
@@ -43,7 +44,9 @@ pub(super) fn of_facts(facts: &Facts) -> Vec<Check> {
 
 impl Report {
     pub(super) fn new(checks: Vec<Check>, libraries: Vec<Check>) -> Self {
-        let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
+        // Of what is degraded in one library, others know nothing.
+        let unusable = libraries.iter().filter(|check| check.verdict == Verdict::No);
+        let verdict = checks.iter().chain(unusable).map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
         Self {
             ncclflow: env!("CARGO_PKG_VERSION"),
             schema: 1,

@@ -1,9 +1,13 @@
 //! Made-up hosts, each with one thing wrong, and this one.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use super::{report::of_facts, *};
-use crate::kernel::loader::{LinkKind, Program, Trial, TrialError};
+use crate::{
+    kernel::loader::{LinkKind, Program, Trial, TrialError},
+    resolver::ResolverError,
+    target::LibraryError,
+};
 
 const ALL: &str = "000001ffffffffff";
 const CONFIG: &str = "CONFIG_BPF_SYSCALL=y\nCONFIG_BPF_EVENTS=y\nCONFIG_PERF_EVENTS=y\nCONFIG_UPROBES=y\n\
@@ -115,6 +119,36 @@ fn a_program_that_the_kernel_refuses_takes_what_it_does_and_no_more() {
     assert_eq!(verdict(without(Program::Return)), Verdict::Degraded);
     let none = trial::checks(&Err(TrialError::Load(anyhow::anyhow!("it said no"))));
     assert_eq!(none.iter().map(|check| check.verdict).collect::<Vec<_>>(), [Verdict::No]);
+}
+
+#[test]
+fn a_host_whose_libraries_the_child_may_not_open_cannot_trace() {
+    let refused = || io::Error::from_raw_os_error(1);
+    let of_file = |read| files::judge(read).named("mapped files");
+    let report = |check, library| Report::new(vec![check], Vec::from_iter(library)).verdict;
+    assert_eq!(report(of_file(Ok(())), None), Verdict::Ok);
+    assert_eq!(report(of_file(Err(ResolverError::Refused(refused()))), None), Verdict::No);
+    assert_eq!(report(of_file(Err(ResolverError::Died("signal 31".to_owned()))), None), Verdict::No);
+    // A rule of ncclflow's own, as for a program on FUSE, tells nothing of libraries.
+    let not_asked = || io::Error::other("it is on FUSE");
+    assert_eq!(report(of_file(Err(ResolverError::Refused(not_asked()))), None), Verdict::Degraded);
+
+    let library = |error, opens_all| {
+        let error = LibraryError::Open { pid: 7, path: "/lib/libnccl.so.2".into(), error };
+        let check = libraries::unopened(&error, opens_all).named("process 7");
+        assert!(check.remedy.is_some() && check.found.contains("libnccl.so.2"), "{check:?}");
+        (check.verdict, report(of_file(Ok(())), Some(check)))
+    };
+    assert_eq!(library(refused(), true), (Verdict::No, Verdict::No));
+    assert_eq!(library(refused(), false), (Verdict::Degraded, Verdict::Ok), "capabilities are missing");
+    assert_eq!(library(not_asked(), true), (Verdict::Degraded, Verdict::Ok), "--allow-fuse");
+    assert!(privileges::opens_all(&host()) && !privileges::opens_all(&with_capabilities(&[39, 38, 19, 2])));
+}
+
+#[test]
+fn the_file_of_this_program_is_read_by_anybody() {
+    let check = files::own_program().named("mapped files");
+    assert_eq!(check.verdict, Verdict::Ok, "{check:?}");
 }
 
 #[test]
