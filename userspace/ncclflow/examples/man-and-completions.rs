@@ -14,7 +14,8 @@ fn main() -> Result<()> {
     for folder in [&man, &completions] {
         fs::create_dir_all(folder).with_context(|| format!("making `{}`", folder.display()))?;
     }
-    clap_mangen::generate_to(command(), &man).context("writing the man pages")?;
+    // The long one has the commit and the target: pages are of a version.
+    clap_mangen::generate_to(command().long_version(None::<&str>), &man).context("writing the man pages")?;
     for page in fs::read_dir(&man).context("listing the man pages")? {
         let page = page?.path();
         let context = || format!("in `{}`", page.display());

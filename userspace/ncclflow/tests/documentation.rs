@@ -162,3 +162,16 @@ fn the_help_of_record_names_the_variable_of_each_option() {
         assert!(help.contains(&format!("[env: NCCLFLOW_{name}]")), "{name}: {help}");
     }
 }
+
+/// Scripts read it: `-V` is one line, and below it `--version` has the keys that INSTALL.md names.
+#[test]
+fn the_long_version_says_which_build_it_is() {
+    let short = command().render_version();
+    assert_eq!(short, concat!("ncclflow ", env!("CARGO_PKG_VERSION"), "\n"));
+    let long = command().render_long_version();
+    let pairs: Vec<(&str, &str)> =
+        long.strip_prefix(&short).unwrap().lines().map(|line| line.split_once(": ").unwrap()).collect();
+    let keys: Vec<&str> = pairs.iter().map(|(key, _)| *key).collect();
+    assert_eq!(keys, ["commit", "target", "nvml", "ebpf-sha256"]);
+    assert!(pairs.iter().all(|(_, value)| !value.is_empty()), "{long}");
+}

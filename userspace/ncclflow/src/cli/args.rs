@@ -16,9 +16,31 @@ use super::{
 };
 use nccl_library::symbols::DebugFiles;
 
+macro_rules! long_version {
+    ($nvml:literal) => {
+        concat!(
+            env!("CARGO_PKG_VERSION"),
+            "\ncommit: ",
+            env!("NCCLFLOW_BUILD_COMMIT"),
+            "\ntarget: ",
+            env!("NCCLFLOW_BUILD_TARGET"),
+            "\nnvml: ",
+            $nvml,
+            "\nebpf-sha256: ",
+            env!("NCCLFLOW_BUILD_EBPF"),
+        )
+    };
+}
+
+/// What `--version` says: a line of `key: value` for each thing that tells two builds of one version apart. A static
+/// program loads no library.
+const LONG_VERSION: &str =
+    if cfg!(target_feature = "crt-static") { long_version!("no") } else { long_version!("yes") };
+
 /// See what NCCL decides and sends in GPU jobs that are already running, from outside
 #[derive(Debug, Parser)]
-#[command(name = "ncclflow", version, propagate_version = true, arg_required_else_help = true)]
+#[command(name = "ncclflow", version, long_version = LONG_VERSION)]
+#[command(propagate_version = true, arg_required_else_help = true)]
 #[command(after_help = "\
 Begin with:
   ncclflow doctor                              can this host trace?
