@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     clock::realtime_offset_ns,
-    gpu::GpuSamples,
+    gpu::{self, GpuSamples},
     health::Health,
     kernel::probe::{CallSource, Level, ProbePlace},
     record::{LibraryInUse, Notice, Outcome, Setup, record},
@@ -29,6 +29,9 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     let live = args.metrics.map(|_| LiveStatistics::default());
     let wants_gpus = !args.no_gpus && (output.is_some() || live.is_some());
     let gpus = wants_gpus.then(GpuSamples::start).transpose().context("starting a thread")?;
+    if let Some(what) = gpu::not_known().filter(|_| wants_gpus && !args.quiet) {
+        tell!("{what}");
+    }
     let options = args.options(started, output.clone(), live.clone(), gpus.clone());
     let quiet = args.quiet;
     let serve = |(address, live)| {

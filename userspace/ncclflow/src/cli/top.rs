@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     clock::now_ns,
-    gpu::GpuSamples,
+    gpu::{self, GpuSamples},
     host::host_name,
     privileges,
     record::{LibraryInUse, Notice, RecordOptions, StopHandle, record},
@@ -123,6 +123,9 @@ fn follow(
     let gpus = if args.no_gpus {
         GpuSamples::default()
     } else {
+        if let Some(what) = gpu::not_known() {
+            tell!("{what}");
+        }
         GpuSamples::start().context("starting a thread")?
     };
     let mut session = Session { live, gpus, stop, news, subject, line: None, armed: false, over: false };

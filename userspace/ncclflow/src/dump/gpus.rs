@@ -13,6 +13,7 @@ pub(super) fn of_host(host: &str, survey: GpuSurvey) -> (Vec<GpuReport>, Vec<Str
     if readings.is_empty() {
         return (Vec::new(), remarks);
     }
+    remarks.extend(gpu::not_known().map(|what| remark(what.to_owned())));
     let xids = kernel_xids().unwrap_or_else(|why| {
         remarks.push(remark(why));
         Vec::new()

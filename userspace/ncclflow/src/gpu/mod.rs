@@ -2,7 +2,7 @@
 //!
 //! NVML is loaded at run time and never required. Its calls go into a driver that can hang, so a thread makes
 //! them ([`GpuWatch`]); nobody waits for it longer than they say, and a thread that does not come back is
-//! given up. What GPUs did between two readings is a [`GpuReport`]. A GPU is known by its PCI address and its
+//! given up. A static program asks `/proc` and `nvidia-smi` instead (`source`). What GPUs did between two readings is a [`GpuReport`]. A GPU is known by its PCI address and its
 //! UUID; numbers differ from container to container.
 
 mod kernel_log;
@@ -11,7 +11,9 @@ mod reading;
 mod report;
 mod row;
 mod samples;
+mod source;
 mod watch;
+mod without_nvml;
 mod xid_events;
 
 pub use kernel_log::{KernelXid, kernel_xids};
@@ -19,6 +21,7 @@ pub use reading::{GpuProcess, GpuReading, Utilisation};
 pub(crate) use report::over;
 pub use report::{GpuReport, Traffic, XidReport};
 pub use samples::{GpuSamples, GpuTotals};
+pub(crate) use source::not_known;
 pub use watch::{GpuSurvey, GpuWatch};
 
 /// Names another library than `libnvidia-ml.so.1`.

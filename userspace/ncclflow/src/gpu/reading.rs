@@ -43,6 +43,31 @@ pub struct GpuReading {
 }
 
 impl GpuReading {
+    /// One of which nothing is known yet but where it is.
+    pub(super) fn unknown(index: u32, bus_id: Option<String>) -> Self {
+        Self {
+            at: Instant::now(),
+            index,
+            uuid: None,
+            bus_id,
+            name: None,
+            used: Utilisation::default(),
+            processes: None,
+            nvlink: None,
+            pcie: None,
+            sm_clock_mhz: None,
+            sm_clock_max_mhz: None,
+            throttled_by: Vec::new(),
+            ecc_uncorrected: None,
+            temperature: None,
+            temperature_limit: None,
+            power: None,
+            power_limit: None,
+            instances: Vec::new(),
+            xids: Vec::new(),
+        }
+    }
+
     /// Numbers can change while the driver runs; addresses and UUIDs do not.
     pub(super) fn is_same_gpu(&self, other: &Self) -> bool {
         (&self.bus_id, &self.uuid) == (&other.bus_id, &other.uuid)

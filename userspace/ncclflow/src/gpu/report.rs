@@ -152,24 +152,10 @@ mod tests {
     fn gpu(at: Instant, bus: u32, kib: u64) -> GpuReading {
         GpuReading {
             at,
-            index: bus,
             uuid: Some(format!("GPU-{bus}")),
-            bus_id: Some(format!("0000:{bus:02x}:00.0")),
-            name: None,
-            used: Utilisation::default(),
-            processes: None,
             nvlink: Some([kib << 10, 0]),
-            pcie: None,
-            sm_clock_mhz: None,
-            sm_clock_max_mhz: None,
-            throttled_by: Vec::new(),
-            ecc_uncorrected: None,
-            temperature: None,
-            temperature_limit: None,
             power: Some(700_500),
-            power_limit: None,
-            instances: Vec::new(),
-            xids: Vec::new(),
+            ..GpuReading::unknown(bus, Some(format!("0000:{bus:02x}:00.0")))
         }
     }
 

@@ -14,11 +14,8 @@ use std::{
 use flow::schema::GpuRow;
 use rustix::{thread::CapabilitySet, time::ClockId};
 
-use super::{nvml::Nvml, report::Traffic, row::row_of, watch::library};
+use super::{report::Traffic, row::row_of, source::Source, watch::library};
 use crate::{clock::now_ns, host::host_name, privileges};
-
-/// How often the driver is asked. A query of a GPU takes it 2 to 4 ms.
-const PERIOD: Duration = Duration::from_secs(1);
 
 /// A driver that has not answered for so long is said to hang.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -176,27 +173,27 @@ fn with<T>(shared: &Mutex<Shared>, work: impl FnOnce(&mut Shared) -> T) -> T {
 
 fn sample(shared: &Mutex<Shared>, begun: &Receiver<()>, host: &str) {
     with(shared, |shared| shared.asked = Some(Instant::now()));
-    let opened = Nvml::open(&library());
+    let opened = Source::open(&library());
     with(shared, |shared| shared.asked = None);
-    let mut nvml = match opened {
-        Ok(nvml) => nvml,
+    let mut source = match opened {
+        Ok(source) => source,
         Err(why) => return with(shared, |shared| shared.missing = Some(why)),
     };
     with(shared, |shared| shared.asked = Some(Instant::now()));
-    nvml.watch_xids();
+    source.watch_xids();
     let mut before = Vec::new();
     loop {
         let asked = Instant::now();
         with(shared, |shared| shared.asked = Some(asked));
         let ts_ns = now_ns(ClockId::Monotonic);
-        let gpus = nvml.read();
+        let gpus = source.read();
         let rows = gpus.iter().map(|gpu| row_of(gpu, &before, host, ts_ns)).collect();
         with(shared, |shared| {
             shared.asked = None;
             shared.push(rows);
         });
         before = gpus;
-        let next = asked + PERIOD;
+        let next = asked + source.period();
         loop {
             match begun.recv_timeout(next.saturating_duration_since(Instant::now())) {
                 // It was late.

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{LIBRARY_VARIABLE, nvml::Nvml, reading::GpuReading};
+use super::{LIBRARY_VARIABLE, reading::GpuReading, source::Source};
 
 /// NVML's library, as the driver installs it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
@@ -89,10 +89,10 @@ pub(super) fn library() -> OsString {
 }
 
 fn serve(library: &OsStr, asked: &Receiver<()>, answer: &Sender<Answer>) {
-    let nvml = Nvml::open(library);
+    let mut source = Source::open(library);
     while asked.recv().is_ok() {
-        let reading = match &nvml {
-            Ok(nvml) => Ok(nvml.read()),
+        let reading = match &mut source {
+            Ok(source) => Ok(source.read()),
             Err(why) => Err(why.clone()),
         };
         // Nobody listens any more.

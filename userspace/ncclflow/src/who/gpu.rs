@@ -3,7 +3,7 @@
 use std::{fs::File, io::Read as _, path::Path};
 
 /// The driver's folder for each GPU of the host, whatever a container sees of them.
-const GPUS: &str = "/proc/driver/nvidia/gpus";
+pub(crate) const GPUS: &str = "/proc/driver/nvidia/gpus";
 
 /// Bytes that are read of what the driver says of a GPU; it says some 500.
 const MAX_INFORMATION: u64 = 64 << 10;
@@ -40,20 +40,28 @@ impl DriverFacts {
     }
 
     fn read_in(gpus: &Path, capabilities: &Path, bus_id: &str) -> Self {
-        let mut text = String::new();
-        let file = File::open(gpus.join(bus_id).join("information"));
-        let read = file.and_then(|file| file.take(MAX_INFORMATION).read_to_string(&mut text));
-        if read.is_err() {
-            return Self::default();
-        }
+        let Some(text) = information(gpus, bus_id) else { return Self::default() };
         let minor = minor_in(&text);
         let instances = minor.and_then(|minor| instances_in(&capabilities.join(format!("gpu{minor}/mig"))));
         Self { uuid: uuid_in(&text), minor, instances }
     }
 }
 
+/// What the driver's folder `gpus` says of the GPU at this PCI address.
+pub(crate) fn information(gpus: &Path, bus_id: &str) -> Option<String> {
+    let mut text = String::new();
+    let file = File::open(gpus.join(bus_id).join("information")).ok()?;
+    file.take(MAX_INFORMATION).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// What stands behind a name, such as `Model:`.
+pub(crate) fn field<'t>(information: &'t str, name: &str) -> Option<&'t str> {
+    information.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
 fn minor_in(information: &str) -> Option<u32> {
-    information.lines().find_map(|line| line.strip_prefix("Device Minor:"))?.trim().parse().ok()
+    field(information, "Device Minor:")?.parse().ok()
 }
 
 /// Folders `gi1`, `gi2` …, each an instance. A GPU that is not divided has none of them; a driver that cannot
@@ -65,8 +73,8 @@ fn instances_in(folder: &Path) -> Option<u32> {
     u32::try_from(instances.count()).ok()
 }
 
-fn uuid_in(information: &str) -> Option<String> {
-    let uuid = information.lines().find_map(|line| line.strip_prefix("GPU UUID:"))?.trim();
+pub(crate) fn uuid_in(information: &str) -> Option<String> {
+    let uuid = field(information, "GPU UUID:")?;
     // The driver writes question marks for a GPU that nobody has used yet.
     let is_uuid = uuid.starts_with("GPU-")
         && uuid.len() <= 64

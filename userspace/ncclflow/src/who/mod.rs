@@ -10,7 +10,7 @@
 
 mod communicator;
 mod environment;
-mod gpu;
+pub(crate) mod gpu;
 mod job;
 mod known;
 mod process;
