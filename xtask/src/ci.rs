@@ -51,7 +51,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Stage::Soak => soak(),
         };
         times.push((stage, begun.elapsed()));
-        done.with_context(|| format!("the stage {stage:?} failed; alone: `cargo xtask ci {stage:?}`").to_lowercase())?;
+        done.with_context(|| {
+            format!("the stage {stage:?} failed; alone: `cargo xtask ci {stage:?}`").to_lowercase()
+        })?;
     }
     for (stage, took) in times {
         say(&format!("{stage:?}: {}", minutes(took)));
@@ -105,10 +107,13 @@ fn unit() -> Result<()> {
     cargo.args(["--workspace", "--lib", "--bins"]);
     if rustix::process::geteuid().is_root() {
         let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"];
-        let reachable = Command::new(nobody[0]).args(&nobody[1..]).arg("test").arg("-r").arg(own_sources()).status();
+        let reachable =
+            Command::new(nobody[0]).args(&nobody[1..]).arg("test").arg("-r").arg(own_sources()).status();
         if reachable.is_ok_and(|status| status.success()) {
             let runner = nobody.map(|word| format!("{word:?}")).join(",");
-            cargo.args(["--config", &format!("target.'cfg(all())'.runner=[{runner}]")]).env("HOME", "/nonexistent");
+            cargo
+                .args(["--config", &format!("target.'cfg(all())'.runner=[{runner}]")])
+                .env("HOME", "/nonexistent");
         } else {
             say("user 65534 cannot read this checkout: the unit tests run as root");
         }

@@ -101,8 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     // What a failed run leaves is of no use.
     let _ = fs::remove_dir_all(&scratch);
     for path in made? {
-        let size = fs::metadata(&path)?.len();
-        eprintln!("{:>9.1} MiB  {}", size as f64 / f64::from(1 << 20), path.display());
+        eprintln!("{:>8} KiB  {}", fs::metadata(&path)?.len() >> 10, path.display());
     }
     Ok(())
 }
@@ -141,6 +140,9 @@ fn make_all(args: &Args, output: &Path, scratch: &Path) -> Result<Vec<PathBuf>> 
         all.push(Made { target: target.clone(), tree, files });
     }
     let mut files: Vec<PathBuf> = all.iter().flat_map(|made| made.files.clone()).collect();
+    if let Some(made) = all.iter().find(|_| !args.no_packages) {
+        files.push(chart::pack(&made.tree, VERSION, output)?);
+    }
     files.push(sums(&files, output)?);
     if args.r#try {
         Trial::prepare(all, profile, &scratch.join("trial"))?.run()?;

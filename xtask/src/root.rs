@@ -55,7 +55,10 @@ pub(crate) fn give_to_user(folder: &OsStr) -> Result<()> {
     }
     let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let mut chown = command("chown");
-    crate::tool::run(chown.args(["--recursive", &format!("{user}:{group}")]).arg(folder), "the user's own files")
+    crate::tool::run(
+        chown.args(["--recursive", &format!("{user}:{group}")]).arg(folder),
+        "the user's own files",
+    )
 }
 
 /// Whether commands can run as root: as it is, or through sudo, which does not ask now.

@@ -108,8 +108,12 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
     let first = cargo_test::run(command(&["--workspace", "--no-fail-fast"]).args(cargo_arguments))?;
     let is_again = again && !first.status.success() && has_few(&first);
     let passes_again = is_again && run_again(&first, command)?;
-    let mut tested =
-        Tested { passed: first.passed, skipped: skipped(&skips)?, lateness: heartbeat.latest(), ..Tested::default() };
+    let mut tested = Tested {
+        passed: first.passed,
+        skipped: skipped(&skips)?,
+        lateness: heartbeat.latest(),
+        ..Tested::default()
+    };
     if passes_again {
         tested.passed += first.failed_tests.len();
         tested.passed_again = first.failed_tests.into_iter().collect();

@@ -60,7 +60,11 @@ pub fn need(thing: &str, available: bool, remedy: &str) -> bool {
 /// As [`skip`] does.
 #[must_use]
 pub fn root() -> bool {
-    need("root", rustix::process::geteuid().is_root(), "run `cargo xtask test`, as root or as a user with sudo")
+    need(
+        "root",
+        rustix::process::geteuid().is_root(),
+        "run `cargo xtask test`, as root or as a user with sudo",
+    )
 }
 
 /// `program::test`. libtest names a test's thread after it, but for `--test-threads 1`, where nextest passes

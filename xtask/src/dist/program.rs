@@ -22,8 +22,7 @@ use crate::{prerequisites, programs, tool};
 const GLIBC: (u32, u32) = (2, 28);
 
 /// The libraries that it may need: parts of glibc.
-const LIBRARIES: [&str; 6] =
-    ["libc.so", "libm.so", "libpthread.so", "libdl.so", "librt.so", "ld-linux"];
+const LIBRARIES: [&str; 6] = ["libc.so", "libm.so", "libpthread.so", "libdl.so", "librt.so", "ld-linux"];
 
 /// Whether the program for a target is static: the rescue program.
 pub(super) fn is_static(target: &str) -> bool {

@@ -88,7 +88,10 @@ impl Trial {
         let mut unit = None;
         for made in all.iter().filter(|made| !program::is_static(&made.target)) {
             let deb = made.file(".deb")?;
-            tool::run(std::process::Command::new("lintian").args(["--fail-on", "error"]).arg(deb), "the package")?;
+            tool::run(
+                std::process::Command::new("lintian").args(["--fail-on", "error"]).arg(deb),
+                "the package",
+            )?;
             if !made.target.starts_with(std::env::consts::ARCH) {
                 check_foreign(made)?;
                 continue;
@@ -113,7 +116,7 @@ impl Trial {
             let root = DebianRoot::make(suite, &scratch.join(suite))?;
             root.add_nvml(&self.double, &jobs.gpu_states)?;
             root.install(made.file(".deb")?)?;
-            let place = Place::new(&format!(".deb in {suite}"), root.enter(), root.nvml_variables());
+            let place = Place::new(&format!(".deb in {suite}"), root.enter(), DebianRoot::nvml_variables());
             place.brief(jobs)?;
             let found = Unit::read(root.path())?;
             systemd::check_unit(root.path())?;

@@ -59,7 +59,7 @@ impl DebianRoot {
     }
 
     /// With which a program in it asks the NVML double. The library itself is found as any is.
-    pub(super) fn nvml_variables(&self) -> Vec<(OsString, OsString)> {
+    pub(super) fn nvml_variables() -> Vec<(OsString, OsString)> {
         vec![("NVML_DOUBLE_STATES".into(), format!("/{GPU_STATES}").into())]
     }
 
@@ -81,7 +81,10 @@ impl DebianRoot {
         let name = package.file_name().unwrap_or_default();
         fs::copy(package, self.path.join(name)).context("copying the package")?;
         let install = ["--install", "--force-confold"];
-        tool::run(self.command("dpkg").args(install).arg(Path::new("/").join(name)), "installing the package")?;
+        tool::run(
+            self.command("dpkg").args(install).arg(Path::new("/").join(name)),
+            "installing the package",
+        )?;
         tool::run(self.command("dpkg").args(["--verify", "ncclflow"]), "verifying what was installed")
     }
 

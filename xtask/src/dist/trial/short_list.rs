@@ -90,7 +90,11 @@ impl Place {
             }
             let pid_list = jobs.running.pid_list();
             let arguments = ["stacks", "--native", "-d", "3", "-p", &*pid_list].map(OsStr::new);
-            self.must_say(&self.run(capabilities, &arguments, &[0])?, "stacks", &["ncclAllReduce", "Appeared"])?;
+            self.must_say(
+                &self.run(capabilities, &arguments, &[0])?,
+                "stacks",
+                &["ncclAllReduce", "Appeared"],
+            )?;
         }
         Ok(())
     }
@@ -107,11 +111,16 @@ impl Place {
         arguments.push(pids.as_ref());
         let said = self.run(capabilities, &arguments, &[3])?;
         self.must_say(&said, "dump", &["rank 1 has not joined"])?;
-        self.must_say(&said, "dump", if self.variables.is_empty() { &["GPUs are unknown"] } else { &["GPU "] })
+        self.must_say(
+            &said,
+            "dump",
+            if self.variables.is_empty() { &["GPUs are unknown"] } else { &["GPU "] },
+        )
     }
 
     fn record(&self, capabilities: Option<&[String]>, level: &str, folder: &Path) -> Result<()> {
-        let mut arguments = ["record", "--all", "-d", "3", "--json", "--level", level, "-o"].map(OsStr::new).to_vec();
+        let mut arguments =
+            ["record", "--all", "-d", "3", "--json", "--level", level, "-o"].map(OsStr::new).to_vec();
         arguments.push(folder.as_os_str());
         let said = self.run(capabilities, &arguments, &[0])?;
         self.must_say(&said, "record", &["\"state\": \"complete\""])?;
@@ -132,6 +141,11 @@ impl Place {
 /// The words before a command that may have these capabilities at most.
 pub(super) fn bounded(capabilities: &[String]) -> [OsString; 4] {
     let bounds = capabilities.iter().fold("-all".to_owned(), |bounds, name| format!("{bounds},+{name}"));
-    ["setpriv".to_owned(), format!("--bounding-set={bounds}"), "--inh-caps=-all".to_owned(), "--no-new-privs".to_owned()]
-        .map(OsString::from)
+    [
+        "setpriv".to_owned(),
+        format!("--bounding-set={bounds}"),
+        "--inh-caps=-all".to_owned(),
+        "--no-new-privs".to_owned(),
+    ]
+    .map(OsString::from)
 }
