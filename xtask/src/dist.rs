@@ -118,7 +118,7 @@ pub(crate) fn run_trial(args: &TrialArgs) -> Result<()> {
 }
 
 fn make_all(args: &Args, output: &Path, scratch: &Path) -> Result<Vec<PathBuf>> {
-    let profile = if args.quick { "quick" } else { "dist" };
+    let profile = if args.quick { program::QUICK } else { "dist" };
     let pages = scratch.join("generated");
     generate(&pages)?;
     let mut all = Vec::new();

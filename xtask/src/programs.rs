@@ -4,7 +4,7 @@ use std::{env, ffi::OsString, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result};
 
-use crate::{repository, tool};
+use crate::{repository, root, tool};
 
 /// The packages that the end-to-end tests run.
 pub(crate) const TESTED: [&str; 5] =
@@ -18,6 +18,7 @@ pub(crate) fn cargo() -> OsString {
 /// A command of this cargo in the repository's root.
 pub(crate) fn cargo_command(command: &str) -> Command {
     let mut cargo = Command::new(cargo());
+    root::as_user(&mut cargo);
     cargo.args([command, "--quiet", "--locked"]).current_dir(repository::root());
     cargo
 }

@@ -3,12 +3,14 @@
 use std::{
     env,
     ffi::{OsStr, OsString},
+    fs,
+    os::unix::{fs::MetadataExt as _, process::CommandExt as _},
     process::Command,
 };
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::prerequisites::say;
+use crate::{prerequisites::say, repository};
 
 /// A command that runs as root, with this environment but for what sudo removes (`LD_LIBRARY_PATH` and its like).
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
@@ -46,6 +48,29 @@ pub(crate) fn ask(purpose: &str) -> Result<()> {
         bail!(refused());
     }
     Ok(())
+}
+
+/// Starts this program again as root, with the same arguments, where it is not root's. What it builds then, it builds as
+/// the user.
+pub(crate) fn become_root(purpose: &str) -> Result<()> {
+    if is_root() {
+        return Ok(());
+    }
+    ask(purpose)?;
+    let own = env::current_exe().context("finding our own program")?;
+    Err(command(own).args(env::args_os().skip(1)).exec()).context("starting sudo")
+}
+
+/// Has a command run as the user who became root through sudo, if the repository is that user's: what cargo makes as root
+/// the user could not change later.
+pub(crate) fn as_user(command: &mut Command) {
+    let id = |name: &str| env::var(name).ok()?.parse::<u32>().ok();
+    let owner = fs::metadata(repository::root()).map(|folder| folder.uid()).ok();
+    if let (true, Some(user), Some(group)) = (is_root(), id("SUDO_UID"), id("SUDO_GID"))
+        && owner == Some(user)
+    {
+        command.uid(user).gid(group);
+    }
 }
 
 /// Gives the user a folder that a step made as root.

@@ -19,7 +19,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow};
 
 use self::kernel::Kernel;
-use crate::programs;
+use crate::{programs, root};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -59,6 +59,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    root::become_root("a virtual machine of this machine's own files")?;
     let folder = programs::target_folder()?.join(format!("vm-{}", std::process::id()));
     fs::create_dir(&folder).with_context(|| format!("making `{}`", folder.display()))?;
     let made = Kernel::unpack(&args.packages, &folder).and_then(|kernel| {

@@ -24,6 +24,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use clap::Subcommand;
 
+use crate::root;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -81,6 +83,9 @@ enum Bench {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if !matches!(args.bench, Bench::Resolve(_) | Bench::Volume(_) | Bench::Fleet(_) | Bench::Report(_)) {
+        root::become_root("this benchmark")?;
+    }
     let result = match &args.bench {
         Bench::Overhead(args) => overhead::run(args),
         Bench::Attach(args) => attach::run(args),

@@ -50,7 +50,7 @@ pub(super) fn pack(root: &Path, tree: &Path, version: &str, target: &str, output
     let architecture = match target.split('-').next() {
         Some("x86_64") => "amd64",
         Some("aarch64") => "arm64",
-        _ => bail!("no name of Debian's for `{target}`: use --no-deb"),
+        _ => bail!("no name of Debian's for `{target}`: use --no-packages"),
     };
     places::fill(tree, root, NAMES)?;
     let changelog = root.join(DOCUMENTATION).join("changelog");
@@ -75,7 +75,7 @@ pub(super) fn pack(root: &Path, tree: &Path, version: &str, target: &str, output
     let package = output.join(format!("ncclflow_{version}_{architecture}.deb"));
     let mut dpkg = Command::new("dpkg-deb");
     dpkg.args(["--root-owner-group", "-Zxz", "--build"]).arg(root).arg(&package);
-    tool::run(dpkg.env("SOURCE_DATE_EPOCH", source_time()?), "the package (--no-deb goes without)")?;
+    tool::run(dpkg.env("SOURCE_DATE_EPOCH", source_time()?), "the package (--no-packages goes without)")?;
     Ok(package)
 }
 
@@ -99,6 +99,7 @@ Package: ncclflow
 Version: {version}
 Architecture: {architecture}
 Maintainer: {MAINTAINER}
+Depends: libc6 (>= 2.28)
 Section: utils
 Priority: optional
 Homepage: https://github.com/ncclflow/ncclflow

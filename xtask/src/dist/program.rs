@@ -24,6 +24,14 @@ const GLIBC: (u32, u32) = (2, 28);
 /// The libraries that it may need: parts of glibc.
 const LIBRARIES: [&str; 6] = ["libc.so", "libm.so", "libpthread.so", "libdl.so", "librt.so", "ld-linux"];
 
+/// The profile of `--quick`.
+pub(super) const QUICK: &str = "quick";
+
+/// Whether programs for a target run on this machine.
+pub(super) fn runs_here(target: &str) -> bool {
+    target.starts_with(std::env::consts::ARCH)
+}
+
 /// Whether the program for a target is static: the rescue program.
 pub(super) fn is_static(target: &str) -> bool {
     target.ends_with("-musl")
@@ -38,6 +46,10 @@ pub(super) fn build(package: &str, target: &str, profile: &str) -> Result<PathBu
         if is_static(target) { target.to_owned() } else { format!("{target}.{}.{}", GLIBC.0, GLIBC.1) };
     let mut cargo = zig.cargo_zigbuild();
     cargo.args(["--quiet", "--locked", "--profile", profile, "--package", package, "--target", &with_glibc]);
+    if profile == QUICK && !runs_here(target) {
+        // It is only started for its version.
+        cargo.args(["--config", "profile.quick.opt-level=0"]);
+    }
     tool::run(&mut cargo, &format!("{package} for {target}"))?;
     Ok(programs::target_folder()?.join(target).join(profile))
 }
@@ -52,12 +64,8 @@ pub(super) fn check(program: &Path, target: &str) -> Result<()> {
         }
         return Ok(());
     }
-    let is_foreign = |library: &&String| !LIBRARIES.iter().any(|known| library.starts_with(known));
-    if let Some(library) = needs.libraries.iter().find(is_foreign) {
-        bail!("`{name}` needs {library}, which is no part of glibc");
-    }
     match needs.glibc {
-        Some(version) if version <= GLIBC => Ok(()),
+        Some(version) if version <= GLIBC => {}
         Some((major, minor)) => bail!(
             "`{name}` needs glibc {major}.{minor}: systems with {}.{} cannot start it",
             GLIBC.0,
@@ -65,6 +73,11 @@ pub(super) fn check(program: &Path, target: &str) -> Result<()> {
         ),
         None => bail!("`{name}` names no version of glibc: it cannot load NVML"),
     }
+    let is_foreign = |library: &&String| !LIBRARIES.iter().any(|known| library.starts_with(known));
+    if let Some(library) = needs.libraries.iter().find(is_foreign) {
+        bail!("`{name}` needs {library}, which is no part of glibc");
+    }
+    Ok(())
 }
 
 /// What a program needs, by its ELF file.

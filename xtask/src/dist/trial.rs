@@ -92,7 +92,7 @@ impl Trial {
                 std::process::Command::new("lintian").args(["--fail-on", "error"]).arg(deb),
                 "the package",
             )?;
-            if !made.target.starts_with(std::env::consts::ARCH) {
+            if !program::runs_here(&made.target) {
                 check_foreign(made)?;
                 continue;
             }
@@ -101,16 +101,16 @@ impl Trial {
             unit = Some(self.try_packages(made, &jobs)?);
         }
         let unit = unit.context("no package for this processor was made, so there is no unit")?;
-        for made in all.iter().filter(|made| made.target.starts_with(std::env::consts::ARCH)) {
-            let nvml = (!program::is_static(&made.target)).then(|| self.double.clone());
-            Place::here(&made.target, &made.program(), nvml).whole(&jobs, &unit, scratch)?;
+        for made in all.iter().filter(|made| program::runs_here(&made.target)) {
+            let double = (!program::is_static(&made.target)).then_some(&*self.double);
+            Place::here(&made.target, &made.program(), double, &jobs).whole(&jobs, &unit, scratch)?;
         }
         Ok(())
     }
 
     /// Gives the unit of the Debian package.
     fn try_packages(&self, made: &Made, jobs: &Jobs) -> Result<Unit> {
-        let (scratch, nvml) = (&self.scratch, Some(self.double.clone()));
+        let (scratch, double) = (&self.scratch, Some(&*self.double));
         let mut unit = None;
         for suite in SUITES {
             let root = DebianRoot::make(suite, &scratch.join(suite))?;
@@ -124,14 +124,14 @@ impl Trial {
             root.purge()?;
             unit = Some(found);
             if suite == SUITES[0] {
-                image::run(&made.tree, root.path(), &scratch.join("image"))?;
+                image::run(&made.tree, &root, &scratch.join("image"), jobs)?;
             }
         }
         let rpm = scratch.join("rpm");
-        Place::here(".rpm", &rpm::install(made.file(".rpm")?, &rpm)?, nvml.clone()).brief(jobs)?;
+        Place::here(".rpm", &rpm::install(made.file(".rpm")?, &rpm)?, double, jobs).brief(jobs)?;
         rpm::remove(&rpm)?;
         let venv = scratch.join("venv");
-        Place::here("wheel", &wheel::install(made.file(".whl")?, &venv)?, nvml).brief(jobs)?;
+        Place::here("wheel", &wheel::install(made.file(".whl")?, &venv)?, double, jobs).brief(jobs)?;
         wheel::remove(&venv)?;
         unit.context("no suite of Debian was tried")
     }

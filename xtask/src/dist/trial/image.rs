@@ -2,6 +2,7 @@
 //! in it.
 
 use std::{
+    ffi::{OsStr, OsString},
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -9,6 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+use super::{debian_root::DebianRoot, jobs::Jobs, short_list::Place};
 use crate::{prerequisites, tool};
 
 const BASE: &str = "localhost/ncclflow-base";
@@ -17,37 +19,23 @@ const IMAGE: &str = "localhost/ncclflow";
 /// What docs/INSTALL.md gives the container. With this isolation it is in the host's PID namespace by itself.
 const CAPABILITIES: &str = "CAP_BPF,CAP_PERFMON,CAP_SYS_ADMIN,CAP_SYS_PTRACE,CAP_DAC_READ_SEARCH";
 
-/// Builds the image of the tree on a root folder (Debian's, of debootstrap), and asks the program in it for its version
-/// and for what it can do here.
-pub(super) fn run(tree: &Path, base: &Path, scratch: &Path) -> Result<()> {
-    let image = Image::build(tree, base, scratch)?;
-    let tried = try_program(&image);
+/// Builds the image of the tree on a Debian, and tries the program in it.
+pub(super) fn run(tree: &Path, base: &DebianRoot, scratch: &Path, jobs: &Jobs) -> Result<()> {
+    let image = Image::build(tree, base.path(), scratch)?;
+    let tried = Place::new("image", image.enter(), Vec::new()).brief(jobs);
     image.remove()?;
     tried
 }
 
-fn try_program(image: &Image) -> Result<()> {
-    let version = tool::output(image.program().arg("--version"))?;
-    eprintln!("of the image: {}", String::from_utf8_lossy(&version).trim_end());
-    let doctor = image.program().arg("doctor").output().context("starting buildah")?;
-    let said =
-        format!("{}{}", String::from_utf8_lossy(&doctor.stdout), String::from_utf8_lossy(&doctor.stderr));
-    if !doctor.status.success() {
-        bail!("in a container this host cannot trace, as `doctor` of the image says:\n{said}");
-    }
-    eprintln!("{said}");
-    Ok(())
-}
-
 /// A built image, and a container of it.
 #[derive(Debug)]
-pub(super) struct Image {
+struct Image {
     storage: PathBuf,
     container: String,
 }
 
 impl Image {
-    pub(super) fn build(tree: &Path, base: &Path, scratch: &Path) -> Result<Self> {
+    fn build(tree: &Path, base: &Path, scratch: &Path) -> Result<Self> {
         prerequisites::debian_packages(&[(&["buildah", "--version"], "buildah")])?;
         let mut image = Self { storage: scratch.join("storage"), container: String::new() };
         image.import(base)?;
@@ -87,11 +75,15 @@ impl Image {
         Ok(())
     }
 
-    /// The program in the container. Its arguments come next.
-    pub(super) fn program(&self) -> Command {
+    /// The words before a command that is run in the container.
+    fn enter(&self) -> Vec<OsString> {
         let mut run = self.buildah("run");
-        run.args([&*self.container, "--", "/usr/bin/ncclflow"]);
-        run
+        run.args(["--isolation", "chroot"]);
+        for (name, value) in DebianRoot::nvml_variables() {
+            run.arg("--env").arg(format!("{}={}", name.display(), value.display()));
+        }
+        run.args([&self.container, "--"]);
+        [run.get_program()].into_iter().chain(run.get_args()).map(OsStr::to_owned).collect()
     }
 
     /// Removes the image, its base and all that buildah has stored.

@@ -3,7 +3,7 @@
 use std::{
     ffi::{OsStr, OsString},
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Output},
 };
 
@@ -18,19 +18,33 @@ pub(super) struct Place {
     /// What is run before the program, as chroot(1) is.
     before: Vec<OsString>,
     program: OsString,
-    /// What GPUs there are. A static program knows of none.
+    /// With which the NVML double is found and asked.
     variables: Vec<(OsString, OsString)>,
+    /// A static program knows of none.
+    has_gpus: bool,
 }
 
 impl Place {
     pub(super) fn new(name: &str, before: Vec<OsString>, variables: Vec<(OsString, OsString)>) -> Self {
-        Self { name: name.to_owned(), before, program: "/usr/bin/ncclflow".into(), variables }
+        let program = "/usr/bin/ncclflow".into();
+        Self { name: name.to_owned(), before, program, variables, has_gpus: true }
     }
 
-    /// A program in this file system. `nvml`: the library that it is to load.
-    pub(super) fn here(name: &str, program: &Path, nvml: Option<PathBuf>) -> Self {
-        let variables = nvml.map(|nvml| vec![("NCCLFLOW_NVML".into(), nvml.into())]).unwrap_or_default();
-        Self { name: name.to_owned(), before: Vec::new(), program: program.into(), variables }
+    /// A program in this file system. `double`: the NVML that it is to load, if it can.
+    pub(super) fn here(name: &str, program: &Path, double: Option<&Path>, jobs: &Jobs) -> Self {
+        let of_double = |double: &Path| {
+            vec![
+                ("NCCLFLOW_NVML".into(), double.into()),
+                ("NVML_DOUBLE_STATES".into(), jobs.gpu_states.clone().into()),
+            ]
+        };
+        Self {
+            name: name.to_owned(),
+            before: Vec::new(),
+            program: program.into(),
+            variables: double.map(of_double).unwrap_or_default(),
+            has_gpus: double.is_some(),
+        }
     }
 
     /// The program with these capabilities, as setpriv(1) names them; with all if `None`.
@@ -111,11 +125,8 @@ impl Place {
         arguments.push(pids.as_ref());
         let said = self.run(capabilities, &arguments, &[3])?;
         self.must_say(&said, "dump", &["rank 1 has not joined"])?;
-        self.must_say(
-            &said,
-            "dump",
-            if self.variables.is_empty() { &["GPUs are unknown"] } else { &["GPU "] },
-        )
+        let gpus: &[&str] = if self.has_gpus { &["99 % busy", "of 700 W"] } else { &["GPUs are unknown"] };
+        self.must_say(&said, "dump", gpus)
     }
 
     fn record(&self, capabilities: Option<&[String]>, level: &str, folder: &Path) -> Result<()> {
@@ -140,7 +151,14 @@ impl Place {
 
 /// The words before a command that may have these capabilities at most.
 pub(super) fn bounded(capabilities: &[String]) -> [OsString; 4] {
-    let bounds = capabilities.iter().fold("-all".to_owned(), |bounds, name| format!("{bounds},+{name}"));
+    // Debian 11's setpriv does not know the names of the latest.
+    let name = |name: &String| match &**name {
+        "perfmon" => "cap_38".to_owned(),
+        "bpf" => "cap_39".to_owned(),
+        "checkpoint_restore" => "cap_40".to_owned(),
+        other => other.to_owned(),
+    };
+    let bounds = capabilities.iter().fold("-all".to_owned(), |bounds, of| format!("{bounds},+{}", name(of)));
     [
         "setpriv".to_owned(),
         format!("--bounding-set={bounds}"),
