@@ -52,10 +52,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let versions = versions(&args.nccl);
-    if !args.no_run {
-        programs::build(&programs::TESTED)?;
-    }
-    let program = programs::build_example("ncclflow-e2e", "conformance")?;
+    let program = programs::build_all()?.join("examples/conformance");
     let mut failed = Vec::new();
     print(HEAD);
     for version in &versions {

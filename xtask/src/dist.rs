@@ -15,6 +15,7 @@ use std::{
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use anyhow::{Context as _, Result};
@@ -165,12 +166,8 @@ fn package(args: &Args, target: &str, tree: &Path, scratch: &Path, output: &Path
 /// Makes the man pages and completions. xtask itself must build without the crate `ncclflow`, so an example
 /// of that crate makes them.
 fn generate(folder: &Path) -> Result<()> {
-    let mut cargo = programs::cargo_command("build");
-    // With the features that tests build it with, where those were built.
-    cargo.args(["--workspace", "--example", "man-and-completions"]);
-    tool::run(&mut cargo, "the man pages and completions")?;
-    let program = programs::target_folder()?.join("debug/examples/man-and-completions");
-    tool::run(std::process::Command::new(program).arg(folder), "the man pages and completions")
+    let program = programs::build_all()?.join("examples/man-and-completions");
+    tool::run(Command::new(program).arg(folder), "the man pages and completions")
 }
 
 /// In the format of sha256sum(1).

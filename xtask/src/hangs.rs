@@ -37,8 +37,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for version in LIBRARIES {
         nccl::library_path(version)?;
     }
-    programs::build(&["ncclflow", "ncclflow-bed", "ncclflow-nvml-double"])?;
-    let program = programs::build_example("ncclflow-e2e", "hangs")?;
+    let program = programs::build_all()?.join("examples/hangs");
     let mut command = root::command(&program);
     command.arg("--out").arg(programs::target_folder()?.join("hangs"));
     command.args(["--at-once", &args.at_once.to_string()]);

@@ -6,10 +6,6 @@ use anyhow::{Context as _, Result};
 
 use crate::{repository, root, tool};
 
-/// The packages that the end-to-end tests run.
-pub(crate) const TESTED: [&str; 5] =
-    ["ncclflow", "ncclflow-bed", "ncclflow-nvml-double", "ncclflow-truth-profiler", "ncclflow-patterns"];
-
 /// The cargo that runs us.
 pub(crate) fn cargo() -> OsString {
     env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
@@ -30,10 +26,13 @@ pub(crate) fn build(packages: &[&str]) -> Result<PathBuf> {
     own_folder()
 }
 
-/// Builds an example of a package and gives the program.
-pub(crate) fn build_example(package: &str, example: &str) -> Result<PathBuf> {
-    build_with(&[package], &["--example", example])?;
-    Ok(own_folder()?.join("examples").join(example))
+/// Builds the programs, libraries and examples of the whole workspace, and gives the folder of the programs. They have
+/// the features that `cargo test --workspace` gives them, which builds none of them again.
+pub(crate) fn build_all() -> Result<PathBuf> {
+    eprintln!("building all programs");
+    let mut cargo = cargo_command("build");
+    tool::run(cargo.args(["--workspace", "--lib", "--bins", "--examples"]), "the programs")?;
+    own_folder()
 }
 
 /// Builds an example with optimisation and gives the program.

@@ -38,13 +38,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for version in LIBRARIES {
         nccl::library_path(version)?;
     }
-    let packages = ["ncclflow", "ncclflow-bed", "ncclflow-nvml-double"];
     let program = if args.release {
-        programs::build_release(&packages)?;
+        programs::build_release(&["ncclflow", "ncclflow-bed", "ncclflow-nvml-double"])?;
         programs::build_release_example("ncclflow-e2e", "soak")?
     } else {
-        programs::build(&packages)?;
-        programs::build_example("ncclflow-e2e", "soak")?
+        programs::build_all()?.join("examples/soak")
     };
     let mut command = root::command(&program);
     match args.kills {

@@ -43,7 +43,7 @@ pub(crate) struct Tested {
 impl Tested {
     /// The lists, and as the last line the numbers.
     pub(crate) fn print(&self) {
-        self.print_skipped();
+        print_skipped(&self.skipped);
         if !self.passed_again.is_empty() {
             println!(
                 "failed, and passed when run again, alone: a fault that comes seldom, or the machine, on which a \
@@ -58,11 +58,6 @@ impl Tested {
             0 => println!(),
             again => println!(", {again} of those that passed only at the second try"),
         }
-    }
-
-    fn print_skipped(&self) {
-        println!("{} skipped", self.skipped.len());
-        self.skipped.iter().for_each(|line| println!("  {line}"));
     }
 }
 
@@ -84,7 +79,7 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
     for version in nccl::tested_versions() {
         nccl::library_path(version)?;
     }
-    programs::build(&programs::TESTED)?;
+    programs::build_all()?;
     println!("running the tests; required: {require}");
     let skips = programs::target_folder()?.join("skipped-tests");
     fs::write(&skips, "").with_context(|| format!("making `{}`", skips.display()))?;
@@ -118,7 +113,7 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
         tested.passed += first.failed_tests.len();
         tested.passed_again = first.failed_tests.into_iter().collect();
     } else if !first.status.success() {
-        tested.print_skipped();
+        print_skipped(&tested.skipped);
         bail!("tests failed ({})", first.status);
     }
     Ok(tested)
@@ -134,6 +129,11 @@ fn runner() -> Result<Vec<String>> {
     // TOML has strings and lists as JSON has them.
     let words = serde_json::to_string(&words).context("the words of the runner")?;
     Ok(vec!["--config".to_owned(), format!("target.'cfg(all())'.runner={words}")])
+}
+
+pub(crate) fn print_skipped(skipped: &[String]) {
+    println!("{} skipped", skipped.len());
+    skipped.iter().for_each(|line| println!("  {line}"));
 }
 
 /// More that fail in one run are no accident.
@@ -168,7 +168,7 @@ fn run_again(failed: &Outcome, command: impl Fn(&[&str]) -> Command) -> Result<b
 
 /// What tests have recorded by `test_support::skip`: the test, the thing that it lacks, and the remedy; each
 /// once.
-fn skipped(path: &Path) -> Result<Vec<String>> {
+pub(crate) fn skipped(path: &Path) -> Result<Vec<String>> {
     let text = fs::read_to_string(path).with_context(|| format!("reading `{}`", path.display()))?;
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     lines.sort();

@@ -49,7 +49,7 @@ impl Trial {
     pub(super) fn prepare(made: Vec<Made>, profile: &str, scratch: &Path) -> Result<Self> {
         const NATIVE: &str = "x86_64-unknown-linux-gnu";
         let double = program::build("ncclflow-nvml-double", NATIVE, profile)?.join("libnvidia_ml.so");
-        let programs = programs::build(&["ncclflow-bed", "ncclflow-nvml-double"])?;
+        let programs = programs::build_all()?;
         prerequisites::debian_packages(&[
             (&["debootstrap", "--version"], "debootstrap"),
             (&["lintian", "--version"], "lintian"),
