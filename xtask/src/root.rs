@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{prerequisites::say, repository};
 
-/// A command that runs as root, with this environment but for what sudo removes (`LD_LIBRARY_PATH` and its like).
+/// A command that runs as root, with this environment but for what sudo removes (`LD_LIBRARY_PATH`, `PYTHONPATH`).
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut words = words_before().into_iter().chain([program.as_ref().to_owned()]);
     let mut command = Command::new(words.next().unwrap_or_default());
@@ -26,11 +26,16 @@ pub(crate) fn words_before() -> Vec<OsString> {
         return Vec::new();
     }
     // sudo replaces PATH by its own, `secure_path`, on which the compilers and Pythons of a user are not.
-    let mut path = OsString::from("PATH=");
-    path.push(env::var_os("PATH").unwrap_or_default());
-    let mut words: Vec<OsString> = ["sudo", "--preserve-env", "--", "env"].map(OsString::from).into();
-    words.push(path);
-    words
+    let path = env::var_os("PATH").unwrap_or_default();
+    let words = ["sudo", "--preserve-env", "--", "env"].map(OsString::from).into_iter();
+    words.chain([assignment("PATH", &path)]).collect()
+}
+
+/// A word of env(1), for variables that sudo removes: PATH, and what Python reads.
+pub(crate) fn assignment(name: &str, value: &OsStr) -> OsString {
+    let mut word = OsString::from(format!("{name}="));
+    word.push(value);
+    word
 }
 
 /// Has sudo ask for the password now, before hours of work. `purpose`: which step needs it.

@@ -3,7 +3,7 @@
 
 mod cargo_test;
 
-use std::{collections::BTreeSet, fs, path::Path, process::Command, time::Duration};
+use std::{collections::BTreeSet, ffi::OsStr, fs, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use test_support::Heartbeat;
@@ -83,7 +83,7 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
     println!("running the tests; required: {require}");
     let skips = programs::target_folder()?.join("skipped-tests");
     fs::write(&skips, "").with_context(|| format!("making `{}`", skips.display()))?;
-    let runner = runner()?;
+    let runner = runner(&python_path)?;
     let command = |arguments: &[&str]| {
         let mut command = Command::new(programs::cargo());
         command
@@ -120,12 +120,13 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
 }
 
 /// Options by which cargo runs tests as root, where this is a user who may become it.
-fn runner() -> Result<Vec<String>> {
-    let words: Vec<String> =
-        root::words_before().iter().map(|word| word.to_string_lossy().into_owned()).collect();
+fn runner(python_path: &OsStr) -> Result<Vec<String>> {
+    let words = root::words_before();
     if words.is_empty() || !root::is_to_be_had() {
         return Ok(Vec::new());
     }
+    let words = words.into_iter().chain([root::assignment("PYTHONPATH", python_path)]);
+    let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
     // TOML has strings and lists as JSON has them.
     let words = serde_json::to_string(&words).context("the words of the runner")?;
     Ok(vec!["--config".to_owned(), format!("target.'cfg(all())'.runner={words}")])
