@@ -6,7 +6,7 @@ use super::{
     entries::{CommunicatorEntry, LibraryEntry, ProcessEntry, PsReport},
     launches::Launches,
 };
-use crate::text::{age, column_widths, cut_left, cut_right};
+use crate::text::{age, column_widths, cut_left, cut_right, write_wrapped};
 use nccl_library::symbols::SymbolSource;
 
 /// Least width of the list; less does not hold it.
@@ -24,15 +24,16 @@ pub fn render(report: &PsReport, width: Option<usize>) -> String {
         _ = writeln!(out, "{}", cut_right(&headline(&report.processes), width));
         table(&mut out, &report.processes, width.map(|width| width.max(MIN_WIDTH)));
     }
+    let mut note = |text: &str| {
+        // Writing to a string cannot fail.
+        _ = write_wrapped(&mut out, text, 0, width.unwrap_or(usize::MAX));
+    };
     if report.denied > 0 {
         let remedy = if rustix::process::geteuid().is_root() { "" } else { ": run as root to see them" };
-        // Writing to a string cannot fail.
-        _ = writeln!(out, "processes that may not be inspected: {}{remedy}", report.denied);
+        note(&format!("processes that may not be inspected: {}{remedy}", report.denied));
     }
     if report.hidden {
-        out.push_str(
-            "processes of other users are hidden (/proc is mounted with hidepid): run as root to see them\n",
-        );
+        note("processes of other users are hidden (/proc is mounted with hidepid): run as root to see them");
     }
     out
 }
