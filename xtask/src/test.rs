@@ -134,7 +134,9 @@ fn runner(python_path: &OsStr) -> Result<Vec<String>> {
 
 pub(crate) fn print_skipped(skipped: &[String]) {
     println!("{} skipped", skipped.len());
-    skipped.iter().for_each(|line| println!("  {line}"));
+    for line in skipped {
+        println!("  {line}");
+    }
 }
 
 /// More that fail in one run are no accident.
