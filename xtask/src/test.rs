@@ -3,7 +3,14 @@
 
 mod cargo_test;
 
-use std::{collections::BTreeSet, ffi::OsStr, fs, path::Path, process::Command, time::Duration};
+use std::{
+    collections::BTreeSet,
+    ffi::OsStr,
+    fs,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, bail};
 use test_support::Heartbeat;
@@ -38,11 +45,16 @@ pub(crate) struct Tested {
     passed_again: Vec<String>,
     /// How late a thread that had slept was at most.
     lateness: Duration,
+    /// Where the time went: what was done, and how long it took.
+    times: Vec<(String, Duration)>,
 }
 
 impl Tested {
     /// The lists, and as the last line the numbers.
     pub(crate) fn print(&self) {
+        for (what, took) in &self.times {
+            println!("{:>5} s  {what}", took.as_secs());
+        }
         print_skipped(&self.skipped);
         if !self.passed_again.is_empty() {
             println!(
@@ -71,6 +83,7 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
     if let Err(error) = root::ask("tracing") {
         say(&format!("{error:#}; tests that need root are skipped"));
     }
+    let (mut times, begun) = (Vec::new(), Instant::now());
     prerequisites::commands()?;
     let python_path = prerequisites::python_path(&[])?;
     let pythons = pythons::pythons()?;
@@ -79,7 +92,10 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
     for version in nccl::tested_versions() {
         nccl::library_path(version)?;
     }
+    times.push(("to fetch what tests need".to_owned(), begun.elapsed()));
+    let begun = Instant::now();
     programs::build_all()?;
+    times.push(("to build the programs".to_owned(), begun.elapsed()));
     println!("running the tests; required: {require}");
     let skips = programs::target_folder()?.join("skipped-tests");
     fs::write(&skips, "").with_context(|| format!("making `{}`", skips.display()))?;
@@ -100,13 +116,17 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
         command
     };
     let heartbeat = Heartbeat::start();
+    let begun = Instant::now();
     let first = cargo_test::run(command(&["--workspace", "--no-fail-fast"]).args(cargo_arguments))?;
+    times.push(("to build the tests and run them; of these the longest:".to_owned(), begun.elapsed()));
+    times.extend(first.times.iter().take(LONGEST).cloned());
     let is_again = again && !first.status.success() && has_few(&first);
     let passes_again = is_again && run_again(&first, command)?;
     let mut tested = Tested {
         passed: first.passed,
         skipped: skipped(&skips)?,
         lateness: heartbeat.latest(),
+        times,
         ..Tested::default()
     };
     if passes_again {
@@ -138,6 +158,9 @@ pub(crate) fn print_skipped(skipped: &[String]) {
         println!("  {line}");
     }
 }
+
+/// How many targets are named with the time that they took.
+const LONGEST: usize = 8;
 
 /// More that fail in one run are no accident.
 const MOST_AGAIN: usize = 4;

@@ -23,6 +23,8 @@ pub(super) struct Outcome {
     pub(super) passed: usize,
     /// The options by which cargo runs a target that failed: `-p NAME --test NAME`.
     pub(super) failed_targets: BTreeSet<String>,
+    /// How long each target ran, the longest first.
+    pub(super) times: Vec<(String, Duration)>,
     /// A target did not end as libtest does: some of its tests did not run.
     pub(super) is_cut_short: bool,
 }
@@ -45,6 +47,7 @@ fn run_to(command: &mut Command, output: &mut impl Write, errors: &mut impl Writ
     let (mut failed_tests, mut passed_tests, mut failed_targets) =
         <(BTreeSet<_>, BTreeSet<_>, BTreeSet<_>)>::default();
     let (mut passed, mut ended, mut is_cut_short) = (0, None, false);
+    let mut begun: Vec<(String, Instant)> = Vec::new();
     loop {
         // A terminal that is gone does not end the tests.
         match printed.recv_timeout(Duration::from_millis(100)) {
@@ -61,6 +64,7 @@ fn run_to(command: &mut Command, output: &mut impl Write, errors: &mut impl Writ
                 let _ = errors.write_all(&line);
                 let line = String::from_utf8_lossy(&line);
                 failed_targets.extend(target_of(&line).map(str::to_owned));
+                begun.extend(target_begun(&line).map(|target| (target.to_owned(), Instant::now())));
                 is_cut_short |= line.contains("process didn't exit successfully");
             }
             Err(RecvTimeoutError::Disconnected) => break,
@@ -75,7 +79,11 @@ fn run_to(command: &mut Command, output: &mut impl Write, errors: &mut impl Writ
         }
     }
     let status = child.wait().context("waiting for cargo test")?;
-    Ok(Outcome { status, failed_tests, passed_tests, passed, failed_targets, is_cut_short })
+    let ends = begun.iter().skip(1).map(|(_, at)| *at).chain([Instant::now()]);
+    let took = begun.iter().zip(ends).map(|((target, at), end)| (target.clone(), end.duration_since(*at)));
+    let mut times: Vec<(String, Duration)> = took.collect();
+    times.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
+    Ok(Outcome { status, failed_tests, passed_tests, passed, failed_targets, times, is_cut_short })
 }
 
 #[derive(Debug)]
@@ -102,6 +110,13 @@ fn read_lines(input: Option<impl Read + Send + 'static>, lines: Sender<Line>, li
 fn test_of<'a>(line: &'a str, end: &str) -> Option<&'a str> {
     let name = line.trim_end().strip_prefix("test ")?.strip_suffix(end)?;
     Some(name.strip_suffix(" - should panic").unwrap_or(name))
+}
+
+/// The target that begins, of a line of cargo's: `tests/dump.rs`.
+fn target_begun(line: &str) -> Option<&str> {
+    let target = line.trim_start();
+    let target = target.strip_prefix("Running ").or_else(|| target.strip_prefix("Doc-tests "))?;
+    Some(target.split(" (").next().unwrap_or(target).trim_end())
 }
 
 /// The target that failed, of a line of cargo's.
@@ -133,6 +148,8 @@ mod tests {
         assert_eq!(list(outcome.failed_tests), ["a::c", "d", "src/lib.rs - f (line 3)"]);
         assert_eq!(list(outcome.failed_targets), ["-p flow --doc", "-p ncclflow-e2e --test line_files"]);
         assert!(!outcome.is_cut_short);
+        assert_eq!(outcome.times.len(), 1);
+        assert_eq!(outcome.times[0].0, "tests/links.rs");
     }
 
     #[test]
