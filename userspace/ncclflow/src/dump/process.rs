@@ -26,12 +26,13 @@ use super::{
     set_up::SetUpLayout,
 };
 use crate::{
+    gpu::bus_id,
     host::host_name,
     memory::{AddressSpace, Memory, ReadError, ScanEnd},
     resolver::{self, What},
     target::{LibraryId, MappedLibrary, Process, Users, age_seconds, read_text, status_field},
     threads::{self, Names, Sampler},
-    who::{Job, JobSource, Largest, Variables, Whose, bus_id},
+    who::{Job, JobSource, Largest, Variables, Whose},
 };
 use nccl_library::{
     fields::{IntField, comm},

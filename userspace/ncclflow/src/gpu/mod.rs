@@ -5,6 +5,7 @@
 //! given up. A static program asks `/proc` and `nvidia-smi` instead (`source`). What GPUs did between two readings is a [`GpuReport`]. A GPU is known by its PCI address and its
 //! UUID; numbers differ from container to container.
 
+mod driver_files;
 mod kernel_log;
 mod nvml;
 mod reading;
@@ -16,6 +17,7 @@ mod watch;
 mod without_nvml;
 mod xid_events;
 
+pub(crate) use driver_files::{DriverFacts, bus_id};
 pub use kernel_log::{KernelXid, kernel_xids};
 pub use reading::{GpuProcess, GpuReading, Utilisation};
 pub(crate) use report::over;

@@ -10,8 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::reading::{GpuReading, Utilisation};
-use crate::who::gpu::{GPUS, field, information, uuid_in};
+use super::{
+    driver_files::{GPUS, field, information, uuid_in},
+    reading::{GpuReading, Utilisation},
+};
 
 const PROGRAM: &str = "/usr/bin/nvidia-smi";
 /// What it is asked, in the order of [`parse`].

@@ -4,8 +4,10 @@ use flow::{decode::CommunicatorPlaces, schema::CommunicatorReport};
 use nccl_library::{elf::RuntimeAddr, fields::IntField};
 use serde::{Deserialize, Serialize};
 
-use super::gpu::{self, DriverFacts};
-use crate::memory::Memory;
+use crate::{
+    gpu::{self, DriverFacts},
+    memory::Memory,
+};
 
 /// `NCCL_MAGIC`, src/include/comm.h.
 const MAGIC: u64 = 0x0280_0280_0280_0280;

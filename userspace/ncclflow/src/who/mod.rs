@@ -10,7 +10,6 @@
 
 mod communicator;
 mod environment;
-pub(crate) mod gpu;
 mod job;
 mod known;
 mod process;
@@ -20,7 +19,6 @@ mod watch;
 
 pub use communicator::CommunicatorFacts;
 pub use environment::{JobVariable, Variables};
-pub(crate) use gpu::bus_id;
 pub use job::{Job, JobSource, Largest};
 pub use known::Known;
 pub use process::{ProcessFacts, WhoOptions, Whose};

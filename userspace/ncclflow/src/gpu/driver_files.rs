@@ -1,9 +1,9 @@
-//! Names of a GPU.
+//! Names of a GPU, as the driver's files in `/proc` have them.
 
 use std::{fs::File, io::Read as _, path::Path};
 
 /// The driver's folder for each GPU of the host, whatever a container sees of them.
-pub(crate) const GPUS: &str = "/proc/driver/nvidia/gpus";
+pub(super) const GPUS: &str = "/proc/driver/nvidia/gpus";
 
 /// Bytes that are read of what the driver says of a GPU; it says some 500.
 const MAX_INFORMATION: u64 = 64 << 10;
@@ -24,18 +24,18 @@ const MAX_INSTANCES: usize = 64;
 
 /// What the driver of this host says of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct DriverFacts {
+pub(crate) struct DriverFacts {
     /// As `nvidia-smi -L` has it; of a GPU that is divided (MIG), that of the whole.
-    pub(super) uuid: Option<String>,
+    pub(crate) uuid: Option<String>,
     /// The N of `/dev/nvidiaN`, on the host.
-    pub(super) minor: Option<u32>,
+    pub(crate) minor: Option<u32>,
     /// GPU instances (MIG) that it is divided into.
-    pub(super) instances: Option<u32>,
+    pub(crate) instances: Option<u32>,
 }
 
 impl DriverFacts {
     /// Of the GPU at this PCI address. What the driver does not say is not there.
-    pub(super) fn read(bus_id: &str) -> Self {
+    pub(crate) fn read(bus_id: &str) -> Self {
         Self::read_in(Path::new(GPUS), Path::new(CAPABILITIES), bus_id)
     }
 
@@ -48,7 +48,7 @@ impl DriverFacts {
 }
 
 /// What the driver's folder `gpus` says of the GPU at this PCI address.
-pub(crate) fn information(gpus: &Path, bus_id: &str) -> Option<String> {
+pub(super) fn information(gpus: &Path, bus_id: &str) -> Option<String> {
     let mut text = String::new();
     let file = File::open(gpus.join(bus_id).join("information")).ok()?;
     file.take(MAX_INFORMATION).read_to_string(&mut text).ok()?;
@@ -56,7 +56,7 @@ pub(crate) fn information(gpus: &Path, bus_id: &str) -> Option<String> {
 }
 
 /// What stands behind a name, such as `Model:`.
-pub(crate) fn field<'t>(information: &'t str, name: &str) -> Option<&'t str> {
+pub(super) fn field<'t>(information: &'t str, name: &str) -> Option<&'t str> {
     information.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
@@ -73,7 +73,7 @@ fn instances_in(folder: &Path) -> Option<u32> {
     u32::try_from(instances.count()).ok()
 }
 
-pub(crate) fn uuid_in(information: &str) -> Option<String> {
+pub(super) fn uuid_in(information: &str) -> Option<String> {
     let uuid = field(information, "GPU UUID:")?;
     // The driver writes question marks for a GPU that nobody has used yet.
     let is_uuid = uuid.starts_with("GPU-")
