@@ -4,14 +4,13 @@
 use std::{
     fs::{self, Permissions},
     os::unix::fs::PermissionsExt as _,
-    path::Path,
     process::Command,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
 
-use crate::{prerequisites, prerequisites::say, programs, repository, test, tool};
+use crate::{prerequisites, prerequisites::say, programs, repository, root, test, tool};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -109,10 +108,10 @@ fn unit() -> Result<()> {
     let mut cargo = programs::cargo_command("test");
     // With the features that the stage `bed` builds with, so that nothing is built twice.
     cargo.args(["--workspace", "--lib", "--bins"]);
-    if rustix::process::geteuid().is_root() {
+    if root::is_root() {
         let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"];
         let reachable =
-            Command::new(nobody[0]).args(&nobody[1..]).arg("test").arg("-r").arg(own_sources()).status();
+            Command::new(nobody[0]).args(&nobody[1..]).arg("test").arg("-r").arg(repository::root()).status();
         if reachable.is_ok_and(|status| status.success()) {
             let runner = nobody.map(|word| format!("{word:?}")).join(",");
             cargo
@@ -129,10 +128,6 @@ fn unit() -> Result<()> {
     tool::run(cargo.env("NCCLFLOW_SKIPS", &skips), "the unit tests")?;
     test::print_skipped(&test::skipped(&skips)?);
     Ok(())
-}
-
-fn own_sources() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 fn bed(tested: &mut Option<test::Tested>) -> Result<()> {

@@ -12,6 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
+use super::short_list::bounded;
 use crate::{prerequisites, programs, tool};
 
 /// What the chart is rendered with, as arguments of helm in `dist/helm`.
@@ -87,11 +88,10 @@ fn strings<T: FromIterator<String>>(list: &Value) -> Result<T> {
 fn run(program: &Path, arguments: &[String], capabilities: &BTreeSet<String>, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("making `{}`", folder.display()))?;
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let bounds = capabilities
-        .iter()
-        .fold("-all".to_owned(), |bounds, name| format!("{bounds},+{}", name.to_ascii_lowercase()));
-    let mut command = Command::new("setpriv");
-    command.arg(format!("--bounding-set={bounds}")).args(["--inh-caps=-all", "--no-new-privs"]).arg(program);
+    let capabilities: Vec<String> = capabilities.iter().map(|name| name.to_ascii_lowercase()).collect();
+    let [setpriv, bounds @ ..] = bounded(&capabilities);
+    let mut command = Command::new(setpriv);
+    command.args(bounds).arg(program);
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         command.arg(argument);
