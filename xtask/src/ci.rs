@@ -73,7 +73,7 @@ fn minutes(time: Duration) -> String {
 /// A chore of this program, in a process of its own: what it prints and how it fails is as if it were run alone.
 fn xtask(arguments: &[&str]) -> Result<()> {
     say(&format!("-- cargo xtask {}", arguments.join(" ")));
-    let own = std::env::current_exe().context("finding our own program")?;
+    let own = tool::own_program()?;
     tool::run(Command::new(own).args(arguments), &arguments.join(" "))
 }
 

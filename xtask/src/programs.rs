@@ -55,7 +55,7 @@ pub(crate) fn target_folder() -> Result<PathBuf> {
 }
 
 fn own_folder() -> Result<PathBuf> {
-    let here = env::current_exe().context("finding our own program")?;
+    let here = tool::own_program()?;
     Ok(here.parent().context("our own program is in no folder")?.to_path_buf())
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{prerequisites::say, repository};
+use crate::{prerequisites::say, repository, tool};
 
 /// A command that runs as root, with this environment but for what sudo removes (`LD_LIBRARY_PATH`, `PYTHONPATH`).
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
@@ -62,7 +62,7 @@ pub(crate) fn become_root(purpose: &str) -> Result<()> {
         return Ok(());
     }
     ask(purpose)?;
-    let own = env::current_exe().context("finding our own program")?;
+    let own = tool::own_program()?;
     Err(command(own).args(env::args_os().skip(1)).exec()).context("starting sudo")
 }
 

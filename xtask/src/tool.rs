@@ -1,6 +1,6 @@
 //! Programs that a chore runs: the system's, cargo, and the project's own.
 
-use std::process::Command;
+use std::{env, ffi::OsStr, os::unix::ffi::OsStrExt as _, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -22,4 +22,12 @@ pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>> {
         bail!("`{program}` failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr));
     }
     Ok(output.stdout)
+}
+
+/// Path of this program. What is there can be younger than the process: a build of the whole workspace replaces it.
+pub(crate) fn own_program() -> Result<PathBuf> {
+    let here = env::current_exe().context("finding our own program")?;
+    // The kernel's word for a file that was replaced.
+    let replaced = here.as_os_str().as_bytes().strip_suffix(b" (deleted)").map(OsStr::from_bytes);
+    Ok(replaced.map(PathBuf::from).unwrap_or(here))
 }

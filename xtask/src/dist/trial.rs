@@ -69,7 +69,7 @@ impl Trial {
         root::ask("trying packages")?;
         let note = self.scratch.join("trial.json");
         fs::write(&note, serde_json::to_vec(self)?).context("noting what is to be tried")?;
-        let own = std::env::current_exe().context("finding our own program")?;
+        let own = tool::own_program()?;
         let tried = tool::run(root::command(own).arg("dist-trial").arg(&note), "the trial");
         let removed = tool::run(root::command("rm").args(["--recursive"]).arg(&self.scratch), "its files");
         tried.and(removed)
