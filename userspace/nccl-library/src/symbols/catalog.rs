@@ -45,7 +45,7 @@ pub(super) enum Called {
     FromOtherFiles,
     /// CUDA, or the code that starts threads, to which the function's address is given: likewise.
     ByPointer,
-    /// Others; or the parameters changed between versions. Only those that are read are listed.
+    /// Any others; or the parameters changed between versions. Only those that are read are listed.
     Somehow,
 }
 

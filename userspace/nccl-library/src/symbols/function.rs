@@ -8,8 +8,7 @@ use crate::{
     parameter::ParamLocation,
 };
 
-/// One copy of a function in the library. GCC makes several of some: `.isra`, `.constprop` and `.part`
-/// clones.
+/// A copy of a function in the library. GCC makes several of some: `.isra`, `.constprop` and `.part` clones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Function {
     /// Name that the request has: unqualified, not mangled.
