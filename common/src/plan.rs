@@ -46,8 +46,8 @@ pub enum StepOp {
     Skip = 8,
     /// `slot[dst] = slot[src]`, less `slot[index]` if `slot[src]` is at least that.
     Wrap = 7,
-    /// `slot[dst]` = the low 32 bits of `slot[src]`, sign-extended: the upper half of a register that carries an `int`
-    /// is undefined.
+    /// `slot[dst]` = the low 32 bits of `slot[src]`, sign-extended: the upper half of a register that carries
+    /// an `int` is undefined.
     Int32 = 5,
     /// `record[at .. at+8] = slot[src]`.
     Emit = 3,
@@ -55,8 +55,8 @@ pub enum StepOp {
     Copy = 4,
     /// [`StepOp::Emit`], then [`StepOp::Copy`] behind it: an address, and the bytes at it.
     EmitAndCopy = 9,
-    /// `slot[dst], slot[dst+1] ... = memory[slot[src] + imm .. +len]`, words of 8 bytes: at most half of the slots, into
-    /// the first half of them.
+    /// `slot[dst], slot[dst+1] ... = memory[slot[src] + imm .. +len]`, words of 8 bytes: at most half of the
+    /// slots, into the first half of them.
     LoadWords = 10,
 }
 

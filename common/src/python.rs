@@ -10,8 +10,8 @@ use super::record::{LARGEST_RECORD, RecordHeader};
 pub const NOT_HASHED: u64 = u64::MAX;
 pub const NAME_BYTES: usize = 80;
 
-/// The head of a string of CPython 3.8 to 3.11 (`PyASCIIObject`, Include/cpython/unicodeobject.h), from the word before
-/// its hash on.
+/// The head of a string of CPython 3.8 to 3.11 (`PyASCIIObject`, Include/cpython/unicodeobject.h), from the
+/// word before its hash on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct StringHead {
