@@ -197,7 +197,8 @@ mod tests {
         let since = |since: u64, fields: &'static [u64]| if minor >= since { fields } else { &[] };
         // finalizing, interpreters_head
         section(Some(300_000), &[&[600, 632]]);
-        // id, next, threads_head, threads_main, gc to gil_runtime_state_holder, code_object_generation, tlbc_generation
+        // id, next, threads_head, threads_main, gc to gil_runtime_state_holder, code_object_generation,
+        // tlbc_generation
         let interpreter: [&[u64]; 4] =
             [&[7256, 7264, 7344], since(14, &[7352]), &[0; 9], since(14, &[110_000, 110_008])];
         section(Some(200_000), &interpreter);

@@ -101,7 +101,8 @@ fn signed_number(bytes: &[u8]) -> i64 {
 mod tests {
     use super::*;
 
-    /// The example of Objects/lnotab_notes.txt: bytecode offsets 0, 6, 50, 350, 361 at lines 1, 2, 7, 207, 208.
+    /// The example of Objects/lnotab_notes.txt: bytecode offsets 0, 6, 50, 350, 361 at lines 1, 2, 7, 207,
+    /// 208.
     #[test]
     fn lnotab_as_in_cpythons_own_notes() {
         let table = [0, 1, 6, 1, 44, 5, 255, 0, 45, 127, 0, 73, 11, 1].map(|byte: u8| byte);

@@ -1,5 +1,5 @@
-//! The dictionary of interned strings of every CPython that is found, against the table of symbols where there is
-//! one, and against what the program does.
+//! The dictionary of interned strings of every CPython that is found, against the table of symbols where
+//! there is one, and against what the program does.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -21,7 +21,8 @@ fn resolution(library: &Path) -> Resolution {
     resolve(&Image::open(library).unwrap(), &request).unwrap()
 }
 
-/// Offset and size of each field of a `rasPeerInfo`, and the size of it, by its declaration (src/ras/ras_internal.h).
+/// Offset and size of each field of a `rasPeerInfo`, and the size of it, by its declaration
+/// (src/ras/ras_internal.h).
 fn declared(version: NcclVersion) -> Option<(u64, Vec<(u64, u64)>)> {
     let since = |minor| (version.major, version.minor) >= (2, minor);
     let fields = vec![(0, 28), (28, 4), (40, 8), (48, 8), (56, 8)];

@@ -6,8 +6,9 @@
 //! each word there that can be a pointer is followed, and its target is a ring if all of its fields and maps
 //! can be one's.
 //!
-//! 2.15 keeps more rings, one for each backend without its own, in a `std::unordered_map` in libtorch_cpu.so (`getFlightRecorder`,
-//! FlightRecorder.cpp): such tables are looked for in the same place. `nccl` of 2.15 is such a backend.
+//! 2.15 keeps more rings, one for each backend without its own, in a `std::unordered_map` in libtorch_cpu.so
+//! (`getFlightRecorder`, FlightRecorder.cpp): such tables are looked for in the same place. `nccl` of 2.15 is
+//! such a backend.
 
 use std::collections::BTreeSet;
 
