@@ -132,7 +132,8 @@ pub struct PythonWalk {
     /// Offset of the pointer to the innermost frame in that structure; [`NO_OFFSET`]: `thread_frame` points
     /// to the frame.
     pub root_frame: u32,
-    /// Offset below [`FRAME_BYTES`], as the following.
+    /// Offset of the pointer to the frame that called it; below [`FRAME_BYTES`], as the following offsets in
+    /// a frame.
     pub frame_previous: u8,
     pub frame_code: u8,
     pub frame_instr: u8,

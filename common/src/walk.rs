@@ -108,7 +108,7 @@ pub struct Gate {
     pub tag_at: u16,
     pub tag_len: u16,
     /// Places of bytes in the node: the number of rows that it means, the first of them, and `modulo`, a
-    /// power of two. Row `i` is `(first + i) mod modulo`. Only with a first row: that one. With neither: all
+    /// power of two. Row `i` is `(first + i) mod modulo`. A first row alone means that row; neither means all
     /// rows of the table.
     pub rows_at: u16,
     pub first_row_at: u16,
