@@ -1,6 +1,6 @@
 //! The shipped table against structs that were written down once more by hand and compiled
-//! (`tests/torch-double`). The table itself comes from torch's own headers (`cargo xtask torch-offsets
-//! --check`).
+//! (`tests/torch-double`). The table itself is made of torch's own headers: `cargo xtask torch-offsets
+//! --check`.
 
 mod support;
 

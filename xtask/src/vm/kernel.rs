@@ -72,8 +72,8 @@ fn image(folder: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Returns the needed modules, each after what it needs. `listed`: modules.dep, `path: what it needs, nearest
-/// first`; `built_in`: modules.builtin.
+/// Returns the needed modules, each after what it needs. `listed` is modules.dep, with lines of
+/// `path: what it needs, nearest first`; `built_in` is modules.builtin.
 fn in_order<'a>(listed: &'a str, built_in: &str) -> Result<Vec<&'a str>> {
     let by_name: HashMap<&str, (&str, &str)> = listed
         .lines()
