@@ -1,15 +1,15 @@
 //! Counters that the kernel side keeps, so that no loss goes unsaid.
 
-/// Per CPU and probe, counted in the kernel. `hits = delivered + lost_full` at any quiet moment.
+/// Counters of one probe on one CPU, kept in the kernel. `hits = delivered + lost_full` at any quiet moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ProbeCounters {
-    /// Hits while the session is open: the number of the next one. (A program that makes several records in
-    /// one hit counts each of them.)
+    /// Hits while the session is open, and so the number of the next hit. (A program that makes several
+    /// records in one hit counts each of them.)
     pub hits: u64,
-    /// Of these, those whose record was dropped because there was no room for it.
+    /// Part of `hits`: the record was dropped because there was no room for it.
     pub lost_full: u64,
-    /// Hits, besides, while the session was not open: before it began, or after it ended and until the probe
+    /// Further hits, while the session was not open: before it began, or after it ended and until the probe
     /// is gone.
     pub disarmed: u64,
     /// Records sent with at least one failed read.

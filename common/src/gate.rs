@@ -1,4 +1,4 @@
-//! The word that opens and closes a session.
+//! Values of the word that opens and closes a session.
 
 /// Hits are counted as disarmed, and nothing else happens.
 pub const CLOSED: u32 = 0;

@@ -1,7 +1,7 @@
-//! What the eBPF side and the user side of ncclflow must agree on, byte for byte.
+//! Types and constants that the eBPF side and the user side of ncclflow share, byte for byte.
 //!
-//! The eBPF object knows nothing of NCCL. User space compiles what a probe is to copy into a [`FetchPlan`];
-//! the object runs it and sends a record: a [`RecordHeader`] and the bytes that the plan asked for.
+//! The eBPF object knows nothing of NCCL. User space compiles what a probe copies into a [`FetchPlan`]; the
+//! object runs the plan and sends a record: a [`RecordHeader`] and the bytes that the plan asked for.
 #![cfg_attr(not(target_arch = "bpf"), no_std)]
 
 mod counters;

@@ -1,9 +1,9 @@
-//! Walks: what a probe collects by following lists in the target's memory, as data.
+//! Walks: descriptions, as data, of what a probe collects by following lists in the target's memory.
 //!
 //! At one hit the kernel side follows the lists that a [`Walk`] describes and sends a record for every node.
-//! What it copies of a node is again a [`super::FetchPlan`], stored beside the others in the map `PLANS` and
-//! counted beside them in `COUNTERS`, so that a loss is counted where it happens. Last it sends the probe's
-//! own record, which says how many nodes there were: without it the walk is not whole.
+//! What is copied of a node is again a [`super::FetchPlan`], stored beside the others in the map `PLANS` and
+//! counted beside them in `COUNTERS`, so that a loss is counted where it happens. The probe's own record
+//! comes last and says how many nodes there were: without it the walk is not whole.
 
 use super::{
     plan::STACK_POINTER_SLOT,
@@ -19,57 +19,58 @@ pub const MAX_GATES: usize = 4;
 /// Values of a tag that have plans of their own.
 pub const GATE_TAGS: usize = 16;
 
-/// Nodes of one list that are followed at one hit; of a longer one the rest is cut, and [`CUT`] says so.
+/// Nodes of one list that are followed at one hit; a longer list is cut, and [`CUT`] says so.
 pub const MAX_NODES: u32 = 4096;
 
 /// Rows that one gate can send.
 pub const MAX_ROWS: u32 = 64;
 
-/// Words of a plan that a walk runs. Slots `0..` start with what the walk gives, the others as 0.
+/// Words of a plan that a walk runs. Slots `0..` start with the values that the walk gives, the others with
+/// 0.
 pub const PART_SLOTS: usize = 16;
 
-/// What a walk gives the plan of a node: the node's address, its number in the list.
+/// Number of words that a walk gives the plan of a node: the node's address, and its number in the list.
 pub const NODE_GIVEN: u8 = 2;
 
-/// What a walk gives the plan of a row: the row's address, its number, the tag, the first word of the table's
-/// identity.
+/// Number of words that a walk gives the plan of a row: the row's address, its number, the tag, and the first
+/// word of the table's identity.
 pub const ROW_GIVEN: u8 = 4;
 
 /// Records that one item of the buffer can hold: nodes of a walk, and last the probe's own. Each begins at a
-/// multiple of [`PACKED_BYTES`]; the length of the first that is not there is 0. An item of this size is
-/// always such a pack.
+/// multiple of [`PACKED_BYTES`]; a length of 0 ends them. An item of this size is always such a pack.
 pub const PACKED: usize = 3;
 
-/// Room of each record of a pack: that of the smallest class.
+/// Bytes reserved for each record of a pack: the size of the smallest class.
 pub const PACKED_BYTES: usize = RECORD_CLASSES[0].size;
 
 /// Bytes of a pack.
 pub const PACK_BYTES: usize = PACKED * PACKED_BYTES;
 
-/// A node's record begins with its address, and where [`Queue::copied`] says so its bytes follow here.
+/// Place in a node's record of the bytes that [`Queue::copied`] counts. The node's address stands before
+/// them.
 pub const NODE_BYTES_AT: usize = size_of::<RecordHeader>() + 8;
 
-/// In [`Queue::count`]: one node.
+/// Value of [`Queue::count`] for a list of one node.
 pub const ONE_NODE: u8 = u8::MAX;
 
-/// Set in the number of nodes of a list that went on after [`MAX_NODES`], or whose next node could not be
-/// read; of all lists where it could not be read where they begin.
+/// Bit in the number of nodes of a list that went on after [`MAX_NODES`], or whose next node could not be
+/// read. All lists have it if their beginnings could not be read.
 pub const CUT: u64 = 1 << 63;
 
-/// "Not there", in a field that names a place in a node.
+/// Value of a field that names a place in a node, for "not there".
 pub const NOWHERE: u16 = u16::MAX;
 
 /// A list in the target's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Queue {
-    /// The plan that is run for each node; its index in `PLANS`.
+    /// Index in `PLANS` of the plan that is run for each node.
     pub plan: u32,
-    /// Bytes from one node to the next if they lie in a row; 0 if each points to the next.
+    /// Bytes from one node to the next if the nodes lie in a row; 0 if each points to the next.
     pub stride: u32,
-    /// Where a node has the address of the next.
+    /// Offset in a node of the pointer to the next.
     pub next_at: u16,
-    /// Slot of the head plan with the address of the first node; 0 there: no nodes.
+    /// Slot of the head plan with the address of the first node; an address of 0: no nodes.
     pub head: u8,
     /// Slot with the number of nodes, if they lie in a row, or [`ONE_NODE`].
     pub count: u8,
@@ -79,7 +80,7 @@ pub struct Queue {
     pub n_gates: u8,
     /// Slot that is 0 where the list's gates are to be left out.
     pub gates_when: u8,
-    /// Bytes of a node that its record has at [`NODE_BYTES_AT`]: what the walk needs of them it takes from
+    /// Bytes of a node that its record has at [`NODE_BYTES_AT`]. The walk takes the fields that it needs from
     /// there, without reading the target's memory again.
     pub copied: u16,
     pub padding: u16,
@@ -91,30 +92,30 @@ pub struct Queue {
 pub struct Fan {
     pub first_plan: u16,
     pub n_plans: u8,
-    /// Which of [`Walk::n_rows_at`] says how many rows there are.
+    /// Index of the number of rows in [`Walk::n_rows_at`].
     pub rows: u8,
 }
 
-/// What is sent once for all nodes that are alike: rows of a table beside the lists, by a tag in the node.
-/// The map `SEEN` keeps which have been sent.
+/// Description of rows that are sent once for all nodes that are alike: rows of a table beside the lists,
+/// chosen by a tag in the node. The map `SEEN` keeps which have been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Gate {
-    /// The gate counts only for nodes that have the byte `only` here, unless [`NOWHERE`].
+    /// Place of a byte that must be `only` for the gate to count for a node; [`NOWHERE`]: it counts for all.
     pub only_at: u16,
     pub only: u16,
-    /// The tag: a number of 1 or 4 bytes.
+    /// Place and length of the tag: a number of 1 or 4 bytes.
     pub tag_at: u16,
     pub tag_len: u16,
-    /// Byte with the number of rows that the node means, and with the first of them: row `(first + i) mod
-    /// modulo`, where
-    /// `modulo` is a power of two in another byte. Only with a first row: that one. With neither: all rows of the table.
+    /// Places of bytes in the node: the number of rows that it means, the first of them, and `modulo`, a
+    /// power of two. Row `i` is `(first + i) mod modulo`. A first row alone means that row; neither means all
+    /// rows of the table.
     pub rows_at: u16,
     pub first_row_at: u16,
     pub modulo_at: u16,
-    /// 1: rows are numbered by bit-reversed `i`.
+    /// 1 if rows are numbered by bit-reversed `i`.
     pub reversed: u16,
-    /// By tag; only the first if `one_fan` is 1.
+    /// 1 if only the first of `fans` is used; else they are chosen by the tag.
     pub one_fan: u32,
     pub fans: [Fan; GATE_TAGS],
 }
@@ -139,80 +140,80 @@ impl Default for Gate {
 /// Bytes of [`Short::heads_len`] at most.
 pub const SHORT_HEADS: usize = 192;
 
-/// Copies that the short way's own record can have.
+/// Copies that the probe's own record can have in the short way.
 pub const SHORT_COPIES: usize = 3;
 
-/// What a [`super::StepOp::EmitAndCopy`] or a [`super::StepOp::Copy`] does.
+/// A [`super::StepOp::EmitAndCopy`] or a [`super::StepOp::Copy`], without its addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ShortCopy {
-    /// Offset of the bytes from the address that is copied from.
+    /// Offset of the bytes from the address given.
     pub imm: u32,
     /// Place of the first byte in the record.
     pub at: u16,
     pub len: u16,
 }
 
-/// What the most frequent launch takes: one node in each of the first two lists, none in the others, and
-/// nothing that was not sent before. The walk finds the same step by step, in twice the time; where this does
-/// not apply, nothing is sent, and the walk is gone.
+/// A short way for the most frequent launch: one node in each of the first two lists, none in the others, and
+/// nothing to send that was not sent before. The walk finds the same step by step, in twice the time. Where
+/// the short way does not apply, it sends nothing, and the walk is taken.
 ///
-/// The table and the struct with the lists are arguments of the probed function; both nodes have their bytes
+/// The table and the struct with the lists are arguments of the probed function. Both nodes have their bytes
 /// at [`NODE_BYTES_AT`], both are chained, and the first has one gate, with a tag of one byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Short {
-    /// Where the heads of all lists are in the struct with the lists, with what lies between them.
+    /// Offset, in the struct with the lists, of the part that has the heads of all lists.
     pub heads_at: u32,
-    /// Bytes of that; 0: there is no short way.
+    /// Bytes of that part; 0: there is no short way.
     pub heads_len: u16,
     /// Numbers of the arguments: the table, and the struct with the lists.
     pub args: [u8; 2],
-    /// Which words of what is read are the heads of the first two lists.
+    /// Indices of the words of that part that are the heads of the first two lists.
     pub heads: [u8; 2],
-    /// Those that are 0 where nothing else is to be followed.
+    /// Indices of the words of that part that are 0 if nothing else is to be followed.
     pub empty: [u8; 2],
-    /// Bytes of the records: of both nodes, and of the probe's own.
+    /// Bytes of the records: of the two nodes, and of the probe's own.
     pub record_len: [u16; 3],
-    /// Where a node has the address of the next, by list.
+    /// Offset in a node of the pointer to the next, by list.
     pub next_at: [u16; 2],
-    /// Byte of the first node that has its gate's tag, and the tags whose gate lets nothing through: a bit
-    /// each.
+    /// Place in the first node of its gate's tag, a byte; and, a bit each, the tags for which the gate lets
+    /// nothing through.
     pub tag_at: u16,
     pub free_tags: u16,
-    /// Where the probe's own record has the second word of the table's identity.
+    /// Place in the probe's own record of the second word of the table's identity.
     pub identity_at: u16,
-    /// Which of `own` are from the struct with the lists, and not from the table; a bit each.
+    /// Bit mask: which of `own` are copied from the struct with the lists, and not from the table.
     pub own_of_lists: u8,
-    /// Which of `own` have the address that they are from in the 8 bytes before; a bit each.
+    /// Bit mask: which of `own` have the address that they are copied from in the 8 bytes before.
     pub own_emits: u8,
     pub padding: [u8; 2],
-    /// Of the nodes, whose address stands before the bytes.
+    /// Copies of the nodes, each behind the node's address.
     pub nodes: [ShortCopy; 2],
-    /// Of the probe's own record; one of length 0 is none.
+    /// Copies of the probe's own record; a length of 0 means none.
     pub own: [ShortCopy; SHORT_COPIES],
 }
 
-/// A walk. That of the probe with cookie `c` is element `c` of the map `WALKS`.
+/// A walk. The walk of the probe with cookie `c` is element `c` of the map `WALKS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Walk {
-    /// The plan that finds the lists; run first, without a record. Its index in `PLANS`.
+    /// Index in `PLANS` of the plan that finds the lists; run first, without a record.
     pub head_plan: u32,
-    /// 0 where there is no walk.
+    /// Lists of the walk; 0 if there is no walk.
     pub n_queues: u32,
     /// Bytes of a row of the table.
     pub row_size: u32,
-    /// Row 0, counted from the first word of the table's identity.
+    /// Offset of row 0 from the table's address, which is the first word of its identity.
     pub rows_at: u32,
-    /// `int`s with the number of rows, for two kinds of fans, counted from there too.
+    /// Offsets, from there too, of `int`s with the number of rows, for two kinds of fans.
     pub n_rows_at: [u32; 2],
-    /// Slots of the head plan with what tells one table from another: an address, and a number that changes
-    /// when the address is used anew.
+    /// Slots of the head plan that tell one table from another: an address, and a number that changes when
+    /// the address is used anew.
     pub identity: [u8; 2],
-    /// Where the probe's own record, which is of the smallest class, has the number of nodes that were found:
-    /// a word for each of [`MAX_QUEUES`] lists. Its plan, run after the walk, has [`PART_SLOTS`] words, of
-    /// which the first start as those of a probe's.
+    /// Place in the probe's own record, which is of the smallest class, of the numbers of nodes that were
+    /// found: a word for each of [`MAX_QUEUES`] lists. The record's plan, run after the walk, has
+    /// [`PART_SLOTS`] words, the first of which start as those of a probe.
     pub nodes_at: u16,
     pub padding: [u8; 4],
     pub short: Short,
@@ -238,11 +239,12 @@ impl Default for Walk {
     }
 }
 
-/// In the map `SEEN`: it was sent whole. Above that: it was sent, with something that could not be read, so many times,
-/// and is sent again until that is [`MAX_TRIES`]. A page that is not in memory mostly is at the next launch.
+/// Value in the map `SEEN` of rows that were sent whole. `SENT + n`: they were sent `n` times with something
+/// that could not be read, and are sent again until `n` is [`MAX_TRIES`]. A page that is not in memory mostly
+/// is at the next launch.
 pub const SENT: u32 = 1;
 
-/// How often something is sent that cannot be read.
+/// Times that something is sent of which a part cannot be read.
 pub const MAX_TRIES: u32 = 8;
 
 /// Key of the map `SEEN`.
@@ -255,7 +257,7 @@ pub struct Seen {
     pub cookie: u32,
     pub gate: u32,
     pub tag: u32,
-    /// First row and number of rows, where the node names them; 0: all that there are.
+    /// First row (above 8 bits) and number of rows, if the node names them; 0: all rows.
     pub rows: u32,
     pub padding: u32,
 }

@@ -36,7 +36,7 @@ pub(crate) struct Args {
     rest: Vec<String>,
 }
 
-/// What cargo built.
+/// An artifact that cargo built.
 #[derive(Debug)]
 struct Built {
     program: PathBuf,
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Err(command.exec()).with_context(|| format!("running `{}`", built.program.display()))
 }
 
-/// The lines of `cargo build --message-format=json` that name something built.
+/// A line of `cargo build --message-format=json` that names something built.
 #[derive(Debug, Deserialize)]
 struct Message {
     reason: String,

@@ -7,8 +7,7 @@
 use anyhow::{Context as _, Result};
 use object::{Object as _, ObjectSection as _, read::elf::ElfFile64};
 
-/// Offsets of the fields `str_off` and `str_len` in BTF's header, and of `hdr_len`
-/// (include/uapi/linux/btf.h).
+/// Offsets in BTF's header of `hdr_len`, `str_off` and `str_len` (include/uapi/linux/btf.h).
 const HEADER_LEN: usize = 4;
 const STRINGS_AT: usize = 16;
 const STRINGS_LEN: usize = 20;

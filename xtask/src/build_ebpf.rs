@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{btf_names, debug_sections, ebpf_digest, repository, tool};
 
-/// The object depends on the compiler and the linker, so both are pinned.
+/// Pinned compiler and linker: the object depends on both.
 const TOOLCHAIN: &str = "1.95.0";
 const BPF_LINKER: &str = "0.10.1";
 const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let object = debug_sections::removed(&object)?;
         manifest.insert(format!("{arch}-sha256"), ebpf_digest::hex(&Sha256::digest(&object)));
         objects.push((root.join(format!("ebpf/obj/ncclflow.{arch}.o")), object));
-        // The same for all.
+        // One object for all architectures.
         if arch == ARCHITECTURES[0] {
             objects.push((
                 root.join("ebpf/obj/idle.o"),
@@ -75,7 +75,7 @@ fn build(root: &Path, arch: &str, sysroot: &Path) -> Result<PathBuf> {
     let target_dir = root.join("ebpf/target").join(arch);
     let home = PathBuf::from(env::var_os("HOME").context("HOME is not set")?);
     let cargo_home = env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
-    // BTF line info holds paths: remapped, the object is the same wherever it is built.
+    // BTF line info holds paths; with remapped ones the object is the same wherever it is built.
     let flags = [
         "-Clinker=bpf-linker".to_owned(),
         "-Clink-arg=--btf".to_owned(),
@@ -97,7 +97,7 @@ fn build(root: &Path, arch: &str, sysroot: &Path) -> Result<PathBuf> {
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .env("CARGO_TARGET_DIR", &target_dir)
         .env_remove("RUSTUP_TOOLCHAIN")
-        // In place of the workspace's own, of .cargo/config.toml.
+        // Replaces the workspace's own, of .cargo/config.toml.
         .env("RUSTC", sysroot.join("bin/rustc"))
         .status()
         .context("starting cargo")?;
@@ -124,8 +124,8 @@ fn bpf_linker() -> Result<()> {
     Ok(())
 }
 
-/// The folder of the pinned compiler and its sources, which only this command needs. Installs them if they
-/// are not there.
+/// Finds the folder of the pinned compiler and its sources, which only this command needs. Installs them if
+/// they are not there.
 fn toolchain() -> Result<PathBuf> {
     let sysroot = || {
         let rustc = Command::new("rustc").arg(format!("+{TOOLCHAIN}")).args(["--print", "sysroot"]).output();

@@ -1,5 +1,5 @@
-//! `cargo xtask ci`: what CI runs on a clean checkout, in stages that can be run alone. Nothing that a test should run
-//! may be skipped.
+//! `cargo xtask ci`: the checks that CI runs on a clean checkout, in stages that can be run alone. No test
+//! that should run may be skipped.
 
 use std::{
     fs::{self, Permissions},
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for (stage, took) in times {
         say(&format!("{stage:?}: {}", minutes(took)));
     }
-    // What passed only at the second try is the last that one reads.
+    // Printed last, so that it is read: tests that passed only at the second try.
     if let Some(tested) = tested {
         tested.print();
     }
@@ -70,7 +70,7 @@ fn minutes(time: Duration) -> String {
     format!("{} min {} s", time.as_secs() / 60, time.as_secs() % 60)
 }
 
-/// A chore of this program, in a process of its own: what it prints and how it fails is as if it were run alone.
+/// Runs a chore of this program in a process of its own: it prints and fails as if it were run alone.
 fn xtask(arguments: &[&str]) -> Result<()> {
     say(&format!("-- cargo xtask {}", arguments.join(" ")));
     let own = tool::own_program()?;
@@ -81,7 +81,7 @@ fn lint() -> Result<()> {
     prerequisites::lint_components()?;
     let cargo = |folder: &str, arguments: &[&str]| {
         say(&format!("-- cargo {} ({folder})", arguments.join(" ")));
-        // Clippy and rustfmt of the compiler's own version.
+        // Clippy and rustfmt must have the compiler's version.
         let mut cargo = match prerequisites::toolchain()? {
             Some(toolchain) => {
                 let mut rustup = Command::new("rustup");
@@ -103,10 +103,10 @@ fn lint() -> Result<()> {
     xtask(&["deny"])
 }
 
-/// Runs as nobody, where this is root: no unit test needs rights.
+/// Runs the unit tests as nobody, where this is root: no unit test needs rights.
 fn unit() -> Result<()> {
     let mut cargo = programs::cargo_command("test");
-    // With the features that the stage `bed` builds with, so that nothing is built twice.
+    // With the features that the stage `bed` builds with, nothing is built twice.
     cargo.args(["--workspace", "--lib", "--bins"]);
     if root::is_root() {
         let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"];

@@ -141,12 +141,12 @@ fn line(version: &str, row: &Row) -> String {
     line
 }
 
-/// What identifies the library of a row: the first four cells.
+/// Returns the cells that identify the library of a row: the first four.
 fn library_of(row: &str) -> Vec<&str> {
     row.split('|').skip(1).take(4).map(str::trim).collect()
 }
 
-/// The document with this row; those of other libraries stay.
+/// Returns the document with this row; the rows of other libraries stay.
 fn with_row(document: &str, row: &str) -> Result<String> {
     let marks = || format!("`{DOCUMENT}` has lost the lines that mark the table");
     let (before, rest) = document.split_once(BEGIN).with_context(marks)?;

@@ -1,4 +1,4 @@
-//! Takes the DWARF sections out of an object.
+//! Removes the DWARF sections of an object.
 //!
 //! bpf-linker makes BTF from DWARF and leaves both in the object. The kernel has no use for DWARF, and aya
 //! reads each of its 15,000 relocations whenever the object is loaded.
@@ -9,7 +9,7 @@ use object::{
     elf::SHT_STRTAB,
 };
 
-/// The object without its sections `.debug_*`, their relocations and the symbols that stand for them.
+/// Returns the object without its sections `.debug_*`, their relocations and the symbols that stand for them.
 pub(crate) fn removed(elf: &[u8]) -> Result<Vec<u8>> {
     let mut builder = Builder::read(elf).context("reading the built object")?;
     for section in &mut builder.sections {

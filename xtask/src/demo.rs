@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Operations take some milliseconds each.
+/// Time after which the job hangs: operations take some milliseconds each.
 const UNTIL_IT_HANGS: Duration = Duration::from_secs(2);
 
 fn start(folder: &Path, library: &Path, ranks: u32, go: &Path, more: &[&str]) -> Result<Job> {
@@ -106,7 +106,7 @@ fn record(ncclflow: &Path, pids: &str, output: &Path, go: &Path) -> Result<()> {
     root::give_to_user(output.as_os_str())
 }
 
-/// Runs a command, and shows what it prints. Its exit code says what it found, which is no failure here.
+/// Runs a command, and shows what it prints. Its exit code tells what it found, which is no failure here.
 fn show(mut ncclflow: Command, arguments: &[&str]) -> Result<()> {
     println!("\n# ncclflow {}", arguments.join(" "));
     let output = ncclflow.args(arguments).output().context("starting ncclflow")?;

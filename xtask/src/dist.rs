@@ -1,5 +1,5 @@
-//! `cargo xtask dist`: makes what users install, for each processor: a tarball, a wheel, a Debian and an RPM package of
-//! the packaged program, and the rescue program by itself; with the checksums of all.
+//! `cargo xtask dist`: makes the files that users install, for each processor: a tarball, a wheel, a Debian
+//! and an RPM package of the packaged program, and the rescue program by itself; with the checksums of all.
 
 mod chart;
 mod debian;
@@ -25,7 +25,7 @@ use sha2::{Digest as _, Sha256};
 use self::trial::Trial;
 use crate::{programs, tool};
 
-/// The version of everything that is made: the workspace's.
+/// Version of everything that is made: the workspace's.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 #[derive(Debug, clap::Args)]
@@ -56,8 +56,8 @@ pub(crate) struct Args {
     #[arg(long)]
     no_packages: bool,
 
-    /// Install each into something clean (Debian 11 and 12, a virtual environment of Python, an image), use it there
-    /// on jobs of the real NCCL, and remove it again (root)
+    /// Install each into something clean (Debian 11 and 12, a virtual environment of Python, an image), use
+    /// it there on jobs of the real NCCL, and remove it again (root)
     #[arg(long, conflicts_with = "no_packages")]
     r#try: bool,
 
@@ -66,13 +66,13 @@ pub(crate) struct Args {
     check: Option<PathBuf>,
 }
 
-/// What was made for one target.
+/// Files that were made for one target.
 #[derive(Debug, Deserialize, Serialize)]
 struct Made {
     target: String,
-    /// The staged folder: the program, pages, completions, documents.
+    /// Staged folder: the program, pages, completions, documents.
     tree: PathBuf,
-    /// What users download.
+    /// Files that users download.
     files: Vec<PathBuf>,
 }
 
@@ -81,7 +81,7 @@ impl Made {
         self.tree.join("ncclflow")
     }
 
-    /// The file of this kind, by the end of its name.
+    /// Returns the file of this kind, by the end of its name.
     fn file(&self, end: &str) -> Result<&Path> {
         let found = self.files.iter().find(|file| file.to_string_lossy().ends_with(end));
         found.map(PathBuf::as_path).with_context(|| format!("no {end} was made for {}", self.target))
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     fs::create_dir_all(&output).with_context(|| format!("making `{}`", output.display()))?;
     let scratch = output.join(format!(".scratch-{}", std::process::id()));
     let made = make_all(args, &output, &scratch);
-    // What a failed run leaves is of no use.
+    // A failed run's files are of no use.
     let _ = fs::remove_dir_all(&scratch);
     for path in made? {
         eprintln!("{:>8} KiB  {}", fs::metadata(&path)?.len() >> 10, path.display());
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What `cargo xtask dist --try` runs of itself as root.
+/// Arguments with which `cargo xtask dist --try` runs itself as root.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TrialArgs {
     /// What is to be tried
@@ -170,7 +170,7 @@ fn generate(folder: &Path) -> Result<()> {
     tool::run(Command::new(program).arg(folder), "the man pages and completions")
 }
 
-/// In the format of sha256sum(1).
+/// Writes the checksums in the format of sha256sum(1).
 fn sums(files: &[PathBuf], output: &Path) -> Result<PathBuf> {
     let mut text = String::new();
     for path in files {

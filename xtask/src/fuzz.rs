@@ -33,7 +33,7 @@ const TARGETS: [&str; 11] = [
 
 const DEFAULT_LONGEST: u32 = 40_000;
 
-/// A trace in Chrome's JSON with what is looked at.
+/// A trace in Chrome's JSON, with the fields that are read.
 const TRACE: &str = r#"{"traceEvents":[
 {"ph":"X","cat":"python_function","name":"a.py(1): main","pid":1,"tid":1,"ts":1.5,"dur":90,"args":{"Python id":1}},
 {"ph":"B","cat":"cpu_op","name":"x1","pid":1,"tid":1,"ts":2},{"ph":"E","pid":1,"tid":1,"ts":40},
@@ -57,10 +57,11 @@ const FORMS: [(&str, &[&str]); 7] = [
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// `library` changes whole files, `sections` what is in the sections of a file whose headers are right, `recording` segments of
-    /// recordings and what is in their blocks, `trace` traces of profilers, `python` the memory of interpreters, `torch` torch's notes in a process's memory, `capture` captures, `merge`
-    /// dumps of other hosts, `proc-files` mappings and mounts, `kernel-records` what comes out of the kernel's buffers,
-    /// `dump` the memory of processes
+    /// `library` changes whole files, `sections` what is in the sections of a file whose headers are right,
+    /// `recording` segments of recordings and what is in their blocks, `trace` traces of profilers, `python`
+    /// the memory of interpreters, `torch` torch's notes in a process's memory, `capture` captures, `merge`
+    /// dumps of other hosts, `proc-files` mappings and mounts, `kernel-records` what comes out of the
+    /// kernel's buffers, `dump` the memory of processes
     #[arg(long, value_name = "TARGET", value_parser = TARGETS, num_args = 1.., default_values = TARGETS)]
     target: Vec<String>,
     /// Captures (`record --capture`, also with gzip) that seeds of recordings are made of
@@ -90,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let mut cargo = Command::new("cargo");
         cargo
             .args(["fuzz", "run", "--fuzz-dir", FOLDER, "--sanitizer", &args.sanitizer, target])
-            // What is new goes into the first; what is kept in the repository is in the second.
+            // New inputs go into the first; the second has those that the repository keeps.
             .args(["corpus", "kept"].map(|folder| format!("{FOLDER}/{folder}/{target}")))
             .args(["--", "-timeout=60"])
             .arg(format!("-max_len={}", args.longest))
@@ -155,7 +156,7 @@ fn make_seeds(folder: &Path, captures: &[PathBuf], pythons: &[PathBuf]) -> Resul
     tool::run(&mut program, "the seeds of recordings")
 }
 
-/// The capture without gzip.
+/// Returns the capture without gzip.
 fn unpacked(capture: &Path, folder: &Path) -> Result<PathBuf> {
     let capture = repository::root().join(capture);
     let context = || format!("reading the capture `{}`", capture.display());

@@ -1,6 +1,8 @@
-//! `cargo xtask hangs`: what `ncclflow dump` says of every kind of hang, and of waits that are none, counted.
+//! `cargo xtask hangs`: counts the verdicts of `ncclflow dump` on every kind of hang, and on waits that are
+//! none.
 //!
-//! The program that does it is an example of `ncclflow-e2e`, as that of `conformance` is: `tests/e2e/examples/hangs`.
+//! The program that does it is an example of `ncclflow-e2e`, as that of `conformance` is:
+//! `tests/e2e/examples/hangs`.
 
 use std::process::Stdio;
 
@@ -8,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{nccl, programs, root};
 
-/// Those of the end-to-end tests.
+/// NCCL versions of the end-to-end tests.
 const LIBRARIES: [&str; 4] = ["2.21.5", "2.27.5", "2.28.9-cu13", "2.32.3"];
 
 #[derive(Debug, clap::Args)]
@@ -48,7 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !args.kinds.is_empty() {
         command.args(["--kinds", &args.kinds.join(",")]);
     }
-    // What is missing is a failure here, and not a test that is skipped.
+    // Missing things are a failure here, and not a test that is skipped.
     command.env("NCCLFLOW_REQUIRE", "all").stdin(Stdio::null());
     let status = command.status().with_context(|| format!("starting `{}`", program.display()))?;
     if !status.success() {

@@ -15,7 +15,7 @@ pub(crate) struct Job {
     child: Child,
     stdout: BufReader<ChildStdout>,
     pub(crate) pids: Vec<u32>,
-    /// The first line of the bed's output.
+    /// First line of the bed's output.
     pub(crate) first_line: String,
 }
 
@@ -49,12 +49,12 @@ impl Job {
         Ok(job)
     }
 
-    /// The process ids, as `ncclflow -p` takes them.
+    /// Returns the process ids, as `ncclflow -p` takes them.
     pub(crate) fn pid_list(&self) -> String {
         self.pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
     }
 
-    /// Waits for the end; gives the rest of the bed's output.
+    /// Waits for the end. Returns the rest of the bed's output.
     pub(crate) fn rest(&mut self) -> Result<String> {
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest)?;

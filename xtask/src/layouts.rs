@@ -16,8 +16,8 @@ const TABLE: &str = "userspace/nccl-library/src/symbols/shipped/layouts.jsonl";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Add these versions, like 2.27.5 or 2.28.9-cu13, or `all` wheels; one that is not in the cache is fetched, and
-    /// removed when it was read
+    /// Add these versions, like 2.27.5 or 2.28.9-cu13, or `all` wheels; one that is not in the cache is
+    /// fetched, and removed when it was read
     #[arg(long, value_name = "VERSION", num_args = 1.., required_unless_present = "all_cached")]
     nccl: Vec<String>,
     /// Add all libraries of the cache ($NCCLFLOW_NCCL_CACHE, or ~/.cache/ncclflow/nccl)

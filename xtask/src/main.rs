@@ -80,7 +80,8 @@ enum Command {
     Soak(soak::Args),
     /// Make every kind of hang, and of wait that is none, and count what `ncclflow dump` says of them (root)
     Hangs(hangs::Args),
-    /// Make what users install, for x86-64 and arm64: wheel, Debian and RPM packages, tarball, a static program
+    /// Make what users install, for x86-64 and arm64: wheel, Debian and RPM packages, tarball, a static
+    /// program
     Dist(dist::Args),
     /// Try what `dist` has made, as root: a step of `dist --try`
     #[command(hide = true)]

@@ -1,4 +1,4 @@
-//! `cargo xtask nccl fetch`: official NCCL libraries, out of NVIDIA's wheels, into a cache outside the
+//! `cargo xtask nccl fetch`: puts official NCCL libraries, out of NVIDIA's wheels, into a cache outside the
 //! repository.
 //!
 //! pip does the download, with the user's own index configuration. Of each wheel only the library is kept,
@@ -46,7 +46,7 @@ struct Fetch {
     verify: bool,
 }
 
-/// The libraries that most tests run, one for each era of NCCL's work structs and each major version of CUDA,
+/// Libraries that most tests run, one for each era of NCCL's work structs and each major version of CUDA,
 /// with the sha256 of their wheels.
 const BED: [(&str, &str); 4] = [
     ("2.21.5-cu12", "8579076d30a8c24988834445f8d633c697d42397e92ffc3f63fa26766d25e0a0"),
@@ -55,15 +55,15 @@ const BED: [(&str, &str); 4] = [
     ("2.32.3-cu12", "bb94b2348e4861d5e8aa00b36c3d12d9bdf9c6369b82cbb723de0b582280a21c"),
 ];
 
-/// Two that forget the sizes of sends, each in another place of its stack, and the first with NCCL's reliability service;
-/// with the sha256 of their wheels.
+/// Libraries of some tests, with the sha256 of their wheels: two that overwrite the sizes of sends, each with
+/// the address in another place of its stack, and the first with NCCL's reliability service.
 const OTHERS: [(&str, &str); 3] = [
     ("2.17.1-cu12", "0e8c73799b5cfa35fd4fb04c7a358ea6943b206de34ec83594fd0b0bf665387f"),
     ("2.19.3-cu12", "a9734707a2c96443331c1e48c717024aa6678a0e2a4cb66b2c364d18cee6b48d"),
     ("2.24.3-cu12", "e5c5167351e8936b96ddad8ac6f687199e22d09db07cf08af9457a123b34cac0"),
 ];
 
-/// The versions that the tests need.
+/// Returns the versions that the tests need.
 pub(crate) fn tested_versions() -> impl Iterator<Item = &'static str> {
     BED.iter().chain(&OTHERS).map(|(version, _)| *version)
 }
@@ -72,7 +72,7 @@ const LIBRARY: &str = "libnccl.so.2";
 const LIBRARY_IN_WHEEL: &str = "nvidia/nccl/lib/libnccl.so.2";
 const RECORD: &str = "WHEEL.json";
 
-/// Where a library is from.
+/// Origin of a library.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     wheel: String,
@@ -86,11 +86,11 @@ struct Record {
 struct Version {
     nccl: String,
     cuda: String,
-    /// In the spelling of wheels.
+    /// Processor, in the spelling of wheels.
     machine: &'static str,
 }
 
-/// The processor of a wheel whose name in the cache does not name one, and the other processor.
+/// Processors: the one of a wheel whose name in the cache does not name it, and the other one.
 const MACHINES: [&str; 2] = ["x86_64", "aarch64"];
 
 impl Version {
@@ -112,7 +112,7 @@ impl Version {
         Ok(Self { nccl: nccl.to_owned(), cuda: cuda.to_owned(), machine })
     }
 
-    /// `2.27.5-cu12`, `2.28.9-cu12-aarch64`
+    /// Returns the name in the cache: `2.27.5-cu12`, `2.28.9-cu12-aarch64`.
     fn name(&self) -> String {
         let machine = if self.machine == MACHINES[0] { String::new() } else { format!("-{}", self.machine) };
         format!("{}-{}{machine}", self.nccl, self.cuda)
@@ -143,23 +143,23 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The library of a version like `2.27.5` or `2.28.9-cu13`; fetched when it is not in the cache.
+/// Returns the library of a version like `2.27.5` or `2.28.9-cu13`; fetches it when it is not in the cache.
 pub(crate) fn library_path(version: &str) -> Result<PathBuf> {
     fetch_one(&Version::parse(version)?, false)
 }
 
-/// Whether a version is in the cache already.
+/// Tells whether a version is in the cache already.
 pub(crate) fn is_cached(version: &str) -> Result<bool> {
     Ok(present(&cache()?.join(Version::parse(version)?.name()))?.is_some())
 }
 
-/// Takes a version out of the cache.
+/// Removes a version from the cache.
 pub(crate) fn forget(version: &str) -> Result<()> {
     let directory = cache()?.join(Version::parse(version)?.name());
     fs::remove_dir_all(&directory).with_context(|| format!("removing `{}`", directory.display()))
 }
 
-/// The libraries of the cache.
+/// Returns the libraries of the cache.
 pub(crate) fn cached_libraries() -> Result<Vec<PathBuf>> {
     let cache = cache()?;
     let entries = fs::read_dir(&cache).with_context(|| format!("reading `{}`", cache.display()))?;
@@ -169,7 +169,7 @@ pub(crate) fn cached_libraries() -> Result<Vec<PathBuf>> {
     Ok(libraries)
 }
 
-/// Another folder beside the cache of NCCL's libraries.
+/// Returns another folder beside the cache of NCCL's libraries.
 pub(crate) fn cache_folder(name: &str) -> Result<PathBuf> {
     let cache = cache()?;
     Ok(cache.parent().unwrap_or(&cache).join(name))
@@ -209,7 +209,7 @@ fn list() -> Result<()> {
     Ok(())
 }
 
-/// The record of a complete library; none if there is no library.
+/// Reads the record of a complete library; `None` if there is no library.
 fn present(directory: &Path) -> Result<Option<Record>> {
     let record = directory.join(RECORD);
     let text = match fs::read_to_string(&record) {
@@ -322,7 +322,7 @@ fn make_executable(file: &File) -> Result<()> {
     Ok(file.set_permissions(fs::Permissions::from_mode(0o755))?)
 }
 
-/// The sha256 of a file, in hexadecimal digits.
+/// Computes the sha256 of a file, in hexadecimal digits.
 pub(crate) fn sha256(path: &Path) -> Result<String> {
     let file = File::open(path).with_context(|| format!("opening `{}`", path.display()))?;
     hash(file, &mut Progress::unbounded(&format!("checking {}", path.display())))

@@ -1,4 +1,4 @@
-//! `cargo xtask parquet`: the Parquet tables of captures and recordings, against their lines.
+//! `cargo xtask parquet`: compares the Parquet tables of captures and recordings with their lines.
 
 use std::{
     fs,
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The input itself, or what was compressed in it.
+/// Returns the input itself, or its uncompressed contents.
 fn uncompressed(input: &Path, folder: &Path) -> Result<PathBuf> {
     if input.extension().is_none_or(|extension| extension != "gz") {
         return Ok(input.to_path_buf());

@@ -1,4 +1,4 @@
-//! `cargo xtask picture`: what a terminal shows, as a picture for the README.
+//! `cargo xtask picture`: makes a picture of what a terminal shows, for the README.
 
 use std::{
     fmt::Write as _,
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 const FONT_SIZE: usize = 14;
-/// Of a character, in tenths of a pixel: fonts with a fixed width have about 0.6 of their size.
+/// Width of a character, in tenths of a pixel: fonts with a fixed width have about 0.6 of their size.
 const CHARACTER: usize = 84;
 const LINE: usize = 20;
 const MARGIN: usize = 18;
@@ -76,7 +76,7 @@ fn svg(title: &str, text: &str) -> String {
         for span in line {
             let weight = if span.is_bold { " font-weight=\"bold\"" } else { "" };
             let fill = span.color.map(|color| format!(" fill=\"{color}\"")).unwrap_or_default();
-            // Blanks at the begin of a line, and several of them, are there to be seen.
+            // Blanks at the beginning of a line, and several of them, are there to be seen.
             let text = escaped(&span.text).replace(' ', "\u{a0}");
             _ = write!(out, "<tspan{weight}{fill}>{text}</tspan>");
         }
@@ -86,7 +86,7 @@ fn svg(title: &str, text: &str) -> String {
     out
 }
 
-/// Lines, taken apart at the escape sequences that change the style (SGR).
+/// Takes lines apart at the escape sequences that change the style (SGR).
 fn spans(text: &str) -> Vec<Vec<Span>> {
     let mut style = Span::default();
     let mut lines = Vec::new();

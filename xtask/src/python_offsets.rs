@@ -1,5 +1,5 @@
-//! `cargo xtask python-offsets`: makes the table of CPython's struct layouts that ncclflow ships for versions that
-//! do not state them themselves (before 3.13).
+//! `cargo xtask python-offsets`: makes the table of CPython's struct layouts that ncclflow ships for versions
+//! that do not state them themselves (before 3.13).
 //!
 //! A C program is compiled against each interpreter's own headers and prints its line of the table.
 
@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::{programs, repository, tool};
 
 const FOLDER: &str = "userspace/cpython/src/shipped";
-/// From this version on, CPython states its layouts itself.
+/// First version of CPython that states its layouts itself.
 const STATES_THEM: (u64, u64) = (3, 13);
 
 #[derive(Debug, clap::Args)]
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The line of the table for an interpreter.
+/// Makes the line of the table for an interpreter.
 fn row_of(python: &Path) -> Result<String> {
     let script = "import sysconfig as s; print(s.get_path('include')); print(s.get_path('platinclude'))";
     let includes = tool::output(Command::new(python).args(["-c", script]))?;

@@ -1,4 +1,5 @@
-//! The versions of CPython that tests read: what the machine has, and what is fetched or built where that is too little.
+//! Versions of CPython that tests read: those of the machine, and others that are fetched or built where
+//! these are too few.
 
 use std::{
     env,
@@ -16,20 +17,22 @@ use crate::{
     programs,
 };
 
-/// Versions that are fetched where fewer than two interpreters are installed: one whose layouts are in our table, one that
-/// states them, and two without the GIL, in the second of which threads run their own copies of the bytecode.
+/// Versions that are fetched where fewer than two interpreters are installed: one whose layouts are in our
+/// table, one that states them, and two without the GIL, in the second of which threads run their own copies
+/// of the bytecode.
 const FETCHED: [&str; 4] = ["3.10", "3.13t", "3.14", "3.14t"];
 
-/// The source of CPython that is built where no interpreter without the GIL is installed: as Ubuntu 26.04 has it.
+/// Source of the CPython that is built where no interpreter without the GIL is installed: as Ubuntu 26.04 has
+/// it.
 const SOURCE: &str = "http://archive.ubuntu.com/ubuntu/pool/main/p/python3.14/python3.14_3.14.4.orig.tar.xz";
 const SOURCE_SHA256: &str = "d923c51303e38e249136fc1bdf3568d56ecb03214efdef48516176d3d7faaef8";
 const SOURCE_FOLDER: &str = "Python-3.14.4";
-/// The folder that it is put into.
+/// Folder that it is put into.
 const BUILT: &str = "3.14.4t";
 
-/// `$NCCLFLOW_PYTHONS` with which tests find at least two versions of CPython, one of them without the GIL. Where the
-/// machine has fewer, uv fetches some into a folder of ours; where none of them is without the GIL, one is built. If that
-/// fails, it is said, and tests are skipped or fail.
+/// Returns `$NCCLFLOW_PYTHONS` with which tests find at least two versions of CPython, one of them without
+/// the GIL. Where the machine has fewer, uv fetches some into a folder of ours; where none of them is without
+/// the GIL, one is built. A failure is printed, and tests are skipped or fail.
 pub(crate) fn pythons() -> Result<OsString> {
     let given = env::var_os("NCCLFLOW_PYTHONS").filter(|list| !list.is_empty());
     let folder = programs::target_folder()?.join("pythons");

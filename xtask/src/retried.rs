@@ -1,4 +1,4 @@
-//! What the network may disturb is tried again.
+//! Retries of what the network may disturb.
 
 use std::{thread, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::prerequisites::say;
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Fetches something. What failed is said before it is tried again.
+/// Fetches something, and again if that fails. Each failure is printed before the next try.
 pub(crate) fn retried<T>(mut fetch: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 1..TRIES {
         match fetch() {

@@ -1,4 +1,5 @@
-//! Steps that need root: as they are for root, through sudo for everybody else. All other steps are the user's.
+//! Steps that need root. They run as they are for root, and through sudo for everybody else. All other steps
+//! are the user's.
 
 use std::{
     env,
@@ -12,7 +13,8 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{prerequisites::say, repository, tool};
 
-/// A command that runs as root, with this environment but for what sudo removes (`LD_LIBRARY_PATH`, `PYTHONPATH`).
+/// Makes a command that runs as root, with this environment but for what sudo removes (`LD_LIBRARY_PATH`,
+/// `PYTHONPATH`).
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut words = words_before().into_iter().chain([program.as_ref().to_owned()]);
     let mut command = Command::new(words.next().unwrap_or_default());
@@ -20,25 +22,25 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The words before a command by which it runs as root; none for root.
+/// Returns the words before a command by which it runs as root; none for root.
 pub(crate) fn words_before() -> Vec<OsString> {
     if is_root() {
         return Vec::new();
     }
-    // sudo replaces PATH by its own, `secure_path`, on which the compilers and Pythons of a user are not.
+    // sudo replaces PATH by its own, `secure_path`, which lacks the compilers and Pythons of a user.
     let path = env::var_os("PATH").unwrap_or_default();
     let words = ["sudo", "--preserve-env", "--", "env"].map(OsString::from).into_iter();
     words.chain([assignment("PATH", &path)]).collect()
 }
 
-/// A word of env(1), for variables that sudo removes: PATH, and what Python reads.
+/// Makes a word of env(1), for variables that sudo removes: PATH, and those that Python reads.
 pub(crate) fn assignment(name: &str, value: &OsStr) -> OsString {
     let mut word = OsString::from(format!("{name}="));
     word.push(value);
     word
 }
 
-/// Has sudo ask for the password now, before hours of work. `purpose`: which step needs it.
+/// Has sudo ask for the password now, before hours of work. `purpose` names the step that needs it.
 ///
 /// # Errors
 /// Without root and without sudo, as a sentence.
@@ -55,8 +57,8 @@ pub(crate) fn ask(purpose: &str) -> Result<()> {
     Ok(())
 }
 
-/// Starts this program again as root, with the same arguments, where it is not root's. What it builds then, it builds as
-/// the user.
+/// Starts this program again as root, with the same arguments, unless root runs it. It still builds as the
+/// user.
 pub(crate) fn become_root(purpose: &str) -> Result<()> {
     if is_root() {
         return Ok(());
@@ -66,8 +68,8 @@ pub(crate) fn become_root(purpose: &str) -> Result<()> {
     Err(command(own).args(env::args_os().skip(1)).exec()).context("starting sudo")
 }
 
-/// Has a command run as the user who became root through sudo, if the repository is that user's: what cargo makes as root
-/// the user could not change later.
+/// Has a command run as the user who became root through sudo, if the repository is that user's: the user
+/// could not change later what cargo makes as root.
 pub(crate) fn as_user(command: &mut Command) {
     let id = |name: &str| env::var(name).ok()?.parse::<u32>().ok();
     let owner = fs::metadata(repository::root()).map(|folder| folder.uid()).ok();
@@ -91,7 +93,7 @@ pub(crate) fn give_to_user(folder: &OsStr) -> Result<()> {
     )
 }
 
-/// Whether commands can run as root: as it is, or through sudo, which does not ask now.
+/// Tells whether commands can run as root: as they are, or through sudo, if that does not ask now.
 pub(crate) fn is_to_be_had() -> bool {
     let sudo = || Command::new("sudo").args(["--non-interactive", "true"]).status();
     is_root() || sudo().is_ok_and(|status| status.success())

@@ -1,6 +1,7 @@
 //! `cargo xtask soak`: the tracer among tenants who do all that tenants do, for as long as is wanted.
 //!
-//! The program that does it is an example of `ncclflow-e2e`, as that of `conformance` is: `tests/e2e/examples/soak`.
+//! The program that does it is an example of `ncclflow-e2e`, as that of `conformance` is:
+//! `tests/e2e/examples/soak`.
 
 use std::process::Stdio;
 
@@ -8,8 +9,8 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{nccl, programs, root};
 
-/// One that stays as it is, and two that files are made of which do not: others than most tests run, so that jobs of
-/// others on this machine have no probe of the soak's.
+/// NCCL versions: one whose file stays as it is, and two of which files are made that do not. Most tests run
+/// others, so that jobs of others on this machine have no probe of the soak's.
 const LIBRARIES: [&str; 3] = ["2.24.3", "2.19.3", "2.17.1"];
 
 #[derive(Debug, clap::Args)]
@@ -52,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(seed) = args.seed {
         command.args(["--seed", &seed.to_string()]);
     }
-    // What is missing is a failure here, and not a test that is skipped.
+    // Missing things are a failure here, and not a test that is skipped.
     command.env("NCCLFLOW_REQUIRE", "all").stdin(Stdio::null());
     let status = command.status().with_context(|| format!("starting `{}`", program.display()))?;
     if !status.success() {

@@ -1,5 +1,5 @@
-//! `cargo xtask test`: everything that the tests need, then all tests, then what was skipped, and what failed and
-//! passed when it was run again.
+//! `cargo xtask test`: fetches everything that the tests need and runs all tests. It lists those that were
+//! skipped, and those that failed and passed when they ran again.
 
 mod cargo_test;
 
@@ -25,8 +25,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "THINGS", default_value = "nccl,programs")]
     require: String,
 
-    /// Run tests that failed once more, each target alone, if they are few: on a machine that others use, too, one
-    /// that stood still for seconds fails tests of what happens in time. Those that pass then are listed last
+    /// Run tests that failed once more, each target alone, if they are few: on a machine that others use,
+    /// too, one that stood still for seconds fails tests of what happens in time. Those that pass then are
+    /// listed last
     #[arg(long)]
     again: bool,
 
@@ -35,22 +36,22 @@ pub(crate) struct Args {
     cargo_arguments: Vec<String>,
 }
 
-/// What came of all tests.
+/// Results of all tests.
 #[derive(Debug, Default)]
 pub(crate) struct Tested {
     passed: usize,
-    /// Test, thing that it lacks, remedy.
+    /// Skipped tests: the test, the thing that it lacks, the remedy.
     skipped: Vec<String>,
     /// Tests that failed, and passed when they ran again, alone.
     passed_again: Vec<String>,
-    /// How late a thread that had slept was at most.
+    /// Longest time by which a thread that had slept was late.
     lateness: Duration,
-    /// Where the time went: what was done, and how long it took.
+    /// Times of the steps.
     times: Vec<(String, Duration)>,
 }
 
 impl Tested {
-    /// The lists, and as the last line the numbers.
+    /// Prints the lists, and as the last line the numbers.
     pub(crate) fn print(&self) {
         for (what, took) in &self.times {
             println!("{:>5} s  {what}", took.as_secs());
@@ -78,7 +79,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Fetches what tests need, builds, and runs them. `require`: things whose absence fails a test.
+/// Fetches the things that tests need, builds, and runs the tests. `require`: things whose absence fails a
+/// test.
 pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) -> Result<Tested> {
     if let Err(error) = root::ask("tracing") {
         say(&format!("{error:#}; tests that need root are skipped"));
@@ -139,7 +141,7 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
     Ok(tested)
 }
 
-/// Options by which cargo runs tests as root, where this is a user who may become it.
+/// Returns options by which cargo runs tests as root, if this is a user who may become it.
 fn runner(python_path: &OsStr) -> Result<Vec<String>> {
     let words = root::words_before();
     if words.is_empty() || !root::is_to_be_had() {
@@ -159,24 +161,24 @@ pub(crate) fn print_skipped(skipped: &[String]) {
     }
 }
 
-/// How many targets are named with the time that they took.
+/// Number of targets that are named with the time that they took.
 const LONGEST: usize = 8;
 
-/// More that fail in one run are no accident.
+/// Most failed tests that run again; more in one run are no accident.
 const MOST_AGAIN: usize = 4;
 
-/// Whether it is known what failed, and that is little.
+/// Tells whether the failed tests are known, and few.
 fn has_few(outcome: &Outcome) -> bool {
     !outcome.is_cut_short && (1..=MOST_AGAIN).contains(&outcome.failed_tests.len())
 }
 
-/// Runs the tests that failed again, a target after the other. Gives whether all pass.
+/// Runs the tests that failed again, one target after the other. Returns whether all pass.
 fn run_again(failed: &Outcome, command: impl Fn(&[&str]) -> Command) -> Result<bool> {
     let tests = failed.failed_tests.iter().map(String::as_str);
     let mut missing: BTreeSet<&str> = tests.clone().collect();
     for target in &failed.failed_targets {
         println!("running again what failed of `{target}`");
-        // With the package alone its dependencies can have other features, and would be built again.
+        // With the package alone, its dependencies can have other features, and would be built again.
         let words: Vec<&str> = target.split_whitespace().collect();
         let options = words.strip_prefix(&["-p"]).and_then(|words| words.get(1..)).unwrap_or(&words);
         let mut arguments = vec!["--workspace"];
@@ -192,8 +194,8 @@ fn run_again(failed: &Outcome, command: impl Fn(&[&str]) -> Command) -> Result<b
     Ok(missing.is_empty())
 }
 
-/// What tests have recorded by `test_support::skip`: the test, the thing that it lacks, and the remedy; each
-/// once.
+/// Reads what tests have recorded by `test_support::skip`: the test, the thing that it lacks, and the remedy;
+/// each once.
 pub(crate) fn skipped(path: &Path) -> Result<Vec<String>> {
     let text = fs::read_to_string(path).with_context(|| format!("reading `{}`", path.display()))?;
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();

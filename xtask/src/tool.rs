@@ -4,7 +4,7 @@ use std::{env, ffi::OsStr, os::unix::ffi::OsStrExt as _, path::PathBuf, process:
 
 use anyhow::{Context as _, Result, bail};
 
-/// Runs a program to its end and shows its output. `purpose`: what it is for, as in "for the man pages".
+/// Runs a program to its end and shows its output. `purpose` says what it is for, as in "for the man pages".
 pub(crate) fn run(command: &mut Command, purpose: &str) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let status = command.status().with_context(|| format!("starting `{program}`, for {purpose}"))?;
@@ -14,7 +14,7 @@ pub(crate) fn run(command: &mut Command, purpose: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program to its end and gives its standard output. An error has what it wrote to standard error.
+/// Runs a program to its end and returns its standard output. An error has what it wrote to standard error.
 pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("starting `{program}`"))?;
@@ -24,7 +24,8 @@ pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// Path of this program. What is there can be younger than the process: a build of the whole workspace replaces it.
+/// Returns the path of this program. The file can be younger than the process: a build of the whole workspace
+/// replaces it.
 pub(crate) fn own_program() -> Result<PathBuf> {
     let here = env::current_exe().context("finding our own program")?;
     // The kernel's word for a file that was replaced.

@@ -1,7 +1,8 @@
-//! `cargo xtask torch-offsets`: makes the table of the layouts of torch's flight recorder that ncclflow ships.
+//! `cargo xtask torch-offsets`: makes the table of the layouts of torch's flight recorder that ncclflow
+//! ships.
 //!
-//! A C++ program is compiled against each release's own headers and prints its line of the table. The headers come out of
-//! the release's wheel (10 MB of some 800), or from a folder.
+//! A C++ program is compiled against each release's own headers and prints its line of the table. The headers
+//! come out of the release's wheel (10 MB of some 800), or from a folder.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +19,7 @@ use crate::{nccl, programs, repository, tool};
 const FOLDER: &str = "userspace/torch/src/shipped";
 const HEADERS: &str = include_str!("torch_offsets/headers.py");
 
-/// The releases that PyPI has, of which each changes something or may.
+/// Releases of PyPI that may differ from those before.
 const RELEASES: [&str; 18] = [
     "2.4.0", "2.4.1", "2.5.0", "2.5.1", "2.6.0", "2.7.0", "2.7.1", "2.8.0", "2.9.0", "2.9.1", "2.10.0",
     "2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", "2.15.0",
@@ -37,7 +38,7 @@ pub(crate) struct Args {
     check: bool,
 }
 
-/// A line of the table, and what is compared of it.
+/// A line of the table, with the parts of it that are compared.
 struct Row {
     made_from: Vec<String>,
     tried: Value,
@@ -120,7 +121,7 @@ fn fetch(release: &str, folder: &Path) -> Result<()> {
     tool::run(&mut python, "torch's headers, out of its wheel")
 }
 
-/// The line of the table for a release.
+/// Makes the line of the table for a release.
 fn row_of(release: &str, folder: &Path) -> Result<String> {
     let minor = release.split('.').nth(1).context("a release is like 2.11.0")?;
     let stated = fs::read_to_string(folder.join("torch/version.py")).context("which torch it is")?;
@@ -134,7 +135,7 @@ fn row_of(release: &str, folder: &Path) -> Result<String> {
     let include = folder.join("torch/include");
     let program = programs::target_folder()?.join("torch-offsets");
     let mut compile = Command::new("g++");
-    // Some of the fields are private. Functions of torch's libraries are not there, and not called.
+    // Some of the fields are private. Functions of torch's libraries are not there, and are not called.
     compile.args([
         "-std=c++20",
         "-w",

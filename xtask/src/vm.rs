@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     exit(made?)
 }
 
-/// Prints what the command prints, and gives its exit status.
+/// Boots the machine and prints what the command prints. Returns the command's exit status.
 fn boot(args: &Args, image: &Path, initramfs: &Path) -> Result<i32> {
     let mut machine = Command::new("qemu-system-x86_64");
     machine.args(["-accel", &args.accelerator]);
@@ -116,7 +116,7 @@ fn ends_within(machine: &mut Child, time: Duration) -> Result<bool> {
     Ok(true)
 }
 
-/// How far the machine came.
+/// Progress of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Shown {
     has_begun: bool,
@@ -134,7 +134,7 @@ fn show(console: impl BufRead, mut out: impl Write) -> io::Result<Shown> {
         if line.ends_with(initramfs::BEGIN) {
             shown.has_begun = true;
         } else if let Some((rest, status)) = line.split_once(initramfs::END) {
-            // The command's last line need not have an end.
+            // The command's last line need not end with a line feed.
             if !rest.is_empty() {
                 writeln!(out, "{rest}")?;
             }

@@ -6,7 +6,7 @@ use crate::{
     text::{bytes, string},
 };
 
-/// What a code object says of itself.
+/// Contents of a code object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeObject {
     /// `co_name`, as a traceback shows it: `load_batch`, `<lambda>`, `<module>`
@@ -21,7 +21,7 @@ pub struct CodeObject {
 }
 
 impl CodeObject {
-    /// The line of the instruction at `offset` ([`Offsets::instruction_offset`]).
+    /// Returns the line of the instruction at `offset` ([`Offsets::instruction_offset`]).
     pub fn line(&self, offset: i64) -> Option<u32> {
         line_at(self.kind, &self.table, self.first_line, offset)
     }

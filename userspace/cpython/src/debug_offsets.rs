@@ -1,17 +1,18 @@
-//! `_Py_DebugOffsets`: from 3.13 on, CPython states its own layouts at the beginning of `_PyRuntime`, for
-//! debuggers and profilers (Include/internal/pycore_debug_offsets.h; 3.13.0: pycore_runtime.h).
+//! `_Py_DebugOffsets`: the layouts that CPython states itself from 3.13 on, at the beginning of `_PyRuntime`,
+//! for debuggers and profilers (Include/internal/pycore_debug_offsets.h; 3.13.0: pycore_runtime.h).
 //!
-//! It stands in the target's memory, so it can be forged: what it says is checked against what can be.
+//! The struct stands in the target's memory, so it can be forged: what it states is checked against what can
+//! be.
 
 use crate::{
     BytesOffsets, CodeOffsets, FrameOffsets, InterpreterOffsets, ObjectOffsets, Offsets, RuntimeOffsets,
     TextOffsets, ThreadOffsets, Unknown, Version,
 };
 
-/// What the struct begins with.
+/// Bytes that the struct begins with.
 pub const COOKIE: [u8; 8] = *b"xdebugpy";
 
-/// As many bytes as are needed of it: 3.13 has 71 words up to the last one that is used, 3.14 81, 3.15 94.
+/// Bytes of the struct that are needed: 3.13 has 71 words up to the last one that is used, 3.14 81, 3.15 94.
 pub const DEBUG_OFFSETS_SIZE: usize = 96 * 8;
 
 /// Sizes that no real struct exceeds; 3.13.0 has 283,320 bytes of runtime state.
@@ -19,17 +20,17 @@ const MAX_RUNTIME: u64 = 4 << 20;
 const MAX_INTERPRETER: u64 = 4 << 20;
 const MAX_SMALL: u64 = 2048;
 
-/// A struct in it: its size, and the words that follow.
+/// A struct in it, by its size and the words that follow.
 struct Section<'a> {
     size: u64,
     fields: &'a [u64],
 }
 
-/// The words of the struct, taken from the front.
+/// Words of the struct, taken from the front.
 struct Words<'a>(&'a [u64]);
 
 impl<'a> Words<'a> {
-    /// A section with its size and `fields` more words.
+    /// Takes a section: its size and `fields` more words.
     fn section(&mut self, fields: usize, largest: u64) -> Result<Section<'a>, Unknown> {
         let (size, rest) = self.0.split_first().ok_or(NONSENSE)?;
         let (fields, rest) = rest.split_at_checked(fields).ok_or(NONSENSE)?;
@@ -50,7 +51,7 @@ impl<'a> Words<'a> {
 const NONSENSE: Unknown = Unknown::Contradiction("what it says of its own layouts cannot be right");
 
 impl Section<'_> {
-    /// The offset of a field of `bytes` bytes, which must lie within the struct and be aligned.
+    /// Returns the offset of a field of `bytes` bytes, which must lie within the struct and be aligned.
     fn at(&self, field: usize, bytes: u64) -> Result<u32, Unknown> {
         let offset = *self.fields.get(field).ok_or(NONSENSE)?;
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.size) && offset % bytes == 0;
@@ -62,11 +63,11 @@ impl Section<'_> {
     }
 }
 
-/// How many fields each section has behind its size, where versions differ.
+/// Numbers of fields that sections have behind their size, where versions differ.
 struct Fields {
     interpreter: usize,
     thread: usize,
-    /// Which of the thread's is `thread_id`; `native_thread_id` follows.
+    /// Index of `thread_id` among the thread's fields; `native_thread_id` follows.
     thread_id: usize,
     frame: usize,
     code: usize,
@@ -79,8 +80,8 @@ const FIELDS_313: Fields =
 const FIELDS_314: Fields = Fields { interpreter: 15, frame: 7, code: 10, ..FIELDS_313 };
 const FIELDS_315: Fields = Fields { thread: 15, thread_id: 7, kind: 5, text: 4, ..FIELDS_314 };
 
-/// Reads the struct; `bytes` are what stands at `_PyRuntime`. `Ok(None)`: it does not begin with the cookie, as up
-/// to 3.12.
+/// Reads the struct from `bytes`, which stand at `_PyRuntime`. `Ok(None)`: it does not begin with the cookie,
+/// as up to 3.12.
 ///
 /// # Errors
 /// When its version is not known, or what it says cannot be.
@@ -164,7 +165,7 @@ pub fn from_debug_offsets(bytes: &[u8]) -> Result<Option<Offsets>, Unknown> {
             qualname: Some(code.pointer(2)?),
             line_table: code.pointer(3)?,
             first_line: code.at(4, 4)?,
-            // The struct ends with one byte of it.
+            // The first byte of `co_code_adaptive` ends the struct.
             instructions: Some(code.at(8, 1)?),
             bytecode_copies: copies.then(|| code.pointer(9)).transpose()?,
         },
@@ -184,7 +185,8 @@ pub fn from_debug_offsets(bytes: &[u8]) -> Result<Option<Offsets>, Unknown> {
 mod tests {
     use super::*;
 
-    /// The struct as a version has it: each section's size, and its fields from 8 on, in the order of the header.
+    /// Makes the struct as a version has it: each section's size, and its fields from 8 on, in the order of
+    /// the header.
     fn made(hex: u64, free_threaded: u64) -> Vec<u64> {
         let minor = (hex >> 16) & 0xff;
         let mut words = vec![u64::from_le_bytes(COOKIE), hex, free_threaded];
@@ -195,7 +197,8 @@ mod tests {
         let since = |since: u64, fields: &'static [u64]| if minor >= since { fields } else { &[] };
         // finalizing, interpreters_head
         section(Some(300_000), &[&[600, 632]]);
-        // id, next, threads_head, threads_main, gc to gil_runtime_state_holder, code_object_generation, tlbc_generation
+        // id, next, threads_head, threads_main, gc to gil_runtime_state_holder, code_object_generation,
+        // tlbc_generation
         let interpreter: [&[u64]; 4] =
             [&[7256, 7264, 7344], since(14, &[7352]), &[0; 9], since(14, &[110_000, 110_008])];
         section(Some(200_000), &interpreter);

@@ -1,50 +1,52 @@
-//! Where CPython 3.8 to 3.11 keeps its dictionary of interned strings.
+//! The dictionary of interned strings of CPython 3.8 to 3.11, and how it is found.
 //!
-//! The pointer to it is a variable of one file, `interned` (Objects/unicodeobject.c), which stripped interpreters have no
-//! symbol of. What it points to is unlike everything else that such variables point to: a dictionary whose keys are
-//! strings, and each key its own value.
+//! The pointer to it is a variable of one file, `interned` (Objects/unicodeobject.c), which stripped
+//! interpreters have no symbol of. Its target is unlike all others of such variables: a dictionary whose keys
+//! are strings, and each key its own value.
 
 use std::{collections::BTreeSet, ops::Range};
 
 use crate::{Memory, Offsets};
 
-/// Where an interpreter's file has what leads to the dictionary, in a process's memory.
+/// Addresses in a process's memory, of an interpreter's file, that lead to the dictionary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statics {
     /// Address of `PyDict_Type`, which every interpreter exports.
     pub dict_type: u64,
-    /// The variables that begin as zero.
+    /// Addresses of the variables that begin as zero.
     pub zeroed: Range<u64>,
 }
 
-/// An interpreter has some 200 KB of such variables.
+/// Most bytes of such variables; an interpreter has some 200 KB.
 const MAX_BYTES: u64 = 8 << 20;
-/// Variables of different values that can be pointers; an interpreter has some thousand.
+/// Most variables of different values that can be pointers; an interpreter has some thousand.
 const MAX_POINTERS: usize = 32_768;
-/// Each interpreter interns several thousand strings before it runs a program.
+/// Fewest strings of the dictionary: each interpreter interns several thousand before it runs a program.
 const FEWEST_STRINGS: u64 = 256;
 const MOST_STRINGS: u64 = 1 << 28;
 /// Entries that are compared.
 const ENTRIES: usize = 64;
 
-/// Where a dictionary has its version (`ma_version_tag` of `PyDictObject`, Include/cpython/dictobject.h, 3.6 to 3.11):
-/// another one after each change, and no two dictionaries ever have the same.
+/// Offset of a dictionary's version (`ma_version_tag` of `PyDictObject`, Include/cpython/dictobject.h, 3.6 to
+/// 3.11). It is another one after each change, and no two dictionaries ever have the same.
 pub const DICT_VERSION: u32 = 24;
 
-/// `PyObject` (Include/object.h) and the rest of `PyDictObject`: `ob_type`, `ma_used`, `ma_keys`, `ma_values`. Since before
-/// 3.8, to 3.11.
+/// Offsets in `PyObject` (Include/object.h) and the rest of `PyDictObject`: `ob_type`, `ma_used`, `ma_keys`,
+/// `ma_values`. Since before 3.8, to 3.11.
 const TYPE: usize = 8;
 const USED: usize = 16;
 const KEYS: usize = 32;
 const VALUES: usize = 40;
 const DICT_BYTES: usize = 48;
-/// `PyDictKeysObject` before its indices, Objects/dict-common.h to 3.10, Include/internal/pycore_dict.h in 3.11.
+/// Bytes of `PyDictKeysObject` before its indices, Objects/dict-common.h to 3.10,
+/// Include/internal/pycore_dict.h in 3.11.
 const KEYS_BYTES: usize = 40;
-/// In the state of a string: it is interned. `PyASCIIObject`, Include/cpython/unicodeobject.h.
+/// Bits of a string's state that are not 0 if it is interned: `PyASCIIObject`,
+/// Include/cpython/unicodeobject.h.
 const IS_INTERNED: u64 = 3;
 
-/// Address of the variable `interned`; `None` where it is not found, or not beyond doubt. 3.12 and later intern
-/// otherwise.
+/// Finds the address of the variable `interned`; `None` if it is not found, or not beyond doubt. 3.12 and
+/// later intern otherwise.
 pub fn interned(offsets: &Offsets, memory: &dyn Memory, statics: &Statics) -> Option<u64> {
     if offsets.version.since(3, 12) {
         return None;
@@ -75,7 +77,7 @@ pub fn interned(offsets: &Offsets, memory: &dyn Memory, statics: &Statics) -> Op
     first.checked_add(8 * place as u64)
 }
 
-/// Whether each of the first entries has an interned string as its key, and the same as its value.
+/// Tells whether each of the first entries has an interned string as its key, and the same as its value.
 fn maps_strings_to_themselves(offsets: &Offsets, memory: &dyn Memory, keys: u64) -> Option<bool> {
     let mut head = [0; KEYS_BYTES];
     memory.read(keys, &mut head).ok()?;
@@ -103,7 +105,7 @@ fn maps_strings_to_themselves(offsets: &Offsets, memory: &dyn Memory, keys: u64)
         if key != value {
             return Some(false);
         }
-        // One that was deleted has neither.
+        // A deleted entry has neither.
         if key != 0 {
             strings.push((key.checked_add(u64::from(offsets.text.state))?, 8));
         }

@@ -1,7 +1,7 @@
-//! From an instruction to its line. CPython has changed the table three times: Objects/lnotab_notes.txt (3.8 to
-//! 3.10), Objects/locations.md (3.11 and later).
+//! Line tables: the line of an instruction. CPython has changed the table three times:
+//! Objects/lnotab_notes.txt (3.8 to 3.10), Objects/locations.md (3.11 and later).
 
-/// Which kind of table a code object has.
+/// Kind of a code object's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineTable {
     /// 3.8 and 3.9, `co_lnotab`: pairs of bytes, how far the address and the line go on.
@@ -13,11 +13,11 @@ pub enum LineTable {
     Locations,
 }
 
-/// The line of the instruction at `offset` bytes from the first one, as CPython's `PyCode_Addr2Line` finds it;
-/// `None` if the table says that the instruction has none, or does not reach so far. Right before the first instruction,
-/// where a frame is that has not begun, it is the first line.
+/// Returns the line of the instruction at `offset` bytes from the first one, as CPython's `PyCode_Addr2Line`
+/// finds it; `None` if the table says that the instruction has none, or does not reach so far. Right before
+/// the first instruction, where a frame is that has not begun, it is the first line.
 pub fn line_at(kind: LineTable, table: &[u8], first_line: u32, offset: i64) -> Option<u32> {
-    /// `f_lasti` and `prev_instr` are one instruction before it.
+    /// Offset in a frame that has not begun: `f_lasti` and `prev_instr` are one instruction before the first.
     const NOT_BEGUN: i64 = -2;
     let Ok(offset) = u64::try_from(offset) else { return (offset >= NOT_BEGUN).then_some(first_line) };
     let line = match kind {
@@ -41,7 +41,7 @@ fn lnotab(table: &[u8], first_line: u32, offset: u64) -> i64 {
 }
 
 fn lines(table: &[u8], first_line: u32, offset: u64) -> Option<i64> {
-    /// In place of a distance: these instructions have no line.
+    /// Value in place of a distance: these instructions have no line.
     const NO_LINE: i8 = -128;
     let (mut end, mut line) = (0u64, i64::from(first_line));
     for [bytes, lines] in table.as_chunks::<2>().0 {
@@ -63,7 +63,7 @@ fn locations(table: &[u8], first_line: u32, offset: u64) -> Option<i64> {
     let (mut end, mut line) = (0u64, i64::from(first_line));
     let mut rest = table;
     while let Some((first, tail)) = rest.split_first() {
-        // In instructions of two bytes.
+        // The length counts instructions of two bytes.
         end += 2 * (u64::from(first & 7) + 1);
         let form = (first >> 3) & 15;
         let distance = match form {
@@ -82,8 +82,8 @@ fn locations(table: &[u8], first_line: u32, offset: u64) -> Option<i64> {
     None
 }
 
-/// Six bits to a byte, the lowest first; the seventh says that more follow. The lowest bit of the number is its
-/// sign.
+/// Decodes a signed number: six bits to a byte, the lowest first; the seventh says that more follow. The
+/// lowest bit of the number is its sign.
 fn signed_number(bytes: &[u8]) -> i64 {
     let mut number = 0u64;
     // More than 32 bits is no line.
@@ -101,7 +101,8 @@ fn signed_number(bytes: &[u8]) -> i64 {
 mod tests {
     use super::*;
 
-    /// The example of Objects/lnotab_notes.txt: bytecode offsets 0, 6, 50, 350, 361 at lines 1, 2, 7, 207, 208.
+    /// The example of Objects/lnotab_notes.txt: bytecode offsets 0, 6, 50, 350, 361 at lines 1, 2, 7, 207,
+    /// 208.
     #[test]
     fn lnotab_as_in_cpythons_own_notes() {
         let table = [0, 1, 6, 1, 44, 5, 255, 0, 45, 127, 0, 73, 11, 1].map(|byte: u8| byte);
@@ -135,7 +136,8 @@ mod tests {
         assert_eq!(at(352), None, "the table ends");
     }
 
-    /// By Objects/locations.md: short form (one more byte), one-line forms, no columns, long form, none.
+    /// Forms by Objects/locations.md: short form (one more byte), one-line forms, no columns, long form,
+    /// none.
     #[test]
     fn locations_of_every_form_are_read() {
         let table = [

@@ -1,14 +1,15 @@
-//! Where `_PyRuntime` is in a library or program, and which version the file says that it is.
+//! The search for `_PyRuntime` in a library or program, and for the version that the file states.
 //!
-//! It is an exported symbol of every build that extensions can be loaded into, stripped or not. From 3.10 on it
-//! is also alone in the section `.PyRuntime` (Python/pylifecycle.c), which serves where nothing is exported.
+//! `_PyRuntime` is an exported symbol of every build that extensions can be loaded into, stripped or not.
+//! From 3.10 on it is also alone in the section `.PyRuntime` (Python/pylifecycle.c), which serves where
+//! nothing is exported.
 
 use nccl_library::elf::{Budget, ElfVaddr, Error, Image, SymbolTable};
 
 use crate::{COOKIE, Version};
 
 const SECTION: &str = ".PyRuntime";
-/// Bytes of a file that may be read for it; a static interpreter has 1 MB of symbols.
+/// Bytes of a file that may be read for the search; a static interpreter has 1 MB of symbols.
 const MAX_BYTES: u64 = 256 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,11 +24,12 @@ pub enum FoundBy {
 pub struct Runtime {
     pub address: ElfVaddr,
     pub found_by: FoundBy,
-    /// As the file says: by `Py_Version` (3.11 and later), or by `_Py_DebugOffsets` (3.13 and later).
+    /// Version that the file states: by `Py_Version` (3.11 and later), or by `_Py_DebugOffsets` (3.13 and
+    /// later).
     pub version: Option<Version>,
-    /// `PyDict_Type`, if it is exported.
+    /// Address of `PyDict_Type`, if it is exported.
     pub dict_type: Option<ElfVaddr>,
-    /// Where the variables that begin as zero are, and their bytes.
+    /// Address of the variables that begin as zero, and their bytes.
     pub zeroed: Option<(ElfVaddr, u64)>,
 }
 
@@ -76,7 +78,7 @@ pub fn runtime(image: &Image) -> Result<Option<Runtime>, Error> {
     Ok(Some(Runtime { address, found_by, version, dict_type, zeroed }))
 }
 
-/// By `_Py_DebugOffsets`, which the file holds as they will be in memory.
+/// Reads the version from `_Py_DebugOffsets`, which the file holds as they will be in memory.
 fn stated_version(image: &Image, runtime: ElfVaddr, budget: &mut Budget) -> Option<Version> {
     let [cookie, hex, free_threaded] = words(image, runtime, budget)?;
     let version = Version::from_hex(hex).filter(|_| cookie.to_le_bytes() == COOKIE)?;

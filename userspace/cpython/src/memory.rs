@@ -21,8 +21,8 @@ pub trait Memory {
     /// Fills `into` from `address` on, all of it or nothing.
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable>;
 
-    /// Copies of these pieces (address, bytes): as many as were asked for, nothing where one cannot be read whole. For a
-    /// memory that can make them together.
+    /// Copies these pieces (address, bytes). The result has one element for each, which is `None` if the
+    /// piece cannot be read whole. For a memory that can make the copies together.
     fn copies(&self, pieces: &[(u64, usize)]) -> Vec<Option<Vec<u8>>> {
         let copy = |(at, bytes): &(u64, usize)| {
             let mut copy = vec![0; *bytes];
@@ -31,11 +31,11 @@ pub trait Memory {
         pieces.iter().map(copy).collect()
     }
 
-    /// Another reading begins, which is to see what is there now. For a memory that keeps what it has read.
+    /// Begins another reading, which is to see what is there now. For a memory that keeps what it has read.
     fn renew(&self) {}
 }
 
-/// Addresses and what is there: for tests and fuzz targets.
+/// Memory made of addresses and the bytes there: for tests and fuzz targets.
 impl<S: BuildHasher> Memory for HashMap<u64, Vec<u8>, S> {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
         let found = self.iter().find_map(|(start, bytes)| {
@@ -47,12 +47,12 @@ impl<S: BuildHasher> Memory for HashMap<u64, Vec<u8>, S> {
     }
 }
 
-/// Reads of one walker; a real interpreter with 300 threads of 30 frames needs some 20 thousand.
+/// Most reads of one walker; a real interpreter with 300 threads of 30 frames needs some 20 thousand.
 const MAX_READS: u32 = 200_000;
-/// Bytes of one walker.
+/// Most bytes that one walker reads.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// A process's memory with what is left of the work allowed.
+/// A process's memory, and the rest of the work allowed.
 pub(crate) struct Reader<'m> {
     memory: &'m dyn Memory,
     reads: Cell<u32>,
@@ -78,7 +78,7 @@ impl<'m> Reader<'m> {
         self.memory.read(address, into).map_err(|Unreadable(address)| Unknown::Unreadable(address))
     }
 
-    /// `N` bytes at `base + offset`.
+    /// Reads `N` bytes at `base + offset`.
     pub(crate) fn bytes<const N: usize>(&self, base: u64, offset: u32) -> Result<[u8; N], Unknown> {
         let mut bytes = [0; N];
         self.read(add(base, offset)?, &mut bytes)?;
@@ -89,9 +89,9 @@ impl<'m> Reader<'m> {
         self.bytes(base, offset).map(u64::from_le_bytes)
     }
 
-    /// A struct's bytes from `base` on, as far as its fields at these offsets reach (8 bytes each).
+    /// Reads a struct's bytes from `base` on, as far as its fields at these offsets reach (8 bytes each).
     pub(crate) fn record(&self, base: u64, fields: &[u32]) -> Result<Record, Unknown> {
-        /// Longer than any struct whose fields are read at once.
+        /// Bytes that no struct exceeds whose fields are read at once.
         const MAX: u32 = 4096;
         let length = fields.iter().max().map_or(0, |last| last.saturating_add(8));
         if base == 0 || length > MAX {

@@ -1,8 +1,8 @@
-//! Where the fields are that a walk needs, in bytes from the beginning of each struct.
+//! Offsets of the fields that a walk needs, in bytes from the beginning of each struct.
 //!
-//! Read in CPython's headers: Include/internal/pycore_runtime.h, pycore_interp.h (3.8: pycore_pystate.h),
-//! pycore_frame.h, Include/cpython/pystate.h, frameobject.h, code.h, unicodeobject.h. All of it is plain data, so that a
-//! kernel-side walker can be given the same.
+//! Sources are CPython's headers: Include/internal/pycore_runtime.h, pycore_interp.h (3.8: pycore_pystate.h),
+//! pycore_frame.h, Include/cpython/pystate.h, frameobject.h, code.h, unicodeobject.h. All of it is plain
+//! data, so that a kernel-side walker can be given the same.
 
 use serde::{Deserialize, Serialize};
 
@@ -45,11 +45,11 @@ pub struct ThreadOffsets {
     pub next: u32,
     /// `interp`: leads back to the interpreter, which proves the layout.
     pub interpreter: u32,
-    /// What leads to the innermost frame; [`Offsets::frame_root`] says how.
+    /// Pointer that leads to the innermost frame; [`Offsets::frame_root`] says how.
     pub frame: u32,
-    /// `thread_id`: what `pthread_self` returned
+    /// `thread_id`: the thread's `pthread_self()`
     pub thread_id: u32,
-    /// 3.11 and later: what `gettid` returned, in the process's own PID namespace
+    /// 3.11 and later: the thread's `gettid()`, in the process's own PID namespace
     pub native_thread_id: Option<u32>,
 }
 
@@ -112,11 +112,11 @@ pub struct TextOffsets {
     pub state: u32,
     /// `sizeof(PyASCIIObject)`: where the characters of an ASCII string begin
     pub ascii_data: u32,
-    /// `sizeof(PyCompactUnicodeObject)`: where those of another one begin
+    /// `sizeof(PyCompactUnicodeObject)`: where the characters of any other string begin
     pub compact_data: u32,
 }
 
-/// How a thread leads to its innermost frame.
+/// Way from a thread to its innermost frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameRoot {
     /// 3.8 to 3.10: [`ThreadOffsets::frame`] is `frame`, a pointer to a `PyFrameObject`.
@@ -127,7 +127,7 @@ pub enum FrameRoot {
     Direct,
 }
 
-/// What [`FrameOffsets::instruction`] holds.
+/// Contents of [`FrameOffsets::instruction`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instruction {
     /// 3.8 and 3.9: `f_lasti`, an `int`, in bytes
@@ -163,21 +163,22 @@ impl Offsets {
         }
     }
 
-    /// Bits of [`FrameOffsets::code`] that are no part of the address: from 3.14 on it is a `_PyStackRef`,
-    /// whose lowest bits are tags (Include/internal/pycore_stackref.h).
+    /// Returns the bits of [`FrameOffsets::code`] that are not part of the address: from 3.14 on it is a
+    /// `_PyStackRef`, whose lowest bits are tags (Include/internal/pycore_stackref.h).
     pub fn code_tags(&self) -> u64 {
         if self.version.since(3, 14) { 0b111 } else { 0 }
     }
 
-    /// Frames whose owner has at least this value run no Python code: `FRAME_OWNED_BY_CSTACK` in 3.12 and 3.13,
-    /// `FRAME_OWNED_BY_INTERPRETER` and `FRAME_OWNED_BY_CSTACK` in 3.14, the first of these in 3.15.
+    /// Returns the lowest owner of frames that run no Python code; greater ones run none either.
+    /// `FRAME_OWNED_BY_CSTACK` in 3.12 and 3.13, `FRAME_OWNED_BY_INTERPRETER` and `FRAME_OWNED_BY_CSTACK` in
+    /// 3.14, the first of these in 3.15.
     pub fn first_owner_without_code(&self) -> Option<u8> {
         self.frame.owner.and(self.version.since(3, 12).then_some(3))
     }
 
-    /// Where the instruction of a frame is, in bytes from the first one of its code object; negative before the
-    /// first. `raw` is the field as it stands, an `int` widened with its sign. Not for frames that run a
-    /// thread's own copy of the bytecode ([`FrameOffsets::bytecode_copy`]).
+    /// Returns the place of a frame's instruction, in bytes from the first one of its code object; negative
+    /// before the first. `raw` is the field as it stands, an `int` widened with its sign. Not for frames that
+    /// run a thread's own copy of the bytecode ([`FrameOffsets::bytecode_copy`]).
     pub fn instruction_offset(&self, code: u64, raw: u64) -> i64 {
         let signed = raw.cast_signed();
         match self.instruction() {
@@ -190,9 +191,9 @@ impl Offsets {
         }
     }
 
-    /// Position of `kind` in the bits of [`TextOffsets::state`]; the flags `compact` and `ascii` follow its three
-    /// bits. Before them is `interned`: two bits, and without the GIL from 3.14 on an `unsigned char`
-    /// (Include/cpython/unicodeobject.h of 3.13.15, 3.14.0, 3.14.7 and 3.15.2).
+    /// Returns the position of `kind` in the bits of [`TextOffsets::state`]; the flags `compact` and `ascii`
+    /// follow its three bits. Before them is `interned`: two bits, and without the GIL from 3.14 on an
+    /// `unsigned char` (Include/cpython/unicodeobject.h of 3.13.15, 3.14.0, 3.14.7 and 3.15.2).
     pub fn text_kind_shift(&self) -> u32 {
         if self.version.since(3, 14) && self.version.free_threaded { 8 } else { 2 }
     }

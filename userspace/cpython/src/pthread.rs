@@ -1,21 +1,22 @@
-//! Which thread a `pthread_t` is, for versions that do not keep the kernel's number (3.8 to 3.10).
+//! Thread numbers by `pthread_t`, for versions that do not keep the kernel's number (3.8 to 3.10).
 //!
-//! A `pthread_t` is the address of the C library's description of the thread, which has the kernel's number in it.
-//! It is no public layout; where it is has been the same for very long:
+//! A `pthread_t` is the address of the C library's description of the thread, which has the kernel's number
+//! in it. The layout is not public, but the number's place has been the same for very long:
 //!
-//! - glibc, x86-64: 0x2d0 (`struct pthread`, nptl/descr.h: 704 bytes of header, a list node, `tid`; 2.4 to 2.42). The
-//!   words at 0 and 16 hold the address itself (`tcbhead_t`, sysdeps/x86_64/nptl/tls.h).
+//! - glibc, x86-64: 0x2d0 (`struct pthread`, nptl/descr.h: 704 bytes of header, a list node, `tid`; 2.4 to
+//!   2.42). The words at 0 and 16 hold the address itself (`tcbhead_t`, sysdeps/x86_64/nptl/tls.h).
 //! - glibc, AArch64: 0xd0 (24 words of header, a list node, `tid`).
-//! - musl, x86-64: 48 (`struct pthread`, src/internal/pthread_impl.h; 1.1.20 and later). The word at 0 holds the
-//!   address itself.
+//! - musl, x86-64: 48 (`struct pthread`, src/internal/pthread_impl.h; 1.1.20 and later). The word at 0 holds
+//!   the address itself.
 //!
-//! The numbers found are to be compared with the process's threads, and count only if one is found for one thread.
+//! The numbers found are to be compared with the process's threads, and count only if one is found for one
+//! thread.
 
 use nccl_library::elf::Machine;
 
 use crate::Memory;
 
-/// Numbers of the thread that may be the one: in the PID namespace of the process itself, likely ones first.
+/// Returns numbers that may be the thread's: in the PID namespace of the process itself, likely ones first.
 pub fn thread_numbers(memory: &dyn Memory, machine: Machine, pthread: u64) -> Vec<u32> {
     let word = |offset: u64| {
         let mut bytes = [0; 8];

@@ -1,7 +1,7 @@
-//! The shipped tables, for versions that do not say their layouts themselves (3.8 to 3.12).
+//! Shipped tables of offsets, for versions that do not state their layouts themselves (3.8 to 3.12).
 //!
-//! `cargo xtask python-offsets` makes them: a C program that prints `offsetof` of every field, compiled against an
-//! interpreter's own headers. Patch releases of one minor version have the same layouts.
+//! `cargo xtask python-offsets` makes them: a C program that prints `offsetof` of every field, compiled
+//! against an interpreter's own headers. Patch releases of one minor version have the same layouts.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,18 +12,18 @@ const TABLE: &str = include_str!("shipped/offsets.jsonl");
 /// A line of the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShippedRow {
-    /// The release whose headers it was made from, like `3.8.18`.
+    /// Release whose headers the line was made from, like `3.8.18`.
     pub made_from: String,
     #[serde(flatten)]
     pub offsets: Offsets,
 }
 
-/// All lines of the table; those of another format are left out, which a test would see.
+/// Returns all lines of the table; those of another format are left out, which a test would see.
 pub fn shipped_rows() -> Vec<ShippedRow> {
     TABLE.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// The offsets of a version, if the table has it.
+/// Returns the offsets of a version, if the table has it.
 pub fn shipped(version: Version) -> Option<Offsets> {
     shipped_rows().into_iter().map(|row| row.offsets).find(|offsets| offsets.version == version)
 }

@@ -2,16 +2,16 @@
 
 use crate::{Offsets, Unknown, memory::Reader};
 
-/// Characters of a file's or a function's name; a longer one is not read.
+/// Most characters of a file's or a function's name; a longer one is not read.
 const MAX_CHARACTERS: u64 = 4096;
-/// Bytes of a line table; a module of 100,000 lines has fewer.
+/// Most bytes of a line table; a module of 100,000 lines has fewer.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Characters' sizes as `state.kind` has them, and the flags that follow it.
+/// Flags of `state` behind `kind`, which is the characters' size.
 const COMPACT: u32 = 1 << 3;
 const ASCII: u32 = 1 << 4;
 
-/// The string object at `address`. Lone surrogates, which no encoding knows, become U+FFFD.
+/// Reads the string object at `address`. Lone surrogates, which no encoding knows, become U+FFFD.
 pub(crate) fn string(reader: &Reader<'_>, offsets: &Offsets, address: u64) -> Result<String, Unknown> {
     let text = &offsets.text;
     let head = reader.record(address, &[text.length, text.state])?;
@@ -25,7 +25,7 @@ pub(crate) fn string(reader: &Reader<'_>, offsets: &Offsets, address: u64) -> Re
         _ => return Err(Unknown::Contradiction("a name is no string")),
     };
     let data = if state & COMPACT == 0 {
-        // The string of a subclass: a pointer to its characters follows.
+        // A string of a subclass: a pointer to its characters follows.
         reader.u64(address, text.compact_data)?
     } else {
         let offset = if state & ASCII == 0 { text.compact_data } else { text.ascii_data };
@@ -47,7 +47,7 @@ fn characters(units: impl Iterator<Item = u32>) -> String {
     units.map(|unit| char::from_u32(unit).unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
 }
 
-/// The contents of the bytes object at `address`.
+/// Reads the contents of the bytes object at `address`.
 pub(crate) fn bytes(reader: &Reader<'_>, offsets: &Offsets, address: u64) -> Result<Vec<u8>, Unknown> {
     let length = reader.u64(address, offsets.bytes.length)?;
     if length > MAX_BYTES {

@@ -1,10 +1,10 @@
-//! Why a stack, or a whole interpreter, is not known.
+//! Reasons why a stack, or a whole interpreter, is not known.
 
 use std::fmt;
 
 use crate::Version;
 
-/// Why something of an interpreter could not be read. It is an answer: nothing is guessed instead.
+/// Reason why something of an interpreter could not be read. It is an answer: nothing is guessed instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unknown {
     /// No memory there, at this address.
@@ -15,7 +15,7 @@ pub enum Unknown {
     NotInitialised,
     /// The memory contradicts itself: it changed while it was read, the layouts do not fit, or it was forged.
     Contradiction(&'static str),
-    /// More of it than any real program has.
+    /// The memory has more of something than any real program has.
     TooMuch(&'static str),
 }
 

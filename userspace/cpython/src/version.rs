@@ -1,4 +1,4 @@
-//! Which CPython it is.
+//! Versions of CPython.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Version {
     pub major: u8,
     pub minor: u8,
-    /// A build without the GIL (3.13 and later, PEP 703), whose objects have another header.
+    /// True for a build without the GIL (3.13 and later, PEP 703), whose objects have another header.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub free_threaded: bool,
 }
@@ -19,7 +19,7 @@ impl Version {
         Self { major, minor, free_threaded: false }
     }
 
-    /// From `PY_VERSION_HEX`, which is also the value of `Py_Version`: 0x030b07f0 is 3.11.7
+    /// Takes the version from `PY_VERSION_HEX`, which is also the value of `Py_Version`: 0x030b07f0 is 3.11.7
     /// (Include/patchlevel.h).
     pub fn from_hex(hex: u64) -> Option<Self> {
         let hex = u32::try_from(hex).ok()?;
@@ -27,7 +27,8 @@ impl Version {
         (major == 3).then_some(Self::new(major, minor))
     }
 
-    /// By the name of a library or program: `libpython3.11.so.1.0`, `python3.8`, `libpython3.13t.so.1.0`.
+    /// Takes the version from the name of a library or program: `libpython3.11.so.1.0`, `python3.8`,
+    /// `libpython3.13t.so.1.0`.
     pub fn from_file_name(name: &str) -> Option<Self> {
         let rest = name.strip_prefix("lib").unwrap_or(name).strip_prefix("python")?;
         let (major, rest) = rest.split_once('.')?;
@@ -38,13 +39,13 @@ impl Version {
         (version.major == 3).then_some(Self { free_threaded, ..version })
     }
 
-    /// Whether it is at least this one.
+    /// Tells whether the version is at least this one.
     pub const fn since(self, major: u8, minor: u8) -> bool {
         self.major > major || (self.major == major && self.minor >= minor)
     }
 }
 
-/// `3.11`, `3.13t`.
+/// Writes `3.11` or `3.13t`.
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let free_threaded = if self.free_threaded { "t" } else { "" };

@@ -1,4 +1,4 @@
-//! From `_PyRuntime` to interpreters, threads, frames and lines.
+//! The walk from `_PyRuntime` to interpreters, threads, frames and lines.
 
 use std::{cell::Cell, collections::HashMap, rc::Rc};
 
@@ -9,15 +9,15 @@ use crate::{
     shipped,
 };
 
-/// Interpreters of a process; more than one are rare.
+/// Most interpreters of a process; more than one are rare.
 pub const MAX_INTERPRETERS: usize = 64;
-/// Threads with Python state.
+/// Most threads with Python state.
 pub const MAX_THREADS: usize = 4096;
-/// Frames of a stack; Python's own limit is 1,000 unless a program raises it.
+/// Most frames of a stack; Python's own limit is 1,000 unless a program raises it.
 pub const MAX_FRAMES: usize = 512;
-/// Code objects kept; of more, the first ones are forgotten.
+/// Most code objects that are kept; the first ones are forgotten when there are more.
 const MAX_CODES: usize = 4096;
-/// Readings of a stack until two in a row are the same.
+/// Most readings of a stack until two in a row are the same.
 const MAX_READINGS: usize = 4;
 
 /// An interpreter in a process: its layouts, and where its `_PyRuntime` is.
@@ -29,8 +29,8 @@ pub struct Python {
 }
 
 impl Python {
-    /// The interpreter whose `_PyRuntime` is at `runtime`. CPython's own `_Py_DebugOffsets` count before the
-    /// `version` that its file is known to have.
+    /// Finds the layouts of the interpreter whose `_PyRuntime` is at `runtime`. CPython's own
+    /// `_Py_DebugOffsets` count before the `version` that its file is known to have.
     pub fn at(memory: &dyn Memory, runtime: u64, version: Option<Version>) -> Result<Self, Unknown> {
         let mut bytes = [0; DEBUG_OFFSETS_SIZE];
         // Older runtimes are shorter, but those too have readable memory behind them or are read in part.
@@ -53,7 +53,7 @@ pub struct ThreadState {
     pub address: u64,
     /// `pthread_self()` of the thread.
     pub pthread: u64,
-    /// What `gettid()` returned there, in the innermost PID namespace of the process; 3.11 and later.
+    /// `gettid()` of the thread, in the innermost PID namespace of the process; 3.11 and later.
     pub native_id: Option<u64>,
 }
 
@@ -62,28 +62,28 @@ pub struct ThreadState {
 pub struct RawFrame {
     /// Address of its code object.
     pub code: u64,
-    /// Of its instruction, in bytes from the first; negative before the first one has run.
+    /// Place of its instruction, in bytes from the first; negative before the first one has run.
     pub offset: i64,
 }
 
-/// Where the walk of a stack ended.
+/// End of the walk of a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StackEnd {
-    /// At the outermost frame.
+    /// The outermost frame.
     Outermost,
-    /// After [`MAX_FRAMES`] frames; more follow.
+    /// [`MAX_FRAMES`] frames; more follow.
     Limit,
-    /// At something that cannot be.
+    /// Something that cannot be.
     Unknown(Unknown),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawStack {
-    /// Innermost first.
+    /// Frames, innermost first.
     pub frames: Vec<RawFrame>,
     pub end: StackEnd,
-    /// It was not the same twice in a row: the thread runs. What is given was read in passing, and its frames may
-    /// belong to different moments.
+    /// True if the stack was not the same twice in a row: the thread runs. Its frames were read in passing
+    /// and may belong to different moments.
     pub moving: bool,
 }
 
@@ -94,7 +94,7 @@ pub struct PyFrame {
     /// 3.11 and later
     pub qualname: Option<String>,
     pub file: String,
-    /// `None`: the code has no line there.
+    /// Line; `None` if the code has none there.
     pub line: Option<u32>,
 }
 
@@ -102,7 +102,7 @@ pub struct PyFrame {
 pub struct Walker<'m> {
     python: Python,
     reader: Reader<'m>,
-    /// The type object of code, once it was seen; 0 before.
+    /// Address of the type object of code, once it was seen; 0 before.
     code_type: Cell<u64>,
     codes: HashMap<u64, Rc<CodeObject>>,
 }
@@ -118,7 +118,7 @@ impl<'m> Walker<'m> {
         Self { python, reader: Reader::new(memory), code_type: Cell::new(0), codes: HashMap::new() }
     }
 
-    /// All threads that Python knows. A list that changes meanwhile is read again.
+    /// Reads all threads that Python knows. A list that changes meanwhile is read again.
     pub fn threads(&self) -> Result<Vec<ThreadState>, Unknown> {
         let mut result = self.threads_once();
         for _ in 1..MAX_READINGS {
@@ -165,7 +165,7 @@ impl<'m> Walker<'m> {
         Err(Unknown::TooMuch("more than 64 interpreters, or a list that is a circle"))
     }
 
-    /// The stack of a thread, innermost frame first. It is read until it is the same twice in a row.
+    /// Reads the stack of a thread, innermost frame first. It is read until it is the same twice in a row.
     pub fn stack(&self, thread: ThreadState) -> RawStack {
         let mut stack = self.stack_once(thread);
         for _ in 1..MAX_READINGS {
@@ -227,8 +227,8 @@ impl<'m> Walker<'m> {
         Err(Unknown::TooMuch("more than 512 frames without Python code"))
     }
 
-    /// [`Offsets::instruction_offset`], also of a thread's own copy of the bytecode: `co_tlbc` is a pointer to a
-    /// number of copies and pointers to them, the first of which is the code object's own
+    /// Returns [`Offsets::instruction_offset`], also for a thread's own copy of the bytecode: `co_tlbc` is a
+    /// pointer to a number of copies and pointers to them, the first of which is the code object's own
     /// (`_PyCodeArray`, Include/cpython/code.h of 3.14).
     fn pointer_offset(&self, code: u64, instruction: u64, copy: Option<i32>) -> Result<i64, Unknown> {
         const WRONG: Unknown = Unknown::Contradiction("a frame runs a copy of its code that is not there");
@@ -249,8 +249,8 @@ impl<'m> Walker<'m> {
         Ok(instruction.wrapping_sub(first).cast_signed())
     }
 
-    /// Whether the object at `address` is of the type that is called `code`. A wrong layout, and memory that was used
-    /// again, end here.
+    /// Checks that the object at `address` is of the type that is called `code`. A wrong layout, and memory
+    /// that was used again, end here.
     fn prove_code(&self, address: u64) -> Result<(), Unknown> {
         const WRONG: Unknown = Unknown::Contradiction("a frame has no code object");
         if address == 0 || !address.is_multiple_of(8) {
@@ -269,8 +269,8 @@ impl<'m> Walker<'m> {
         Ok(())
     }
 
-    /// The code object at `address`. What was read before is kept: forget it with [`Self::forget`] when time has
-    /// passed, as Python may have used the address again.
+    /// Reads the code object at `address`. Code objects that were read before are kept: forget them with
+    /// [`Self::forget`] when time has passed, as Python may have used the address again.
     pub fn code_object(&mut self, address: u64) -> Result<Rc<CodeObject>, Unknown> {
         if let Some(known) = self.codes.get(&address) {
             return Ok(Rc::clone(known));
@@ -289,7 +289,7 @@ impl<'m> Walker<'m> {
         self.codes.clear();
     }
 
-    /// The frame with names.
+    /// Gives a frame its names.
     pub fn frame(&mut self, frame: RawFrame) -> Result<PyFrame, Unknown> {
         let code = self.code_object(frame.code)?;
         Ok(PyFrame {

@@ -1,5 +1,5 @@
-//! Memory that is forged: a real interpreter's, with lists that are circles, huge lengths and wild pointers. It ends in
-//! "unknown", after bounded work.
+//! Forged memory: a real interpreter's, with lists that are circles, huge lengths and wild pointers. It ends
+//! in "unknown", after bounded work.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use cpython::{MAX_FRAMES, Memory, Python, StackEnd, ThreadState, Unknown, Unread
 use support::Subject;
 use test_support::{damage::Random, need_pythons};
 
-/// Two threads, a generator, and names that are not ASCII.
+/// Program with two threads, a generator, and names that are not ASCII.
 const PROGRAM: &str = "
 import os, threading
 def wait(number):
@@ -27,7 +27,7 @@ def 世界(): [None for _ in größe()]
 世界()
 ";
 
-/// What was read of a real interpreter, and changed. It counts what is read of it.
+/// Memory that was read of a real interpreter, and changed. It counts what is read of it.
 #[derive(Default)]
 struct Forged {
     pieces: BTreeMap<u64, Vec<u8>>,
@@ -77,7 +77,7 @@ impl Memory for Keeping<'_> {
     }
 }
 
-/// All that a walk reads of a real interpreter.
+/// Takes everything that a walk reads of a real interpreter.
 fn snapshot(subject: &Subject) -> (Python, Forged) {
     let (runtime, version, _) = subject.runtime();
     let keeping = Keeping(&subject.memory, RefCell::default());
@@ -95,7 +95,7 @@ fn snapshot(subject: &Subject) -> (Python, Forged) {
     (python, forged)
 }
 
-/// Walks everything; frames that got names.
+/// Walks everything. Returns the number of frames that got names.
 fn walk(python: Python, memory: &dyn Memory) -> Result<usize, Unknown> {
     let mut walker = Walker::new(python, memory);
     let mut named = 0;
@@ -107,7 +107,8 @@ fn walk(python: Python, memory: &dyn Memory) -> Result<usize, Unknown> {
     Ok(named)
 }
 
-/// A real interpreter of the oldest and of the newest version, and the thread with the generator.
+/// Gives the check a real interpreter of the oldest and of the newest version, and the thread with the
+/// generator.
 fn for_each(check: impl Fn(Python, Forged, ThreadState)) {
     let Some(pythons) = need_pythons() else { return };
     for python in [&pythons[0], &pythons[pythons.len() - 1]] {
@@ -196,7 +197,7 @@ fn lengths_and_pointers_that_cannot_be_are_not_followed() {
     });
 }
 
-/// 20,000 times something changed at random; mostly pointers, to somewhere else that is there.
+/// Changes something at random 20,000 times; mostly pointers, to somewhere else that is there.
 #[test]
 fn whatever_is_forged_the_work_is_bounded() {
     for_each(|python, forged, _| {

@@ -1,5 +1,5 @@
-//! The dictionary of interned strings of every CPython that is found, against the table of symbols where there is
-//! one, and against what the program does.
+//! The dictionary of interned strings of every CPython that is found, against the table of symbols where
+//! there is one, and against what the program does.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +12,8 @@ use nccl_library::elf::{Budget, Image, SymbolTable, TableKind};
 use support::Subject;
 use test_support::need_pythons;
 
-/// Interns a string that is new, makes and drops dictionaries and strings that are not interned, and drops the first.
+/// Program that interns a string that is new, makes and drops dictionaries and strings that are not interned,
+/// and drops the first.
 const PROGRAM: &str = "
 import sys
 def stop(what):
@@ -29,7 +30,7 @@ del new
 stop('went')
 ";
 
-/// Address of the variable's symbol, in a file that has them all.
+/// Returns the address of the variable's symbol, in a file that has all symbols.
 fn by_symbol(image: &Image) -> Option<u64> {
     let table = SymbolTable::read(image, &mut Budget::new(256 << 20, 0)).unwrap()?;
     let mut named = table.objects().filter(|object| object.name == "interned");
@@ -71,7 +72,8 @@ fn check(program: &Path, what: &str) -> bool {
     has_symbol
 }
 
-/// Memory that is put together: a dictionary of strings, where they are, and a variable that points to it.
+/// Memory that is made for a test: a dictionary of strings, the strings, and a variable that points to the
+/// dictionary.
 struct Made(BTreeMap<u64, Vec<u8>>);
 
 impl Memory for Made {
@@ -97,7 +99,7 @@ fn bytes_of(words: &[u64]) -> Vec<u8> {
 }
 
 impl Made {
-    /// As this version has it: the sixth variable points to the dictionary.
+    /// Makes it as this version has it: the sixth variable points to the dictionary.
     fn of(minor: u8) -> Self {
         let dict = bytes_of(&[1, DICT_TYPE, ENTRIES, 77, KEYS, 0]);
         // 512 places for indices, of two bytes each.
@@ -141,8 +143,9 @@ fn what_is_not_beyond_doubt_is_not_taken() {
         assert_eq!(Made::of(minor).found(minor), Some(VARIABLES + 40), "3.{minor}");
         assert_eq!(Made::of(minor).found(12), None);
         let entries = if minor < 11 { KEYS + 40 + 1024 + 8 } else { KEYS + 32 + 1024 };
-        // Of another type; small; without a version; with values elsewhere; keys that are nowhere, or as large as the
-        // memory; a value that is not its key; a string that is not interned; the pointer twice.
+        // Changes: of another type; small; without a version; with values elsewhere; keys that are nowhere,
+        // or as large as the memory; a value that is not its key; a string that is not interned; the pointer
+        // twice.
         let changes: [&[(u64, u64)]; 10] = [
             &[(DICT + 8, DICT_TYPE + 8)],
             &[(DICT + 16, 12)],

@@ -1,5 +1,5 @@
-//! Stacks that are read from outside, against what Python says of itself: every CPython that is found, stripped and
-//! static ones too.
+//! Stacks that are read from outside, against what Python itself states: every CPython that is found,
+//! stripped and static ones too.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use test_support::{Interpreter, is_long, need_pythons, tool};
 
 const TRUTH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stacks/truth.py");
 
-/// What the program says of itself.
+/// Facts that the program states of itself.
 #[derive(Deserialize)]
 struct Told {
     case: String,
@@ -22,7 +22,7 @@ struct Told {
     frames: Vec<(String, String, Option<u32>, Option<String>)>,
 }
 
-/// Reads every stack that the program tells of; gives how many there were, by case.
+/// Reads every stack that the program tells of; returns how many there were, by case.
 fn compare(command: &mut Command, what: &str) -> BTreeMap<String, usize> {
     let mut subject = Subject::start(command);
     let mut cases: BTreeMap<String, usize> = BTreeMap::new();
@@ -87,7 +87,7 @@ fn strip_all(from: &Path, to: &Path) {
     assert!(strip.arg("--strip-all").arg("-o").arg(to).arg(from).status().unwrap().success());
 }
 
-/// As distributions ship them: no symbols but those that extensions need.
+/// Interpreters as distributions ship them: no symbols but those that extensions need.
 #[test]
 fn stripped_interpreters_are_read_too() {
     let Some(pythons) = need_pythons() else { return };
@@ -110,7 +110,7 @@ fn stripped_interpreters_are_read_too() {
         if file != python.program {
             strip(&file);
         }
-        // Its library from this folder, and its modules from where they are.
+        // The interpreter's library from this folder, and its modules from where they are.
         let home = python.program.parent().unwrap().parent().unwrap();
         let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", folder.path()).env("PYTHONHOME", home);

@@ -1,5 +1,5 @@
-//! The table of layouts, and what 3.13 and later say of themselves, against the headers of every CPython that is
-//! found.
+//! The table of layouts, and the layouts that 3.13 and later state, against the headers of every CPython that
+//! is found.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use test_support::{Interpreter, need_pythons, skip, tool};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/shipped/offsets.c");
 
-/// What the headers say; `None` where there are none.
+/// Returns the offsets by the headers; `None` if there are none.
 fn of_headers(python: &Interpreter, mut compiler: Command) -> Option<Offsets> {
     let script = "import os, sysconfig; print(sysconfig.get_path('include'))";
     let output = Command::new(&python.program).args(["-I", "-c", script]).output().unwrap();
@@ -32,7 +32,7 @@ fn of_headers(python: &Interpreter, mut compiler: Command) -> Option<Offsets> {
     Some(row.offsets)
 }
 
-/// The interpreter as it is used: by the table, or by its own word.
+/// The offsets that are used, of the table or of the interpreter itself, against the headers.
 #[test]
 fn layouts_are_those_of_the_headers_of_every_interpreter() {
     let Some(pythons) = need_pythons() else { return };

@@ -1,7 +1,7 @@
-//! `resolve-time ROUNDS LIBRARY…`: how long it takes to open and resolve each, from the page cache. Run by
-//! `cargo xtask bench resolve`.
+//! `resolve-time ROUNDS LIBRARY…` measures how long it takes to open and resolve each library from the page
+//! cache. Run by `cargo xtask bench resolve`.
 //!
-//! A JSON line for each library.
+//! Prints a JSON line for each library.
 
 use std::io::{self, Write as _};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Where the fields of the library's structs lie, and what the values of its enumerations are called.
+//! Layouts of the library's structs, and names of the values of its enumerations.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Structs and enumerations of one library, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layouts {
-    /// One without a name is called after the member that it is: `ncclProxyOp.task`.
+    /// Structs by name. A struct without a name is called after the member that it is: `ncclProxyOp.task`.
     pub structs: BTreeMap<String, Struct>,
     pub enums: BTreeMap<String, Enumeration>,
 }
@@ -17,18 +17,18 @@ pub struct Layouts {
 pub struct Struct {
     /// Bytes.
     pub size: u64,
-    /// In the order of declaration. Members of bases and of anonymous structs and unions stand among the
-    /// others, with offsets from the beginning of this struct.
+    /// Members in the order of declaration. Those of bases and of anonymous structs and unions stand among
+    /// the others, with offsets from the beginning of this struct.
     pub members: Vec<Member>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// As declared.
+    /// Declared name.
     pub name: String,
     #[serde(flatten)]
     pub field: Field,
-    /// The key in [`Layouts`] of the struct that the member, or each element of it, is.
+    /// Key in [`Layouts`] of the struct that the member, or each element of it, is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inner: Option<String>,
 }
@@ -38,9 +38,9 @@ pub struct Member {
 pub struct Field {
     /// Bytes from the beginning of the struct that was asked about.
     pub offset: u64,
-    /// Bytes, of the whole array if it is one; of the storage unit if it is a bit field.
+    /// Bytes: of the whole array if it is one, of the storage unit if it is a bit field.
     pub size: u64,
-    /// The declared type, `const` and the like left out.
+    /// Declared type without `const` and the like.
     pub type_name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array: Option<Array>,
@@ -48,17 +48,17 @@ pub struct Field {
     pub bits: Option<Bits>,
 }
 
-/// The elements of an array. One of several dimensions is counted as one of its innermost elements.
+/// Elements of an array. An array of several dimensions is counted as one of its innermost elements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Array {
-    /// Elements; 0 for an array whose length is not stated.
+    /// Number of elements; 0 for an array whose length is not stated.
     pub count: u64,
     pub elem_size: u64,
-    /// The declared dimensions, outermost first; their product is [`Self::count`].
+    /// Declared dimensions, outermost first; their product is [`Self::count`].
     pub dims: Vec<u64>,
 }
 
-/// The bits of a bit field within the little-endian integer at [`Field::offset`] of [`Field::size`] bytes.
+/// Bits of a bit field within the little-endian integer at [`Field::offset`] of [`Field::size`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bits {
     /// Bits to shift right.
@@ -76,7 +76,7 @@ pub struct Enumeration {
 }
 
 impl Field {
-    /// One element of an array.
+    /// Returns one element of an array.
     pub(crate) fn element(mut self, index: u64) -> Option<Self> {
         let array = self.array.take().filter(|array| index < array.count)?;
         self.offset = self.offset.checked_add(index.checked_mul(array.elem_size)?)?;
@@ -90,7 +90,7 @@ impl Layouts {
         self.structs.get(name).map(|layout| layout.size)
     }
 
-    /// A field by its path from a struct: `ring.prev`, `config.commName`, `channels[2].id`.
+    /// Finds a field by its path from a struct: `ring.prev`, `config.commName`, `channels[2].id`.
     ///
     /// Dots lead into structs and unions that are held by value; pointers are not followed. An array without
     /// an index means the whole array, or its first element where the path goes on. An index counts the
@@ -131,7 +131,7 @@ impl Layouts {
         values.iter().find(|(known, _)| known == enumerator).map(|(_, value)| *value)
     }
 
-    /// Only these structs and enumerations, and the structs that these contain by value.
+    /// Keeps these structs and enumerations, and the structs that these contain by value.
     #[must_use]
     pub fn restricted_to(mut self, structs: &[String], enums: &[String]) -> Self {
         let mut kept = BTreeMap::new();

@@ -51,7 +51,7 @@ fn arguments_are_where_the_debugging_information_has_them() {
     eprintln!("{compared} arguments compared");
 }
 
-/// Those that a version does not have yet are not known to it.
+/// Names that a version does not have yet are not known to it.
 #[test]
 fn names_are_those_of_every_library() {
     let declared = NameTables::default().or_as_declared();

@@ -27,7 +27,7 @@ struct Build {
     library: PathBuf,
     /// Without symbols and debugging information.
     stripped: PathBuf,
-    /// Only they.
+    /// Only symbols and debugging information.
     debug: PathBuf,
 }
 
@@ -73,7 +73,7 @@ fn resolved(library: &Path, files: &[&Path], folders: &[&Path]) -> Resolution {
     resolve_with(&Image::open(library).unwrap(), &request, &debug_files).unwrap()
 }
 
-/// What the library itself says, but from `file`.
+/// Checks that the answer is that of the library itself, but from `file`.
 fn check(found: &Resolution, build: &Build, file: &Path) {
     let stated = resolved(&build.library, &[], &[]);
     assert_eq!(stated.symbol_source, SymbolSource::OwnDwarf);

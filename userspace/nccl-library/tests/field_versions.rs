@@ -14,8 +14,8 @@ use nccl_library::{
 };
 use serde_json::Value;
 
-/// The numbers of a version as the table states it, or `default` where it does not. `patch`: where it has
-/// none.
+/// Returns the numbers of a version as the table states it, or `default` if it states none. `patch` is used
+/// if the version has none.
 fn bound(version: &str, patch: u32, default: NcclVersion) -> NcclVersion {
     match version.split('.').count() {
         1 if version.is_empty() => default,
@@ -24,7 +24,7 @@ fn bound(version: &str, patch: u32, default: NcclVersion) -> NcclVersion {
     }
 }
 
-/// Whether a version has the field there.
+/// Tells whether a version has the field there.
 fn is_in(name: &FieldName, version: NcclVersion) -> bool {
     let none = NcclVersion { major: 0, minor: 0, patch: 0 };
     let all = NcclVersion { major: u32::MAX, ..none };
@@ -43,8 +43,8 @@ fn versions_are_read_from_the_table() {
     assert!(!is_in(&before, "2.18.1") && !is_in(&before, "2.20.5") && !is_in(&before, "2.21.5"));
 }
 
-/// Where the stated versions are wrong. `has`: whether the version has this path of the struct; `None`
-/// where that is not known.
+/// Returns where the stated versions are wrong. `has`: whether the version has this path of the struct;
+/// `None` where that is not known.
 fn differences(version: NcclVersion, has: impl Fn(&str, &str) -> Option<bool>) -> (usize, Vec<String>) {
     let (mut compared, mut differences) = (0, Vec::new());
     for field in fields::all() {
@@ -61,7 +61,7 @@ fn differences(version: NcclVersion, has: impl Fn(&str, &str) -> Option<bool>) -
     (compared, differences)
 }
 
-/// Whether the independent reader has the path. It lists the members of a struct; those of its members'
+/// Tells whether the independent reader has the path. It lists the members of a struct; those of its members'
 /// structs only where it was asked for these, too.
 fn independent_has(layouts: &Value, strukt: &str, path: &str) -> Option<bool> {
     let members = layouts[strukt]["m"].as_array()?;

@@ -14,7 +14,7 @@ use nccl_library::symbols::{FunctionSpec, ProblemKind, Request, Resolution, reso
 use tempfile::TempDir;
 use test_support::tool;
 
-/// One abbreviation per line: code, tag, has children, then pairs of attribute and form. See the DWARF 4
+/// Abbreviations, one per line: code, tag, has children, then pairs of attribute and form. See the DWARF 4
 /// standard, 7.5.
 const ABBREVIATIONS: &str = "
 1, 0x11, 1, 0x11,0x01, 0x12,0x07
@@ -65,7 +65,7 @@ fn resolved(entries: &str, more_abbreviations: &str) -> Option<Resolution> {
     Some(resolution)
 }
 
-/// Strings of an entry, and a reference to a label of the unit.
+/// Writes an entry with a string and a reference to a label of the unit.
 fn typedef(label: &str, name: &str, target: &str) -> String {
     format!("{label}: .uleb128 4\n.asciz \"{name}\"\n.long {target} - unit\n")
 }
@@ -103,7 +103,7 @@ fn a_struct_that_contains_itself_ends() {
         structure("other", "Other", 8, &[("back", "circle", 0), ("", "other", 0)]),
     ];
     let Some(resolution) = resolved(&entries.concat(), "") else { return };
-    // Whatever is left of it can be asked without end.
+    // The rest of the layout can be asked without end.
     let path = vec!["self"; 1000].join(".");
     _ = resolution.layouts.field("Circle", &path);
     assert!(resolution.problems.iter().any(|problem| problem.kind == ProblemKind::DebugInfo));

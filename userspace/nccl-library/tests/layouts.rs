@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use test_support::libraries;
 
-/// The independent reader's layouts of a version; none of versions that came after it.
+/// Returns the independent reader's layouts of a version; `None` for versions that came after it.
 fn independent_layouts(version: &str) -> Option<Value> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/layouts");
     let text = fs::read_to_string(folder.join(format!("st-{version}.json"))).ok()?;
@@ -48,7 +48,7 @@ fn resolved(library: &Path, independent: Option<&Value>) -> Resolution {
     resolution
 }
 
-/// What was compared, and what differs.
+/// Counts of comparisons, and the differences.
 #[derive(Default)]
 struct Comparison {
     structs: usize,
@@ -157,7 +157,7 @@ fn shipped_layouts_equal_those_of_an_independent_reader() {
     assert!(compared > 0, "no shipped layout has an independent one to compare with");
 }
 
-/// How a parameter arrives, in the words of the report.
+/// Says how a parameter arrives, in the words of the report.
 fn arrives(resolution: &Resolution, function: &str, copy: usize, param: &str) -> String {
     let function = &resolution.functions(function)[copy];
     match function.param(param).map(|param| &param.location) {

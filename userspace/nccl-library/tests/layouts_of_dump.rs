@@ -1,5 +1,5 @@
-//! What `ncclflow dump` alone asks of a library, of NCCL's own libraries and of stripped copies: against NCCL's source,
-//! and against `nm`.
+//! Structs and variables that only `ncclflow dump` asks for, in NCCL's own libraries and in stripped copies:
+//! against NCCL's source, and against `nm`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,7 +21,8 @@ fn resolution(library: &Path) -> Resolution {
     resolve(&Image::open(library).unwrap(), &request).unwrap()
 }
 
-/// Offset and size of each field of a `rasPeerInfo`, and the size of it, by its declaration (src/ras/ras_internal.h).
+/// Offset and size of each field of a `rasPeerInfo`, and the size of it, by its declaration
+/// (src/ras/ras_internal.h).
 fn declared(version: NcclVersion) -> Option<(u64, Vec<(u64, u64)>)> {
     let since = |minor| (version.major, version.minor) >= (2, minor);
     let fields = vec![(0, 28), (28, 4), (40, 8), (48, 8), (56, 8)];
@@ -68,7 +69,7 @@ fn the_shipped_table_has_them_of_all_versions_that_have_them() {
     }
 }
 
-/// Where `nm` says that the variables are; `None` if there is no `nm`.
+/// Returns the addresses of the variables by `nm`; `None` if there is no `nm`.
 fn by_nm(library: &Path) -> Option<BTreeMap<String, ElfVaddr>> {
     let output = tool("binutils", "NM", "nm")?.arg(library).output().unwrap();
     assert!(output.status.success(), "nm {}", library.display());

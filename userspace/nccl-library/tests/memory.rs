@@ -1,4 +1,4 @@
-//! What resolving a hostile file takes of memory, as the allocator counts it.
+//! Memory that resolving a hostile file takes, as the allocator counts it.
 //!
 //! One test: all threads of the program share the allocator.
 
@@ -39,7 +39,7 @@ unsafe impl GlobalAlloc for Counted {
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
 
-/// The most that was held at a time while this was done, beyond what was held before.
+/// Returns the most memory that was held at a time during `work`, beyond what was held before.
 fn peak(work: impl FnOnce()) -> usize {
     let before = HELD.load(Relaxed);
     PEAK.store(before, Relaxed);
@@ -49,7 +49,7 @@ fn peak(work: impl FnOnce()) -> usize {
 
 #[test]
 fn a_small_file_of_overlapping_tables_is_refused_before_it_takes_much() {
-    /// The budget for what is derived, and what is read of the file.
+    /// Budget for derived structures, plus the bytes that are read of the file.
     const MOST: usize = (256 + 64) << 20;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("libnccl.so.2");

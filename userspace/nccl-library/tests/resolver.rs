@@ -1,5 +1,5 @@
-//! The resolver on small libraries that the test compiles: what each form of debugging information gives, and
-//! that damaged files never do harm.
+//! The resolver on small libraries that the test compiles: the answers that each form of debugging
+//! information gives. Damaged files never do harm.
 //!
 //! Needs a C++ compiler (`$CXX`, default `g++`) and binutils' `objcopy`.
 
@@ -281,7 +281,7 @@ fn damaged_files_do_no_harm() {
     eprintln!("slowest: {slowest:?}");
 }
 
-/// Everything a caller does with a library; errors are fine.
+/// Does everything that a caller does with a library; errors are fine.
 fn attempt(file: File) {
     let Ok(image) = Image::from_file(file) else { return };
     match resolve(&image, &request()) {

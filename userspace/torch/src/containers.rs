@@ -1,8 +1,9 @@
-//! Strings, vectors and small vectors, as libstdc++ and c10 lay them out. Their layouts are part of libstdc++'s ABI: they
-//! have not changed since GCC 5, but for the two kinds of strings.
+//! Strings, vectors and small vectors, as libstdc++ and c10 lay them out. Their layouts are part of
+//! libstdc++'s ABI: they have not changed since GCC 5, but for the two kinds of strings.
 //!
-//! A container's words stand in the struct that has it; its elements may stand elsewhere. So a struct is first
-//! [looked at](Place), and then what all of them need is read at once ([`Fetch`]).
+//! A container's words stand in the struct that has it; its elements may stand elsewhere. So the containers
+//! of several structs are first [looked at](Place), and then the elements of all are read at once
+//! ([`Fetch`]).
 
 use std::collections::HashMap;
 
@@ -11,26 +12,26 @@ use crate::{
     memory::{Reader, Record},
 };
 
-/// Bytes of a string: names of groups, collectives and threads.
+/// Most bytes of a string: names of groups, collectives and threads.
 pub(crate) const MAX_STRING: u64 = 4096;
 
 const WRONG_STRING: Unknown = Unknown::Contradiction("a string has an impossible length or place");
 const WRONG_VECTOR: Unknown = Unknown::Contradiction("a vector ends before it begins");
 
-/// Where a container's elements stand.
+/// Place of a container's elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Within the struct itself.
+    /// Elements within the struct itself.
     Here(Vec<u8>),
     There {
         address: u64,
         bytes: usize,
     },
-    /// A string of the older kind (`_GLIBCXX_USE_CXX11_ABI=0`): its length stands before its characters.
+    /// Characters of a string of the older kind (`_GLIBCXX_USE_CXX11_ABI=0`): its length stands before them.
     Counted(u64),
 }
 
-/// A `std::string` at `offset` of a struct.
+/// Looks at a `std::string` at `offset` of a struct.
 pub(crate) fn string(record: &Record, offset: u32, cxx11: bool) -> Result<Place, Unknown> {
     let pointer = record.u64(offset);
     if !cxx11 {
@@ -53,7 +54,8 @@ pub(crate) fn string(record: &Record, offset: u32, cxx11: bool) -> Result<Place,
     Ok(Place::There { address: pointer, bytes: usize::try_from(length).unwrap_or(0) })
 }
 
-/// A `std::vector` of elements of `size` bytes, at most `most` of them: address and number of elements.
+/// Looks at a `std::vector` of elements of `size` bytes, at most `most` of them: returns address and number
+/// of elements.
 pub(crate) fn vector(record: &Record, offset: u32, size: u32, most: usize) -> Result<(u64, usize), Unknown> {
     let [begin, end, limit] = [0, 8, 16].map(|word| record.u64(offset + word));
     let (size, bytes) = (u64::from(size.max(1)), end.wrapping_sub(begin));
@@ -67,7 +69,7 @@ pub(crate) fn vector(record: &Record, offset: u32, size: u32, most: usize) -> Re
     Ok((begin, count))
 }
 
-/// The same as a [`Place`].
+/// Looks at a `std::vector` as [`vector`] does: returns a [`Place`].
 pub(crate) fn vector_place(record: &Record, offset: u32, size: u32, most: usize) -> Result<Place, Unknown> {
     let (address, count) = vector(record, offset, size, most)?;
     Ok(if count == 0 {
@@ -77,8 +79,8 @@ pub(crate) fn vector_place(record: &Record, offset: u32, size: u32, most: usize)
     })
 }
 
-/// A `c10::SmallVector` (c10/util/SmallVector.h): pointer, size and capacity of 32 bits each, then room for the first
-/// elements.
+/// Looks at a `c10::SmallVector` (c10/util/SmallVector.h): pointer, size and capacity of 32 bits each, then
+/// room for the first elements.
 pub(crate) fn small_vector(record: &Record, offset: u32, size: u32, most: u32) -> Result<Place, Unknown> {
     let (pointer, count, capacity) = (record.u64(offset), record.u32(offset + 8), record.u32(offset + 12));
     if count > capacity {
@@ -98,7 +100,7 @@ pub(crate) fn small_vector(record: &Record, offset: u32, size: u32, most: u32) -
     Ok(if bytes == 0 { Place::Here(Vec::new()) } else { Place::There { address: pointer, bytes } })
 }
 
-/// What many structs need of elsewhere, read together.
+/// Elements that many structs have elsewhere, read together.
 #[derive(Debug, Default)]
 pub(crate) struct Fetch {
     wanted: Vec<(u64, usize)>,
@@ -112,11 +114,11 @@ enum Wanted {
     Counted(u64),
 }
 
-/// What was asked for, as far as it could be read.
+/// Elements that were asked for, as far as they could be read.
 pub(crate) type Fetched = Vec<Option<Vec<u8>>>;
 
 impl Fetch {
-    /// Asks for it, and gives its number in what [`Self::all`] gives.
+    /// Asks for the elements at a place, and returns their index in the result of [`Self::all`].
     pub(crate) fn ask(&mut self, place: Place) -> usize {
         let wanted = match place {
             Place::Here(bytes) => Wanted::Here(bytes),
@@ -141,9 +143,9 @@ impl Fetch {
         Ok(given.collect())
     }
 
-    /// Strings of the older kind. Many structs share one.
+    /// Reads strings of the older kind. Many structs share one.
     fn counted(&self, reader: &Reader<'_>) -> Result<HashMap<u64, Option<Vec<u8>>>, Unknown> {
-        /// Length, capacity, and how many share it (`_Rep_base`).
+        /// Bytes of length, capacity, and how many share it (`_Rep_base`).
         const HEAD: u64 = 24;
         let mut pointers: Vec<u64> = self.places.iter().filter_map(Wanted::counted).collect();
         pointers.sort_unstable();
@@ -172,19 +174,19 @@ impl Wanted {
     }
 }
 
-/// One string, or vector, alone.
+/// Reads one string, or vector, alone.
 pub(crate) fn alone(reader: &Reader<'_>, place: Place) -> Result<Vec<u8>, Unknown> {
     let mut fetch = Fetch::default();
     fetch.ask(place);
     fetch.all(reader)?.pop().flatten().ok_or(Unknown::Contradiction("what a pointer leads to is not there"))
 }
 
-/// Text of a string's bytes.
+/// Makes text of a string's bytes.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Numbers of `size` bytes, 4 or 8.
+/// Splits bytes into numbers of `size` bytes, 4 or 8.
 pub(crate) fn numbers(bytes: &[u8], size: u32) -> Vec<i64> {
     if size == 4 {
         bytes.as_chunks::<4>().0.iter().map(|word| i64::from(i32::from_le_bytes(*word))).collect()

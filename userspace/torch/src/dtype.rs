@@ -1,7 +1,8 @@
-//! `c10::ScalarType`: the numbers of element types, and what `c10::toString` calls them.
+//! `c10::ScalarType`: the numbers of element types, and the names that `c10::toString` gives them.
 
-/// In the order of the enum (`AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_AND_QINTS`, c10/core/ScalarType.h; from 2.10 on
-/// torch/headeronly/core/ScalarType.h). Versions have added to its end and changed nothing, from 2.4 to 2.15.
+/// Names in the order of the enum (`AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_AND_QINTS`, c10/core/ScalarType.h;
+/// from 2.10 on torch/headeronly/core/ScalarType.h). Versions have added to its end and changed nothing, from
+/// 2.4 to 2.15.
 const NAMES: [&str; 47] = [
     "Byte",
     "Char",
@@ -52,7 +53,7 @@ const NAMES: [&str; 47] = [
     "BComplex32",
 ];
 
-/// What torch calls an element type.
+/// Returns torch's name of an element type.
 pub fn dtype_name(number: u8) -> &'static str {
     NAMES.get(usize::from(number)).copied().unwrap_or("UNKNOWN_SCALAR")
 }

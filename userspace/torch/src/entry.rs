@@ -1,4 +1,4 @@
-//! An entry of the ring.
+//! Entries of the ring.
 
 use crate::{
     Offsets, Unknown,
@@ -7,35 +7,35 @@ use crate::{
     traceback::Stack,
 };
 
-/// Elements of a list of tensors, and of all their dimensions together.
+/// Most elements of a list of tensors, and of all their dimensions together.
 const MAX_TENSORS: u32 = 16_384;
 const MAX_SIZES: u32 = 65_536;
 /// Unix times in ns between which an entry can have been made: 2020 and 2100.
 const MADE: std::ops::Range<i64> = 1_577_836_800_000_000_000..4_102_444_800_000_000_000;
 
-/// How far an operation is, as far as torch has noticed.
+/// Progress of an operation, as far as torch has noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// It was called. Nobody has noticed more.
+    /// Called; torch has noticed no more.
     Scheduled,
     Started,
     Completed,
 }
 
-/// An operation that torch took note of. The names are those of torch's own dump.
+/// An operation that torch recorded. The names are those of torch's own dump.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// Counts the entries of the ring.
+    /// Number of the entry, counting all that the ring has had.
     pub record_id: u64,
     pub pg_id: u64,
     pub group_name: String,
     pub group_description: String,
-    /// Collectives of the group so far, this one included.
+    /// Number of the group's collectives so far, this one included.
     pub collective_seq: u64,
-    /// Sends and receives of the group so far, this one included.
+    /// Number of the group's sends and receives so far, this one included.
     pub p2p_seq: u64,
     pub op_id: u64,
-    /// `nccl:all_reduce`
+    /// Name such as `nccl:all_reduce`
     pub profiling_name: String,
     /// Unix time in ns.
     pub time_created_ns: i64,
@@ -44,25 +44,26 @@ pub struct Entry {
     pub is_p2p: bool,
     /// Time on the GPU in ms, where torch times its collectives.
     pub duration_ms: Option<f32>,
-    /// Unix times in ns at which torch's watchdog noticed it: it looks every 100 ms.
+    /// Unix times in ns at which torch's watchdog noticed start and end: it looks every 100 ms.
     pub time_started_ns: Option<i64>,
     pub time_completed_ns: Option<i64>,
     pub input_sizes: Vec<Vec<i64>>,
-    /// By [`dtype_name`](crate::dtype_name).
+    /// Element types, for [`dtype_name`](crate::dtype_name).
     pub input_dtypes: Vec<u8>,
     pub output_sizes: Vec<Vec<i64>>,
     pub output_dtypes: Vec<u8>,
-    /// What `pthread_self` returned (2.8 and later).
+    /// `pthread_self()` of the calling thread (2.8 and later).
     pub thread_id: Option<u64>,
     pub thread_name: Option<String>,
-    /// torch's watchdog is done with it. One that is retired and not completed has timed out.
+    /// True if torch's watchdog is done with the entry. An entry that is retired and not completed has timed
+    /// out.
     pub retired: bool,
-    /// Python's frames, innermost first; `None`: they are not known.
+    /// Python's frames, innermost first; `None` if they are not known.
     pub frames: Option<Stack>,
 }
 
 impl Entry {
-    /// As torch's own dump says it.
+    /// Returns the state as torch's own dump states it.
     pub fn state(&self) -> State {
         if self.time_completed_ns.is_some() {
             State::Completed
@@ -79,7 +80,7 @@ const WRONG: Unknown = Unknown::Contradiction("an entry of the ring cannot be on
 /// Containers of one entry.
 const PARTS: usize = 9;
 
-/// Asks for all that an entry needs of elsewhere, in this order.
+/// Asks for everything that an entry has elsewhere, in this order.
 pub(crate) fn ask(fetch: &mut Fetch, offsets: &Offsets, record: &Record) -> Result<(), Unknown> {
     let entry = &offsets.entry;
     let empty = crate::containers::Place::Here(Vec::new());
@@ -101,12 +102,12 @@ pub(crate) fn ask(fetch: &mut Fetch, offsets: &Offsets, record: &Record) -> Resu
     Ok(())
 }
 
-/// The part of what was fetched that is of the entry `number`.
+/// Returns the part of the fetched elements that belongs to the entry `number`.
 pub(crate) fn parts(fetched: &Fetched, number: usize) -> Option<&[Option<Vec<u8>>]> {
     fetched.get(number.checked_mul(PARTS)?..)?.get(..PARTS)
 }
 
-/// Makes an entry of its struct and of what was fetched for it.
+/// Makes an entry of its struct and of the elements that were fetched for it.
 pub(crate) fn entry(offsets: &Offsets, record: &Record, parts: &[Option<Vec<u8>>]) -> Result<Entry, Unknown> {
     let layout = &offsets.entry;
     let [
@@ -162,7 +163,7 @@ pub(crate) fn entry(offsets: &Offsets, record: &Record, parts: &[Option<Vec<u8>>
     })
 }
 
-/// The sizes of tensors with so many dimensions each.
+/// Splits sizes into those of tensors with so many dimensions each.
 fn shapes(dims: &[i64], sizes: &mut impl Iterator<Item = i64>) -> Option<Vec<Vec<i64>>> {
     let shape = |dims: &i64| {
         let dims = usize::try_from(*dims).ok().filter(|dims| *dims <= 64)?;

@@ -1,12 +1,14 @@
-//! Where rings are.
+//! The search for rings.
 //!
-//! `FlightRecorder<…>::get()` keeps a pointer to its ring in a variable of its own, which no wheel exports: torch is built
-//! with hidden inline functions, and stripped of other symbols (2.15's FlightRecorder.hpp says so, too). But such a
-//! variable stands in the part of a library's data that begins as zeros (`.bss`). So each word there that can be a pointer
-//! is followed, and what it leads to is a ring if all of its fields and maps can be one's.
+//! `FlightRecorder<…>::get()` keeps a pointer to its ring in a variable of its own, which no wheel exports:
+//! torch is built with hidden inline functions, and stripped of other symbols (2.15's FlightRecorder.hpp says
+//! so, too). But such a variable stands in the part of a library's data that begins as zeros (`.bss`). So
+//! each word there that can be a pointer is followed, and its target is a ring if all of its fields and maps
+//! can be one's.
 //!
-//! 2.15 keeps more rings, one for each backend without its own, in a `std::unordered_map` in libtorch_cpu.so (`getFlightRecorder`,
-//! FlightRecorder.cpp): such tables are looked for in the same place. `nccl` of 2.15 is such a backend.
+//! 2.15 keeps more rings, one for each backend without its own, in a `std::unordered_map` in libtorch_cpu.so
+//! (`getFlightRecorder`, FlightRecorder.cpp): such tables are looked for in the same place. `nccl` of 2.15 is
+//! such a backend.
 
 use std::collections::BTreeSet;
 
@@ -27,27 +29,27 @@ pub struct Library {
 /// A ring that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Address of its struct.
+    /// Address of the ring's struct.
     pub address: u64,
-    /// The backend that a table names: `nccl2`.
+    /// Backend that a table names: `nccl2`.
     pub backend: Option<String>,
 }
 
-/// Bytes of data that are looked through; libtorch_cuda.so of 2.15 has 15 MB.
+/// Most bytes of data that are searched; libtorch_cuda.so of 2.15 has 15 MB.
 const MAX_DATA: u64 = 64 << 20;
-/// Words after which the time is looked at.
+/// Words after which the time limit is checked.
 const WORDS_AT_ONCE: usize = 1 << 16;
-/// Pointers that are followed.
+/// Most pointers that are followed.
 const MAX_CANDIDATES: usize = 1 << 19;
-/// Tables that are taken apart.
+/// Most tables that are taken apart.
 const MAX_TABLES: usize = 256;
-/// Rings of one library.
+/// Most rings of one library.
 const MAX_RINGS: usize = 16;
 
 const NO_ELF: Unknown = Unknown::Contradiction("a library of torch does not begin as one");
 
-/// Finds the rings of a library. `may_be_data`: whether the process has its own data at an address; it spares reading
-/// elsewhere.
+/// Finds the rings of a library. `may_be_data` tells whether the process has its own data at an address; it
+/// spares reading elsewhere.
 pub fn find(
     memory: &dyn Memory,
     library: Library,
@@ -95,14 +97,14 @@ pub fn find(
     Ok(found)
 }
 
-/// The key of a table's node.
+/// Reads the key of a table's node.
 fn backend(reader: &Reader<'_>, node: &Record, offsets: &Offsets) -> Option<String> {
     let name = text(&alone(reader, string(node, 8, offsets.cxx11).ok()?).ok()?);
     let is_name = !name.is_empty() && name.len() <= 64 && name.chars().all(|c| c.is_ascii_graphic());
     is_name.then_some(name)
 }
 
-/// Those of the addresses at which a ring stands.
+/// Returns the rings among the candidates.
 fn rings(reader: &Reader<'_>, offsets: &Offsets, candidates: &[u64]) -> Result<Vec<Found>, Unknown> {
     let mut found = Vec::new();
     let size = offsets.recorder.size as usize;
@@ -119,7 +121,8 @@ fn rings(reader: &Reader<'_>, offsets: &Offsets, candidates: &[u64]) -> Result<V
     Ok(found)
 }
 
-/// The parts of a library that begin as zeros, by its program headers in memory: address and bytes of each.
+/// Finds the parts of a library that begin as zeros, by its program headers in memory: address and bytes of
+/// each.
 fn zeroed(reader: &Reader<'_>, library: Library) -> Result<Vec<(u64, usize)>, Unknown> {
     const HEADER: u32 = 64;
     const PROGRAM_HEADER: u32 = 56;

@@ -7,14 +7,15 @@ use crate::{
     memory::{Reader, Record},
 };
 
-/// Where a node of the tree has its value.
+/// Offset of the value in a node of the tree.
 const NODE_HEAD: u32 = 32;
-/// Process groups; a job has some tens.
+/// Most process groups; a job has some tens.
 pub(crate) const MAX_NODES: u64 = 4096;
 
 const WRONG: Unknown = Unknown::Contradiction("a map's tree does not have the nodes that it should");
 
-/// Whether the words at `offset` are a `std::map`'s: an empty one leads to itself, another one to its nodes.
+/// Tells whether the words at `offset` are a `std::map`'s: an empty one leads to itself, another one to its
+/// nodes.
 pub(crate) fn is_map(record: &Record, offset: u32) -> bool {
     let head = record.address.wrapping_add(u64::from(offset) + 8);
     let [root, left, right, count] = [16, 24, 32, 40].map(|word| record.u64(offset + word));
@@ -25,7 +26,7 @@ pub(crate) fn is_map(record: &Record, offset: u32) -> bool {
     count <= MAX_NODES && [root, left, right].into_iter().all(is_node)
 }
 
-/// The values of the map at `offset`, `size` bytes each, in no order.
+/// Reads the values of the map at `offset`, `size` bytes each, in no order.
 pub(crate) fn values(
     reader: &Reader<'_>,
     record: &Record,
@@ -39,7 +40,7 @@ pub(crate) fn values(
     let mut known = HashSet::new();
     let (mut level, mut values) = (vec![record.u64(offset + 16)], Vec::new());
     level.retain(|node| *node != 0);
-    // Level by level: the pieces of one are read together.
+    // Goes level by level: the pieces of one are read together.
     while !level.is_empty() {
         if known.len() as u64 + level.len() as u64 > count || !level.iter().all(|node| known.insert(*node)) {
             return Err(WRONG);
@@ -62,14 +63,14 @@ pub(crate) fn values(
 /// Bytes of a `std::unordered_map`.
 pub(crate) const TABLE_BYTES: usize = 56;
 
-/// Backends that keep a ring of their own.
+/// Most backends that keep a ring of their own.
 const MAX_BACKENDS: u64 = 16;
 
-/// If `bytes` are a `std::unordered_map`'s: its first node, and how many it has.
+/// Returns the first node of a `std::unordered_map`, and how many it has, if `bytes` are one's.
 pub(crate) fn table(bytes: &[u8]) -> Option<(u64, u64)> {
     let table = Record { address: 0, bytes: bytes.get(..TABLE_BYTES)?.to_vec() };
     let [buckets, bucket_count, first, count] = [0, 8, 16, 24].map(|word| table.u64(word));
-    // The load factor that every one begins with.
+    // The load factor is that which every table begins with.
     let is_table = table.u32(32) == 1.0f32.to_bits()
         && (1..=MAX_BACKENDS).contains(&count)
         && (2..=4096).contains(&bucket_count)
@@ -78,14 +79,14 @@ pub(crate) fn table(bytes: &[u8]) -> Option<(u64, u64)> {
     is_table.then_some((first, count))
 }
 
-/// The nodes of a table with `std::string` as its key and a pointer as its value: those pointers, and where each name
-/// stands.
+/// Reads the nodes of a table with `std::string` as its key and a pointer as its value: these pointers, and
+/// where each name stands.
 pub(crate) fn table_nodes(
     reader: &Reader<'_>,
     first: u64,
     count: u64,
 ) -> Result<Vec<(Record, u64)>, Unknown> {
-    /// Next, a string, a pointer, and the key's hash.
+    /// Bytes of a node: next, a string, a pointer, and the key's hash.
     const NODE: u32 = 8 + 32 + 8 + 8;
     let (mut at, mut nodes) = (first, Vec::new());
     while at != 0 {

@@ -13,8 +13,8 @@ use crate::Unknown;
 
 /// The memory of a process that has torch loaded.
 pub trait Memory: cpython::Memory {
-    /// All `pieces` (address, bytes), one after the other in one buffer; all of them or nothing. At most
-    /// [`MAX_PIECES`], and together [`MAX_AT_ONCE`] bytes.
+    /// Reads all `pieces` (address, bytes), one after the other into one buffer; all of them or nothing. At
+    /// most [`MAX_PIECES`], and together [`MAX_AT_ONCE`] bytes.
     fn gather(&self, pieces: &[(u64, usize)]) -> Result<Vec<u8>, Unreadable> {
         let mut bytes = vec![0; pieces.iter().map(|(_, length)| length).sum()];
         let mut rest = bytes.as_mut_slice();
@@ -27,39 +27,39 @@ pub trait Memory: cpython::Memory {
     }
 }
 
-/// Addresses and what is there: for tests and fuzz targets.
+/// Memory made of addresses and the bytes there: for tests and fuzz targets.
 impl<S: BuildHasher> Memory for HashMap<u64, Vec<u8>, S> {}
 
-/// Pieces of one call of [`Memory::gather`].
+/// Most pieces of one call of [`Memory::gather`].
 pub const MAX_PIECES: usize = 1024;
-/// Bytes of one call.
+/// Most bytes of one call.
 pub const MAX_AT_ONCE: usize = 4 << 20;
 
-/// Pieces that one look reads. A full ring of 65,536 entries has 400,000, and the data of torch's libraries lead to some
-/// 100,000 objects.
+/// Most pieces that one look reads. A full ring of 65,536 entries has 400,000, and the data of torch's
+/// libraries lead to some 100,000 objects.
 const MAX_READS: u32 = 1 << 20;
-/// Bytes of one look: a ring of 65,536 entries, twice, and libraries' data.
+/// Most bytes of one look: a ring of 65,536 entries, twice, and libraries' data.
 const MAX_BYTES: u64 = 192 << 20;
 
-/// How long one look may take.
+/// End of the time that one look may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience(Instant);
 
 impl Patience {
-    /// From now on.
+    /// Allows this time from now on.
     pub fn of(time: Duration) -> Self {
         Self(Instant::now() + time)
     }
 }
 
 impl Default for Patience {
-    /// A full ring of 2,000 entries takes some tens of milliseconds.
+    /// Allows enough: a full ring of 2,000 entries takes some tens of milliseconds.
     fn default() -> Self {
         Self::of(Duration::from_secs(10))
     }
 }
 
-/// A process's memory with what is left of the work allowed.
+/// A process's memory, and the rest of the work allowed.
 pub(crate) struct Reader<'m> {
     memory: &'m dyn Memory,
     reads: Cell<u32>,
@@ -86,13 +86,13 @@ impl<'m> Reader<'m> {
         self.has_time()
     }
 
-    /// Whether there is still time.
+    /// Checks that there is still time.
     pub(crate) fn has_time(&self) -> Result<(), Unknown> {
         let is_over = Instant::now() > self.patience.0;
         if is_over { Err(Unknown::TooMuch("reading torch's notes takes too long")) } else { Ok(()) }
     }
 
-    /// `length` bytes, in parts that are not too long for one call.
+    /// Reads `length` bytes, in parts that are not too long for one call.
     pub(crate) fn bytes(&self, address: u64, length: usize) -> Result<Vec<u8>, Unknown> {
         self.charge(length.div_ceil(MAX_AT_ONCE).max(1), length)?;
         let mut bytes = vec![0; length];
@@ -104,12 +104,12 @@ impl<'m> Reader<'m> {
         Ok(bytes)
     }
 
-    /// A struct's bytes.
+    /// Reads a struct's bytes.
     pub(crate) fn record(&self, address: u64, length: u32) -> Result<Record, Unknown> {
         Ok(Record { address, bytes: self.bytes(address, length as usize)? })
     }
 
-    /// Each of `pieces`, as far as it can be read.
+    /// Reads each of `pieces`, as far as that is possible.
     pub(crate) fn gather(&self, pieces: &[(u64, usize)]) -> Result<Vec<Option<Vec<u8>>>, Unknown> {
         let mut all = Vec::with_capacity(pieces.len());
         let mut rest = pieces;
@@ -135,7 +135,7 @@ impl<'m> Reader<'m> {
                     left = tail;
                 }
             } else {
-                // One of them cannot be read.
+                // One of them cannot be read: each alone.
                 for (address, length) in chunk {
                     all.push(match self.bytes(*address, *length) {
                         Ok(bytes) => Some(bytes),
@@ -149,7 +149,7 @@ impl<'m> Reader<'m> {
     }
 }
 
-/// The bytes of a struct, and where they stand.
+/// Bytes of a struct, and their address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) address: u64,
@@ -175,7 +175,7 @@ impl Record {
         self.field(offset).map_or(0, |[byte]: [u8; 1]| byte)
     }
 
-    /// A C++ `bool`; `None` if it is none.
+    /// Reads a C++ `bool`; `None` if the byte is none.
     pub(crate) fn bool(&self, offset: u32) -> Option<bool> {
         match self.u8(offset) {
             0 => Some(false),
@@ -184,13 +184,13 @@ impl Record {
         }
     }
 
-    /// A `std::optional<int64_t>`.
+    /// Reads a `std::optional<int64_t>`.
     pub(crate) fn optional_i64(&self, offset: u32) -> Result<Option<i64>, Unknown> {
         let is_there = self.bool(offset.saturating_add(8)).ok_or(NEITHER)?;
         Ok(is_there.then(|| self.i64(offset)))
     }
 
-    /// A `std::optional<float>`.
+    /// Reads a `std::optional<float>`.
     pub(crate) fn optional_f32(&self, offset: u32) -> Result<Option<f32>, Unknown> {
         let is_there = self.bool(offset.saturating_add(4)).ok_or(NEITHER)?;
         Ok(is_there.then(|| f32::from_bits(self.u32(offset))))

@@ -1,8 +1,8 @@
-//! Where the fields are that are read, in bytes from the beginning of each struct.
+//! Offsets of the fields that are read, in bytes from the beginning of each struct.
 //!
-//! `cargo xtask torch-offsets` makes them: a C++ program that prints the offset of each field, compiled against the headers
-//! of a release's own wheel. torch/csrc/distributed/c10d/FlightRecorder.hpp (2.5: NCCLUtils.hpp, 2.4: TraceUtils.h),
-//! logger.hpp, and torch/csrc/profiler/combined_traceback.h.
+//! `cargo xtask torch-offsets` makes them: a C++ program that prints the offset of each field, compiled
+//! against the headers of a release's own wheel. torch/csrc/distributed/c10d/FlightRecorder.hpp (2.5:
+//! NCCLUtils.hpp, 2.4: TraceUtils.h), logger.hpp, and torch/csrc/profiler/combined_traceback.h.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,8 +12,8 @@ use crate::Version;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offsets {
     pub version: Version,
-    /// `_GLIBCXX_USE_CXX11_ABI`: which of libstdc++'s two kinds of strings it has. PyPI's wheels have the older one up to
-    /// 2.6.
+    /// `_GLIBCXX_USE_CXX11_ABI`, which tells libstdc++'s two kinds of strings apart. PyPI's wheels have the
+    /// older one up to 2.6.
     pub cxx11: bool,
     pub recorder: RecorderOffsets,
     pub entry: EntryOffsets,
@@ -58,7 +58,7 @@ pub struct EntryOffsets {
     pub pg_id: u32,
     /// The first string of `pg_name_`
     pub group_name: u32,
-    /// Its second one
+    /// The second string of `pg_name_`
     pub group_description: u32,
     pub collective_seq: u32,
     pub p2p_seq: u32,
@@ -95,13 +95,14 @@ pub struct TracebackOffsets {
     pub frames: u32,
     /// Bytes of a `PyFrame`
     pub frame_size: u32,
-    /// In a `PyFrame`: its code object
+    /// Offset in a `PyFrame` of its code object
     pub code: u32,
-    /// In a `PyFrame`: `lasti`, an `int`, in bytes from the first instruction
+    /// Offset in a `PyFrame` of `lasti`, an `int`, in bytes from the first instruction
     pub last_instruction: u32,
 }
 
-/// `c10d::ProcessGroupStatus` (TraceUtils.h up to 2.7). In 2.4 it stands in `ProcessGroupNCCL` alone, and the ring does not lead to it.
+/// `c10d::ProcessGroupStatus` (TraceUtils.h up to 2.7). In 2.4 it stands in `ProcessGroupNCCL` alone, and the
+/// ring does not lead to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusOffsets {
     pub size: u32,
@@ -110,12 +111,12 @@ pub struct StatusOffsets {
     pub completed: WorkOffsets,
 }
 
-/// What a status says of one work.
+/// The part of a status about one work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkOffsets {
     pub seq: u32,
     pub name: u32,
-    /// Elements that go in and come out; of the started work 2.6 and later
+    /// Elements that go in and come out; for the started work 2.6 and later
     pub elements_in: Option<u32>,
     pub elements_out: Option<u32>,
 }

@@ -14,37 +14,37 @@ use crate::{
     traceback::{self, Names},
 };
 
-/// Entries of a ring; 2,000 are usual.
+/// Most entries of a ring; 2,000 are usual.
 pub const MAX_ENTRIES: usize = 65_536;
-/// Readings until the ring stands still for a moment.
+/// Most readings until the ring stands still for a moment.
 const MAX_READINGS: usize = 4;
 /// Bytes of an entry that no real one exceeds: 2.11 has 616.
 const MAX_ENTRY: u32 = 4096;
 
-/// What a ring holds.
+/// Contents of a ring.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recorder {
-    /// Off: there are no entries, and no more than that is known.
+    /// False if the recorder is off: there are no entries, and no more than that is known.
     pub enabled: bool,
     pub max_entries: u64,
-    /// Entries so far, also those that were overwritten (2.10 and later: since it was reset).
+    /// Number of entries so far, also those that were overwritten (2.10 and later: since it was reset).
     pub recorded: u64,
-    /// The latest ones, oldest first.
+    /// Latest entries, oldest first.
     pub entries: Vec<Entry>,
-    /// Entries that were overwritten while they were read, and are left out.
+    /// Number of entries that were overwritten while they were read, and are left out.
     pub torn: usize,
     pub groups: Vec<Group>,
     pub statuses: Vec<Status>,
-    /// NCCL's, as torch has it: `2.28.9` (2.8 and later).
+    /// NCCL's version, as torch has it: `2.28.9` (2.8 and later).
     pub library_version: Option<String>,
-    /// The process's rank in the job, where torch has noted it (2.15 and later).
+    /// Rank of the process in the job, if torch has noted it (2.15 and later).
     pub rank: Option<u32>,
 }
 
 const NO_RING: Unknown = Unknown::Contradiction("what should be a flight recorder cannot be one");
 const MOVES: Unknown = Unknown::Contradiction("the flight recorder changed each time it was read");
 
-/// The words of a ring that say where its entries are.
+/// Words of a ring that say where its entries are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     enabled: bool,
@@ -56,8 +56,8 @@ pub(crate) struct Head {
     epoch: u64,
 }
 
-/// Takes apart what may be a ring. Everything in it has to be possible: so other memory, other layouts and what is not
-/// constructed yet are told from one.
+/// Takes apart what may be a ring. Everything in it has to be possible: so other memory, other layouts and
+/// rings that are not constructed yet are told from one.
 pub(crate) fn head(offsets: &Offsets, record: &Record) -> Option<Head> {
     let layout = &offsets.recorder;
     let enabled = record.bool(layout.enabled)?;
@@ -81,8 +81,8 @@ pub(crate) fn head(offsets: &Offsets, record: &Record) -> Option<Head> {
     fits.then_some(Head { enabled, begin, count, max_entries, next, id, epoch })
 }
 
-/// A `pthread_mutex_t` as `std::mutex` begins with it (glibc, sysdeps/x86/nptl/bits/struct_mutex.h): free or taken, of
-/// the plain kind, in no list.
+/// Tells whether a `std::mutex` is there, by the `pthread_mutex_t` that it begins with (glibc,
+/// sysdeps/x86/nptl/bits/struct_mutex.h): free or taken, of the plain kind, in no list.
 fn is_mutex(record: &Record, offset: u32) -> bool {
     let [lock, count, _owner, users, kind, _spins] =
         [0, 4, 8, 12, 16, 20].map(|word| record.u32(offset + word));
@@ -146,7 +146,7 @@ fn read_once(
     })
 }
 
-/// The structs of all entries, by place in the ring.
+/// Reads the structs of all entries, by place in the ring.
 fn structs(reader: &Reader<'_>, offsets: &Offsets, head: Head) -> Result<Vec<Record>, Unknown> {
     let size = offsets.entry.size as usize;
     let bytes = reader.bytes(head.begin, head.count * size)?;
@@ -157,10 +157,10 @@ fn structs(reader: &Reader<'_>, offsets: &Offsets, head: Head) -> Result<Vec<Rec
     Ok(bytes.chunks_exact(size.max(1)).enumerate().map(record).collect())
 }
 
-/// The entries, oldest first, and how many were overwritten while they were read.
+/// Reads the entries, oldest first, and counts those that were overwritten while they were read.
 ///
-/// The structs are read before and after all that they lead to. One that has not changed owned that all the time, and one
-/// whose state alone has changed did so, too.
+/// The structs are read before and after everything that they lead to. A struct that has not changed owned
+/// that all the time, and so did one whose state alone has changed.
 fn entries(
     reader: &Reader<'_>,
     address: u64,
@@ -192,7 +192,8 @@ fn entries(
     let after = structs(reader, offsets, head)?;
     let record = reader.record(address, offsets.recorder.size)?;
     let now = self::head(offsets, &record).ok_or(NO_RING)?;
-    // The vector grew into another place, or the ring was reset: what was read was freed, or is of another time.
+    // The vector grew into another place, or the ring was reset: the entries that were read were freed, or
+    // are of another time.
     if (now.begin, now.epoch, now.max_entries) != (head.begin, head.epoch, head.max_entries) {
         return Err(MOVES);
     }

@@ -1,4 +1,4 @@
-//! What torch notes of each process group: its members, and what was enqueued, started and completed last.
+//! Process groups: their members, and what was enqueued, started and completed last.
 
 use crate::{
     Offsets, Unknown,
@@ -8,38 +8,39 @@ use crate::{
     offsets::WorkOffsets,
 };
 
-/// Ranks of a group.
+/// Most ranks of a group.
 const MAX_RANKS: usize = 1 << 20;
 
-/// A process group that torch took note of.
+/// A process group that torch recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
     /// torch's name, a number or a hash: the same on all ranks.
     pub name: String,
-    /// What a program called it; `undefined` if nothing.
+    /// Name that a program gave it; `undefined` if none.
     pub description: String,
-    /// The job's ranks in the order of the group's.
+    /// Ranks in the job, in the order of the group's own.
     pub ranks: Vec<u64>,
 }
 
-/// The latest works of a process group. torch's watchdog writes what started and what completed, the thread that calls
-/// writes what was enqueued.
+/// Latest works of a process group. torch's watchdog writes the started and the completed one, the thread
+/// that calls writes the enqueued one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// torch's number of the group in this process: [`Entry::pg_id`](crate::Entry::pg_id).
     pub pg_id: u64,
     pub enqueued: Work,
-    /// Only torch that times its collectives notes it (`TORCH_NCCL_ENABLE_TIMING`).
+    /// Work that was started last. Only torch that times its collectives notes it
+    /// (`TORCH_NCCL_ENABLE_TIMING`).
     pub started: Work,
     pub completed: Work,
 }
 
-/// One work.
+/// A work of a process group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Number of the collective in its group; -1: none yet.
     pub seq: i64,
-    /// `ALLREDUCE`; empty if there is none yet.
+    /// Name such as `ALLREDUCE`; empty if there is none yet.
     pub name: String,
     /// Elements that go in and come out; `None` if there is no work yet, as torch has set nothing then.
     pub elements_in: Option<u64>,
@@ -83,7 +84,7 @@ pub(crate) fn statuses(
     let (Some(map), Some(layout)) = (offsets.recorder.statuses, &offsets.status) else {
         return Ok(Vec::new());
     };
-    // A number, and a shared pointer.
+    // The values are a number and a shared pointer.
     let found = values(reader, recorder, map, 24)?;
     let pieces: Vec<(u64, usize)> = found.iter().map(|pair| (pair.u64(8), layout.size as usize)).collect();
     let mut fetch = Fetch::default();

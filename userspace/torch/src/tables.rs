@@ -1,7 +1,7 @@
-//! The shipped table.
+//! The shipped table of offsets.
 //!
-//! `cargo xtask torch-offsets` makes it. Patch releases of one minor version have the same layouts, and so do builds for
-//! CUDA 12 and 13: no field depends on CUDA.
+//! `cargo xtask torch-offsets` makes it. Patch releases of one minor version have the same layouts, and so do
+//! builds for CUDA 12 and 13: no field depends on CUDA.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,32 +9,32 @@ use crate::{Offsets, Version};
 
 const TABLE: &str = include_str!("shipped/offsets.jsonl");
 
-/// How far a line of the table was tried.
+/// Extent to which a line of the table was tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Tried {
-    /// This torch was run on GPUs, and what was read is what it says itself (tests/gpu/history.sh).
+    /// This torch was run on GPUs, and what was read is what it states itself (tests/gpu/history.sh).
     Run,
-    /// Its headers were compiled, and no more.
+    /// Only its headers were compiled.
     Headers,
 }
 
 /// A line of the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShippedRow {
-    /// The releases whose wheels have these layouts, as PyPI has them for x86-64: `2.4.0+cu121`.
+    /// Releases whose wheels have these layouts, as PyPI has them for x86-64: `2.4.0+cu121`.
     pub made_from: Vec<String>,
     pub tried: Tried,
     #[serde(flatten)]
     pub offsets: Offsets,
 }
 
-/// All lines of the table; those of another format are left out, which a test would see.
+/// Returns all lines of the table; those of another format are left out, which a test would see.
 pub fn shipped_rows() -> Vec<ShippedRow> {
     TABLE.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// The line of a version, if the table has it.
+/// Returns the line of a version, if the table has it.
 pub fn shipped(version: Version) -> Option<ShippedRow> {
     shipped_rows().into_iter().find(|row| row.offsets.version == version)
 }

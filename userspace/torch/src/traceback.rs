@@ -1,5 +1,5 @@
-//! Who called: the Python frames that torch took note of, as code objects and instructions. torch itself asks Python for
-//! names and lines when it dumps; here they are read from outside.
+//! Tracebacks: the Python frames of a call that torch recorded, as code objects and instructions. torch
+//! itself asks Python for names and lines when it dumps; here they are read from outside.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,9 +11,9 @@ use crate::{
     memory::{Memory, Reader, Record},
 };
 
-/// Frames of one entry that are read, the innermost ones.
+/// Most frames of one entry that are read, the innermost ones.
 pub const MAX_FRAMES: usize = 128;
-/// Frames of one entry that a program can have; Python's own limit is 1,000 unless a program raises it.
+/// Most frames of one entry that a program can have; Python's own limit is 1,000 unless a program raises it.
 const MAX_REAL: usize = 1 << 16;
 
 /// A function on the stack of a call.
@@ -23,13 +23,13 @@ pub struct Frame {
     pub name: String,
     /// `co_qualname` (Python 3.11 and later)
     pub qualname: Option<String>,
-    /// As Python was given it: often relative to the folder in which it was started.
+    /// File as Python was given it: often relative to the folder in which it was started.
     pub file: String,
-    /// `None`: the code has no line there.
+    /// Line; `None` if the code has none there.
     pub line: Option<u32>,
 }
 
-/// The frames of tracebacks, by address, innermost first. One that cannot be read is left out.
+/// Reads the frames of tracebacks, by address, innermost first. A traceback that cannot be read is left out.
 pub(crate) fn read(
     reader: &Reader<'_>,
     offsets: &Offsets,
@@ -64,9 +64,9 @@ pub(crate) fn read(
     Ok(all)
 }
 
-/// Frames with names that are kept; a job has some hundreds. Those of later entries are not known.
+/// Most frames with names that are kept; a job has some hundreds. Those of later entries are not known.
 const MAX_NAMED: usize = 65_536;
-/// Frames of all different stacks together.
+/// Most frames of all different stacks together.
 const MAX_STACKED: usize = 1 << 20;
 
 /// A stack that entries share.
@@ -86,7 +86,7 @@ impl<'m> Names<'m> {
         Self { walker, frames: HashMap::new(), stacks: HashMap::new(), stacked: 0 }
     }
 
-    /// All frames of a stack; `None` if one of them is not known.
+    /// Names all frames of a stack; `None` if one of them is not known.
     pub(crate) fn of(&mut self, raw: &[RawFrame]) -> Option<Stack> {
         if let Some(known) = self.stacks.get(raw) {
             return known.clone();

@@ -1,10 +1,11 @@
-//! Why torch's notes are not known.
+//! Reasons why torch's notes are not known.
 
 use std::fmt;
 
 use crate::Version;
 
-/// Why nothing, or not everything, of torch's notes could be read. It is an answer: nothing is guessed instead.
+/// Reason why nothing, or not everything, of torch's notes could be read. It is an answer: nothing is guessed
+/// instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unknown {
     /// No memory there, at this address.
@@ -15,7 +16,7 @@ pub enum Unknown {
     NotFound,
     /// The memory contradicts itself: it changed while it was read, the layouts do not fit, or it was forged.
     Contradiction(&'static str),
-    /// More of it than any real program has.
+    /// The memory has more of something than any real program has.
     TooMuch(&'static str),
 }
 

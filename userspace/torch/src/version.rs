@@ -1,4 +1,4 @@
-//! Which torch it is.
+//! Versions of torch.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ impl Version {
         Self { major, minor }
     }
 
-    /// By a release's name: `2.11.0+cu130`, `2.4.1`, `2.12.0a0+git0123abc`.
+    /// Takes the version from a release's name: `2.11.0+cu130`, `2.4.1`, `2.12.0a0+git0123abc`.
     pub fn from_release(release: &str) -> Option<Self> {
         let mut parts = release.split('.');
         let number = |part: &str| {
@@ -27,15 +27,15 @@ impl Version {
     }
 }
 
-/// `2.11`
+/// Writes `2.11`.
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.major, self.minor)
     }
 }
 
-/// The release that `torch/version.py` states: `__version__ = '2.11.0+cu130'`. At most 64 characters, and none that a
-/// release's name has not.
+/// Returns the release that `torch/version.py` states: `__version__ = '2.11.0+cu130'`. At most 64 characters,
+/// and only those that a release's name can have.
 pub fn release_of(version_py: &str) -> Option<String> {
     let line = version_py
         .lines()

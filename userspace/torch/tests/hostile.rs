@@ -1,5 +1,5 @@
-//! Memory that is forged: a real ring, with wild pointers, huge lengths and maps that are circles; and memory that is noise. It ends
-//! in "unknown", after bounded work.
+//! Forged memory: a real ring, with wild pointers, huge lengths and maps that are circles; and memory that is
+//! noise. It ends in "unknown", after bounded work.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,7 +17,7 @@ use support::Subject;
 use test_support::damage::Random;
 use torch::{Found, Library, MAX_ENTRIES, Memory, Offsets, Patience, Unknown, find, read, shipped_rows};
 
-/// What was read of a real ring, and changed. It counts what is read of it.
+/// Memory that was read of a real ring, and changed. It counts what is read of it.
 #[derive(Default)]
 struct Forged {
     pieces: BTreeMap<u64, Vec<u8>>,
@@ -70,7 +70,7 @@ impl cpython::Memory for Keeping<'_> {
 
 impl Memory for Keeping<'_> {}
 
-/// All that is read of a ring with 20 entries and three groups, in this version.
+/// Takes everything that is read of a ring with 20 entries and three groups, in this version.
 fn snapshot(minor: u32) -> Option<(Offsets, u64, Forged)> {
     let mut subject = Subject::start(minor, "libtorch_cuda.so", &[("TORCH_FR_BUFFER_SIZE", "20")])?;
     for number in 0..3 {
@@ -153,7 +153,7 @@ fn impossible_words_end_in_unknown() {
     }
 }
 
-/// 6,000 times something changed at random; mostly pointers, to somewhere else that is there.
+/// Changes something at random 6,000 times; mostly pointers, to somewhere else that is there.
 #[test]
 fn whatever_is_forged_the_work_is_bounded() {
     for minor in [5, 11] {
@@ -184,13 +184,14 @@ fn whatever_is_forged_the_work_is_bounded() {
             most = most.max(changed.reads.get());
         }
         println!("torch 2.{minor}: at most {most} reads; {unknown} times nothing was known");
-        // A real reading takes some 250; what contradicts itself is read four times.
+        // A real reading takes some 250; memory that contradicts itself is read four times.
         assert!(most <= 5000, "{most}");
         assert!(unknown > 200, "{unknown}");
     }
 }
 
-/// Every address can be read, and has noise, or words that look like the most of what is asked for.
+/// Memory that can be read at every address, and has noise, or words that look like the most of what is asked
+/// for.
 struct Everywhere {
     random: RefCell<Random>,
     words: [u64; 6],
@@ -231,7 +232,7 @@ fn noise_is_no_ring_and_a_library_of_noise_ends_in_time() {
     }
 }
 
-/// A library whose data are 60 MB of pointers, each to something.
+/// Searches a library whose data are 60 MB of pointers, each to something.
 #[test]
 fn a_library_full_of_pointers_is_looked_through_in_bounded_time_and_memory() {
     struct Full(Everywhere);

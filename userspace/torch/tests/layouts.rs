@@ -1,5 +1,5 @@
-//! The shipped table against structs that were written down once more by hand and compiled (`tests/torch-double`). The table itself
-//! comes from torch's own headers (`cargo xtask torch-offsets --check`).
+//! The shipped table against structs that were written down once more by hand and compiled
+//! (`tests/torch-double`). `cargo xtask torch-offsets --check` compares the table with torch's own headers.
 
 mod support;
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use support::{CREATED, Subject};
 use torch::{Group, Recorder, State, Unknown, Work, dtype_name, read};
 
-/// One version of each layout.
+/// Minor versions of torch, one for each layout.
 const MINORS: [u32; 7] = [4, 5, 6, 7, 8, 11, 15];
 
 fn fill(subject: &mut Subject, count: u64) {
@@ -17,7 +17,7 @@ fn fill(subject: &mut Subject, count: u64) {
     }
 }
 
-/// Whether the entries from `first` on are those of [`fill`].
+/// Checks that the entries from `first` on are those of [`fill`].
 fn check(ring: &Recorder, first: u64, count: u64) {
     assert_eq!((ring.entries.len() as u64, ring.torn), (count, 0));
     for (number, entry) in (first..).zip(&ring.entries) {
@@ -157,7 +157,7 @@ fn a_ring_in_a_table_is_found_with_the_name_of_its_backend() {
     check(&subject.read(None), 0, 5);
 }
 
-/// Another thread records thousands of entries a second meanwhile: none is mixed up of two.
+/// Another thread records thousands of entries a second meanwhile: no entry is a mixture of two.
 #[test]
 fn entries_that_are_overwritten_while_they_are_read_are_left_out_and_never_mixed_up() {
     for minor in [6, 11] {

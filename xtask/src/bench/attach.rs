@@ -1,4 +1,4 @@
-//! `cargo xtask bench attach`: from the start of the program to the first probe armed.
+//! `cargo xtask bench attach`: time from the start of the program to the first probe armed.
 
 use std::{
     fs,
@@ -31,10 +31,10 @@ pub(crate) struct Args {
     level: String,
 }
 
-/// The moments of `session.json`'s `attach`.
+/// Moments of `session.json`'s `attach`.
 const MOMENTS: [&str; 5] = ["resolved_ms", "loaded_ms", "first_probe_ms", "attached_ms", "armed_ms"];
 
-/// Page cache dropped; page cache warm; page cache warm and layouts cached.
+/// Ways to attach: page cache dropped; page cache warm; page cache warm and layouts cached.
 const WAYS: [&str; 3] = ["cold", "warm", "cached"];
 
 pub(crate) fn run(args: &Args) -> Result<Value> {
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
             }
             let cached = *way == "cached";
             if cached && round == 0 {
-                // Fills the cache.
+                // This fills the cache.
                 attach(args, &mut bench, &job, Some(&cache))?;
             }
             samples.push(attach(args, &mut bench, &job, cached.then_some(&*cache))?);
@@ -82,8 +82,8 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     }))
 }
 
-/// Attaches once: `attach` of `session.json`, and the time from before the program was executed until it was
-/// armed.
+/// Attaches once. Returns `attach` of `session.json`, and the time from before the program was executed until
+/// it was armed.
 fn attach(args: &Args, bench: &mut Bench, job: &WaitingJob, cache: Option<&Path>) -> Result<Value> {
     let out = bench.fresh("out");
     let mut command = Command::new(bench.programs.join("ncclflow"));
@@ -105,14 +105,14 @@ fn attach(args: &Args, bench: &mut Bench, job: &WaitingJob, cache: Option<&Path>
     Ok(attach)
 }
 
-/// Leaves nothing of any file in memory but what is mapped. The job has mapped the pages of the library that
-/// it needs.
+/// Drops the page cache: only pages that are mapped stay in memory. The job has mapped the pages of the
+/// library that it needs.
 fn drop_page_cache(library: &Path) -> Result<()> {
     let _ = Command::new("sync").arg(library).status();
     fs::write("/proc/sys/vm/drop_caches", "3").context("dropping the page cache")
 }
 
-/// Nanoseconds of the clock that records use.
+/// Returns the time in nanoseconds, by the clock that records use.
 fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let part = |value: i64| u64::try_from(value).unwrap_or(0);

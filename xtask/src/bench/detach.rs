@@ -1,5 +1,5 @@
-//! How long detaching takes after the results are written: with links to many uprobes, where the kernel has
-//! them, and with one link to each.
+//! `cargo xtask bench detach`: time that detaching takes after the results are written: with links to many
+//! uprobes, where the kernel has them, and with one link to each.
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
@@ -19,7 +19,7 @@ struct Row {
     ratio: f64,
 }
 
-/// How ranks run, number of processes, level.
+/// Jobs: how ranks run, number of processes, level.
 const JOBS: [(&str, u32, &str); 5] = [
     ("threads", 1, "flow"),
     ("threads", 1, "steps"),
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Repeated) -> Result<Value> {
     Ok(serde_json::to_value(rows)?)
 }
 
-/// How many probes were detached, and in how many milliseconds.
+/// Reads how many probes were detached, and in how many milliseconds.
 fn detached(said: &str) -> Result<(usize, f64)> {
     let between = |before: &str, after: &str| {
         said.lines().find_map(|line| line.split_once(before)?.1.strip_suffix(after))

@@ -1,4 +1,4 @@
-//! CPU time per record: of the drain alone, and of each stage after it.
+//! `cargo xtask bench drain`: CPU time per record, of the drain alone, and of each stage after it.
 
 use std::{path::Path, process::Command};
 
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Repeated) -> Result<Value> {
         rows.push(row);
     };
     for buffer in ["ring", "perf"] {
-        // Filled first, by threads that pay for a trap each time, and then drained.
+        // The buffer is filled first, by threads that pay for a trap each time, and then drained.
         let arguments = ["burst", "--buffer", buffer, "--buffer-size", "128", "--count", "100000"];
         add(drained(&program, &format!("drain alone, {buffer}, buffer full"), &arguments, args.rounds)?);
         let arguments =

@@ -1,5 +1,5 @@
-//! Jobs on the bed whose processes hold ballast beside NCCL's memory, and a job of Python programs that hangs, dumped several
-//! times by a release build.
+//! `cargo xtask bench dump`: jobs on the bed whose processes hold ballast beside NCCL's memory, and a job of
+//! Python programs that hangs, dumped several times by a release build.
 
 use std::{
     path::PathBuf,
@@ -16,7 +16,7 @@ use test_support::train::start_rank;
 
 use super::{spread::Spread, traced_job::Bench};
 
-/// The budget: a process of 2 GiB in half a second.
+/// Budget: a process of 2 GiB in half a second.
 const BUDGET_MIB: u64 = 2048;
 const BUDGET_MS: u64 = 500;
 
@@ -31,7 +31,8 @@ pub(crate) struct Args {
     /// Address space that a process has looked at besides, in GiB
     #[arg(long, default_value_t = 0)]
     mapped: u64,
-    /// NCCL keeps its list of communicators, as it does by default from 2.24 on; the bed's default is that it does not
+    /// NCCL keeps its list of communicators, as it does by default from 2.24 on; the bed's default is that it
+    /// does not
     #[arg(long)]
     listed: bool,
     /// Ranks, a process each
@@ -48,7 +49,7 @@ pub(crate) struct Args {
     rounds: usize,
 }
 
-/// One line of the table; times in milliseconds.
+/// A line of the table; times in milliseconds.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {
@@ -56,7 +57,7 @@ struct Row {
     scanned_mib: u64,
     scan_median_ms: u64,
     scan_max_ms: u64,
-    /// The whole program, for all processes, without the time between readings.
+    /// Time of the whole program, for all processes, without the time between readings.
     program_median_ms: u64,
 }
 
@@ -110,7 +111,7 @@ fn measure(args: &Args, bench: &mut Bench, ballast: usize) -> Result<Row> {
             .output()
             .context("starting ncclflow")?;
         let took = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        // Three readings, as nothing moves.
+        // There are three readings, as nothing moves.
         times.push(took.saturating_sub(20));
         let dump: Value = serde_json::from_slice(&output.stdout)
             .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
@@ -136,7 +137,7 @@ fn measure(args: &Args, bench: &mut Bench, ballast: usize) -> Result<Row> {
     })
 }
 
-/// All Python ranks of a host in two seconds, the second between readings included.
+/// Budget of all Python ranks of a host: two seconds, the second between readings included.
 const PYTHON_BUDGET_MS: f64 = 2000.0;
 
 /// Processes that end when this is dropped.
@@ -151,7 +152,8 @@ impl Drop for Ranks {
     }
 }
 
-/// Dumps of a job of Python programs of which one stays away from a collective: whole runs, as a user starts them.
+/// Dumps a job of Python programs, one of which stays away from a collective: whole runs, as a user starts
+/// them.
 fn measure_python(args: &Args, bench: &mut Bench) -> Result<Value> {
     const PATIENCE: Duration = Duration::from_secs(120);
     let folder = bench.fresh("python");

@@ -1,5 +1,5 @@
-//! `cargo xtask bench fleet`: a job of many ranks, made of a capture of few: time and memory of `check`, of the
-//! export as Parquet tables, and of each query on them.
+//! `cargo xtask bench fleet`: a job of many ranks, made of a capture of few: time and memory of `check`, of
+//! the export as Parquet tables, and of each query on them.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::traced_job::status_kib;
 use crate::{prerequisites, programs, repository, tool};
 
-/// How often a program's memory is looked at; the kernel keeps the peak.
+/// Interval at which a program's memory is looked at; the kernel keeps the peak.
 const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     eprintln!("checking");
     let mut check = Command::new(programs.join("ncclflow"));
     check.arg("check").arg("--json").args(&hosts).stdout(fs::File::create(folder.join("check.json"))?);
-    // The capture's last ops did not end: findings.
+    // The capture's last ops did not end, so `check` may have findings.
     let checked = measured(&mut check, &[0, 3])?;
     eprintln!("exporting");
     let mut export = Command::new(programs.join("ncclflow"));
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     )
 }
 
-/// Makes recordings of a job of so many ranks. Gives what was made, and the folder of each host.
+/// Makes recordings of a job of so many ranks. Returns what was made, and the folder of each host.
 pub(super) fn make(
     programs: &Path,
     capture: &Path,
@@ -94,8 +94,8 @@ pub(super) fn make(
     Ok((made, hosts))
 }
 
-/// Runs it. Gives its time, that of the processors, and the peak of its memory. `codes`: exit codes of a run
-/// that is done.
+/// Runs a command. Returns its time, that of the processors, and the peak of its memory. `codes`: exit codes
+/// of a run that is done.
 pub(super) fn measured(command: &mut Command, codes: &[i32]) -> Result<Value> {
     let begun = Instant::now();
     let mut child = command.spawn().context("starting a program")?;
@@ -114,7 +114,7 @@ pub(super) fn measured(command: &mut Command, codes: &[i32]) -> Result<Value> {
     Ok(json!({ "seconds": begun.elapsed().as_secs_f64(), "cpu_seconds": cpu, "peak_kib": peak }))
 }
 
-/// Time that the processors have spent on a process, all its threads together.
+/// Returns the time that the processors have spent on a process, all its threads together.
 fn cpu_seconds(pid: u32) -> Option<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // Behind the name, which can hold anything: utime and stime are fields 14 and 15 of the whole.

@@ -19,10 +19,10 @@ const BUDGET_MIB: f64 = 64.0;
 struct Row {
     level: &'static str,
     buffer: &'static str,
-    /// `VmHWM`: the peak of resident memory of all kinds. It includes pages of the kernel's buffer that
+    /// `VmHWM`: peak of resident memory of all kinds. It includes pages of the kernel's buffer that
     /// `ncclflow` has mapped, as far as `RssFile` and `RssShmem` count them.
     peak_mib: Spread,
-    /// Peak of `RssAnon`: what the program itself has allocated.
+    /// Peak of `RssAnon`: memory that the program itself has allocated.
     anonymous_mib: Spread,
     /// Size of the kernel's buffer by `session.json`, whether counted above or not.
     kernel_buffer_mib: f64,

@@ -1,5 +1,6 @@
-//! How long `dump --merge` takes over many hosts: the dump of a job of 8 ranks, one of which stays away, made into those of
-//! a job that is as large as is wanted. On one of its hosts a rank stays away; it must be named.
+//! `cargo xtask bench merge`: time that `dump --merge` takes over many hosts. The dump of a job of 8 ranks,
+//! one of which stays away, is made into those of a job that is as large as is wanted. On one of its hosts a
+//! rank stays away; it must be named.
 
 use std::{
     fs,
@@ -12,10 +13,10 @@ use serde_json::{Value, json};
 
 use super::{spread::Spread, traced_job::Bench};
 
-/// Ranks of a host, and the one that stays away.
+/// Number of ranks of a host, and the rank that stays away.
 const RANKS: u64 = 8;
 const ABSENT: u64 = 2;
-/// The budget of 1,024 ranks.
+/// Number of ranks that the budget is for.
 const BUDGET_RANKS: u64 = 1024;
 const BUDGET_MS: f64 = 2000.0;
 
@@ -69,7 +70,7 @@ pub(super) fn run(args: &Args) -> Result<Value> {
     Ok(json!({ "bench": "merge", "nccl": args.nccl, "rounds": args.rounds, "rows": rows }))
 }
 
-/// A dump of 8 ranks over sockets, one of which has not joined.
+/// Dumps 8 ranks over sockets, one of which has not joined.
 fn template(bench: &mut Bench) -> Result<Value> {
     let ranks = RANKS.to_string();
     let absent = format!("{ABSENT}@3");
@@ -93,7 +94,8 @@ fn template(bench: &mut Bench) -> Result<Value> {
     }
 }
 
-/// The same of the `host`th of `hosts`, whose ranks are in one ring. Only on one of them does the rank stay away.
+/// Makes the dump of the `host`th of `hosts`, whose ranks are in one ring. Only on the chosen host does the
+/// rank stay away.
 fn of_host(template: &Value, host: u64, hosts: u64, is_chosen: bool) -> Result<Value> {
     let mut dump = template.clone();
     let name = json!(format!("host{host:04}"));
@@ -107,13 +109,13 @@ fn of_host(template: &Value, host: u64, hosts: u64, is_chosen: bool) -> Result<V
     communicator["nRanks"] = json!(all);
     let ranks = list(&mut communicator["ranks"])?;
     if !is_chosen {
-        // One that has joined, with another number.
+        // A copy of a rank that has joined, with another number.
         let (from, to) = (usize::try_from(ABSENT + 2)?, usize::try_from(ABSENT)?);
         let mut joined = ranks.get(from).context("the template lacks a rank")?.clone();
         for key in ["rank", "pid", "node", "localRank", "cudaDev", "nvmlDev"] {
             joined[key] = ranks[to][key].clone();
         }
-        // Its neighbours are two further back.
+        // The copy's neighbours are two further back.
         move_peers(&mut joined, &|peer| (peer + RANKS - 2) % RANKS)?;
         ranks[to] = joined;
     }
@@ -124,7 +126,7 @@ fn of_host(template: &Value, host: u64, hosts: u64, is_chosen: bool) -> Result<V
         rank["node"] = json!(host * RANKS + local);
         rank["nNodes"] = json!(all);
         move_peers(rank, &|peer| {
-            // The next one, or the one before.
+            // The neighbour is the next rank, or the one before.
             let distance = if (local + 1) % RANKS == peer { 1 } else { all - 1 };
             (host * RANKS + local + distance) % all
         })?;
@@ -132,7 +134,7 @@ fn of_host(template: &Value, host: u64, hosts: u64, is_chosen: bool) -> Result<V
     Ok(dump)
 }
 
-/// Gives all ranks of which a rank speaks other numbers.
+/// Renumbers all ranks that a rank's entry names.
 fn move_peers(rank: &mut Value, to: &dyn Fn(u64) -> u64) -> Result<()> {
     let moved = |value: &mut Value| {
         if let Some(peer) = value.as_u64() {
@@ -149,7 +151,7 @@ fn move_peers(rank: &mut Value, to: &dyn Fn(u64) -> u64) -> Result<()> {
     for op in list(&mut rank["proxy"]["ops"])? {
         moved(&mut op["peer"]);
     }
-    // Other ranks of its trees would be among them, at which there are other numbers of steps.
+    // Its connections include ranks of its trees, at which there are other numbers of steps.
     rank["connections"] = json!([]);
     Ok(())
 }

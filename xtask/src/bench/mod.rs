@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: what ncclflow costs and how fast it is, as ratios with their spread.
+//! `cargo xtask bench`: costs and speed of ncclflow, as ratios with their spread.
 
 mod attach;
 mod detach;
@@ -73,8 +73,8 @@ enum Bench {
     Volume(volume::Args),
     /// Parquet tables of a job of many ranks, made of a capture of few: time, memory, and the shipped queries
     Fleet(fleet::Args),
-    /// The page of `ncclflow report` of a job of 64 ranks, made of a capture of few: its size, and when a browser
-    /// shows its first picture (chromium)
+    /// The page of `ncclflow report` of a job of 64 ranks, made of a capture of few: its size, and when a
+    /// browser shows its first picture (chromium)
     Report(report::Args),
     /// What call stacks cost a call, by their frames, seen before and new (root, python3)
     Stacks(stacks::Args),

@@ -45,13 +45,13 @@ pub(crate) struct Args {
     ops: u32,
 }
 
-/// One turn of one way.
+/// A turn of a way.
 #[derive(Debug, Default)]
 struct Turn {
     us_per_op: f64,
     /// Median time of a call of ncclAllReduce, as the program measured it.
     host_us: f64,
-    /// By probe.
+    /// Hits by probe.
     hits: BTreeMap<String, u64>,
     /// Times that the job's threads trapped into the kernel for these hits.
     traps: u64,
@@ -150,7 +150,8 @@ impl Turn {
     }
 }
 
-/// File offsets of the functions that every proxy op goes through, which are those that are probed per call.
+/// Finds the file offsets of the functions that every proxy op goes through, which are those that are probed
+/// per call.
 fn offsets(bench: &Bench) -> Result<Vec<u64>> {
     let mut program = Command::new(bench.programs.join("ncclflow"));
     let output = tool::output(program.args(["symbols", "--json"]).arg(&bench.library))?;
@@ -190,7 +191,7 @@ fn host_us(folder: &Path) -> Result<f64> {
     Ok(Spread::of(times).median)
 }
 
-/// The figures of a way; ratios to the untraced turn of the same round.
+/// Returns the figures of a way; ratios to the untraced turn of the same round.
 fn report(turns: &[Turn], untraced: &[Turn]) -> Value {
     let of = |value: &dyn Fn(&Turn) -> f64| turns.iter().map(value).collect::<Vec<f64>>();
     let ratios = |value: &dyn Fn(&Turn) -> f64| {

@@ -1,4 +1,4 @@
-//! What the kernel counts of BPF programs: how often they ran, and for how long (`kernel.bpf_stats_enabled`).
+//! Runs of BPF programs and the time that they took, by the kernel's count (`kernel.bpf_stats_enabled`).
 
 use std::fs;
 
@@ -31,7 +31,7 @@ pub(super) struct ProgramRuns {
 }
 
 impl ProgramRuns {
-    /// Of all programs that the process holds.
+    /// Sums the runs of all programs that the process holds.
     pub(super) fn of(pid: u32) -> Result<Self> {
         let mut all = Self::default();
         for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).context("looking for the programs")? {

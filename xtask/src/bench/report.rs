@@ -1,5 +1,5 @@
-//! `cargo xtask bench report`: the page of a job of many ranks, made of a capture of few. It fails where the page is
-//! larger, or its first picture later, than what docs/REPORT.md promises.
+//! `cargo xtask bench report`: measures the page of a job of many ranks, made of a capture of few. It fails
+//! if the page is larger, or its first picture later, than docs/REPORT.md promises.
 
 use std::{
     fs,
@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 use super::fleet;
 use crate::{prerequisites, programs, repository, tool};
 
-/// What a page may have, in bytes: it is mailed.
+/// Most bytes of a page: it is mailed.
 const MAX_BYTES: u64 = 5_000_000;
 
-/// When the first picture is there, in milliseconds, by the page's own clock. Of several times that it is
-/// opened, the median counts: the machine has other work.
+/// Latest time of the first picture, in milliseconds, by the page's own clock. The median of several openings
+/// counts: the machine has other work.
 const MAX_FIRST_PICTURE_MS: f64 = 2000.0;
 
 #[derive(Debug, clap::Args)]

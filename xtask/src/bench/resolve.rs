@@ -1,5 +1,5 @@
-//! `cargo xtask bench resolve`: how long it takes to find a library's functions, parameters and layouts,
-//! for each source of symbols.
+//! `cargo xtask bench resolve`: time to find a library's functions, parameters and layouts, for each source
+//! of symbols.
 
 use std::{
     path::Path,

@@ -1,4 +1,5 @@
-//! A job that never pauses, for a long time: delivered + lost = hits, exactly, by two counts of the kernel's.
+//! `cargo xtask bench saturate`: a job that never pauses, for a long time: delivered + lost = hits, exactly,
+//! by two counts of the kernel's.
 
 use std::{fs, time::Duration};
 
@@ -36,7 +37,7 @@ struct Totals {
     /// Runs of the programs, by the kernel's statistics (`kernel.bpf_stats_enabled`).
     runs: u64,
     hits: u64,
-    /// Hits, and records of what walks found.
+    /// Number of hits, and of records that walks made.
     records: u64,
     delivered: u64,
     lost: u64,
@@ -77,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
         peak = peak.max(status_kib(recording.pid(), "VmHWM"));
         recording.is_running()
     });
-    // No hits after this, so that both counts are of the same hits.
+    // There are no hits after this, so both counts are of the same hits.
     for &pid in job.pids() {
         signal(pid, "STOP")?;
     }
@@ -115,7 +116,7 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     Ok(serde_json::to_value(totals)?)
 }
 
-/// Bytes of all files below a folder.
+/// Sums the bytes of all files below a folder.
 fn bytes_below(folder: &std::path::Path) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else { return 0 };
     entries

@@ -1,5 +1,5 @@
-//! The time of a job under the tracer, divided by its time alone, by ranks, channels and operations per
-//! group.
+//! `cargo xtask bench scale`: time of a job under the tracer, divided by its time alone, by ranks, channels
+//! and operations per group.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     Ok(serde_json::to_value(rows)?)
 }
 
-/// Seconds that the job's operations took, and records that were delivered.
+/// Runs the job once. Returns the seconds that its operations took, and the records that were delivered.
 fn run_once(bench: &mut Bench, shape: Shape, level: Option<&String>) -> Result<(f64, u64)> {
     let [ranks, channels, group, iters] =
         [shape.ranks, shape.channels, shape.group, OPS].map(|number| number.to_string());

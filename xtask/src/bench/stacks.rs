@@ -1,5 +1,5 @@
-//! What a call stack costs the call: a Python program calls NCCL in a tight loop, untraced, traced, and traced with
-//! stacks, in turn.
+//! `cargo xtask bench stacks`: cost of a call stack for the call. A Python program calls NCCL in a tight
+//! loop, untraced, traced, and traced with stacks, in turn.
 
 use std::{
     fs,
@@ -37,8 +37,8 @@ pub(crate) struct Args {
     batches: u32,
 }
 
-/// Frames of the stack, and whether the stack was sent before. Each frame is of another function, but of those that are
-/// recursive.
+/// Shapes: frames of the stack, and whether the stack was sent before. Each frame is of another function,
+/// except in recursive ones.
 const SHAPES: [(u32, &str); 7] =
     [(3, "known"), (12, "known"), (24, "known"), (12, "recursive"), (4, "new"), (12, "new"), (24, "new")];
 const WAYS: [(&str, &[&str]); 3] = [
@@ -47,13 +47,13 @@ const WAYS: [(&str, &[&str]); 3] = [
     ("api with stacks", &["--level", "api", "--stacks", "--stack-depth", "48"]),
 ];
 
-/// What a turn took.
+/// Times of a turn.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     /// Nanoseconds of a call: the median of the batches.
     call: f64,
-    /// Nanoseconds of the kernel side's program a hit, by the kernel's own count. Next to what else the machine does
-    /// this is steady, but has neither the trap nor what the reader does.
+    /// Nanoseconds of the kernel side's program for a hit, by the kernel's own count. This is steady beside
+    /// what else the machine does, but has neither the trap nor the reader's work.
     program: f64,
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     }))
 }
 
-/// `python3` can be a script that chooses one.
+/// Returns the version of a CPython: `python3` can be a script that chooses one.
 fn version_of(python: &Path) -> Result<String> {
     let say = "import platform; print(platform.python_version())";
     let said = tool::output(Command::new(python).args(["-I", "-c", say]))?;

@@ -53,7 +53,7 @@ impl Bench {
         Ok(Self { programs, library, scratch: Scratch::new(name)?, runs: 0 })
     }
 
-    /// A path that is not in use.
+    /// Returns a path that is not in use.
     pub(crate) fn fresh(&mut self, name: &str) -> PathBuf {
         self.runs += 1;
         self.scratch.path(&format!("{name}{}", self.runs))
@@ -98,7 +98,7 @@ impl Bench {
 #[derive(Debug)]
 pub(crate) struct WaitingJob {
     job: Job,
-    /// The job begins when this file is there.
+    /// File that makes the job begin once it is there.
     go: PathBuf,
 }
 
@@ -107,7 +107,7 @@ impl WaitingJob {
         &self.job.pids
     }
 
-    /// The process ids, as `ncclflow -p` takes them.
+    /// Returns the process ids, as `ncclflow -p` takes them.
     pub(crate) fn pid_list(&self) -> String {
         self.job.pid_list()
     }
@@ -117,12 +117,12 @@ impl WaitingJob {
         Ok(())
     }
 
-    /// Waits for the end; gives the seconds that its operations took.
+    /// Waits for the end. Returns the seconds that its operations took.
     pub(crate) fn finish(self) -> Result<f64> {
         self.summary()?["seconds"].as_f64().context("the bed did not say how long it took")
     }
 
-    /// Waits for the end; gives the bed's last line.
+    /// Waits for the end. Returns the bed's last line.
     pub(crate) fn summary(mut self) -> Result<Value> {
         let rest = self.job.rest()?;
         let summary: Value =
@@ -151,7 +151,7 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// Records of all probes that user space received.
+    /// Returns the records of all probes that user space received.
     pub(crate) fn records_delivered(&self) -> u64 {
         let probes = self.session["probes"].as_array().into_iter().flatten();
         probes.filter_map(|probe| probe["delivered"].as_u64()).sum()
@@ -173,17 +173,17 @@ impl Recording {
         Ok(())
     }
 
-    /// Whether it has not ended yet.
+    /// Tells whether the recording has not ended yet.
     pub(crate) fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Ends it as Ctrl-C does.
+    /// Ends the recording as Ctrl-C does.
     pub(crate) fn interrupt(&self) -> Result<()> {
         signal(self.pid(), "INT")
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the recording has ended by itself.
     pub(crate) fn finish(mut self) -> Result<Recorded> {
         self.stderr.read_to_string(&mut self.said)?;
         let status = self.child.wait()?;
@@ -215,7 +215,7 @@ pub(crate) fn signal(pid: u32, name: &str) -> Result<()> {
     tool::run(Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()), "a signal")
 }
 
-/// A number in `/proc/PID/status`, in KiB; 0 once the process is gone.
+/// Reads a number in `/proc/PID/status`, in KiB; 0 once the process is gone.
 pub(crate) fn status_kib(pid: u32, key: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));

@@ -1,4 +1,4 @@
-//! The baseline: the kernel's own uprobe tracer on the same functions. Nothing is fetched, and no
+//! Baseline of the benches: the kernel's own uprobe tracer on the same functions. Nothing is fetched, and no
 //! program reads the events.
 
 use std::{
@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-/// Where tracefs is, and whether this program mounted it.
+/// Place of tracefs, which is unmounted when dropped if this program mounted it.
 pub(crate) struct Tracefs {
     path: PathBuf,
     mounted: bool,
@@ -24,7 +24,7 @@ pub(crate) struct Events<'a> {
 }
 
 impl Tracefs {
-    /// Uses the mounted one, or mounts one on a folder of its own.
+    /// Uses the mounted tracefs, or mounts one on a folder of its own.
     pub(crate) fn open(scratch: &Path) -> Result<Self> {
         let usual = Path::new("/sys/kernel/tracing");
         if usual.join("uprobe_events").exists() {
@@ -74,7 +74,7 @@ fn append(path: &Path, text: &str) -> Result<()> {
 }
 
 impl Events<'_> {
-    /// Hits so far, by the kernel's own count.
+    /// Returns the hits so far, by the kernel's own count.
     pub(crate) fn hits(&self) -> Result<u64> {
         let text = fs::read_to_string(self.tracefs.path.join("uprobe_profile"))?;
         let mut hits = BTreeMap::new();
@@ -93,7 +93,7 @@ impl Events<'_> {
 
 impl Drop for Events<'_> {
     fn drop(&mut self) {
-        // Fails for uprobes that could not be armed.
+        // This fails for uprobes that could not be armed.
         let _ = self.tracefs.enable(&self.group, false);
         for number in 0..self.count {
             let _ =

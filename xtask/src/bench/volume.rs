@@ -1,4 +1,4 @@
-//! `cargo xtask bench volume`: what a recording takes on disk, and what it costs to write and to read it.
+//! `cargo xtask bench volume`: disk space of a recording, and the cost of writing and reading it.
 
 use std::{
     path::{Path, PathBuf},
@@ -48,7 +48,7 @@ struct Row {
     raw_bytes: u64,
     bytes: u64,
     bytes_per_launch: f64,
-    /// Nothing where no messages are measured.
+    /// Bytes of a message; `None` where no messages are measured.
     bytes_per_message: Option<f64>,
     /// Seconds of CPU for a million records.
     write_s_per_million: Spread,

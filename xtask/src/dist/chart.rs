@@ -10,11 +10,11 @@ use anyhow::Result;
 use super::staging::source_time;
 use crate::{prerequisites, tool};
 
-/// Where it is in the tree.
+/// Folder of the chart in the tree.
 const FOLDER: &str = "dist/helm/ncclflow";
 
-/// Makes the archive from the tree, of the version of the program. The same sources give the same archive: helm keeps the
-/// times of the files, which get that of the last commit.
+/// Makes the archive from the tree, of the version of the program. The same sources give the same archive:
+/// helm keeps the times of the files, which get that of the last commit.
 pub(super) fn pack(tree: &Path, version: &str, output: &Path) -> Result<PathBuf> {
     let chart = tree.join(FOLDER);
     let mut touch = Command::new("find");

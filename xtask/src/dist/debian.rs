@@ -23,9 +23,9 @@ set -e
 if [ -z \"$DPKG_ROOT\" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 ";
 
-/// The unit is stopped before its program is removed. At an upgrade it goes on with the old program
-/// until its operator restarts it. The package never starts it: whether every job of a host is traced is
-/// the operator's decision.
+/// Script that stops the unit before its program is removed. At an upgrade the unit goes on with the old
+/// program until its operator restarts it. The package never starts it: whether every job of a host is traced
+/// is the operator's decision.
 const BEFORE_REMOVAL: &str = "\
 #!/bin/sh
 set -e
@@ -34,7 +34,7 @@ if [ \"$1\" = remove ] && [ -z \"$DPKG_ROOT\" ] && [ -d /run/systemd/system ]; t
 fi
 ";
 
-/// Recordings stay even if everything else is purged: they belong to the operator.
+/// Script that keeps the recordings even if everything else is purged: they belong to the operator.
 const AFTER_REMOVAL: &str = "\
 #!/bin/sh
 set -e
@@ -81,7 +81,7 @@ pub(super) fn pack(root: &Path, tree: &Path, version: &str, target: &str, output
 
 const MAINTAINER: &str = "The ncclflow authors <ncclflow@users.noreply.github.com>";
 
-/// In Debian's own format, which dpkg's tools read; CHANGELOG.md has what changed.
+/// Writes a changelog in Debian's own format, which dpkg's tools read; CHANGELOG.md has the changes.
 fn debian_changelog(version: &str) -> Result<String> {
     let mut date = Command::new("date");
     date.args(["--utc", "--rfc-email", "--date", &format!("@{}", source_time()?)]);

@@ -1,4 +1,4 @@
-//! What the program is made of, and the licences of all of it: `THIRD-PARTY-LICENSES` in the packages.
+//! All parts of the program, and their licences: `THIRD-PARTY-LICENSES` in the packages.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,13 +13,13 @@ use serde::Deserialize;
 
 use crate::{programs, repository, tool};
 
-/// The file in the packages.
+/// Name of the file in the packages.
 pub(super) const NAME: &str = "THIRD-PARTY-LICENSES";
 
 /// Beginnings of the names of files that have a licence or a notice.
 const NAMES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE"];
 
-/// Programs that are shipped: the command, and what is in the eBPF object that it carries.
+/// Programs that are shipped: the command, and the eBPF object that it carries.
 const PROGRAMS: [(&str, &str); 2] = [("Cargo.toml", "ncclflow"), ("ebpf/Cargo.toml", "ncclflow-ebpf")];
 
 #[derive(Debug, Deserialize)]
@@ -35,7 +35,7 @@ struct Package {
     version: String,
     license: Option<String>,
     repository: Option<String>,
-    /// Nothing: it is of this repository.
+    /// Source of the crate; `None` for one of this repository.
     source: Option<String>,
     manifest_path: PathBuf,
 }
@@ -59,17 +59,18 @@ struct Dependency {
 
 #[derive(Debug, Deserialize)]
 struct DependencyKind {
-    /// Nothing: it is part of the program. Others are for its build and its tests.
+    /// Kind; `None` for a part of the program. Others are for its build and its tests.
     kind: Option<String>,
 }
 
-/// What is in the program and is no crate: name, version, licence and where it is from, and the file with the text.
+/// Parts of the program that are no crate: name, version, licence and origin, and the file with the text.
 const EMBEDDED: [(&str, &str); 1] = [(
     "uPlot 1.6.32: MIT, https://github.com/leeoniya/uPlot (in the pages of `ncclflow report`)",
     "userspace/ncclflow/assets/report/uplot/LICENSE",
 )];
 
-/// The text: each crate of the program with its licence, and each text once. An error if a crate has no licence.
+/// Makes the text: each crate of the program with its licence, and each text once. An error if a crate has no
+/// licence.
 pub(super) fn notices(target: &str) -> Result<String> {
     let mut crates: BTreeMap<(String, String), Package> = BTreeMap::new();
     for (manifest, program) in PROGRAMS {
@@ -92,7 +93,7 @@ fn metadata(manifest: &str, target: &str) -> Result<Metadata> {
     serde_json::from_slice(&text).with_context(|| format!("reading what `cargo metadata` says of {manifest}"))
 }
 
-/// The crates from elsewhere that are part of the program.
+/// Returns the crates from elsewhere that are part of the program.
 fn parts(metadata: &Metadata, program: &str) -> Result<Vec<Package>> {
     let nodes: BTreeMap<&str, &Node> =
         metadata.resolve.nodes.iter().map(|node| (node.id.as_str(), node)).collect();
@@ -115,7 +116,7 @@ fn parts(metadata: &Metadata, program: &str) -> Result<Vec<Package>> {
 
 fn render<'a>(crates: impl Iterator<Item = &'a Package>) -> Result<String> {
     let mut list = String::new();
-    // By text: who has it.
+    // Crates by text.
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for package in crates {
         let Package { name, version, repository, .. } = package;
@@ -145,7 +146,7 @@ fn render<'a>(crates: impl Iterator<Item = &'a Package>) -> Result<String> {
     Ok(out)
 }
 
-/// Files of licences and notices at the top of a crate's folder.
+/// Reads the files of licences and notices at the top of a crate's folder.
 fn license_texts(folder: &Path) -> Result<Vec<String>> {
     let mut texts = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| format!("listing `{}`", folder.display()))? {
@@ -163,7 +164,7 @@ fn license_texts(folder: &Path) -> Result<Vec<String>> {
 mod tests {
     use super::*;
 
-    /// What `cargo tree` says, independently, is what the notices name.
+    /// The notices name what `cargo tree` says, independently.
     #[test]
     fn every_crate_of_the_program_is_named_and_those_of_tests_are_not() {
         let version = Command::new(programs::cargo()).arg("--version").output();

@@ -1,4 +1,4 @@
-//! Where a package puts the files of the tree.
+//! Places of the tree's files in a package.
 
 use std::{fs, path::Path};
 
@@ -21,19 +21,19 @@ const PLACES: [(&str, &str, u32); 12] = [
     ("SECURITY.md", "usr/share/doc/ncclflow/SECURITY.md", 0o644),
     ("CHANGELOG.md", "usr/share/doc/ncclflow/CHANGELOG.md", 0o644),
 ];
-/// What the README points to: what each file and metric means, the dashboard, the container file and the
-/// chart.
+/// Folders that the README points to: what each file and metric means, the dashboard, the container file and
+/// the chart.
 const FOLDERS: [&str; 5] = ["docs", "dist/grafana", "dist/helm", "dist/sql", "dist/systemd"];
 
 pub(super) const DOCUMENTATION: &str = "usr/share/doc/ncclflow";
 pub(super) const MAN: &str = "usr/share/man";
 
-/// What the kinds of distributions name differently.
+/// Names that differ between kinds of distributions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Names {
-    /// The folder that zsh looks for completions in.
+    /// Folder that zsh looks for completions in.
     pub(super) zsh: &'static str,
-    /// The name of our own licence beside the documentation.
+    /// Name of our own licence beside the documentation.
     pub(super) licence: &'static str,
 }
 

@@ -1,9 +1,9 @@
-//! The programs that are shipped: built on one x86-64 machine for all processors, and checked for what they need of
-//! the system that they run on.
+//! Programs that are shipped: built on one x86-64 machine for all processors, and checked for what they need
+//! of the system that they run on.
 //!
-//! The packaged program links glibc dynamically, of a version that is as old as the systems that it is for: only such
-//! a program can load NVML. zig links it, as it has the stubs of every glibc for every processor. The rescue program is
-//! static: one file that runs everywhere, and knows nothing of GPUs.
+//! The packaged program links glibc dynamically, of a version that is as old as the systems that it is for:
+//! only such a program can load NVML. zig links it, as it has the stubs of every glibc for every processor.
+//! The rescue program is static: one file that runs everywhere, and knows nothing of GPUs.
 
 use std::{
     fs,
@@ -18,26 +18,26 @@ use object::{
 
 use crate::{prerequisites, programs, tool};
 
-/// The newest glibc that a packaged program may need: that of RHEL 8. Ubuntu 20.04 and Debian 11 have 2.31.
+/// Newest glibc that a packaged program may need: that of RHEL 8. Ubuntu 20.04 and Debian 11 have 2.31.
 const GLIBC: (u32, u32) = (2, 28);
 
-/// The libraries that it may need: parts of glibc.
+/// Libraries that it may need: parts of glibc.
 const LIBRARIES: [&str; 6] = ["libc.so", "libm.so", "libpthread.so", "libdl.so", "librt.so", "ld-linux"];
 
 /// The profile of `--quick`.
 pub(super) const QUICK: &str = "quick";
 
-/// Whether programs for a target run on this machine.
+/// Tells whether programs for a target run on this machine.
 pub(super) fn runs_here(target: &str) -> bool {
     target.starts_with(std::env::consts::ARCH)
 }
 
-/// Whether the program for a target is static: the rescue program.
+/// Tells whether the program for a target is static: the rescue program.
 pub(super) fn is_static(target: &str) -> bool {
     target.ends_with("-musl")
 }
 
-/// Builds a package for a target in this profile, and gives the folder of what was built.
+/// Builds a package for a target in this profile. Returns the folder with what was built.
 pub(super) fn build(package: &str, target: &str, profile: &str) -> Result<PathBuf> {
     prerequisites::rust_target(target)?;
     let zig = prerequisites::zig()?;
@@ -80,12 +80,12 @@ pub(super) fn check(program: &Path, target: &str) -> Result<()> {
     Ok(())
 }
 
-/// What a program needs, by its ELF file.
+/// Needs of a program, by its ELF file.
 #[derive(Debug, Default)]
 struct Needs {
     loader: bool,
     libraries: Vec<String>,
-    /// The newest version of glibc's symbols.
+    /// Newest version of glibc's symbols.
     glibc: Option<(u32, u32)>,
 }
 
@@ -116,7 +116,7 @@ impl Needs {
     }
 }
 
-/// `GLIBC_2.28`
+/// Parses `GLIBC_2.28`.
 fn glibc_version(name: &[u8]) -> Option<(u32, u32)> {
     let mut numbers = std::str::from_utf8(name).ok()?.strip_prefix("GLIBC_")?.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

@@ -42,8 +42,9 @@ pub(super) fn pack(root: &Path, tree: &Path, version: &str, target: &str, output
     Ok(output.join(format!("ncclflow-{version}-1.{architecture}.rpm")))
 }
 
-/// The unit is never started by the package, is stopped before its program is removed, and goes on with the old
-/// program at an upgrade, as with the Debian package. Recordings stay: they belong to the operator.
+/// Returns the spec file. The package never starts the unit, stops it before its program is removed, and lets
+/// it go on with the old program at an upgrade, as the Debian package does. Recordings stay: they belong to
+/// the operator.
 fn spec(version: &str) -> String {
     format!(
         "\

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{repository, tool};
 
-/// Copied from the repository without change.
+/// Files that are copied from the repository without change.
 const FILES: [&str; 7] = [
     "README.md",
     "README.zh-CN.md",
@@ -61,7 +61,7 @@ pub(super) fn pack(tree: &Path, output: &Path) -> Result<PathBuf> {
     Ok(tarball)
 }
 
-/// Seconds since 1970 of the last commit.
+/// Returns the time of the last commit in seconds since 1970.
 pub(super) fn source_time() -> Result<String> {
     let output = Command::new("git")
         .args(["log", "-1", "--format=%ct"])

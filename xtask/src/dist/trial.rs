@@ -1,5 +1,5 @@
-//! Tries what was made: each program with the same short list, each package where a user installs it. Jobs run on the
-//! real NCCL, without a GPU; the GPUs are those of the NVML double.
+//! Tries the files that were made: each program with the same short list, each package where a user installs
+//! it. Jobs run on the real NCCL, without a GPU; the GPUs are those of the NVML double.
 
 mod debian_root;
 mod image;
@@ -29,23 +29,23 @@ use self::{
 use super::{Made, program};
 use crate::{nccl, prerequisites, programs, root, tool};
 
-/// The library of the jobs.
+/// NCCL version of the jobs.
 const NCCL: &str = "2.27.5";
 
-/// Everything that a trial needs: built and fetched before, as a user may do that.
+/// Everything that a trial needs, built and fetched before, as a user may do that.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Trial {
     made: Vec<Made>,
-    /// The folder of the bed.
+    /// Folder of the bed.
     programs: PathBuf,
     nccl: PathBuf,
-    /// The NVML double, for the glibc of the packaged program.
+    /// NVML double, for the glibc of the packaged program.
     double: PathBuf,
     scratch: PathBuf,
 }
 
 impl Trial {
-    /// Builds and fetches what it needs, and keeps a note of it in `scratch`.
+    /// Builds and fetches what the trial needs, and keeps a note of it in `scratch`.
     pub(super) fn prepare(made: Vec<Made>, profile: &str, scratch: &Path) -> Result<Self> {
         const NATIVE: &str = "x86_64-unknown-linux-gnu";
         let double = program::build("ncclflow-nvml-double", NATIVE, profile)?.join("libnvidia_ml.so");
@@ -60,7 +60,7 @@ impl Trial {
         Ok(Self { made, programs, nccl, double, scratch: scratch.to_owned() })
     }
 
-    /// Runs it as root: here, or through sudo in another process.
+    /// Runs the trial as root: here, or through sudo in another process.
     pub(super) fn run(&self) -> Result<()> {
         fs::create_dir_all(&self.scratch).with_context(|| format!("making `{}`", self.scratch.display()))?;
         if root::is_root() {
@@ -75,7 +75,7 @@ impl Trial {
         tried.and(removed)
     }
 
-    /// Runs it by the note of [`Self::run`].
+    /// Runs the trial by the note of [`Self::run`].
     pub(super) fn run_noted(note: &Path) -> Result<()> {
         let bytes = fs::read(note).with_context(|| format!("reading `{}`", note.display()))?;
         let trial: Self = serde_json::from_slice(&bytes).context("reading what is to be tried")?;
@@ -108,7 +108,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Gives the unit of the Debian package.
+    /// Tries the packages. Returns the unit of the Debian package.
     fn try_packages(&self, made: &Made, jobs: &Jobs) -> Result<Unit> {
         let (scratch, double) = (&self.scratch, Some(&*self.double));
         let mut unit = None;
@@ -137,7 +137,8 @@ impl Trial {
     }
 }
 
-/// Starts a program for another processor under emulation. It needs no kernel of that processor for its version.
+/// Starts a program for another processor under emulation. Printing its version needs no kernel of that
+/// processor.
 fn check_foreign(made: &Made) -> Result<()> {
     let arch = made.target.split('-').next().unwrap_or_default();
     let mut program = std::process::Command::new(format!("qemu-{arch}-static"));

@@ -13,7 +13,8 @@ use anyhow::{Context as _, Result, bail};
 use super::staging::{copy, source_time};
 use crate::{prerequisites, programs, repository, tool};
 
-/// What packs it, and writes the list of its files. A version is named: the same sources give the same wheel.
+/// Package that packs the wheel and writes the list of its files. The version is fixed: the same sources give
+/// the same wheel.
 const PACKER: &str = "wheel==0.48.0";
 
 const HOMEPAGE: &str = "https://github.com/ncclflow/ncclflow";
@@ -62,7 +63,7 @@ pub(super) fn pack(root: &Path, tree: &Path, version: &str, target: &str, output
     Ok(output.join(format!("{name}-{tag}.whl")))
 }
 
-/// The folder with PyPI's `wheel`, fetched where it is not there.
+/// Returns the folder with PyPI's `wheel`, fetched where it is not there.
 fn packer_folder() -> Result<PathBuf> {
     let folder = programs::target_folder()?.join("python-wheel");
     if !folder.join("wheel/__main__.py").exists() {
@@ -71,7 +72,7 @@ fn packer_folder() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Its mode is that of the wheel's member, whatever the umask is.
+/// Writes a file whose mode is that of the wheel's member, whatever the umask is.
 fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text)
         .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o644)))
@@ -113,7 +114,7 @@ Description-Content-Type: text/markdown
     Ok(text)
 }
 
-/// The README with links that lead to the repository from elsewhere.
+/// Returns the README with links that lead to the repository from elsewhere.
 fn with_full_links(readme: &str, version: &str) -> Result<String> {
     const LINK: &str = "](";
     let mut parts = readme.split(LINK);

@@ -11,7 +11,7 @@ use super::progress::Progress;
 use super::say;
 use crate::retried::retried;
 
-/// pip needs the exact tag of the wheel. NVIDIA's wheels have had these, before the processor.
+/// Tags of NVIDIA's wheels before the processor: pip needs the exact one.
 const PLATFORMS: [&str; 9] = [
     "manylinux1",
     "manylinux2010",
@@ -24,7 +24,7 @@ const PLATFORMS: [&str; 9] = [
     "manylinux_2_31",
 ];
 
-/// The command for pip on this machine.
+/// Returns the command for pip on this machine.
 pub(crate) fn pip() -> Result<Vec<&'static str>> {
     let ways: [&[&str]; 4] = [&["pip"], &["pip3"], &["python3", "-m", "pip"], &["python", "-m", "pip"]];
     for way in ways {
@@ -40,7 +40,7 @@ pub(crate) fn pip() -> Result<Vec<&'static str>> {
 pub(super) fn download(requirement: &str, machine: &str, place: &Path) -> Result<PathBuf> {
     fs::create_dir_all(place)?;
     let pip = pip()?;
-    // The outer error is of what may go better the next time.
+    // The outer error is of a kind that another try may mend.
     retried(|| {
         let Some(said) = run_pip(&pip, requirement, machine, place)? else { return Ok(Ok(())) };
         let error = anyhow!(explain(requirement, machine, &said));
@@ -52,7 +52,7 @@ pub(super) fn download(requirement: &str, machine: &str, place: &Path) -> Result
     wheel.ok_or_else(|| anyhow!("pip left no wheel in `{}`", place.display()))
 }
 
-/// Gives what pip says if it fails.
+/// Runs pip. Returns its messages if it fails.
 fn run_pip(pip: &[&str], requirement: &str, machine: &str, place: &Path) -> Result<Option<String>> {
     let mut command = Command::new(pip[0]);
     command.args(&pip[1..]).args(["download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]);
@@ -85,8 +85,8 @@ fn run_pip(pip: &[&str], requirement: &str, machine: &str, place: &Path) -> Resu
     Ok((!status.success()).then_some(said))
 }
 
-/// Whether it is of no use to try again. Of an index that pip cannot reach it says "from versions: none" and that there is
-/// no matching distribution, too.
+/// Tells whether another try is of no use. pip says "No matching distribution" also of an index that it
+/// cannot reach, but then with "from versions: none".
 fn is_final(said: &str) -> bool {
     let is_missing = said.contains("No matching distribution") && !said.contains("from versions: none");
     is_missing || said.contains("No space left")
@@ -107,7 +107,7 @@ fn explain(requirement: &str, machine: &str, said: &str) -> String {
     }
 }
 
-/// The bytes of all files below a directory.
+/// Sums the bytes of all files below a directory.
 fn bytes_below(directory: &Path, depth: u32) -> u64 {
     let Ok(entries) = fs::read_dir(directory) else { return 0 };
     entries

@@ -16,12 +16,12 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Of `total` bytes.
+    /// Shows progress of `total` bytes.
     pub(super) fn new(what: &str, total: u64) -> Self {
         Self::with(what, Some(total))
     }
 
-    /// Of a number of bytes that is not known.
+    /// Shows progress of a number of bytes that is not known.
     pub(super) fn unbounded(what: &str) -> Self {
         Self::with(what, None)
     }

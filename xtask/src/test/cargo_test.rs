@@ -12,24 +12,25 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) status: ExitStatus,
     /// Names of tests as libtest prints them.
     pub(super) failed_tests: BTreeSet<String>,
     pub(super) passed_tests: BTreeSet<String>,
-    /// How many passed: targets can have tests of the same name.
+    /// Number of tests that passed: targets can have tests of the same name.
     pub(super) passed: usize,
-    /// The options by which cargo runs a target that failed: `-p NAME --test NAME`.
+    /// Options by which cargo runs a target that failed: `-p NAME --test NAME`.
     pub(super) failed_targets: BTreeSet<String>,
-    /// How long each target ran, the longest first.
+    /// Time that each target ran, the longest first.
     pub(super) times: Vec<(String, Duration)>,
-    /// A target did not end as libtest does: some of its tests did not run.
+    /// True if a target did not end as libtest does: some of its tests did not run.
     pub(super) is_cut_short: bool,
 }
 
-/// How long what it printed is waited for when it has ended: a program that a test left behind can hold the pipe.
+/// Time to wait for the rest of its output when it has ended: a program that a test left behind can hold the
+/// pipe.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs it to its end.
@@ -38,7 +39,7 @@ pub(super) fn run(command: &mut Command) -> Result<Outcome> {
 }
 
 fn run_to(command: &mut Command, output: &mut impl Write, errors: &mut impl Write) -> Result<Outcome> {
-    // What is noted are words without colors.
+    // The words that are noted have no colors.
     let command = command.env("CARGO_TERM_COLOR", "never").stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().context("starting cargo test")?;
     let (lines, printed) = mpsc::channel();
@@ -106,20 +107,20 @@ fn read_lines(input: Option<impl Read + Send + 'static>, lines: Sender<Line>, li
     });
 }
 
-/// The test of which a line of libtest's says that it ended so.
+/// Returns the test of which a line of libtest's says that it ended in this way.
 fn test_of<'a>(line: &'a str, end: &str) -> Option<&'a str> {
     let name = line.trim_end().strip_prefix("test ")?.strip_suffix(end)?;
     Some(name.strip_suffix(" - should panic").unwrap_or(name))
 }
 
-/// The target that begins, of a line of cargo's: `tests/dump.rs`.
+/// Returns the target that begins, of a line of cargo's: `tests/dump.rs`.
 fn target_begun(line: &str) -> Option<&str> {
     let target = line.trim_start();
     let target = target.strip_prefix("Running ").or_else(|| target.strip_prefix("Doc-tests "))?;
     Some(target.split(" (").next().unwrap_or(target).trim_end())
 }
 
-/// The target that failed, of a line of cargo's.
+/// Returns the target that failed, of a line of cargo's.
 fn target_of(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once("to rerun pass `")?;
     rest.trim_end().strip_suffix('`')
@@ -129,7 +130,7 @@ fn target_of(line: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// The words of cargo 1.98 and its libtest.
+    /// The words are those of cargo 1.98 and its libtest.
     #[test]
     fn what_failed_is_noted_and_all_is_passed_on() {
         let script = "cat <<'END'\nrunning 3 tests\ntest a::b ... ok\ntest a::c ... FAILED\n\

@@ -1,5 +1,5 @@
-//! The machine's first files: busybox, modules, and a script that puts an overlay over this machine's files
-//! and runs the command there.
+//! The machine's initramfs: busybox, modules, and a script that puts an overlay over this machine's files and
+//! runs the command there.
 
 use std::{
     env,
@@ -15,14 +15,14 @@ use anyhow::{Context as _, Result, bail};
 use super::kernel::Kernel;
 use crate::tool;
 
-/// What the script prints before the command's output and, with the exit status, after it.
+/// Marks that the script prints before the command's output and, with the exit status, after it.
 pub(super) const BEGIN: &str = "ncclflow-vm: begin";
 pub(super) const END: &str = "ncclflow-vm: end ";
 
-/// The command's script, in the root of the overlay.
+/// Name of the command's script, in the root of the overlay.
 const COMMAND: &str = "ncclflow-vm-command";
 
-/// `memory`: MiB of the machine. A quarter of it is for files that are written.
+/// Makes the initramfs. `memory`: MiB of the machine. A quarter of it is for files that are written.
 pub(super) fn make(kernel: &Kernel, command: &[String], memory: u32, folder: &Path) -> Result<PathBuf> {
     let tree = folder.join("initramfs");
     for name in ["bin", "modules", "proc", "dev", "below", "above", "root"] {
@@ -46,7 +46,7 @@ pub(super) fn make(kernel: &Kernel, command: &[String], memory: u32, folder: &Pa
     Ok(archive)
 }
 
-/// Puts a module into the folder, uncompressed, as busybox needs it. Gives its file name.
+/// Puts a module into the folder, uncompressed, as busybox needs it. Returns its file name.
 fn add_module(module: &Path, folder: &Path) -> Result<String> {
     let name = module.file_name().and_then(|name| name.to_str()).context("a module has an odd name")?;
     let to = folder.join(name);
@@ -63,7 +63,7 @@ fn add_module(module: &Path, folder: &Path) -> Result<String> {
     Ok(plain.to_owned())
 }
 
-/// `room`: MiB for files that are written.
+/// Returns the init script. `room`: MiB for files that are written.
 fn init(modules: &[String], room: u32) -> String {
     let modules = modules.join(" ");
     format!(
@@ -94,8 +94,8 @@ poweroff -f
     )
 }
 
-/// A script that runs the command in this directory, with the parts of the environment that it is likely to
-/// need.
+/// Returns a script that runs the command in this directory, with the parts of the environment that it is
+/// likely to need.
 fn command_script(command: &[String]) -> Result<String> {
     let mut script = String::from("#!/bin/sh\n");
     for (name, value) in env::vars_os() {
@@ -112,7 +112,7 @@ fn command_script(command: &[String]) -> Result<String> {
     Ok(script)
 }
 
-/// As one word of a shell.
+/// Quotes text as one word of a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

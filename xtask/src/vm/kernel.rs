@@ -12,20 +12,20 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::tool;
 
-/// What the machine's devices and file systems need. A kernel can have any of them built in.
+/// Modules that the machine's devices and file systems need. A kernel can have any of them built in.
 const NEEDED: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 
 #[derive(Debug)]
 pub(super) struct Kernel {
-    /// As `uname -r` prints it.
+    /// Release, as `uname -r` prints it.
     pub(super) release: String,
     pub(super) image: PathBuf,
-    /// In the order in which they can be loaded.
+    /// Modules in the order in which they can be loaded.
     pub(super) modules: Vec<PathBuf>,
 }
 
 impl Kernel {
-    /// Unpacks into `folder`.
+    /// Unpacks the packages into `folder`.
     pub(super) fn unpack(packages: &[PathBuf], folder: &Path) -> Result<Self> {
         let root = folder.join("kernel");
         fs::create_dir_all(&root).with_context(|| format!("making `{}`", root.display()))?;
@@ -55,7 +55,7 @@ impl Kernel {
     }
 }
 
-/// The one kernel of a folder.
+/// Finds the only kernel of a folder.
 fn image(folder: &Path) -> Result<PathBuf> {
     let entries = fs::read_dir(folder).with_context(|| format!("no package has `{}`", folder.display()))?;
     let mut images = Vec::new();
@@ -72,8 +72,8 @@ fn image(folder: &Path) -> Result<PathBuf> {
     }
 }
 
-/// The needed modules, each after what it needs. `listed`: modules.dep, `path: what it needs, nearest first`;
-/// `built_in`: modules.builtin.
+/// Returns the needed modules, each after what it needs. `listed` is modules.dep, with lines of
+/// `path: what it needs, nearest first`; `built_in` is modules.builtin.
 fn in_order<'a>(listed: &'a str, built_in: &str) -> Result<Vec<&'a str>> {
     let by_name: HashMap<&str, (&str, &str)> = listed
         .lines()

@@ -24,7 +24,7 @@ impl Memory for ProcMemory {
     }
 }
 
-/// A Python program that says a line, and waits for a byte.
+/// A Python program that prints a line, and waits for a byte.
 pub(crate) struct Subject {
     child: Child,
     input: ChildStdin,
@@ -45,7 +45,7 @@ impl Subject {
         self.child.id()
     }
 
-    /// The next line; `None` at the end of the program, which must be a good one.
+    /// Reads the next line; `None` at the end of the program, which must be a good one.
     pub(crate) fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         if self.lines.read_line(&mut line).unwrap() > 0 {
@@ -60,13 +60,13 @@ impl Subject {
         self.input.write_all(b"\n").unwrap();
     }
 
-    /// The interpreter in it: by the library that it has mapped, or by the program itself.
+    /// Finds the interpreter in it: by the library that it has mapped, or by the program itself.
     pub(crate) fn python(&self) -> Python {
         let (runtime, version, _) = self.runtime();
         Python::at(&self.memory, runtime, version).unwrap()
     }
 
-    /// Where the file of the interpreter is mapped.
+    /// Finds where the file of the interpreter is mapped.
     fn mapped(&self) -> (PathBuf, u64) {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.child.id())).unwrap();
         let mut files: BTreeMap<PathBuf, u64> = BTreeMap::new();
@@ -87,7 +87,7 @@ impl Subject {
         (file, start)
     }
 
-    /// Address of `_PyRuntime`, the version that the file says or is called by, and the file.
+    /// Returns the address of `_PyRuntime`, the version that the file states or is called by, and the file.
     pub(crate) fn runtime(&self) -> (u64, Option<Version>, PathBuf) {
         let (file, start) = self.mapped();
         let image = Image::open(&file).unwrap();
@@ -97,7 +97,8 @@ impl Subject {
         (start - image.base().unwrap().0 + found.address.0, version, file)
     }
 
-    /// What leads to the dictionary of interned strings, the file, and how far it lies above its own addresses.
+    /// Returns the addresses that lead to the dictionary of interned strings, the file, and how far it lies
+    /// above its own addresses.
     pub(crate) fn statics(&self) -> (Statics, Image, u64) {
         let (file, start) = self.mapped();
         let image = Image::open(&file).unwrap();
@@ -108,7 +109,7 @@ impl Subject {
         (Statics { dict_type: found.dict_type.unwrap().0 + distance, zeroed }, image, distance)
     }
 
-    /// Which of these threads is this one of the kernel's.
+    /// Finds the thread with this number of the kernel's.
     pub(crate) fn thread(&self, threads: &[ThreadState], number: u32) -> ThreadState {
         let is_it = |thread: &&ThreadState| match thread.native_id {
             Some(native) => native == u64::from(number),

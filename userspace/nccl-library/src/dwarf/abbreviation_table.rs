@@ -1,8 +1,8 @@
-//! How long a table of abbreviations is, and what it takes of memory, before it is parsed.
+//! Size of a table of abbreviations, in the file and in memory, computed before it is parsed.
 //!
-//! Tables have no length, and those of a hostile file may overlap: each byte then is the beginning of a table, and each
-//! table is held. An abbreviation of five bytes becomes a structure of more than a hundred, so a file of a megabyte
-//! can stand for gigabytes.
+//! Tables state no length, and those of a hostile file may overlap: then every byte is the beginning of a
+//! table, and each table is held. An abbreviation of five bytes becomes a structure of more than a hundred,
+//! so a file of a megabyte can stand for gigabytes.
 
 use gimli::{Abbreviation, AttributeSpecification, EndianSlice, LittleEndian, Reader as _, constants as dw};
 
@@ -11,22 +11,23 @@ use super::limits;
 /// Specifications that an abbreviation holds without memory of its own: gimli's `MAX_ATTRIBUTES_INLINE`
 /// (src/read/abbrev.rs of 0.34).
 const INLINE: usize = 5;
-/// A vector that grows has twice as much at most, and a tree less than twice.
+/// Memory of a collection that grew, in multiples of its contents: a vector has twice as much at most, a
+/// tree less.
 const GROWN: usize = 2;
 
-/// A table that is whole.
+/// Size of a table that is whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TableSize {
-    /// In the file.
+    /// Bytes in the file.
     pub(super) bytes: usize,
-    /// Of memory, once it is parsed; at most.
+    /// Most bytes of memory once the table is parsed.
     pub(super) memory: usize,
 }
 
-/// The size of the table that begins here.
+/// Returns the size of the table that begins here.
 ///
 /// # Errors
-/// If it does not end before the bytes do, or is larger than [`limits::ABBREVIATION_BYTES`].
+/// If the table does not end before the bytes do, or is larger than [`limits::ABBREVIATION_BYTES`].
 pub(super) fn size(bytes: &[u8]) -> gimli::Result<TableSize> {
     let all = bytes.get(..limits::ABBREVIATION_BYTES).unwrap_or(bytes);
     let mut rest = EndianSlice::new(all, LittleEndian);
@@ -62,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    /// Two abbreviations, the second with an implicit constant, and what is no part of the table.
+    /// Table of two abbreviations, the second with an implicit constant, and bytes that are no part of it.
     const TABLE: [u8; 18] = [1, 0x11, 1, 0x03, 0x08, 0, 0, 2, 0x34, 0, 0x1c, 0x21, 0x7f, 0, 0, 0, 0xff, 0xff];
 
     #[test]
@@ -78,7 +79,7 @@ mod tests {
 
     #[test]
     fn one_that_does_not_end_is_none() {
-        // After nothing, one abbreviation and both, a table may end with its section.
+        // A table may end with its section after no abbreviation, after one, and after both.
         for length in 0..16 {
             let may_end = [0, 7, 15].contains(&length);
             assert_eq!(super::size(&TABLE[..length]).is_ok(), may_end, "{length}");

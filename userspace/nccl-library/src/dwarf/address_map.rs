@@ -1,4 +1,4 @@
-//! Which compilation unit an address belongs to.
+//! Compilation units by address.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +8,13 @@ use gimli::{AttributeValue, DebugAranges, LittleEndian};
 use super::reader::Reader;
 use crate::elf::{Error, ErrorKind};
 
-/// The units that hold the wanted addresses. An address that no unit claims is left out.
+/// Finds the units that hold the wanted addresses. An address that no unit claims is left out.
 pub(super) fn units_of(
     reader: &Reader<'_>,
     addresses: &BTreeSet<u64>,
 ) -> Result<BTreeMap<u64, usize>, Error> {
     let mut units = BTreeMap::new();
-    // A damaged index costs only time: what it does not give is looked for in the units themselves.
+    // A damaged index costs only time: addresses that it lacks are looked for in the units themselves.
     match by_index(reader, addresses, &mut units) {
         Err(error) if error.kind() == ErrorKind::TooLarge => return Err(error),
         _ => {}
@@ -25,7 +25,7 @@ pub(super) fn units_of(
     Ok(units)
 }
 
-/// `.debug_aranges`, which GCC writes.
+/// Looks the addresses up in `.debug_aranges`, which GCC writes.
 fn by_index(
     reader: &Reader<'_>,
     addresses: &BTreeSet<u64>,
@@ -54,7 +54,7 @@ fn by_index(
     Ok(())
 }
 
-/// The ranges that the units themselves state: clang writes no index.
+/// Looks the addresses up in the ranges that the units themselves state: clang writes no index.
 fn by_unit_ranges(
     reader: &Reader<'_>,
     addresses: &BTreeSet<u64>,

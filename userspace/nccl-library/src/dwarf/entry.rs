@@ -4,7 +4,7 @@ use gimli::{Attribute, AttributeValue, DwAt, DwTag};
 
 use super::store::Slice;
 
-/// The place of an entry: a unit, and the offset within it.
+/// Place of an entry: a unit, and the offset within it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct DieRef {
     pub(super) unit: usize,
@@ -19,12 +19,12 @@ pub(super) struct Entry<'s> {
 }
 
 impl<'s> Entry<'s> {
-    /// The value of an attribute, in the sense of its name.
+    /// Returns the value of an attribute, in the sense of its name.
     pub(super) fn value(&self, name: DwAt) -> Option<AttributeValue<Slice<'s>>> {
         self.attributes.iter().find(|attribute| attribute.name() == name).map(Attribute::value)
     }
 
-    /// An unsigned constant. One in a signed form that is negative is none.
+    /// Returns an unsigned constant; `None` for a negative one in a signed form.
     pub(super) fn number(&self, name: DwAt) -> Option<u64> {
         self.value(name)?.udata_value()
     }

@@ -9,10 +9,10 @@ use super::types::Types;
 use crate::elf::Error;
 use crate::parameter::ParamLocation;
 
-/// How a calling convention sees a type.
+/// Class of a type in the eyes of a calling convention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TypeClass {
-    /// Integers, pointers, references, enumerations, `bool`: of at most 8 bytes.
+    /// Integers, pointers, references, enumerations and `bool` of at most 8 bytes.
     Integer,
     /// Floating point of at most 8 bytes.
     Float,
@@ -25,9 +25,9 @@ pub enum TypeClass {
 /// A parameter as it is declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeclaredParam {
-    /// Empty if it has none.
+    /// Name; empty if there is none.
     pub name: String,
-    /// `const` and the like left out.
+    /// Type without `const` and the like.
     pub type_name: String,
     pub size: Option<u64>,
     pub class: TypeClass,
@@ -37,13 +37,13 @@ pub struct DeclaredParam {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryParam {
     pub declared: DeclaredParam,
-    /// Where it is at the entry.
+    /// Location at the entry.
     pub location: ParamLocation,
-    /// It is said to be in the function's own frame, which means that the code is not optimised.
+    /// True if the location is in the function's own frame, which means that the code is not optimised.
     pub own_frame: bool,
 }
 
-/// The parameters of the concrete function at `function`, which begins at the address `entry`.
+/// Returns the parameters of the concrete function at `function`, which begins at the address `entry`.
 pub(super) fn entry_params<'s>(
     reader: &Reader<'s>,
     types: &mut Types<'_, 's>,
@@ -64,7 +64,7 @@ pub(super) fn entry_params<'s>(
     Ok(params)
 }
 
-/// The parameters that the declaration at `function` states.
+/// Returns the parameters that the declaration at `function` states.
 pub(super) fn declared_params<'s>(
     reader: &Reader<'s>,
     types: &mut Types<'_, 's>,

@@ -2,14 +2,14 @@
 
 /// Compilation units; NCCL 2.32.3 has 203.
 pub(super) const UNITS: usize = 1 << 16;
-/// One compilation unit; the largest of the official libraries has 0.4 MB, but link-time optimisation may
-/// make one of all.
+/// Bytes of one compilation unit; the largest of the official libraries has 0.4 MB, but link-time
+/// optimisation may make one of all.
 pub(super) const UNIT_BYTES: u64 = 128 << 20;
-/// A section that is read whole (`.debug_str`, `.debug_abbrev`, `.debug_aranges` and the like).
+/// Bytes of a section that is read whole (`.debug_str`, `.debug_abbrev`, `.debug_aranges` and the like).
 pub(super) const SECTION_BYTES: u64 = 128 << 20;
-/// The abbreviations of one unit, in bytes; the official libraries have at most 8 kB.
+/// Bytes of the abbreviations of one unit; the official libraries have at most 8 kB.
 pub(super) const ABBREVIATION_BYTES: usize = 1 << 20;
-/// A name. Template names of C++ libraries reach some kilobytes.
+/// Bytes of a name. Template names of C++ libraries reach some kilobytes.
 pub(super) const NAME_BYTES: usize = 4096;
 /// References from a concrete copy to its declaration, or from a type to what it stands for.
 pub(super) const HOPS: usize = 16;

@@ -1,4 +1,4 @@
-//! Where a parameter is at the entry of its function.
+//! Locations of parameters at the entry of their function.
 
 use gimli::constants as dw;
 use gimli::{AttributeValue, Expression, Operation};
@@ -10,17 +10,17 @@ use super::store::Slice;
 use crate::elf::{Error, Machine};
 use crate::parameter::ParamLocation;
 
-/// What a function's `DW_OP_fbreg` offsets count from, as it is at the entry.
+/// Base that a function's `DW_OP_fbreg` offsets count from, as it is at the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameBase {
     /// The stack pointer and that many bytes.
     StackPointer(i64),
-    /// Something that is not set up at the entry, or not known.
+    /// A base that is not set up at the entry, or not known.
     Other,
 }
 
-/// A location, and whether it is a slot of the function's own frame: only unoptimised code says so of a
-/// parameter, and then the value is not there yet at the entry.
+/// A location, and whether it is a slot of the function's own frame. Only unoptimised code states such a slot
+/// for a parameter, and then the value is not there yet at the entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AtEntry {
     pub(super) location: ParamLocation,
@@ -42,7 +42,7 @@ impl AtEntry {
     }
 }
 
-/// The frame base of a concrete function at the address `entry`.
+/// Returns the frame base of a concrete function at the address `entry`.
 pub(super) fn frame_base(reader: &Reader<'_>, function: &Entry<'_>, entry: u64) -> Result<FrameBase, Error> {
     let unit = reader.unit(function.at.unit)?;
     let machine = reader.store.machine();
@@ -64,7 +64,7 @@ pub(super) fn frame_base(reader: &Reader<'_>, function: &Entry<'_>, entry: u64) 
     })
 }
 
-/// Where a parameter of a function is at the address `entry`.
+/// Returns the location of a function's parameter at the address `entry`.
 pub(super) fn at_entry(
     reader: &Reader<'_>,
     param: &Entry<'_>,
@@ -87,13 +87,13 @@ pub(super) fn at_entry(
     })
 }
 
-/// What an attribute that holds an expression, or a list of them by address, says for one address.
+/// Answer, for one address, of an attribute that holds an expression or a list of them by address.
 enum Stated<T> {
     /// There is no such attribute.
     Nowhere,
-    /// It speaks of other addresses only.
+    /// The attribute speaks of other addresses only.
     Elsewhere,
-    /// It has an unknown form.
+    /// The attribute has an unknown form.
     Unreadable,
     At(T),
 }
@@ -145,15 +145,15 @@ fn evaluate(
     }
 }
 
-/// The one operation of an expression; `None` when it has several or cannot be read.
+/// Returns the only operation of an expression; `None` when it has several or cannot be read.
 fn single_operation<'s>(unit: &Unit<'_>, expression: Expression<Slice<'s>>) -> Option<Operation<Slice<'s>>> {
     let mut operations = expression.operations(unit.encoding());
     let first = operations.next().ok()??;
     matches!(operations.next(), Ok(None)).then_some(first)
 }
 
-/// Whether the value is only known by what callers state of it: GCC writes so of a parameter that it has
-/// removed.
+/// Tells whether the value is only known by what callers state of it: GCC writes so of a parameter that it
+/// has removed.
 fn refers_to_callers(unit: &Unit<'_>, expression: Expression<Slice<'_>>) -> bool {
     let mut operations = expression.operations(unit.encoding());
     matches!(operations.next(), Ok(Some(Operation::ParameterRef { .. })))
@@ -167,8 +167,9 @@ fn is_stack_pointer(register: gimli::Register, machine: Machine) -> bool {
     }
 }
 
-/// The canonical frame address is the stack pointer before the call. At the entry, an x86-64 call has pushed
-/// 8 bytes of return address since; one of 64-bit Arm has pushed nothing.
+/// Returns the bytes that a call pushes. The canonical frame address is the stack pointer before the call. At
+/// the entry, an x86-64 call has pushed 8 bytes of return address since; one of 64-bit Arm has pushed
+/// nothing.
 fn pushed_by_call(machine: Machine) -> Option<i64> {
     match machine {
         Machine::X86_64 => Some(8),
@@ -177,8 +178,8 @@ fn pushed_by_call(machine: Machine) -> Option<i64> {
     }
 }
 
-/// A slot counted from the stack pointer at the entry. What lies below the caller's part belongs to the
-/// function, which has not written it yet.
+/// Returns a slot counted from the stack pointer at the entry. Below the caller's part the stack belongs to
+/// the function, which has not written it yet.
 fn stack_slot(sp_offset: Option<i64>, machine: Machine) -> AtEntry {
     match (sp_offset, pushed_by_call(machine)) {
         (Some(sp_offset), Some(lowest)) if sp_offset >= lowest => {

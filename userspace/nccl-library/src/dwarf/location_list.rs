@@ -1,4 +1,4 @@
-//! Location lists: which expression holds at an address.
+//! Location lists: expressions by the addresses that they hold at.
 
 use gimli::{
     AttributeValue, DebugLoc, DebugLocLists, Expression, LittleEndian, LocationLists, LocationListsOffset,
@@ -9,12 +9,12 @@ use super::reader::Reader;
 use super::store::Slice;
 use crate::elf::Error;
 
-/// The first part of a list that is read. The entry that covers a function's first address is nearly always
-/// its first, and the section is too large to be read whole for some dozen lists.
+/// Bytes of the first part of a list that is read. The entry that covers a function's first address is nearly
+/// always its first, and the section is too large to be read whole for some dozen lists.
 const WINDOW: u64 = 1 << 10;
 const WIDE_WINDOW: u64 = 256 << 10;
 
-/// Where the list begins that an attribute leads to; `None` if the attribute is no list.
+/// Returns where the list begins that an attribute leads to; `None` if the attribute is no list.
 pub(super) fn offset(
     reader: &Reader<'_>,
     unit: usize,

@@ -1,8 +1,8 @@
-//! What the library's own debugging information says about functions, structs and enumerations.
+//! The library's own debugging information, and what it states about functions, structs and enumerations.
 //!
 //! The order of reading follows from the sizes: a library has tens of megabytes of debugging information, and
-//! what is asked for lies in a few compilation units. Those are found by address (`.debug_aranges`), read one
-//! by one, and only their outermost entries are visited. Structs are looked for in these units first, because
+//! the answers lie in a few compilation units. Those are found by address (`.debug_aranges`), read one by
+//! one, and only their outermost entries are visited. Structs are looked for in these units first, because
 //! they are what the functions asked for work on, and only then in the others.
 
 mod abbreviation_table;

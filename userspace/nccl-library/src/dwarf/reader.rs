@@ -40,7 +40,7 @@ impl<'s> Reader<'s> {
         Self { store, dwarf, units, ranges: OnceCell::new(), abbreviations: RefCell::default() }
     }
 
-    /// A unit, parsed on first use.
+    /// Returns a unit, parsed on first use.
     pub(super) fn unit(&self, index: usize) -> Result<&Unit<'s>, Error> {
         let cell =
             self.units.get(index).ok_or_else(|| self.store.malformed(".debug_info", "no such unit"))?;
@@ -92,7 +92,7 @@ impl<'s> Reader<'s> {
         Ok(unit)
     }
 
-    /// The entry that comes next; `none` is what is wrong if there is none.
+    /// Reads the next entry; `none` is the error if there is none.
     fn next_entry(
         &self,
         mut raw: EntriesRaw<'_, Slice<'s>>,
@@ -123,7 +123,7 @@ impl<'s> Reader<'s> {
         Ok(table)
     }
 
-    /// The entries of a unit from `offset` on (from its root without one).
+    /// Returns the entries of a unit from `offset` on (from its root without one).
     pub(super) fn entries(
         &self,
         unit: usize,
@@ -137,7 +137,8 @@ impl<'s> Reader<'s> {
         self.next_entry(raw, at, "a reference leads to no entry")
     }
 
-    /// The children of an entry that have a wanted tag, in order, at most [`limits::CHILDREN`] of them.
+    /// Returns the children of an entry that have a wanted tag, in order, at most [`limits::CHILDREN`] of
+    /// them.
     pub(super) fn children(
         &self,
         parent: DieRef,
@@ -190,7 +191,7 @@ impl<'s> Reader<'s> {
         Ok(found)
     }
 
-    /// The entry that a reference attribute leads to.
+    /// Returns the entry that a reference attribute leads to.
     pub(super) fn follow(&self, unit: usize, value: &AttributeValue<Slice<'s>>) -> Option<DieRef> {
         match value {
             AttributeValue::UnitRef(offset) => Some(DieRef { unit, offset: offset.0 }),
@@ -207,7 +208,7 @@ impl<'s> Reader<'s> {
         self.follow(entry.at.unit, &entry.value(dw::DW_AT_type)?)
     }
 
-    /// An entry's attribute, its own or that of the entry it is a copy or a definition of.
+    /// Returns an attribute of the entry itself, or of the entry that it is a copy or a definition of.
     pub(super) fn inherited(
         &self,
         entry: &Entry<'s>,
@@ -231,13 +232,13 @@ impl<'s> Reader<'s> {
         self.entry(DieRef { unit, offset })
     }
 
-    /// The name of an entry; `None` for one that has none.
+    /// Returns the name of an entry; `None` if it has none.
     pub(super) fn name(&self, entry: &Entry<'s>) -> Option<&'s str> {
         self.string(entry.at.unit, &entry.value(dw::DW_AT_name)?)
     }
 
-    /// A string attribute; `None` if it is not there, too long, not UTF-8, or not fit to be shown: a control
-    /// character can only be there to deceive a terminal.
+    /// Returns a string attribute; `None` if it is not there, too long, not UTF-8, or not fit to be shown: a
+    /// control character can only be there to deceive a terminal.
     pub(super) fn string(&self, unit: usize, value: &AttributeValue<Slice<'s>>) -> Option<&'s str> {
         let offset = match value {
             AttributeValue::String(text) => return printable(text.slice()),
@@ -252,7 +253,7 @@ impl<'s> Reader<'s> {
         printable(&rest[..memchr::memchr(0, rest)?])
     }
 
-    /// An address attribute, direct or by index.
+    /// Returns an address attribute, direct or by index.
     pub(super) fn address(&self, unit: &Unit<'s>, value: Option<AttributeValue<Slice<'s>>>) -> Option<u64> {
         self.dwarf.attr_address(unit, value?).ok().flatten()
     }
@@ -273,7 +274,7 @@ impl<'s> Reader<'s> {
         }))
     }
 
-    /// The address ranges that an entry's `DW_AT_ranges` leads to.
+    /// Returns the address ranges that an entry's `DW_AT_ranges` leads to.
     pub(super) fn ranges(
         &self,
         unit: usize,
@@ -308,7 +309,7 @@ fn printable(bytes: &[u8]) -> Option<&str> {
     (!text.chars().any(char::is_control)).then_some(text)
 }
 
-/// Where the entry after this one and its children begins.
+/// Returns where the entry after this one and its children begins.
 pub(super) fn sibling_of(value: Option<AttributeValue<Slice<'_>>>) -> Option<usize> {
     match value {
         Some(AttributeValue::UnitRef(offset)) => Some(offset.0),

@@ -1,4 +1,4 @@
-//! One pass over the outermost entries of a compilation unit.
+//! Scan: one pass over the outermost entries of a compilation unit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +10,12 @@ use super::search::Wanted;
 use super::store::Slice;
 use crate::elf::Error;
 
-/// What a unit has of what is wanted.
+/// Wanted functions and types that a unit has.
 #[derive(Debug, Default)]
 pub(super) struct Findings<'s> {
     /// Concrete functions, by entry address.
     pub(super) functions: BTreeMap<u64, DieRef>,
-    /// Functions without code in this unit, by linkage name: they may state their parameters.
+    /// Functions without code in this unit, by linkage name. They may state their parameters.
     pub(super) declarations: Vec<(&'s str, DieRef)>,
     /// Definitions of wanted structs: name, place, bytes.
     pub(super) structs: Vec<(&'s str, DieRef, u64)>,
@@ -23,13 +23,13 @@ pub(super) struct Findings<'s> {
     pub(super) typedefs: Vec<(&'s str, DieRef)>,
 }
 
-/// The attributes that the pass looks at.
+/// Attributes that the pass looks at.
 #[derive(Default)]
 struct Seen<'s> {
     name: Option<&'s str>,
     linkage_name: Option<&'s str>,
     low_pc: Option<u64>,
-    /// Where the parts of a function begin that does not lie in one piece.
+    /// Beginnings of the parts of a function that does not lie in one piece.
     parts: Vec<u64>,
     size: Option<u64>,
     declaration: bool,
@@ -106,7 +106,7 @@ fn read<'s>(
                 seen.linkage_name = reader.string(unit, &attribute.value());
             }
             dw::DW_AT_low_pc => seen.low_pc = reader.address(reader.unit(unit)?, Some(attribute.value())),
-            // A function with a cold part elsewhere. Which part the entry is in, the symbol says.
+            // A function with a cold part elsewhere. The symbol tells which part the entry is in.
             dw::DW_AT_ranges if is_function => {
                 let ranges = reader.ranges(unit, attribute.value())?;
                 seen.parts.extend(ranges.iter().map(|range| range.begin));

@@ -29,12 +29,12 @@ pub struct Wanted<'a> {
 
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// The parameters of concrete functions, by entry address.
+    /// Parameters of concrete functions, by entry address.
     pub functions: BTreeMap<u64, Vec<EntryParam>>,
     /// Declared parameters, by linkage name.
     pub declared: BTreeMap<String, Vec<DeclaredParam>>,
     pub layouts: Layouts,
-    /// Names with definitions of different sizes: no one can say which one a function uses.
+    /// Names with definitions of different sizes: nobody can say which one a function uses.
     pub ambiguous: Vec<String>,
     pub faults: Vec<String>,
 }
@@ -58,7 +58,7 @@ pub fn search(image: &Image, wanted: &Wanted<'_>, budget: &mut Budget) -> Result
         faults: Vec::new(),
     };
     if let Err(error) = search.visit() {
-        // Out of budget: what was found until then is good.
+        // Out of budget: findings until then are good.
         search.fault(error.to_string());
     }
     Ok(Some(search.finish()))
@@ -109,7 +109,7 @@ impl<'s> Search<'_, 's, '_> {
         Ok(())
     }
 
-    /// The first few faults tell enough; a hostile file may have any number.
+    /// Notes a fault. The first few tell enough; a hostile file may have any number.
     fn fault(&mut self, fault: String) {
         if self.faults.len() < limits::FAULTS && !self.faults.contains(&fault) {
             self.faults.push(fault);
@@ -149,8 +149,8 @@ impl<'s> Search<'_, 's, '_> {
         missing.map(str::to_owned).collect()
     }
 
-    /// Compilers put names of more than three letters into `.debug_str`, each ended by a zero byte. It may be
-    /// the end of a longer name there.
+    /// Tells whether the library may contain the name. Compilers put names of more than three letters into
+    /// `.debug_str`, each ended by a zero byte, where a name may be the end of a longer one.
     fn may_contain(&self, name: &str) -> bool {
         let strings = &self.reader.store.strings;
         if strings.is_empty() || name.len() < 4 {
@@ -161,7 +161,7 @@ impl<'s> Search<'_, 's, '_> {
         memmem::find(strings, &needle).is_some()
     }
 
-    /// Reads what was found.
+    /// Reads the entries that were found.
     fn finish(mut self) -> Found {
         let mut types = Types::new(self.reader);
         let mut found = Found::default();
@@ -194,7 +194,8 @@ impl<'s> Search<'_, 's, '_> {
         found
     }
 
-    /// `typedef enum { … } name;` leaves the enumeration itself without a name, and likewise for structs.
+    /// Gives names to the structs and enumerations that have none: `typedef enum { … } name;` names only the
+    /// `typedef`.
     fn resolve_typedefs(&mut self, types: &mut Types<'_, 's>) {
         for (name, at) in std::mem::take(&mut self.typedefs) {
             if self.structs.contains_key(name) || self.enums.contains_key(name) {

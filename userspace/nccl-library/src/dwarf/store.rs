@@ -8,10 +8,11 @@ use gimli::{EndianSlice, LittleEndian, Reader as _};
 use super::limits;
 use crate::elf::{Budget, Error, ErrorKind, Image, Section};
 
-/// Official libraries are little-endian, and [`Image`] refuses others.
+/// Bytes of a section. Official libraries are little-endian, and [`Image`] refuses others.
 pub(super) type Slice<'s> = EndianSlice<'s, LittleEndian>;
 
-/// An initial length, a version, an abbreviation offset and a little more.
+/// Bytes that are read of a unit's header: an initial length, a version, an abbreviation offset and a little
+/// more.
 const HEADER_PEEK: u64 = 12;
 
 #[derive(Debug)]
@@ -21,7 +22,7 @@ struct Slot {
     bytes: OnceCell<Box<[u8]>>,
 }
 
-/// The sections in memory. Everything that parses them borrows from here.
+/// Sections in memory. Everything that parses them borrows from here.
 #[derive(Debug)]
 pub(super) struct Store<'i> {
     image: &'i Image,
@@ -36,7 +37,7 @@ pub(super) struct Store<'i> {
 }
 
 impl<'i> Store<'i> {
-    /// `None` when the library has no debugging information.
+    /// Opens the debugging information; `None` when the library has none.
     pub(super) fn open(image: &'i Image, budget: &'i mut Budget) -> Result<Option<Self>, Error> {
         if let Some(old) = image.sections().iter().find(|section| section.name.starts_with(".zdebug_")) {
             let what = "debug sections are compressed the old GNU way, which is not supported";
@@ -69,12 +70,12 @@ impl<'i> Store<'i> {
         self.slots.len()
     }
 
-    /// Where a unit begins in `.debug_info`.
+    /// Returns where a unit begins in `.debug_info`.
     pub(super) fn unit_start(&self, unit: usize) -> Option<u64> {
         self.slots.get(unit).map(|slot| slot.start)
     }
 
-    /// The unit that holds an offset of `.debug_info`, and the offset within it.
+    /// Finds the unit that holds an offset of `.debug_info`, and the offset within it.
     pub(super) fn unit_at(&self, offset: u64) -> Option<(usize, usize)> {
         let unit = self.slots.partition_point(|slot| slot.start <= offset).checked_sub(1)?;
         let slot = self.slots.get(unit)?;
@@ -82,7 +83,7 @@ impl<'i> Store<'i> {
         Some((unit, usize::try_from(within).ok()?))
     }
 
-    /// The bytes of a unit, header included.
+    /// Returns the bytes of a unit, header included.
     pub(super) fn unit_bytes(&self, unit: usize) -> Result<&[u8], Error> {
         let slot = self.slots.get(unit).ok_or_else(|| self.malformed(".debug_info", "no such unit"))?;
         if let Some(bytes) = slot.bytes.get() {
@@ -97,7 +98,7 @@ impl<'i> Store<'i> {
         Ok(slot.bytes.get_or_init(|| bytes))
     }
 
-    /// A section that only some searches need, read anew; empty when the library has none.
+    /// Reads anew a section that only some searches need; empty when the library has none.
     pub(super) fn whole_section(&self, name: &str) -> Result<Box<[u8]>, Error> {
         whole(self.image, name, &mut self.budget.borrow_mut())
     }
@@ -110,7 +111,7 @@ impl<'i> Store<'i> {
         Ok(self.range_lists.get().map_or([&[], &[]], |[old, new]| [old, new]))
     }
 
-    /// At most `size` bytes of a section from `offset` on; fewer at its end.
+    /// Reads at most `size` bytes of a section from `offset` on; fewer at its end.
     pub(super) fn window(&self, name: &str, offset: u64, size: u64) -> Result<Box<[u8]>, Error> {
         let section = self.image.section(name).ok_or_else(|| self.malformed(name, "missing"))?;
         let rest = section.size.checked_sub(offset);
@@ -146,8 +147,7 @@ fn whole(image: &Image, name: &str, budget: &mut Budget) -> Result<Box<[u8]>, Er
     }
 }
 
-/// Finds where the units begin by their length fields alone, which is some hundred small reads instead of the
-/// section.
+/// Finds where the units begin by their length fields alone: some hundred small reads instead of the section.
 fn index_units(image: &Image, info: &Section, budget: &mut Budget) -> Result<Vec<Slot>, Error> {
     let malformed = |start: u64, what: &str| {
         Error::new(ErrorKind::Malformed, image.place(".debug_info"), format!("{what} at {start:#x}"))

@@ -1,4 +1,4 @@
-//! Struct layouts, with everything that they hold by value.
+//! Struct layouts, with all structs that they hold by value.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ use crate::layouts::{Array, Bits, Field, Layouts, Member, Struct};
 pub(super) struct Structs<'r, 's> {
     reader: &'r Reader<'s>,
     keys: HashMap<DieRef, String>,
-    /// What each key stands for, so that another type of the same name gets another key.
+    /// Struct that each key stands for, so that another type of the same name gets another key.
     taken: HashMap<String, (DieRef, u64)>,
     members: usize,
     pub(super) layouts: Layouts,
@@ -28,7 +28,7 @@ impl<'r, 's> Structs<'r, 's> {
         Self { reader, keys: HashMap::new(), taken: HashMap::new(), members: 0, layouts: Layouts::default() }
     }
 
-    /// Keeps a name for a struct before others that merely contain one of that name are read.
+    /// Reserves a name for a struct before others that merely contain one of that name are read.
     pub(super) fn reserve(&mut self, name: &str, at: DieRef, size: u64) {
         self.keys.insert(at, name.to_owned());
         self.taken.insert(name.to_owned(), (at, size));
@@ -66,7 +66,7 @@ impl<'r, 's> Structs<'r, 's> {
         read
     }
 
-    /// Adds the members of the struct at `at`, which lies at `base` of the struct called `key`.
+    /// Adds the members of the struct at `at`, which lies at `base` in the struct called `key`.
     fn members_of(
         &mut self,
         types: &mut Types<'_, 's>,
@@ -110,7 +110,7 @@ impl<'r, 's> Structs<'r, 's> {
         Ok(())
     }
 
-    /// Reads a struct that another one holds by value, and gives the key that it is known by.
+    /// Reads a struct that another one holds by value, and returns its key.
     fn nested(
         &mut self,
         types: &mut Types<'_, 's>,
@@ -129,8 +129,8 @@ impl<'r, 's> Structs<'r, 's> {
         Ok(Some(key))
     }
 
-    /// The key for a struct that has none yet: its name, or the path by which it was reached if the name is
-    /// not its alone.
+    /// Chooses the key for a struct that has none yet: its name, or the path by which it was reached if other
+    /// structs have the same name.
     fn new_key(&mut self, at: DieRef, path: &str) -> Result<Option<String>, Error> {
         let entry = self.reader.entry(at)?;
         let Some(size) = entry.number(dw::DW_AT_byte_size) else { return Ok(None) };
@@ -147,8 +147,8 @@ impl<'r, 's> Structs<'r, 's> {
         Ok(Some(key.to_owned()))
     }
 
-    /// Where a member begins in its struct, and which bits it has if it is a bit field. `None` for a static
-    /// member, and for one whose place has to be computed.
+    /// Returns where a member begins in its struct, and which bits it has if it is a bit field. `None` for a
+    /// static member, and for one whose place has to be computed.
     fn place(&self, entry: &Entry<'s>, info: &TypeInfo, in_union: bool) -> Option<(u64, Option<Bits>)> {
         if entry.flag(dw::DW_AT_external) || entry.flag(dw::DW_AT_declaration) {
             return None;
@@ -174,7 +174,7 @@ impl<'r, 's> Structs<'r, 's> {
         Some((offset, Some(Bits { shift: u32::try_from(shift).ok()?, width: u32::try_from(width).ok()? })))
     }
 
-    /// DWARF 2 states offsets as `DW_OP_plus_uconst`.
+    /// Reads a constant offset, also in the form of DWARF 2, `DW_OP_plus_uconst`.
     fn constant_offset(
         &self,
         entry: &Entry<'s>,
@@ -188,8 +188,9 @@ impl<'r, 's> Structs<'r, 's> {
     }
 }
 
-/// DWARF 4 and 5 count the bits of a field from the beginning of the struct. The storage unit is taken as the
-/// compiler would: the aligned one of the declared type that holds the first bit.
+/// Returns the storage unit and bits of a field whose bits are counted from the beginning of the struct, as
+/// DWARF 4 and 5 do. The storage unit is taken as the compiler would: the aligned one of the declared type
+/// that holds the first bit.
 fn bits_from_start(first: u64, width: u64, size: u64) -> Option<(u64, Option<Bits>)> {
     let unit = size.checked_mul(8).filter(|bits| *bits > 0)?;
     let shift = first % unit;

@@ -15,18 +15,18 @@ use crate::layouts::Enumeration;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct TypeInfo {
-    /// As a C programmer would write it, qualifiers left out; a `typedef` keeps its name.
+    /// Name as a C programmer would write it, qualifiers left out; a `typedef` keeps its name.
     pub(super) name: String,
-    /// Bytes; `None` for `void`, functions and what is only declared.
+    /// Bytes; `None` for `void`, functions and types that are only declared.
     pub(super) size: Option<u64>,
-    /// The dimensions of an array, outermost first; empty for everything else. A dimension of unstated length
-    /// is 0.
+    /// Dimensions of an array, outermost first; empty for everything else. A dimension of unstated length is
+    /// 0.
     pub(super) dims: Vec<u64>,
     /// Bytes of the innermost element of an array.
     pub(super) element: Option<u64>,
-    /// The struct that it, or its innermost element, is.
+    /// Struct that the type, or its innermost element, is.
     pub(super) aggregate: Option<DieRef>,
-    /// Whatever its size.
+    /// Class of the type, whatever its size.
     kind: TypeClass,
 }
 
@@ -57,7 +57,7 @@ impl<'r, 's> Types<'r, 's> {
         Self { reader, known: HashMap::new() }
     }
 
-    /// What a type reference means; without one it is `void`.
+    /// Describes the type at a reference; without one it is `void`.
     pub(super) fn describe(&mut self, at: Option<DieRef>) -> Result<Rc<TypeInfo>, Error> {
         self.describe_nested(at, 0)
     }
@@ -145,7 +145,7 @@ impl<'r, 's> Types<'r, 's> {
         })
     }
 
-    /// The names and values of the enumeration at `at`.
+    /// Reads the names and values of the enumeration at `at`.
     pub(super) fn enumeration(&mut self, at: DieRef) -> Result<Enumeration, Error> {
         let size = self.describe(Some(at))?.size.unwrap_or(0);
         let mut values = Vec::new();
@@ -191,7 +191,7 @@ impl<'r, 's> Types<'r, 's> {
     }
 }
 
-/// The elements of a dimension; `None` when they are not stated.
+/// Returns the number of elements of a dimension; `None` if it is not stated.
 fn length(dimension: &Entry<'_>) -> Option<u64> {
     if let Some(count) = dimension.number(dw::DW_AT_count) {
         return Some(count);

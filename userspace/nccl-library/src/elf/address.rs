@@ -19,7 +19,7 @@ macro_rules! address {
 }
 
 address! {
-    /// Byte position in the file. The only address that a uprobe is attached at.
+    /// Byte position in the file. The only kind of address that a uprobe is attached at.
     FileOffset
 }
 address! {

@@ -1,18 +1,18 @@
-//! How much of a file one caller may read and how much work it may cause.
+//! Budgets: how much of a file one caller may read and how much work it may cause.
 
 use super::{Error, ErrorKind};
 
-/// The bytes that one resolution may read. NCCL 2.32.3 needs 7 MB, and 28 MB when all of its units have to be
+/// Bytes that one resolution may read. NCCL 2.32.3 needs 7 MB, and 28 MB when all of its units have to be
 /// searched.
 const DEFAULT_BYTES: u64 = 512 << 20;
-/// The debugging entries that one resolution may visit. NCCL 2.32.3 needs 40 thousand, and 0.7 million when
-/// all of its units have to be searched.
+/// Debugging entries that one resolution may visit. NCCL 2.32.3 needs 40 thousand, and 0.7 million when all
+/// of its units have to be searched.
 const DEFAULT_ENTRIES: u64 = 20_000_000;
-/// The memory that what one resolution derives from these bytes may take. NCCL 2.32.3 needs 30 MB when all of its units
-/// have to be searched.
+/// Memory that the structures which one resolution derives from these bytes may take. NCCL 2.32.3 needs 30 MB
+/// when all of its units have to be searched.
 const DEFAULT_MEMORY: u64 = 256 << 20;
 
-/// What is left of the bytes, the memory and of the work allowed for one resolution.
+/// Rest of the bytes, the memory and the work allowed for one resolution.
 ///
 /// Counted, not timed, so that the same file always gives the same answer.
 #[derive(Clone, Debug)]
@@ -29,12 +29,12 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// A budget of its own size: bytes read and debugging entries visited.
+    /// Creates a budget of another size: bytes read and debugging entries visited.
     pub fn new(bytes: u64, entries: u64) -> Self {
         Self { bytes, entries, memory: DEFAULT_MEMORY }
     }
 
-    /// Bytes that may still be read.
+    /// Returns the bytes that may still be read.
     pub fn bytes_left(&self) -> u64 {
         self.bytes
     }
@@ -46,7 +46,7 @@ impl Budget {
         Ok(())
     }
 
-    /// `wanted` bytes of memory, held until the library is resolved.
+    /// Takes `wanted` bytes of memory, held until the library is resolved.
     pub fn take_memory(&mut self, wanted: u64, place: &str) -> Result<(), Error> {
         self.memory = self.memory.checked_sub(wanted).ok_or_else(|| {
             let what = format!("{wanted} more bytes of memory for what was derived of it exceed the limit");

@@ -1,9 +1,9 @@
-//! Why a library could not be read: what, where, and what to do about it.
+//! Errors: why a library could not be read, where, and what to do about it.
 
 use std::fmt;
 use std::io;
 
-/// What sort of failure it is, for a caller that goes another way on some of them.
+/// Kind of a failure, for a caller that goes another way on some of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The operating system refused, or the file changed while it was read.
@@ -12,7 +12,7 @@ pub enum ErrorKind {
     /// Well-formed, but of a kind that ncclflow does not read.
     Unsupported,
     Malformed,
-    /// Asks for more memory or work than a real NCCL needs.
+    /// More memory or work is asked for than a real NCCL needs.
     TooLarge,
 }
 
@@ -26,7 +26,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// `place` is the file and the part of it, `what` says what is wrong there.
+    /// Creates an error. `place` is the file and the part of it, `what` says what is wrong there.
     pub fn new(kind: ErrorKind, place: impl Into<String>, what: impl Into<String>) -> Self {
         let advice = match kind {
             ErrorKind::Io => "check that the file can be read and is not being replaced",

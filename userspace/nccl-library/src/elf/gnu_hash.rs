@@ -7,11 +7,11 @@ use object::elf;
 
 use super::{Budget, Error, Image};
 
-/// Number of buckets, first symbol, words of the filter, shift.
+/// Bytes of the header: number of buckets, first symbol, words of the filter, shift.
 const HEADER: u64 = 16;
 
-/// Whether the library can export `name`: false is certain, true has to be looked up in its symbol table.
-/// True as well where there is no filter.
+/// Tells whether the library can export `name`: false is certain, true has to be looked up in its symbol
+/// table. True as well where there is no filter.
 pub fn may_export(image: &Image, name: &str, budget: &mut Budget) -> Result<bool, Error> {
     let Some(section) = image.sections().iter().find(|section| section.kind == elf::SHT_GNU_HASH) else {
         return Ok(true);

@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{Budget, BuildId, ElfVaddr, Error, ErrorKind, FileOffset};
 
-/// More sections or segments than this are refused; NCCL 2.32.3 has 49 and 8.
+/// Most sections or segments; more are refused. NCCL 2.32.3 has 49 and 8.
 const MAX_HEADERS: u64 = 4096;
-/// A note segment longer than this is not searched for a build-id.
+/// Longest note segment that is searched for a build-id.
 const MAX_NOTE_BYTES: u64 = 64 << 10;
-/// The section name table of an ordinary file has some hundred bytes.
+/// Largest section name table; that of an ordinary file has some hundred bytes.
 const MAX_SECTION_NAMES: u64 = 1 << 20;
-/// A section name longer than this is cut.
+/// Length at which a section name is cut.
 const MAX_SECTION_NAME: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -27,17 +27,17 @@ const MAX_SECTION_NAME: usize = 128;
 pub enum Machine {
     X86_64,
     Aarch64,
-    /// Another one: its `e_machine`.
+    /// Any other, by its `e_machine`.
     Other(u16),
 }
 
-/// One section, as its header states it. Whether it lies inside the file is checked when it is read.
+/// A section, as its header states it. Whether it lies inside the file is checked when it is read.
 #[derive(Clone, Debug)]
 pub struct Section {
-    /// Name, with what is not UTF-8 or a control character replaced.
+    /// Name, in which control characters and what is not UTF-8 are replaced.
     pub name: String,
     pub kind: u32,
-    /// Where it begins in memory, before the load bias; 0 if it is not loaded.
+    /// Address in memory, before the load bias; 0 if the section is not loaded.
     pub address: ElfVaddr,
     pub offset: FileOffset,
     /// Bytes in the file; 0 for a section without contents there.
@@ -55,8 +55,8 @@ struct Segment {
     memory_size: u64,
 }
 
-/// An opened library: identity, addresses, bounded reads. It keeps the file open, so what is read later is of
-/// the same inode even if the path is replaced.
+/// An opened library: identity, addresses, bounded reads. The file stays open, so all reads are of the same
+/// inode even if the path is replaced.
 #[derive(Debug)]
 pub struct Image {
     file: File,
@@ -111,17 +111,17 @@ impl Image {
         self.machine
     }
 
-    /// The opened file, for a caller that wants its inode.
+    /// Returns the opened file, for a caller that wants its inode.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// What messages call the file: its path, if it was opened by path.
+    /// Returns the name that messages give the file: its path, if it was opened by path.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// All sections, in the file's order.
+    /// Returns all sections, in the file's order.
     pub fn sections(&self) -> &[Section] {
         &self.sections
     }
@@ -130,26 +130,27 @@ impl Image {
         self.sections.iter().find(|section| section.name == name)
     }
 
-    /// The address of the file's first byte, in the file's own terms. Where a process has that byte mapped is the
-    /// beginning of what is loaded; the difference is to be added to addresses.
+    /// Returns the address of the file's first byte, in the file's own terms. The address at which a process
+    /// has that byte mapped, less this one, is the load bias.
     pub fn base(&self) -> Option<ElfVaddr> {
         self.loads.first().map(|load| ElfVaddr(load.vaddr.wrapping_sub(load.offset)))
     }
 
-    /// Where the variables are that begin as zero, of which the file has no bytes, and how many bytes they take; `None`
-    /// where it has none.
+    /// Returns address and bytes of the variables that begin as zero, of which the file has no bytes; `None`
+    /// if there are none.
     pub fn zeroed(&self) -> Option<(ElfVaddr, u64)> {
         let with_zeroes = self.loads.iter().rev().find(|load| load.memory_size > load.file_size)?;
         let begin = with_zeroes.vaddr.checked_add(with_zeroes.file_size)?;
         Some((ElfVaddr(begin), with_zeroes.memory_size - with_zeroes.file_size))
     }
 
-    /// The file offset of an address that is loaded from the file; `None` for any other address.
+    /// Returns the file offset of an address that is loaded from the file; `None` for any other address.
     pub fn file_offset(&self, address: ElfVaddr) -> Option<FileOffset> {
         self.loaded_at(address).map(|(offset, _)| FileOffset(offset))
     }
 
-    /// Where an address is loaded from, and how many bytes of the segment are left there.
+    /// Returns the file offset that an address is loaded from, and how many bytes of the segment are left
+    /// there.
     fn loaded_at(&self, address: ElfVaddr) -> Option<(u64, u64)> {
         self.loads.iter().find_map(|load| {
             let within = address.0.checked_sub(load.vaddr).filter(|within| *within < load.file_size)?;

@@ -1,4 +1,4 @@
-//! The functions and objects of `.symtab`, or of `.dynsym` where a library was stripped.
+//! Symbol tables: the functions and objects of `.symtab`, or of `.dynsym` in a stripped library.
 
 use object::LittleEndian as Little;
 use object::elf;
@@ -7,11 +7,11 @@ use object::read::elf::Sym as _;
 
 use super::{Budget, ElfVaddr, Error, ErrorKind, Image};
 
-/// The largest official library has 0.6 MB of symbols and 0.7 MB of names; frameworks with NCCL inside have
-/// more.
+/// Most bytes of symbols, and of names. The largest official library has 0.6 MB of symbols and 0.7 MB of
+/// names; frameworks with NCCL inside have more.
 const MAX_TABLE: u64 = 128 << 20;
-/// A longer symbol name is not looked at; those of NCCL's own functions have some hundred bytes. It also
-/// bounds the search for the end of a name, which a hostile table could otherwise make quadratic.
+/// Longest symbol name that is looked at; those of NCCL's own functions have some hundred bytes. The limit
+/// also bounds the search for the end of a name, which a hostile table could otherwise make quadratic.
 const MAX_NAME: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct ObjectSymbol<'a> {
 
 #[derive(Clone, Copy, Debug)]
 pub struct FunctionSymbol<'a> {
-    /// As it stands in the string table: mangled, with clone suffixes.
+    /// Name as it stands in the string table: mangled, with clone suffixes.
     pub name: &'a str,
     pub address: ElfVaddr,
     /// Bytes; 0 if the file does not say.
@@ -82,7 +82,7 @@ impl SymbolTable {
         self.kind
     }
 
-    /// The functions with an address in this file, in the table's order.
+    /// Returns the functions with an address in this file, in the table's order.
     pub fn functions(&self) -> impl Iterator<Item = FunctionSymbol<'_>> {
         self.defined(&[elf::STT_FUNC, elf::STT_GNU_IFUNC]).filter_map(|symbol| {
             let name = self.name(symbol.st_name(Little))?;
@@ -91,7 +91,7 @@ impl SymbolTable {
         })
     }
 
-    /// The variables with an address in this file, in the table's order.
+    /// Returns the variables with an address in this file, in the table's order.
     pub fn objects(&self) -> impl Iterator<Item = ObjectSymbol<'_>> {
         self.defined(&[elf::STT_OBJECT]).filter_map(|symbol| {
             let name = self.name(symbol.st_name(Little))?;

@@ -1,4 +1,4 @@
-//! `ncclInfo`: what `ncclEnqueueCheck` is called with (src/include/info.h).
+//! `ncclInfo`: the argument of `ncclEnqueueCheck` (src/include/info.h).
 
 use super::field_ref::fields;
 

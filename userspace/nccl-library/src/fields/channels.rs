@@ -10,12 +10,12 @@ fields! {
         PEERS = "peers";
         RING_PREV = "ring.prev";
         RING_NEXT = "ring.next";
-        /// Where this rank is in the ring.
+        /// Position of this rank in the ring.
         RING_INDEX = "ring.index";
         /// Pointer to the ranks along the ring, which begin with this one.
         RING_USER_RANKS = "ring.userRanks";
         TREE_UP = "tree.up";
-        /// Up to three ranks; -1: nobody.
+        /// Ranks below this one, up to three; -1: nobody.
         TREE_DOWN = "tree.down";
         COLLNET_CHAIN_UP = "collnetChain.up";
         COLLNET_DIRECT_OUT = "collnetDirect.out";
@@ -26,7 +26,7 @@ fields! {
         NVLS_HEAD_RANK = "nvls.headRank" since "2.17";
         NVLS_TREE_UP = "nvls.treeUp" since "2.18";
         NVLS_TREE_DOWN = "nvls.treeDown" since "2.18";
-        /// The work that was put into the FIFO of work: see [`super::comm::WORK_CONSUMED`].
+        /// Amount of work that was put into the FIFO of work: see [`super::comm::WORK_CONSUMED`].
         WORK_PRODUCED = "workFifoProduced" since "2.22", "workFifoSent" until "2.21";
     }
 

@@ -1,5 +1,4 @@
-//! How a connection is made: `ncclConnector` (src/include/device.h) and its transport
-//! (src/include/transport.h).
+//! Connections: `ncclConnector` (src/include/device.h) and its transport (src/include/transport.h).
 
 use super::field_ref::fields;
 
@@ -11,13 +10,13 @@ fields! {
         TRANSPORT_COMM = "transportComm";
         /// Pointer to the `ncclProxyConnection`, in the process whose proxy serves the connection.
         PROXY_CONNECTION = "proxyConn.connection";
-        /// Not 0 where the connection has a proxy.
+        /// Pointer that is not 0 if the connection has a proxy.
         PROXY_PROGRESS = "proxyConn.proxyProgress" since "2.19";
-        /// The proxy is a thread of this process.
+        /// 1 if the proxy is a thread of this process.
         PROXY_SAME_PROCESS = "proxyConn.sameProcess" since "2.18";
-        /// The rank of the proxy in the communicator whose resources are shared.
+        /// Rank of the proxy in the communicator whose resources are shared.
         PROXY_TOP_RANK = "proxyConn.tpRank" since "2.18";
-        /// The rank of the proxy in the communicator.
+        /// Rank of the proxy in the communicator.
         PROXY_RANK = "proxyConn.rank" except "2.18" to "2.22";
     }
 
@@ -29,7 +28,7 @@ fields! {
     }
 
     transport_comm = "ncclTransportComm", lost "the name of a transport" {
-        /// Not 0 where connections have a proxy.
+        /// Pointer that is not 0 if connections have a proxy.
         PROXY_PROGRESS = "proxyProgress";
     }
 }

@@ -1,4 +1,4 @@
-//! Device work: what the kernel of a plan is given (src/include/device.h).
+//! Device work: the arguments of a plan's kernel (src/include/device.h).
 
 use super::field_ref::fields;
 
@@ -32,7 +32,7 @@ fields! {
         SEND_CHUNK_SIZE = "sendChunkSize_u32fp8" since "2.22";
         RECV_IS_LL = "recvProtoLL" since "2.22";
         SEND_IS_LL = "sendProtoLL" since "2.22";
-        /// One flag at first; later one each for network and IPC.
+        /// Flag of registered buffers: one at first; later one each for network and IPC.
         RECV_IS_REGISTERED = "recvNetReg" since "2.24", "recvRegistered" since "2.22" until "2.23";
         SEND_IS_REGISTERED = "sendNetReg" since "2.24", "sendRegistered" since "2.22" until "2.23";
     }

@@ -1,19 +1,19 @@
-//! The enumerations of NCCL's whose names and numbers are used. `NCCL_PROTO_*` and `NCCL_ALGO_*` are macros:
-//! no debugging information has them.
+//! NCCL's enumerations whose names and numbers are used. `NCCL_PROTO_*` and `NCCL_ALGO_*` are macros: no
+//! debugging information has them.
 
 use crate::layouts::Layouts;
 
-/// A value of an enumeration: the names of both.
+/// A value of an enumeration, by both names.
 #[derive(Clone, Copy, Debug)]
 pub struct EnumeratorRef(&'static str, &'static str);
 
 impl EnumeratorRef {
-    /// Its number, if this library has it.
+    /// Finds the value's number, if this library has it.
     pub fn find(self, layouts: &Layouts) -> Option<i64> {
         layouts.enum_value(self.0, self.1)
     }
 
-    /// The same of an enumeration without negative numbers.
+    /// Finds the number in an enumeration without negative numbers.
     pub fn find_unsigned(self, layouts: &Layouts) -> Option<u64> {
         self.find(layouts).and_then(|value| u64::try_from(value).ok())
     }
@@ -44,9 +44,9 @@ pub const ENUMS: &[(&str, &str)] = &[
 pub const WORK_P2P: EnumeratorRef = EnumeratorRef(DEV_WORK_TYPE, "ncclDevWorkTypeP2p");
 pub const WORK_COLL: EnumeratorRef = EnumeratorRef(DEV_WORK_TYPE, "ncclDevWorkTypeColl");
 pub const WORK_COLL_REGISTERED: EnumeratorRef = EnumeratorRef(DEV_WORK_TYPE, "ncclDevWorkTypeCollReg");
-/// 2.29 and later.
+/// Broadcast; 2.29 and later.
 pub const WORK_BROADCAST: EnumeratorRef = EnumeratorRef(DEV_WORK_TYPE, "ncclDevWorkTypeBcast");
-/// A sum of what was multiplied before.
+/// Sum of values that were multiplied before.
 pub const PRE_MUL_SUM: EnumeratorRef = EnumeratorRef(DEV_RED_OP, "ncclDevPreMulSum");
 /// An average.
 pub const SUM_POST_DIV: EnumeratorRef = EnumeratorRef(DEV_RED_OP, "ncclDevSumPostDiv");

@@ -1,4 +1,4 @@
-//! How a struct of NCCL's, and a field of one, is named here, and how a library's layouts are asked for it.
+//! Names of NCCL's structs and of their fields, and the look-up of these in a library's layouts.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use crate::layouts::{Field, Layouts};
 #[derive(Clone, Copy, Debug)]
 pub struct StructRef {
     pub name: &'static str,
-    /// What ncclflow cannot tell without its layout; empty for structs that it does not always ask for.
+    /// Loss without the layout; empty for structs that ncclflow does not always ask for.
     pub lost_without: &'static str,
-    /// All fields of it that ncclflow uses.
+    /// All fields of the struct that ncclflow uses.
     pub fields: &'static [FieldRef],
 }
 
 impl StructRef {
-    /// A struct whose layout is asked for, but of which no field is used by name.
+    /// Names a struct whose layout is asked for, but of which no field is used by name.
     pub const fn whole(name: &'static str, lost_without: &'static str) -> Self {
         Self { name, lost_without, fields: &[] }
     }
@@ -24,7 +24,7 @@ impl StructRef {
         layouts.struct_size(self.name).ok_or(self.missing())
     }
 
-    /// The error that says that nothing is known of it.
+    /// Returns the error that says that nothing is known of the struct.
     pub const fn missing(&self) -> MissingField {
         MissingField { strukt: self.name, path: None }
     }
@@ -39,7 +39,7 @@ pub struct FieldRef {
 }
 
 /// The path of a field from its struct (see [`Layouts::field`]), and the versions that have it there: from
-/// one to another but for a gap, each as in `2.18` or `2.18.3`, and empty where there is no such bound.
+/// one to another but for a gap. Versions are written `2.18` or `2.18.3`; an empty one means no such bound.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldName {
     pub path: &'static str,
@@ -54,7 +54,7 @@ impl FieldRef {
         Self { strukt, names, element: None }
     }
 
-    /// One element of a field that is an array.
+    /// Names one element of a field that is an array.
     #[must_use]
     pub const fn element(self, index: u64) -> Self {
         Self { element: Some(index), ..self }
@@ -64,12 +64,12 @@ impl FieldRef {
         self.strukt
     }
 
-    /// Its names, the latest first.
+    /// Returns the names of the field, the latest first.
     pub const fn names(&self) -> &'static [FieldName] {
         self.names
     }
 
-    /// Where it is, if this library has it.
+    /// Finds the field, if this library has it.
     pub fn find(&self, layouts: &Layouts) -> Option<Field> {
         let field = self.names.iter().find_map(|name| layouts.field(self.strukt, name.path))?;
         match self.element {
@@ -86,7 +86,7 @@ impl FieldRef {
         self.find(layouts).ok_or(self.missing())
     }
 
-    /// A number or a pointer, if this library has it.
+    /// Finds a number or a pointer, if this library has it.
     pub fn find_int(&self, layouts: &Layouts) -> Option<IntField> {
         IntField::of(&self.find(layouts)?)
     }
@@ -95,8 +95,8 @@ impl FieldRef {
         self.find_int(layouts).ok_or(self.missing())
     }
 
-    /// A number that may be a bit field, if this library has it. `base`: where the struct begins in the bytes
-    /// that it is read from.
+    /// Finds a number that may be a bit field, if this library has it. `base`: where the struct begins in the
+    /// bytes that it is read from.
     pub fn find_bits(&self, layouts: &Layouts, base: u64) -> Option<BitField> {
         BitField::at(&self.find(layouts)?, base)
     }
@@ -107,7 +107,7 @@ impl FieldRef {
         Ok(ArrayField { offset: field.offset, count: array.count, elem_size: array.elem_size })
     }
 
-    /// The error that says that it is not known; by its latest name.
+    /// Returns the error that says that the field is not known; by its latest name.
     pub const fn missing(&self) -> MissingField {
         let path = match self.names {
             [latest, ..] => Some(latest.path),
@@ -117,7 +117,7 @@ impl FieldRef {
     }
 }
 
-/// Where an array is in a struct.
+/// Place of an array in a struct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArrayField {
     pub offset: u64,
@@ -130,7 +130,7 @@ pub struct ArrayField {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingField {
     pub strukt: &'static str,
-    /// `None`: nothing of the struct is known.
+    /// Path of the field; `None` if nothing of the struct is known.
     pub path: Option<&'static str>,
 }
 

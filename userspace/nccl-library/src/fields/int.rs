@@ -28,18 +28,18 @@ pub struct IntField {
 }
 
 impl IntField {
-    /// `None` for a field that is no such integer.
+    /// Returns the integer at a field; `None` if the field is no such integer.
     pub fn of(field: &Field) -> Option<Self> {
         Self::new(field.offset, field.size)
     }
 
-    /// `size` bytes that begin `offset` bytes behind the beginning of the struct.
+    /// Describes `size` bytes that begin `offset` bytes behind the beginning of the struct.
     pub fn new(offset: u64, size: u64) -> Option<Self> {
         let size = usize::try_from(size).ok().filter(|size| matches!(size, 1 | 2 | 4 | 8))?;
         Some(Self { at: usize::try_from(offset).ok()?, size })
     }
 
-    /// Bytes from the beginning of the struct.
+    /// Returns the bytes from the beginning of the struct.
     pub fn offset(self) -> u64 {
         self.at as u64
     }
@@ -48,12 +48,12 @@ impl IntField {
         self.size
     }
 
-    /// Its value in a copy of the struct.
+    /// Reads the value in a copy of the struct.
     pub fn unsigned(self, copy: &[u8]) -> Option<u64> {
         copy.get(self.at..self.at.checked_add(self.size)?).and_then(unsigned)
     }
 
-    /// The same of a signed integer.
+    /// Reads the value in a copy of the struct as a signed integer.
     pub fn signed(self, copy: &[u8]) -> Option<i64> {
         copy.get(self.at..self.at.checked_add(self.size)?).and_then(signed)
     }
@@ -65,12 +65,12 @@ pub struct BitField {
     at: usize,
     size: usize,
     shift: u32,
-    /// 64: all of it.
+    /// Bits of the field; 64: all of the number.
     width: u32,
 }
 
 impl BitField {
-    /// `base`: where the struct begins in the bytes that it is read from.
+    /// Returns the number at a field. `base`: where the struct begins in the bytes that it is read from.
     pub fn at(field: &Field, base: u64) -> Option<Self> {
         let (shift, width) = field.bits.map_or((0, 64), |bits| (bits.shift, bits.width));
         Some(Self {
@@ -81,20 +81,20 @@ impl BitField {
         })
     }
 
-    /// The same in a copy of the struct that begins at its byte `first`.
+    /// Returns the number's place in a copy of the struct that begins at byte `first` of the struct.
     pub fn in_copy_from(self, first: u64) -> Option<Self> {
         Some(Self { at: self.at.checked_sub(usize::try_from(first).ok()?)?, ..self })
     }
 
-    /// Its value in a copy of the struct.
+    /// Reads the value in a copy of the struct.
     pub fn of(self, copy: &[u8]) -> Option<u64> {
         let word = unsigned(copy.get(self.at..self.at.checked_add(self.size)?)?)?;
         let value = word.checked_shr(self.shift)?;
         Some(if self.width >= 64 { value } else { value & ((1 << self.width) - 1) })
     }
 
-    /// Puts a value into a copy of the struct, and leaves the bits beside it as they are: for records that are
-    /// made. Nothing if the copy does not have the field.
+    /// Writes a value into a copy of the struct, and leaves the bits beside it as they are: for records that
+    /// are made. `None` if the copy does not have the field.
     pub fn put(self, copy: &mut [u8], value: u64) -> Option<()> {
         let bytes = copy.get_mut(self.at..self.at.checked_add(self.size)?)?;
         let mask = if self.width >= 64 { u64::MAX } else { (1 << self.width) - 1 }.checked_shl(self.shift)?;
@@ -103,7 +103,7 @@ impl BitField {
         Some(())
     }
 
-    /// Its value as an `int`.
+    /// Reads the value as an `int`.
     #[expect(clippy::cast_possible_truncation, reason = "an `int` has these 32 bits")]
     pub fn int_of(self, copy: &[u8]) -> Option<i32> {
         Some((self.of(copy)? as u32).cast_signed())

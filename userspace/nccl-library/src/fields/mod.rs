@@ -1,4 +1,5 @@
-//! Each field of NCCL's structs that ncclflow uses, and each fact that holds from a version on, stated once.
+//! Every field of NCCL's structs that ncclflow uses, and every fact that holds from a version on, stated
+//! once.
 //!
 //! Probes, decoding and dumps name a field by the constants here ([`comm::RANK`], [`proxy_op::CHANNEL_ID`])
 //! and ask for it in the layouts of the library at hand. Where NCCL moved or renamed a field, its constant
@@ -50,7 +51,7 @@ pub const PROXY_CONNECTOR: StructRef =
 /// `ncclProxyProgressState`.
 pub const PROXY_PROGRESS_STATE: StructRef = StructRef::whole("ncclProxyProgressState", "the ops in flight");
 
-/// The structs that are asked of every library.
+/// Structs that are asked of every library.
 pub const STRUCTS: &[StructRef] = &[
     StructRef::whole("RingAlgorithm", "exact sizes of ring steps that were registered"),
     channel::STRUCT,
@@ -106,12 +107,13 @@ pub fn variables_of_dump() -> Vec<&'static str> {
 /// Structs that come with those that contain them.
 const STRUCTS_INSIDE: &[StructRef] = &[work::STRUCT, work_elem_reg::STRUCT, work_elem_p2p::STRUCT];
 
-/// All fields that ncclflow uses.
+/// Returns all fields that ncclflow uses.
 pub fn all() -> impl Iterator<Item = &'static FieldRef> {
     [STRUCTS, STRUCTS_OF_DUMP, STRUCTS_INSIDE].into_iter().flatten().flat_map(|strukt| strukt.fields)
 }
 
-/// Structs that serve the same purpose in other versions: work elements up to 2.21, device work from 2.22 on.
+/// Returns structs that serve the same purpose in other versions: work elements up to 2.21, device work from
+/// 2.22 on.
 pub(crate) fn alternatives(name: &str) -> &'static [&'static str] {
     const LATER: &[&str] = &[
         dev_work_coll::STRUCT.name,

@@ -1,4 +1,4 @@
-//! What a kernel launch is made of: the plan, its tasks and its work (src/include/comm.h).
+//! A kernel launch: the plan, its tasks and its work (src/include/comm.h).
 
 use super::field_ref::fields;
 
@@ -7,9 +7,9 @@ fields! {
         COMM = "comm";
         /// The next plan of the communicator's queue.
         NEXT = "next";
-        /// It is part of a CUDA graph.
+        /// True if the plan is part of a CUDA graph.
         PERSISTENT = "persistent";
-        /// CUDA's callback thread posts its ops.
+        /// True if CUDA's callback thread posts the plan's ops.
         BY_CALLBACK = "isHostCbEnq" since "2.24";
         CHANNEL_MASK = "channelMask";
         WORK_BYTES = "workBytes" since "2.22";
@@ -20,11 +20,11 @@ fields! {
         P2P_TASKS = "p2pTaskQueue.head" since "2.23";
         WORKS = "workQueue.head" since "2.22";
         PROXY_OPS = "proxyOpQueue.head" since "2.22";
-        /// What the plan has on each channel.
+        /// Work of the plan on each channel.
         CHANNELS = "channels" until "2.21";
-        /// Of the first channel: the last `ncclWorkList`.
+        /// Pointer to the last `ncclWorkList` of the first channel.
         CHANNEL_LAST_WORK = "channels.workQueue.tail" until "2.21";
-        /// Of the first channel: how many elements the last work has; in a union with `nWorkElem`.
+        /// Number of elements of the first channel's last work; in a union with `nWorkElem`.
         CHANNEL_LAST_ELEMENTS = "channels.p2pTailElem" until "2.21";
     }
 
@@ -52,7 +52,7 @@ fields! {
         FUNC = "func" since "2.23";
         COLL_API = "collAPI" since "2.28";
         BUFFER = "buff";
-        /// The peer.
+        /// Rank of the peer.
         ROOT = "root" since "2.23";
         BYTES = "bytes";
         /// Channels that the call is split over.

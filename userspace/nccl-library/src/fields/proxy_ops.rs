@@ -1,4 +1,4 @@
-//! `ncclProxyOp`: what the proxy is told of an op (src/include/proxy.h).
+//! `ncclProxyOp`: the description of an op that the proxy is given (src/include/proxy.h).
 
 use super::field_ref::fields;
 
@@ -6,7 +6,7 @@ fields! {
     proxy_op = "ncclProxyOp", lost "the planned and the posted proxy ops" {
         OP_COUNT = "opCount";
         CHANNEL_ID = "channelId";
-        /// FIFO steps.
+        /// Number of FIFO steps.
         N_STEPS = "nsteps";
         N_BYTES = "nbytes";
         CHUNK_SIZE = "chunkSize";
@@ -24,7 +24,7 @@ fields! {
         /// `ncclFunc_t` of the API's call.
         COLL_API = "collAPI" since "2.28";
         ALGORITHM = "algorithm" since "2.24";
-        /// Its buffers are registered.
+        /// True if the op's buffers are registered.
         REGISTERED = "reg" since "2.20";
         /// Bytes that the channel carries.
         CHANNEL_SIZE = "channelSize" since "2.24";

@@ -33,10 +33,10 @@ fields! {
         /// Pointer to the `ncclProxyConnection`.
         CONNECTION = "connection";
         CHANNEL_ID = "channelId";
-        /// The peer; up to 2.22 of another meaning.
+        /// Rank of the peer; up to 2.22 of another meaning.
         PEER = "peer";
         RANK = "rank" since "2.23";
-        /// FIFO steps.
+        /// Number of FIFO steps.
         N_STEPS = "nsteps";
         /// FIFO step of the connection at which the op begins.
         BASE = "base";
@@ -51,13 +51,13 @@ fields! {
     }
 
     proxy_connection = "ncclProxyConnection", lost "the direction and the transport of a step" {
-        /// 1: this rank sends.
+        /// 1 if this rank sends.
         SEND = "send";
-        /// 0: another process posts the ops.
+        /// 0 if another process posts the ops.
         SAME_PROCESS = "sameProcess" since "2.18";
         /// `TRANSPORT_NET` and the like.
         TRANSPORT = "transport";
-        /// Pointer to what the transport keeps of the connection: [`super::send_net_resources`].
+        /// Pointer to the transport's state of the connection: [`super::send_net_resources`].
         TRANSPORT_RESOURCES = "transportResources";
     }
 }

@@ -1,14 +1,15 @@
-//! What NCCL's reliability service knows of the processes of a job (src/ras/ras_internal.h, src/ras/peers.cc), from 2.24 on.
+//! Knowledge that NCCL's reliability service has of the processes of a job (src/ras/ras_internal.h,
+//! src/ras/peers.cc), from 2.24 on.
 //!
-//! `rasPeers` and `nRasPeers` are all processes that share a communicator with this one, also those that are dead;
-//! `rasDeadPeers` and `nRasDeadPeers` are the addresses of those that the service has found to be dead. `ncclComms` and
-//! `nNcclComms` are the communicators of this process (src/ras/ras.cc).
+//! `rasPeers` and `nRasPeers` are all processes that share a communicator with this one, also those that are
+//! dead; `rasDeadPeers` and `nRasDeadPeers` are the addresses of those that the service has found to be dead.
+//! `ncclComms` and `nNcclComms` are the communicators of this process (src/ras/ras.cc).
 
 use super::field_ref::fields;
 
-/// Variables of the library, the lists: pointers, and counts of 32 bits.
+/// Variables of the library for the two lists of processes: pointers, and counts of 32 bits.
 pub const PEERS: [&str; 4] = ["rasPeers", "nRasPeers", "rasDeadPeers", "nRasDeadPeers"];
-/// Likewise.
+/// Variables for the list of communicators: likewise.
 pub const COMMUNICATORS: [&str; 2] = ["ncclComms", "nNcclComms"];
 
 fields! {
@@ -17,7 +18,7 @@ fields! {
         ADDRESS = "addr" since "2.24";
         /// PID in the process's own namespace.
         PID = "pid" since "2.24";
-        /// A bit for each GPU, as NVML numbers them on the host.
+        /// Bit mask of GPUs, as NVML numbers them on the host.
         NVML_DEVS = "nvmlDevs" since "2.24";
         /// Hashes as in `ncclPeerInfo`, without `commHash` in them.
         HOST_HASH = "hostHash" since "2.26";

@@ -1,23 +1,23 @@
-//! The exported functions that are probed: for what they return, and, where NCCL's own structs are not known,
-//! for what they are called with.
+//! Exported functions that are probed: for what they return, and, where NCCL's own structs are not known, for
+//! what they are called with.
 
 use serde::{Deserialize, Serialize};
 
-/// One of [`ApiFunction::all`].
+/// An exported function, one of [`ApiFunction::all`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ApiFunction(u8);
 
-/// What becomes of a call inside NCCL.
+/// Kind of a call: what becomes of it inside NCCL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApiKind {
-    /// It goes through `ncclEnqueueCheck`, on the caller's thread, before it returns.
+    /// Call that goes through `ncclEnqueueCheck`, on the caller's thread, before it returns.
     Communicates,
-    /// It does not.
+    /// Call that does not.
     Manages,
 }
 
-/// What an argument says of a call that communicates.
+/// Meaning of an argument of a call that communicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Argument {
     SendBuffer,
@@ -52,11 +52,11 @@ const PUT: &[Argument] =
 const SIGNAL: &[Argument] = &[Peer, Other, Other, Other, Comm, Stream];
 const WAIT: &[Argument] = &[Other, Other, Comm, Stream];
 
-/// Names as exported, 2.16 to 2.32; no version has all. `pnccl…` is the same address as `nccl…` in all of
-/// them. With the arguments of those that communicate.
+/// Exported names, 2.16 to 2.32; no version has all. `pnccl…` is the same address as `nccl…` in all of them.
+/// The functions that communicate have their arguments here.
 ///
-/// Left out: `ncclBcast`, which calls `ncclBroadcast`; `ncclGroupStart`, which only counts; what only asks
-/// (`ncclCommGetAsyncError` is polled by frameworks), allocates or registers.
+/// Left out: `ncclBcast`, which calls `ncclBroadcast`; `ncclGroupStart`, which only counts; and functions
+/// that only ask (frameworks poll `ncclCommGetAsyncError`), allocate or register.
 const FUNCTIONS: [(&str, ApiKind, &[Argument]); 32] = [
     ("ncclAllGather", Communicates, UNROOTED),
     ("ncclAllGatherConfig", Communicates, UNROOTED),
@@ -97,7 +97,7 @@ impl ApiFunction {
         (0..).take(FUNCTIONS.len()).map(Self)
     }
 
-    /// As exported: `ncclAllReduce`.
+    /// Returns the exported name: `ncclAllReduce`.
     pub fn name(self) -> &'static str {
         self.entry().0
     }
@@ -106,12 +106,13 @@ impl ApiFunction {
         self.entry().1
     }
 
-    /// Its arguments, in their order, if it communicates; without those behind the stream.
+    /// Returns the arguments in their order, up to the stream, of a function that communicates.
     pub fn arguments(self) -> &'static [Argument] {
         self.entry().2
     }
 
-    /// NCCL's name of the call, as `ncclInfo.opName` has it: `AllReduce`, also of `ncclAllReduceConfig`.
+    /// Returns NCCL's name of the call, as `ncclInfo.opName` has it: `AllReduce`, also of
+    /// `ncclAllReduceConfig`.
     pub fn call_name(self) -> &'static str {
         let name = self.name();
         let name = name.strip_prefix("nccl").unwrap_or(name);

@@ -1,5 +1,5 @@
 super::named::named! {
-    /// Which way data goes.
+    /// Direction of data.
     Direction {
         Recv = "RECV",
         Send = "SEND",

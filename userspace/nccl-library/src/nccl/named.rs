@@ -1,6 +1,6 @@
 //! Enumerations whose values have a name in the output.
 
-/// Makes such an enumeration: `Variant = "NAME"`. Its JSON is the name.
+/// Defines such an enumeration: `Variant = "NAME"`. Its JSON is the name.
 macro_rules! named {
     ($(#[$about:meta])* $enumeration:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)+ }) => {
         $(#[$about])*
@@ -13,7 +13,7 @@ macro_rules! named {
         impl $enumeration {
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// As the output names it.
+            /// Returns the name in the output.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+

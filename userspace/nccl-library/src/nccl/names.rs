@@ -1,4 +1,4 @@
-//! Numbers of one library's enums → names.
+//! Names of the numbers of one library's enums.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Name, Pattern};
 use crate::layouts::Layouts;
 
-/// The enums of the traced library that records carry numbers of.
+/// Enums of the traced library whose numbers are in records.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct NameTables {
     patterns: Vec<(i64, Pattern)>,
@@ -63,9 +63,9 @@ pub enum StepState {
     SendWait,
     /// The network was asked for it.
     RecvWait,
-    /// It is there.
+    /// The network has delivered it.
     RecvFlushWait,
-    /// It is handed to the GPU.
+    /// The GPU is given it.
     RecvGpuWait,
 }
 
@@ -84,7 +84,7 @@ impl StepState {
 }
 
 impl NameTables {
-    /// From the library's own enums. An enum that is missing leaves its names out, not wrong.
+    /// Takes the names of the library's own enums. An enum that is missing leaves its names out, not wrong.
     pub fn from_layouts(layouts: &Layouts) -> Self {
         let names = |enumeration: &str, prefix: &str, spelled: fn(&str) -> String| {
             let mut names: Vec<(i64, Name)> = Vec::new();
@@ -119,7 +119,7 @@ impl NameTables {
         }
     }
 
-    /// With the names of nccl.h for the enums of the API that the library does not state.
+    /// Adds the names of nccl.h for the enums of the API that the library does not state.
     #[must_use]
     pub fn or_as_declared(mut self) -> Self {
         let declared = |names: &[&str]| -> Vec<(i64, Name)> {
@@ -145,13 +145,13 @@ impl NameTables {
         self.step_states.iter().find(|(value, _)| *value == number).map(|(_, state)| *state)
     }
 
-    /// The library's number of a state.
+    /// Returns the library's number of a state.
     pub fn step_state_number(&self, state: StepState) -> Option<i64> {
         self.step_states.iter().find(|(_, known)| *known == state).map(|(value, _)| *value)
     }
 
-    /// Whether `ncclProxySubArgs.transSize` is one message's size. Up to 2.26 it is a sum over messages and
-    /// ops that is never reset. From 2.27 on, which brought the state `SendPeerWait`, it is set for each
+    /// Tells whether `ncclProxySubArgs.transSize` is one message's size. Up to 2.26 it is a sum over messages
+    /// and ops that is never reset. From 2.27 on, which brought the state `SendPeerWait`, it is set for each
     /// message.
     pub fn step_size_is_per_message(&self) -> bool {
         self.step_states.iter().any(|(_, state)| *state == StepState::SendPeerWait)
@@ -162,7 +162,7 @@ impl NameTables {
         find(&self.functions, number)
     }
 
-    /// A function's name that a record carries as text: shared, where the library's enum has it.
+    /// Returns a function's name that a record carries as text: shared, if the library's enum has it.
     pub fn function_named(&self, text: &str) -> Name {
         let known = self.functions.iter().find(|(_, name)| *name == text);
         known.map_or_else(|| Name::from(text), |(_, name)| name.clone())
@@ -178,7 +178,7 @@ impl NameTables {
         find(&self.datatypes, number)
     }
 
-    /// Whether the library's enum of reduction operators is known.
+    /// Tells whether the library's enum of reduction operators is known.
     pub fn has_reduction_ops(&self) -> bool {
         !self.reduction_ops.is_empty()
     }
@@ -203,13 +203,13 @@ fn find(names: &[(i64, Name)], number: i64) -> Option<&Name> {
 pub struct P2pNames {
     pub send: Name,
     pub recv: Name,
-    /// The elements as NCCL moves them.
+    /// Data type of the elements as NCCL moves them.
     pub datatype: Name,
-    /// What NCCL sets where nothing is reduced.
+    /// Operator that NCCL sets where nothing is reduced.
     pub reduction_op: Name,
 }
 
-/// Stated once, as every op that is a send or a receive has them.
+/// The only [`P2pNames`], shared by all ops that are a send or a receive.
 pub static P2P_NAMES: LazyLock<P2pNames> = LazyLock::new(|| P2pNames {
     send: Name::from("Send"),
     recv: Name::from("Recv"),
@@ -217,7 +217,7 @@ pub static P2P_NAMES: LazyLock<P2pNames> = LazyLock::new(|| P2pNames {
     reduction_op: Name::from("sum"),
 });
 
-/// Bytes of one element of a data type, by its name.
+/// Returns the bytes of one element of a data type, by its name.
 pub fn datatype_bytes(name: &str) -> Option<u64> {
     Some(match name {
         "int8" | "uint8" | "char" | "float8e4m3" | "float8e5m2" => 1,

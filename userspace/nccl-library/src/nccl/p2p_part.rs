@@ -1,6 +1,6 @@
-//! How a send or receive is dealt out to channels.
+//! Division of a send or receive into parts, one for each channel.
 
-/// Payload bytes of one channel's part of a p2p call: `ncclP2pPartBounds` (2.22 and later,
+/// Returns the payload bytes of one channel's part of a p2p call: `ncclP2pPartBounds` (2.22 and later,
 /// src/include/device.h).
 pub fn p2p_part_bytes(bytes: u64, parts: u64, part: u64) -> Option<u64> {
     if parts == 0 || part >= parts {

@@ -5,7 +5,7 @@
 //! each rank sends the parts of all `x` that have `d` trailing zeroes to the rank at a distance of 2^d. Where
 //! a chunk has room for several parts, they share a message. NCCL counts messages by running the algorithm
 //! (`ncclProxySaveOp`, src/proxy.cc, with `PatRSAlgorithm` and `PatAGAlgorithm`, src/include/collectives.h,
-//! at the tags v2.23.4-1 to v2.30.7-1); what comes of it has a closed form, which is compared with the
+//! at the tags v2.23.4-1 to v2.30.7-1). The closed form here gives the same numbers; it is compared with the
 //! libraries of 2.23 to 2.32 themselves.
 
 use serde::{Deserialize, Serialize};
@@ -13,27 +13,27 @@ use serde::{Deserialize, Serialize};
 use super::{FIFO_STEPS, Pattern};
 use crate::nccl::NcclVersion;
 
-/// How a version counts.
+/// Rule by which a version counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PatRule {
-    /// A reduce-scatter counts the places of a message, also those of ranks that are not there: 2.26 and
-    /// later.
+    /// True if a reduce-scatter counts the places of a message, also those of ranks that are not there: 2.26
+    /// and later.
     counts_places: bool,
-    /// The algorithm runs between nodes, and those of several ranks reduce among themselves first: 2.31 and
-    /// later.
+    /// True if the algorithm runs between nodes, and nodes of several ranks reduce among themselves first:
+    /// 2.31 and later.
     pub between_nodes: bool,
 }
 
 impl PatRule {
-    /// Nothing where the version has no PAT, or is later than those whose counts are known.
+    /// Returns the rule of a version; `None` if it has no PAT, or is later than those whose counts are known.
     pub fn of(version: NcclVersion) -> Option<Self> {
         let NcclVersion { major: 2, minor: minor @ 23..=32, .. } = version else { return None };
         Some(Self { counts_places: minor >= 26, between_nodes: minor >= 31 })
     }
 
-    /// Messages to a peer, and as many from one, by distance: 1, 2, 4 … below `members`, the number of ranks,
-    /// or of nodes if it runs between them. `bytes`: of each rank on the channel. Nothing for another
-    /// pattern, and for what NCCL cannot make.
+    /// Returns the messages to a peer, and as many from one, by distance: 1, 2, 4 … below `members`, the
+    /// number of ranks, or of nodes if it runs between them. `bytes`: of each rank on the channel. `None` for
+    /// another pattern, and for what NCCL cannot make.
     pub fn messages(self, pattern: Pattern, members: u64, chunk_size: u64, bytes: u64) -> Option<Vec<u64>> {
         const INT_MAX: u64 = i32::MAX.unsigned_abs() as u64;
         let places = match pattern {
@@ -57,13 +57,13 @@ impl PatRule {
     }
 }
 
-/// How the parts of a chunk are put together. Powers of two but for the number of members.
+/// Groups of the parts of a chunk. All are powers of two but for the number of members.
 #[derive(Debug)]
 struct Parts {
     members: u64,
-    /// Parts of a message.
+    /// Parts that share a message.
     shared: u64,
-    /// Parts whose distances are equal below this go together.
+    /// Bound of distances: parts whose distances are equal below it go together.
     apart: u64,
 }
 
@@ -82,7 +82,7 @@ impl Parts {
         Self { members, shared, apart: members.next_power_of_two() / together }
     }
 
-    /// Messages that the parts of the ranks that are there fill.
+    /// Returns the messages that the parts of the ranks that are there fill.
     fn messages(&self, dimension: u32) -> u64 {
         let last = self.members - 1;
         if 1 << dimension >= self.apart {
@@ -94,8 +94,8 @@ impl Parts {
         larger * (all + 1).div_ceil(self.shared) + (groups - larger) * all.div_ceil(self.shared)
     }
 
-    /// Messages with all their places, as if the number of members were a power of two; the places of each
-    /// other message are those of ranks that are there.
+    /// Returns the messages with all their places, as if the number of members were a power of two; the
+    /// places of each other message are those of ranks that are there.
     fn places(&self, dimension: u32) -> u64 {
         if self.shared == 1 {
             return odd_multiples(self.members - 1, dimension);
@@ -104,7 +104,7 @@ impl Parts {
     }
 }
 
-/// How many numbers from 1 to `last` have so many trailing zeroes.
+/// Returns how many numbers from 1 to `last` have exactly so many trailing zeroes.
 fn odd_multiples(last: u64, zeroes: u32) -> u64 {
     (last + (1 << zeroes)) >> (zeroes + 1)
 }
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    /// The same groups, made one by one.
+    /// Counts the messages by making the groups one by one.
     #[test]
     fn parts_that_share_messages_are_counted_as_if_one_by_one() {
         use std::collections::HashMap;

@@ -1,5 +1,5 @@
 super::named::named! {
-    /// The pattern of a proxy op: `ncclPattern_t`. The variants are called as the enumerators are.
+    /// Pattern of a proxy op: `ncclPattern_t`. The variants are called as the enumerators are.
     #[derive(Default)]
     Pattern {
         #[default]
@@ -24,18 +24,19 @@ super::named::named! {
 }
 
 impl Pattern {
-    /// From the enumerator's name in `ncclPattern_t`.
+    /// Returns the pattern with an enumerator's name in `ncclPattern_t`.
     pub fn from_enumerator(name: &str) -> Option<Self> {
         let name = name.strip_prefix("ncclPattern")?;
         Self::ALL.iter().find(|pattern| format!("{pattern:?}") == name).copied()
     }
 
-    /// Point to point, not a collective.
+    /// Tells whether the pattern is point to point, not a collective.
     pub fn is_p2p(self) -> bool {
         matches!(self, Self::Send | Self::Recv)
     }
 
-    /// An all-gather or reduce-scatter by PAT, whose peers each get a number of messages of their own.
+    /// Tells whether the pattern is an all-gather or reduce-scatter by PAT, whose peers each get a number of
+    /// messages of their own.
     pub fn is_pat(self) -> bool {
         matches!(self, Self::PatUp | Self::PatDown)
     }

@@ -1,5 +1,5 @@
-//! Protocols and algorithms: `#define`s in NCCL, so DWARF does not have them. Their numbers are those of the
-//! order here.
+//! Protocols and algorithms: `#define`s in NCCL, so DWARF does not have them. Their order here gives their
+//! numbers.
 
 use super::named::named;
 
@@ -16,7 +16,7 @@ named! {
 }
 
 impl Protocol {
-    /// NCCL's number.
+    /// Returns NCCL's number of the protocol.
     pub fn number(self) -> u8 {
         self as u8
     }
@@ -25,7 +25,8 @@ impl Protocol {
         Self::ALL.get(usize::try_from(number).ok()?).copied()
     }
 
-    /// What chunk sizes are multiples of, bytes (`ncclProtoGrainSize`, src/include/device.h, 2.22 to 2.30).
+    /// Returns the bytes that chunk sizes are multiples of (`ncclProtoGrainSize`, src/include/device.h, 2.22
+    /// to 2.30).
     pub fn grain_bytes(self) -> u64 {
         match self {
             Self::Ll => 16,
@@ -34,8 +35,9 @@ impl Protocol {
         }
     }
 
-    /// Bytes that the protocol puts into the FIFO for `payload` bytes of data: LL sends 8 bytes of data in a
-    /// line of 16, LL128 1,920 in 2,048 (per warp: 15 of 16 words; src/device/prims_ll128.h of 2.27).
+    /// Returns the bytes that the protocol puts into the FIFO for `payload` bytes of data: LL sends 8 bytes
+    /// of data in a line of 16, LL128 1,920 in 2,048 (per warp: 15 of 16 words; src/device/prims_ll128.h of
+    /// 2.27).
     pub fn wire_bytes(self, payload: u64) -> u64 {
         match self {
             Self::Ll => payload.div_ceil(8).saturating_mul(16),
@@ -60,7 +62,7 @@ named! {
 }
 
 impl Algorithm {
-    /// NCCL's number.
+    /// Returns NCCL's number of the algorithm.
     pub fn number(self) -> u8 {
         self as u8
     }

@@ -1,16 +1,16 @@
-//! The name of what moves a connection's data.
+//! Names of transports.
 
 use std::{fmt, ops::Deref, str};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What moves a connection's data: `NET`, `P2P`, `SHM`, `COL` …; empty where it could not be read.
-/// `ncclTransport.name` has 8 bytes in every version from 2.16 to 2.32 (src/include/transport.h).
+/// Name of the transport that moves a connection's data: `NET`, `P2P`, `SHM`, `COL` …; empty if it could not
+/// be read. `ncclTransport.name` has 8 bytes in every version from 2.16 to 2.32 (src/include/transport.h).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Transport([u8; 8]);
 
 impl Transport {
-    /// The printable bytes of a C string, up to 8.
+    /// Takes the printable bytes of a C string, up to 8.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let mut name = [0; 8];
         let printable = bytes.iter().take_while(|byte| **byte != 0).filter(|byte| byte.is_ascii_graphic());

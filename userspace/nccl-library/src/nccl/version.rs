@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 use crate::elf::{Budget, Error, Image};
 
 const MARK: &[u8] = b"NCCL version ";
-/// The official libraries have up to 0.5 MB of `.rodata`; a framework with NCCL inside has more. The rest of
-/// a larger section is not searched.
+/// Most bytes of `.rodata` that are searched. The official libraries have up to 0.5 MB; a framework with NCCL
+/// inside has more.
 const MAX_SEARCHED: u64 = 64 << 20;
 const CHUNK: u64 = 1 << 20;
-/// Longer than any version string; two chunks overlap by this much.
+/// Bytes that two chunks share: more than any version string has.
 const OVERLAP: u64 = 64;
 
 /// A version of NCCL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NcclVersion {
-    /// 2 for all that ncclflow knows.
+    /// Major version: 2 for all that ncclflow knows.
     pub major: u32,
     pub minor: u32,
     pub patch: u32,
@@ -33,7 +33,7 @@ impl fmt::Display for NcclVersion {
 impl FromStr for NcclVersion {
     type Err = ();
 
-    /// As it is displayed.
+    /// Parses a version as it is displayed.
     fn from_str(text: &str) -> Result<Self, ()> {
         let mut numbers = text.split('.').map(str::parse);
         match (numbers.next(), numbers.next(), numbers.next(), numbers.next()) {
@@ -46,7 +46,7 @@ impl FromStr for NcclVersion {
 /// A version of NCCL, and of the CUDA that it was built for.
 pub type Versions = (NcclVersion, (u32, u32));
 
-/// The versions stated in a library; `None` when the string is not there.
+/// Finds the versions stated in a library; `None` when the string is not there.
 pub fn find_versions(image: &Image, budget: &mut Budget) -> Result<Option<Versions>, Error> {
     let Some(section) = image.section(".rodata") else { return Ok(None) };
     let end = section.size.min(MAX_SEARCHED);

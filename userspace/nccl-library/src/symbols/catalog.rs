@@ -1,4 +1,4 @@
-//! What ncclflow itself asks of a library.
+//! The catalog: what ncclflow itself asks of a library.
 //!
 //! Names and parameters as in NCCL's source at the tags v2.16.2-1 to v2.30.7-1 and in the official binaries
 //! up to 2.32.3. A function that exists only in some versions names the one that takes its place in the
@@ -10,7 +10,7 @@ use crate::{
     nccl::ApiFunction,
 };
 
-/// Name, type, bytes of a parameter.
+/// Name, type and bytes of a parameter.
 pub(super) type Declared = (&'static str, &'static str, u64);
 
 pub(super) const COMM: Declared = ("comm", "ncclComm*", 8);
@@ -36,19 +36,20 @@ const STEP_LO: Declared = ("stepLo", "uint64_t", 8);
 const STEP_HI: Declared = ("stepHi", "uint64_t", 8);
 const E_STATE: Declared = ("eState", "ncclProfilerEventState_t", 4);
 
-/// Who calls a function: that decides whether the compiler may pass its parameters as it likes.
+/// Kind of callers of a function: it decides whether the compiler may pass the function's parameters as it
+/// likes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Called {
-    /// From other source files: its declared parameters arrive by the platform's calling convention. They are
-    /// the same in all versions.
+    /// Code of other source files: the declared parameters arrive by the platform's calling convention. They
+    /// are the same in all versions.
     FromOtherFiles,
-    /// Its address is given to CUDA, or to the code that starts threads: likewise.
+    /// CUDA, or the code that starts threads, to which the function's address is given: likewise.
     ByPointer,
-    /// Otherwise, or its parameters changed. Only those that are read are listed.
+    /// Any others; or the parameters changed between versions. Only those that are read are listed.
     Somehow,
 }
 
-/// A function that is asked for.
+/// A function of the catalog.
 pub(super) struct Entry {
     pub(super) name: &'static str,
     pub(super) called: Called,
@@ -69,7 +70,7 @@ macro_rules! functions {
     };
 }
 
-/// Nothing can be traced without them.
+/// Functions without which nothing can be traced.
 const REQUIRED: [&str; 2] = ["ncclProxySaveOp", "SaveProxy"];
 
 const PLAN_OF_OP: &str = "the plan that a proxy op belongs to";
@@ -147,7 +148,7 @@ functions! {
     Somehow recvProxyProgress(): "steps are traced at the hooks themselves, with more and costlier hits";
 }
 
-/// Functions, structs and enumerations that ncclflow uses.
+/// Returns the functions, structs and enumerations that ncclflow uses.
 pub fn nccl_request() -> Request {
     let spec = |entry: &Entry| FunctionSpec {
         name: entry.name,
@@ -165,7 +166,7 @@ pub fn nccl_request() -> Request {
     }
 }
 
-/// [`nccl_request`], and the exported functions whose returns can be probed.
+/// Returns [`nccl_request`] and the exported functions whose returns can be probed.
 pub fn nccl_request_with_api() -> Request {
     let mut request = nccl_request();
     for function in ApiFunction::all() {
@@ -178,7 +179,7 @@ pub fn nccl_request_with_api() -> Request {
     request
 }
 
-/// What is lost without the layout of a struct, or the names of an enumeration, of the catalog.
+/// Says what is lost without the layout of a struct, or the names of an enumeration, of the catalog.
 pub fn lost_without_type(name: &str) -> Option<&'static str> {
     let structs = STRUCTS.iter().map(|strukt| (strukt.name, strukt.lost_without));
     structs.chain(ENUMS.iter().copied()).find(|(known, _)| *known == name).map(|(_, lost)| lost)

@@ -1,4 +1,4 @@
-//! The machine code at functions that were resolved: what was there when their addresses were found.
+//! Machine code of functions that were resolved, as it was when their addresses were found.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -7,13 +7,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use super::{DebugFiles, Function, Request, Resolution, resolve_with};
 use crate::elf::{Budget, Error, FileOffset, Image};
 
-/// Bytes from a probe's place on that are kept: the longest instruction of x86-64.
+/// Bytes that are kept from a probe's place on: the longest instruction of x86-64.
 pub const PLACE_BYTES: u64 = 15;
-/// Functions that calls of hooks are looked for in (src/transport/net.cc): their code is kept whole.
+/// Functions in which calls of hooks are looked for (src/transport/net.cc): their code is kept whole.
 const WHOLE: [&str; 2] = ["sendProxyProgress", "recvProxyProgress"];
-/// The most that is kept of one function.
+/// Most bytes that are kept of one function.
 const MAX_FUNCTION: u64 = 64 << 10;
-/// The most that is kept of all.
+/// Most bytes that are kept of all functions.
 const MAX_CODE: u64 = 4 << 20;
 
 /// Parts of a file's machine code, by their place in it.
@@ -24,7 +24,7 @@ pub struct Code(BTreeMap<u64, Bytes>);
 #[derive(Clone, PartialEq, Eq)]
 struct Bytes(Box<[u8]>);
 
-/// A resolution, and the code that it is of.
+/// A resolution, and the code of its functions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Resolved {
     pub resolution: Resolution,
@@ -32,7 +32,7 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// Looks up what is requested, as [`resolve_with`].
+    /// Looks up a request, as [`resolve_with`].
     ///
     /// # Errors
     /// When the symbol table cannot be read.
@@ -44,7 +44,7 @@ impl Resolved {
 }
 
 impl Code {
-    /// What the resolution's functions have in the file. What cannot be read is not there.
+    /// Reads the code of the resolution's functions, without what cannot be read.
     pub fn read(image: &Image, resolution: &Resolution) -> Self {
         let mut budget = Budget::new(MAX_CODE, 0);
         let mut parts = BTreeMap::new();
@@ -56,7 +56,7 @@ impl Code {
         Self(parts)
     }
 
-    /// The bytes from `at` on that are known, at most `size` of them; `None` if the first is not.
+    /// Returns the bytes from `at` on that are known, at most `size` of them; `None` if the first is not.
     pub fn at(&self, at: FileOffset, size: u64) -> Option<&[u8]> {
         // Functions can overlap: the part that begins last before it need not be the longest.
         let before = self.0.range(..=at.0).rev().take(8);
@@ -68,7 +68,8 @@ impl Code {
         longest.get(..longest.len().min(usize::try_from(size).ok()?))
     }
 
-    /// All of it, in the order of their places: where, and how long. For a check against the file's size.
+    /// Returns place and length of all parts, in the order of their places: for a check against the file's
+    /// size.
     pub fn parts(&self) -> impl Iterator<Item = (FileOffset, u64)> {
         self.0.iter().map(|(at, part)| (FileOffset(*at), part.0.len() as u64))
     }

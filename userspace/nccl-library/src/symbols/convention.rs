@@ -1,6 +1,6 @@
-//! Where a platform's calling convention puts declared parameters.
+//! Places of declared parameters by a platform's calling convention.
 //!
-//! Used only where the debugging information does not say: for a copy that the compiler folded with an
+//! Used only where the debugging information does not state them: for a copy that the compiler folded with an
 //! identical function (it has a symbol and nothing else), and for unoptimised code. Never for clones: theirs
 //! is not the declared list.
 
@@ -8,12 +8,13 @@ use crate::dwarf::{DeclaredParam, TypeClass};
 use crate::elf::Machine;
 use crate::parameter::ParamLocation;
 
-/// xmm0 to xmm7, v0 to v7.
+/// Registers that pass floating point: xmm0 to xmm7, v0 to v7.
 const FLOAT_REGISTERS: usize = 8;
-/// Larger structs go through memory in both conventions.
+/// Largest struct, in bytes, that is passed in registers in both conventions; larger ones go through memory.
 const REGISTER_STRUCT: u64 = 16;
 
-/// DWARF numbers of the registers that pass integers and addresses, in the order of the parameters.
+/// Returns the DWARF numbers of the registers that pass integers and addresses, in the order of the
+/// parameters.
 pub fn argument_registers(machine: Machine) -> &'static [u16] {
     match machine {
         // rdi rsi rdx rcx r8 r9 (System V x86-64 psABI, 3.2.3).
@@ -24,7 +25,7 @@ pub fn argument_registers(machine: Machine) -> &'static [u16] {
     }
 }
 
-/// Where a function of C finds one of its arguments, counted from 0, when all up to it are integers and
+/// Returns where a C function finds one of its arguments, counted from 0, if all up to it are integers and
 /// addresses.
 pub fn integer_argument(machine: Machine, number: usize) -> ParamLocation {
     let registers = argument_registers(machine);
@@ -45,8 +46,8 @@ pub fn integer_argument(machine: Machine, number: usize) -> ParamLocation {
     ParamLocation::EntryStack { sp_offset: behind.saturating_mul(8).saturating_add(first) }
 }
 
-/// Locations of the parameters in order. From the first parameter on whose place depends on more than its
-/// size, all are unknown.
+/// Returns the locations of the parameters in order. From the first parameter whose place depends on more
+/// than its size, all are unknown.
 pub(super) fn locations(machine: Machine, params: &[DeclaredParam], c_linkage: bool) -> Vec<ParamLocation> {
     let mut stack = if machine == Machine::X86_64 { 8 } else { 0 };
     let mut integers = argument_registers(machine).iter();

@@ -7,7 +7,7 @@ use super::{FoundBy, Request, mangled};
 use crate::dwarf::Wanted;
 use crate::elf::{ElfVaddr, SymbolTable, TableKind};
 
-/// More copies of one function than this are not taken; NCCL has at most two.
+/// Most copies of one function that are taken; NCCL has at most two.
 const MAX_COPIES: usize = 64;
 
 #[derive(Clone, Debug)]
@@ -15,9 +15,9 @@ pub(super) struct Copy {
     pub(super) symbol: String,
     /// The symbol without clone suffixes.
     pub(super) base: String,
-    /// `None` if nothing says so.
+    /// `Some(true)` for a clone; `None` if nothing tells.
     pub(super) is_clone: Option<bool>,
-    /// Local to its source file, as far as its symbol says.
+    /// True if the copy is local to its source file, as far as its symbol tells.
     pub(super) is_static: bool,
     pub(super) found_by: FoundBy,
     pub(super) address: ElfVaddr,
@@ -56,7 +56,8 @@ impl Copies {
         copies
     }
 
-    /// Adds what was found without symbols, for functions that have none. Whether it added any.
+    /// Adds the functions that were found without symbols, where there are none. Returns whether it added
+    /// any.
     pub(super) fn add_found(&mut self, search: &Search, request: &Request) -> bool {
         let mut added = false;
         for spec in &request.functions {
@@ -84,7 +85,7 @@ impl Copies {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// What to ask the debugging information.
+    /// Returns what to ask the debugging information for.
     pub(super) fn wanted<'a>(&'a self, request: &'a Request) -> Wanted<'a> {
         let all = || self.0.values().flatten();
         let plain = all().filter(|copy| copy.is_clone == Some(false));

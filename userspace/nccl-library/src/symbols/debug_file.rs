@@ -1,8 +1,8 @@
-//! Debugging information in a file of its own, found by build-id, or by the debug link and its checksum.
+//! Separate debug files, found by build-id, or by the debug link and its checksum.
 //!
 //! Only places that the user names, and the system's own folder, are looked at. The library may be hostile:
-//! of what it says, only its build-id and a plain file name are used to find a file, and both have to fit
-//! what is found.
+//! only its build-id and a plain file name are taken from it to find a file, and both have to fit what is
+//! found.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -16,11 +16,11 @@ use super::problems;
 use crate::elf::{Budget, BuildId, Error, ErrorKind, Image};
 
 const SYSTEM: &str = "/usr/lib/debug";
-/// Files and folders looked at below a folder that the user names.
+/// Most files and folders that are looked at below a folder that the user names.
 const MAX_ENTRIES: usize = 20_000;
-/// How deep they may lie; `site-packages/nvidia/nccl/lib/libnccl.so.2` is 4.
+/// Greatest depth at which they are looked at; `site-packages/nvidia/nccl/lib/libnccl.so.2` is at 4.
 const MAX_DEPTH: usize = 6;
-/// A name and a checksum.
+/// Largest `.gnu_debuglink`: a name and a checksum.
 const MAX_LINK: u64 = 4096;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,19 +31,19 @@ pub struct DebugFiles {
 }
 
 impl DebugFiles {
-    /// These files, these folders with debug files or unstripped libraries, and the system's folder for debug
-    /// files.
+    /// Looks in these files, in these folders with debug files or unstripped libraries, and in the system's
+    /// folder for debug files.
     pub fn new(files: Vec<PathBuf>, folders: Vec<PathBuf>) -> Self {
         Self { files, folders, system: true }
     }
 
-    /// The files and folders that are looked at.
+    /// Returns the files and folders that are looked at.
     pub fn places(&self) -> impl Iterator<Item = &Path> {
         let system = self.system.then_some(Path::new(SYSTEM));
         self.files.iter().chain(&self.folders).map(PathBuf::as_path).chain(system)
     }
 
-    /// The first file that belongs to the library and has debugging information.
+    /// Finds the first file that belongs to the library and has debugging information.
     pub(super) fn find(
         &self,
         library: &Image,
@@ -80,7 +80,7 @@ impl DebugFiles {
     }
 }
 
-/// `.build-id/ab/cdef….debug`
+/// Returns the path `.build-id/ab/cdef….debug` below a folder.
 fn in_build_id_tree(folder: &Path, build_id: &BuildId) -> Option<PathBuf> {
     let digits = build_id.to_string();
     let (first, rest) = digits.split_at_checked(2).filter(|(_, rest)| !rest.is_empty())?;
@@ -92,7 +92,7 @@ fn usable(place: &Path, library: &Image, link: Option<&DebugLink>) -> Option<Ima
     (belongs(library, &image, link).is_ok() && has_debugging_information(&image).is_ok()).then_some(image)
 }
 
-/// Looks through a folder of libraries, the nearest first.
+/// Searches a folder of libraries, the nearest files first.
 fn search(folder: &Path, library: &Image) -> Option<Image> {
     let mut folders = VecDeque::from([(folder.to_owned(), 0)]);
     let mut left = MAX_ENTRIES;
@@ -126,7 +126,7 @@ fn has_debugging_information(image: &Image) -> Result<(), Error> {
         .with_advice("give the library as it was before it was stripped, or its `.debug` file"))
 }
 
-/// Whether a file is of the same build as the library.
+/// Checks that a file is of the same build as the library.
 fn belongs(library: &Image, file: &Image, link: Option<&DebugLink>) -> Result<(), Error> {
     let advice = "give the debug file of exactly this build of the library";
     let other = |what: String| Err(Error::new(ErrorKind::Unsupported, file.name(), what).with_advice(advice));
@@ -152,7 +152,7 @@ fn belongs(library: &Image, file: &Image, link: Option<&DebugLink>) -> Result<()
     }
 }
 
-/// The CRC-32 of the whole file, as GDB computes it.
+/// Computes the CRC-32 of the whole file, as GDB does.
 fn checksum(image: &Image) -> Result<u32, Error> {
     let mut hasher = crc32fast::Hasher::new();
     let mut buffer = vec![0; 1 << 20];
@@ -170,7 +170,7 @@ fn checksum(image: &Image) -> Result<u32, Error> {
     }
 }
 
-/// What `.gnu_debuglink` says: a file name, and the checksum of that file.
+/// Contents of `.gnu_debuglink`: a file name, and the checksum of that file.
 #[derive(Debug, PartialEq, Eq)]
 struct DebugLink {
     name: String,
@@ -183,7 +183,7 @@ impl DebugLink {
         Self::parse(&image.section_data(section, MAX_LINK, budget).ok()?)
     }
 
-    /// The name, a zero byte, zeros up to a multiple of 4, the checksum.
+    /// Parses the name, a zero byte, zeros up to a multiple of 4, and the checksum.
     fn parse(data: &[u8]) -> Option<Self> {
         let end = memchr::memchr(0, data)?;
         let name = std::str::from_utf8(data.get(..end)?).ok()?;

@@ -8,33 +8,32 @@ use crate::{
     parameter::ParamLocation,
 };
 
-/// One copy of a function in the library. GCC makes several of some: `.isra`, `.constprop` and `.part`
-/// clones.
+/// A copy of a function in the library. GCC makes several of some: `.isra`, `.constprop` and `.part` clones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Function {
-    /// The name it was asked for: unqualified, not mangled.
+    /// Name that the request has: unqualified, not mangled.
     pub name: String,
-    /// The symbol as the library states it: mangled, with clone suffixes. Where it states none, the name.
+    /// Symbol as the library states it: mangled, with clone suffixes. The name if it states none.
     pub symbol: String,
     pub found_by: FoundBy,
-    /// Entry, as the ELF file states it.
+    /// Address of the entry, as the ELF file states it.
     pub vaddr: ElfVaddr,
-    /// Entry, in the file.
+    /// Offset of the entry in the file.
     pub file_offset: FileOffset,
-    /// Bytes after the entry to where a uprobe goes: an instruction at which a hit costs one trap instead of
-    /// two, where everything is still as it was at the entry. Mostly 0.
+    /// Bytes from the entry to the instruction that a uprobe is attached to: a hit there costs one trap
+    /// instead of two, and everything is still as it was at the entry. Mostly 0.
     #[serde(default)]
     pub uprobe_offset: u64,
     /// Bytes of machine code; 0 if the library does not say.
     pub size: u64,
-    /// The parameters in the order of the debugging information. Clones have lost some, and one that was
+    /// Parameters in the order of the debugging information. Clones have lost some, and a parameter that was
     /// split into parts appears several times.
     pub params: Vec<Param>,
     pub params_from: ParamSource,
 }
 
 impl Function {
-    /// The first parameter of that name with a known location, or else the first of that name.
+    /// Returns the first parameter of that name with a known location, or else the first of that name.
     pub fn param(&self, name: &str) -> Option<&Param> {
         let mut named = self.params.iter().filter(|param| param.name == name);
         let first = named.clone().next();
@@ -45,7 +44,7 @@ impl Function {
         FileOffset(self.file_offset.0.saturating_add(self.uprobe_offset))
     }
 
-    /// The clone suffix of the symbol, such as `.isra.10`; empty for a plain copy.
+    /// Returns the clone suffix of the symbol, such as `.isra.10`; empty for a plain copy.
     pub fn clone_suffix(&self) -> &str {
         self.symbol.find('.').map_or("", |dot| &self.symbol[dot..])
     }
@@ -54,30 +53,30 @@ impl Function {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FoundBy {
-    /// A symbol of `.symtab`, of the library or of its debug file.
+    /// Symbol of `.symtab`, of the library or of its debug file.
     Symbol,
-    /// A symbol of `.dynsym`: it is exported.
+    /// Symbol of `.dynsym`: the function is exported.
     Export,
-    /// Its code refers to the string that is its own name.
+    /// Code that refers to the function's own name, a string.
     OwnName,
-    /// It is what its callers call with the constants that it is for.
+    /// Calls by known callers with the constants that the function is for.
     Calls,
 }
 
-/// How a function's parameter locations were found.
+/// Source of a function's parameter locations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParamSource {
-    /// The debugging information states where they are at the entry address.
+    /// Debugging information that states the locations at the entry address.
     DwarfAtEntry,
-    /// The declared order and the platform's calling convention: the copy has no debugging information of its
-    /// own (the compiler folded it with an identical function), or only such of unoptimised code, which does
-    /// not speak of the entry.
+    /// Declared order and the platform's calling convention: the copy has no debugging information of its own
+    /// (the compiler folded it with an identical function), or only that of unoptimised code, which does not
+    /// speak of the entry.
     CallingConvention,
-    /// The parameters that NCCL's source declares, the same in all versions, and the platform's calling
+    /// Parameters that NCCL's source declares, the same in all versions, and the platform's calling
     /// convention: a function that is called from other source files or through a pointer has to keep it.
     Prototype,
-    /// NCCL's source, and which argument register the code at the entry tests first: that tells how the
+    /// NCCL's source, and the argument register that the code at the entry tests first: it tells how the
     /// compiler passes the parameters.
     EntryCode,
     Unknown,
@@ -86,14 +85,14 @@ pub enum ParamSource {
 /// A parameter of one copy of a function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Param {
-    /// As declared; empty if it has none.
+    /// Declared name; empty if there is none.
     pub name: String,
-    /// The declared type, `const` and the like left out.
+    /// Declared type without `const` and the like.
     pub type_name: String,
-    /// Bytes of that type, if they are known.
+    /// Bytes of that type, if known.
     #[serde(default)]
     pub size: Option<u64>,
-    /// Where its value is when the first instruction of the function is about to run.
+    /// Location of the value when the first instruction of the function is about to run.
     pub location: ParamLocation,
 }
 

@@ -1,9 +1,9 @@
-//! Whether a library without debugging information is one that layouts are shipped for.
+//! Identification of a library without debugging information as one that layouts are shipped for.
 //!
 //! A build-id proves it. Without a known one, the version string, the major version of CUDA and the processor
-//! must name one set of layouts, and the code must not contradict it: NCCL allocates an `ncclComm` and clears
-//! it, so its size stands in the code, and from 2.21 on the place of its last word, `endMagic`, which every
-//! call of the API checks. A build from changed sources has other numbers there.
+//! must name one set of layouts, and the code must not contradict it. NCCL allocates an `ncclComm` and clears
+//! it, so its size stands in the code; from 2.21 on so does the place of its last word, `endMagic`, which
+//! every call of the API checks. A build from changed sources has other numbers there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,19 +18,19 @@ use crate::fields::comm;
 use crate::layouts::Layouts;
 use crate::nccl::Versions;
 
-/// The official libraries have at most 3 MB of code.
+/// Most code that is searched; the official libraries have at most 3 MB.
 const MAX_CODE: u64 = 256 << 20;
 
-/// What is shipped for a library.
+/// Layouts and variables that are shipped for a library.
 pub(super) struct Shipped {
     pub(super) layouts: Layouts,
-    /// How the library's identity is known.
+    /// Source, which tells how the library's identity is known.
     pub(super) from: LayoutSource,
-    /// Where all its variables are that the table has.
+    /// Addresses of all variables that the table has of the library.
     pub(super) variables: BTreeMap<String, ElfVaddr>,
 }
 
-/// What is shipped for a library; or why nothing can be used.
+/// Returns what is shipped for a library, or why nothing can be used.
 pub(super) fn shipped(
     image: &Image,
     versions: Option<Versions>,
@@ -60,8 +60,8 @@ pub(super) fn shipped(
     Ok(Shipped { layouts, from: LayoutSource::ShippedForVersion, variables: BTreeMap::new() })
 }
 
-/// Whether the numbers that the layouts of `ncclComm` make stand in the code. Never, where it is not known
-/// how to look.
+/// Tells whether the numbers that the layout of `ncclComm` implies stand in the code. False for a processor
+/// whose code is not read.
 fn code_agrees(image: &Image, layouts: &Layouts, budget: &mut Budget) -> Result<bool, Error> {
     let Some(text) = image.section(".text").filter(|_| image.machine() == Machine::X86_64) else {
         return Ok(false);

@@ -1,5 +1,5 @@
-//! What a function calls, and with which constants: from x86-64 machine code. A call is an instruction that a
-//! uprobe is cheap at (`probe_point`).
+//! Calls that a function makes, and the constants that it passes: from x86-64 machine code. A call is an
+//! instruction at which a uprobe is cheap (`probe_point`).
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,10 @@ use super::{
 };
 use crate::elf::{Budget, ElfVaddr, Image};
 
-/// Longest function that is looked at. NCCL's longest of interest has 5,200 bytes.
+/// Longest function that is read. The longest that matters in NCCL has 5,200 bytes.
 const MAX_CODE: u64 = 64 << 10;
 
-/// Instructions that a constant is followed over on its way to a call.
+/// Most instructions over which a constant is followed on its way to a call.
 const MAX_WAY: usize = 256;
 
 /// A function's instructions, in the order of their addresses.
@@ -29,13 +29,13 @@ pub struct MachineCode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallSite {
     pub address: u64,
-    /// Constants that the register can hold there; none if it is not known.
+    /// Constants that the register can hold there; none if they are not known.
     pub constants: Vec<i64>,
 }
 
 impl MachineCode {
-    /// Of a function of `size` bytes at `address`. `None` if that is more than is looked at, is not in the
-    /// file, or is no code.
+    /// Reads a function of `size` bytes at `address`. `None` if it is too long, is not in the file, or is no
+    /// code.
     pub fn of_function(image: &Image, address: ElfVaddr, size: u64, budget: &mut Budget) -> Option<Self> {
         if size == 0 || size > MAX_CODE {
             return None;
@@ -43,7 +43,7 @@ impl MachineCode {
         Self::read(&image.loaded_bytes(address, size, budget).ok()?, address.0)
     }
 
-    /// Of a function whose code was kept, as [`MachineCode::of_function`].
+    /// Reads a function whose code was kept, as [`MachineCode::of_function`].
     pub fn of_kept(code: &KeptCode, function: &Function) -> Option<Self> {
         if function.size == 0 || function.size > MAX_CODE {
             return None;
@@ -52,7 +52,7 @@ impl MachineCode {
         (bytes.len() as u64 == function.size).then(|| Self::read(bytes, function.vaddr.0))?
     }
 
-    /// The code at `address`. `None` if something in it is no instruction.
+    /// Reads the code at `address`. `None` if something in it is no instruction.
     pub(super) fn read(code: &[u8], address: u64) -> Option<Self> {
         let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
         let mut instructions = Vec::new();
@@ -66,7 +66,7 @@ impl MachineCode {
         Some(Self { instructions })
     }
 
-    /// The functions that it calls by their addresses.
+    /// Returns the functions that are called by their addresses.
     pub fn callees(&self) -> BTreeSet<u64> {
         let calls = self.instructions.iter().filter(|instruction| {
             instruction.flow_control() == FlowControl::Call && instruction.op0_kind() == OpKind::NearBranch64
@@ -74,8 +74,8 @@ impl MachineCode {
         calls.map(Instruction::near_branch_target).collect()
     }
 
-    /// Offsets in tables of functions of those that it calls, or leaves to, through a pointer: `call
-    /// *0x18(%rax)`.
+    /// Returns the offsets in tables of functions at which the code calls, or jumps to, a function through a
+    /// pointer: `call *0x18(%rax)`.
     pub fn called_from_tables(&self) -> BTreeSet<u64> {
         let through = |instruction: &&Instruction| {
             matches!(instruction.flow_control(), FlowControl::IndirectCall | FlowControl::IndirectBranch)
@@ -87,12 +87,12 @@ impl MachineCode {
         self.instructions.iter().filter(through).map(Instruction::memory_displacement64).collect()
     }
 
-    /// Whether a register's value of before is used: the first instruction, in the order of addresses, that
-    /// has to do with it reads it.
+    /// Tells whether the register's value at the entry is used: the first instruction, in the order of
+    /// addresses, that has to do with the register reads it.
     pub fn takes(&self, register: Register) -> bool {
         let mut infos = InstructionInfoFactory::new();
         for instruction in &self.instructions {
-            // A register with itself: its value does not matter.
+            // `xor` of a register with itself reads it, but its value does not matter.
             if constant_into(instruction, register).is_some() {
                 return false;
             }
@@ -109,7 +109,8 @@ impl MachineCode {
         false
     }
 
-    /// The calls of the function at `callee`, with the constants that the register `of` can hold there.
+    /// Returns the calls of the function at `callee`, with the constants that the register `of` can hold
+    /// there.
     pub fn calls_of(&self, callee: u64, of: Register) -> Vec<CallSite> {
         let is_call = |instruction: &&Instruction| {
             instruction.flow_control() == FlowControl::Call && instruction.near_branch_target() == callee
@@ -133,8 +134,8 @@ impl MachineCode {
         sites
     }
 
-    /// Addresses of the first calls on the ways from instruction `at`: on those on which the register keeps
-    /// its value, if one is given.
+    /// Returns the addresses of the first calls on the ways from instruction `at`; if `of` is given, only on
+    /// ways on which this register keeps its value.
     pub(super) fn calls_reached(&self, at: usize, of: Option<Register>) -> Vec<u64> {
         let mut infos = InstructionInfoFactory::new();
         let (mut calls, mut seen, mut ways) = (Vec::new(), Vec::new(), vec![at + 1]);
@@ -183,7 +184,8 @@ pub(super) fn branch_target(instruction: &Instruction) -> Option<u64> {
         .then(|| instruction.near_branch_target())
 }
 
-/// `mov r32, constant`, and the ways to write 0.
+/// Returns the constant that the instruction writes into the register: `mov r32, constant`, and the ways to
+/// write 0.
 fn constant_into(instruction: &Instruction, of: Register) -> Option<i64> {
     if instruction.op_count() != 2 || instruction.op0_register().full_register() != of {
         return None;

@@ -1,9 +1,9 @@
-//! Which function a symbol is a copy of.
+//! Symbols, taken apart to tell which function each is a copy of.
 //!
-//! Only what NCCL's own functions look like is taken apart: a C name, or the Itanium C++ encoding of a free
+//! Only the forms of NCCL's own functions are understood: a C name, or the Itanium C++ encoding of a free
 //! function, `_Z [L] <length> <name> <parameter types>`, perhaps inside the unnamed namespace; and after
-//! either, the suffixes that compilers give to their copies. Taking the length from the encoding makes the
-//! match exact: `_Z16ncclProxySaveOpXv` is not a copy of `ncclProxySaveOp`.
+//! either, the suffixes that compilers give to their copies. The length in the encoding makes the match
+//! exact: `_Z16ncclProxySaveOpXv` is not a copy of `ncclProxySaveOp`.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Symbol<'a> {
@@ -11,14 +11,15 @@ pub(super) struct Symbol<'a> {
     pub(super) name: &'a str,
     /// The symbol without clone suffixes.
     pub(super) base: &'a str,
-    /// It is a clone whose parameters may not be those declared.
+    /// True for a clone whose parameters may not be those declared.
     pub(super) is_clone: bool,
-    /// It is local to its source file, so that the compiler sees all its callers. C names do not tell.
+    /// True if the function is local to its source file, so that the compiler sees all its callers. C names
+    /// do not tell.
     pub(super) is_static: bool,
 }
 
-/// Takes a symbol apart; `None` for the out-of-line cold part of a function (it is not an entry) and for
-/// whatever is not of a free function.
+/// Takes a symbol apart; `None` for the out-of-line cold part of a function (it is not an entry) and for a
+/// symbol that is not of a free function.
 pub(super) fn parse(symbol: &str) -> Option<Symbol<'_>> {
     let (base, suffixes) = symbol.split_once('.').map_or((symbol, None), |(base, rest)| (base, Some(rest)));
     let is_clone = match suffixes {
@@ -33,8 +34,8 @@ pub(super) fn parse(symbol: &str) -> Option<Symbol<'_>> {
     (!name.is_empty()).then_some(Symbol { name, base, is_clone, is_static })
 }
 
-/// Whether the copy with these suffixes may have other parameters than declared; `None` if it is no copy of a
-/// function.
+/// Tells whether the copy with these suffixes may have other parameters than declared; `None` if it is no
+/// copy of a function.
 fn changes_parameters(suffixes: &str) -> Option<bool> {
     let mut changed = false;
     let mut parts = suffixes.split('.').peekable();

@@ -1,8 +1,7 @@
-//! What ncclflow knows about one library: where its functions are, how their parameters arrive, how its
-//! structs lie.
+//! Symbols of one library: where its functions are, how their parameters arrive, how its structs lie.
 //!
-//! A caller says what it wants ([`Request`]; ncclflow's own wish list is [`nccl_request`]), [`resolve`] looks
-//! it up and says in the [`Resolution`] what it found, from which source ([`SymbolSource`]), and what is lost
+//! A caller states what it wants in a [`Request`]; ncclflow's own is [`nccl_request`]. [`resolve`] looks it
+//! up, and the [`Resolution`] states what was found, from which source ([`SymbolSource`]), and what is lost
 //! for each thing missing. Nothing here knows of processes, probes or the kernel.
 
 mod catalog;

@@ -1,4 +1,4 @@
-//! The parameters of one copy of a function, from the best source there is.
+//! Finds the parameters of one copy of a function, from the best source there is.
 
 use super::copies::Copy;
 use super::{Param, ParamSource};
@@ -7,7 +7,7 @@ use crate::dwarf::{DeclaredParam, EntryParam, Found};
 use crate::elf::{Budget, Image};
 use crate::{nccl::NcclVersion, parameter::ParamLocation};
 
-/// As much of a function's code as may come before the first test of a parameter.
+/// Bytes of a function's code before which the first test of a parameter must come.
 const ENTRY_CODE: u64 = 256;
 
 pub(super) struct Knowledge<'a> {
@@ -17,8 +17,8 @@ pub(super) struct Knowledge<'a> {
 }
 
 impl Knowledge<'_> {
-    /// The parameters of a copy. `copies` is how many there are of the function: several that no symbol tells
-    /// apart may take different parameters.
+    /// Returns the parameters of a copy. `copies` is how many there are of the function: several that no
+    /// symbol tells apart may take different parameters.
     pub(super) fn params(
         &self,
         name: &str,
@@ -82,8 +82,9 @@ impl Knowledge<'_> {
     }
 }
 
-/// Unoptimised code stores its register parameters to its own frame first and states only that place. Such a
-/// function is called by the convention: nothing has looked at who calls it.
+/// Tells whether the function is not optimised. Such code stores its register parameters to its own frame
+/// first and states only that place. The calling convention is used for it: nothing has looked at who calls
+/// it.
 fn is_unoptimised(params: &[EntryParam]) -> bool {
     params.iter().any(|param| param.own_frame)
         && params

@@ -1,11 +1,12 @@
-//! Where in a function a uprobe goes, so that a hit costs one trap and not two.
+//! The choice of the instruction in a function at which a uprobe is attached, so that a hit costs one trap
+//! and not two.
 //!
 //! The kernel runs the instruction that a uprobe replaced. A few it emulates (arch/x86/kernel/uprobes.c,
-//! `branch_setup_xol_ops` and `push_setup_xol_ops`, Linux 4.16 and later): then a hit is one trap. Any other
-//! it runs out of line, in single step, and that is a second trap, which in a virtual machine can be thirty
-//! times as expensive as the first. So where a function begins with another instruction, the probe goes a
-//! little further, to the first that is emulated, as long as everything that a probe at the entry could see
-//! is still where it was.
+//! `branch_setup_xol_ops` and `push_setup_xol_ops`, Linux 4.16 and later): then a hit is one trap. It
+//! single-steps any other out of line, which is a second trap, and in a virtual machine that can be thirty
+//! times as expensive as the first. So where a function begins with another instruction, the probe goes to
+//! the first that is emulated, as long as everything that a probe at the entry could see is still where it
+//! was.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind,
@@ -15,18 +16,18 @@ use iced_x86::{
 use super::Param;
 use crate::parameter::ParamLocation;
 
-/// Instructions that may be skipped.
+/// Most instructions that may be skipped.
 const MAX_SKIPPED: usize = 6;
-/// Functions that are longer are probed at their entry: all of a function is searched for jumps to the point.
+/// Longest function that is probed behind its entry: all of it is searched for jumps to the point.
 pub(super) const MAX_FUNCTION: u64 = 64 << 10;
 
-/// The registers that pass integers and addresses in x86-64 code for Linux.
+/// Registers that pass integers and addresses in x86-64 code for Linux.
 pub(super) const ARGUMENTS: [Register; 6] =
     [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
 
-/// Bytes from the entry of a function to the instruction that a uprobe goes to. 0 is the entry itself: where
-/// it is as good as any, or where nothing better is known to be safe. `code` is all of the function, x86-64;
-/// its parameters are left as they arrived in `params`.
+/// Returns the bytes from the entry of a function to the instruction that a uprobe is attached to; 0, the
+/// entry, if nothing better is known to be safe. `code` is all of the function, x86-64; `params` says where
+/// its parameters are at the entry.
 pub(super) fn uprobe_offset(code: &[u8], params: &[Param]) -> u64 {
     let read = read_registers(params);
     let mut information = InstructionInfoFactory::new();
@@ -47,8 +48,8 @@ pub(super) fn uprobe_offset(code: &[u8], params: &[Param]) -> u64 {
     0
 }
 
-/// The registers that a plan can read at the probe: those of the parameters, or all that can pass one where
-/// it is not known where each of them is.
+/// Returns the registers that a plan can read at the probe: those of the parameters, or, unless all of their
+/// locations are known, all that can pass one.
 fn read_registers(params: &[Param]) -> Vec<Register> {
     let of = |param: &Param| match param.location {
         ParamLocation::Register(number) => x86_register(number).map(Some),
@@ -62,7 +63,7 @@ fn read_registers(params: &[Param]) -> Vec<Register> {
     }
 }
 
-/// Of the integer registers by their DWARF numbers (System V x86-64 psABI, figure 3.36).
+/// Returns the integer register with a DWARF number (System V x86-64 psABI, figure 3.36).
 pub fn x86_register(number: u16) -> Option<Register> {
     const REGISTERS: [Register; 16] = [
         Register::RAX,
@@ -85,8 +86,8 @@ pub fn x86_register(number: u16) -> Option<Register> {
     REGISTERS.get(usize::from(number)).copied()
 }
 
-/// Whether every kernel from 4.16 on emulates it. (Of `nop` only the one of one byte; a prefix that makes
-/// operands 16 bits wide excludes the others.)
+/// Tells whether every kernel from 4.16 on emulates the instruction. (Of `nop` only the one of one byte; a
+/// prefix that makes operands 16 bits wide excludes the others.)
 fn is_emulated(instruction: &Instruction) -> bool {
     let length = instruction.len();
     match instruction.code() {
@@ -100,7 +101,8 @@ fn is_emulated(instruction: &Instruction) -> bool {
     }
 }
 
-/// Whether all that a probe could look at is the same after it: the registers, the stack, and memory.
+/// Tells whether everything that a probe could look at is the same after the instruction: the registers, the
+/// stack, and memory.
 fn can_be_skipped(
     instruction: &Instruction,
     read: &[Register],
@@ -118,19 +120,18 @@ fn can_be_skipped(
         && information.used_registers().iter().all(|used| !writes(used.access()) || keeps(used.register()))
 }
 
-/// Whether an access reads, or may.
+/// Tells whether an access reads, or may.
 pub(super) fn reads(access: OpAccess) -> bool {
     matches!(access, OpAccess::Read | OpAccess::CondRead | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
 }
 
-/// Whether an access writes, or may.
+/// Tells whether an access writes, or may.
 pub(super) fn writes(access: OpAccess) -> bool {
     matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
 }
 
-/// Whether something in the function jumps to that place, or to one between the entry and it, so that a probe
-/// there would be hit more than once a call; also where that cannot be told, as the way of a jump is
-/// computed.
+/// Tells whether something in the function jumps to `offset`, or to a place between the entry and it, so that
+/// a probe there would be hit more than once a call. True also if a computed jump makes that unknown.
 fn is_jumped_to(code: &[u8], offset: u64) -> bool {
     Decoder::new(64, code, DecoderOptions::NONE).into_iter().any(|instruction| {
         match instruction.flow_control() {

@@ -1,4 +1,4 @@
-//! What could not be found out, and why.
+//! Problems: what could not be found out, and why.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,19 @@ use crate::elf::Error;
 use crate::fields;
 use crate::parameter::ParamLocation;
 
-/// Debugging information, of the library or a debug file, that cannot be used.
+/// Reports debugging information, of the library or a debug file, that cannot be used.
 pub(super) fn debug_information(subject: &str, error: &Error) -> Problem {
     let lost = "parameter locations and struct layouts";
     Problem::new(ProblemKind::DebugInfo, subject, error.to_string(), lost)
 }
 
-/// Code that could not be searched for functions without symbols.
+/// Reports code that could not be searched for functions without symbols.
 pub(super) fn search(error: &Error) -> Problem {
     let lost = "the functions that the library does not export";
     Problem::new(ProblemKind::DebugInfo, "functions without symbols", error.to_string(), lost)
 }
 
-/// Functions that were not found, and parameters that are not at a known place.
+/// Reports functions that were not found, and parameters without a known location.
 pub(super) fn of_functions(
     request: &Request,
     functions: &BTreeMap<String, Vec<Function>>,
@@ -71,13 +71,13 @@ fn of_params(spec: &FunctionSpec, copy: &Function, problems: &mut Vec<Problem>) 
     }
 }
 
-/// Parts of the debugging information that cannot be used.
+/// Reports parts of the debugging information that cannot be used.
 pub(super) fn of_faults(found: &Found, problems: &mut Vec<Problem>) {
     let problem = |fault: &String| Problem::new(ProblemKind::DebugInfo, "debugging information", fault, "");
     problems.extend(found.faults.iter().map(problem));
 }
 
-/// Structs and enumerations that are not known. `no_layouts` is why, if there are none at all.
+/// Reports structs and enumerations that are not known. `no_layouts` is why, if there are none at all.
 pub(super) fn of_types(
     request: &Request,
     found: &Found,

@@ -1,10 +1,10 @@
-//! Parameters that no debugging information states: those that NCCL's source declares for the functions that
-//! ncclflow uses.
+//! Prototypes: the parameters that NCCL's source declares for the functions that ncclflow uses, for libraries
+//! without debugging information.
 //!
-//! A function keeps the platform's calling convention if code that the compiler does not see when it compiles
-//! the function calls it: from another source file, or through a pointer. `SaveProxy` is called from its own
-//! file only, so the compiler may pass its parameters as it likes; [`save_proxy`] tells from its code which
-//! way was taken.
+//! A function keeps the platform's calling convention if it is called by code that the compiler does not see
+//! while it compiles the function: from another source file, or through a pointer. `SaveProxy` is called from
+//! its own file only, so the compiler may pass its parameters as it likes; [`save_proxy`] tells from its code
+//! which way was taken.
 
 use super::catalog::{COMM, CONN_INDEX, Called, Declared, FUNCTIONS, JUST_INQUIRE, OP, PEER, TYPE};
 use super::{Param, convention};
@@ -12,8 +12,8 @@ use crate::dwarf::{DeclaredParam, TypeClass};
 use crate::elf::Machine;
 use crate::{nccl::NcclVersion, parameter::ParamLocation};
 
-/// The declared parameters of a function that keeps the calling convention. `is_static` if its symbol says
-/// that it is local to its source file.
+/// Returns the declared parameters of a function that keeps the calling convention. `is_static` if its symbol
+/// says that it is local to its source file.
 pub(super) fn of(name: &str, is_static: bool) -> Option<Vec<DeclaredParam>> {
     let keeps = |called| called == Called::ByPointer || (called == Called::FromOtherFiles && !is_static);
     let entry = FUNCTIONS.iter().find(|entry| entry.name == name && keeps(entry.called))?;
@@ -25,8 +25,8 @@ fn integer((name, type_name, size): Declared) -> DeclaredParam {
     DeclaredParam { name, type_name, size: Some(size), class: TypeClass::Integer }
 }
 
-/// How the parameters of `SaveProxy` arrive, by the one whose sign its code tests first, counting from 0:
-/// that is the peer.
+/// Returns how the parameters of `SaveProxy` arrive. `tested` is the argument, counting from 0, whose sign
+/// its code tests first: that is the peer.
 ///
 /// Declared are `(channel, type, peer, op, connIndex, justInquire)` up to 2.17, with `comm` before them from
 /// 2.18 on. GCC 8, which the official libraries are built with, passes two addresses within `channel` in its

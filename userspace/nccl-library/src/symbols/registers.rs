@@ -3,8 +3,8 @@
 use super::probe_point::x86_register;
 use crate::elf::Machine;
 
-/// The name of a DWARF register number. `size` is that of the value in bytes: one of 4 bytes or less is in
-/// the low half, which has a name of its own. A number without a name is shown as such.
+/// Returns the name of a DWARF register number. `size` is that of the value in bytes: a value of 4 bytes or
+/// less is in the low half, which has a name of its own. A number without a name is shown as such.
 pub fn register_name(machine: Machine, number: u16, size: Option<u64>) -> String {
     let narrow = size.is_some_and(|size| size <= 4);
     match machine {

@@ -8,7 +8,7 @@ use crate::elf::Machine;
 use crate::layouts::Layouts;
 use crate::parameter::ParamLocation;
 
-/// Renders what was found, where, how each parameter arrives, and what is lost.
+/// Renders the functions that were found, where, how each parameter arrives, and what is lost.
 pub fn render(resolution: &Resolution, request: &Request) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -78,7 +78,7 @@ fn functions(out: &mut String, resolution: &Resolution, request: &Request) -> st
     Ok(())
 }
 
-/// How a function was found that has no symbol: in brief, and what it means.
+/// Says how a function without a symbol was found: in brief, and what it means.
 fn found_mark(found_by: FoundBy) -> Option<(&'static str, &'static str)> {
     match found_by {
         FoundBy::Symbol | FoundBy::Export => None,
@@ -91,7 +91,7 @@ fn found_mark(found_by: FoundBy) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// How parameters were found that the debugging information does not state: in brief, and what it means.
+/// Says how parameters were found that the debugging information does not state: in brief, and what it means.
 fn mark(source: ParamSource) -> Option<(&'static str, &'static str)> {
     match source {
         ParamSource::DwarfAtEntry => None,
@@ -109,7 +109,7 @@ fn mark(source: ParamSource) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Each parameter once: one that was split into parts has several entries of one name.
+/// Renders each parameter once: one that was split into parts has several entries of one name.
 fn params(function: &Function, machine: Machine) -> String {
     let mut shown: Vec<&str> = Vec::new();
     let mut text: Vec<String> = Vec::new();

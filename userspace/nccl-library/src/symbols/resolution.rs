@@ -1,4 +1,4 @@
-//! The answer to a [`Request`](super::Request).
+//! Resolutions: answers to a [`Request`](super::Request).
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use super::Function;
 use crate::elf::{BuildId, ElfVaddr, Machine};
 use crate::{layouts::Layouts, nccl::NcclVersion};
 
-/// How good the symbols of a library are, best first.
+/// Quality of a library's symbols, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SymbolSource {
-    /// The library's own debugging information: all there is to know.
+    /// The library's own debugging information: everything is known.
     OwnDwarf,
     /// A separate debug file, found by build-id or debug link.
     DebugFile,
@@ -26,7 +26,7 @@ pub enum SymbolSource {
 }
 
 impl SymbolSource {
-    /// One phrase for people.
+    /// Describes the source in one phrase.
     pub fn describe(self) -> &'static str {
         match self {
             Self::OwnDwarf => "own debugging information",
@@ -40,16 +40,16 @@ impl SymbolSource {
     }
 }
 
-/// Where the layouts are from, and how it is known that they are this library's.
+/// Source of the layouts, and so the proof that they are this library's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LayoutSource {
-    /// The debugging information of the library, or of its debug file.
+    /// Debugging information of the library, or of its debug file.
     Dwarf,
-    /// The shipped table has a library with this build-id.
+    /// Shipped table, which has a library with this build-id.
     ShippedForBuildId,
-    /// The shipped table has this version for this CUDA and this processor, and the library's code agrees
-    /// with it.
+    /// Shipped table, which has this version for this CUDA and this processor. The library's code agrees with
+    /// it.
     ShippedForVersion,
     Unknown,
 }
@@ -59,10 +59,10 @@ pub struct Resolution {
     pub build_id: Option<BuildId>,
     /// Version of NCCL, from the version string in the library.
     pub nccl_version: Option<NcclVersion>,
-    /// CUDA version that it was built for (major, minor), from the same string.
+    /// CUDA version that the library was built for (major, minor), from the same string.
     pub cuda_version: Option<(u32, u32)>,
     pub machine: Machine,
-    /// Where the answers are from.
+    /// Source of the answers.
     #[serde(alias = "rung")]
     pub symbol_source: SymbolSource,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,26 +71,26 @@ pub struct Resolution {
     /// All copies of each function found, by the name asked for, in the order of their addresses.
     pub functions: BTreeMap<String, Vec<Function>>,
     pub layouts: Layouts,
-    /// Where variables are, counted from where the beginning of the file is mapped. Not of a file that is linked for a
-    /// fixed address, nor of a variable that the symbol table has twice.
+    /// Addresses of variables, counted from where the beginning of the file is mapped. Empty for a file that
+    /// is linked for a fixed address; a variable that the symbol table has twice is left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, ElfVaddr>,
-    /// What could not be found out, and what is lost with it.
+    /// Things that could not be found out, and what is lost with them.
     pub problems: Vec<Problem>,
 }
 
 impl Resolution {
-    /// All copies of a function; none if it was not found.
+    /// Returns all copies of a function; none if it was not found.
     pub fn functions(&self, name: &str) -> &[Function] {
         self.functions.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// The required functions that were not found. Nothing should be attached while there are any.
+    /// Returns the required functions that were not found. Nothing should be attached while there are any.
     pub fn missing_required(&self) -> impl Iterator<Item = &Problem> {
         self.problems.iter().filter(|problem| problem.kind == ProblemKind::RequiredFunctionMissing)
     }
 
-    /// Why a function, struct or enumeration is not known, if that is so and the reason was found.
+    /// Says why a function, struct or enumeration is not known, if that is so and the reason was found.
     pub fn why_unknown(&self, subject: &str) -> Option<&str> {
         let known = self.functions.contains_key(subject) || self.layouts.struct_size(subject).is_some();
         let mut problems = self.problems.iter().filter(|problem| !known && problem.subject == subject);
@@ -105,7 +105,7 @@ pub struct Problem {
     /// The function, parameter, struct or section.
     pub subject: String,
     pub what: String,
-    /// What an operator does not get; empty if nothing that ncclflow knows of depends on it.
+    /// Loss for an operator; empty if nothing that ncclflow knows of depends on the subject.
     pub lost: String,
 }
 
@@ -131,6 +131,6 @@ pub enum ProblemKind {
     EnumMissing,
     /// The library holds different layouts under one name; none of them is used.
     LayoutAmbiguous,
-    /// Part of the debugging information cannot be used.
+    /// A part of the debugging information cannot be used.
     DebugInfo,
 }

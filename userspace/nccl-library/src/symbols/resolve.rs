@@ -1,4 +1,4 @@
-//! From a library and a request to a resolution: the ladder of sources, best first.
+//! Resolves a request for a library by the ladder of sources, best first.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -15,18 +15,18 @@ use crate::elf::{Budget, ElfVaddr, Error, FileOffset, Image, Machine, SymbolTabl
 use crate::layouts::Layouts;
 use crate::nccl::{Versions, find_versions};
 
-/// What the best usable source gives.
+/// Answers of the best usable source.
 struct Evidence {
     symbol_source: SymbolSource,
     copies: Copies,
     found: Found,
     layouts_from: LayoutSource,
     debug_file: Option<String>,
-    /// Why there are no layouts.
+    /// Reason why there are no layouts.
     no_layouts: Option<String>,
     /// The search for functions without symbols, if there was one.
     search: Option<Search>,
-    /// Where variables are that the symbol table lacks.
+    /// Addresses of variables that the symbol table lacks.
     variables: BTreeMap<String, ElfVaddr>,
 }
 
@@ -39,15 +39,15 @@ impl Evidence {
     }
 }
 
-/// Looks up what is requested, in the library itself and in what is shipped.
+/// Looks up a request in the library itself and in the shipped table.
 pub fn resolve(image: &Image, request: &Request) -> Result<Resolution, Error> {
     resolve_with(image, request, &DebugFiles::default())
 }
 
-/// Looks up what is requested. Separate debug files are looked for only if the library has no usable
-/// debugging information itself.
+/// Looks up a request. Separate debug files are looked for only if the library has no usable debugging
+/// information itself.
 ///
-/// What is missing is part of the answer ([`Resolution::problems`]), not an error.
+/// Missing things are part of the answer ([`Resolution::problems`]), not an error.
 ///
 /// # Errors
 /// When the symbol table cannot be read.
@@ -58,7 +58,7 @@ pub fn resolve_with(image: &Image, request: &Request, debug_files: &DebugFiles) 
     let table = SymbolTable::read(image, &mut budget)?;
     let copies = table.as_ref().map(|table| Copies::of_table(table, request)).unwrap_or_default();
     let own = match dwarf::search(image, &copies.wanted(request), &mut budget) {
-        // Some object files have it, but none of NCCL's own: as good as none.
+        // Some object files have it, but none of NCCL's own: no better than none.
         Ok(Some(found)) if says_nothing(&found) => {
             problems::of_faults(&found, &mut problems);
             None
@@ -85,7 +85,8 @@ fn says_nothing(found: &Found) -> bool {
     found.functions.is_empty() && found.declared.is_empty() && types == 0
 }
 
-/// Symbols and debugging information of a separate file. Where it cannot be read, the way goes on without it.
+/// Reads symbols and debugging information of a separate file. Resolution goes on without a file that cannot
+/// be read.
 fn of_debug_file(
     image: &Image,
     request: &Request,
@@ -157,7 +158,8 @@ fn without_debugging_information(
     Evidence { symbol_source, copies, found, layouts_from, debug_file: None, no_layouts, search, variables }
 }
 
-/// Where a uprobe goes. At the entry if the code cannot be read: attaching says more then.
+/// Returns the offset from the entry at which a uprobe is attached; 0, the entry, if the code cannot be read:
+/// attaching says more then.
 fn uprobe_offset(image: &Image, address: ElfVaddr, size: u64, params: &[Param], budget: &mut Budget) -> u64 {
     if image.machine() != Machine::X86_64 || size == 0 || size > MAX_FUNCTION {
         return 0;
@@ -213,7 +215,8 @@ fn answer(
     }
 }
 
-/// `shipped`: where the shipped table has them, if it has this library.
+/// Finds the requested variables. `shipped` has their addresses by the shipped table, if that has this
+/// library.
 fn variables(
     image: &Image,
     request: &Request,

@@ -1,9 +1,9 @@
-//! Where the proxy gives a send's slot back: it writes -1 over the size in it, once the network has taken the
-//! message, and tells that it was sent. Until that instruction is done the size stands there.
+//! The instruction by which the proxy gives a send's slot back: it writes -1 over the size in the slot, once
+//! the network has taken the message, and then reports the send. Until then the size stands there.
 //!
 //! NCCL 2.16 to 2.19 (src/transport/net.cc, sendProxyProgress): `sizesFifo[buffSlot] = -1`, and then
 //! `ncclProfilingRecord`. A send that the network refuses, which the proxy repeats at the rate of its poll
-//! loop, does not come by.
+//! loop, does not reach it.
 
 use iced_x86::{Code, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register};
 
@@ -13,22 +13,24 @@ use super::{
 };
 use crate::parameter::ParamLocation;
 
-/// Instructions between one that puts an address somewhere and the one that takes it from there.
+/// Most instructions between one that puts an address somewhere and the one that takes it from there.
 const MAX_BETWEEN: usize = 8;
 
 /// A store of -1 over a number of 32 bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotReset {
     pub address: u64,
-    /// Where an address is when it is reached: a register, or, from the stack pointer, a place in the frame.
+    /// Location, when the instruction is reached, of the address that the store counts from: a register, or a
+    /// place in the frame, counted from the stack pointer.
     pub holder: ParamLocation,
-    /// Bytes from that address to the number.
+    /// Bytes from that address to the number that is overwritten.
     pub displacement: i64,
 }
 
 impl MachineCode {
-    /// The only store of -1 that leads to the call at `call` with no other in between, if it is known to be
-    /// over an element of the array of 32-bit numbers that lies `array_at` bytes from the start of a struct.
+    /// Finds the only store of -1 that leads to the call at `call` with no other call in between, if the
+    /// store is known to be over an element of the array of 32-bit numbers that lies `array_at` bytes from
+    /// the start of a struct.
     pub fn slot_reset_before(&self, call: u64, array_at: u64) -> Result<SlotReset, &'static str> {
         let stores = self.instructions.iter().enumerate().filter(|(at, instruction)| {
             is_store_of_minus_one(instruction) && self.calls_reached(*at, None).contains(&call)
@@ -57,7 +59,8 @@ impl MachineCode {
         Ok(SlotReset { address: store.ip(), holder, displacement })
     }
 
-    /// Which instruction loads the register from the frame, shortly before `at`, and from where.
+    /// Finds the instruction that loads the register from the frame, shortly before `at`, and the place that
+    /// it loads from.
     fn loaded_from_frame(&self, at: usize, register: Register) -> Option<(usize, i64)> {
         let mut infos = InstructionInfoFactory::new();
         for before in (at.saturating_sub(MAX_BETWEEN)..at).rev() {
@@ -82,8 +85,8 @@ impl MachineCode {
         None
     }
 
-    /// Whether the way to instruction `to` can begin after `from` and not at it; also where the way of a jump
-    /// is computed.
+    /// Tells whether instruction `to` can be reached by a jump to a place between `from` and it; true also if
+    /// a computed jump makes that unknown.
     fn is_entered_between(&self, from: usize, to: usize) -> bool {
         let ip = |at: usize| self.instructions.get(at).map_or(u64::MAX, Instruction::ip);
         let (from, to) = (ip(from), ip(to));
@@ -93,7 +96,8 @@ impl MachineCode {
         })
     }
 
-    /// Instructions that compute the address of an element of the array, and the register that has it then.
+    /// Returns the instructions that compute the address of an element of the array, each with the register
+    /// that receives it.
     fn elements(&self, array_at: u64) -> impl Iterator<Item = (usize, Register)> {
         let is_element = move |instruction: &Instruction| {
             instruction.code() == Code::Lea_r64_m
@@ -107,7 +111,7 @@ impl MachineCode {
             .map(|(at, instruction)| (at, instruction.op0_register()))
     }
 
-    /// Places in the frame that the address of an element of the array is put into.
+    /// Returns the places in the frame to which the address of an element of the array is spilled.
     fn spills(&self, array_at: u64) -> impl Iterator<Item = i64> {
         self.elements(array_at).filter_map(|(at, register)| {
             let after = self.instructions.iter().skip(at + 1).take(MAX_BETWEEN);
@@ -135,7 +139,7 @@ fn is_store_of_minus_one(instruction: &Instruction) -> bool {
         && !matches!(instruction.memory_base(), Register::None | Register::RIP | Register::RSP)
 }
 
-/// Its memory operand is `displacement(%rsp)`.
+/// Tells whether the instruction's memory operand is `displacement(%rsp)`.
 fn in_frame(instruction: &Instruction) -> bool {
     instruction.memory_base() == Register::RSP && instruction.memory_index() == Register::None
 }
@@ -144,11 +148,10 @@ fn in_frame(instruction: &Instruction) -> bool {
 mod tests {
     use super::*;
 
-    /// As in 2.19.3, but for what does not matter:
-    /// 0: lea 0x80(%r9,%r11,4),%r13; 8: mov %r13,0x20(%rsp); 13: call *0x50(%rax); 16: cmpq
-    /// $0,0x58(%rbx,%r11,8); 22: jne 26; 24: jmp 69; 26: mov 0x20(%rsp),%rax; 31: movl $-1,(%rax); 37:
-    /// mfence; 40: mov 0x40(%rbx),%r13; 44: cmp %rax,%r13; 47: jae 69; 49: mov %r13d,%edx; 52: mov $2,%ecx;
-    /// 57: call 0x100; 62: jmp 49 (a loop of the slices); 64: nop …; 69: ret
+    /// Code of 2.19.3, shortened: 0: lea 0x80(%r9,%r11,4),%r13; 8: mov %r13,0x20(%rsp); 13: call *0x50(%rax);
+    /// 16: cmpq $0,0x58(%rbx,%r11,8); 22: jne 26; 24: jmp 69; 26: mov 0x20(%rsp),%rax; 31: movl $-1,(%rax);
+    /// 37: mfence; 40: mov 0x40(%rbx),%r13; 44: cmp %rax,%r13; 47: jae 69; 49: mov %r13d,%edx; 52: mov
+    /// $2,%ecx; 57: call 0x100; 62: jmp 49 (a loop of the slices); 64: nop …; 69: ret
     const SEND: [u8; 70] = [
         0x4f, 0x8d, 0xac, 0x99, 0x80, 0, 0, 0, 0x4c, 0x89, 0x6c, 0x24, 0x20, 0xff, 0x50, 0x50, 0x4a, 0x83,
         0x7c, 0xdb, 0x58, 0, 0x75, 2, 0xeb, 43, 0x48, 0x8b, 0x44, 0x24, 0x20, 0xc7, 0, 0xff, 0xff, 0xff,

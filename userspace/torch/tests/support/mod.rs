@@ -35,7 +35,7 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// A Python with the structs of torch 2.`minor`; `None`: a test that cannot run.
+    /// Starts a Python with the structs of torch 2.`minor`; `None`: the test cannot run.
     pub(crate) fn start(minor: u32, name: &str, environment: &[(&str, &str)]) -> Option<Self> {
         let python: Interpreter = need_pythons()?.pop()?;
         let folder = tempfile::tempdir().unwrap();
@@ -61,7 +61,7 @@ impl Subject {
         read(&self.memory, found[0].address, &self.offsets, python, Patience::default()).unwrap()
     }
 
-    /// A collective of the default group of `number`, with one tensor.
+    /// Records the collective `number` of the default group, with one tensor.
     pub(crate) fn record(&mut self, number: u64, function: &str) -> Value {
         let created = CREATED + number;
         self.ask(&json!([
@@ -90,7 +90,7 @@ fn base(pid: u32, library: &Path) -> u64 {
     u64::from_str_radix(line.split_once('-').unwrap().0, 16).unwrap()
 }
 
-/// The interpreter of a process: by the library that it has mapped, or by the program itself.
+/// Finds the interpreter of a process: by the library that it has mapped, or by the program itself.
 pub(crate) fn python_of(pid: u32, memory: &ProcMemory) -> Option<Python> {
     let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap();
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();

@@ -14,14 +14,15 @@ use crate::{programs, retried::retried, tool};
 /// Debian 11, which has the oldest glibc of the systems in use (2.31), and Debian 12.
 pub(super) const SUITES: [&str; 2] = ["bullseye", "bookworm"];
 
-/// Runs a command in the folder. The mounts are in a namespace of the command's own: nothing has to be undone.
+/// Script that runs a command in the folder. The mounts are in a namespace of the command's own: nothing has
+/// to be undone.
 const ENTER: &str = "mount -t proc proc \"$0/proc\" && mount -t sysfs sysfs \"$0/sys\" && \
                      mount --bind /dev \"$0/dev\" && exec chroot \"$0\" \"$@\"";
 
 const NVML: &str = "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1";
 const GPU_STATES: &str = "gpu-states";
 
-/// The folder.
+/// A Debian in a folder, by its path.
 #[derive(Debug)]
 pub(super) struct DebianRoot {
     path: PathBuf,
@@ -52,18 +53,19 @@ impl DebianRoot {
         &self.path
     }
 
-    /// Puts NVML where a driver's package has it, and what the GPUs do beside it.
+    /// Puts the NVML double where a driver's package has NVML, and the states of the GPUs beside it.
     pub(super) fn add_nvml(&self, double: &Path, gpu_states: &Path) -> Result<()> {
         fs::copy(double, self.path.join(NVML)).context("installing the NVML double")?;
         fs::hard_link(gpu_states, self.path.join(GPU_STATES)).context("linking what GPUs do")
     }
 
-    /// With which a program in it asks the NVML double. The library itself is found as any is.
+    /// Returns the variables with which a program in the folder asks the NVML double. The library itself is
+    /// found as any is.
     pub(super) fn nvml_variables() -> Vec<(OsString, OsString)> {
         vec![("NVML_DOUBLE_STATES".into(), format!("/{GPU_STATES}").into())]
     }
 
-    /// The words before a command that is run in it.
+    /// Returns the words before a command that is run in the folder.
     pub(super) fn enter(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = ["unshare", "--mount", "sh", "-c", ENTER].map(OsString::from).into();
         words.push(self.path.clone().into());

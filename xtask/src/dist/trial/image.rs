@@ -1,5 +1,5 @@
-//! Tries the container image: builds it with buildah, without a registry and without a daemon, and runs the program
-//! in it.
+//! Tries the container image: builds it with buildah, without a registry and without a daemon, and runs the
+//! program in it.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -16,7 +16,8 @@ use crate::{prerequisites, tool};
 const BASE: &str = "localhost/ncclflow-base";
 const IMAGE: &str = "localhost/ncclflow";
 
-/// What docs/INSTALL.md gives the container. With this isolation it is in the host's PID namespace by itself.
+/// Capabilities that docs/INSTALL.md gives the container. With this isolation it is in the host's PID
+/// namespace by itself.
 const CAPABILITIES: &str = "CAP_BPF,CAP_PERFMON,CAP_SYS_ADMIN,CAP_SYS_PTRACE,CAP_DAC_READ_SEARCH";
 
 /// Builds the image of the tree on a Debian, and tries the program in it.
@@ -65,7 +66,8 @@ impl Image {
         Ok(())
     }
 
-    /// buildah runs no entry point: what `docker run` would start is compared with what is started here.
+    /// Checks the entry point, which `docker run` starts and buildah does not: it must be the command that is
+    /// started here.
     fn check_entry(&self) -> Result<()> {
         let format = "{{.OCIv1.Config.Entrypoint}} {{.OCIv1.Config.Cmd}}";
         let entry = text(self.buildah("inspect").args(["--type", "image", "--format", format, IMAGE]))?;
@@ -75,7 +77,7 @@ impl Image {
         Ok(())
     }
 
-    /// The words before a command that is run in the container.
+    /// Returns the words before a command that is run in the container.
     fn enter(&self) -> Vec<OsString> {
         let mut run = self.buildah("run");
         run.args(["--isolation", "chroot"]);
@@ -86,7 +88,7 @@ impl Image {
         [run.get_program()].into_iter().chain(run.get_args()).map(OsStr::to_owned).collect()
     }
 
-    /// Removes the image, its base and all that buildah has stored.
+    /// Removes the image, its base and everything that buildah has stored.
     pub(super) fn remove(self) -> Result<()> {
         tool::output(self.buildah("rm").arg("--all"))?;
         tool::output(self.buildah("rmi").args(["--all", "--force"]))?;
@@ -104,7 +106,7 @@ impl Image {
     }
 }
 
-/// What a command prints, without the end of the line.
+/// Returns the output of a command, without the end of the line.
 fn text(command: &mut Command) -> Result<String> {
     let output = tool::output(command)?;
     Ok(String::from_utf8_lossy(&output).trim_end().to_owned())

@@ -1,4 +1,4 @@
-//! The jobs that the programs are tried on.
+//! Jobs that the programs are tried on.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,14 +9,14 @@ use anyhow::Result;
 
 use crate::job::Job;
 
-/// Two jobs of two ranks each, for as long as it lives.
+/// Two jobs of two ranks each, which run until this is dropped.
 #[derive(Debug)]
 pub(super) struct Jobs {
-    /// Runs small collectives, one after the other.
+    /// Job that runs small collectives, one after the other.
     pub(super) running: Job,
-    /// Its last rank does not come to the fourth operation.
+    /// Job whose last rank does not come to the fourth operation.
     pub(super) hung: Job,
-    /// What the GPUs of the second do, for the NVML double.
+    /// File with the states of the second job's GPUs, for the NVML double.
     pub(super) gpu_states: PathBuf,
 }
 

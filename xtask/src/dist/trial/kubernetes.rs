@@ -1,5 +1,5 @@
-//! Checks what Kubernetes gets: lints the Helm chart, renders it with some values, checks what comes of it against
-//! Kubernetes' schema, and runs the container's command line.
+//! Checks the files for Kubernetes: lints the Helm chart, renders it with some values, checks the rendered
+//! objects against Kubernetes' schema, and runs the container's command line.
 
 use std::{
     collections::BTreeSet,
@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::short_list::bounded;
 use crate::{prerequisites, programs, tool};
 
-/// What the chart is rendered with, as arguments of helm in `dist/helm`.
+/// Values that the chart is rendered with, as arguments of helm in `dist/helm`.
 const VALUES: [(&str, &[&str]); 3] = [
     ("default values", &[]),
     ("recording-values.yaml", &["--values", "recording-values.yaml"]),
@@ -25,10 +25,10 @@ const VALUES: [(&str, &[&str]); 3] = [
 /// A value that the chart does not have.
 const MISSPELT: &str = "recordings.enabled=true";
 
-/// What checks objects against Kubernetes' schema; it brings PyYAML.
+/// Package that checks objects against Kubernetes' schema; it brings PyYAML.
 const VALIDATOR: &str = "kubernetes-validate==1.37.0";
 
-/// The first DaemonSet of a file of YAML, as JSON.
+/// Script that prints the first DaemonSet of a YAML file as JSON.
 const TO_JSON: &str = "\
 import json, sys, yaml
 print(json.dumps(next(o for o in yaml.safe_load_all(open(sys.argv[1])) if o['kind'] == 'DaemonSet')))";
@@ -84,7 +84,7 @@ fn strings<T: FromIterator<String>>(list: &Value) -> Result<T> {
     list.iter().map(|text| text.as_str().map(str::to_owned).context("no text")).collect()
 }
 
-/// Runs it for a second, in a folder of its own, with its metrics on a free port of loopback.
+/// Runs the command line for a second, in a folder of its own, with its metrics on a free port of loopback.
 fn run(program: &Path, arguments: &[String], capabilities: &BTreeSet<String>, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("making `{}`", folder.display()))?;
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
@@ -104,7 +104,7 @@ fn run(program: &Path, arguments: &[String], capabilities: &BTreeSet<String>, fo
     Ok(())
 }
 
-/// As the DaemonSet names them: `BPF`.
+/// Returns the unit's capabilities as the DaemonSet names them: `BPF`.
 fn unit_capabilities(dist: &Path) -> Result<BTreeSet<String>> {
     let path = dist.join("systemd/ncclflow-record.service");
     let unit = fs::read_to_string(&path).with_context(|| format!("reading `{}`", path.display()))?;
@@ -113,7 +113,7 @@ fn unit_capabilities(dist: &Path) -> Result<BTreeSet<String>> {
     Ok(line.split_whitespace().map(|name| name.trim_start_matches("CAP_").to_owned()).collect())
 }
 
-/// `$PYTHONPATH` of the validator, fetched where it is not there.
+/// Returns `$PYTHONPATH` of the validator, fetched where it is not there.
 fn validator() -> Result<PathBuf> {
     let folder = programs::target_folder()?.join("kubernetes-validate");
     if !folder.join("kubernetes_validate/__main__.py").exists() {

@@ -10,11 +10,11 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{prerequisites, tool};
 
-/// What the trial keeps as a recording, and what it leaves in the cache.
+/// Folder that the trial keeps as a recording; then the folder of a cache, which must go.
 const RECORDING: &str = "var/lib/ncclflow/recording";
 const CACHE: &str = "var/cache/ncclflow";
 
-/// Gives the program of the package.
+/// Installs the package. Returns its program.
 pub(super) fn install(package: &Path, root: &Path) -> Result<PathBuf> {
     prerequisites::debian_packages(&[(&["rpm", "--version"], "rpm")])?;
     fs::create_dir_all(root).with_context(|| format!("making `{}`", root.display()))?;
@@ -39,7 +39,7 @@ pub(super) fn remove(root: &Path) -> Result<()> {
     tool::run(erase.args(["--erase", "--nodeps"]).args(scripts).arg("ncclflow"), "removing the RPM package")?;
     let installed = String::from_utf8_lossy(&installed);
     let paths = installed.lines().map(|path| path.trim_start_matches('/'));
-    // Only the scripts know the cache.
+    // Only the package's scripts know the cache, so it must be gone where they ran.
     let paths = paths.chain(scripts.is_none().then_some(CACHE));
     let left: Vec<PathBuf> = paths.map(|path| root.join(path)).filter(|path| path.exists()).collect();
     if !left.is_empty() || !recording.exists() {
@@ -54,7 +54,7 @@ fn rpm(root: &Path) -> Command {
     rpm
 }
 
-/// The package's scripts run in the folder, where there is a shell in it.
+/// Returns rpm's option for no scripts, unless the folder has a shell to run them.
 fn scripts(root: &Path) -> Option<&'static str> {
     (!root.join("bin/sh").exists()).then_some("--noscripts")
 }

@@ -1,4 +1,4 @@
-//! Checks the completions and the man pages with what reads them.
+//! Checks the completions with shells and the man pages with man(1).
 
 use std::{fs, path::Path, process::Command};
 
@@ -6,7 +6,8 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::prerequisites;
 
-/// `$1` is the folder of completions. Each shell checks the file, takes it, and is asked for what it took.
+/// Checks by each shell: it checks the file, takes it, and is asked for what it took. `$1` is the folder of
+/// completions.
 const CHECKS: [(&str, &[&str], &str); 3] = [
     (
         "bash",

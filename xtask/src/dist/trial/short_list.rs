@@ -1,4 +1,4 @@
-//! The short list: what every program that is shipped must do, wherever it is installed.
+//! The short list: the things that every shipped program must do, wherever it is installed.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -11,16 +11,16 @@ use anyhow::{Context as _, Result, bail};
 
 use super::{jobs::Jobs, unit::Unit};
 
-/// A program where it is installed.
+/// A program at the place where it is installed.
 #[derive(Debug)]
 pub(super) struct Place {
     name: String,
-    /// What is run before the program, as chroot(1) is.
+    /// Words before the program, as of chroot(1).
     before: Vec<OsString>,
     program: OsString,
-    /// With which the NVML double is found and asked.
+    /// Variables with which the NVML double is found and asked.
     variables: Vec<(OsString, OsString)>,
-    /// A static program knows of none.
+    /// False for a static program, which knows of no GPUs.
     has_gpus: bool,
 }
 
@@ -30,7 +30,7 @@ impl Place {
         Self { name: name.to_owned(), before, program, variables, has_gpus: true }
     }
 
-    /// A program in this file system. `double`: the NVML that it is to load, if it can.
+    /// Names a program in this file system. `double`: the NVML that it is to load, if it can.
     pub(super) fn here(name: &str, program: &Path, double: Option<&Path>, jobs: &Jobs) -> Self {
         let of_double = |double: &Path| {
             vec![
@@ -47,7 +47,7 @@ impl Place {
         }
     }
 
-    /// The program with these capabilities, as setpriv(1) names them; with all if `None`.
+    /// Makes a command of the program with these capabilities, as setpriv(1) names them; with all if `None`.
     fn command(&self, capabilities: Option<&[String]>) -> Command {
         let mut words = self.before.clone();
         if let Some(capabilities) = capabilities {
@@ -65,7 +65,7 @@ impl Place {
         self.text(&output, arguments, codes)
     }
 
-    /// What it said, if it ended with one of these codes.
+    /// Returns the program's output, if it ended with one of these codes.
     fn text(&self, output: &Output, arguments: &[&OsStr], codes: &[i32]) -> Result<String> {
         let said =
             format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -76,7 +76,8 @@ impl Place {
         Ok(said)
     }
 
-    /// What is asked of a program wherever it is installed: its version, what this host can do, why a job hangs.
+    /// Runs the part of the list that holds for a program wherever it is installed: its version, what this
+    /// host can do, why a job hangs.
     pub(super) fn brief(&self, jobs: &Jobs) -> Result<()> {
         eprintln!("{}: --version, doctor, dump", self.name);
         let version = self.run(None, &["--version".as_ref()], &[0])?;
@@ -85,7 +86,7 @@ impl Place {
         self.dump(jobs, None)
     }
 
-    /// The whole list, with all capabilities and with the unit's.
+    /// Runs the whole list, with all capabilities and with the unit's.
     pub(super) fn whole(&self, jobs: &Jobs, unit: &Unit, scratch: &Path) -> Result<()> {
         self.brief(jobs)?;
         for capabilities in [None, Some(&*unit.capabilities)] {
@@ -118,7 +119,7 @@ impl Place {
         self.must_say(&said, "doctor", &["this host can trace"])
     }
 
-    /// The hung job: the rank that has not joined, and its GPU where the program can know it.
+    /// Dumps the hung job: the program must name the rank that has not joined, and its GPU if it can know it.
     fn dump(&self, jobs: &Jobs, capabilities: Option<&[String]>) -> Result<()> {
         let mut arguments = vec![OsStr::new("dump"), OsStr::new("-p")];
         let pids = jobs.hung.pid_list();
@@ -149,7 +150,7 @@ impl Place {
     }
 }
 
-/// The words before a command that may have these capabilities at most.
+/// Returns the words before a command that may have these capabilities at most.
 pub(super) fn bounded(capabilities: &[String]) -> [OsString; 4] {
     // Debian 11's setpriv does not know the names of the latest.
     let name = |name: &String| match &**name {

@@ -1,5 +1,5 @@
-//! Tries the systemd unit, as far as that is possible without systemd: its own command line, with its variables and
-//! its capabilities, on a job.
+//! Tries the systemd unit, as far as that is possible without systemd: its own command line, with its
+//! variables and its capabilities, on a job.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result, bail};
 use super::{debian_root::DebianRoot, short_list::bounded, unit::Unit};
 use crate::job::Job;
 
-/// How long the unit's command line runs: `--all` finds a job within two seconds.
+/// Time that the unit's command line runs: `--all` finds a job within two seconds.
 const SECONDS: u64 = 6;
 
 /// Lets systemd, where it is installed, verify a copy of the unit that names the program where it is now.
@@ -54,12 +54,12 @@ pub(super) fn try_unit(unit: &Unit, root: &DebianRoot, job: &Job) -> Result<()> 
     Ok(())
 }
 
-/// Runs the command line with the unit's capabilities and variables, and with `files` in place of the one for no
-/// files. Gives the metrics that it served just before its end.
+/// Runs the command line with the unit's capabilities and variables, and with `files` in place of the
+/// variable for no files. Returns the metrics that it served just before its end.
 fn run(unit: &Unit, root: &DebianRoot, files: (&str, &str)) -> Result<String> {
     let folder = "var/lib/ncclflow";
     fs::create_dir_all(root.path().join(folder))?;
-    // A free port, as the unit's own port can be in use.
+    // A free port is used, as the unit's own can be in use.
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let variables = unit.variables(port, files)?;
     eprintln!("/{} {} with {variables:?}", unit.program, unit.arguments.join(" "));
@@ -99,7 +99,8 @@ fn scrape(port: u16) -> Result<String> {
     Ok(answer)
 }
 
-/// Lines of all files of calls and operations below a folder. A file that is there under two names counts twice.
+/// Counts the lines of all files of calls and operations below a folder. A file that is there under two names
+/// counts twice.
 pub(super) fn recorded_lines(folder: &Path) -> Result<usize> {
     let mut lines = 0;
     for entry in fs::read_dir(folder).with_context(|| format!("listing `{}`", folder.display()))? {

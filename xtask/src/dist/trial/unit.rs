@@ -4,15 +4,15 @@ use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, bail};
 
-/// Read from the unit and its defaults.
+/// An installed unit, as read from it and its defaults.
 #[derive(Debug)]
 pub(super) struct Unit {
-    /// Below the root that the package is installed in.
+    /// Path of the program below the root that the package is installed in.
     pub(super) program: String,
     pub(super) arguments: Vec<String>,
-    /// Of the file of defaults.
+    /// Variables of the file of defaults.
     variables: Vec<(String, String)>,
-    /// As setpriv(1) names them: `bpf`.
+    /// Capabilities as setpriv(1) names them: `bpf`.
     pub(super) capabilities: Vec<String>,
 }
 
@@ -41,7 +41,7 @@ impl Unit {
         })
     }
 
-    /// The variables with another port, and this one in place of that for no files.
+    /// Returns the variables with another port, and with `files` in place of the variable for no files.
     pub(super) fn variables(&self, port: u16, files: (&str, &str)) -> Result<Vec<(String, String)>> {
         let mut variables = self.variables.clone();
         for (name, (new_name, value)) in

@@ -10,10 +10,10 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{prerequisites, tool};
 
-/// The environment in the scratch folder.
+/// Folder of the environment in the scratch folder.
 const ENVIRONMENT: &str = "venv";
 
-/// Gives the program of the wheel.
+/// Installs the wheel. Returns its program.
 pub(super) fn install(wheel: &Path, scratch: &Path) -> Result<PathBuf> {
     prerequisites::debian_packages(&[(&["python3", "-c", "import ensurepip, venv"], "python3-venv")])?;
     let environment = scratch.join(ENVIRONMENT);
@@ -47,7 +47,8 @@ fn pip(scratch: &Path) -> Command {
     pip
 }
 
-/// Files and folders of our name. All that the wheel has is named so, or is in a folder that is.
+/// Finds the files and folders of our name. Everything that the wheel has is named so, or is in a folder that
+/// is.
 fn find(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| format!("listing `{}`", folder.display()))? {
         let entry = entry?;

@@ -3,14 +3,14 @@
 //! Arm Architecture Reference Manual for A-profile, C4.1: only the encodings that compilers use at the
 //! beginning of a function.
 
-/// More instructions than this before the test are no beginning of a function.
+/// Most instructions before the test; more are no beginning of a function.
 const MAX_INSTRUCTIONS: usize = 32;
-/// x0 to x7.
+/// Number of argument registers: x0 to x7.
 const ARGUMENTS: usize = 8;
 const REGISTERS: usize = 32;
 
 pub(super) fn first_sign_test(code: &[u8]) -> Option<usize> {
-    // What each register holds of the parameters, and which of that the flags are of.
+    // The parameter that each register holds, and the one that the flags were set by.
     let mut origin: [Option<usize>; REGISTERS] =
         std::array::from_fn(|register| (register < ARGUMENTS).then_some(register));
     let mut flags = None;
@@ -28,15 +28,15 @@ pub(super) fn first_sign_test(code: &[u8]) -> Option<usize> {
     None
 }
 
-/// What an instruction does, as far as it matters here.
+/// Effect of an instruction, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     None,
-    /// Branches by bit 31.
+    /// Branch by bit 31.
     SignTest(usize),
-    /// With 0, 32 bits.
+    /// Comparison with 0, 32 bits.
     Compare(usize),
-    /// Sets them to something else.
+    /// Flags set by something else.
     Flags,
     BranchIfLess,
     Write(usize),
@@ -55,7 +55,7 @@ impl Effect {
             // tbz and tbnz of bit 31
             Self::SignTest(target)
         } else if is(0x7e00_0000, 0x3600_0000) {
-            // Of another bit: the way on is the one that is looked at.
+            // Of another bit: the way on is followed.
             Self::None
         } else if is(0xffff_fc1f, 0x7100_001f) {
             // cmp w, #0

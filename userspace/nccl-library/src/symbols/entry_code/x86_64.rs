@@ -8,18 +8,18 @@ use iced_x86::{
 
 use crate::symbols::probe_point::{ARGUMENTS, writes};
 
-/// More instructions than this before the test are no beginning of a function.
+/// Most instructions before the test; more are no beginning of a function.
 const MAX_INSTRUCTIONS: usize = 32;
 
 pub(super) fn first_sign_test(code: &[u8]) -> Option<usize> {
-    // Which parameter each register holds, and which the flags are of.
+    // The parameter that each register holds, and the one that the flags were set by.
     let mut held: HashMap<Register, usize> = ARGUMENTS.into_iter().zip(0..).collect();
     let mut tested = None;
     let mut infos = InstructionInfoFactory::new();
     for instruction in Decoder::new(64, code, DecoderOptions::NONE).into_iter().take(MAX_INSTRUCTIONS) {
         match instruction.flow_control() {
             FlowControl::ConditionalBranch if is_js(&instruction) => return tested,
-            // Another condition: the way on is the one that is looked at.
+            // After another condition the way on is followed.
             FlowControl::Next | FlowControl::ConditionalBranch => {}
             _ => return None,
         }
@@ -43,7 +43,7 @@ fn is_js(instruction: &Instruction) -> bool {
     matches!(instruction.code(), Code::Js_rel8_64 | Code::Js_rel32_64)
 }
 
-/// The register whose low 32 bits, with their sign, another register has after the instruction.
+/// Returns the register whose low 32 bits, with their sign, another register has after the instruction.
 fn copied_from(instruction: &Instruction) -> Option<Register> {
     let is_copy = matches!(
         instruction.code(),

@@ -2,8 +2,8 @@
 //!
 //! `layouts.jsonl` is made by `cargo xtask layouts` from NVIDIA's wheels, with this project's own resolver;
 //! nothing in it is written by hand. It is used only for a library whose identity is proven: by its build-id,
-//! or by the version, the major version of CUDA and the processor, if nothing in its code contradicts. Where variables are
-//! differs between builds of one version, so that only the build-id proves it.
+//! or by the version, the major version of CUDA and the processor, if nothing in its code contradicts.
+//! Addresses of variables differ between builds of one version, so that only the build-id proves them.
 
 mod row;
 mod table;
@@ -13,7 +13,7 @@ pub use table::{Library, Table, TableBuilder, TableError};
 use super::{Request, nccl_request};
 use crate::fields::{STRUCTS_OF_DUMP, variables_of_dump};
 
-/// What the table holds of each library.
+/// Returns the request that the table answers for each library.
 pub fn request() -> Request {
     let mut request = nccl_request();
     request.structs.extend(STRUCTS_OF_DUMP.iter().map(|strukt| strukt.name.to_owned()));

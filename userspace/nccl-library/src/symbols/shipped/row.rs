@@ -1,10 +1,10 @@
-//! How a struct or an enumeration is written in one line of the table.
+//! Lines of the table: a struct or an enumeration each.
 
 use serde::{Deserialize, Serialize};
 
 use crate::layouts::{Array, Bits, Enumeration, Field, Member, Struct};
 
-/// One line: `{"s":[name, size, members]}` or `{"e":[name, size, values]}`.
+/// A line: `{"s":[name, size, members]}` or `{"e":[name, size, values]}`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum TypeRow {
     #[serde(rename = "s")]
@@ -13,7 +13,7 @@ pub(super) enum TypeRow {
     Enumeration(String, u64, Vec<(String, i64)>),
 }
 
-/// `[name, offset, size, type]`, and a fifth for what few members have.
+/// A member: `[name, offset, size, type]`, and a fifth element for what few members have.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct MemberRow(
     String,
@@ -25,13 +25,13 @@ pub(super) struct MemberRow(
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Extra {
-    /// The struct that it, or its element, is.
+    /// Name of the struct that the member, or its element, is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     is: Option<String>,
-    /// Dimensions, and the bytes of an element.
+    /// Dimensions of an array, and the bytes of an element.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     array: Option<(Vec<u64>, u64)>,
-    /// Shift and width.
+    /// Shift and width of a bit field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     bits: Option<(u32, u32)>,
 }
@@ -69,7 +69,7 @@ pub(super) fn of_enumeration(name: &str, layout: &Enumeration) -> TypeRow {
     TypeRow::Enumeration(name.to_owned(), layout.size, layout.values.clone())
 }
 
-/// The struct that a row's members make; `None` if they make none.
+/// Makes the struct of a row's members; `None` if they make none.
 pub(super) fn into_struct(size: u64, members: Vec<MemberRow>) -> Option<Struct> {
     let members: Option<Vec<Member>> = members.into_iter().map(MemberRow::into_member).collect();
     Some(Struct { size, members: members? })

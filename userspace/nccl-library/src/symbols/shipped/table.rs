@@ -1,7 +1,7 @@
-//! The table: which library has which layouts.
+//! The table of shipped layouts: which library has which.
 //!
-//! A line of JSON each: a head, the libraries, the sets of types, the types. Equal types are written once,
-//! and libraries with equal layouts share a set. Only the lines that a lookup needs are parsed.
+//! The lines, of JSON, are a head, the libraries, the sets of types, and the types. Equal types are written
+//! once, and libraries with equal layouts share a set. Only the lines that a lookup needs are parsed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -31,11 +31,11 @@ struct Head {
 pub struct Library {
     pub build_id: BuildId,
     pub nccl: NcclVersion,
-    /// Version of CUDA that it was built for.
+    /// CUDA version that the library was built for.
     pub cuda: (u32, u32),
     pub machine: Machine,
     set: usize,
-    /// Where variables are, as in [`Resolution::variables`]: of a library with this build-id only.
+    /// Addresses of variables, as in [`Resolution::variables`]: valid only for a library with this build-id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, ElfVaddr>,
 }
@@ -49,7 +49,7 @@ pub struct Table<'t> {
 }
 
 impl<'t> Table<'t> {
-    /// The table that this program was built with.
+    /// Parses the table that this program was built with.
     pub fn shipped() -> Result<Table<'static>, TableError> {
         Table::parse(SHIPPED)
     }
@@ -70,7 +70,7 @@ impl<'t> Table<'t> {
         Ok(Self { libraries, sets, types: lines.collect() })
     }
 
-    /// All libraries, by version.
+    /// Returns all libraries, by version.
     pub fn libraries(&self) -> &[Library] {
         &self.libraries
     }
@@ -79,8 +79,8 @@ impl<'t> Table<'t> {
         self.libraries.iter().find(|library| library.build_id == *build_id)
     }
 
-    /// A library of that version for a CUDA with the same layouts and that processor. `None` when there are
-    /// several whose layouts differ: nobody can say which one is meant.
+    /// Finds a library of that version for a CUDA with the same layouts and that processor. `None` when there
+    /// are several whose layouts differ: nobody can say which one is meant.
     pub fn with_version(&self, nccl: NcclVersion, cuda: (u32, u32), machine: Machine) -> Option<&Library> {
         let same = |library: &&Library| {
             library.nccl == nccl && same_layouts(library.cuda, cuda) && library.machine == machine
@@ -109,8 +109,8 @@ impl<'t> Table<'t> {
     }
 }
 
-/// Whether builds of one version for these CUDAs can have the same layouts. Besides the major versions, 11.3
-/// makes a difference: before it there are no graphs in `ncclStrongStream` (`CUDART_VERSION >= 11030`,
+/// Tells whether builds of one version for these CUDAs can have the same layouts. Besides the major versions,
+/// 11.3 makes a difference: before it there are no graphs in `ncclStrongStream` (`CUDART_VERSION >= 11030`,
 /// src/include/strongstream.h, 2.16 to 2.30).
 fn same_layouts(one: (u32, u32), other: (u32, u32)) -> bool {
     const GRAPHS: (u32, u32) = (11, 3);
@@ -166,7 +166,7 @@ impl TableBuilder {
         Ok(())
     }
 
-    /// The text of the table; the same for the same libraries.
+    /// Renders the text of the table; the same for the same libraries.
     pub fn render(&self) -> Result<String, TableError> {
         let mut libraries: Vec<(Library, BTreeSet<String>)> = Vec::new();
         for (library, layouts) in self.libraries.values() {
@@ -209,7 +209,7 @@ fn to_line(value: &impl Serialize) -> Result<String, TableError> {
     serde_json::to_string(value).map_err(|error| TableError(error.to_string()))
 }
 
-/// Why a table cannot be read or made.
+/// Reason why a table cannot be read or made.
 #[derive(Debug)]
 pub struct TableError(String);
 

@@ -8,10 +8,11 @@ use std::ops::Range;
 
 use crate::elf::{Budget, Error, Image, Machine, Section};
 
-/// The official libraries have at most 3 MB of code; the rest of a larger section is not searched.
+/// Most code that is searched; the official libraries have at most 3 MB. The rest of a larger section is left
+/// out.
 const MAX_SEARCHED: u64 = 256 << 20;
 const CHUNK: u64 = 4 << 20;
-/// Longer than the longest pattern.
+/// Bytes that pieces share: more than the longest pattern has.
 const OVERLAP: u64 = 16;
 
 /// Calls `visit` with pieces of a section and their addresses. Each piece repeats the end of the one before.
@@ -39,12 +40,12 @@ pub(super) fn for_each_chunk(
 #[derive(Debug)]
 pub(super) enum Code {
     X86_64,
-    /// With what the registers hold of addresses.
+    /// 64-bit Arm, with the addresses that the registers hold.
     Aarch64(Box<aarch64::Pages>),
 }
 
 impl Code {
-    /// `None` for a processor whose code is not read.
+    /// Returns the reader for a processor; `None` if its code is not read.
     pub(super) fn of(machine: Machine) -> Option<Self> {
         match machine {
             Machine::X86_64 => Some(Self::X86_64),
@@ -53,7 +54,7 @@ impl Code {
         }
     }
 
-    /// Instructions that make an address: where they are, and the address.
+    /// Visits the instructions that make an address: their own address, and the one that they make.
     pub(super) fn address_loads(&mut self, address: u64, code: &[u8], mut visit: impl FnMut(u64, u64)) {
         match self {
             Self::X86_64 => {
@@ -63,7 +64,7 @@ impl Code {
         }
     }
 
-    /// Jumps, with or without a condition: where they are, and where they lead.
+    /// Visits the jumps, with or without a condition: their address, and their target.
     pub(super) fn jumps(&self, address: u64, code: &[u8], mut visit: impl FnMut(u64, u64)) {
         match self {
             Self::X86_64 => x86_64::jumps(address, code).for_each(|(from, target)| visit(from, target)),
@@ -71,7 +72,7 @@ impl Code {
         }
     }
 
-    /// The functions that are called by their address.
+    /// Visits the functions that are called by their address.
     pub(super) fn calls(&self, address: u64, code: &[u8], mut visit: impl FnMut(u64)) {
         match self {
             Self::X86_64 => x86_64::calls(address, code).for_each(&mut visit),
@@ -80,7 +81,7 @@ impl Code {
     }
 }
 
-/// The strings of `names` that stand between zero bytes: their addresses, and which of the names they are.
+/// Finds the strings of `names` that stand between zero bytes: their addresses, and their indices in `names`.
 pub(super) fn find_names(address: u64, data: &[u8], names: &[&str]) -> Vec<(u64, usize)> {
     let lengths: BTreeSet<usize> = names.iter().map(|name| name.len()).collect();
     let mut found = Vec::new();

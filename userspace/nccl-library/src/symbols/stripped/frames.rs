@@ -1,4 +1,4 @@
-//! Where functions begin and end, from `.eh_frame`: the unwinder needs it, so stripping leaves it.
+//! Beginnings and ends of functions, from `.eh_frame`: the unwinder needs it, so stripping leaves it.
 
 use std::collections::HashMap;
 
@@ -11,9 +11,10 @@ use super::FoundFunction;
 use crate::elf::{Budget, ElfVaddr, Error, Image};
 use crate::symbols::FoundBy;
 
-/// The official libraries have at most 0.5 MB; frameworks with NCCL inside have some tens.
+/// Largest `.eh_frame` that is read. The official libraries have at most 0.5 MB; frameworks with NCCL inside
+/// have some tens.
 const MAX_SECTION: u64 = 128 << 20;
-/// NCCL 2.32.3 has 8 thousand.
+/// Most frames that are kept; NCCL 2.32.3 has 8 thousand.
 const MAX_FRAMES: usize = 2_000_000;
 
 type Slice<'d> = EndianSlice<'d, LittleEndian>;
@@ -23,8 +24,8 @@ type Slice<'d> = EndianSlice<'d, LittleEndian>;
 pub(super) struct Frame {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// The frame is that of a call just made. A `.cold` part begins with a frame that the function has built
-    /// already.
+    /// True if the code begins with the frame that a call leaves. A `.cold` part begins with a frame that the
+    /// function has built already.
     pub(super) is_entry: bool,
 }
 
@@ -39,7 +40,7 @@ impl Frame {
 pub(super) struct Frames(Vec<Frame>);
 
 impl Frames {
-    /// Reads them; none if the library has no `.eh_frame`. A damaged entry ends the list.
+    /// Reads all frames; none if the library has no `.eh_frame`. A damaged entry ends the list.
     pub(super) fn read(image: &Image, budget: &mut Budget) -> Result<Self, Error> {
         let Some(section) = image.section(".eh_frame").filter(|section| section.size > 0) else {
             return Ok(Self::default());
@@ -60,8 +61,8 @@ impl Frames {
                 }
                 CieOrFde::Fde(partial) => partial,
             };
-            // Only what was seen on the way: parsing it anew for each would let a hostile file cause any
-            // amount of work.
+            // Only CIEs that were seen on the way: parsing them anew for each FDE would let a hostile file
+            // cause any amount of work.
             let parsed =
                 partial.parse(|_, _, offset| common.get(&offset.0).cloned().ok_or(gimli::Error::NotCieId(0)));
             let Ok(fde) = parsed else { continue };
@@ -77,8 +78,8 @@ impl Frames {
         Ok(Self(frames))
     }
 
-    /// The frame that an address is in. `None` as well if frames overlap there: then the file contradicts
-    /// itself.
+    /// Finds the frame that an address is in. `None` as well if frames overlap there: then the file
+    /// contradicts itself.
     pub(super) fn at(&self, address: u64) -> Option<Frame> {
         let next = self.0.partition_point(|frame| frame.start <= address);
         let frame = self.0.get(next.checked_sub(1)?)?;
@@ -88,7 +89,8 @@ impl Frames {
     }
 }
 
-/// Whether nothing is said of the frame before the first instruction has run: it is as the call left it.
+/// Tells whether the FDE states nothing before the first instruction has run: the frame is as the call left
+/// it.
 fn begins_as_called(
     fde: &FrameDescriptionEntry<Slice<'_>>,
     eh_frame: &EhFrame<Slice<'_>>,

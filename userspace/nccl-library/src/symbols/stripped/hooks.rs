@@ -1,11 +1,12 @@
-//! The hooks of NCCL's profiler, which have no name of their own: by who calls them, with what, and what they
-//! do.
+//! The search for the hooks of NCCL's profiler. They do not refer to their own names, and are recognised by
+//! who calls them, with which constants, and by what they do.
 //!
 //! `sendProxyProgress` and `recvProxyProgress` (src/transport/net.cc, 2.16 to 2.30) call them for every
-//! message. The one that is told of states is the only function that both call with the states of a send and
-//! of a receive, and with no other constants. The one that is told of the end is the only one that both call
+//! message. The hook that is told of states is the only function that both call with the states of a send and
+//! of a receive, and with no other constants. The hook that is told of the end is the only one that both call
 //! with a step and that calls `stopEvent` of a plugin, the fourth word of every version of `ncclProfiler_t`
-//! (src/include/plugin/nccl_profiler.h). Where there is not exactly one of each, there is none.
+//! (src/include/plugin/nccl_profiler.h). If there is not exactly one function of a kind, that hook is not
+//! found.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +19,7 @@ use crate::{
     symbols::{FoundBy, MachineCode},
 };
 
-/// The longest hook; NCCL's have 170 bytes at most.
+/// Longest hook; NCCL's have 170 bytes at most.
 const MAX_HOOK: u64 = 512;
 
 const SENDER: &str = "sendProxyProgress";
@@ -32,11 +33,11 @@ const RECORD_EVENT_STATE: u64 = 32;
 struct Era {
     /// First minor version of NCCL 2.
     since: u32,
-    /// Told of states; the register with the state.
+    /// Name of the hook that is told of states, and the register with the state.
     state: (&'static str, Register),
-    /// Told of the end; in the first era it is told as a state.
+    /// Name of the hook that is told of the end; in the first era the end is told as a state.
     stop: Option<&'static str>,
-    /// States that are told of every send and of every receive, and all that can be.
+    /// States that are told of every send (then of every receive), and all that can be told.
     sends: (&'static [i64], &'static [i64]),
     receives: (&'static [i64], &'static [i64]),
 }
@@ -65,7 +66,7 @@ const ERAS: [Era; 3] = [
     },
 ];
 
-/// Adds the hooks to what was found, or why they were not. Their callers must have been looked for.
+/// Adds the hooks to the answer, or why they were not found. Their callers must have been looked for.
 pub(super) fn add(
     answer: &mut Search,
     image: &Image,
@@ -140,7 +141,7 @@ fn find(
         if callee == state && !tables.contains(&RECORD_EVENT_STATE) {
             return Err("what is called like it does something else");
         }
-        // That of an op as a whole is not told of a step.
+        // The hook that is told of the end of a whole op has no step.
         if callee != state && tables.contains(&STOP_EVENT) && code.takes(Register::RDX) {
             stops.push(function);
         }
@@ -152,7 +153,7 @@ fn find(
 }
 
 impl Era {
-    /// Whether a function that both call is told of all states of both, and of nothing else.
+    /// Tells whether a function that both call is told of all states of both, and of nothing else.
     fn is_told(&self, sender: &MachineCode, receiver: &MachineCode, callee: u64) -> bool {
         [(sender, self.sends), (receiver, self.receives)].into_iter().all(|(code, (always, ever))| {
             let calls = code.calls_of(callee, self.state.1);

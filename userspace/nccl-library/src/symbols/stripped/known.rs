@@ -1,4 +1,4 @@
-//! The functions that can be told by the name that they hold of themselves.
+//! Functions that are recognised by their own name, which their code refers to.
 //!
 //! NCCL's error macros pass `__func__`, so a function that uses them refers to its own name. So does, with
 //! the same string, every function that it was inlined into. The callers listed here (NCCL's source, tags
@@ -11,9 +11,9 @@
 pub(super) struct Known {
     pub(super) name: &'static str,
     pub(super) callers: &'static [&'static str],
-    /// How many copies the compiler makes of it at most.
+    /// Most copies that the compiler makes of it.
     pub(super) copies: usize,
-    /// A function that must be seen to call it; the only one that does.
+    /// The only function that calls it, which must be seen to do so.
     pub(super) called_by: Option<&'static str>,
 }
 
@@ -56,7 +56,7 @@ pub(super) const KNOWN: &[Known] = &[
     // `.constprop` for the callers in its own source file, and the plain one for the others (2.29 and later).
     Known { copies: 2, ..one("ncclAddProxyOpIfNeeded", PLAN_CALLERS) },
     one("ncclGroupEndInternal", &["ncclEnqueueCheck"]),
-    // Of the network's transport, and of CollNet's.
+    // One of the network's transport, one of CollNet's.
     Known { copies: 2, ..one("sendProxyProgress", &[]) },
     Known { copies: 2, ..one("recvProxyProgress", &[]) },
 ];

@@ -1,8 +1,8 @@
-//! Functions of a library without symbols.
+//! The search for functions of a library without symbols.
 //!
-//! The name that a function holds of itself is looked for in `.rodata`, the instructions that refer to it in
-//! `.text`, and the function that they are in, in `.eh_frame`. Where that does not give one answer, there is
-//! none.
+//! It looks for the name that a function holds of itself in `.rodata`, for the instructions that refer to the
+//! name in `.text`, and for the function that these are in, in `.eh_frame`. If that does not give one answer,
+//! there is none.
 
 mod code;
 mod frames;
@@ -18,11 +18,11 @@ use super::FoundBy;
 use crate::elf::{Budget, ElfVaddr, Error, Image, Section};
 use crate::nccl::NcclVersion;
 
-/// The longest `.rodata` that is searched; official libraries have at most 0.5 MB.
+/// Largest `.rodata` that is searched; official libraries have at most 0.5 MB.
 const MAX_STRINGS: u64 = 64 << 20;
-/// More references than this to the names that are looked for mean that the file plays tricks.
+/// Most references to the names that are looked for; more mean that the file plays tricks.
 const MAX_REFERENCES: usize = 1 << 16;
-/// The longest function that is looked into for a call.
+/// Longest function that is searched for a call.
 const MAX_FUNCTION: u64 = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(super) struct FoundFunction {
     pub(super) size: u64,
 }
 
-/// What the search gives for each name: the copies, by address, or why there are none.
+/// Answer of the search for each name: the copies, by address, or why there are none.
 pub(super) type Search = BTreeMap<&'static str, Result<Vec<FoundFunction>, &'static str>>;
 
 /// Looks for all functions that can be told by their names. `named` are the entries of functions that have a
@@ -89,7 +89,7 @@ fn none_of(why: &'static str) -> Search {
     KNOWN.iter().map(|known| (known.name, Err(why))).collect()
 }
 
-/// Which of some frames are functions, and which are parts of one.
+/// Division of frames into functions and parts of functions.
 #[derive(Debug, Default)]
 struct Parts {
     functions: BTreeSet<Frame>,
@@ -98,9 +98,10 @@ struct Parts {
 }
 
 impl Parts {
-    /// A function is called or has its address taken, and begins with the frame that a call leaves; where no
-    /// code does either, and none jumps into it, its address stands in a table (up to 2.18 the transports'
-    /// functions). Everything else is a part that the compiler put elsewhere, and is entered by jumps.
+    /// Divides the frames. A function is called or has its address taken, and begins with the frame that a
+    /// call leaves. If no code does either, and none jumps into it, its address stands in a table (up to 2.18
+    /// the transports' functions). Everything else is a part that the compiler put elsewhere, and is entered
+    /// by jumps.
     fn of(
         wanted: BTreeSet<Frame>,
         image: &Image,
@@ -164,7 +165,7 @@ fn decide(
         return Err("no code refers to its name");
     }
     for caller in known.callers {
-        // What cannot be attributed to a caller is no reason to doubt the function.
+        // Code that cannot be attributed to a caller is no reason to doubt the function.
         for frame in of(caller).unwrap_or_default() {
             candidates.remove(&frame);
         }
@@ -180,7 +181,7 @@ fn decide(
     }
 }
 
-/// Drops a function that the only one which can call it is not seen to call.
+/// Drops a function whose only possible caller is not seen to call it.
 fn check_callers(image: &Image, answer: &mut Search, budget: &mut Budget) -> Result<(), Error> {
     for known in KNOWN {
         let Some(caller) = known.called_by else { continue };

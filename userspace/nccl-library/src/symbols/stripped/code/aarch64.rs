@@ -1,12 +1,12 @@
-//! 64-bit Arm: every instruction has 4 bytes, and an address is made by two, which need not stand together.
+//! 64-bit Arm: every instruction has 4 bytes, and an address is made by two, which need not be neighbours.
 //!
 //! Arm Architecture Reference Manual for A-profile, C4.1.
 
 const REGISTERS: usize = 32;
-/// x0 to x18, and the link register: a call may change them.
+/// Registers that a call may change: x0 to x18, and the link register.
 const LOST_IN_CALLS: [std::ops::Range<usize>; 2] = [0..19, 30..31];
 
-/// The address that each register holds, as far as `adrp` and `add` said.
+/// Address that each register holds, as far as `adrp` and `add` tell.
 #[derive(Debug)]
 pub(in super::super) struct Pages([Option<u64>; REGISTERS]);
 
@@ -17,8 +17,8 @@ impl Default for Pages {
 }
 
 impl Pages {
-    /// `adr`, and `add` to what an `adrp` made, once or again: compilers address constants from an anchor
-    /// among them (`-fsection-anchors`), so that one address takes two additions.
+    /// Visits `adr`, and `add` to the result of `adrp`, once or twice: compilers address constants from an
+    /// anchor among them (`-fsection-anchors`), so that one address takes two additions.
     pub(super) fn address_loads(&mut self, address: u64, code: &[u8], mut visit: impl FnMut(u64, u64)) {
         for (at, word) in words(address, code) {
             let (target, first) = (register(word, 0), register(word, 5));
@@ -47,8 +47,8 @@ impl Pages {
     }
 }
 
-/// The registers that another instruction may write to; more than it does, where it is not worth telling
-/// (vector registers have the same numbers). C4.1, by bits 28 to 25.
+/// Returns the registers that another instruction may write to; more than it does where the difference is not
+/// worth telling (vector registers have the same numbers). C4.1, by bits 28 to 25.
 fn written(word: u32) -> [Option<usize>; 3] {
     let (target, base, second) = (register(word, 0), register(word, 5), register(word, 10));
     let bit = |number: u32| word & (1 << number) != 0;
@@ -73,7 +73,7 @@ fn written(word: u32) -> [Option<usize>; 3] {
     }
 }
 
-/// `b`, `b.cond`, `cbz`, `cbnz`, `tbz`, `tbnz`.
+/// Finds the jumps `b`, `b.cond`, `cbz`, `cbnz`, `tbz` and `tbnz`: their addresses and targets.
 pub(super) fn jumps(address: u64, code: &[u8]) -> impl Iterator<Item = (u64, u64)> {
     words(address, code).filter_map(|(at, word)| {
         let distance = if word & 0xfc00_0000 == 0x1400_0000 {
@@ -89,7 +89,7 @@ pub(super) fn jumps(address: u64, code: &[u8]) -> impl Iterator<Item = (u64, u64
     })
 }
 
-/// `bl`: the targets.
+/// Finds the targets of `bl`.
 pub(super) fn calls(address: u64, code: &[u8]) -> impl Iterator<Item = u64> {
     words(address, code)
         .filter(|(_, word)| is_call(*word))
@@ -100,7 +100,8 @@ fn is_call(word: u32) -> bool {
     word & 0xfc00_0000 == 0x9400_0000
 }
 
-/// Instructions and their addresses. Code begins at a multiple of 4, and so do the pieces that it is read in.
+/// Splits code into instructions and their addresses. Code begins at a multiple of 4, and so do the pieces
+/// that it is read in.
 fn words(address: u64, code: &[u8]) -> impl Iterator<Item = (u64, u32)> {
     (0..)
         .zip(code.as_chunks::<4>().0)
@@ -111,13 +112,13 @@ fn register(word: u32, shift: u32) -> usize {
     usize::try_from((word >> shift) & 31).unwrap_or(0)
 }
 
-/// The signed number of `width` bits at `shift`.
+/// Extracts the signed number of `width` bits at `shift`.
 fn signed(word: u32, shift: u32, width: u32) -> i64 {
     let unused = 32 - width;
     i64::from(((word >> shift) << unused).cast_signed() >> unused)
 }
 
-/// Of `adr` and `adrp`: the low two bits stand apart.
+/// Extracts the distance of `adr` and `adrp`, whose low two bits stand apart.
 fn page_distance(word: u32) -> i64 {
     (signed(word, 5, 19) << 2) | i64::from((word >> 29) & 3)
 }

@@ -1,10 +1,10 @@
 //! x86-64: instructions found by their bytes.
 //!
-//! It has no fixed instruction length, so a pattern may match in the middle of an instruction. What is found
-//! counts only where its 32-bit displacement leads to one of few addresses, which chance does not do often;
-//! and where it does, there are two answers instead of one, and none is used.
+//! Instructions have no fixed length, so a pattern may match in the middle of one. A match counts only if its
+//! 32-bit displacement leads to one of few addresses, which chance does not do often; and if it does, there
+//! are two answers instead of one, and none is used.
 
-/// `lea reg, [rip + disp32]`: the addresses of the instruction and of what it refers to.
+/// Finds `lea reg, [rip + disp32]`: the addresses of the instruction and of what it refers to.
 pub(super) fn address_loads(address: u64, code: &[u8]) -> impl Iterator<Item = (u64, u64)> {
     memchr::memchr_iter(0x8d, code).filter_map(move |at| {
         // REX.W with or without REX.R; mod 00, r/m 101.
@@ -18,7 +18,7 @@ pub(super) fn address_loads(address: u64, code: &[u8]) -> impl Iterator<Item = (
     })
 }
 
-/// `jmp rel32` and `jcc rel32`: the addresses of the displacement and of the target.
+/// Finds `jmp rel32` and `jcc rel32`: the addresses of the displacement and of the target.
 pub(super) fn jumps(address: u64, code: &[u8]) -> impl Iterator<Item = (u64, u64)> {
     memchr::memchr2_iter(0xe9, 0x0f, code).filter_map(move |at| {
         let displacement = match *code.get(at)? {
@@ -30,12 +30,12 @@ pub(super) fn jumps(address: u64, code: &[u8]) -> impl Iterator<Item = (u64, u64
     })
 }
 
-/// `call rel32`: the targets.
+/// Finds the targets of `call rel32`.
 pub(super) fn calls(address: u64, code: &[u8]) -> impl Iterator<Item = u64> {
     memchr::memchr_iter(0xe8, code).filter_map(move |at| relative(address, code, at + 1))
 }
 
-/// Where the 32-bit displacement at `at` leads, which is counted from the byte after it.
+/// Returns the target of the 32-bit displacement at `at`, which is counted from the byte after it.
 fn relative(address: u64, code: &[u8], at: usize) -> Option<u64> {
     let bytes = code.get(at..at.checked_add(4)?)?;
     let displacement = i32::from_le_bytes(bytes.try_into().ok()?);
