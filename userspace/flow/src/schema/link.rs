@@ -76,8 +76,8 @@ row! {
         "last_end_ns": Measured "ns", last_end_ns: u64;
         /// Messages that did not end.
         "unended": Measured, unended: u64;
-        /// Link, of those that the op sends over, whose messages were in the network longest, all together:
-        /// `op` `peer` `channel`.
+        /// Link, of those that the op sends over (or receives over, if it sends nothing), whose messages were
+        /// in the network longest, all together: `op` `peer` `channel`.
         "slowest_link": Derived, slowest_link: LinkKey;
         /// Time that the messages of that link were in the network, all together.
         "slowest_link_network_ns": Derived "ns", slowest_link_network_ns: u64;
