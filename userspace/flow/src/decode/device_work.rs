@@ -90,7 +90,7 @@ impl P2pWork {
     }
 }
 
-/// One direction of a [`P2pWork`].
+/// Direction of a [`P2pWork`]: its receive or its send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct P2pSide {
     pub peer: i32,

@@ -38,7 +38,7 @@ impl PeerFlow {
     }
 }
 
-/// One op on one channel: a record of `proxy_flow`, and the source of its `flow_steps`.
+/// An op on one channel: a record of `proxy_flow`, and the source of its `flow_steps`.
 #[derive(Clone, Debug)]
 pub struct FlowRecord {
     pub comm: FlowCommunicator,
