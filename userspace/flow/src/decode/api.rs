@@ -28,7 +28,7 @@ pub enum ReductionOp {
     /// of operators up to 2.32, and numbers its ops from `ncclNumOps` on, mixed with a hash of the
     /// communicator's address.
     User,
-    /// Not known, as the library's enum is not.
+    /// Unknown operator, as the library's enum is not known.
     Unknown,
 }
 

@@ -7,7 +7,7 @@ use super::{
     ProxyPeerEvent, ProxyStepEvent, SendSizeEvent, StackEvent,
 };
 
-/// When and where a record was made.
+/// Origin of a record: when and where it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Origin {
     /// `CLOCK_MONOTONIC`, nanoseconds.

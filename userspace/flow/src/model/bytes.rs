@@ -33,7 +33,7 @@ pub(super) enum Sizes {
     AllButLast { full: u64, messages: u64, capacity: u64 },
     /// Single message of this size.
     Single(u64),
-    /// Not known: messages have at most this capacity.
+    /// Unknown sizes: messages have at most this capacity.
     Capacity(u64),
 }
 

@@ -52,9 +52,10 @@ pub struct FlowRecord {
     pub peers: Vec<PeerFlow>,
     /// A peer has a proxy. NCCL queues no other ops: they have no post pass.
     pub needed: bool,
-    /// When the plan pass was seen.
+    /// Origin of the plan pass's record, if the plan pass was seen.
     pub planned_at: Option<Origin>,
-    /// When the post pass was seen, in which NCCL queues the op for the proxy.
+    /// Origin of the post pass's record, if the post pass was seen, in which NCCL queues the op for the
+    /// proxy.
     pub posted_at: Option<Origin>,
     /// `seq` of the op that was captured, if this one is a CUDA graph's replay of it.
     pub captured_seq: Option<u64>,

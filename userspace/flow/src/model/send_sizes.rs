@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(sizes.of_sent(&origin(1, 21, 0)), None);
         told(&mut sizes, 1, 20, 800);
         assert_eq!(sizes.of_sent(&origin(1, 31, 0)), None);
-        // That of a send that has not come yet is kept for it.
+        // A size whose send has not come yet is kept for it.
         told(&mut sizes, 1, 50, 900);
         assert_eq!(sizes.of_sent(&origin(1, 41, 0)), None);
         assert_eq!(sizes.of_sent(&origin(1, 51, 0)), Some(900));

@@ -1,7 +1,7 @@
 //! A block: the unit in which a recording is written, checked, found and skipped.
 //!
 //! ```text
-//! header  48 bytes, little-endian, with a checksum of its own, so that the next block can be found behind a damaged one
+//! header  48 bytes, little-endian, with a checksum of its own: the next block is found behind a damaged one
 //! index   not compressed: the communicators and processes that the block is about
 //! body    compressed: records by columns, or JSON
 //! ```

@@ -35,7 +35,7 @@ pub struct MemberRank {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
     listed: BTreeSet<Member>,
-    /// There are more than can be listed.
+    /// There are more members than can be listed.
     is_more: bool,
     last: Option<Member>,
 }

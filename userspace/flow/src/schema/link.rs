@@ -70,9 +70,9 @@ row! {
     /// The times of an op of a rank.
     #[derive(Eq)]
     pub struct OpTimes {
-        /// When its first message could begin, CLOCK_MONOTONIC.
+        /// When the op's first message could begin, CLOCK_MONOTONIC.
         "first_start_ns": Derived "ns", first_start_ns: u64;
-        /// When its last message ended, CLOCK_MONOTONIC.
+        /// When the op's last message ended, CLOCK_MONOTONIC.
         "last_end_ns": Measured "ns", last_end_ns: u64;
         /// Messages that did not end.
         "unended": Measured, unended: u64;

@@ -88,7 +88,7 @@ pub struct ProxyPeerSpans {
     pub nsteps: Span,
     /// Address of the `ncclProxyConnection`, by which step records name the connection.
     pub connection: Span,
-    /// Not zero where the connector has a proxy: only then is an op posted.
+    /// Nonzero where the connector has a proxy: only then is an op posted.
     pub proxy_progress: Span,
     pub owner: Option<ProxyOwnerSpans>,
     /// First 8 bytes of the transport's name.
@@ -211,7 +211,7 @@ pub struct ProxyStepSpans {
 /// `ncclRecvMem.connFifo` of a send's connection.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct SlotSizesSpans {
-    /// All entries.
+    /// All entries of the FIFO.
     pub entries: Span,
     /// Bytes of an entry; `size_at` is the offset of the size in an entry.
     pub entry_bytes: u16,

@@ -77,7 +77,7 @@ mod tests {
         PatRule::of(NcclVersion { major: 2, minor, patch: 0 })
     }
 
-    /// Whole chunks of 512 bytes, so that each part is a message.
+    /// Makes an op of whole chunks of 512 bytes, so that each part is a message.
     fn pat(pattern: Pattern, n_ranks: i64) -> ProxyOp {
         ProxyOp { nbytes: 512 * n_ranks, ..op(pattern, 0) }
     }

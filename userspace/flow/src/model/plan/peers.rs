@@ -121,7 +121,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Rank 2 of 4: what `ncclProxySaveOp` of the official libraries calls for each pattern.
+    /// Compares with the calls of `ncclProxySaveOp` in the official libraries, on rank 2 of 4.
     #[test]
     fn the_calls_of_each_pattern_are_those_of_nccl() {
         let of = |pattern, root| calls(&op(pattern, root), &graphs(), 2);
