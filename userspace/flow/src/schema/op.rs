@@ -67,7 +67,7 @@ row! {
         "nRanks": Planned, n_ranks: i32;
         /// Hash of the communicator: the name of its folder without an instance number.
         "commHash": Identity, comm_hash: Name;
-        /// Number of the op, the same on all its ranks and channels: see below.
+        /// Number that names the op on all its ranks and channels: see below.
         "seq": Derived, seq: u64;
         /// NCCL queued the op for the proxy thread: its post pass was seen.
         "posted": Measured, posted: bool;
