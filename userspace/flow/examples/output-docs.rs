@@ -27,7 +27,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The document with its tables made anew.
+/// Returns the document with its tables made anew.
 fn with_tables(text: &str, tables: &[(&str, &[Column])]) -> Result<String, Box<dyn Error>> {
     let mut made = String::new();
     let mut left: Vec<&str> = tables.iter().map(|(name, _)| *name).collect();

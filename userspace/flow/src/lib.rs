@@ -1,10 +1,11 @@
-//! From records to flows: pure, without files, clocks, threads or locks.
+//! Turns records into flows: pure, without files, clocks, threads or locks.
 //!
-//! The modules stand in the order of the data's way: a record's bytes as a probe wrote them ([`wire`]); the
-//! event that it tells of ([`decode`]); calls put together to ops, messages and API calls ([`model`]); the
-//! rows that are written and read ([`schema`]); and counters of what passed ([`statistics`]).
+//! The modules stand in the order in which data passes them: a record's bytes as a probe wrote them
+//! ([`wire`]); the event that the record tells of ([`decode`]); calls put together to ops, messages and API
+//! calls ([`model`]); the rows that are written and read ([`schema`]); and counters of what passed
+//! ([`statistics`]).
 
-// The order of the data's way; rustfmt sorts modules that stand together.
+// In the order in which data passes them; the empty lines keep rustfmt from sorting them.
 pub mod wire;
 
 pub mod decode;
@@ -17,7 +18,7 @@ pub mod statistics;
 
 pub mod iterations;
 
-// Records as a recording keeps them.
+// Records as a recording stores them.
 pub mod recording;
 
 #[cfg(any(test, feature = "made"))]

@@ -22,23 +22,23 @@ pub struct ApiCallEvent {
 /// The operator of a reduction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReductionOp {
-    /// One of NCCL's own: `sum`, `prod` …
+    /// Operator of NCCL's own: `sum`, `prod` …
     BuiltIn(Name),
-    /// One that the program made, or a number that is none: `ncclRedOpCreatePreMulSum` is the only maker of
-    /// operators up to 2.32, and numbers its ops from `ncclNumOps` on, mixed with a hash of the
+    /// Operator that the program made, or a number that is none: `ncclRedOpCreatePreMulSum` is the only maker
+    /// of operators up to 2.32, and numbers its ops from `ncclNumOps` on, mixed with a hash of the
     /// communicator's address.
     User,
-    /// The library's enum is not known.
+    /// Unknown operator, as the library's enum is not known.
     Unknown,
 }
 
-/// A call of the API, as the program made it: of `ncclEnqueueCheck`, or of an exported function. Nothing but
+/// A call of the API, as the program made it: of `ncclEnqueueCheck`, or of an exported function. It has only
 /// what the call itself says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiLineEvent {
     pub origin: Origin,
-    /// `None`: the communicator could not be read. The program gave none, or one that is no more; or the
-    /// library's layouts are not known.
+    /// The communicator. `None`: it could not be read, as the program gave none, or one that is no more; or
+    /// as the library's layouts are not known.
     pub comm: Option<CommunicatorId>,
     /// Address of the `ncclComm`, as given.
     pub comm_pointer: u64,
@@ -55,15 +55,15 @@ pub struct ApiLineEvent {
     /// Root of a collective, peer of a p2p or one-sided call.
     pub root: i32,
     pub stream: u64,
-    /// At the entry of the function that was probed.
+    /// Stack pointer at the entry of the probed function.
     pub stack_pointer: u64,
     /// Ops are recorded, too.
     pub with_ops: bool,
-    /// It is of an exported function, as the library's layouts are not known.
+    /// The call was recorded at an exported function, as the library's layouts are not known.
     pub by_arguments: bool,
 }
 
-/// The program enters an exported function.
+/// Entry of the program into an exported function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiEntryEvent {
     pub origin: Origin,
@@ -71,7 +71,7 @@ pub struct ApiEntryEvent {
     pub stack_pointer: u64,
 }
 
-/// An exported function returns to the program.
+/// Return of an exported function to the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiReturnEvent {
     pub origin: Origin,
@@ -102,7 +102,7 @@ pub(super) fn api_return(
     Ok(ApiReturnEvent {
         origin: record.origin(),
         function: spans.function,
-        // A communicator that does not block has only begun: that is no error.
+        // A communicator that does not block has only begun the work: that is no error.
         is_error: number != 0 && name.is_none_or(|name| *name != "ncclInProgress"),
         result: name.map_or_else(|| Name::from(number.to_string().as_str()), Name::clone),
         stack_pointer: record.unsigned(&spans.stack_pointer)?,
@@ -198,7 +198,7 @@ pub(super) fn api_call(
         return Ok(None);
     }
     let function = names.function(record.int(&spans.function)?.into()).cloned();
-    // The name is in the library's file, of which a page need not be in memory.
+    // The name is in the library's file, and its page need not be in memory.
     let name = record.bytes(&spans.name).ok().map(|bytes| function_name(names, bytes));
     let name = name.or_else(|| function.clone()).unwrap_or_else(|| Name::from("unknown"));
     Ok(Some(ApiCallEvent {

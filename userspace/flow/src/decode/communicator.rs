@@ -1,4 +1,4 @@
-//! Which communicator a record is of.
+//! The communicator that a record is of.
 
 use super::{DecodeError, RecordView};
 use crate::wire::CommunicatorSpans;
@@ -6,13 +6,13 @@ use crate::wire::CommunicatorSpans;
 /// A communicator as one of its ranks' processes has it at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommunicatorId {
-    /// Address of the `ncclComm`; can be another communicator's after this one is destroyed.
+    /// Address of the `ncclComm`; can become another communicator's after this one is destroyed.
     pub pointer: u64,
     /// Equal on all ranks; `None` before 2.18.
     pub hash: Option<u64>,
     pub rank: i32,
     pub n_ranks: i32,
-    /// How many collectives NCCL says were launched on it so far (see [`CommunicatorSpans`]).
+    /// NCCL's count of collectives that were launched on the communicator so far (see [`CommunicatorSpans`]).
     pub launched: Option<u64>,
 }
 

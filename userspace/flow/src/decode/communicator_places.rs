@@ -1,4 +1,4 @@
-//! Where a communicator says who it is, for whoever reads it in memory.
+//! Places of a communicator's identity, for reading it in the target's memory.
 
 use nccl_library::fields::{IntField, comm};
 

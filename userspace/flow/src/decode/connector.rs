@@ -1,4 +1,4 @@
-//! Connectors: what joins a rank with a peer on a channel.
+//! Connectors, each of which joins a rank with a peer on a channel.
 
 use nccl_library::nccl::{Direction, Transport};
 
@@ -9,53 +9,54 @@ use crate::wire::{ConnectorsSpans, ProxyOwnerSpans, ProxyPeerSpans};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connector {
     pub direction: Direction,
-    /// Rank; numbers from `nRanks` on are NCCL's pseudo-peers. Negative: the tree or chain ends here, and
-    /// NCCL does nothing.
+    /// Rank of the peer; numbers from `nRanks` on are NCCL's pseudo-peers. Negative: the tree or chain ends
+    /// here, and NCCL does nothing.
     pub peer: i32,
     pub connection_index: i32,
     /// Address of the `ncclProxyConnection`.
     pub connection: u64,
     /// The connection has a proxy, so the op is needed, and in the post pass really queued.
     pub has_proxy: bool,
-    /// Whose proxy serves it; `None` before 2.18, which does not say it, and without a peer.
+    /// Owner of the proxy that serves the connection; `None` before 2.18, which does not tell it, and without
+    /// a peer.
     pub owner: Option<ProxyOwner>,
-    /// `NET`, `P2P`, `SHM`, `COL` …; empty where it could not be read.
+    /// Transport of the connection: `NET`, `P2P`, `SHM`, `COL` …; empty where it could not be read.
     pub transport: Transport,
 }
 
 impl Connector {
-    /// One of which nothing is known but whom it leads to.
+    /// Makes a connector of which only the peer is known.
     pub fn unknown(direction: Direction, peer: i32, connection_index: i32) -> Self {
         let transport = Transport::default();
         Self { direction, peer, connection_index, connection: 0, has_proxy: false, owner: None, transport }
     }
 
-    /// Who serves it, if that is another process (PXN).
+    /// Returns the rank whose proxy serves the connection, if that is in another process (PXN).
     pub fn elsewhere(&self) -> Option<ProxyRank> {
         self.owner.filter(|owner| !owner.same_process).map(|owner| owner.rank)
     }
 }
 
-/// Whose proxy thread serves a connection: this process's, or, where NCCL sends through another GPU of the
-/// node (PXN), another rank's.
+/// Owner of the proxy thread that serves a connection: this process, or, where NCCL sends through another GPU
+/// of the node (PXN), another rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyOwner {
-    /// It is a rank of this process, and `ncclProxyConnection` an address in it.
+    /// The owner is a rank of this process, and the `ncclProxyConnection` is an address in it.
     pub same_process: bool,
     pub rank: ProxyRank,
 }
 
-/// By what number a connector names the rank whose proxy serves it.
+/// Number by which a connector names the rank whose proxy serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProxyRank {
-    /// Its rank in this communicator (`ncclProxyConnector.rank`, 2.23 and later).
+    /// Rank in this communicator (`ncclProxyConnector.rank`, 2.23 and later).
     Rank(i32),
-    /// Its rank in the communicator whose resources this one shares (`tpRank`, 2.18 to 2.22): in this one,
-    /// but after a split with `splitShare`.
+    /// Rank in the communicator whose resources this one shares (`tpRank`, 2.18 to 2.22): the rank in this
+    /// one, except after a split with `splitShare`.
     TopRank(i32),
 }
 
-/// A call of `SaveProxy`: one peer of the op of the enclosing `ncclProxySaveOp`.
+/// A call of `SaveProxy`: a peer of the op of the enclosing `ncclProxySaveOp`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyPeerEvent {
     pub origin: Origin,
@@ -108,7 +109,7 @@ fn proxy_owner(spans: &ProxyOwnerSpans, record: &RecordView<'_>) -> Result<Proxy
     })
 }
 
-/// Decodes a record of some connectors of a channel.
+/// Decodes a record of several connectors of a channel.
 pub(super) fn connectors(
     spans: &ConnectorsSpans,
     record: &RecordView<'_>,

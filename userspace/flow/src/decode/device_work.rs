@@ -1,4 +1,4 @@
-//! Device work: what the kernel of a plan is given, from which each channel's share follows (2.22 and later).
+//! Device work: the arguments of a plan's kernel, from which each channel's share follows (2.22 and later).
 
 use super::plan_fields::{P2pWorkFields, WorkFields};
 use nccl_library::{fields::BitField, nccl::p2p_part_bytes};
@@ -11,14 +11,14 @@ pub struct Work {
     pub what: WorkKind,
 }
 
-/// What a channel's share is computed from.
+/// Device work by kind, with the values that a channel's share is computed from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkKind {
     Coll(CollWork),
     P2p(P2pWork),
-    /// One of several that are grouped (2.29 and later). It does not say on which channel.
+    /// A broadcast of a group (2.29 and later). The work does not say on which channel it runs.
     Broadcast,
-    /// What a later version brings.
+    /// A kind of a later version.
     Other,
 }
 
@@ -29,13 +29,13 @@ pub struct CollWork {
     pub channels: (u32, u32),
     /// Elements on the first, each middle and the last channel.
     pub counts: [u64; 3],
-    /// Size of a chunk there, in grains of the protocol.
+    /// Size of a chunk on these channels, in grains of the protocol.
     pub chunk_grains: [u64; 3],
-    /// Elements, and elements of a chunk, where all channels share evenly.
+    /// Elements of the whole, and elements of a chunk, where all channels share evenly.
     pub collnet: (u64, u64),
 }
 
-/// `ncclDevWorkP2p`; first the receive, then the send.
+/// `ncclDevWorkP2p`; in `sides` the receive is first, then the send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct P2pWork {
     pub n_p2p_channels: u32,
@@ -44,20 +44,20 @@ pub struct P2pWork {
     pub sides: [P2pSide; 2],
 }
 
-/// What a channel has of a collective.
+/// Share that a channel has of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelShare {
-    /// Elements.
+    /// Elements of this channel.
     pub count: u64,
-    /// Elements of the channels before it.
+    /// Elements of the channels before this one.
     pub before: u64,
     /// Size of a chunk, in grains of the protocol.
     pub chunk_grains: u64,
 }
 
 impl CollWork {
-    /// Of one of its channels, where they have parts of their own: `ncclCollCbdPart` (src/include/device.h,
-    /// 2.22 to 2.30).
+    /// Returns the share of a channel, where channels have parts of their own: `ncclCollCbdPart`
+    /// (src/include/device.h, 2.22 to 2.30).
     pub fn share_of(&self, channel: u32) -> Option<ChannelShare> {
         let (first, last) = self.channels;
         let [lo, mid, hi] = self.counts;
@@ -78,7 +78,7 @@ impl CollWork {
 }
 
 impl P2pWork {
-    /// The channel of a part: `ncclP2pChannelForPart` (src/include/device.h, 2.22 to 2.30).
+    /// Returns the channel of a part: `ncclP2pChannelForPart` (src/include/device.h, 2.22 to 2.30).
     pub fn channel_of(&self, part: u32) -> Option<u32> {
         let mask = self.n_p2p_channels.checked_sub(1)?;
         let turned = if self.parts_reversed {
@@ -90,12 +90,12 @@ impl P2pWork {
     }
 }
 
-/// One direction.
+/// Direction of a [`P2pWork`]: its receive or its send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct P2pSide {
     pub peer: i32,
     pub bytes: u64,
-    /// 0: nothing goes this way.
+    /// Channels that the side is split over; 0: nothing goes this way.
     pub n_channels: u32,
     /// Payload bytes of a chunk.
     pub chunk_data_size: u64,
@@ -104,13 +104,13 @@ pub struct P2pSide {
 }
 
 impl P2pSide {
-    /// Payload bytes of a part.
+    /// Returns the payload bytes of a part.
     pub fn part_bytes(&self, part: u32) -> Option<u64> {
         p2p_part_bytes(self.bytes, self.n_channels.into(), part.into())
     }
 }
 
-/// Of an `ncclWorkList` and the device work behind it.
+/// Decodes an `ncclWorkList` and the device work behind it.
 pub(super) fn work(of: &WorkFields, bytes: &[u8]) -> Option<Work> {
     let kind = of.kind.of(bytes)?;
     let [p2p, coll, coll_registered] = of.kinds;
@@ -157,8 +157,8 @@ fn p2p_work(of: &P2pWorkFields, bytes: &[u8]) -> Option<P2pWork> {
     })
 }
 
-/// NCCL's 8-bit floating point number without sign: 5 bits of exponent, 3 of mantissa (`u32fp8Decode`,
-/// src/include/bitops.h, 2.22 to 2.32).
+/// Decodes NCCL's 8-bit floating point number without sign: 5 bits of exponent, 3 of mantissa
+/// (`u32fp8Decode`, src/include/bitops.h, 2.22 to 2.32).
 fn small_float(encoded: u64) -> u64 {
     let (exponent, mantissa) = (encoded >> 3, encoded & 7);
     match exponent {

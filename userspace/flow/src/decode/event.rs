@@ -7,28 +7,28 @@ use super::{
     ProxyPeerEvent, ProxyStepEvent, SendSizeEvent, StackEvent,
 };
 
-/// When and where a record was made.
+/// Origin of a record: when and where it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Origin {
     /// `CLOCK_MONOTONIC`, nanoseconds.
     pub ts_ns: u64,
-    /// Process id in the initial PID namespace.
+    /// Process ID in the initial PID namespace.
     pub tgid: u32,
-    /// Thread id in the initial PID namespace.
+    /// Thread ID in the initial PID namespace.
     pub tid: u32,
     /// Records of the process that were lost before this one, in the kernel and since.
     pub lost: u64,
-    /// The call stack, if it was recorded: what [`StackEvent::id`] says.
+    /// Identity of the call stack ([`StackEvent::id`]), if the stack was recorded.
     pub stack: Option<u64>,
 }
 
-/// One decoded record.
+/// A decoded record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     ProxyOp(Box<ProxyOpEvent>),
     ProxyPeer(ProxyPeerEvent),
     ApiCall(ApiCallEvent),
-    /// A call of the API that names no communicator. NCCL refuses it, and no op follows.
+    /// Call of the API that names no communicator. NCCL refuses it, and no op follows.
     CallWithoutCommunicator(Origin),
     ApiLine(Box<ApiLineEvent>),
     ApiEntry(ApiEntryEvent),

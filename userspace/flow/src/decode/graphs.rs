@@ -1,4 +1,4 @@
-//! A channel's graphs: who is next to this rank.
+//! Graphs of a channel: this rank's neighbours.
 
 use super::{DecodeError, PlanPart, PlanPartEvent, RecordView, record};
 use crate::wire::{ChannelSpans, Span};
@@ -16,7 +16,7 @@ pub struct Ring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tree {
     pub up: i32,
-    /// `NCCL_MAX_TREE_ARITY` is 3 in every version from 2.16 to 2.32.
+    /// Children: `NCCL_MAX_TREE_ARITY` is 3 in every version from 2.16 to 2.32.
     pub down: [i32; 3],
 }
 
@@ -30,10 +30,10 @@ pub struct ChannelGraphs {
     pub nvls_out: i32,
     pub nvls_tree_up: i32,
     pub nvls_tree_down: [i32; 3],
-    /// `nHeads` and `headRank`.
+    /// `nHeads` and `headRank` of `nvls`; `collnet_heads`: of `collnetDirect`.
     pub nvls_heads: (i32, i32),
     pub collnet_heads: (i32, i32),
-    /// `ncclComm.buffSizes`, the communicator's, by protocol.
+    /// `ncclComm.buffSizes`, sizes of the communicator's buffers by protocol, bytes.
     pub buffer_sizes: Vec<u64>,
     /// Nodes of the communicator.
     pub n_nodes: Option<i32>,

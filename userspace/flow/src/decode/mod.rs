@@ -1,4 +1,4 @@
-//! Bytes from the kernel → events. Pure: no files, no time, no process.
+//! Decodes bytes from the kernel side to events. Pure: no files, no time, no process.
 
 #[macro_use]
 mod places;
@@ -41,19 +41,20 @@ pub use task::TaskInfo;
 use crate::wire::ProbeKind;
 use nccl_library::nccl::NameTables;
 
-/// What a probe's records of one library mean.
+/// Decoder of the records of one library's probes.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Decoder {
-    /// Nothing: the library's layouts are not known, and only its API's calls are recorded.
+    /// Fields of `ncclProxyOp`. `None`: the library's layouts are not known, and only calls of its API are
+    /// recorded.
     pub op_fields: Option<ProxyOpFields>,
     pub names: NameTables,
-    /// For libraries with plans that can be walked.
+    /// Fields of plans, for libraries whose plans can be walked.
     pub plan_fields: Option<PlanFields>,
-    /// For libraries with ops that do not state their channel's share.
+    /// Fields of device work, for libraries whose ops do not state their channel's share.
     #[serde(default)]
     pub op_work: Option<OpWorkFields>,
-    /// Where a communicator says who it is. For the process that records: a recording has what was read
-    /// there.
+    /// Places of a communicator's identity in memory, for the process that records: a recording holds the
+    /// values that were read there.
     #[serde(skip)]
     pub communicator: Option<CommunicatorPlaces>,
 }

@@ -1,4 +1,4 @@
-//! What an op's channel carries, from the device work that was copied with the op: see [`OpWorkSpans`].
+//! Payload of an op's channel, from the device work that was copied with the op: see [`OpWorkSpans`].
 
 use serde::{Deserialize, Serialize};
 
@@ -13,13 +13,13 @@ use nccl_library::{
     nccl::{Pattern, datatype_bytes},
 };
 
-/// `ncclWorkType` (src/include/device.h, 2.20 and 2.21); no enumeration of it is in the debugging
+/// `ncclWorkType` (src/include/device.h, 2.20 and 2.21), whose enumeration is not in the debugging
 /// information.
 const COLLECTIVE: u64 = 1;
 const P2P: u64 = 2;
 const REGISTERED_COLLECTIVE: u64 = 3;
 
-/// Where the fields of device work are.
+/// Places of the fields of device work.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum OpWorkFields {
     /// `ncclWork` of 2.20 and 2.21.
@@ -28,7 +28,7 @@ pub enum OpWorkFields {
     Nodes(Box<WorkFields>),
 }
 
-/// `ncclWork`, and its elements.
+/// Fields of `ncclWork`, and of its elements.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ElementFields {
     kind: BitField,
@@ -39,11 +39,11 @@ pub struct ElementFields {
     work_count: BitField,
     last_chunk_count: BitField,
     peer: BitField,
-    /// High and low half.
+    /// High and low half of the bytes of a p2p element.
     p2p_bytes: [BitField; 2],
 }
 
-/// Elements of one kind: where the first is, and the bytes of each.
+/// Elements of one kind: offset of the first, and bytes of each.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Elements {
     at: usize,
@@ -63,7 +63,8 @@ impl Elements {
 }
 
 impl OpWorkFields {
-    /// Nothing where the library's device work is neither, or its ops need none.
+    /// Finds the places in the library's layouts; `None` where its device work is of neither kind, or its ops
+    /// need none.
     pub fn from_layouts(layouts: &Layouts) -> Option<Self> {
         if ops_say_their_share(layouts) {
             return None;
@@ -90,14 +91,14 @@ impl ElementFields {
     }
 }
 
-/// Adds to the op what its device work says of its channel. Work that is not the op's says nothing.
+/// Adds to the op what its device work says of its channel. Work that is not that of the op is ignored.
 pub(super) fn complete(
     op: &mut ProxyOp,
     fields: &OpWorkFields,
     spans: &OpWorkSpans,
     record: &RecordView<'_>,
 ) -> Result<(), DecodeError> {
-    // The op is itself without it.
+    // Without its device work the op is still an op.
     let _known = match (fields, spans) {
         (OpWorkFields::Elements(of), OpWorkSpans::Elements { address, work, counts }) => {
             if record.unsigned(address)? == 0 {
@@ -120,7 +121,7 @@ fn from_element(op: &mut ProxyOp, of: &ElementFields, work: &[u8], counts: &[u8]
     let count = |at: usize| signed(counts.get(at..at + 4)?).and_then(|count| i32::try_from(count).ok());
     let kind = of.kind.of(work)?;
     if op.pattern.is_p2p() {
-        // Sends and receives take turns; each has the place after its last one.
+        // Sends and receives alternate in the elements; each count is the place of the next one of its kind.
         let next = count(if op.pattern == Pattern::Send { 0 } else { 4 })?;
         let element = of.p2p.get(work, next.checked_sub(2)?)?;
         if kind != P2P || of.peer.int_of(element)? != op.root {
@@ -156,8 +157,8 @@ fn from_node(op: &mut ProxyOp, of: &WorkFields, node: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Whether each channel has a part of its own: CollNet and NVLS can share all of it evenly, which the work
-/// does not tell.
+/// Tells whether each channel has a part of its own. With CollNet and NVLS all channels can share the payload
+/// evenly, which the work does not tell.
 fn deals_out(pattern: Pattern) -> bool {
     matches!(
         pattern,

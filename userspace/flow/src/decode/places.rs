@@ -1,11 +1,11 @@
-//! Where a struct of NCCL's has its fields, in the traced library's layout.
+//! Places of a struct's fields, in the traced library's layout.
 
 use nccl_library::{
     fields::{BitField, FieldRef, IntField, MissingField},
     layouts::Layouts,
 };
 
-/// Where something is that `Ref` names. `base`: where the struct begins in the bytes that it is read from.
+/// Place of something that `Ref` names. `base`: offset of the struct in the bytes that it is read from.
 pub(super) trait Place<Ref>: Sized {
     fn find(named: Ref, layouts: &Layouts, base: u64) -> Result<Self, MissingField>;
 }
@@ -30,14 +30,14 @@ impl<P: Place<FieldRef>> Place<[FieldRef; 2]> for [P; 2] {
     }
 }
 
-/// What a version does.
+/// Property of a version, found by a function of the layouts.
 impl<F: Fn(&Layouts) -> bool> Place<F> for bool {
     fn find(named: F, layouts: &Layouts, _base: u64) -> Result<Self, MissingField> {
         Ok(named(layouts))
     }
 }
 
-/// Not all versions have it.
+/// Place of something that not all versions have.
 impl<P: Place<Ref>, Ref> Place<Ref> for Option<P> {
     fn find(named: Ref, layouts: &Layouts, base: u64) -> Result<Self, MissingField> {
         Ok(P::find(named, layouts, base).ok())
@@ -59,7 +59,8 @@ macro_rules! places {
         }
 
         impl $name {
-            /// `base`: where the struct begins in the bytes that it is read from.
+            /// Finds the places in the library's layouts. `base`: offset of the struct in the bytes that it
+            /// is read from.
             pub fn find(
                 layouts: &nccl_library::layouts::Layouts,
                 base: u64,

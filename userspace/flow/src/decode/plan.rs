@@ -1,4 +1,4 @@
-//! What the records of a walked plan say.
+//! Records of a walked plan.
 
 use nccl_library::nccl::{Algorithm, Name, P2P_NAMES, PatRule, Protocol};
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::wire::{PlanList, PlanNodeSpans, PlanSpans, Span};
 
-/// The last record of a walk: the plan's communicator, and how many nodes each list had.
+/// Last record of a walk: the plan's communicator, and the number of nodes of each list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanEvent {
     pub origin: Origin,
@@ -21,41 +21,41 @@ pub struct PlanEvent {
     pub plan: u64,
     /// CUDA's callback thread posts the plan now; else its kernel was launched.
     pub in_callback: bool,
-    /// It is part of a CUDA graph.
+    /// The plan is part of a CUDA graph.
     pub persistent: bool,
-    /// It is posted by the callback, and not right after the launch.
+    /// The callback posts the plan, and not the launching thread right after the launch.
     pub by_callback: bool,
-    /// Which channels it runs on.
+    /// Channels that the plan runs on, a bit for each.
     pub channel_mask: u64,
-    /// Which fields this version's ops have.
+    /// Fields that this version's ops have.
     pub op_has: OpShape,
-    /// How this version counts PAT's messages, where that is known.
+    /// Rule by which this version counts PAT's messages, where it is known.
     pub pat: Option<PatRule>,
-    /// Bytes of all its device work.
+    /// Bytes of all device work of the plan.
     pub work_bytes: u64,
-    /// By list: nodes found, and whether it was cut.
+    /// Nodes found of each list, and whether the list was cut.
     pub nodes: Vec<(PlanList, u64, bool)>,
 }
 
 /// Fields of `ncclProxyOp` that came with a later version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpShape {
-    /// 2.24 and later.
+    /// `algorithm`: 2.24 and later.
     pub algorithm: bool,
-    /// 2.28 and later.
+    /// `collAPI`: 2.28 and later.
     pub coll_api: bool,
     /// `channelSize` and `loopOffset`: 2.24 and later.
     pub channel_size: bool,
 }
 
-/// One node or row of a walk.
+/// A record of a node or row of a walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanPartEvent {
     pub origin: Origin,
     pub part: PlanPart,
 }
 
-/// What it is.
+/// Node or row of a walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanPart {
     CollTask(CollTask),
@@ -79,13 +79,13 @@ pub struct CollTask {
     pub count: u64,
     pub root: i32,
     pub datatype: Option<Name>,
-    /// As the network sees it: an average as a sum.
+    /// Reduction as the network sees it: an average as a sum.
     pub red_op: Option<Name>,
     pub chunk_steps: u64,
     pub slice_steps: u64,
     pub algorithm: Option<Algorithm>,
     pub protocol: Option<Protocol>,
-    /// All channels share it evenly: CollNet, and NVLS over several nodes.
+    /// All channels share the collective evenly: CollNet, and NVLS over several nodes.
     pub is_collnet: bool,
 }
 
@@ -95,7 +95,7 @@ pub struct P2pTask {
     pub address: u64,
     pub function: Option<Name>,
     pub coll_api: Option<Name>,
-    /// Address in what the program gave.
+    /// Address in the buffer that the program gave.
     pub buffer: Option<u64>,
     pub peer: i32,
     pub bytes: u64,
@@ -105,7 +105,7 @@ pub struct P2pTask {
 /// `ncclDevWorkBatch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkBatch {
-    /// Batches ahead to the channel's next one; 0: it is the last.
+    /// Distance in batches to the channel's next one; 0: this is the last.
     pub next_jump: u64,
     pub next_extends: bool,
     pub is_p2p: bool,
@@ -113,7 +113,7 @@ pub struct WorkBatch {
     pub bits: u64,
 }
 
-/// How many ops were posted before the plan, on all communicators that share resources.
+/// Counts of ops that were posted before the plan, on all communicators that share resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpCounts {
     pub collectives: u64,
@@ -121,7 +121,7 @@ pub struct OpCounts {
     pub p2p: Vec<u64>,
 }
 
-/// A node of the proxy op queue: `op_count` is relative to the plan.
+/// Node of the proxy op queue: `op_count` is relative to the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueuedOp {
     pub address: u64,
@@ -129,7 +129,7 @@ pub struct QueuedOp {
     pub task: Option<TaskInfo>,
 }
 
-/// Bits in the number of nodes: see [`ncclflow_common::CUT`].
+/// Splits the word of a list into the number of nodes and the flag [`ncclflow_common::CUT`].
 fn nodes(record: &RecordView<'_>, span: &Span) -> Result<(u64, bool), DecodeError> {
     let word = record.unsigned(span)?;
     Ok((word & !ncclflow_common::CUT, word & ncclflow_common::CUT != 0))

@@ -1,4 +1,4 @@
-//! Where the fields of a plan's tasks and device work are, in the traced library's layout.
+//! Places of the fields of a plan's tasks and device work, in the traced library's layout.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use nccl_library::{
 };
 
 places! {
-    /// `ncclTaskColl`.
+    /// Fields of `ncclTaskColl`.
     pub struct CollTaskFields {
         func: BitField = task_coll::FUNC;
         send_buffer: Option<BitField> = task_coll::SEND_BUFFER;
@@ -31,7 +31,7 @@ places! {
 }
 
 places! {
-    /// `ncclTaskP2p`.
+    /// Fields of `ncclTaskP2p`.
     pub struct P2pTaskFields {
         func: BitField = task_p2p::FUNC;
         coll_api: Option<BitField> = task_p2p::COLL_API;
@@ -42,21 +42,21 @@ places! {
     }
 }
 
-/// `ncclWorkList`, and the `ncclDevWorkColl` or `ncclDevWorkP2p` behind it.
+/// Fields of `ncclWorkList`, and of the `ncclDevWorkColl` or `ncclDevWorkP2p` behind it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct WorkFields {
     pub kind: BitField,
     pub size: BitField,
     pub coll: CollWorkFields,
     pub p2p: P2pWorkFields,
-    /// `ncclDevWorkTypeP2p`, `ncclDevWorkTypeColl`, `ncclDevWorkTypeCollReg`.
+    /// Numbers of `ncclDevWorkTypeP2p`, `ncclDevWorkTypeColl`, `ncclDevWorkTypeCollReg`.
     pub kinds: [u64; 3],
-    /// `ncclDevWorkTypeBcast`.
+    /// Number of `ncclDevWorkTypeBcast`.
     pub broadcast: Option<u64>,
 }
 
 places! {
-    /// `ncclDevWorkColl`.
+    /// Fields of `ncclDevWorkColl`.
     pub struct CollWorkFields {
         channel_lo: BitField = coll::CHANNEL_LO;
         channel_hi: BitField = coll::CHANNEL_HI;
@@ -72,7 +72,7 @@ places! {
 }
 
 places! {
-    /// `ncclDevWorkP2p`; first of the receive, then of the send.
+    /// Fields of `ncclDevWorkP2p`; in arrays the receive's is first, then the send's.
     pub struct P2pWorkFields {
         n_p2p_channels: BitField = p2p::N_P2P_CHANNELS;
         channel_base: BitField = p2p::CHANNEL_BASE;
@@ -88,7 +88,7 @@ places! {
 }
 
 places! {
-    /// `ncclDevWorkBatch`.
+    /// Fields of `ncclDevWorkBatch`.
     pub struct BatchFields {
         next_jump: BitField = batch::NEXT_JUMP;
         next_extends: BitField = batch::NEXT_EXTENDS;
@@ -98,7 +98,7 @@ places! {
     }
 }
 
-/// `p2pOpCount` and `collOpCount` of `ncclSharedResources`, from the beginning of the first.
+/// Fields `p2pOpCount` and `collOpCount` of `ncclSharedResources`, from the beginning of the first.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct OpCountFields {
     pub p2p_at: usize,
@@ -106,7 +106,7 @@ pub struct OpCountFields {
     pub collectives: BitField,
 }
 
-/// Everything that a plan's nodes are decoded with.
+/// Fields and rules that a plan's nodes are decoded with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PlanFields {
     pub coll_task: CollTaskFields,
@@ -114,15 +114,16 @@ pub struct PlanFields {
     pub work: WorkFields,
     pub batch: BatchFields,
     pub op_counts: OpCountFields,
-    /// How many messages PAT's ops have; nothing where the version's way is not known.
+    /// Rule for the number of messages of PAT's ops; `None` where the version's rule is not known.
     pub pat: Option<PatRule>,
-    /// Numbers of `ncclDevRedOp_t` that the network sees as a sum: an average, and a sum of what was
-    /// multiplied before.
+    /// Numbers of `ncclDevRedOp_t` that the network sees as a sum: an average, and a sum of elements that
+    /// were multiplied before.
     pub seen_as_sum: Vec<u64>,
 }
 
 impl WorkFields {
-    /// Nothing where the library's device work is not such: it is from 2.22 on.
+    /// Finds the fields in the library's layouts; `None` where its device work is of another kind (before
+    /// 2.22).
     pub fn from_layouts(layouts: &Layouts) -> Option<Self> {
         let list = work_list::STRUCT.size(layouts).ok()?;
         Some(Self {
@@ -142,7 +143,7 @@ impl WorkFields {
 }
 
 impl PlanFields {
-    /// Nothing where the library's plans are not such.
+    /// Finds the fields in the library's layouts; `None` where its plans are of another kind.
     pub fn from_layouts(layouts: &Layouts, version: Option<NcclVersion>) -> Option<Self> {
         Some(Self {
             coll_task: CollTaskFields::find(layouts, 0).ok()?,

@@ -1,4 +1,4 @@
-//! `ncclProxyOp`: where its fields are, and what they say.
+//! `ncclProxyOp`: places of its fields, and their values.
 
 use nccl_library::{
     fields::{IntField, MissingField, proxy_op as op},
@@ -20,15 +20,15 @@ use crate::wire::ProxyOpSpans;
 /// transfer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProxyOp {
-    /// In the plan pass relative to the plan; final in the post pass. Bit 0 is 1 for p2p.
+    /// NCCL's number of the op: relative to the plan in the plan pass, final in the post pass. Bit 0 is 1 for
+    /// p2p.
     pub op_count: u64,
     pub channel: u32,
-    /// FIFO steps.
+    /// FIFO steps of the op on its channel.
     pub nsteps: u64,
-    /// Capacity of one message's slots in bytes, not bytes sent (except where NCCL-specific rules make it
-    /// so).
+    /// Capacity of one message's slots in bytes, not bytes sent (except where rules of NCCL make it so).
     pub nbytes: i64,
-    /// Bytes.
+    /// Bytes of a chunk.
     pub chunk_size: u64,
     pub slice_steps: u64,
     pub chunk_steps: u64,
@@ -39,26 +39,26 @@ pub struct ProxyOp {
     pub pattern: Pattern,
     pub protocol: Protocol,
     pub algorithm: Option<Algorithm>,
-    /// The function NCCL runs.
+    /// Function that NCCL runs.
     pub coll: Option<Name>,
-    /// The function that was called, where it differs (an all-to-all runs as sends and receives).
+    /// Function that was called; differs where an all-to-all runs as sends and receives.
     pub coll_api: Option<Name>,
     /// The user's buffer is registered: no copy through the FIFO.
     pub registered: bool,
     /// `nbytes` of a p2p op is the size of its part where that fits one message: 2.20 and later, the versions
     /// whose op says whether its buffer is registered.
     pub p2p_nbytes_is_size: bool,
-    /// Payload bytes of this channel's part. Up to 2.23 it is the device work that says it, in the plan pass.
+    /// Payload bytes of this channel's part; up to 2.23 from the device work, in the plan pass.
     pub channel_size: Option<u64>,
     /// Offset of this channel's part in the payload, bytes.
     pub loop_offset: Option<u64>,
-    /// Payload bytes of a rank's chunk in the last loop of a ring all-reduce: in 2.20 and 2.21 the device
-    /// work says it, later it follows from what is left.
+    /// Payload bytes of a rank's chunk in the last loop of a ring all-reduce: from the device work in 2.20
+    /// and 2.21; later the size follows from the bytes that are left.
     pub last_chunk: Option<u64>,
     /// Payload bytes of this channel's part of a p2p call, from the device work.
     pub part_bytes: Option<u64>,
-    /// Of grouped broadcasts (`AllGatherV`), which send and receive different numbers of messages: both, in
-    /// this order.
+    /// Numbers of messages that are sent and received, in this order: only of grouped broadcasts
+    /// (`AllGatherV`), where they differ.
     pub slices: Option<[u64; 2]>,
 }
 
@@ -77,8 +77,8 @@ pub struct ProxyOpEvent {
 }
 
 places! {
-    /// The fields of `ncclProxyOp` that events are made of. Optional ones are not in all versions: [`op`]
-    /// says in which.
+    /// Fields of `ncclProxyOp` that events are made of. Optional ones are not in all versions: [`op`] says in
+    /// which.
     pub struct ProxyOpFields {
         op_count: IntField = op::OP_COUNT;
         channel_id: IntField = op::CHANNEL_ID;
@@ -104,7 +104,7 @@ places! {
 }
 
 impl ProxyOpFields {
-    /// From the traced library's layout.
+    /// Finds the fields in the traced library's layout.
     pub fn from_layouts(layouts: &Layouts) -> Result<Self, MissingField> {
         Self::find(layouts, 0)
     }
@@ -120,7 +120,7 @@ pub(super) fn proxy_op(
     let mut op = op(decoder.op_fields()?, names, record.bytes(&spans.op)?)?;
     if let (Some(fields), Some(spans)) = (&decoder.op_work, &spans.work) {
         match op_work::complete(&mut op, fields, spans, record) {
-            // The op is itself without it.
+            // Without its device work the op is still an op.
             Ok(()) | Err(DecodeError::Unreadable(_)) => {}
             Err(error) => return Err(error),
         }
@@ -151,7 +151,7 @@ pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Resul
         .ok_or(DecodeError::UnknownValue { what: "communication pattern", value: pattern })?;
     let (protocol, root) = (unsigned(fields.protocol)?, signed(fields.root)?);
     let function = |field| number(field).and_then(|value: u64| names.function(value.cast_signed())).cloned();
-    // Their place is that of other things in ops of other functions.
+    // In ops of other functions the same place holds something else.
     let is_grouped = function(fields.coll).as_deref() == Some("AllGatherV") && !pattern.is_p2p();
     let slices = fields.slices.filter(|_| is_grouped);
     Ok(ProxyOp {
@@ -168,7 +168,7 @@ pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Resul
         pattern,
         protocol: Protocol::from_number(protocol)
             .ok_or(DecodeError::UnknownValue { what: "protocol", value: protocol.cast_signed() })?,
-        // NCCL leaves it 0 in a p2p op, which would read as a tree.
+        // NCCL leaves the algorithm 0 in a p2p op, which would read as a tree.
         algorithm: number(fields.algorithm).filter(|_| !pattern.is_p2p()).and_then(Algorithm::from_number),
         // Up to 2.22 `coll` of every p2p op is 0; the pattern says whether it sends.
         coll: match pattern {

@@ -1,4 +1,4 @@
-//! A record as bytes: its header checked, its parts found.
+//! Access to a record's bytes: checks the header, finds the parts.
 
 use std::fmt;
 
@@ -8,16 +8,16 @@ use super::Origin;
 use crate::wire::Span;
 use nccl_library::fields::{signed, unsigned};
 
-/// Why a record's bytes are not what its probe sends. Counted and reported, never ignored.
+/// Reason why a record's bytes are not what its probe sends. Counted and reported, never ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecodeError {
     /// Fewer bytes than the header states.
     Short { have: usize, want: usize },
-    /// A cookie that this session gave to no probe.
+    /// Cookie that this session gave to no probe.
     UnknownProbe(u16),
-    /// A number that is no member of the library's enum, or out of its range.
+    /// Number that is no member of the library's enum, or out of its range.
     UnknownValue { what: &'static str, value: i64 },
-    /// Something could not be read from the target's memory that the event makes no sense without.
+    /// Value without which the event makes no sense, and that could not be read from the target's memory.
     Unreadable(&'static str),
 }
 
@@ -43,7 +43,7 @@ impl std::error::Error for DecodeError {}
 pub struct RecordView<'a> {
     pub header: RecordHeader,
     bytes: &'a [u8],
-    /// The call stack that the kernel side sent for the same hit.
+    /// Identity of the call stack that the kernel side sent for the same hit.
     pub stack: Option<u64>,
 }
 
@@ -59,18 +59,18 @@ impl<'a> RecordView<'a> {
         Ok(Self { header, bytes, stack: None })
     }
 
-    /// When and where the record was made.
+    /// Returns when and where the record was made.
     pub fn origin(&self) -> Origin {
         let RecordHeader { ts_ns, tgid, tid, lost, .. } = self.header;
         Origin { ts_ns, tgid, tid, lost, stack: self.stack }
     }
 
-    /// What is behind the header.
+    /// Returns the bytes behind the header.
     pub(super) fn content(&self) -> &'a [u8] {
         self.bytes.get(RecordHeader::SIZE..).unwrap_or_default()
     }
 
-    /// The bytes that a plan put at `span`, unless a read that they rest on failed.
+    /// Returns the bytes that a plan put at `span`, unless a read that they rest on failed.
     pub fn bytes(&self, span: &Span) -> Result<&'a [u8], DecodeError> {
         if self.header.faults & span.rests_on != 0 {
             return Err(DecodeError::Unreadable("a value"));
@@ -79,30 +79,30 @@ impl<'a> RecordView<'a> {
         self.bytes.get(at..want).ok_or(DecodeError::Short { have: self.bytes.len(), want })
     }
 
-    /// The whole of `span` as an unsigned integer.
+    /// Reads the whole of `span` as an unsigned integer.
     pub fn unsigned(&self, span: &Span) -> Result<u64, DecodeError> {
         let bytes = self.bytes(span)?;
         unsigned(bytes).ok_or(DecodeError::Short { have: bytes.len(), want: 8 })
     }
 
-    /// The same where there is such a span.
+    /// Reads the whole of `span` as an unsigned integer, if there is such a span.
     pub fn optional(&self, span: Option<&Span>) -> Result<Option<u64>, DecodeError> {
         span.map(|span| self.unsigned(span)).transpose()
     }
 
-    /// The whole of `span` as a signed integer.
+    /// Reads the whole of `span` as a signed integer.
     pub fn signed(&self, span: &Span) -> Result<i64, DecodeError> {
         let bytes = self.bytes(span)?;
         signed(bytes).ok_or(DecodeError::Short { have: bytes.len(), want: 8 })
     }
 
-    /// The low 32 bits of `span` as a signed integer: an `int` that was loaded into a word.
+    /// Reads the low 32 bits of `span` as a signed integer: an `int` that was loaded into a word.
     pub fn int(&self, span: &Span) -> Result<i32, DecodeError> {
         #[expect(clippy::cast_possible_truncation, reason = "the low half is what is asked for")]
         Ok((self.unsigned(span)? as u32).cast_signed())
     }
 
-    /// `span` as an array of `int`.
+    /// Reads `span` as an array of `int`.
     pub fn ints<const N: usize>(&self, span: &Span) -> Result<[i32; N], DecodeError> {
         let bytes = self.bytes(span)?;
         let mut ints = [0; N];
@@ -115,7 +115,7 @@ impl<'a> RecordView<'a> {
     }
 }
 
-/// The number of a channel, which is an `int` in NCCL and not negative.
+/// Checks the number of a channel, which is an `int` in NCCL and not negative.
 pub(super) fn channel(number: u64) -> Result<u32, DecodeError> {
     let channel = u32::try_from(number).ok().filter(|channel| i32::try_from(*channel).is_ok());
     channel.ok_or(DecodeError::UnknownValue { what: "channel", value: number.cast_signed() })
@@ -140,7 +140,7 @@ mod tests {
         };
         let mut item = header.to_bytes().to_vec();
         assert_eq!(item.len(), size_of::<RecordHeader>());
-        // As the C layout has it, which the kernel side writes.
+        // The kernel side writes the header in C layout.
         assert_eq!(item[std::mem::offset_of!(RecordHeader, tgid)], 100);
         assert_eq!(item[std::mem::offset_of!(RecordHeader, lost)], 12);
         item.extend_from_slice(&(-1i64).to_le_bytes());

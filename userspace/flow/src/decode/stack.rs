@@ -12,19 +12,19 @@ use super::{DecodeError, Origin, RecordView};
 #[expect(clippy::struct_excessive_bools, reason = "flags of a record")]
 pub struct StackEvent {
     pub origin: Origin,
-    /// The same for equal stacks of a process, and not for others.
+    /// Identity of the stack: equal for equal stacks of a process, and only for those.
     pub id: u64,
     /// There are more frames than were walked.
     pub is_cut: bool,
-    /// Frames, or what code one is of, could not be read.
+    /// Frames, or the code that a frame is of, could not be read.
     pub is_unreadable: bool,
     /// The thread has no state in the interpreter.
     pub has_no_thread: bool,
-    /// The id is of the native frames, too.
+    /// The identity covers the native frames, too.
     pub is_native: bool,
     /// Native frames were wanted, and the stack was not copied.
     pub is_not_copied: bool,
-    /// Those of Python, innermost first; nothing if the stack was sent before.
+    /// Python's frames, innermost first; `None` if the stack was sent before.
     pub frames: Option<Vec<RawFrame>>,
 }
 
@@ -32,7 +32,7 @@ impl StackEvent {
     /// Decodes a record of a stack.
     ///
     /// # Errors
-    /// When it is none.
+    /// When the record is not that of a stack.
     pub fn of(record: &RecordView<'_>) -> Result<Self, DecodeError> {
         stack(record)
     }
@@ -46,7 +46,7 @@ fn stack(record: &RecordView<'_>) -> Result<StackEvent, DecodeError> {
     #[expect(clippy::cast_possible_truncation, reason = "two numbers of 32 bits")]
     let (flags, n_frames) = (rest as u32, (rest >> 32) as usize);
     let (frames, odd) = frames.as_chunks::<{ size_of::<RawFrame>() }>();
-    // Before there was a flag, a stack without frames was sent as one with them each time.
+    // Recordings from before there was the flag have a stack without frames each time as if it were new.
     let is_known = frames.is_empty() && (n_frames > 0 || flags & STACK_KNOWN != 0);
     if !odd.is_empty() || (!is_known && frames.len() != n_frames) {
         return Err(DecodeError::Short {

@@ -5,7 +5,7 @@ use crate::wire::{ProxyStepSpans, SendSizeSpans, SlotSizesSpans, StepHook};
 use nccl_library::nccl::Direction;
 use nccl_library::nccl::{NameTables, StepState};
 
-/// How far a message has come.
+/// Moment of a message on its way: a step that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepMoment {
     Start,
@@ -15,11 +15,11 @@ pub enum StepMoment {
     Arrived,
     Handed,
     Stop,
-    /// A state that says nothing about the way of the data.
+    /// State that says nothing about the way of the data.
     Other,
 }
 
-/// A message of the network proxy takes a step.
+/// A step that a message of the network proxy takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyStepEvent {
     pub origin: Origin,
@@ -30,42 +30,42 @@ pub struct ProxyStepEvent {
     pub op_count: u64,
     pub direction: Direction,
     /// FIFO step at which the message begins, counted from the op's first; or, where `is_per_fifo_step`, one
-    /// of its steps.
+    /// of the message's FIFO steps.
     pub step: u64,
-    /// Ops that the proxy takes together with this one: they share the slots.
+    /// Ops that the proxy takes together, this one among them: they share the slots.
     pub n_subs: u64,
-    /// Another process posted the op (PXN); `None` where this hook does not say it.
+    /// Another process posted the op (PXN); `None` where this hook does not tell it.
     pub is_foreign: Option<bool>,
     /// NCCL reports the moment once for each of the message's FIFO steps (up to 2.22), not once for the
     /// message.
     pub is_per_fifo_step: bool,
-    /// Bytes of the message; where this version says so at this moment.
+    /// Bytes of the message, where this version tells them at this moment.
     pub bytes: Option<u64>,
-    /// The FIFO step of an earlier message of the op, and its bytes; where they become known only now.
+    /// FIFO step of an earlier message of the op, and its bytes, where they become known only now.
     pub bytes_before: Option<(u64, u64)>,
-    /// A sum over all messages so far; where the version has that instead.
+    /// Sum over all messages so far, where the version has that instead.
     pub bytes_sum: Option<BytesSum>,
 }
 
-/// A sum of the bytes of messages.
+/// Running sum of the bytes of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BytesSum {
     /// Address of the memory that holds the sum.
     pub place: u64,
     pub bytes: u64,
-    /// The message of this record is not in it yet.
+    /// The sum does not contain the message of this record yet.
     pub lacks_this: bool,
 }
 
-/// The network has taken a message of this size: it is the next one that the same thread reports as sent.
+/// Size of a message that the network has taken: of the next one that the same thread reports as sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendSizeEvent {
     pub origin: Origin,
-    /// `None`: what stood there is no size, or could not be read.
+    /// Bytes of the message; `None`: the value in the slot is no size, or could not be read.
     pub bytes: Option<u64>,
 }
 
-/// Numbers of `ncclProxyProfileState` from here on are states of the proxy thread: asleep, idle, taking ops.
+/// First number of `ncclProxyProfileState` that is a state of the proxy thread: asleep, idle, taking ops.
 const THREAD_STATES: i32 = 8;
 
 /// Decodes a record of one of the step hooks.
@@ -77,7 +77,7 @@ pub(super) fn proxy_step(
     if let (StepHook::Record, Some(state)) = (spans.hook, &spans.state)
         && record.int(state)? >= THREAD_STATES
     {
-        // The proxy thread's own state: of no op, and with no connection to read.
+        // The proxy thread's own state, which belongs to no op and has no connection to read.
         return Ok(ProxyStepEvent {
             origin: record.origin(),
             moment: StepMoment::Other,
@@ -137,7 +137,7 @@ pub(super) fn proxy_step(
         },
         bytes_before: None,
         bytes_sum: match (&spans.size, &spans.summed) {
-            // Receives can be exchanged between the other places of the args, with their sums.
+            // NCCL can exchange receives between the other places of the args, with their sums.
             (Some(size), Some([args, place])) if record.int(place)? == 0 => Some(BytesSum {
                 place: record.unsigned(args)?,
                 bytes: record.unsigned(size)?,
@@ -148,8 +148,8 @@ pub(super) fn proxy_step(
     })
 }
 
-/// Decodes a record of a slot that is given back. One whose size could not be read counts, too: what was told
-/// before is not of the message that comes next.
+/// Decodes a record of a slot that is given back. A record whose size could not be read counts, too: an
+/// earlier size must not be taken for that of the message that comes next.
 pub(super) fn send_size(
     spans: &SendSizeSpans,
     record: &RecordView<'_>,
@@ -162,7 +162,7 @@ pub(super) fn send_size(
     Ok(SendSizeEvent { origin: record.origin(), bytes })
 }
 
-/// What stands in the slot of this FIFO step; nothing if it is not in use.
+/// Reads the size in the slot of this FIFO step; `None` if the slot is not in use.
 fn slot_size(spans: &SlotSizesSpans, record: &RecordView<'_>, step: i32) -> Result<Option<u64>, DecodeError> {
     let entries = u64::from(spans.entries.len / spans.entry_bytes.max(1)).max(1);
     let slot = record.unsigned(&spans.base)?.wrapping_add(step.unsigned_abs().into()) % entries;
@@ -172,8 +172,8 @@ fn slot_size(spans: &SlotSizesSpans, record: &RecordView<'_>, step: i32) -> Resu
     Ok(u64::try_from(size).ok())
 }
 
-/// `ncclProxyProfileState` (2.16 to 2.22, src/include/profiler.h; plain numbers, whose meaning depends on the
-/// direction).
+/// Decodes an `ncclProxyProfileState` (2.16 to 2.22, src/include/profiler.h; plain numbers, whose meaning
+/// depends on the direction).
 fn recorded(state: i32, sends: bool) -> StepMoment {
     match (state, sends) {
         // The slot was offered to the GPU.

@@ -5,7 +5,7 @@ use nccl_library::nccl::{Name, NameTables, Pattern};
 use super::{DecodeError, RecordView};
 use crate::wire::TaskSpans;
 
-/// What the op's task says.
+/// Task of an op.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskInfo {
     /// Address of the task: the same for all channels of one call.
@@ -19,14 +19,14 @@ pub struct TaskInfo {
     pub p2p_bytes: Option<u64>,
     /// Channels that a p2p call is split over.
     pub p2p_channels: Option<u64>,
-    /// Function that was called, of p2p ops; 2.28 and later, where the whole plan is seen.
+    /// Function that was called, for p2p ops; 2.28 and later, where the whole plan is seen.
     pub called: Option<Name>,
-    /// Addresses that the program gave, to send from and to receive into; of a p2p op they are the same.
-    /// Where the whole plan is seen.
+    /// Addresses that the program gave, to send from and to receive into; for a p2p op they are the same.
+    /// Only where the whole plan is seen.
     pub buffers: Option<[u64; 2]>,
 }
 
-/// The task of an op; nothing where it cannot be read, as the op is itself without it.
+/// Decodes the task of an op; `None` where it cannot be read, as the op is an op without it.
 pub(super) fn of_op(
     spans: Option<&TaskSpans>,
     pattern: Pattern,

@@ -37,7 +37,7 @@ fn layouts() -> Layouts {
     }
 }
 
-/// What becomes of an op whose fields are 0 but for this one.
+/// Decodes an op whose fields are 0 but for this one.
 fn op_with(name: &str, value: i64) -> Result<(u32, i32), DecodeError> {
     let mut bytes = [0; 96];
     let at = FIELDS.iter().position(|field| *field == name).unwrap() * 8;
@@ -60,7 +60,7 @@ fn record_of(words: &[i64]) -> Vec<u8> {
     header.to_bytes().into_iter().chain(words).collect()
 }
 
-/// Where the word of this number is in it.
+/// Returns the place of a word in the record, by its number.
 fn word(number: u16) -> Span {
     let at = u16::try_from(size_of::<RecordHeader>()).unwrap() + number * 8;
     Span { at, len: 8, rests_on: 0 }

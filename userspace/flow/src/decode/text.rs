@@ -1,15 +1,15 @@
-//! Text that comes from the target and goes to files and terminals: only what can be printed is kept.
+//! Text that comes from the target and goes to files and terminals: only printable characters are kept.
 
 use std::str;
 
 use nccl_library::nccl::{Name, NameTables};
 
-/// The printable bytes of a C string.
+/// Returns the printable bytes of a C string.
 fn printable(bytes: &[u8]) -> impl Iterator<Item = u8> {
     bytes.iter().copied().take_while(|byte| *byte != 0).filter(u8::is_ascii_graphic)
 }
 
-/// The name of a function of the API. One that the library's enum has shares its text with all others.
+/// Returns the name of a function of the API. All uses of a name that the library's enum has share its text.
 pub(super) fn function_name(names: &NameTables, bytes: &[u8]) -> Name {
     let c_string = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     match str::from_utf8(c_string) {

@@ -1,26 +1,25 @@
-//! The smallest part of a sequence that recurs.
+//! Finds the smallest part of a sequence that recurs.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-/// Collectives of a process that are looked at; a part can have a third of them.
+/// Collectives of a process that are looked at; a part can have at most a third of them.
 pub const MAX_COLLECTIVES: usize = 32_768;
 
-/// How often the part must stand in a row.
+/// Repetitions in a row that make a part recur.
 const REPETITIONS: usize = 3;
 
-/// A part is believed when so many collectives in all are repetitions of it …
+/// Collectives that must be repetitions of a part before it is taken for the iteration …
 const ENOUGH_COLLECTIVES: usize = 256;
 
-/// … or it went on for so long. Until then, it can be one of the layers of a step.
+/// … or else the time that it must go on. Until then, the part can be one of the layers of a step.
 const ENOUGH_NS: u64 = 10_000_000_000;
 
 /// A collective as a process called it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Collective {
-    /// What recurs: function, size, datatype and communicator.
+    /// Hash of function, size, datatype and communicator, by which collectives are compared.
     symbol: u64,
-    /// The same, with the communicator's size instead of its identity: what ranks of several communicators
-    /// have in common.
+    /// Hash with the communicator's size instead of its identity: equal on ranks of several communicators.
     shape: u64,
     /// When it was called or launched, in nanoseconds.
     pub ts_ns: u64,
@@ -45,24 +44,24 @@ impl Collective {
     }
 }
 
-/// What recurs.
+/// The iteration: the part of the sequence that recurs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Period {
-    /// The collectives of an iteration, by function, size and datatype, beginning with the first.
+    /// Symbols of the iteration's collectives, beginning with the first.
     word: Vec<u64>,
-    /// The same, by their shapes.
+    /// Shapes of the iteration's collectives, in the same order.
     shapes: Vec<u64>,
-    /// Collectives that are repetitions of it.
+    /// Collectives of the sequence that lie in repetitions of the iteration.
     pub covered: usize,
 }
 
 impl Period {
-    /// Collectives of an iteration.
+    /// Returns the number of collectives of an iteration.
     pub fn collectives(&self) -> usize {
         self.word.len()
     }
 
-    /// Has iterations begin where those of `other` begin, if they are of the same shapes.
+    /// Lets iterations begin where those of `other` begin, if both have the same shapes.
     pub fn align_with(&mut self, other: &Self) {
         let length = self.shapes.len();
         if length != other.shapes.len() {
@@ -88,15 +87,15 @@ impl Period {
 #[derive(Clone, Debug, Default)]
 pub struct IterationFinder {
     collectives: Vec<Collective>,
-    /// Another look is worth its time when there are so many.
+    /// Number of collectives at which another look is worth its time.
     next_look: usize,
 }
 
-/// A stretch of a sequence in which a part recurs: from, until before.
+/// A stretch of a sequence in which a part recurs: first index, and the index after the last.
 type Stretch = (usize, usize);
 
 impl IterationFinder {
-    /// The next collective. What comes after [`MAX_COLLECTIVES`] is not kept.
+    /// Takes the next collective. Collectives after [`MAX_COLLECTIVES`] are not kept.
     pub fn push(&mut self, collective: Collective) {
         if self.collectives.len() < MAX_COLLECTIVES {
             self.collectives.push(collective);
@@ -107,7 +106,7 @@ impl IterationFinder {
         &self.collectives
     }
 
-    /// Forgets the first so many, as it is known what recurs.
+    /// Forgets the first `count` collectives, once it is known what recurs.
     pub fn forget(&mut self, count: usize) {
         self.collectives.drain(..count.min(self.collectives.len()));
     }
@@ -116,8 +115,8 @@ impl IterationFinder {
         self.collectives.len() >= MAX_COLLECTIVES
     }
 
-    /// Enough has come since this was last true: a look takes time that grows with the square of what has
-    /// come.
+    /// Tells whether enough collectives have come since this was last true: a look takes time that grows with
+    /// the square of their number.
     pub fn is_due(&mut self) -> bool {
         let length = self.collectives.len();
         let is_due = length >= self.next_look;
@@ -127,7 +126,8 @@ impl IterationFinder {
         is_due
     }
 
-    /// The smallest part that recurs. `is_last`: nothing more will come, so that less is enough.
+    /// Finds the smallest part that recurs. `is_last`: no more collectives will come, so less evidence is
+    /// enough.
     pub fn find(&self, is_last: bool) -> Option<Period> {
         let symbols: Vec<u64> = self.collectives.iter().map(|collective| collective.symbol).collect();
         let mut stretches = Vec::new();
@@ -145,7 +145,8 @@ impl IterationFinder {
         let covered: usize = stretches.iter().map(|(from, until)| until - from).sum();
         let at = |index: usize| self.collectives.get(index).map_or(0, |collective| collective.ts_ns);
         let is_long = covered >= ENOUGH_COLLECTIVES || at(end - 1).saturating_sub(at(*first)) >= ENOUGH_NS;
-        // More than half of all, and most of what came since it began; of the end it is not known yet.
+        // The part covers half of all collectives and four fifths of those since it began, and was not left
+        // long ago.
         let is_most = covered * 2 >= self.collectives.len() && covered * 5 >= (end - first) * 4;
         let is_open = self.collectives.len() - end <= REPETITIONS * length;
         (is_long || is_last) && is_most && is_open && !is_part(stretches, length, is_last)
@@ -165,7 +166,7 @@ impl IterationFinder {
     }
 }
 
-/// Where a part of this length recurs often enough.
+/// Finds the stretches in which a part of this length recurs often enough.
 fn find_stretches(symbols: &[u64], length: usize, stretches: &mut Vec<Stretch>) {
     stretches.clear();
     let mut begin = 0;
@@ -181,7 +182,8 @@ fn find_stretches(symbols: &[u64], length: usize, stretches: &mut Vec<Stretch>) 
     keep_alike(symbols, length, stretches);
 }
 
-/// Leaves the stretches in which the same recurs as in the longest: a sum is the same wherever a cycle begins.
+/// Keeps the stretches in which the same part recurs as in the longest one. They are compared by sums, which
+/// are the same wherever in the cycle a stretch begins.
 fn keep_alike(symbols: &[u64], length: usize, stretches: &mut Vec<Stretch>) {
     let sum = |(from, _): &Stretch| {
         let part = symbols.iter().skip(*from).take(length);
@@ -191,14 +193,14 @@ fn keep_alike(symbols: &[u64], length: usize, stretches: &mut Vec<Stretch>) {
     stretches.retain(|stretch| Some(sum(stretch)) == longest);
 }
 
-/// It is interrupted regularly, or may be: then it is a part of an iteration.
+/// Tells whether what recurs is, or may be, interrupted regularly: then it is only a part of an iteration.
 fn is_part(stretches: &[Stretch], length: usize, is_last: bool) -> bool {
     let lengths: Vec<usize> = stretches.iter().map(|(from, until)| until - from).collect();
     match lengths.as_slice() {
         [] | [_] => false,
-        // One interruption says nothing of the next.
+        // A single interruption does not show whether interruptions are regular.
         [_, _] => !is_last,
-        // The first may have begun before we looked, and the last goes on.
+        // The first stretch may have begun before we looked, and the last goes on.
         [first, between @ .., last] => {
             let longest = between.iter().copied().max().unwrap_or(0);
             let is_even = between.iter().all(|other| longest - other < length);
@@ -207,7 +209,7 @@ fn is_part(stretches: &[Stretch], length: usize, is_last: bool) -> bool {
     }
 }
 
-/// Before which of the collectives of a part the median pause is longest.
+/// Returns the index of the collective of a part before which the median pause is longest.
 fn longest_pause(collectives: &[Collective], length: usize) -> usize {
     let median = |place: usize| {
         let mut pauses: Vec<u64> = collectives

@@ -1,21 +1,21 @@
-//! Where iterations begin.
+//! Beginnings of iterations in a sequence of collectives.
 
 use super::finder::{Collective, Period};
 
 /// The beginning of an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Its first collective.
+    /// First collective of the iteration.
     pub first: Collective,
-    /// Where it stands in the sequence.
+    /// Index of that collective in the sequence.
     pub at: usize,
-    /// When the collective after its last one came.
+    /// When the collective after the iteration's last one came.
     pub next_ns: Option<u64>,
-    /// Iterations before it since the first mark. One that was disturbed has no mark of its own.
+    /// Iterations before this one since the first mark. A disturbed iteration counts, but has no mark.
     pub number: u64,
 }
 
-/// The beginnings of iterations in a sequence. The last of them has all of its collectives.
+/// Returns the beginnings of iterations in a sequence; each iteration has all of its collectives there.
 pub fn marks(collectives: &[Collective], period: &Period) -> Vec<Mark> {
     let length = period.collectives().max(1);
     let (mut marks, mut at, mut last, mut number) = (Vec::new(), 0, None::<usize>, 0);
@@ -26,7 +26,7 @@ pub fn marks(collectives: &[Collective], period: &Period) -> Vec<Mark> {
             continue;
         }
         if let Some(last) = last {
-            // With half an iteration more, it was one that something came into.
+            // Rounded: other collectives came in between, or an iteration was disturbed.
             let passed = (at - last + length / 2) / length;
             number += passed.max(1) as u64;
         }

@@ -70,7 +70,7 @@ impl Made {
 #[test]
 fn a_sequence_is_found_after_a_prologue_and_begins_at_the_pause() {
     let mut made = Made::default();
-    // It is first looked at in the middle of an iteration.
+    // The finder first looks in the middle of an iteration.
     made.call("xyzzxyxyx").call("cd").iterations(100, "aabcd");
     assert_eq!(made.length(), Some(5));
     made.assert_marked();

@@ -7,7 +7,7 @@ use crate::decode::{CommunicatorId, Connector, Origin, ProxyOp, ProxyOpEvent, Ri
 pub const APPLICATION: u32 = 100;
 pub const CALLBACK: u32 = 200;
 
-/// A `ncclProxySaveOp` and its `SaveProxy` calls, to be varied.
+/// An `ncclProxySaveOp` and its `SaveProxy` calls, to be varied.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub event: ProxyOpEvent,
@@ -52,7 +52,7 @@ pub fn call(pattern: Pattern, channel: u32, op_count: u64, launched: u64) -> Cal
     Call { event, peers: vec![connector(Direction::Recv, 0), connector(Direction::Send, 2)] }
 }
 
-/// Over the network, by this process's proxy.
+/// Makes a connector over the network, served by this process's proxy.
 pub fn connector(direction: Direction, peer: i32) -> Connector {
     Connector { has_proxy: true, transport: "NET".into(), ..Connector::unknown(direction, peer, 0) }
 }
@@ -75,7 +75,7 @@ impl Call {
         self
     }
 
-    /// The same op as NCCL posts it: from its own copy, with its final number.
+    /// Makes the call that posts the op: from NCCL's own copy, with the final number.
     #[must_use]
     pub fn posted(mut self, op_count: u64, tid: u32) -> Self {
         self.event.plan_pass = false;

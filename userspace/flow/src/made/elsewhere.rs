@@ -1,4 +1,5 @@
-//! Ops whose sends another rank's process executes (PXN): that of rank 1 in process 10, executed by rank 3.
+//! An op whose sends another rank's process executes (PXN): an op of rank 1 in process 10, executed by rank
+//! 3.
 
 use nccl_library::nccl::{Direction, Pattern};
 
@@ -7,16 +8,15 @@ use crate::decode::{
     Connector, Event, Origin, ProxyOwner, ProxyPeerEvent, ProxyRank, ProxyStepEvent, StepMoment,
 };
 
-/// The process that posts the op, the one that executes it, and that one's rank.
+/// Process that posts the op; after it the process that executes the op, and the executor's rank.
 pub const POSTER: u32 = 10;
 pub const EXECUTOR: u32 = 11;
 pub const EXECUTORS_RANK: i32 = 3;
 
-/// An address in the executor's process.
+/// Address of the connection in the executor's process.
 const CONNECTION: u64 = 0x52;
 
-/// What the poster's records say: an op of two messages that is sent to rank 2, planned and posted as number
-/// 40.
+/// Makes the poster's events: an op of two messages that is sent to rank 2, planned and posted as number 40.
 pub fn posted() -> Vec<Event> {
     let mut plan = call(Pattern::RingTwice, 0, 0, 0);
     plan.event.op.nsteps = 4;
@@ -38,7 +38,7 @@ pub fn posted() -> Vec<Event> {
     events
 }
 
-/// What another process tells: that it has the rank that executes the op.
+/// Makes events in which process `tgid` tells that it has the rank that executes the op.
 pub fn tells_its_rank(tgid: u32) -> Vec<Event> {
     let mut plan = call(Pattern::RingTwice, 0, 0, 0).on_nvlink();
     plan.event.comm.rank = EXECUTORS_RANK;
@@ -48,7 +48,7 @@ pub fn tells_its_rank(tgid: u32) -> Vec<Event> {
     [plan, next].into_iter().map(|call| Event::ProxyOp(Box::new(call.event))).collect()
 }
 
-/// All that `tgid` does for the op's messages.
+/// Makes all steps of the op's messages in process `tgid`.
 pub fn steps(tgid: u32) -> Vec<ProxyStepEvent> {
     let moments =
         [(0, StepMoment::Sent), (0, StepMoment::Stop), (2, StepMoment::Sent), (2, StepMoment::Stop)];

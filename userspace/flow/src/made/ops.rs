@@ -27,7 +27,7 @@ pub fn host(pid: u32) -> HostInfo {
     HostInfo { host: "here".into(), pid }
 }
 
-/// Receives that waited so long for the network, nanoseconds.
+/// Makes receives that waited for the network for `waits`, nanoseconds.
 pub fn messages(waits: &[u64]) -> Option<Measured> {
     let message = |wait: &u64| Message {
         start: Some(1_000),
@@ -75,7 +75,7 @@ impl Op {
     }
 }
 
-/// The API is called, by a rank that has launched so many collectives.
+/// Makes a call of the API by a rank that has launched `launched` collectives.
 pub fn launch(rank: i32, launched: u64) -> Event {
     let comm = CommunicatorId { pointer: 0x1000, hash: Some(7), rank, n_ranks: 4, launched: Some(launched) };
     Event::ApiCall(ApiCallEvent {
@@ -89,7 +89,7 @@ pub fn launch(rank: i32, launched: u64) -> Event {
 }
 
 impl Tally {
-    /// An op on a channel, with its messages.
+    /// Counts an op on a channel, with its messages.
     pub fn flow(&mut self, record: &FlowRecord, host: &HostInfo) {
         let mut rows = Rows::default();
         let op = rows.op(record, host);

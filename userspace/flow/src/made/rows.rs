@@ -6,12 +6,12 @@ use crate::{
     schema::{MessageRow, OpRow},
 };
 
-/// The row of the usual op; to be varied.
+/// Makes the row of the default op; to be varied.
 pub fn op_row() -> OpRow {
     Rows::default().op(&Op::default().record(), &host(10)).row
 }
 
-/// The messages of the usual op; to be varied.
+/// Makes the rows of the default op's messages; to be varied.
 pub fn message_rows() -> Vec<MessageRow> {
     let (record, mut rows, mut found) = (Op::default().record(), Rows::default(), Vec::new());
     let op = rows.op(&record, &host(10));

@@ -15,7 +15,7 @@ use crate::{
     schema::Observed,
 };
 
-/// One call: a line of `api`.
+/// A call that communicates: a line of `api`.
 #[derive(Clone, Debug)]
 pub struct ApiRecord {
     /// `None`: the program gave a communicator that cannot be read.
@@ -23,17 +23,17 @@ pub struct ApiRecord {
     /// Calls of this rank on this communicator that were seen before.
     pub number: u64,
     pub event: ApiLineEvent,
-    /// [`Observed::Absent`] where returns are not traced.
+    /// Return of the call; [`Observed::Absent`] where returns are not traced.
     pub returned: Observed<Returned>,
-    /// The op that it became; [`Observed::Absent`] where ops are not recorded.
+    /// `seq` of the op that the call became; [`Observed::Absent`] where ops are not recorded.
     pub seq: Observed<u64>,
 }
 
-/// What the API's side of a session gives out.
+/// Output of the API's side of a session.
 #[derive(Clone, Debug)]
 pub enum ApiOutput {
     Call(Box<ApiRecord>),
-    /// A call of an exported function that is no communication.
+    /// A call of an exported function that does not communicate.
     Other(OtherCall),
 }
 
@@ -43,30 +43,30 @@ struct ApiCommunicator {
     calls: u64,
 }
 
-/// The API's side of a session.
+/// The API's side of a session: the calls, without their ops.
 #[derive(Debug, Default)]
 pub struct ApiSession {
     communicators: HashMap<CommKey, ApiCommunicator>,
     /// Calls on communicators beyond the number that is kept apart.
     refused: u64,
-    /// If returns are traced.
+    /// Open calls, if returns are traced.
     returns: Option<Returns>,
 }
 
 impl ApiSession {
-    /// A session in which the returns of the exported functions are traced, or not.
+    /// Makes a session in which the returns of the exported functions are traced, or not.
     pub fn new(traces_returns: bool) -> Self {
         Self { returns: traces_returns.then(Returns::default), ..Self::default() }
     }
 
-    /// Bytes of memory that it holds, about.
+    /// Returns about how many bytes of memory the session takes.
     pub fn held_bytes(&self) -> usize {
         self.communicators.len() * size_of::<(CommKey, ApiCommunicator)>()
             + self.returns.as_ref().map_or(0, Returns::held_bytes)
     }
 
-    /// Takes a call; `out` gets what it completes. Where ops are recorded, too, it waits in [`Node::calls`].
-    /// `node`: what the session shares with those of other processes.
+    /// Takes a call; `out` gets what it completes. Where ops are recorded, too, the call waits in
+    /// [`Node::calls`]. `node`: the state that sessions of all processes share.
     pub fn call(&mut self, event: ApiLineEvent, node: &mut Node, out: &mut impl FnMut(ApiOutput)) {
         let tgid = event.origin.tgid;
         let Some((key, mut record)) = self.record(event, node) else { return };
@@ -83,15 +83,16 @@ impl ApiSession {
         }
     }
 
-    /// Gives out the calls that no longer wait for their ops. To be called after each record of the process,
-    /// which is `tgid`.
+    /// Gives out the calls that no longer wait for their ops. Must be called after each record of the process
+    /// `tgid`.
     pub fn take_joined(&mut self, tgid: u32, node: &mut Node, out: &mut impl FnMut(ApiOutput)) {
         for record in node.calls.take_ready(tgid) {
             self.joined(record, out);
         }
     }
 
-    /// Nothing more is looked for but the return, if it is traced and has not come.
+    /// Gives out a call whose op is no longer looked for; or lets it wait for its return, if that is traced
+    /// and has not come.
     fn joined(&mut self, record: Box<ApiRecord>, out: &mut impl FnMut(ApiOutput)) {
         match &mut self.returns {
             Some(returns) if record.returned == Observed::Unknown => returns.joined(record, out),
@@ -99,21 +100,21 @@ impl ApiSession {
         }
     }
 
-    /// The program enters an exported function that does not communicate.
+    /// Notes that the program enters an exported function that does not communicate.
     pub fn entry(&mut self, event: ApiEntryEvent, out: &mut impl FnMut(ApiOutput)) {
         if let Some(returns) = &mut self.returns {
             returns.entry(event, out);
         }
     }
 
-    /// An exported function returns.
+    /// Notes that an exported function returns.
     pub fn returned(&mut self, event: ApiReturnEvent, node: &mut Node, out: &mut impl FnMut(ApiOutput)) {
         if let Some(returns) = &mut self.returns {
             returns.returned(event, &mut node.calls, out);
         }
     }
 
-    /// The session ends: calls that have not returned, or have no op, go out as they are.
+    /// Ends the session: calls that have not returned, or have no op, go out as they are.
     pub fn finish(&mut self, node: &mut Node, out: &mut impl FnMut(ApiOutput)) {
         for key in self.communicators.keys() {
             node.instances.forget(key);
@@ -139,7 +140,8 @@ impl ApiSession {
         }
     }
 
-    /// The communicator, if there is one, and the record.
+    /// Makes the record of a call, with its communicator if there is one; `None` if there are too many
+    /// communicators.
     fn record(&mut self, event: ApiLineEvent, node: &mut Node) -> Option<(Option<CommKey>, ApiRecord)> {
         let (returned, seq) = (Observed::Absent, Observed::Absent);
         let Some(id) = event.comm else {

@@ -1,16 +1,16 @@
 //! Returns of the exported functions, joined with their calls by thread.
 //!
 //! A call that communicates passes `ncclEnqueueCheck` before it returns, and no other call comes between on
-//! its thread. The functions that do not are probed at their entry. NCCL calls some of them itself
-//! (`ncclSend` calls `ncclGroupEnd`, `ncclCommInitAll` too): what is called inside of another call is left
-//! out, as the program did not call it.
+//! its thread. Functions that do not communicate are probed at their entry. NCCL calls some of them itself
+//! (`ncclSend` calls `ncclGroupEnd`, `ncclCommInitAll` too): a call inside of another call is left out, as
+//! the program did not make it.
 //!
-//! Where ops are recorded, too, a call waits for its op elsewhere ([`JoinedCalls`]), before and after its
-//! return, whichever comes first.
+//! Where ops are recorded, too, a call waits for its op elsewhere ([`JoinedCalls`]), before or after its
+//! return.
 //!
 //! Not every call returns: the session ends before, a record is lost, an exception or `longjmp` passes
-//! through. Whatever is then still open on the thread is known by the stack: what lies below the pointer of a
-//! later entry or return is over.
+//! through. The stack tells which calls of the thread are then over: those that lie below the stack pointer
+//! of a later entry or return.
 
 use foldhash::HashMap;
 
@@ -32,31 +32,31 @@ const MAX_THREADS: usize = 65_536;
 /// Open calls of one thread. The kernel itself traces no more than 64 returns deep (`MAX_URETPROBE_DEPTH`).
 const MAX_DEPTH: usize = 64;
 
-/// How a call returned.
+/// Return of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Returned {
     /// The function that returned to the program.
     pub function: ApiFunction,
     /// Time from the call to the return, nanoseconds.
     pub host_ns: u64,
-    /// `ncclSuccess` …
+    /// Result that the function returned: `ncclSuccess` …
     pub result: Name,
 }
 
-/// A call of an exported function that is no communication, or one that NCCL refused before it was one.
+/// A call of an exported function that does not communicate, or one that NCCL refused before it did.
 #[derive(Clone, Debug)]
 pub struct OtherCall {
     pub function: ApiFunction,
-    /// Of the entry; of the return where the entry was not seen.
+    /// Origin of the entry's record; of the return's where the entry was not seen.
     pub origin: Origin,
-    /// `None`: one of the two was not seen.
+    /// Time from the entry to the return; `None`: one of the two was not seen.
     pub host_ns: Option<u64>,
     pub result: Option<Name>,
 }
 
 #[derive(Debug, Default)]
 struct Thread {
-    /// A call that has not returned yet.
+    /// Communicating call that has not returned yet.
     pending: Option<Pending>,
     /// Entered functions that have not returned yet, the innermost last.
     open: Vec<Open>,
@@ -66,14 +66,14 @@ struct Thread {
 struct Pending {
     ts_ns: u64,
     stack_pointer: u64,
-    /// Its communicator and its number there, by which [`JoinedCalls`] knows it.
+    /// Communicator of the call and its number there, by which [`JoinedCalls`] knows it.
     held: Option<(CommKey, u64)>,
-    /// Itself, once it waits for nothing but its return.
+    /// The call itself, once it waits for nothing but its return.
     record: Option<Box<ApiRecord>>,
 }
 
 impl Pending {
-    /// Its return was not seen.
+    /// Gives out a call whose return was not seen.
     fn give_up(self, unreturned: &mut u64, out: &mut impl FnMut(ApiOutput)) {
         *unreturned += 1;
         if let Some(record) = self.record {
@@ -85,12 +85,12 @@ impl Pending {
 #[derive(Debug)]
 struct Open {
     entry: ApiEntryEvent,
-    /// NCCL called it, inside of a call of the program.
+    /// NCCL called the function, inside of a call of the program.
     is_inner: bool,
 }
 
 impl Open {
-    /// It goes out as it is: its return was not seen.
+    /// Gives out a call of the program as it is: its return was not seen.
     fn give_up(self, unreturned: &mut u64, out: &mut impl FnMut(ApiOutput)) {
         if !self.is_inner {
             *unreturned += 1;
@@ -110,7 +110,7 @@ pub(super) struct Returns {
 }
 
 impl Returns {
-    /// Bytes of memory, about.
+    /// Returns about how many bytes of memory the calls take.
     pub(super) fn held_bytes(&self) -> usize {
         let of_thread = |thread: &Thread| {
             size_of::<Thread>()
@@ -120,7 +120,7 @@ impl Returns {
         self.threads.values().map(of_thread).sum()
     }
 
-    /// A call begins: on `key`'s communicator, if that is known. [`Returns::joined`] gets it afterwards.
+    /// Begins a call: on `key`'s communicator, if that is known. [`Returns::joined`] gets it afterwards.
     pub(super) fn call(&mut self, record: &ApiRecord, key: Option<CommKey>, out: &mut impl FnMut(ApiOutput)) {
         let Some(thread) = thread(&mut self.threads, record.event.origin) else {
             self.unreturned += 1;
@@ -137,13 +137,13 @@ impl Returns {
         }
     }
 
-    /// The call waits for nothing but its return.
+    /// Takes a call that waits for nothing but its return.
     pub(super) fn joined(&mut self, record: Box<ApiRecord>, out: &mut impl FnMut(ApiOutput)) {
         let Origin { tgid, tid, ts_ns, .. } = record.event.origin;
         let pending = self.threads.get_mut(&(tgid, tid)).and_then(|thread| thread.pending.as_mut());
         match pending.filter(|pending| pending.ts_ns == ts_ns && pending.record.is_none()) {
             Some(pending) => pending.record = Some(record),
-            // It was given up.
+            // The call was given up.
             None => out(ApiOutput::Call(record)),
         }
     }
@@ -213,7 +213,7 @@ impl Returns {
         }
     }
 
-    /// What has not returned, in the order of time.
+    /// Gives out the calls that have not returned, in the order of time.
     pub(super) fn finish(&mut self, out: &mut impl FnMut(ApiOutput)) {
         let mut left: Vec<(u64, ApiOutput)> = Vec::new();
         for thread in std::mem::take(&mut self.threads).into_values() {
@@ -238,7 +238,8 @@ fn thread(threads: &mut HashMap<(u32, u32), Thread>, origin: Origin) -> Option<&
     Some(threads.entry(key).or_default())
 }
 
-/// On x86-64 the return address is off the stack when the return is seen; on aarch64 it never was on it.
+/// Tells whether the return is that of the entry, by function and stack pointer. On x86-64 the return address
+/// is off the stack when the return is seen; on aarch64 it never was on it.
 fn is_return_of(event: &ApiReturnEvent, open: &ApiEntryEvent) -> bool {
     open.function == event.function
         && (event.stack_pointer == open.stack_pointer

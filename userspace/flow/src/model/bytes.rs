@@ -1,43 +1,43 @@
-//! How many bytes a message carries, where NCCL's planning lets it be known.
+//! Sizes of messages, where they follow from NCCL's planning.
 //!
-//! `ncclProxyOp.nbytes` is the capacity of a message's slots, not what is sent. From 2.24 the op has
-//! `channelSize`, the payload of its channel; from 2.20 to 2.23 the device work that it was made for tells
-//! it. The sizes follow from the loops of NCCL's device code (2.27: src/device/all_reduce.h runRing,
-//! all_gather.h, reduce_scatter.h, prims_simple.h genericOp). Where they do not, the answer is the capacity.
+//! `ncclProxyOp.nbytes` is the capacity of a message's slots, not the bytes that are sent. From 2.24 the op
+//! has `channelSize`, the payload of its channel; from 2.20 to 2.23 the device work that the op was made for
+//! tells it. The sizes follow from the loops of NCCL's device code (2.27: src/device/all_reduce.h runRing,
+//! all_gather.h, reduce_scatter.h, prims_simple.h genericOp). Where they do not, the capacity is given.
 
 use super::flow::FlowRecord;
 use crate::schema::BytesKind;
 use nccl_library::nccl::{Pattern, Protocol, datatype_bytes, p2p_part_bytes};
 
-/// Where a message stands in its op.
+/// Place of a message in its op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Position {
     /// Repetition of the whole pattern.
     pub(super) loop_index: u64,
-    /// Which of the ranks' chunks it is of; rings only.
+    /// Chunk that the message is of, among those of the ranks; rings only.
     pub(super) chunk: u64,
     /// Part of the chunk.
     pub(super) slice: u64,
 }
 
-/// The sizes of one op's messages.
+/// Rule for the sizes of an op's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Sizes {
     /// Ring all-reduce: the loop's payload is dealt out to the ranks' chunks.
     RingAllReduce { ring: Slicing, n_ranks: u64 },
     /// Ring all-gather and reduce-scatter: each rank's chunk is the loop's payload.
     RingPerRank(Slicing),
-    /// Trees, chains, p2p: one chunk of the payload after the other, each one message.
+    /// Trees, chains, p2p: one chunk of the payload after the other, each chunk one message.
     Chunks { protocol: Protocol, payload: u64, chunk: u64 },
-    /// `full` for every message but the last, which is not known.
+    /// Size `full` for every message but the last, whose size is not known.
     AllButLast { full: u64, messages: u64, capacity: u64 },
-    /// One message of this size.
+    /// Single message of this size.
     Single(u64),
-    /// Not known.
+    /// Unknown sizes: messages have at most this capacity.
     Capacity(u64),
 }
 
-/// How a ring's chunks are cut.
+/// Division of a ring's chunks into messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Slicing {
     protocol: Protocol,
@@ -48,15 +48,15 @@ pub(super) struct Slicing {
     slices_per_chunk: u64,
     /// Bytes of an element.
     element: u64,
-    /// What the slots of one message hold, bytes.
+    /// Bytes that the slots of one message hold.
     slot: u64,
-    /// Payload of a rank's chunk in a loop that is not full, where NCCL says it (2.20 and 2.21), bytes.
+    /// Payload of a rank's chunk in a loop that is not full, bytes, where NCCL says it (2.20 and 2.21).
     last_chunk: Option<u64>,
 }
 
 impl Sizes {
-    /// Chooses the rule for an op; `n_steps` is what NCCL planned with the peer, and a rule that would not
-    /// make as many steps is not believed.
+    /// Chooses the rule for an op; `n_steps` are the FIFO steps that NCCL planned with the peer: a rule that
+    /// would not make as many is not used.
     pub(super) fn of(record: &FlowRecord, n_steps: u64) -> Self {
         let capacity = Self::Capacity(u64::try_from(record.op.nbytes).unwrap_or(0));
         let op = &record.op;
@@ -108,8 +108,8 @@ impl Sizes {
         let op = &record.op;
         let capacity = u64::try_from(op.nbytes).ok()?;
         if op.nsteps == 1 {
-            // 2.20 and later: nbytes is the part's own size where it fits one message. Before, it is the
-            // capacity.
+            // From 2.20 on nbytes is the part's own size where the part fits one message. Before, nbytes is
+            // the capacity.
             return op.p2p_nbytes_is_size.then_some(Self::Single(capacity));
         }
         // LL's chunkSize counts flags too: half of it is payload.
@@ -129,7 +129,7 @@ impl Sizes {
         from_part().or_else(partly)
     }
 
-    /// FIFO steps that the rule makes.
+    /// Returns the FIFO steps that the rule makes.
     fn n_steps(&self, record: &FlowRecord) -> Option<u64> {
         let n_ranks = u64::try_from(record.comm.n_ranks).ok()?;
         let (per_loop, loops) = match self {
@@ -144,7 +144,7 @@ impl Sizes {
         per_loop.checked_mul(loops)?.checked_mul(record.op.chunk_steps)
     }
 
-    /// Bytes of the message at this position, the `index`-th with its peer.
+    /// Returns the bytes of the message at this position, the `index`-th with its peer.
     pub(super) fn bytes(&self, position: Position, index: u64) -> (u64, BytesKind) {
         let exact = |bytes| (bytes, BytesKind::Exact);
         match self {
@@ -174,7 +174,7 @@ impl Sizes {
 }
 
 impl Slicing {
-    /// Payload of one rank's chunk in one loop.
+    /// Returns the payload of one rank's chunk in one loop.
     fn all_reduce_chunk(&self, position: Position, n_ranks: u64) -> u64 {
         let full_loop = self.chunk_size.saturating_mul(n_ranks);
         let rest = self.channel_size.saturating_sub(position.loop_index.saturating_mul(full_loop));
@@ -191,13 +191,13 @@ impl Slicing {
         rest.saturating_sub(position.chunk.saturating_mul(chunk)).min(chunk)
     }
 
-    /// Bytes in the FIFO of one slice of a chunk of `data` payload bytes.
+    /// Returns the bytes in the FIFO of one slice of a chunk of `data` payload bytes.
     fn message(&self, data: u64, slice: u64) -> u64 {
         if self.slices_per_chunk <= 1 {
             return self.protocol.wire_bytes(data);
         }
-        // sliceSize = max(divUp(nelem, 16*SlicePerChunk)*16, sliceSize/32) elements: halves of what there is,
-        // so an empty second message is really sent.
+        // sliceSize = max(divUp(nelem, 16*SlicePerChunk)*16, sliceSize/32) elements: a small chunk is one
+        // slice, and NCCL really sends the empty second message.
         let elements = data / self.element;
         let even = elements.div_ceil(16 * self.slices_per_chunk).saturating_mul(16);
         let least = self.slot / self.element / 32;
@@ -223,8 +223,7 @@ mod tests {
         }
     }
 
-    /// Every byte of the payload passes every link 2(N-1) times, N-1 times per rank and direction of the
-    /// ring.
+    /// Checks that over all ranks 2(N-1) times the payload is sent.
     #[test]
     fn ring_all_reduce_messages_add_up_to_what_an_all_reduce_moves() {
         for (channel_size, n_ranks) in

@@ -1,29 +1,29 @@
-//! Puts a `ncclProxySaveOp` and the `SaveProxy` calls inside it together, per thread.
+//! Puts an `ncclProxySaveOp` and the `SaveProxy` calls inside it together, per thread.
 
 use foldhash::HashMap;
 
 use crate::decode::{Origin, ProxyOpEvent, ProxyPeerEvent};
 
-/// Peers of one call that are kept. NCCL makes eight at most, and one per power of two of the ranks for PAT;
-/// a target that makes more wants to fill our memory.
+/// Peers of one call that are kept. NCCL has eight at most, and for PAT one per power of two of the ranks; a
+/// target that has more wants to fill our memory.
 const MAX_PEERS: usize = 256;
 
-/// One `ncclProxySaveOp` with the peers that it was made for.
+/// A call of `ncclProxySaveOp` with the peers that it was made for.
 #[derive(Clone, Debug)]
 pub struct ProxyCall {
     pub event: ProxyOpEvent,
     pub peers: Vec<ProxyPeerEvent>,
-    /// Records of its process were lost between its first record and the one that showed that it was over:
-    /// some of its peers can be missing.
+    /// Records of the process were lost between the call's first record and the one that showed that the call
+    /// was over: some of its peers can be missing.
     pub incomplete: bool,
-    /// The op was not seen itself: it follows from the device work of its plan.
+    /// The op itself was not seen: it follows from the device work of its plan.
     pub derived: bool,
-    /// It stands in its plan's queue: NCCL posts it, whatever is known of its connectors.
+    /// The op stands in its plan's queue: NCCL posts it, whatever is known of its connectors.
     pub queued: bool,
 }
 
 impl ProxyCall {
-    /// The call is over, by a record that says that so many of its process's were lost before.
+    /// Ends the call, because of a record that says that `lost` records of the process were lost before it.
     fn over(mut self, lost: u64) -> Self {
         self.incomplete = self.event.origin.lost != lost;
         self
@@ -33,25 +33,26 @@ impl ProxyCall {
 #[derive(Debug)]
 struct OpenCall {
     call: ProxyCall,
-    /// It was given out before it was over; what still comes of it is known.
+    /// The call was given out before it was over; what still comes of it is known already.
     is_given_out: bool,
 }
 
 /// Calls in progress.
 ///
 /// Nothing is probed at the end of `ncclProxySaveOp`, so a call is complete when its thread does something
-/// else, or when the session ends: a record per thread is held back.
+/// else, or when the session ends: one call per thread is held back.
 #[derive(Debug, Default)]
 pub struct CallAssembler {
     open: HashMap<(u32, u32), OpenCall>,
-    /// `SaveProxy` records whose `ncclProxySaveOp` was not seen: it was lost, or the probes were armed in
-    /// between. After a loss it can always be that it was lost, as another op at the same address looks the
-    /// same.
+    /// `SaveProxy` records whose `ncclProxySaveOp` was not seen: its record was lost, or the probes were
+    /// armed in between. After a loss any such record counts as one, as another op at the same address looks
+    /// the same.
     pub orphan_peers: u64,
 }
 
 impl CallAssembler {
-    /// A `ncclProxySaveOp` begins on its thread; the one before it on that thread is complete.
+    /// Begins an `ncclProxySaveOp` on its thread; returns the one before it on that thread, which is
+    /// complete.
     pub fn begin(&mut self, event: ProxyOpEvent) -> Option<ProxyCall> {
         let Origin { tgid, tid, lost, .. } = event.origin;
         let call = ProxyCall { event, peers: Vec::new(), incomplete: false, derived: false, queued: false };
@@ -59,8 +60,8 @@ impl CallAssembler {
         before.and_then(OpenCall::left).map(|call| call.over(lost))
     }
 
-    /// The call that a thread has open, if it is such a one, before it is over: without all of its peers. It
-    /// is not given out again.
+    /// Gives out the call that a thread has open, if `is_such` says so, before it is over and without all of
+    /// its peers. The call is not given out again.
     pub fn give_out(
         &mut self,
         thread: &Origin,
@@ -72,7 +73,7 @@ impl CallAssembler {
         gives.then(|| open.call.clone())
     }
 
-    /// A `SaveProxy` inside the thread's call.
+    /// Takes a `SaveProxy` inside the thread's call.
     pub fn peer(&mut self, peer: ProxyPeerEvent) {
         let thread = (peer.origin.tgid, peer.origin.tid);
         match self.open.get_mut(&thread).map(|open| &mut open.call) {
@@ -88,13 +89,13 @@ impl CallAssembler {
         }
     }
 
-    /// The thread does something else: its call is complete.
+    /// Completes the call of a thread that does something else.
     pub fn end(&mut self, by: &Origin) -> Option<ProxyCall> {
         self.open.remove(&(by.tgid, by.tid)).and_then(OpenCall::left).map(|call| call.over(by.lost))
     }
 
-    /// Completes the calls, on any thread of the process, that `is_over` knows to be over because of a record
-    /// of that process, `by`.
+    /// Completes the calls, on any thread of the process, that `is_over` knows to be over because of `by`, a
+    /// record of that process.
     pub fn end_where(&mut self, by: &Origin, mut is_over: impl FnMut(&ProxyCall) -> bool) -> Vec<ProxyCall> {
         let mut is_over =
             |tgid: u32, open: &OpenCall| tgid == by.tgid && !open.is_given_out && is_over(&open.call);
@@ -102,24 +103,25 @@ impl CallAssembler {
         in_order(ended.map(|call| call.over(by.lost)))
     }
 
-    /// Bytes of memory, about.
+    /// Returns about how many bytes of memory the calls take.
     pub(super) fn held_bytes(&self) -> usize {
         self.open.len() * (size_of::<OpenCall>() + 4 * size_of::<ProxyPeerEvent>())
     }
 
-    /// Whether calls are not over.
+    /// Tells whether any call is not over.
     pub fn has_open(&self) -> bool {
         !self.open.is_empty()
     }
 
-    /// Calls that post an op of this number, on any thread of the process, and are not over.
+    /// Returns the calls that post an op of this number, on any thread of the process, and are not over.
     pub fn posting(&self, tgid: u32, op_count: u64) -> impl Iterator<Item = &ProxyCall> {
         let open = self.open.iter().filter(move |((of, _), open)| *of == tgid && !open.is_given_out);
         let calls = open.map(|(_, open)| &open.call);
         calls.filter(move |call| !call.event.plan_pass && call.event.op.op_count == op_count)
     }
 
-    /// The session ends. In the order of time. `lost`: records of a process that were lost until now.
+    /// Ends all calls as the session ends, in the order of time. `lost`: records of a process that were lost
+    /// until now.
     pub fn drain(&mut self, lost: impl Fn(u32) -> u64) -> Vec<ProxyCall> {
         let left = self.open.drain().filter_map(|((tgid, _), open)| Some((tgid, open.left()?)));
         in_order(left.map(|(tgid, call)| call.over(lost(tgid))))
@@ -127,7 +129,7 @@ impl CallAssembler {
 }
 
 impl OpenCall {
-    /// The call, unless it was given out.
+    /// Returns the call, unless it was given out.
     fn left(self) -> Option<ProxyCall> {
         (!self.is_given_out).then_some(self.call)
     }

@@ -1,9 +1,9 @@
-//! Which arguments a call of the API has.
+//! Arguments that a call of the API has.
 
 use crate::decode::ApiLineEvent;
 
-/// What the fields of `ncclInfo` mean for a function: NCCL fills those that a function has no use
-/// for with `ncclSum` and 0.
+/// Meaning of the fields of `ncclInfo` for a function. NCCL fills fields that a function has no use for with
+/// `ncclSum` and 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arguments {
     pub(super) reduces: bool,
@@ -14,8 +14,8 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// By the call's name, src/collectives.cc up to 2.30. Of `Reduce`, and of a function that
-    /// came later, all is shown.
+    /// Returns the arguments by the call's name, as in src/collectives.cc up to 2.30. `Reduce`, and a
+    /// function that came later, has operator, root and both buffers.
     pub(super) fn of(event: &ApiLineEvent) -> Self {
         let function: &str = &event.name;
         let (reduces, has_root, has_peer) = match function {

@@ -1,4 +1,4 @@
-//! One communicator as one process has it: its numbers, its waiting ops, its API calls.
+//! A communicator as one process has it: its numbers, its waiting ops, its API calls.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,7 @@ use nccl_library::nccl::Pattern;
 /// elements) are pushed out by later ones.
 const MAX_API_CALLS: usize = 4096;
 
-/// What distinguishes one communicator from another within a recording.
+/// Identity of a communicator within a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CommKey {
     /// Process id in the initial PID namespace.
@@ -37,7 +37,8 @@ impl CommKey {
     }
 }
 
-/// p2p ops by pattern and peer, as they interleave; and the collective.
+/// Key of an op whose channels are coming in: p2p ops by pattern and peer, as they interleave; `None`: the
+/// collective.
 type OpKey = Option<(Pattern, i32)>;
 
 /// State of one communicator.
@@ -47,11 +48,10 @@ pub(super) struct Communicator {
     sequencer: Sequencer,
     posts: PostMatcher,
     api_calls: VecDeque<ApiCallEvent>,
-    /// The API call and number of the op that is being planned, for the op's later channels; p2p ops by
-    /// pattern and peer, as they interleave.
+    /// Number and API call of each op that is being planned, for the op's later channels.
     planned_calls: HashMap<OpKey, (u64, ApiCallEvent)>,
     key: CommKey,
-    /// The calls of ops whose channels are still coming in, as above, with the ops' own.
+    /// Number and joined call of each op whose channels are still coming in.
     joined: HashMap<OpKey, (u64, JoinedCall)>,
     /// Post passes whose plan pass was not seen.
     pub(super) unplanned_posts: u64,
@@ -71,7 +71,7 @@ impl Communicator {
         }
     }
 
-    /// The user calls the API; its op is planned later.
+    /// Keeps a call of the API, whose op is planned later.
     pub(super) fn api_call(&mut self, call: ApiCallEvent) {
         if self.api_calls.len() == MAX_API_CALLS {
             self.api_calls.pop_front();
@@ -79,7 +79,7 @@ impl Communicator {
         self.api_calls.push_back(call);
     }
 
-    /// A complete call of `ncclProxySaveOp`. Gives out the record that it completes.
+    /// Takes a complete call of `ncclProxySaveOp`; returns the record that it completes.
     pub(super) fn proxy_call(&mut self, call: ProxyCall, calls: &mut JoinedCalls) -> Option<FlowRecord> {
         if call.event.op.pattern == Pattern::Profiler {
             return None; // the bookkeeping of a profiler plugin: no data flows
@@ -87,12 +87,12 @@ impl Communicator {
         if call.event.plan_pass { self.plan(call, calls) } else { self.post(call, calls) }
     }
 
-    /// Whether a planned op waits that this post pass can be about.
+    /// Tells whether a planned op waits that this post pass can be of.
     pub(super) fn waits_for(&self, event: &ProxyOpEvent) -> bool {
         self.posts.waits_for(event)
     }
 
-    /// Whether this post pass is a graph's, of an op that was posted before.
+    /// Tells whether this post pass is that of a graph's replay, of an op that was posted before.
     pub(super) fn is_replay(&self, event: &ProxyOpEvent) -> bool {
         !event.plan_pass && !self.waits_for(event) && self.posts.replayed(event).is_some()
     }
@@ -150,8 +150,8 @@ impl Communicator {
                 seq: self.sequencer.post(event),
                 captured_seq: Some(record.seq),
                 api_call: calls.unknown(),
-                // The captured op knows what the device work said. Its number is another, and PAT's steps are
-                // overwritten.
+                // The captured op was completed with the device work. The replay has a number of its own, and
+                // NCCL overwrites the steps of PAT.
                 op: ProxyOp { op_count: event.op.op_count, nsteps: event.op.nsteps, ..record.op },
                 planned_at: None,
                 posted_at: Some(event.origin),
@@ -166,9 +166,9 @@ impl Communicator {
         (!record.is_copy_to_self()).then_some(record)
     }
 
-    /// The API call that the op comes from: the first of its function (for p2p: and peer). Where several
-    /// collectives of the same function wait, NCCL may have sorted them by size, so their counts are used
-    /// only if they agree.
+    /// Takes the API call that the op comes from: the first of its function (for p2p: and peer). Where
+    /// several collectives of the same function wait, NCCL may have sorted them by size, so the call is
+    /// returned only if their counts agree.
     fn take_api_call(&mut self, event: &ProxyOpEvent) -> Option<ApiCallEvent> {
         let p2p = event.op.pattern.is_p2p();
         let coll = event.op.coll.as_deref();
@@ -178,7 +178,7 @@ impl Communicator {
             } else {
                 match (coll, call.function.as_deref()) {
                     (Some(coll), called) => called == Some(coll),
-                    // Before 2.20 the op does not say what it is.
+                    // Before 2.20 the op does not name its function.
                     (None, called) => !matches!(called, Some("Send" | "Recv")),
                 }
             }
@@ -192,7 +192,7 @@ impl Communicator {
         (!ambiguous).then_some(call)
     }
 
-    /// Bytes of memory, about.
+    /// Returns about how many bytes of memory the communicator takes.
     pub(super) fn held_bytes(&self) -> usize {
         let calls = self.api_calls.len() + self.planned_calls.len();
         size_of::<Self>()
@@ -202,7 +202,7 @@ impl Communicator {
             + self.joined.len() * size_of::<(OpKey, u64, JoinedCall)>()
     }
 
-    /// The session ends: what was planned and never posted.
+    /// Takes out the ops that were planned and never posted, as the session ends.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = FlowRecord> {
         self.posts.drain()
     }

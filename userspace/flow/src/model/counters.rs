@@ -1,4 +1,4 @@
-//! What could not be put together, or was left out, as numbers. Part of every output.
+//! Counts of what could not be put together, or was left out. Part of every output.
 
 /// Declares counters: those of another process, or of another window, are added with `+=`.
 macro_rules! counters {
@@ -23,7 +23,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// What the model could not put together.
+    /// Counts of what the model could not put together.
     pub struct ModelCounters {
         /// Peers whose op was not seen.
         orphan_peers: u64;
@@ -37,12 +37,12 @@ counters! {
         /// Messages among them that the proxy executed for another process (PXN): it is not recorded, or
         /// posted them before the session.
         foreign_messages: u64;
-        /// Ops that the proxy of another process executes, of which it is not known which it is: it is not
+        /// Ops that the proxy of another process executes, where that process is not known: it is not
         /// recorded.
         proxy_not_known: u64;
         /// Ops of which a message had another size than was planned: should be 0.
         measured_otherwise: u64;
-        /// What `--steps-every`, `--channels` and `--min-bytes` left out.
+        /// Ops, messages and steps that `--steps-every`, `--channels` and `--min-bytes` left out.
         left_out: LeftOut;
         /// Ops some of whose messages were not seen to their end.
         unfinished: u64;
@@ -52,43 +52,43 @@ counters! {
         unreturned_calls: u64;
         /// Returns whose API call was not seen: it was under way when the session opened.
         uncalled_returns: u64;
-        /// Of walked plans.
+        /// Counts of walked plans.
         plans: PlanCounters;
     }
 }
 
 counters! {
-    /// What was not measured because it was not asked for.
+    /// Counts of what was not measured because it was not asked for.
     pub struct LeftOut {
-        /// Ops, each channel counting.
+        /// Ops, counted once for each channel.
         ops: u64;
-        /// Messages of theirs.
+        /// Messages of these ops.
         messages: u64;
-        /// Steps of theirs that came nevertheless.
+        /// Steps of these ops that came nevertheless.
         hits: u64;
     }
 }
 
 counters! {
-    /// What could not be put together of walked plans.
+    /// Counts of what could not be put together of walked plans.
     pub struct PlanCounters {
         /// Plans that were walked after their launch.
         plans: u64;
-        /// Plans that were longer than a walk goes, or of which memory could not be read that says what comes next.
+        /// Plans that were longer than a walk goes, or in which a link to the next node could not be read.
         cut: u64;
         /// Bytes of device work that were cut off, over all plans; a collective has about 100, a send with
         /// its receive 48.
         work_bytes_cut: u64;
         /// Plans some of whose records were lost: of their ops only those that were posted are known.
         incomplete: u64;
-        /// Device work whose ops do not follow from the plan (grouped broadcasts): those that need a proxy
-        /// are known, others are not.
+        /// Device work whose ops do not follow from the plan (grouped broadcasts): ops that need a proxy are
+        /// known, others are not.
         underived: u64;
         /// Derived ops, or messages of PAT, that differ from the posted ones; the posted one counts. Not 0:
         /// this version computes them in another way, and ops that need no proxy may be wrong.
         derived_otherwise: u64;
-        /// Ops of PAT whose messages are not known peer by peer (record call by call to see them): of
-        /// versions later than those that are known, and between nodes of several ranks.
+        /// Ops of PAT whose messages are not known peer by peer (record call by call to see them): in
+        /// versions later than the known ones, and between nodes of several ranks.
         without_messages: u64;
         /// Ops of a channel whose graphs were not seen.
         without_graphs: u64;

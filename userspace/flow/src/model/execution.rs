@@ -13,21 +13,22 @@ use crate::schema::{BytesKind, Outcome};
 #[derive(Debug)]
 pub(super) struct Execution {
     pub(super) record: FlowRecord,
-    /// Peers with a proxy that have messages left.
+    /// Peers with a proxy whose messages have not all ended.
     pub(super) open_peers: usize,
-    /// Messages of all its peers.
+    /// Messages of all peers.
     pub(super) messages: usize,
     pub(super) keys: Vec<StepKey>,
     pub(super) tgid: u32,
-    /// Records of the process that were lost before it began.
+    /// Records of the process that were lost before the op began.
     pub(super) lost: u64,
-    /// Ranks of other processes that execute parts of it, with their losses then, as far as they were known.
+    /// Ranks of other processes that execute parts of the op, with the losses of those processes then, as far
+    /// as they were known.
     pub(super) elsewhere: Vec<(CommunicatorRank, Option<u64>)>,
 }
 
 impl Execution {
-    /// It ends, for this reason or because all of it was measured, after so many records of its process were
-    /// lost.
+    /// Ends the op for the reason `outcome`, or with `None` because all of it was measured. `lost`: records
+    /// of its process that were lost until now.
     pub(super) fn ended(self, lost: u64, outcome: Option<Outcome>, ranks: &ProxyRanks) -> FlowRecord {
         let mut record = self.record;
         record.incomplete |= self.lost != lost;
@@ -59,8 +60,8 @@ impl Execution {
     }
 }
 
-/// Of an op of which every message has come to its end. Keeps how the messages are laid out, for the op's
-/// rows.
+/// Returns the outcome of an op of which every message has come to its end. Keeps the layout of the messages,
+/// for the op's rows.
 fn of_whole(record: &mut FlowRecord) -> Outcome {
     let mut agrees = true;
     for index in 0..record.peers.len() {

@@ -1,4 +1,4 @@
-//! What the model gives out: one op on one channel of one rank, with its peers.
+//! The model's record of an op: on one channel of one rank, with its peers.
 
 use super::{call::ProxyCall, message::Measured};
 use crate::{
@@ -18,26 +18,27 @@ pub struct FlowCommunicator {
     pub instance: u32,
 }
 
-/// One peer of an op.
+/// A peer of an op.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerFlow {
     pub connector: Connector,
     /// FIFO steps with this peer.
     pub nsteps: Option<u64>,
-    /// The process whose proxy serves it, where that is another one (PXN) and is known: as ncclflow sees it.
+    /// Process whose proxy serves the connection, as ncclflow sees it, where that is another process (PXN)
+    /// and is known.
     pub proxy_pid: Option<u32>,
-    /// What was observed of each message, in their order; where steps are traced and the op was posted.
+    /// Messages as they were observed, in their order; where steps are traced and the op was posted.
     pub measured: Option<Measured>,
 }
 
 impl PeerFlow {
-    /// Messages, each of so many FIFO steps.
+    /// Returns the number of messages with this peer, of `slots` FIFO steps each.
     pub(super) fn messages(&self, slots: u64) -> u64 {
         self.nsteps.unwrap_or(0).div_ceil(slots.max(1))
     }
 }
 
-/// One op on one channel: a record of `proxy_flow`, and the source of its `flow_steps`.
+/// An op on one channel: a record of `proxy_flow`, and the source of its `flow_steps`.
 #[derive(Clone, Debug)]
 pub struct FlowRecord {
     pub comm: FlowCommunicator,
@@ -49,38 +50,39 @@ pub struct FlowRecord {
     pub tree: Tree,
     pub task: Option<TaskInfo>,
     pub peers: Vec<PeerFlow>,
-    /// A peer has a proxy: without it there is no post pass. NCCL queues no other op.
+    /// A peer has a proxy. NCCL queues no other ops: they have no post pass.
     pub needed: bool,
-    /// When the plan pass was seen.
+    /// Origin of the plan pass's record, if the plan pass was seen.
     pub planned_at: Option<Origin>,
-    /// When the post pass was seen, in which NCCL queues the op for the proxy.
+    /// Origin of the post pass's record, if the post pass was seen, in which NCCL queues the op for the
+    /// proxy.
     pub posted_at: Option<Origin>,
-    /// A replay of a CUDA graph: the `seq` of the op that was captured.
+    /// `seq` of the op that was captured, if this one is a CUDA graph's replay of it.
     pub captured_seq: Option<u64>,
     /// Position of this channel's part among the parts of a p2p call, where the call was seen from its
     /// beginning.
     pub p2p_part: Option<u64>,
-    /// Records of its process were lost while it was seen: peers, or what was measured, can be missing.
+    /// Records of the process were lost while the op was seen: peers, or what was measured, can be missing.
     pub incomplete: bool,
-    /// What became of its messages; where steps are traced and it has any to measure.
+    /// Outcome of the op's messages; where steps are traced and there are messages to measure.
     pub outcome: Option<Outcome>,
-    /// NCCL made the op and forgot it, as it needs no proxy; it is computed from its plan's device work.
+    /// NCCL made the op and forgot it, as it needs no proxy; the op is computed from its plan's device work.
     pub derived: bool,
     /// Function that the user called, where the API was probed.
     pub api_name: Option<Name>,
     /// Elements that the user gave, where known.
     pub count: Option<u64>,
-    /// Number of the call that it comes from; [`Observed::Absent`] where calls are not recorded.
+    /// Number of the call that the op comes from; [`Observed::Absent`] where calls are not recorded.
     pub api_call: Observed<u64>,
-    /// The call stack behind it; of a replay, behind what was captured.
+    /// Call stack behind the op; of a replay, behind the op that was captured.
     pub stack: Option<(StackId, StackOf)>,
 }
 
 impl FlowRecord {
-    /// The op of this call, and nothing of what other calls say of it.
+    /// Makes the record of a call's op, without anything that other calls say of the op.
     pub(super) fn new(comm: FlowCommunicator, seq: u64, call: ProxyCall) -> Self {
         let ProxyCall { event, peers, incomplete, derived, queued } = call;
-        // NCCL calls `SaveProxy` with -1 for a place in a tree where nobody is, and does nothing then.
+        // NCCL calls `SaveProxy` with -1 for an empty place in a tree, and does nothing then.
         let peers = peers.into_iter().map(|peer| (peer.nsteps, peer.connector));
         let peers = peers.filter(|(_, connector)| connector.peer >= 0);
         let peers = peers.map(|(nsteps, connector)| PeerFlow {
@@ -113,25 +115,25 @@ impl FlowRecord {
         }
     }
 
-    /// When the op was first seen.
+    /// Returns the origin of the record in which the op was first seen.
     pub fn origin(&self) -> Option<Origin> {
         self.planned_at.or(self.posted_at)
     }
 
-    /// The function that NCCL runs: from the op, its task or the API call.
+    /// Returns the function that NCCL runs: from the op, its task or the API call.
     pub fn coll(&self) -> Option<&Name> {
         let task = self.task.as_ref().and_then(|task| task.function.as_ref());
         self.op.coll.as_ref().or(task).or(self.api_name.as_ref())
     }
 
-    /// The function that the user called.
+    /// Returns the function that the user called.
     pub fn coll_api(&self) -> Option<&Name> {
         self.op.coll_api.as_ref().or(self.api_name.as_ref()).or_else(|| self.coll())
     }
 
-    /// Bytes that the op was called with, where they are known: a task (2.23 and later) has its count and
-    /// its type. Before, the count is the call's, and its type is the op's only where NCCL does not turn
-    /// the elements into bytes.
+    /// Returns the bytes that the op was called with, where they are known: a task (2.23 and later) has count
+    /// and type. Before, the count is that of the API call, and its type is the op's type only where NCCL
+    /// does not turn the elements into bytes.
     pub fn call_bytes(&self) -> Option<u64> {
         let task = self.task.as_ref();
         if self.op.pattern.is_p2p() {
@@ -147,7 +149,7 @@ impl FlowRecord {
         self.count?.checked_mul(datatype_bytes(dtype)?)
     }
 
-    /// A send to oneself: copied on the GPU, no peer.
+    /// Tells whether this is a send to oneself: copied on the GPU, without a peer.
     pub fn is_copy_to_self(&self) -> bool {
         self.op.pattern.is_p2p() && self.op.root == self.comm.rank
     }

@@ -1,13 +1,13 @@
-//! Calls of the API and the ops that they become, where both are recorded.
+//! Joins calls of the API with the ops that they become, where both are recorded.
 //!
 //! A call is held until its op is planned. Outside of a group that is at once. In a group all calls come
-//! first, and NCCL sorts collectives by size, so the order says nothing. From 2.23 on a plan's tasks have
-//! what the program gave: function, buffers, bytes, root or peer. Before, an op has function and count. A
-//! call is joined with an op that fits it and no other call of the group that waits. Where several calls are
-//! alike, nobody can say which is which, and none is joined.
+//! first, and NCCL sorts collectives by size, so their order says nothing. From 2.23 on a plan's tasks have
+//! what the program gave: function, buffers, bytes, root or peer. Before, an op has function and count. An op
+//! is joined with a waiting call if it fits that call and no other of the group. Several calls that are alike
+//! cannot be told apart, and none of them is joined.
 //!
 //! NCCL launches all of a group before the communicator is called again. So once something was launched, the
-//! next call ends the wait of all before it: those that have no op by then get none.
+//! next call ends the wait of all before it: calls that have no op by then get none.
 
 use std::collections::VecDeque;
 
@@ -20,10 +20,11 @@ use crate::{
 };
 use nccl_library::nccl::datatype_bytes;
 
-/// Calls of a communicator that wait at a time; of a larger group the oldest go out without their ops.
+/// Calls of a communicator that can wait at a time; the oldest calls of a larger group go out without their
+/// ops.
 const MAX_IN_BATCH: usize = 4096;
 
-/// Calls of all communicators that wait, and those of one process.
+/// Calls that can wait, over all communicators, and over those of one process.
 const MAX_HELD: usize = 65_536;
 const MAX_HELD_BY_ONE: usize = MAX_HELD / 4;
 
@@ -32,21 +33,21 @@ const MAX_HELD_BY_ONE: usize = MAX_HELD / 4;
 pub struct JoinedCalls {
     batches: HashMap<CommKey, Batch>,
     held: usize,
-    /// The same by process.
+    /// Calls that wait, by process.
     held_by: HashMap<u32, usize>,
     /// Batches in which something changed.
     changed: Vec<CommKey>,
     #[expect(clippy::vec_box, reason = "they come in boxes, and go on in them")]
     ready: Vec<Box<ApiRecord>>,
-    /// A call has come: calls are recorded.
+    /// A call has come, so calls are recorded.
     is_on: bool,
 }
 
-/// The calls on a communicator of a group, or one call.
+/// Calls of a group on one communicator, or a single call.
 #[derive(Debug, Default)]
 struct Batch {
     calls: VecDeque<Held>,
-    /// Something was launched since they came.
+    /// Something was launched since the calls came.
     has_launched: bool,
 }
 
@@ -56,26 +57,26 @@ struct Held {
     ops: Ops,
 }
 
-/// What a call became.
+/// Ops that a call became.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ops {
     None,
     /// The op with this `seq`.
     One(u64),
-    /// A call such as `AlltoAll`: one for each peer and direction.
+    /// Several ops, one for each peer and direction: of a call such as `AlltoAll`.
     Several,
 }
 
-/// What is known of the call of an op.
+/// The call of an op, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct JoinedCall {
     pub(super) number: Observed<u64>,
-    /// The call stack behind it.
+    /// Call stack behind the call.
     pub(super) stack: Option<u64>,
 }
 
 impl JoinedCalls {
-    /// Takes a call. `key`: its communicator, if that could be read.
+    /// Takes a call, which waits for its op. `key`: its communicator, if that could be read.
     pub(super) fn hold(&mut self, key: Option<CommKey>, record: Box<ApiRecord>) {
         self.is_on = true;
         let is_alone = record.comm.is_none_or(|comm| comm.n_ranks == 1);
@@ -101,7 +102,7 @@ impl JoinedCalls {
         }
     }
 
-    /// So many calls of a process wait no longer.
+    /// Counts `calls` calls of a process as waiting no longer.
     fn let_go(&mut self, tgid: u32, calls: usize) {
         self.held = self.held.saturating_sub(calls);
         if let Some(held) = self.held_by.get_mut(&tgid) {
@@ -112,7 +113,7 @@ impl JoinedCalls {
         }
     }
 
-    /// A kernel of the communicator was launched.
+    /// Notes that a kernel of the communicator was launched.
     pub(super) fn launched(&mut self, key: &CommKey) {
         let Some(batch) = self.batches.get_mut(key) else { return };
         batch.has_launched = true;
@@ -121,7 +122,7 @@ impl JoinedCalls {
         }
     }
 
-    /// An op was planned, which is numbered `seq`. Gives its call.
+    /// Finds the call of an op that was planned, and that is numbered `seq`.
     pub(super) fn join(&mut self, key: &CommKey, op: &ProxyOpEvent, seq: u64) -> JoinedCall {
         self.launched(key);
         let unknown = JoinedCall { number: self.unknown(), stack: None };
@@ -136,29 +137,29 @@ impl JoinedCalls {
         JoinedCall { number: Observed::Known(held.record.number), stack: held.record.event.origin.stack }
     }
 
-    /// The number of a call that is not known.
+    /// Returns the number of a call that is not known.
     pub(super) fn unknown(&self) -> Observed<u64> {
         if self.is_on { Observed::Unknown } else { Observed::Absent }
     }
 
-    /// Nothing more comes of the communicator's calls.
+    /// Ends the wait of the communicator's calls.
     pub(super) fn release(&mut self, key: &CommKey) {
         let Some(batch) = self.batches.remove(key) else { return };
         self.let_go(key.tgid, batch.calls.len());
         self.ready.extend(batch.calls.into_iter().map(Held::record));
     }
 
-    /// A call has returned, which waits for its op or not: the communicator's with this number.
+    /// Notes the return of the communicator's call with this number, if the call waits for its op.
     pub(super) fn returned(&mut self, key: &CommKey, number: u64, returned: Returned) {
         let Some(batch) = self.batches.get_mut(key) else { return };
-        // It came last, but for calls on other threads.
+        // The call came last, but for calls on other threads.
         let held = batch.calls.iter_mut().rev().find(|held| held.record.number == number);
         if let Some(held) = held {
             held.record.returned = Observed::Known(returned);
         }
     }
 
-    /// The calls of a process that wait no longer.
+    /// Takes out the calls of a process that wait no longer.
     #[expect(clippy::vec_box, reason = "they go on in their boxes")]
     pub(super) fn take_ready(&mut self, tgid: u32) -> Vec<Box<ApiRecord>> {
         let is_done = |held: &Held| matches!(held.ops, Ops::One(_));
@@ -181,7 +182,7 @@ impl Held {
     }
 }
 
-/// Whether an op can be of a call, and whether it is then all of it.
+/// Relation of an op to a call: it cannot come from it, is all of it, or is a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fit {
     No,
@@ -189,7 +190,7 @@ enum Fit {
     OneOfSeveral,
 }
 
-/// All that both say has to agree.
+/// Compares an op with a call: all that both say has to agree.
 fn fit(call: &ApiLineEvent, op: &ProxyOpEvent) -> Fit {
     let (task, op) = (op.task.as_ref(), &op.op);
     let call_bytes = call.datatype.as_deref().and_then(datatype_bytes);

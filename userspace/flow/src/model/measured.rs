@@ -1,4 +1,4 @@
-//! What was observed of each message, joined to the op that planned it.
+//! Joins the observed steps of messages to the ops that planned them.
 //!
 //! The network proxy names a message by its connection, the op's final opCount and the FIFO step. Messages
 //! end long after the op was posted, so the op's record waits for them.
@@ -22,12 +22,12 @@ use super::{
 use crate::decode::{Origin, ProxyStepEvent, SendSizeEvent, StepMoment};
 use crate::schema::Outcome;
 
-/// Messages that can be on their way: 128 MiB. A proxy has some thousands in flight, but those of a job that
-/// hangs stay, and a target can claim any number.
+/// Messages that can be on their way: 128 MiB. A proxy has some thousands in flight, but messages of a job
+/// that hangs stay, and a target can claim any number.
 const MAX_PENDING: usize = 1 << 20;
 
-/// Ops that can wait until the process that executes them is known. It takes part in the same collective, so
-/// it is not far behind.
+/// Ops that can wait until the process that executes them is known. That process takes part in the same
+/// collective, so it is not far behind.
 const MAX_UNPLACED: usize = 4096;
 
 /// Ranks that a connection's address can stand for: one, unless several processes use the same address.
@@ -37,19 +37,20 @@ const MAX_RANKS_OF_CONNECTION: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Executions {
     by_number: HashMap<u64, Execution>,
-    /// The ops of a key, and which of their peers it means. The first is the one in progress.
+    /// Ops of a key, each with the index of the peer that the key stands for. The first op is the one in
+    /// progress.
     by_key: HashMap<StepKey, VecDeque<(u64, usize)>>,
     sums: Sums,
     send_sizes: SendSizes,
     sampling: Sampling,
     left_out: LeftOut,
-    /// Ops that are not wanted and whose steps can come.
+    /// Ops whose steps are not wanted and can still come.
     unwanted: HashSet<StepKey>,
-    /// The opCount of the last of them that steps came of, by connection.
+    /// opCount of the last unwanted op of which steps came, by connection.
     unwanted_now: HashMap<StepKey, u64>,
     /// When the last message of a connection ended.
     last_ends: HashMap<StepKey, u64>,
-    /// Who can serve a connection, by its address in the process that serves it.
+    /// Ranks that can serve a connection, by its address in the process that serves it.
     elsewhere: HashMap<u64, Vec<CommunicatorRank>>,
     /// Ops with a part that an unknown process executes.
     unplaced: VecDeque<u64>,
@@ -64,7 +65,7 @@ impl Executions {
         Self { sampling, ..self }
     }
 
-    /// Bytes of memory, about.
+    /// Returns about how many bytes of memory the ops take.
     pub(super) fn held_bytes(&self) -> usize {
         let words = self.by_key.len()
             + self.unwanted.len()
@@ -77,18 +78,19 @@ impl Executions {
         self.pending * size_of::<Message>() + self.by_number.len() * RECORD_BYTES + words * WORDS_BYTES
     }
 
-    /// Whether ops that were first seen before this moment still wait for messages.
+    /// Tells whether ops that were first seen before this moment still wait for messages.
     pub(super) fn has_open_before(&self, ts_ns: u64) -> bool {
         let is_before = |open: &Execution| open.record.origin().is_some_and(|origin| origin.ts_ns < ts_ns);
         self.by_number.values().any(is_before)
     }
 
-    /// Whether parts of its ops are executed by other processes.
+    /// Tells whether other processes execute parts of the ops.
     pub(super) fn has_parts_elsewhere(&self) -> bool {
         !self.elsewhere.is_empty()
     }
 
-    /// The ranks that may execute the op of this step of another process, if it is one of ours.
+    /// Returns the ranks that may execute the op of this step of another process, if the op is one that
+    /// `tgid` posted.
     pub(super) fn executors(
         &self,
         tgid: u32,
@@ -102,7 +104,7 @@ impl Executions {
     }
 
     /// Takes a posted op. Gives back the ops that are not measured any further: this one, if it has no
-    /// messages or too many, or the oldest ones, to make room. `by`: the record that showed that it was
+    /// messages or too many, or the oldest ones, to make room. `by`: the record that showed that the op was
     /// posted.
     pub(super) fn begin(
         &mut self,
@@ -161,7 +163,8 @@ impl Executions {
         ended
     }
 
-    /// The ranks of other processes that execute parts of the op, with their processes' losses if known.
+    /// Notes and returns the ranks of other processes that execute parts of the op, with their processes'
+    /// losses if known.
     fn parts_elsewhere(
         &mut self,
         record: &FlowRecord,
@@ -184,7 +187,8 @@ impl Executions {
         parts
     }
 
-    /// The op's messages are not wanted. Their steps come all the same; they are not those of an unknown op.
+    /// Leaves out an op whose messages are not wanted. Its steps come all the same, and must not count as
+    /// those of an unknown op.
     fn leave_out(&mut self, tgid: u32, record: &mut FlowRecord) {
         for peer in record.peers.iter().filter(|peer| peer.connector.has_proxy) {
             let messages = peer.messages(record.op.slice_steps);
@@ -201,7 +205,7 @@ impl Executions {
         }
     }
 
-    /// Counts the step if it is of an op that is not wanted.
+    /// Tells whether the step is of an op that is not wanted, and counts it then.
     fn is_unwanted(&mut self, key: &StepKey, event: &ProxyStepEvent) -> bool {
         let number = key.op_count >> 1;
         if !number.is_multiple_of(self.sampling.every.max(1)) || self.unwanted.contains(key) {
@@ -218,12 +222,12 @@ impl Executions {
         false
     }
 
-    /// What was not wanted.
+    /// Returns the counts of what was not wanted.
     pub(super) fn left_out(&self) -> LeftOut {
         self.left_out
     }
 
-    /// Whether a step of this name belongs to an op that waits.
+    /// Tells whether a step with this key belongs to an op that waits.
     pub(super) fn expects(&self, key: &StepKey) -> bool {
         self.by_key.contains_key(key)
     }
@@ -233,8 +237,8 @@ impl Executions {
         self.send_sizes.take(size);
     }
 
-    /// Replaces a sum of bytes by the size of the message. Every step of a process must pass here, also those
-    /// of ops that other processes posted.
+    /// Replaces a sum of bytes by the size of the message. Every step of a process must pass here, also the
+    /// steps of ops that other processes posted.
     pub(super) fn settle_size(&mut self, event: &mut ProxyStepEvent) {
         if event.moment == StepMoment::Sent
             && let Some(bytes) = self.send_sizes.of_sent(&event.origin)
@@ -251,8 +255,8 @@ impl Executions {
         }
     }
 
-    /// Notes a step. `lost`: records of the process that posted the op that are lost until now. Gives the
-    /// op's record if this ends its last message, and an error if no op has this key.
+    /// Notes a step. `lost`: records of the op's posting process that were lost until now. Gives the op's
+    /// record if the step ends its last message, and an error if no op has this key.
     pub(super) fn note(
         &mut self,
         key: StepKey,
@@ -266,8 +270,8 @@ impl Executions {
         let &(number, peer_index) = queue.front().ok_or(())?;
         let execution = self.by_number.get_mut(&number).ok_or(())?;
         let slots = execution.record.op.slice_steps.max(1);
-        // NCCL may report each FIFO step in turn. A message ends with its last one, and reaches every other
-        // state with its first.
+        // NCCL may report each FIFO step in turn. A message ends with its last FIFO step, and reaches every
+        // other state with its first.
         let tells = if event.moment == StepMoment::Stop { slots - 1 } else { 0 };
         if event.is_per_fifo_step && event.step % slots != tells {
             return Ok(None);
@@ -291,7 +295,8 @@ impl Executions {
         message.note(event.moment, event.origin.ts_ns, bytes);
         let ends = &mut self.last_ends;
         if measured.depth == 0 {
-            // Its first step. The proxy serves the ops of a connection one after the other.
+            // The op's first step with this peer. The proxy serves the ops of a connection one after the
+            // other.
             measured.set_depth(event.n_subs, slots);
             let posted = execution.record.posted_at.map(|origin| origin.ts_ns);
             measured.free_since = posted.max(ends.get(&key.line()).copied());
@@ -316,7 +321,7 @@ impl Executions {
         Ok(ended.map(|execution| execution.ended(lost, None, ranks)))
     }
 
-    /// The session ends: the ops that are still on their way, in the order of posting.
+    /// Ends the ops that are still on their way as the session ends, in the order of posting.
     pub(super) fn drain(&mut self, lost: impl Fn(u32) -> u64, ranks: &ProxyRanks) -> Vec<FlowRecord> {
         self.by_key.clear();
         self.pending = 0;
@@ -325,7 +330,7 @@ impl Executions {
         let mut busy = HashSet::default();
         left.into_iter()
             .map(|(_, mut execution)| {
-                // An op without a step is the one that waits, if it is the first on its connection.
+                // An op without a step is the one that its connection waits with, if it is the first there.
                 let posted = execution.record.posted_at.map(|origin| origin.ts_ns);
                 let slots = execution.record.op.slice_steps;
                 let hash = execution.record.comm.hash;
@@ -344,7 +349,7 @@ impl Executions {
             .collect()
     }
 
-    /// An op has waited long enough for the process that executes it to become known.
+    /// Ends an op that has waited long enough for the process that executes it to become known.
     fn end_unplaced(&mut self, number: u64, by: &Origin, ranks: &ProxyRanks) -> Option<FlowRecord> {
         let execution = self.by_number.get(&number)?;
         let is_unplaced =

@@ -1,4 +1,4 @@
-//! One message as it was observed, and the waits that follow from that.
+//! Messages as they were observed, and the waits that follow from that.
 
 use super::transfers::Transfer;
 use crate::{
@@ -7,27 +7,27 @@ use crate::{
 };
 use nccl_library::nccl::{Direction, FIFO_STEPS};
 
-/// `NCCL_SHARED_STEPS`: those that all ops that are taken together may use (src/include/proxy.h, `maxDepth`
-/// in src/transport/net.cc).
+/// `NCCL_SHARED_STEPS`: FIFO steps that all ops that are taken together may use (src/include/proxy.h,
+/// `maxDepth` in src/transport/net.cc).
 const NCCL_SHARED_STEPS: u64 = 16;
 
-/// When a message came how far, on `CLOCK_MONOTONIC` in nanoseconds, as NCCL's proxy saw it. All measured.
+/// Moments of a message, on `CLOCK_MONOTONIC` in nanoseconds, as NCCL's proxy saw them. All are measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     /// Send: the slot is offered to the GPU.
     pub start: Option<u64>,
-    /// Receive: the network was asked for it.
+    /// Receive: the network was asked for the message.
     pub posted: Option<u64>,
     /// Send: the GPU has filled the slot, and the network is asked to send for the first time (2.27 and
     /// later).
     pub ready: Option<u64>,
-    /// Send: the network has taken it.
+    /// Send: the network has taken the message.
     pub sent: Option<u64>,
     /// Receive: the data is there.
     pub arrived: Option<u64>,
-    /// Receive: it is handed to the GPU.
+    /// Receive: the data is handed to the GPU.
     pub handed: Option<u64>,
-    /// Send: the network is done with it. Receive: the GPU has taken it out of the slot.
+    /// Send: the network is done with the message. Receive: the GPU has taken it out of the slot.
     pub end: Option<u64>,
     /// Bytes that the network was given, or gave.
     pub bytes: Option<u64>,
@@ -56,27 +56,27 @@ impl Message {
 /// All messages of an op with one peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
-    /// In the order of their steps. Empty until something is seen of one: ops wait for long, and a host
-    /// posts them far ahead.
+    /// Messages in the order of their steps. Empty until something is seen of one: ops wait for long, and a
+    /// host posts them far ahead.
     pub messages: Vec<Message>,
-    /// How many there are.
+    /// Number of the messages, also while `messages` is empty.
     pub count: usize,
-    /// When the connection was free for the op: it was posted, and the op before it on the connection was
+    /// When the connection was free for the op: the op was posted, and the op before it on the connection was
     /// done.
     pub free_since: Option<u64>,
-    /// Messages that can be under way at a time.
+    /// Messages that can be under way at a time; 0 until that is known.
     pub depth: usize,
-    /// How the messages are laid out, once that was needed; else empty.
+    /// Layout of the messages, once it was needed; else empty.
     pub layout: Vec<Transfer>,
 }
 
 impl Measured {
-    /// Of so many messages nothing was seen yet.
+    /// Makes the state of `count` messages of which nothing was seen yet.
     pub(super) fn new(count: usize) -> Self {
         Self { count, ..Self::default() }
     }
 
-    /// Its messages, as something is seen of one.
+    /// Returns the messages to note something that is seen of one.
     pub(super) fn seen(&mut self) -> &mut [Message] {
         if self.messages.is_empty() {
             self.messages.resize(self.count, Message::default());
@@ -84,15 +84,15 @@ impl Measured {
         &mut self.messages
     }
 
-    /// What was seen of a message; nothing: it has no such message.
+    /// Returns what was seen of a message; `None`: there is no message of this index.
     pub fn message(&self, index: usize) -> Option<Message> {
         let seen = self.messages.get(index).copied();
         seen.or_else(|| (index < self.count).then(Message::default))
     }
 
-    /// Which message it is that stops, where NCCL tells this one. 2.24 to 2.26 tell the first of those that
-    /// the GPU has taken since the proxy looked last for all of them (`doneStepId` in src/transport/net.cc,
-    /// recvProxyProgress); they stop in their order.
+    /// Returns the index of the message that stops, where NCCL tells the index `told`. For all receives that
+    /// the GPU has taken since the proxy looked last, 2.24 to 2.26 tell the first of them (`doneStepId` in
+    /// src/transport/net.cc, recvProxyProgress); they stop in their order.
     pub(super) fn stopped(&self, told: usize, direction: Direction) -> usize {
         let has_stopped = |message: &&Message| message.end.is_some();
         match direction {
@@ -101,18 +101,19 @@ impl Measured {
         }
     }
 
-    /// Nothing was seen of it.
+    /// Tells whether nothing was seen of any message.
     pub(super) fn is_unseen(&self) -> bool {
         self.messages.iter().all(|message| *message == Message::default())
     }
 
-    /// Ops of `n_subs` connections are taken together; a message takes `slots` FIFO steps.
+    /// Sets the depth: ops of `n_subs` connections are taken together, and a message takes `slots` FIFO
+    /// steps.
     pub(super) fn set_depth(&mut self, n_subs: u64, slots: u64) {
         let steps = FIFO_STEPS.min(NCCL_SHARED_STEPS / n_subs.max(1));
         self.depth = usize::try_from(steps.div_ceil(slots.max(1))).unwrap_or(1).max(1);
     }
 
-    /// Derived: since when the slot of this message was free, so that it could begin. The proxy takes
+    /// Derives since when the slot of this message was free, so that the message could begin. The proxy takes
     /// it up in its next round.
     pub fn slot_free(&self, index: usize) -> Option<u64> {
         match index.checked_sub(self.depth) {
@@ -122,7 +123,7 @@ impl Measured {
         }
     }
 
-    /// Messages that came to their end, and the bytes of those whose size was seen.
+    /// Returns how many messages came to their end, and the bytes of those whose size was seen.
     pub fn totals(&self) -> (u64, u64) {
         let ended = self.messages.iter().filter(|message| message.end.is_some()).count() as u64;
         let bytes = self.messages.iter().filter_map(|message| message.bytes);
@@ -130,7 +131,8 @@ impl Measured {
     }
 }
 
-/// How long a message waited; `slot_free`: [`Measured::slot_free`], where the start itself was not measured.
+/// Derives how long a message waited; `slot_free`: [`Measured::slot_free`], used where the start itself was
+/// not measured.
 pub(super) fn waits(direction: Direction, message: &Message, slot_free: Option<u64>) -> WaitTimes {
     let between = |from: Option<u64>, to: Option<u64>| Some(to?.saturating_sub(from?));
     let Message { start, posted, ready, sent, arrived, handed, end, bytes: _ } = *message;

@@ -1,6 +1,6 @@
 //! Adds up the messages of ops that were only planned.
 //!
-//! A job repeats its ops, so their sums are kept by what they follow from.
+//! A job repeats its ops, so sums are kept, by the layout that they follow from.
 
 use foldhash::HashMap;
 
@@ -13,10 +13,10 @@ use crate::schema::{BytesKind, MessageSums, Op};
 /// Layouts whose sums are kept. A rank has two for each channel and size; a target can invent any number.
 const MAX_KEPT: usize = 8192;
 
-/// Layouts of so few messages are added up faster than they are found.
+/// Messages up to which a layout is added up faster than its kept sum is found.
 const FEW: u64 = 4;
 
-/// Messages, bytes that follow from the plan, and capacities.
+/// Number of messages, bytes that follow from the plan, and capacities of messages whose size does not.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     messages: u64,
@@ -43,7 +43,7 @@ impl Sums {
 pub(super) struct KnownSums(HashMap<LayoutKey, Sums>);
 
 impl KnownSums {
-    /// The op's messages with each peer that it has some with.
+    /// Returns the sums of the op's messages, for each peer that it has messages with.
     pub(super) fn of(&mut self, record: &FlowRecord, op: &Op) -> Vec<MessageSums> {
         let peers = record.peers.iter().zip(&op.row.peers);
         let sums = peers.map(|(peer, row)| {

@@ -1,4 +1,5 @@
-//! Events → flows: calls put together, plan and post pass joined, ops numbered, messages laid out to rows.
+//! Makes flows of events: puts calls together, joins plan and post pass, numbers ops, lays messages out to
+//! rows.
 //!
 //! Pure and synchronous: time enters only with the events, so a live run and a replay give the same.
 

@@ -1,5 +1,5 @@
-//! What the models of a node's processes share. Whoever has the sessions has it too, and passes it to each of
-//! their calls.
+//! State that the models of a node's processes share. The owner of the sessions owns it too, and passes it to
+//! each of their calls.
 
 use std::mem;
 
@@ -7,33 +7,34 @@ use foldhash::HashMap;
 
 use super::{communicator::CommKey, joined_calls::JoinedCalls, proxy_ranks::ProxyRanks};
 
-/// What the sessions of all processes that are recorded together have in common.
+/// State that the sessions of all processes that are recorded together share.
 #[derive(Debug, Default)]
 pub struct Node {
-    /// Which process has which rank.
+    /// Processes of ranks.
     pub proxy_ranks: ProxyRanks,
     /// Calls that wait for their ops, where both are recorded.
     pub calls: JoinedCalls,
     pub(super) instances: Instances,
 }
 
-/// Hashes and ranks of communicators that are remembered, twice so many at most. A hash is of 64 bits, so one that comes
-/// again after so many others is no split of the same parent.
+/// Pairs of hash and rank that a generation of counts remembers; there are two generations. A hash is of 64
+/// bits, so one that comes again after so many others is no split of the same parent.
 const MAX_COUNTS: usize = 4096;
 
-/// How many communicators of one hash and rank there were: two splits of one parent with one colour have the
-/// same hash from 2.18 to 2.23, and before 2.18 there are no hashes.
+/// Instance numbers of communicators with the same hash and rank: two splits of one parent with one colour
+/// have the same hash from 2.18 to 2.23, and before 2.18 there are no hashes.
 #[derive(Debug, Default)]
 pub(super) struct Instances {
     counts: HashMap<(Option<u64>, i32), u32>,
-    /// The same of those before. What is not counted again meanwhile is forgotten with all of them.
+    /// Counts of the generation before. An entry that is not counted again is forgotten with the generation.
     earlier: HashMap<(Option<u64>, i32), u32>,
-    /// Those of processes that have not ended: a communicator's ops and its calls have one number.
+    /// Numbers of the communicators of processes that have not ended: a communicator's ops and its calls have
+    /// one number.
     given: HashMap<CommKey, u32>,
 }
 
 impl Instances {
-    /// The number of a communicator that was not seen before.
+    /// Numbers a communicator that was not seen before.
     pub(super) fn next(&mut self, hash: Option<u64>, rank: i32) -> u32 {
         let key = (hash, rank);
         let number = self.counts.get(&key).or_else(|| self.earlier.get(&key)).copied().unwrap_or(0);
@@ -44,7 +45,7 @@ impl Instances {
         number
     }
 
-    /// The number of this communicator.
+    /// Returns the number of this communicator, which gets one if it has none yet.
     pub(super) fn of(&mut self, key: CommKey) -> u32 {
         if let Some(known) = self.given.get(&key) {
             return *known;
@@ -54,7 +55,7 @@ impl Instances {
         new
     }
 
-    /// The communicator is no more, or nothing more is seen of it.
+    /// Forgets a communicator that is no more, or of which nothing more is seen.
     pub(super) fn forget(&mut self, key: &CommKey) {
         self.given.remove(key);
     }

@@ -1,8 +1,8 @@
-//! Finds the planned op that a post pass is about.
+//! Finds the planned op that a post pass is of.
 //!
-//! NCCL copies the planned op into a queue and posts the copy, which has another address and its final
-//! opCount. On each channel of a communicator it posts in the order of planning, so the first planned op that
-//! looks the same is the one.
+//! NCCL copies the planned op into a queue and posts the copy, which has another address and the final
+//! opCount. On each channel of a communicator NCCL posts in the order of planning, so the first planned op
+//! that looks the same is the one that was posted.
 
 use std::collections::VecDeque;
 
@@ -25,26 +25,27 @@ const MAX_POSTED: usize = 65_536;
 #[derive(Debug, Default)]
 pub(super) struct PostMatcher {
     waiting: HashMap<u32, VecDeque<FlowRecord>>,
-    /// The final number of the last collective that was joined, less our number of it. Both grow by one with
-    /// each collective, so the difference stays. It tells which of the ops that look alike was posted.
+    /// Final number of the last collective that was joined, less our number of it. Both grow by one with each
+    /// collective, so the difference stays. It tells which of several ops that look alike was posted.
     offset: Option<i64>,
-    /// By the address of NCCL's copy.
+    /// Posted ops, by the address of NCCL's copy.
     posted: HashMap<u64, FlowRecord>,
 }
 
-/// The op that a post pass is about.
+/// The op that a post pass is of.
 #[derive(Debug)]
 pub(super) enum Matched {
-    /// One that waited.
+    /// Planned op that waited for its post pass.
     Planned(Box<FlowRecord>),
-    /// One that a graph posts again.
+    /// Captured op that a graph posts again.
     Replay(Box<FlowRecord>),
-    /// Its plan pass was not seen.
+    /// Op whose plan pass was not seen.
     Unknown,
 }
 
 impl PostMatcher {
-    /// Keeps a planned op until it is posted. Gives back the one that has waited too long.
+    /// Keeps a planned op until it is posted. Gives back an op for which there is no room: the one that has
+    /// waited longest on the channel, or this one if there are too many channels.
     pub(super) fn wait(&mut self, record: FlowRecord) -> Option<FlowRecord> {
         if self.waiting.len() >= MAX_CHANNELS && !self.waiting.contains_key(&record.op.channel) {
             return Some(record);
@@ -54,13 +55,13 @@ impl PostMatcher {
         if queue.len() > MAX_WAITING { queue.pop_front() } else { None }
     }
 
-    /// Whether a planned op waits of which this can be the post pass.
+    /// Tells whether a planned op waits of which this can be the post pass.
     pub(super) fn waits_for(&self, post: &ProxyOpEvent) -> bool {
         self.position(post).is_some()
     }
 
-    /// Where in its channel's queue the op waits that is posted: the one with the number that fits, or else
-    /// the oldest of those that look alike.
+    /// Returns the place in its channel's queue of the op that is posted: of the ops that look alike, the one
+    /// whose number fits, or else the oldest.
     fn position(&self, post: &ProxyOpEvent) -> Option<usize> {
         let same_task = |planned: &FlowRecord| match (&planned.task, &post.task) {
             (Some(planned), Some(posted)) => planned.pointer == posted.pointer,
@@ -77,7 +78,7 @@ impl PostMatcher {
         Some(alike.find(|(_, planned)| fits(planned)).map_or(oldest, |(at, _)| at))
     }
 
-    /// Finds the planned op.
+    /// Finds the planned op, and takes it out of its queue.
     pub(super) fn post(&mut self, post: &ProxyOpEvent) -> Matched {
         let (op, pointer) = (&post.op, post.op_pointer);
         if let Some(at) = self.position(post)
@@ -94,35 +95,35 @@ impl PostMatcher {
         self.replayed(post).map_or(Matched::Unknown, |known| Matched::Replay(Box::new(known.clone())))
     }
 
-    /// The op that was posted from the same address before, if a graph posts it again.
+    /// Returns the op that was posted from the same address before, if a graph posts it again.
     ///
-    /// A callback thread of CUDA's posts a graph's replay, never the thread that planned the op. So a post
-    /// that only looks like a replay, because its plan pass was lost, is not taken for one.
+    /// A callback thread of CUDA posts a graph's replay, never the thread that planned the op. So a post that
+    /// only looks like a replay, because its plan pass was lost, is not taken for one.
     pub(super) fn replayed(&self, post: &ProxyOpEvent) -> Option<&FlowRecord> {
         let known = self.posted.get(&post.op_pointer)?;
         let is_by_another = known.planned_at.is_some_and(|at| at.tid != post.origin.tid);
         (is_posted_copy(&known.op, &post.op) && is_by_another).then_some(known)
     }
 
-    /// Bytes of memory, about.
+    /// Returns about how many bytes of memory the ops take.
     pub(super) fn held_bytes(&self) -> usize {
         let waiting: usize = self.waiting.values().map(VecDeque::len).sum();
         (waiting + self.posted.len()) * RECORD_BYTES
     }
 
-    /// The session ends: what was planned and not posted.
+    /// Takes out the ops that were planned and not posted, as the session ends.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = FlowRecord> {
         std::mem::take(&mut self.waiting).into_values().flatten()
     }
 }
 
-/// NCCL's final number of a posted op less our number of the planned one.
+/// Returns NCCL's final number of a posted op less our number of the planned one.
 fn offset(planned: &FlowRecord, posted: &ProxyOp) -> i64 {
     (posted.op_count >> 1).cast_signed().wrapping_sub((planned.seq >> 1).cast_signed())
 }
 
-/// Whether `posted` can be the copy of `planned`. Only opCount changes, and the nsteps of PAT and of grouped
-/// broadcasts, which NCCL overwrites from peer to peer.
+/// Tells whether `posted` can be the copy of `planned`. Only opCount changes, and the nsteps of PAT and of
+/// grouped broadcasts, which NCCL overwrites from peer to peer.
 pub(super) fn is_posted_copy(planned: &ProxyOp, posted: &ProxyOp) -> bool {
     let overwritten = planned.pattern.is_pat() || planned.coll.as_deref() == Some("AllGatherV");
     (planned.op_count & 1) == (posted.op_count & 1)
@@ -133,7 +134,7 @@ pub(super) fn is_posted_copy(planned: &ProxyOp, posted: &ProxyOp) -> bool {
         && (overwritten || planned.nsteps == posted.nsteps)
         && planned.nbytes == posted.nbytes
         && planned.chunk_size == posted.chunk_size
-        // Up to 2.23 only the device work says it, which the planned op was completed with.
+        // Up to 2.23 only the device work says the size, from which the planned op was completed.
         && (posted.channel_size.is_none() || planned.channel_size == posted.channel_size)
         && planned.loop_offset == posted.loop_offset
         && planned.coll == posted.coll

@@ -1,23 +1,23 @@
-//! Which process has which rank of which communicator, as far as records have told.
+//! Processes of ranks: which process has which rank of which communicator, as far as records tell.
 //!
 //! An op that another rank's proxy executes (PXN) is posted in one process, and its messages are seen in
 //! another. Two facts join them. The poster's connector names the rank whose proxy executes the op, and the
-//! connection by its address in that rank's process. And exactly one process has told that it has this rank
-//! of this communicator.
+//! connection's address in that rank's process. And exactly one process has claimed this rank of this
+//! communicator.
 
 use foldhash::HashMap;
 
 use crate::decode::ProxyRank;
 
-/// Ranks that are kept, and those of one process. A node has some thousands; a process that claims more wants to
-/// fill our memory, and gets no more.
+/// Ranks that are kept, of all processes and of one. A node has some thousands; a process that claims more
+/// wants to fill our memory, and gets no more.
 const MAX_RANKS: usize = 1 << 20;
 const MAX_RANKS_OF_ONE: usize = 1 << 16;
 
 /// A rank of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CommunicatorRank {
-    /// `commHash`. Communicators without one are not told apart, and no process is found for their ranks.
+    /// `commHash`. Communicators without one cannot be told apart, and no process is found for their ranks.
     pub hash: Option<u64>,
     pub rank: ProxyRank,
 }
@@ -25,20 +25,20 @@ pub struct CommunicatorRank {
 /// The process that has a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// None whose records came.
+    /// No process whose records came.
     Unknown,
-    /// This process, by the process id of its records.
+    /// This process, by the process ID of its records.
     Process(u32),
-    /// More than one process says so: none is believed.
+    /// More than one process claims the rank: none is believed.
     Several,
 }
 
-/// What the records of a process have told of it.
+/// State of a process, as its records tell it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Process {
     pid: Option<u32>,
     lost: u64,
-    /// Ranks that it was the first to claim.
+    /// Ranks that the process was the first to claim.
     claims: usize,
 }
 
@@ -51,7 +51,7 @@ pub struct ProxyRanks {
 }
 
 impl ProxyRanks {
-    /// A record of the process says that it has this rank.
+    /// Notes that a record of the process `tgid` says that the process has this rank.
     pub(super) fn note_owner(&mut self, rank: CommunicatorRank, tgid: u32) {
         if rank.hash.is_none() {
             return;
@@ -73,13 +73,13 @@ impl ProxyRanks {
         self.changes += 1;
     }
 
-    /// The process that has this rank.
+    /// Returns the process that has this rank.
     pub fn owner(&self, rank: &CommunicatorRank) -> Owner {
         self.owners.get(rank).copied().unwrap_or(Owner::Unknown)
     }
 
-    /// The records of the rank's process that were lost until now; `None` if it is not known which process
-    /// that is.
+    /// Returns how many records of the rank's process were lost until now; `None` if that process is not
+    /// known.
     pub(super) fn lost(&self, rank: &CommunicatorRank) -> Option<u64> {
         match self.owner(rank) {
             Owner::Process(tgid) => Some(self.processes.get(&tgid).map_or(0, |process| process.lost)),
@@ -87,7 +87,7 @@ impl ProxyRanks {
         }
     }
 
-    /// What the rank's process is called in the output.
+    /// Returns the process ID that the rank's process has in the output.
     pub(super) fn pid(&self, rank: &CommunicatorRank) -> Option<u32> {
         match self.owner(rank) {
             Owner::Process(tgid) => self.processes.get(&tgid)?.pid,
@@ -95,23 +95,23 @@ impl ProxyRanks {
         }
     }
 
-    /// A process, as ncclflow sees it, of which so many records were lost until now.
+    /// Notes a process's ID as ncclflow sees it (`pid`), and how many of its records were lost until now.
     pub fn note_process(&mut self, tgid: u32, pid: Option<u32>, lost: u64) {
         let process = self.processes.entry(tgid).or_default();
         (process.pid, process.lost) = (pid, lost);
     }
 
-    /// The process is over; its number can become another one's.
+    /// Forgets a process that is over; its process ID can become another's.
     pub fn forget(&mut self, tgid: u32) {
         self.processes.remove(&tgid);
-        // Whose the doubtful ones are is not kept. When there are many, they are forgotten: whoever still claims one
-        // claims it again.
+        // Claimants of doubtful ranks are not kept. When there are many such ranks, they are forgotten: a
+        // process that still has one claims it again.
         let is_crowded = self.owners.len() >= MAX_RANKS / 2;
         self.owners
             .retain(|_, owner| *owner != Owner::Process(tgid) && !(is_crowded && *owner == Owner::Several));
     }
 
-    /// Grows when the owner of a rank becomes known, or doubtful.
+    /// Returns a count that grows when the owner of a rank becomes known, or doubtful.
     pub fn changes(&self) -> u64 {
         self.changes
     }

@@ -1,4 +1,4 @@
-//! Rows of what the model gives out.
+//! Makes rows of the model's records.
 
 use foldhash::HashMap;
 
@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// Messages that are handed on together.
+/// Rows of messages that are handed on together.
 const MESSAGES_AT_ONCE: usize = 64;
 
 /// Communicators whose name is kept. A target that makes more wants to fill our memory.
@@ -30,14 +30,14 @@ const MAX_NAMES: usize = 4096;
 /// Makes rows. An op's messages are laid out once, for all who take them.
 #[derive(Debug, Default)]
 pub struct Rows {
-    /// By `commHash`.
+    /// Names of communicators, by `commHash`.
     comm_names: HashMap<Option<u64>, Name>,
     messages: Vec<MessageRow>,
     sums: KnownSums,
 }
 
 impl Rows {
-    /// The row of an op.
+    /// Makes the row of an op.
     pub fn op(&mut self, record: &FlowRecord, host: &HostInfo) -> Op {
         let origin = record.origin();
         let op = &record.op;
@@ -93,7 +93,7 @@ impl Rows {
         Op { rank: rank_key(&record.comm, host), row, call_bytes: record.call_bytes() }
     }
 
-    /// Calls `each` with the rows of the op's messages: some at a time, in the order of peers and steps.
+    /// Calls `each` with the rows of the op's messages, several at a time, in the order of peers and steps.
     pub fn messages(&mut self, record: &FlowRecord, op: &Op, mut each: impl FnMut(&[MessageRow])) {
         for (peer, peer_row) in record.peers.iter().zip(&op.row.peers) {
             let layout = Layout::new(record, peer);
@@ -114,12 +114,12 @@ impl Rows {
         }
     }
 
-    /// The op's messages as they were planned, added up by peer.
+    /// Returns the sums of the op's messages as they were planned, by peer.
     pub fn message_sums(&mut self, record: &FlowRecord, op: &Op) -> Vec<MessageSums> {
         self.sums.of(record, op)
     }
 
-    /// The row of a call that communicates.
+    /// Makes the row of a call that communicates.
     pub fn call(&mut self, record: &ApiRecord, host: &HostInfo) -> ApiCall {
         let event = &record.event;
         let arguments = Arguments::of(event);
@@ -173,7 +173,7 @@ impl Rows {
     }
 }
 
-/// The row of a call that belongs to no rank.
+/// Makes the row of a call that belongs to no rank.
 pub fn other_call_row(call: &OtherCall, host: &HostInfo) -> OtherCallRow {
     OtherCallRow {
         function: call.function.name().into(),
@@ -214,7 +214,7 @@ fn peer_row(record: &FlowRecord, peer: &PeerFlow) -> PeerRow {
     }
 }
 
-/// `at`: which of the peer's messages it is.
+/// Makes the row of a message. `at`: its index among the peer's messages.
 fn message_row(
     op: &OpRow,
     peer_row: &PeerRow,

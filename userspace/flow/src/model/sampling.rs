@@ -1,17 +1,18 @@
-//! Which ops' messages are measured, where not all are wanted.
+//! Selection of the ops whose messages are measured, where not all are wanted.
 
 use serde::{Deserialize, Serialize};
 
 use super::flow::FlowRecord;
 
-/// What an op must be for its messages to be measured. The rest is counted.
+/// Conditions on an op for its messages to be measured. Other ops are only counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sampling {
-    /// One op of so many, by NCCL's own count: the same collectives on all ranks.
+    /// Distance of measured ops, by NCCL's own count: every op if 1, every tenth if 10. They are the same
+    /// collectives on all ranks.
     pub every: u64,
-    /// A bit for each channel.
+    /// Mask of the measured channels, a bit for each.
     pub channels: u64,
-    /// The call has at least so many bytes, or it is not known how many.
+    /// Least bytes of a call; a call whose size is not known is measured, too.
     pub min_bytes: u64,
 }
 

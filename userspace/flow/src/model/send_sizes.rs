@@ -1,8 +1,8 @@
 //! Sizes of sends where NCCL resets them before it reports the send (2.16 to 2.19).
 //!
 //! The proxy's thread resets the slot's size and then reports the send, with nothing in between. So a size is
-//! that of the next send that the thread reports. A pair counts only if no record can be missing between the
-//! two.
+//! that of the next send that the thread reports. A pair of size and send counts only if no record can be
+//! missing between the two.
 
 use foldhash::HashMap;
 
@@ -11,7 +11,7 @@ use crate::decode::{Origin, SendSizeEvent};
 /// Threads that are kept. A process has a proxy thread for each communicator; a target can claim any number.
 const MAX_THREADS: usize = 1 << 16;
 
-/// What each thread has told, by process and thread.
+/// Last reports of each thread, by process and thread.
 #[derive(Debug, Default)]
 pub(super) struct SendSizes(HashMap<(u32, u32), Thread>);
 
@@ -28,7 +28,7 @@ impl SendSizes {
         self.0.len()
     }
 
-    /// A size that no send has yet.
+    /// Keeps a size until its thread reports the send.
     pub(super) fn take(&mut self, size: &SendSizeEvent) {
         let origin = size.origin;
         let key = (origin.tgid, origin.tid);
@@ -37,9 +37,9 @@ impl SendSizes {
         }
     }
 
-    /// The size of the send of this record: the one that its thread reported since the send before. `None` if
-    /// there is none, if it came later than the send, or if records of the process were lost in between.
-    /// Further FIFO steps of a message have none.
+    /// Takes the size of the send of this record: the one that its thread reported since the send before.
+    /// `None` if there is none, if it came later than the send, or if records of the process were lost in
+    /// between. Further FIFO steps of a message have no size.
     pub(super) fn of_sent(&mut self, sent: &Origin) -> Option<u64> {
         let thread = self.0.get_mut(&(sent.tgid, sent.tid))?;
         let before = thread.sent_ns.replace(sent.ts_ns);
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(sizes.of_sent(&origin(1, 21, 0)), None);
         told(&mut sizes, 1, 20, 800);
         assert_eq!(sizes.of_sent(&origin(1, 31, 0)), None);
-        // That of a send that has not come yet is kept for it.
+        // A size whose send has not come yet is kept for it.
         told(&mut sizes, 1, 50, 900);
         assert_eq!(sizes.of_sent(&origin(1, 41, 0)), None);
         assert_eq!(sizes.of_sent(&origin(1, 51, 0)), Some(900));

@@ -1,17 +1,17 @@
 //! Numbers the ops of a communicator, so that a collective has one number on all its ranks.
 //!
 //! NCCL counts the collectives that it launches, the same on every rank, and every record carries that count.
-//! The number of an op is that count plus its place in the plan, which is right wherever the tracer came in
-//! and corrects itself after a loss. Where the count lags (plans that were made and not yet launched), our
-//! own is ahead, and the larger wins.
+//! The number of an op is that count plus the op's place in the plan, which is right wherever the tracer came
+//! in and corrects itself after a loss. Where NCCL's count lags (plans that were made and not yet launched),
+//! our own count is ahead, and the larger one is taken.
 
 use foldhash::HashMap;
 
 use crate::decode::ProxyOpEvent;
 use nccl_library::nccl::Pattern;
 
-/// Ops that are kept open: p2p calls of as many peers. NCCL does not say when a call is complete, so those of
-/// peers that never come again stay; more than this a communicator does not have in use.
+/// Ops that are kept open: p2p calls of as many peers. NCCL does not say when a call is complete, so calls of
+/// peers that never come again stay; a communicator does not have more than this in use.
 const MAX_OPEN: usize = 65_536;
 
 /// An op whose channels are still coming in.
@@ -22,21 +22,21 @@ struct OpenOp {
     number: u64,
 }
 
-/// What the calls of an op have in common.
+/// Properties that the calls of an op share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     task: Option<u64>,
-    /// Of a collective: the count of launched collectives when it was planned, and its opCount.
+    /// Count of launched collectives when the op was planned, and its opCount; only of a collective.
     collective: Option<(Option<u64>, u64)>,
 }
 
-/// What a plan-pass call is numbered as.
+/// Number of a plan-pass call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Numbered {
     pub(super) seq: u64,
     /// Channels of the same op that came before this one.
     pub(super) part: u64,
-    /// The first channel of its op.
+    /// This call is of the first channel of its op.
     pub(super) opens: bool,
 }
 
@@ -45,13 +45,13 @@ pub(super) struct Numbered {
 pub(super) struct Sequencer {
     next_collective: u64,
     next_p2p: u64,
-    /// p2p calls by pattern and peer, as they interleave; and the collective.
+    /// Open ops: p2p calls by pattern and peer, as they interleave; under `None` the collective.
     open: HashMap<Option<(Pattern, i32)>, OpenOp>,
     /// Final opCount and number of the last collective that was seen only when it was posted.
     late: Option<(u64, u64)>,
 }
 
-/// Of the channels of an open op, about.
+/// Bytes that the channels of an open op take, about.
 const OPEN_CHANNELS_BYTES: usize = 64;
 
 /// Larger than any count of launches. A target can claim any count; numbers must not overflow.
@@ -62,7 +62,7 @@ fn seq_of(number: u64, p2p: bool) -> u64 {
 }
 
 impl Sequencer {
-    /// Bytes of memory, about.
+    /// Returns about how many bytes of memory the open ops take.
     pub(super) fn held_bytes(&self) -> usize {
         self.open.len() * (size_of::<OpenOp>() + OPEN_CHANNELS_BYTES)
     }
@@ -88,7 +88,8 @@ impl Sequencer {
         let number = if is_p2p {
             self.next_p2p()
         } else if op.slices.is_some() {
-            // Grouped broadcasts carry another count of NCCL's: of the communicator, and not of the plan.
+            // Grouped broadcasts carry another count of NCCL's: their place in the communicator, not in the
+            // plan.
             self.next_collective(Some(place))
         } else {
             self.next_collective(launched.map(|launched| launched.saturating_add(place)))
@@ -105,15 +106,15 @@ impl Sequencer {
         self.next_p2p - 1
     }
 
-    /// What NCCL's count and our own say together.
+    /// Returns the next collective's number: NCCL's count or our own, whichever is larger.
     fn next_collective(&mut self, by_nccl: Option<u64>) -> u64 {
         let number = by_nccl.unwrap_or(0).max(self.next_collective).min(MAX_NUMBER);
         self.next_collective = number + 1;
         number
     }
 
-    /// Numbers an op that is seen for the first time when it is posted: the tracer came in between, or it is
-    /// a replay.
+    /// Numbers an op that is seen for the first time when it is posted: the tracer came in between, or the op
+    /// is a replay.
     pub(super) fn post(&mut self, event: &ProxyOpEvent) -> u64 {
         let op_count = event.op.op_count;
         if event.op.pattern.is_p2p() {

@@ -1,4 +1,4 @@
-//! The whole of what is traced: events in, flow records out.
+//! A session's model of a process: takes events, gives out flow records.
 
 use foldhash::HashMap;
 
@@ -27,36 +27,35 @@ pub struct Session {
     calls: CallAssembler,
     plans: PlanAssembler,
     communicators: HashMap<CommKey, Communicator>,
-    /// But for those that its parts count.
+    /// Counts, without those that the session's parts keep themselves.
     counters: ModelCounters,
     /// Steps are traced: posted ops wait for their messages.
     measures_steps: bool,
     executions: Executions,
-    /// Some of its ops are executed by another process.
+    /// Another process executes some of the ops.
     posts_elsewhere: bool,
 }
 
 impl Session {
-    /// A session in which steps are traced (`measures_steps`) or not.
+    /// Makes a session in which steps are traced (`measures_steps`) or not.
     pub fn new(measures_steps: bool) -> Self {
         Self { measures_steps, ..Self::default() }
     }
 
-    /// Measures the messages of these ops only.
+    /// Measures only the messages of ops that `sampling` takes.
     #[must_use]
     pub fn sampling(mut self, sampling: Sampling) -> Self {
         self.executions = self.executions.sampling(sampling);
         self
     }
 
-    /// Takes an event; `out` gets what it completes. `node`: what the session shares with those of other
-    /// processes.
+    /// Takes an event; `out` gets what it completes. `node`: the state that sessions of all processes share.
     pub fn apply(&mut self, event: Event, node: &mut Node, out: &mut impl FnMut(FlowRecord)) {
         match event {
             Event::ProxyOp(event) => {
                 let origin = event.origin;
-                // NCCL serves one call of a communicator at a time: what other threads had open on it is
-                // over.
+                // NCCL serves one call of a communicator at a time: calls that other threads had open on it
+                // are over.
                 let key = CommKey::new(event.origin.tgid, &event.comm);
                 let over = self.calls.end_where(&origin, |open| {
                     open.event.plan_pass == event.plan_pass
@@ -69,8 +68,8 @@ impl Session {
                 if let Some(call) = self.calls.begin(*event) {
                     self.complete(call, &origin, node, out);
                 }
-                // A replay's peers are those of the op that was captured. Its thread can be silent from now
-                // on, and what other threads plan comes after it.
+                // A replay's peers are those of the op that was captured, so the call need not be over. Its
+                // thread can be silent from now on, and what other threads plan comes after the replay.
                 let communicator = self.communicators.get(&key);
                 let is_replay = |call: &ProxyCall| {
                     communicator.is_some_and(|communicator| communicator.is_replay(&call.event))
@@ -79,7 +78,7 @@ impl Session {
                     self.complete(call, &origin, node, out);
                 }
             }
-            // Of another level; the pipeline gives it to the API's side of the session.
+            // Events of another level: the pipeline gives them to the API's side of the session.
             Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_) | Event::Stack(_) => {}
             Event::ProxyPeer(peer) => {
                 self.posts_elsewhere |= peer.connector.elsewhere().is_some();
@@ -111,14 +110,14 @@ impl Session {
         }
     }
 
-    /// The program calls the API on this thread: what was being planned there is complete.
+    /// Completes what a thread was planning, as the program calls the API there.
     pub fn called(&mut self, by: &Origin, node: &mut Node, out: &mut impl FnMut(FlowRecord)) {
         if let Some(done) = self.calls.end(by) {
             self.complete(done, by, node, out);
         }
     }
 
-    /// The session ends: what is still open goes out as it is. `lost`: records of a process that were lost
+    /// Ends the session: what is still open goes out as it is. `lost`: records of a process that were lost
     /// until now.
     pub fn finish(&mut self, lost: impl Fn(u32) -> u64, node: &mut Node, out: &mut impl FnMut(FlowRecord)) {
         for call in self.calls.drain(&lost) {
@@ -138,7 +137,8 @@ impl Session {
         }
     }
 
-    /// Bytes of memory that it holds, about: for whoever shares memory out to the sessions of many processes.
+    /// Returns about how many bytes of memory the session takes: memory is shared out to the sessions of many
+    /// processes.
     pub fn held_bytes(&self) -> usize {
         size_of::<Self>()
             + self.calls.held_bytes()
@@ -157,7 +157,7 @@ impl Session {
         }
     }
 
-    /// A call is complete, because of a record of its process, `by`.
+    /// Completes a call, because of `by`, a record of its process.
     fn complete(&mut self, call: ProxyCall, by: &Origin, node: &mut Node, out: &mut impl FnMut(FlowRecord)) {
         let key = CommKey::new(call.event.origin.tgid, &call.event.comm);
         if self.communicators.len() >= MAX_COMMUNICATORS && !self.communicators.contains_key(&key) {
@@ -168,8 +168,8 @@ impl Session {
         let n_ranks = call.event.comm.n_ranks;
         if !call.event.plan_pass && !self.communicator(key, n_ranks, node).waits_for(&call.event) {
             // CUDA's callback thread posts what another thread planned, and that thread has done nothing
-            // since: NCCL posts nothing before its plan is complete, so the call that planned it is over.
-            // What was begun after the post is another op's, that only looks alike.
+            // since. NCCL posts nothing before its plan is complete, so the call that planned the op is over.
+            // A call that began after the post is of another op that only looks alike.
             let posted_at = call.event.origin;
             let planned = self.calls.end_where(by, |open| {
                 open.event.plan_pass
@@ -197,7 +197,7 @@ impl Session {
         }
     }
 
-    /// What the call says of the ranks that its process has.
+    /// Notes the ranks that the call shows its process to have.
     fn note_proxy_ranks(&self, call: &ProxyCall, node: &mut Node) {
         if !self.measures_steps {
             return;
@@ -205,8 +205,8 @@ impl Session {
         let (comm, tgid) = (&call.event.comm, call.event.origin.tgid);
         let mut note = |rank| node.proxy_ranks.note_owner(CommunicatorRank { hash: comm.hash, rank }, tgid);
         note(ProxyRank::Rank(comm.rank));
-        // A rank whose proxy is in this process is this process's. (Up to 2.22 src/transport/shm.cc numbers
-        // it otherwise where it receives.)
+        // A rank whose proxy is in this process belongs to this process. (Up to 2.22 src/transport/shm.cc
+        // numbers the rank otherwise where it receives.)
         for peer in
             call.peers.iter().filter(|peer| matches!(peer.connector.transport.as_str(), "NET" | "P2P"))
         {
@@ -225,8 +225,9 @@ impl Session {
         }
     }
 
-    /// A message takes a step in this process's proxy. False: its op is none of this process's. Then the step
-    /// may be of [another process's op](Self::step_elsewhere), or of [no known op](Self::unjoined).
+    /// Takes the step of a message in this process's proxy. False: no op of this process is known for it.
+    /// Then the step may be of [another process's op](Self::step_elsewhere), or of [no known
+    /// op](Self::unjoined).
     pub fn step(
         &mut self,
         step: &mut ProxyStepEvent,
@@ -240,25 +241,25 @@ impl Session {
         self.note_step(StepKey::of_event(step), step, &step.origin, node, out)
     }
 
-    /// No op is known that this step of the process is of.
+    /// Counts a step of the process whose op is not known.
     pub fn unjoined(&mut self, step: &ProxyStepEvent) {
         self.counters.unjoined_steps += 1;
         self.counters.foreign_messages +=
             u64::from(step.moment == StepMoment::Stop && step.is_foreign == Some(true));
     }
 
-    /// Whether ops that were first seen before this moment still wait for messages.
+    /// Tells whether ops that were first seen before this moment still wait for messages.
     pub fn waits_for_ops_before(&self, ts_ns: u64) -> bool {
         self.executions.has_open_before(ts_ns)
     }
 
-    /// Whether other processes execute ops of this one.
+    /// Tells whether other processes execute ops of this one.
     pub fn posts_elsewhere(&self) -> bool {
         self.posts_elsewhere || self.executions.has_parts_elsewhere()
     }
 
-    /// The ranks of which one's proxy must have made this step, if it is of an op that this process, `tgid`,
-    /// posted.
+    /// Returns the ranks one of whose proxies must have made this step, if the step is of an op that this
+    /// process, `tgid`, posted.
     pub fn executors(&self, tgid: u32, step: &ProxyStepEvent) -> Vec<CommunicatorRank> {
         let mut ranks: Vec<CommunicatorRank> = self.executions.executors(tgid, step).collect();
         for open in self.calls.posting(tgid, step.op_count) {
@@ -278,8 +279,8 @@ impl Session {
         ranks
     }
 
-    /// A message of an op that this process posted takes a step in the proxy of the rank `at`. `by`: this
-    /// process, now. False: it is of no op after all.
+    /// Takes the step of a message of an op that this process posted, which the proxy of the rank `at` made.
+    /// `by`: this process, now. False: the step is of no op after all.
     pub fn step_elsewhere(
         &mut self,
         at: CommunicatorRank,
@@ -292,8 +293,9 @@ impl Session {
         self.note_step(key, step, by, node, out)
     }
 
-    /// The proxy can be at a message before the thread that posted the op has done anything else, and so
-    /// before its call is known to be complete; it posts nothing that is not.
+    /// Notes a step with its op. The proxy can be at a message before the thread that posted the op has done
+    /// anything else, and so before its call is known to be complete. NCCL posts only complete calls, so the
+    /// step shows that the call is over.
     fn note_step(
         &mut self,
         key: StepKey,

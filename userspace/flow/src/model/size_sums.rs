@@ -9,26 +9,26 @@ use crate::decode::{BytesSum, ProxyStepEvent, StepMoment};
 /// number.
 const MAX_PLACES: usize = 1 << 20;
 
-/// Sums of bytes by where they stand: 2.23 to 2.26 add every message to one that is never reset, also across
-/// ops that take the same place.
+/// Running sums of bytes, by process and place in its memory: 2.23 to 2.26 add the size of every message to a
+/// sum that is never reset, also across ops that take the same place.
 #[derive(Debug, Default)]
 pub(super) struct Sums(HashMap<(u32, u64), Place>);
 
 #[derive(Clone, Copy, Debug)]
 struct Place {
     bytes: u64,
-    /// Records of the process that were lost before.
+    /// Records of the process that were lost before this sum was read.
     lost: u64,
-    /// The message that the sum lacks: the next record of the op shows it.
+    /// Message that the sum lacks: the next record of the op shows its size.
     lacks: Option<(StepKey, u64)>,
 }
 
 /// The size of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
-    /// Of this one.
+    /// Size of the message that the record is of.
     This(u64),
-    /// Of an earlier message of the same op, by its FIFO step.
+    /// Size of an earlier message of the same op, named by its FIFO step.
     Before { step: u64, bytes: u64 },
 }
 
@@ -37,8 +37,8 @@ impl Sums {
         self.0.len()
     }
 
-    /// The message that was added since the record before, and its size; `None` if that is not known, or if
-    /// records of the process were lost since.
+    /// Returns the message that was added since the record before, with its size; `None` if that is not
+    /// known, or if records of the process were lost since.
     pub(super) fn added(&mut self, event: &ProxyStepEvent) -> Option<Size> {
         let BytesSum { place, bytes, lacks_this } = event.bytes_sum?;
         let key = (event.origin.tgid, place);

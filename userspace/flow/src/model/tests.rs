@@ -86,7 +86,8 @@ fn collectives_of_a_group_count_from_their_plan_and_plans_that_wait_count_on() {
     assert_eq!(seqs(&run([plan(0, 1), plan(2, 2), plan(0, 3)]).0), [10, 12, 14]);
 }
 
-/// Of a group with collectives before them: seen while NCCL plans all of it, or each plan after its launch.
+/// Broadcasts of a group with collectives before them: seen while NCCL plans all of it, or each plan after
+/// its launch.
 #[test]
 fn grouped_broadcasts_have_the_number_of_their_own_count() {
     let grouped = |channel, count: u64, launched| {
@@ -157,7 +158,7 @@ fn a_graph_replay_is_a_record_of_its_own_that_names_the_captured_op() {
     );
     assert_eq!(seqs(&records), [0, 2, 4]);
     assert_eq!(counters.unplanned_posts, 0);
-    // The same from the thread that plans is no replay: its plan pass was lost.
+    // A post from the thread that plans is no replay: its plan pass was lost.
     let (records, counters) =
         run([plan.clone(), plan.clone().posted(0, APPLICATION), plan.posted(2, APPLICATION)]);
     assert_eq!(records[1].captured_seq, None);
@@ -355,7 +356,7 @@ fn an_op_during_which_records_were_lost_says_so() {
     assert_eq!(summary(run_with_a_loss(0, 5)), [(2, false), (2, true)]);
 }
 
-/// Where the record of an op is lost, its peers look like those of the op before: the same thread, the same
+/// The peers of an op whose record is lost look like those of the op before: the same thread, the same
 /// address.
 #[test]
 fn peers_after_a_loss_are_not_given_to_the_op_before_it() {

@@ -8,19 +8,19 @@ use crate::schema::{BytesKind, Stage};
 use nccl_library::nccl::{Direction, Name, Pattern};
 
 /// Messages of one op with one peer that are laid out: at 512 KiB each, 64 GiB through one channel. A target
-/// that claims more wants to fill our disk; how many are left out is said ([`Layout::left_out`]).
+/// that claims more wants to fill our disk; [`Layout::left_out`] says how many are left out.
 const MAX_TRANSFERS: u64 = 1 << 17;
 
-/// NCCL keeps `sliceSteps` and `chunkSteps` in a byte each; bounded so that nothing a target claims
-/// overflows.
+/// Bound of `sliceSteps` and `chunkSteps`, so that nothing that a target claims overflows. NCCL keeps each in
+/// a byte.
 const MAX_STEPS: u64 = 1 << 8;
 
-/// One message with one peer. All of it is planned, or derived from what is.
+/// A message with one peer. All values are planned, or derived from planned ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// FIFO step at which the message begins, counted from the op's first.
     pub step: u64,
-    /// FIFO steps that it takes.
+    /// FIFO steps that the message takes.
     pub slots: u64,
     pub bytes: u64,
     pub bytes_kind: BytesKind,
@@ -31,11 +31,11 @@ pub struct Transfer {
     pub ring_step: Option<u64>,
     /// Part of the chunk.
     pub slice: u64,
-    /// Which rank's chunk of the loop, counted along the ring; ring all-reduce only.
+    /// Rank whose chunk of the loop this is, counted along the ring; ring all-reduce only.
     pub chunk: Option<u64>,
 }
 
-/// How the messages of an op with one peer are laid out.
+/// Layout of the messages of an op with one peer.
 #[derive(Debug)]
 pub(super) struct Layout<'a> {
     record: &'a FlowRecord,
@@ -47,17 +47,17 @@ pub(super) struct Layout<'a> {
     steps_per_loop: u64,
     is_ring: bool,
     n_ranks: u64,
-    /// The stage of all messages, or of those of a ring all-reduce that are not reduced over all ranks yet.
+    /// Stage of all messages; of a ring all-reduce, of those that are not reduced over all ranks yet.
     first_stage: Stage,
     /// Messages that NCCL planned.
     planned: u64,
 }
 
-/// Layouts with the same key have messages of the same sizes.
+/// Key of a layout: layouts with the same key have messages of the same sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct LayoutKey {
-    /// Of a ring all-reduce, in which each message is of another rank's chunk: the direction, this rank's index, and
-    /// the ranks.
+    /// Direction, this rank's index, and number of ranks of a ring all-reduce, in which each message is of
+    /// another rank's chunk.
     ring: Option<(Direction, i32, u64)>,
     sizes: Sizes,
     slots: u64,
@@ -92,7 +92,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// What the messages' sizes follow from.
+    /// Returns what the messages' sizes follow from.
     pub(super) fn key(&self) -> LayoutKey {
         let ring = (self.record.op.pattern == Pattern::RingTwice).then_some((
             self.direction,
@@ -103,17 +103,17 @@ impl<'a> Layout<'a> {
         LayoutKey { ring, sizes, slots, chunk_steps, steps_per_loop, planned }
     }
 
-    /// Messages that are laid out.
+    /// Returns the number of messages that are laid out.
     pub(super) fn len(&self) -> u64 {
         self.planned.min(MAX_TRANSFERS)
     }
 
-    /// How many messages the op plans with this peer that are not laid out.
+    /// Returns the number of messages that the op plans with this peer and that are not laid out.
     pub(super) fn left_out(&self) -> u64 {
         self.planned.saturating_sub(MAX_TRANSFERS)
     }
 
-    /// The message of this number, from 0.
+    /// Returns the message of this number, counted from 0.
     pub(super) fn message(&self, index: u64) -> Transfer {
         let step = index * self.slots;
         let loop_index = step / self.steps_per_loop;
@@ -133,15 +133,15 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// The messages of `record` with `peer`, in the order of their steps.
+/// Returns the messages of `record` with `peer`, in the order of their steps.
 pub(super) fn transfers(record: &FlowRecord, peer: &PeerFlow) -> impl Iterator<Item = Transfer> {
     let layout = Layout::new(record, peer);
     (0..layout.len()).map(move |index| layout.message(index))
 }
 
-/// The chunk that a ring all-reduce sends or receives at a ring step (2.27:
-/// src/device/all_reduce.h, runRing). What is received at a step is sent at the next; the last one
-/// received is this rank's successor's.
+/// Returns the chunk that a ring all-reduce sends or receives at a ring step (2.27: src/device/all_reduce.h,
+/// runRing). A chunk that is received at a step is sent at the next; the last one received is that of this
+/// rank's successor.
 fn chunk_of(record: &FlowRecord, direction: Direction, ring_step: u64, n_ranks: u64) -> u64 {
     let index = u64::try_from(record.ring.index).unwrap_or(0) % n_ranks;
     let sent_at = |step: u64| (index + n_ranks - 1 - step % n_ranks) % n_ranks;

@@ -1,8 +1,8 @@
 //! A block: the unit in which a recording is written, checked, found and skipped.
 //!
 //! ```text
-//! header  48 bytes, little-endian, with a checksum of its own, so that the next block can be found behind a damaged one
-//! index   as it is: which communicators and processes the block is about
+//! header  48 bytes, little-endian, with a checksum of its own: the next block is found behind a damaged one
+//! index   not compressed: the communicators and processes that the block is about
 //! body    compressed: records by columns, or JSON
 //! ```
 
@@ -13,7 +13,7 @@ use flate2::{Compression, read::DeflateDecoder, write::DeflateEncoder};
 /// Length of a block's header, in bytes.
 pub const HEADER_BYTES: usize = 48;
 
-/// Bytes of a body at most, before it is compressed: what a reader takes of memory for a block.
+/// Bytes of a body at most, before it is compressed: the memory that a reader takes for a block.
 pub const MAX_BODY: usize = 16 << 20;
 
 /// Bytes of an index at most.
@@ -22,12 +22,12 @@ pub const MAX_INDEX: usize = 64 << 10;
 /// Deflate's level: on real recordings higher ones gain 3 % and take twice the time.
 const LEVEL: u32 = 3;
 
-/// What a block holds. A number that is not here is of a newer minor version; it is skipped, and counted.
+/// Content of a block. A block of another number is of a newer minor version: it is skipped, and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockKind {
     /// JSON: what is recorded, where, and how; the first block of a segment.
     Session,
-    /// JSON: what the records of further cookies mean.
+    /// JSON: the meaning of records of further cookies.
     Bindings,
     /// Records, in the order in which they came.
     Records,
@@ -58,22 +58,22 @@ impl BlockKind {
     }
 }
 
-/// What a block's header says.
+/// Header of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHeader {
     pub kind: BlockKind,
-    /// It has records that are needed to understand later ones: a reader that begins later reads this block
-    /// too.
+    /// The block has records that are needed to understand later ones: a reader that begins later reads this
+    /// block too.
     pub is_lasting: bool,
     pub index_bytes: u32,
     /// Bytes of the body as it stands, compressed.
     pub body_bytes: u32,
     /// Bytes of the body before it was compressed.
     pub raw_bytes: u32,
-    /// Records in it.
+    /// Records in the block.
     pub records: u32,
-    /// Time of its earliest and its latest record, in nanoseconds of the recording host's `CLOCK_MONOTONIC`;
-    /// 0 without records.
+    /// Time of the earliest record, and in `last_ns` of the latest one, in nanoseconds of the recording
+    /// host's `CLOCK_MONOTONIC`; 0 without records.
     pub first_ns: u64,
     pub last_ns: u64,
     /// CRC-32 of index and body.
@@ -84,7 +84,8 @@ impl BlockHeader {
     /// Every header begins with these bytes.
     pub const MAGIC: [u8; 4] = *b"nfbk";
 
-    /// The header at the beginning of these bytes; nothing if there is none, or if its own checksum is wrong.
+    /// Reads the header at the beginning of these bytes; `None` if there is none, or if its own checksum is
+    /// wrong.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (bytes, checksum) = bytes.get(..HEADER_BYTES)?.split_last_chunk::<4>()?;
         if bytes.first_chunk() != Some(&Self::MAGIC)
@@ -131,14 +132,14 @@ impl BlockHeader {
         bytes
     }
 
-    /// Bytes of index and body, or nothing where they are more than any block has.
+    /// Returns the bytes of index and body; `None` where they are more than any block has.
     pub fn rest_bytes(&self) -> Option<usize> {
         let (index, body) = (self.index_bytes as usize, self.body_bytes as usize);
         (index <= MAX_INDEX && body <= MAX_BODY + MAX_BODY / 8).then_some(index + body)
     }
 }
 
-/// What a block is about, for [`append_block`].
+/// Description of a block, for [`append_block`].
 #[derive(Clone, Copy, Debug)]
 pub struct BlockAbout<'a> {
     pub kind: BlockKind,
@@ -150,7 +151,7 @@ pub struct BlockAbout<'a> {
 }
 
 impl BlockAbout<'_> {
-    /// A block of JSON, of no time.
+    /// Describes a block of JSON, which has no time.
     pub fn json(kind: BlockKind) -> Self {
         Self { kind, is_lasting: false, records: 0, first_ns: 0, last_ns: 0, index: &[] }
     }
@@ -187,7 +188,7 @@ pub fn append_block(bytes: &mut Vec<u8>, about: &BlockAbout<'_>, body: &[u8]) ->
     Ok(())
 }
 
-/// A block whose bytes are there, and are what was written.
+/// A block whose bytes are all there, and are those that were written.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
     pub header: BlockHeader,
@@ -196,15 +197,14 @@ pub struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// `rest`: index and body. Nothing if they are not what was written.
+    /// Checks a block. `rest`: index and body. `None` if they are not the bytes that were written.
     pub fn checked(header: BlockHeader, rest: &'a [u8]) -> Option<Self> {
         let is_whole = Some(rest.len()) == header.rest_bytes() && crc32fast::hash(rest) == header.checksum;
         let (index, body) = rest.split_at_checked(header.index_bytes as usize).filter(|_| is_whole)?;
         Some(Self { header, index, body })
     }
 
-    /// Puts the body, as it was before it was compressed, in the place of what `raw` holds. Nothing if it is
-    /// no body.
+    /// Replaces the content of `raw` by the body as it was before it was compressed; `None` if it is no body.
     pub fn inflate(&self, raw: &mut Vec<u8>) -> Option<()> {
         let expected = self.header.raw_bytes as usize;
         raw.clear();

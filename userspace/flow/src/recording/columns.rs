@@ -1,17 +1,18 @@
-//! A column: the values that one place has in one record after the other.
+//! Columns: the values that one place has in one record after the other.
 
 use super::varint::{Input, push, unzigzag, zigzag};
 
-/// All values are the same: that value.
+/// Form of a column of equal values: that value.
 const CONSTANT: u8 = 0;
-/// Each value is the one before it plus the same difference: first value, difference.
+/// Form of a column whose values grow by the same difference each time: first value, difference.
 const STEPS: u8 = 1;
-/// The difference of each value from the one before it; the first from 0.
+/// Form of any column: the difference of each value from the one before it, of the first from 0.
 const DIFFERENCES: u8 = 2;
-/// At most 256 values: how many, each as its difference from the one before it, and a byte for each row.
+/// Form of a column of at most 256 different values: their number, each as its difference from the one before
+/// it, and a byte for each row.
 const DICTIONARY: u8 = 3;
 
-/// Values that a dictionary can have.
+/// Different values that a dictionary can have.
 const MAX_DICTIONARY: usize = 256;
 
 /// Appends a column of at least one value.
@@ -41,7 +42,7 @@ pub(super) fn encode(bytes: &mut Vec<u8>, values: &[u64]) {
     }
 }
 
-/// Reads a column of `rows` values into `values`; nothing if the bytes are no column.
+/// Reads a column of `rows` values into `values`; `None` if the bytes are no column.
 pub(super) fn decode(input: &mut Input<'_>, rows: usize, values: &mut Vec<u64>) -> Option<()> {
     values.clear();
     match input.byte()? {
@@ -84,21 +85,22 @@ fn read_differences(input: &mut Input<'_>, rows: usize, values: &mut Vec<u64>) -
     Some(())
 }
 
-/// Slots of the table in which a dictionary looks values up: four times as many as it can have, so that few
-/// collide.
+/// Slots of the hash table in which a dictionary looks values up: four per value, so that few collide.
 const SLOTS: usize = 4 * MAX_DICTIONARY;
 
-/// The different values of a column, in the order in which they come, and which of them each row has.
+/// The different values of a column, in the order in which they come, and for each row the number of its
+/// value.
 struct Dictionary {
     values: Vec<u64>,
     rows: Vec<u8>,
 }
 
 impl Dictionary {
-    /// Nothing where the values are too many, or where a dictionary would not be smaller.
+    /// Makes the dictionary of a column; `None` where it has too many values, or a dictionary would not be
+    /// smaller.
     fn of(values: &[u64]) -> Option<Self> {
         let most = MAX_DICTIONARY.min(values.len() / 2);
-        // By slot the number of a value and 1; 0 is free.
+        // Each slot has the number of a value plus 1; 0: the slot is free.
         let mut slots = [0u16; SLOTS];
         let mut dictionary = Self { values: Vec::new(), rows: Vec::with_capacity(values.len()) };
         let mut last: Option<(u64, u8)> = None;

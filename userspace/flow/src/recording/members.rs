@@ -1,4 +1,4 @@
-//! Whose records a block has: processes, and the ranks of communicators that they are.
+//! Members of a block: the processes whose records it has, and the ranks of communicators that they have.
 //!
 //! The list stands before the body and is not compressed, so that a reader who wants one communicator passes
 //! over the blocks that have nothing of it.
@@ -11,11 +11,11 @@ use crate::{
     wire::{CommunicatorSpans, ProbeKind},
 };
 
-/// Members that are listed. A block with more says nothing, and every reader reads it.
+/// Members that can be listed. A block with more has no list, and every reader reads it.
 const MAX_MEMBERS: usize = 2048;
 
-/// A process, as one of the ranks that it has; or without one: records that do not name their communicator
-/// are of any of the process.
+/// A process with one of the ranks that it has, or without a rank: records that do not name their
+/// communicator can be of any of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Member {
     /// Process ID as records carry it: of the initial PID namespace.
@@ -35,13 +35,13 @@ pub struct MemberRank {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
     listed: BTreeSet<Member>,
-    /// There are more than can be listed.
+    /// There are more members than can be listed.
     is_more: bool,
     last: Option<Member>,
 }
 
 impl Members {
-    /// A record of a probe of this kind, if that is known, is in the block.
+    /// Notes that a record is in the block. `kind`: that of its probe, if it is known.
     pub fn note(&mut self, kind: Option<&ProbeKind>, record: &RecordView<'_>) {
         let spans = kind.and_then(communicator_spans);
         let communicator = spans.and_then(|spans| member_rank(spans, record));
@@ -53,7 +53,7 @@ impl Members {
         self.list(member);
     }
 
-    /// What is in `other` is in the block, too.
+    /// Adds the members of `other`, whose records are in the block, too.
     pub fn add(&mut self, other: Self) {
         self.is_more |= other.is_more;
         for member in other.listed {
@@ -69,12 +69,12 @@ impl Members {
         }
     }
 
-    /// Whether the block can have something that is asked for.
+    /// Tells whether the block can have something that is asked for.
     pub fn may_have(&self, mut is_asked_for: impl FnMut(&Member) -> bool) -> bool {
         self.is_more || self.listed.iter().any(&mut is_asked_for)
     }
 
-    /// As it stands in a block. No member twice, hashes once.
+    /// Writes the list as it stands in a block: each member once, each hash once.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         if self.is_more {
@@ -100,7 +100,7 @@ impl Members {
         bytes
     }
 
-    /// What [`Members::to_bytes`] made. Bytes that are no such list are read as one that says nothing.
+    /// Reads what [`Members::to_bytes`] wrote. Other bytes are read as a list that excludes no member.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         read(&mut Input(bytes)).unwrap_or(Self { is_more: true, ..Self::default() })
     }
@@ -127,7 +127,7 @@ fn read(input: &mut Input<'_>) -> Option<Members> {
     Some(Members { listed, ..Members::default() })
 }
 
-/// Where records of this kind name their communicator, if they do.
+/// Returns the place where records of this kind name their communicator, if they do.
 pub fn communicator_spans(kind: &ProbeKind) -> Option<&CommunicatorSpans> {
     match kind {
         ProbeKind::Plan(spans) => Some(&spans.comm),

@@ -1,10 +1,10 @@
-//! Records as they stand in a recording: the same bytes in a fraction of the room.
+//! Encoding of records in a recording: the same bytes in a fraction of the room.
 //!
 //! Records of one probe are alike, and a training step is like the one before. So a block of records is
-//! stored by columns ([`columns`]): what does not change, or changes by the same amount each time, costs next
-//! to nothing, and the rest is compressed well by any general method. Encoding is lossless for records of any
+//! stored by columns ([`columns`]): values that do not change, or change by the same amount each time, cost
+//! next to nothing, and any general method compresses the rest well. Encoding is lossless for records of any
 //! content: [`decode_records`] gives back the bytes that [`encode_records`] was given. [`block`] compresses
-//! and checks sums; nothing here touches files.
+//! blocks and verifies their checksums; nothing here touches files.
 
 mod block;
 mod columns;

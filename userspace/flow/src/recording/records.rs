@@ -1,9 +1,9 @@
-//! A block of records by columns.
+//! Encodes a block of records by columns.
 //!
 //! Records that have the same probe, length and process stand in one table; `order` says from which table
-//! each comes. What the headers have is stored for all records together, the rest by table and in words of 8
-//! bytes. Of a number of a hit only its difference from the expected one is stored: the one before it of that
-//! probe and CPU, and 1.
+//! each comes. Fields of headers are stored for all records together, the rest by table and in words of 8
+//! bytes. The number of a hit is stored as its difference from the expected number: that of the hit before on
+//! the same probe and CPU, plus 1.
 
 use std::fmt;
 
@@ -23,12 +23,12 @@ const MAX_RECORD: usize = 4096;
 
 const HEADER: usize = RecordHeader::SIZE;
 
-/// Why bytes are no block of records.
+/// Reason why bytes are no block of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordsError {
-    /// They end too early, or say something that no block says.
+    /// The bytes end too early, or say something that no block says.
     Malformed,
-    /// They hold more than so many bytes of records.
+    /// The bytes hold more bytes of records than this limit.
     TooLarge(usize),
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for RecordsError {
 
 impl std::error::Error for RecordsError {}
 
-/// What the records of a table have in common.
+/// Properties that the records of a table share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Shape {
     probe: u16,
@@ -64,7 +64,7 @@ pub fn encode_records<'a>(records: impl IntoIterator<Item = &'a [u8]>, bytes: &m
 struct Block<'a> {
     numbers: HashMap<Shape, usize>,
     tables: Vec<(Shape, Vec<&'a [u8]>)>,
-    /// By record: the number of its table and 1; 0 for a record that stands as it is.
+    /// Number of each record's table plus 1; 0 for a record that stands as it is.
     order: Vec<u64>,
     /// Records whose header does not say their length, or that are shorter than a header.
     odd: Vec<&'a [u8]>,
@@ -128,15 +128,15 @@ impl<'a> Block<'a> {
     }
 }
 
-/// What the headers of records in tables have, but for probe, length and process. By record, and in this
+/// Header fields of records in tables, without probe, length and process: a value per record, and in this
 /// order in the block.
 #[derive(Debug, Default)]
 struct Headers {
-    /// Nanoseconds since the record before.
+    /// Nanoseconds since the record before, in zigzag form.
     times: Vec<u64>,
     cpus: Vec<u64>,
     tids: Vec<u64>,
-    /// Difference of the hit's number from the expected one.
+    /// Differences of the hits' numbers from the expected ones, in zigzag form.
     hits: Vec<u64>,
     faults: Vec<u64>,
     lost: Vec<u64>,
@@ -180,7 +180,7 @@ impl Headers {
         Some(headers)
     }
 
-    /// The header of the record in this row; rows are asked for in their order.
+    /// Rebuilds the header of the record in this row; rows must be asked for in their order.
     fn header(&mut self, row: usize, shape: Shape) -> Option<RecordHeader> {
         let &Shape { probe, len, tgid } = &shape;
         let cpu = u32::try_from(*self.cpus.get(row)?).ok()?;
@@ -202,7 +202,7 @@ impl Headers {
     }
 }
 
-/// Up to 8 bytes of a row, little-endian.
+/// Reads up to 8 bytes of a row, little-endian.
 fn word_at(row: &[u8], word: usize) -> u64 {
     let rest = row.get(word * 8..).unwrap_or_default();
     let mut bytes = [0; 8];
@@ -212,8 +212,8 @@ fn word_at(row: &[u8], word: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Calls `each` with every record of a block that [`encode_records`] made, in its order. Of bytes that claim
-/// more than `limit` bytes of records nothing is read.
+/// Calls `each` with every record of a block that [`encode_records`] made, in the block's order. Nothing is
+/// read of bytes that claim more than `limit` bytes of records.
 pub fn decode_records(bytes: &[u8], limit: usize, mut each: impl FnMut(&[u8])) -> Result<(), RecordsError> {
     let block = DecodedBlock::read(&mut Input(bytes), limit)?;
     block.for_each(&mut each).ok_or(RecordsError::Malformed)
@@ -223,7 +223,7 @@ struct DecodedBlock<'a> {
     order: Vec<usize>,
     odd: Vec<&'a [u8]>,
     headers: Headers,
-    /// Records one after the other, whose headers are not written yet.
+    /// Records of each table one after the other, with headers that are not written yet.
     tables: Vec<(Shape, Vec<u8>)>,
 }
 
@@ -296,7 +296,7 @@ fn shape(input: &mut Input<'_>) -> Option<Shape> {
     (HEADER..=MAX_RECORD).contains(&usize::from(len)).then_some(Shape { probe, len, tgid })
 }
 
-/// The records of a table, one after the other. In the place of each header there are zeros.
+/// Reads the records of a table, one after the other, with zeros in the place of each header.
 fn read_table(input: &mut Input<'_>, shape: Shape, rows: usize, column: &mut Vec<u64>) -> Option<Vec<u8>> {
     let len = usize::from(shape.len);
     let mut table = vec![0; rows.checked_mul(len)?];
@@ -319,8 +319,8 @@ fn read_table(input: &mut Input<'_>, shape: Shape, rows: usize, column: &mut Vec
 mod tests {
     use super::*;
 
-    /// Records of two processes and three probes, as a job that repeats itself makes them; and some that are
-    /// none.
+    /// Makes records of two processes and three probes, as a job that repeats itself makes them; and some
+    /// bytes that are no records.
     fn records() -> Vec<Vec<u8>> {
         let mut records: Vec<Vec<u8>> = (0..3000u64)
             .map(|n| {

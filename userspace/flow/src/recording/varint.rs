@@ -12,34 +12,34 @@ pub(super) fn push(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push(value as u8);
 }
 
-/// A wrapping difference as an integer that is small if the difference is, whatever its sign.
+/// Turns a wrapping difference into an integer that is small if the difference is, whatever its sign.
 pub(super) fn zigzag(difference: u64) -> u64 {
     (difference << 1) ^ (difference.cast_signed() >> 63).cast_unsigned()
 }
 
-/// The difference that [`zigzag`] was given.
+/// Returns the difference that [`zigzag`] was given.
 pub(super) fn unzigzag(value: u64) -> u64 {
     (value >> 1) ^ (value & 1).wrapping_neg()
 }
 
-/// Bytes that are read from their beginning. Every read says whether there was enough.
+/// Bytes that are read from their beginning. Every read says whether there were enough.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Input<'a>(pub(super) &'a [u8]);
 
 impl<'a> Input<'a> {
-    /// The next bytes.
+    /// Takes the next `len` bytes.
     pub(super) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(taken)
     }
 
-    /// The next byte.
+    /// Takes the next byte.
     pub(super) fn byte(&mut self) -> Option<u8> {
         self.take(1)?.first().copied()
     }
 
-    /// An integer as [`push`] stores it.
+    /// Reads an integer as [`push`] stores it.
     pub(super) fn varint(&mut self) -> Option<u64> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
@@ -52,7 +52,7 @@ impl<'a> Input<'a> {
         None
     }
 
-    /// The same as a length or a count that is no larger than `limit`.
+    /// Reads an integer as a length or a count; `None` if it is larger than `limit`.
     pub(super) fn count(&mut self, limit: usize) -> Option<usize> {
         usize::try_from(self.varint()?).ok().filter(|count| *count <= limit)
     }

@@ -13,11 +13,11 @@ use super::{
     StackOf, Stage, Wait, WaitRow,
 };
 
-/// What the values of a column are.
+/// Type of a column's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CellType {
     Flag,
-    /// Of 64 bits, with a sign.
+    /// Signed, of 64 bits.
     Integer,
     Text,
     /// JSON as text: lists and objects.
@@ -26,29 +26,29 @@ pub enum CellType {
 
 /// Takes the values of a row, one for each of its columns, in their order.
 pub trait Cells {
-    /// Not known, or there is no such value.
+    /// Takes a value that is not known or does not exist.
     fn nothing(&mut self);
 
     fn flag(&mut self, value: bool);
 
     fn integer(&mut self, value: i64);
 
-    /// A number that an [`integer`](Self::integer) cannot hold.
+    /// Takes a number that an [`integer`](Self::integer) cannot hold.
     fn too_large(&mut self);
 
     fn text(&mut self, value: &str);
 }
 
-/// What a field of a row can be.
+/// Type of a row's field, which is one value of a table.
 pub trait Cell {
     const TYPE: CellType;
 
     fn put(&self, cells: &mut impl Cells);
 }
 
-/// A row as its values.
+/// A row as a sequence of values.
 pub trait Row {
-    /// In the order of the row's columns.
+    /// Passes the values to `cells`, in the order of the row's columns.
     fn put(&self, cells: &mut impl Cells);
 }
 

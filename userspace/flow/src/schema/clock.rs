@@ -9,9 +9,9 @@ row! {
         "clock": Identity, clock: Cow<'static, str>;
         /// When the session began.
         "started_monotonic_ns": Measured "ns", #[serde(default)] started_monotonic_ns: u64;
-        /// The same moment as Unix time.
+        /// When the session began, as Unix time.
         "started_realtime_ns": Measured "ns", #[serde(default)] started_realtime_ns: u64;
-        /// To be added to the times of lines for wall time.
+        /// Offset to add to the times of lines for wall time.
         "offset_ns": Derived "ns", #[serde(default)] offset_ns: u64;
         /// When the session ended; `null`: it has not, or was killed.
         "ended_monotonic_ns": Measured "ns", #[serde(default)] ended_monotonic_ns: Option<u64>;

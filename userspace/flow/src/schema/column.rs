@@ -1,4 +1,4 @@
-//! Columns of rows, as documentation shows them.
+//! Columns of rows, as the documentation shows them.
 
 use super::{
     ApiCallRow, CellType, ClockReport, CommunicatorReport, CpuReport, Gap, GpuRow, LinkKey, LinkRow,
@@ -6,14 +6,14 @@ use super::{
     fleet::{FleetColumns, FleetComm, FleetHost, FleetMessage, LinkSecond},
 };
 
-/// How the value of a column is known.
+/// Origin of a column's value: how it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
-    /// It names something: a rank, a process, a place, a moment of the recording.
+    /// Name of something: a rank, a process, a place, a moment of the recording.
     Identity,
-    /// NCCL computed it before the transfer.
+    /// Computed by NCCL before the transfer.
     Planned,
-    /// ncclflow computed it, by NCCL's arithmetic, from what was planned, or from what was measured.
+    /// Computed by ncclflow: from planned values by NCCL's arithmetic, or from measured values.
     Derived,
     /// Observed while it happened.
     Measured,
@@ -24,18 +24,18 @@ pub enum ValueKind {
 pub struct Column {
     pub key: &'static str,
     pub kind: ValueKind,
-    /// Empty: a name, a number of things or a flag.
+    /// Unit of the value; empty for a name, a number of things or a flag.
     pub unit: &'static str,
-    /// What the value means, in which versions of NCCL it is known.
+    /// Meaning of the value, and the versions of NCCL in which it is known.
     pub about: &'static str,
-    /// What its values are in tables.
+    /// Type of the values in tables.
     pub cells: CellType,
 }
 
 /// Declares a row: a struct that is written and read as a JSON object, and its `COLUMNS`.
 ///
-/// A column is: its documentation; the key, how the value is known and its unit, if it has one; attributes
-/// for serde; field and type; and if the key can be left out, the method that says so.
+/// A column consists of its documentation; the key, how the value is known, and the unit if it has one;
+/// attributes for serde; field and type; and, if the key can be left out, the method that says when.
 macro_rules! row {
     (
         $(#[doc = $about_row:literal])+
@@ -62,7 +62,7 @@ macro_rules! row {
         }
 
         impl $row {
-            /// In the order in which they are written.
+            /// Columns in the order in which they are written.
             pub const COLUMNS: &[$crate::schema::Column] = &[
                 $($crate::schema::Column {
                     key: $key,
@@ -73,7 +73,8 @@ macro_rules! row {
                 },)+
             ];
 
-            /// Appends it as JSON. As `Serialize` does it, but without a look at each byte of the keys.
+            /// Appends the row as JSON: the same text as by `Serialize`, without a look at each byte of the
+            /// keys.
             pub fn write_json(&self, line: &mut Vec<u8>) -> serde_json::Result<()> {
                 let begin = line.len();
                 $(if $(!self.$field.$absent() &&)? true {
@@ -107,7 +108,7 @@ macro_rules! row {
     };
 }
 
-/// The rows of Parquet tables that no line has, by the name that docs/PARQUET.md has in its markers.
+/// Columns that only Parquet tables have, by the name in the markers of docs/PARQUET.md.
 pub const FLEET_TABLES: &[(&str, &[Column])] = &[
     ("fleet", FleetColumns::COLUMNS),
     ("fleet-message", FleetMessage::COLUMNS),
@@ -116,7 +117,7 @@ pub const FLEET_TABLES: &[(&str, &[Column])] = &[
     ("link_1s", LinkSecond::COLUMNS),
 ];
 
-/// Every row with its columns, by the name that docs/OUTPUT.md has in its markers.
+/// Columns of every row, by the name in the markers of docs/OUTPUT.md.
 pub const TABLES: &[(&str, &[Column])] = &[
     ("op", OpRow::COLUMNS),
     ("peer", PeerRow::COLUMNS),

@@ -1,18 +1,18 @@
-//! What GPUs do, by their driver's own word: lines of `gpus.jsonl`.
+//! Activity of GPUs as their driver reports it: lines of `gpus.jsonl`.
 
 use serde::{Deserialize, Serialize};
 
 /// A process that has a compute context on a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuProcessRow {
-    /// In the PID namespace that the driver answers in: mostly the host's.
+    /// Process ID in the PID namespace that the driver answers in: mostly the host's.
     pub pid: u32,
-    /// Percent of the driver's last period in which a kernel of it ran.
+    /// Percent of the driver's last period in which a kernel of the process ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_percent: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_percent: Option<u32>,
-    /// Bytes of the GPU's memory.
+    /// Bytes of the GPU's memory that the process has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
 }
@@ -21,45 +21,46 @@ row! {
     /// A line of `gpus.jsonl`: a GPU of the host over about a second.
     #[derive(Default, Eq)]
     pub struct GpuRow {
-        /// When the driver was asked, by `CLOCK_MONOTONIC`.
+        /// When the driver was asked, on `CLOCK_MONOTONIC`.
         "ts_ns": Measured "ns", ts_ns: u64;
-        /// Time since the reading before, which bytes are of; left out in the first.
+        /// Time since the reading before, in which the bytes of this line passed; left out in the first line.
         "period_ns": Measured "ns", period_ns: Option<u64>, unless is_none;
         /// Host name.
         "host": Identity, host: String;
         /// NVML's number of the GPU, by PCI address.
         "gpu": Identity, gpu: u32;
-        /// As `nvidia-smi -L` has it: the same in every container.
+        /// UUID as `nvidia-smi -L` shows it, the same in every container.
         "gpu_uuid": Identity, gpu_uuid: Option<String>;
-        /// `0000:3b:00.0`.
+        /// PCI address: `0000:3b:00.0`.
         "bus_id": Identity, bus_id: Option<String>;
-        /// Part of the driver's last period (1/6 to 1 s) in which a kernel ran, however small. A kernel of NCCL that waits
-        /// counts.
+        /// Part of the driver's last period (1/6 to 1 s) in which a kernel ran, however small. A kernel of
+        /// NCCL that waits counts.
         "sm_percent": Measured "%", sm_percent: Option<u32>;
-        /// Part in which the GPU's memory was read or written.
+        /// Part of the same period in which the GPU's memory was read or written.
         "memory_percent": Measured "%", memory_percent: Option<u32>;
-        /// Over all its NVLinks since the reading before; `null` if it has none, or the driver does not say.
+        /// Bytes sent over all NVLinks of the GPU since the reading before; `null` if it has none, or the
+        /// driver does not say.
         "nvlink_sent": Measured "bytes", nvlink_sent: Option<u64>;
-        /// As `nvlink_sent`.
+        /// Bytes received over all NVLinks, as for `nvlink_sent`.
         "nvlink_received": Measured "bytes", nvlink_received: Option<u64>;
-        /// Over PCIe since the reading before.
+        /// Bytes sent over PCIe since the reading before.
         "pcie_sent": Measured "bytes", pcie_sent: Option<u64>;
-        /// As `pcie_sent`.
+        /// Bytes received over PCIe since the reading before.
         "pcie_received": Measured "bytes", pcie_received: Option<u64>;
         /// Clock of the SMs.
         "sm_clock_mhz": Measured "MHz", sm_clock_mhz: Option<u32>;
-        /// Why clocks are low, by NVML's names; left out if they are not.
+        /// Reasons why clocks are low, by NVML's names; left out if they are not.
         "throttled_by": Measured, throttled_by: Vec<String>, unless is_empty;
         /// Memory errors that were not corrected, since the driver was loaded; left out if there are none.
         "ecc_uncorrected": Measured, ecc_uncorrected: Option<u64>, unless is_none;
-        /// Temperature.
+        /// Temperature of the GPU.
         "temperature": Measured "°C", temperature: Option<u32>;
-        /// Power that it takes.
+        /// Power that the GPU takes.
         "power_mw": Measured "mW", power_mw: Option<u32>;
-        /// Power that it may take.
+        /// Power that the GPU may take.
         "power_limit_mw": Measured "mW", power_limit_mw: Option<u32>;
-        /// Processes with compute contexts: objects with `pid` and, where the driver says it, `sm_percent`, `memory_percent`
-        /// and `memory_bytes`. `null`: it does not say which there are.
+        /// Processes with compute contexts: objects with `pid` and, where the driver says them, `sm_percent`,
+        /// `memory_percent` and `memory_bytes`. `null`: the driver does not say which processes there are.
         "processes": Measured, processes: Option<Vec<GpuProcessRow>>;
         /// Errors (Xids) that the driver reported since the reading before; left out if there are none.
         "xids": Measured, xids: Vec<u64>, unless is_empty;

@@ -1,12 +1,12 @@
-//! Where something was seen.
+//! Host and process of what was seen.
 
 use nccl_library::nccl::Name;
 use serde::{Deserialize, Serialize};
 
-/// Where and in which process an op was seen.
+/// Host and process in which an op was seen.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HostInfo {
     pub host: Name,
-    /// Process id in our own PID namespace.
+    /// Process ID in ncclflow's own PID namespace.
     pub pid: u32,
 }

@@ -1,4 +1,4 @@
-//! What went over each link of a rank, and the times of its ops: `links` and `times` of `flow_rank`, and
+//! Traffic of each link of a rank, and the times of its ops: `links` and `times` of `flow_rank`, and
 //! `ncclflow summary`.
 
 use std::collections::BTreeMap;
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use super::wait::Wait;
 
 row! {
-    /// A link as this rank sees it.
+    /// Identity of a link as this rank sees it.
     #[derive(Copy, Eq, PartialOrd, Ord)]
     pub struct LinkKey {
-        /// `SEND` or `RECV`: this rank sends, or receives.
+    /// Direction: this rank sends (`SEND`), or receives (`RECV`).
         "op": Identity, op: Direction;
-        /// With whom.
+    /// Peer of this rank on the link.
         "peer": Identity, peer: i32;
         /// NCCL channel.
         "channel": Identity, channel: u32;
@@ -22,46 +22,46 @@ row! {
 }
 
 row! {
-    /// One kind of wait over all messages of a link.
+    /// Statistics of one kind of wait, over all messages of a link.
     #[derive(Copy)]
     pub struct WaitRow {
         /// Messages of which both moments are known.
         "messages": Derived, messages: u64;
-        /// Sum.
+        /// Sum of the waits.
         "total_ns": Derived "ns", total_ns: u64;
         /// Median, to within 3 %.
         "p50_ns": Derived "ns", p50_ns: u64;
-        /// What 99 of 100 do not pass, to within 3 %.
+        /// 99th percentile, to within 3 %.
         "p99_ns": Derived "ns", p99_ns: u64;
-        /// Longest.
+        /// Longest wait.
         "max_ns": Derived "ns", max_ns: u64;
     }
 }
 
 row! {
-    /// What went over a link.
+    /// Traffic of a link.
     pub struct LinkRow {
-        /// `SEND` or `RECV`: this rank sends, or receives.
+    /// Direction: this rank sends (`SEND`), or receives (`RECV`).
         "op": Identity, op: Direction;
-        /// With whom.
+    /// Peer of this rank on the link.
         "peer": Identity, peer: i32;
-        /// NCCL channel.
+    /// NCCL channel.
         "channel": Identity, channel: u32;
-        /// `NET` `P2P` `SHM` `COL` …
+    /// Transport of the link: `NET` `P2P` `SHM` `COL` …
         "transport": Identity, transport: Transport;
-        /// Messages.
+    /// Messages, measured or only planned.
         "messages": Derived, messages: u64;
-        /// Of them, those that were measured to their end.
+    /// Messages that were measured to their end.
         "messagesMeasured": Measured, messages_measured: u64;
-        /// Measured where it was measured, or else planned.
+    /// Bytes of the messages: the measured size where there is one, or else the planned size.
         "bytes": Measured "bytes", bytes: u64;
         /// Time in which ops had messages under way, one op after the other.
         "busy_ns": Derived "ns", busy_ns: u64;
         /// `bytes` of measured messages over `busy_ns`.
         "bandwidth": Derived "bytes/s", bandwidth: Option<u64>;
-        /// From when a message could begin to its end: an object with the keys of a wait.
+        /// Time from when a message could begin to its end: an object with the keys of a wait.
         "message": Derived, message: Option<WaitRow>;
-        /// By kind, without `wait_` and `_ns`: objects with the keys of a wait.
+        /// Waits by kind, without `wait_` and `_ns`: objects with the keys of a wait.
         "waits": Derived, waits: BTreeMap<Wait, WaitRow>;
     }
 }
@@ -70,16 +70,16 @@ row! {
     /// The times of an op of a rank.
     #[derive(Eq)]
     pub struct OpTimes {
-        /// When its first message could begin, CLOCK_MONOTONIC.
+        /// When the op's first message could begin, CLOCK_MONOTONIC.
         "first_start_ns": Derived "ns", first_start_ns: u64;
-        /// When its last message ended, CLOCK_MONOTONIC.
+        /// When the op's last message ended, CLOCK_MONOTONIC.
         "last_end_ns": Measured "ns", last_end_ns: u64;
         /// Messages that did not end.
         "unended": Measured, unended: u64;
-        /// Of the links that it sends over, the one whose messages were longest in the network, all together:
-        /// `op` `peer` `channel`.
+        /// Link, of those that the op sends over (or receives over, if it sends nothing), whose messages were
+        /// in the network longest, all together: `op` `peer` `channel`.
         "slowest_link": Derived, slowest_link: LinkKey;
-        /// How long those were in the network, all together.
+        /// Time that the messages of that link were in the network, all together.
         "slowest_link_network_ns": Derived "ns", slowest_link_network_ns: u64;
     }
 }

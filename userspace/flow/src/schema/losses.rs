@@ -1,4 +1,4 @@
-//! What a recording lacks.
+//! Losses of a recording.
 
 row! {
     /// Everything that was lost. Zeroes are written too.
@@ -14,7 +14,7 @@ row! {
         "records_undecodable": Measured, #[serde(default)] records_undecodable: u64;
         /// Lines that could not be written: the disk or a limit was full.
         "lines_lost": Measured, #[serde(default)] lines_lost: u64;
-        /// Of them, those that `--max-size` left no room for.
+        /// Lines among `lines_lost` that `--max-size` left no room for.
         "lines_over_max_size": Measured, #[serde(default)] lines_over_max_size: u64;
         /// Files `flow_rank<r>.json` that `--max-size` left no room for.
         "aggregates_over_max_size": Measured, #[serde(default)] aggregates_over_max_size: u64;
@@ -37,9 +37,9 @@ row! {
     /// Records that are missing between two moments.
     #[derive(Copy, Eq)]
     pub struct Gap {
-        /// CLOCK_MONOTONIC, of the last record before; 0: from the beginning.
+        /// CLOCK_MONOTONIC of the last record before the gap; 0: from the beginning.
         "from_ns": Measured "ns", from_ns: u64;
-        /// CLOCK_MONOTONIC, of the first record after.
+        /// CLOCK_MONOTONIC of the first record after the gap.
         "to_ns": Measured "ns", to_ns: u64;
         /// Missing records.
         "records": Derived, records: u64;
@@ -47,7 +47,7 @@ row! {
 }
 
 impl Gap {
-    /// Makes one of two.
+    /// Joins another gap to this one.
     pub fn join(&mut self, other: &Self) {
         self.from_ns = self.from_ns.min(other.from_ns);
         self.to_ns = self.to_ns.max(other.to_ns);
@@ -63,7 +63,7 @@ row! {
         "cpu": Identity, cpu: u32;
         /// Hits of probes.
         "hits": Measured, hits: u64;
-        /// Records that came to who writes the recording.
+        /// Records that reached the writer of the recording.
         "delivered": Measured, delivered: u64;
         /// Hits whose record found the kernel's buffer full.
         "lost": Measured, lost: u64;

@@ -1,8 +1,8 @@
 //! Rows that are written and read: one type for each kind of line, used by writers, readers and the tables of
 //! docs/OUTPUT.md.
 //!
-//! Each column says how its value is known and in which unit it is. Keys of older files are still read: a key
-//! that came later has a default.
+//! Each column says how its value is known and in which unit it is. Files of older versions can be read: keys
+//! that were added later have a default.
 
 #[macro_use]
 mod column;

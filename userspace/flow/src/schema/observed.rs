@@ -1,25 +1,25 @@
-//! Values that only lines of a certain level have.
+//! Values of keys that only lines of a certain level have.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A value of a key that not every line has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Observed<T> {
-    /// Nobody looked: the line does not have the key.
+    /// Value that was not looked for: the line does not have the key.
     #[default]
     Absent,
-    /// It was not seen, or does not exist: `null`.
+    /// Value that was not seen, or does not exist: `null`.
     Unknown,
     Known(T),
 }
 
 impl<T> Observed<T> {
-    /// A value that was looked for.
+    /// Makes the value of a key that was looked for: known, or else unknown.
     pub fn looked_for(value: Option<T>) -> Self {
         value.map_or(Self::Unknown, Self::Known)
     }
 
-    /// The same of what follows from the value.
+    /// Applies `follows` to a known value; absent and unknown values stay so.
     pub fn map<U>(&self, follows: impl FnOnce(&T) -> U) -> Observed<U> {
         match self {
             Self::Absent => Observed::Absent,
@@ -28,14 +28,14 @@ impl<T> Observed<T> {
         }
     }
 
-    /// Whether the line lacks the key.
+    /// Tells whether the line lacks the key.
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::Absent)
     }
 }
 
 impl<T: Copy> Observed<T> {
-    /// The value, if it is known.
+    /// Returns the value, if it is known.
     pub fn get(&self) -> Option<T> {
         match self {
             Self::Known(value) => Some(*value),

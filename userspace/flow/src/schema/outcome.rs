@@ -1,33 +1,34 @@
-//! What was measured of an op, against what was planned.
+//! Outcome of an op: what was measured against what was planned.
 
 use super::named::named;
 
 named! {
-    /// How an op came out, where its messages are measured. In the order of the names: so are keys of JSON
-    /// objects.
+    /// Outcome of an op whose messages are measured. Variants are in the order of their names, as keys of
+    /// JSON objects are.
     #[derive(PartialOrd, Ord, Hash)]
     Outcome {
-        /// As many messages as planned came to their end; of those whose size was seen, each has as many
-        /// bytes as planned, or, where a capacity is planned, not more.
+        /// All planned messages came to their end; each of those whose size was seen has as many bytes as
+        /// planned, or, where a capacity is planned, not more.
         AsPlanned = "as_planned",
-        /// Given up: too many ops were on their way, as in a job that hangs.
+        /// Measuring was given up: too many ops were on their way, as in a job that hangs.
         GivenUp = "given_up",
-        /// `--steps-every`, `--channels` or `--min-bytes` left it out.
+        /// Left out by `--steps-every`, `--channels` or `--min-bytes`.
         LeftOut = "left_out",
-        /// How many messages it has is not known.
+        /// The number of the op's messages is not known.
         MessagesUnknown = "messages_unknown",
         /// All messages came to their end, and one had another size.
         OtherBytes = "other_bytes",
-        /// Another process's proxy executes it (PXN), and no recorded process has told that it is that one,
-        /// or more than one has.
+        /// Another process's proxy executes a part of the op (PXN), and no recorded process claims to be that
+        /// process, or several do.
         ProxyNotKnown = "proxy_not_known",
-        /// Records of its process were lost while it ran: ncclflow misses them, not the job.
+        /// Records of the op's process were lost while the op ran: ncclflow misses them, not the job.
         RecordsLost = "records_lost",
-        /// In a part of a recording: messages were on their way at its end, and what came later was not read.
+        /// Messages were on their way at the end of the part of a recording that was read; what came later
+        /// was not read.
         SelectionEnded = "selection_ended",
         /// Messages were on their way when the session ended: the job goes on, hangs, has aborted or is gone.
         SessionEnded = "session_ended",
-        /// It has more messages than are kept.
+        /// The op has more messages than are kept.
         TooManyMessages = "too_many_messages",
     }
 }

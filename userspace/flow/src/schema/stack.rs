@@ -5,7 +5,7 @@ use std::fmt;
 use super::named::named;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-/// Which call stack: 16 hexadecimal digits, as JSON's readers lose digits of large numbers.
+/// Identity of a call stack: in JSON 16 hexadecimal digits, as JSON's readers lose digits of large numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StackId(pub u64);
 
@@ -29,9 +29,9 @@ impl<'de> Deserialize<'de> for StackId {
 }
 
 named! {
-    /// What an op's call stack is of.
+    /// Moment that an op's call stack is of.
     StackOf {
-        /// The launch of its kernel.
+        /// The launch of the op's kernel.
         Launch = "launch",
         /// The call of the API.
         Call = "call",
@@ -41,17 +41,17 @@ named! {
 /// A function on a call stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FrameRow {
-    /// `co_qualname` from Python 3.11 on, `co_name` before. `?`: the code could not be read, or was another by then.
-    /// Of native code the function's name in the symbol table, demangled and without parameters; `+0x` and the address
-    /// in the file where there is none.
+    /// Name of the code: `co_qualname` from Python 3.11 on, `co_name` before. `?`: the code could not be
+    /// read, or was other code by then. For native code, the function's name in the symbol table, demangled
+    /// and without parameters, or `+0x` and the address in the file where there is none.
     pub function: String,
-    /// `co_filename`; left out where it is not known.
+    /// File of Python code (`co_filename`); left out where it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// The line that was running; left out where it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
-    /// Native code: the name of its file. Empty: it is of no file.
+    /// Name of the file of native code; empty: the code is of no file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
 }
@@ -59,30 +59,32 @@ pub struct FrameRow {
 row! {
     /// A line of `stacks.jsonl`: a call stack that calls or ops name.
     pub struct StackRow {
-        /// Names it within its process, for as long as its code is there.
+        /// Identity of the stack within its process, for as long as its code is there.
         "stack": Identity, stack: StackId;
-        /// Process as ncclflow sees it.
+        /// Process ID in ncclflow's PID namespace.
         "pid": Identity, pid: u32;
-        /// Frames from the top-level function to the innermost: objects with `function` and, where known, `file`
-        /// and `line`. `function` is the qualified name (before Python 3.11 the name) of the code; `?`: the code was gone
-        /// before it was read. Native frames (`--stacks=native`, `both`) have `module`, the name of the file of their
-        /// code, and `function` from its symbol table, or `+0x` and the address in the file.
+        /// Frames from the top-level function to the innermost: objects with `function` and, where known,
+        /// `file` and `line`. `function` is the qualified name (before Python 3.11 the name) of the code;
+        /// `?`: the code was gone before it was read. Native frames (`--stacks=native`, `both`) have
+        /// `module`, the name of the file of their code, and `function` from its symbol table, or `+0x` and
+        /// the address in the file.
         "frames": Measured, frames: Vec<FrameRow>;
-        /// There are more frames outside of these: as many as `--stack-depth` says were walked, or the native stack is
+        /// There are more frames outside of these: the walk reached `--stack-depth`, or the native stack is
         /// larger than what is copied of it.
         "cut": Measured, cut: bool;
-        /// Why frames are missing, or are not known: `page not there`: what is outside of these frames could not be read;
-        /// `no Python thread`: the interpreter does not know the thread; `code gone`: the code of some was freed before it
-        /// was read; `native frames not copied`: there were too many new stacks at a time; `native frames not known`:
-        /// what code says of its frames ends there, or the process was gone.
+        /// Why frames are missing, or are not known. `page not there`: what is outside of these frames could
+        /// not be read; `no Python thread`: the interpreter does not know the thread; `code gone`: the code
+        /// of some frames was freed before it was read; `native frames not copied`: there were too many new
+        /// stacks at a time; `native frames not known`: the code's unwind tables end there, or the process
+        /// was gone.
         "unknown": Measured, unknown: Option<String>, unless is_none;
-        /// Of a stack with native frames and none of Python: the name of the thread.
+        /// Name of the thread; only of stacks with native frames and no Python frame.
         "thread": Measured, thread: Option<String>, unless is_none;
     }
 }
 
 impl StackRow {
-    /// Bytes of memory that it takes, about.
+    /// Returns about how many bytes of memory the row takes.
     pub fn memory(&self) -> usize {
         let frame = |frame: &FrameRow| {
             size_of::<FrameRow>() + frame.function.len() + frame.file.as_ref().map_or(0, String::len)

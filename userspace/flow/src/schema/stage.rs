@@ -3,9 +3,9 @@
 use super::named::named;
 
 named! {
-    /// The part of a collective that a message belongs to.
+    /// Part of a collective that a message belongs to.
     Stage {
-        /// A ring whose function is not known.
+        /// Ring of a function that is not known.
         Ring = "ring",
         ReduceScatter = "reduce-scatter",
         Allgather = "allgather",

@@ -7,7 +7,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// What was waited for. Derived from the moments that were measured; a row's key is `wait_<name>_ns`.
+/// Kind of wait: what a message waited for. Derived from measured moments; a row's key is `wait_<name>_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wait {
@@ -15,15 +15,15 @@ pub enum Wait {
     GpuReady,
     /// Send: the peer had not offered a buffer.
     PeerBuffer,
-    /// Send: one of the two, where the version does not tell them apart (up to 2.26).
+    /// Send: `GpuReady` or `PeerBuffer`, where the version does not tell them apart (up to 2.26).
     GpuReadyOrPeerBuffer,
     /// Send: the network was not done. Receive: the sender, and the network.
     Network,
-    /// Receive: from arrival until it was handed to the GPU.
+    /// Receive: the data had arrived and was not yet handed to the GPU.
     Flush,
     /// Receive: the GPU had not taken it out of the slot.
     GpuConsume,
-    /// Receive: one of the two, where handing over is not measured (`--step-detail waits`).
+    /// Receive: `Flush` or `GpuConsume`, where handing over is not measured (`--step-detail waits`).
     FlushOrGpuConsume,
 }
 
@@ -51,7 +51,7 @@ impl Wait {
     }
 }
 
-/// By name: JSON objects have their keys in this order.
+/// Orders kinds by name, as JSON objects have their keys.
 impl Ord for Wait {
     fn cmp(&self, other: &Self) -> Ordering {
         self.name().cmp(other.name())
@@ -64,22 +64,22 @@ impl PartialOrd for Wait {
     }
 }
 
-/// How long a message waited, nanoseconds by kind; `None` where a moment is not known.
+/// Waits of a message in nanoseconds, by kind; `None` where a moment is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitTimes([Option<u64>; Wait::ALL.len()]);
 
 impl WaitTimes {
-    /// In the order of [`Wait::ALL`].
+    /// Makes waits of times in the order of [`Wait::ALL`].
     pub fn new(times: [Option<u64>; Wait::ALL.len()]) -> Self {
         Self(times)
     }
 
-    /// In the order of [`Wait::ALL`].
+    /// Returns all times, in the order of [`Wait::ALL`].
     pub fn all(&self) -> [Option<u64>; Wait::ALL.len()] {
         self.0
     }
 
-    /// Those that are known.
+    /// Returns the known waits.
     pub fn known(self) -> impl Iterator<Item = (Wait, u64)> {
         Wait::ALL.into_iter().zip(self.0).filter_map(|(wait, ns)| Some((wait, ns?)))
     }

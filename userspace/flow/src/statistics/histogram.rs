@@ -1,7 +1,7 @@
 //! Durations, counted by size.
 
-/// Upper bounds of the buckets, nanoseconds: 1 µs to 30 s, three a decade or so. Beyond the last is one
-/// bucket more.
+/// Upper bounds of the buckets, nanoseconds: 1 µs to 30 s, two a decade. Beyond the last there is one bucket
+/// more.
 pub const BOUNDS: [u64; 16] = [
     1_000,
     3_000,
@@ -21,7 +21,7 @@ pub const BOUNDS: [u64; 16] = [
     30_000_000_000,
 ];
 
-/// How many durations were how long.
+/// Counts of durations by length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
     buckets: [u64; BOUNDS.len() + 1],
@@ -42,13 +42,13 @@ impl Histogram {
         self.buckets.iter().sum()
     }
 
-    /// Of all durations, nanoseconds.
+    /// Returns the sum of all durations, nanoseconds.
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
 
-    /// Each bucket's upper bound in nanoseconds (`None`: there is none) and what fell into it and into no
-    /// smaller one.
+    /// Returns each bucket's upper bound in nanoseconds (`None`: there is none), and the number of durations
+    /// that fell into it and into no smaller one.
     pub fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> + '_ {
         let bounds = BOUNDS.iter().copied().map(Some).chain([None]);
         bounds.zip(self.buckets.iter().copied())

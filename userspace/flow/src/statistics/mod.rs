@@ -1,9 +1,9 @@
-//! Statistics of a session while it goes on: what the model gives out, counted by communicator and rank.
+//! Statistics of a session while it goes on: the model's output, counted by communicator and rank.
 //!
 //! Pure, like the model: no files, no clock, no kernel. `top` and the metrics of `record` read them.
-//! Everything is bounded: what a target can make many of (communicators, ranks, peers, names) is kept apart
-//! up to a limit, and beyond it counted together and shown as such. Planned, derived and measured are fields
-//! of their own, and are never added up.
+//! Everything is bounded: things that a target can make many of (communicators, ranks, peers, names) are kept
+//! apart up to a limit, and beyond it counted together and shown as such. Planned, derived and measured
+//! values have fields of their own, and are never added up.
 
 mod histogram;
 mod op_window;

@@ -1,4 +1,5 @@
-//! Which ops were counted: an op comes as a record for each of its channels, not always one after the other.
+//! Memory of the ops that were counted: an op comes as a record for each of its channels, and records of
+//! other ops can come in between.
 
 /// Words of 64 ops that are remembered: the last 4,033 ops at least. The channels of an op come within one
 /// plan, or, where messages are measured, when the last of them is done.
@@ -12,12 +13,12 @@ pub(super) struct OpWindow {
     newest: Option<u64>,
 }
 
-/// What is known of an op.
+/// Answer of a window about an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     First,
     Again,
-    /// So old that it is not known.
+    /// So old that it is not known whether the op was seen.
     Forgotten,
 }
 
@@ -28,7 +29,7 @@ impl Default for OpWindow {
 }
 
 impl OpWindow {
-    /// A record of the op with this number comes.
+    /// Notes a record of the op with this number.
     pub(super) fn note(&mut self, number: u64) -> Seen {
         let word = number / 64;
         match self.newest {
@@ -50,7 +51,7 @@ impl OpWindow {
     }
 }
 
-/// Those of a rank's collectives, and those of its sends and receives, which are numbered apart.
+/// Windows of a rank: of its collectives, and of its sends and receives, which are numbered apart.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OpWindows {
     collectives: OpWindow,
@@ -58,7 +59,7 @@ pub(super) struct OpWindows {
 }
 
 impl OpWindows {
-    /// A record of the op with this `seq` comes.
+    /// Notes a record of the op with this `seq`.
     pub(super) fn note(&mut self, seq: u64) -> Seen {
         if seq & 1 == 0 { self.collectives.note(seq >> 1) } else { self.p2p.note(seq >> 1) }
     }

@@ -1,20 +1,20 @@
-//! What passes between a rank and its peers.
+//! Traffic between a rank and its peers.
 
 use super::{histogram::Histogram, sum::Sum};
 use crate::schema::{BytesKind, MessageRow, MessageSums, Wait};
 
-/// What connects a rank with a peer: NCCL's transports.
+/// Kind of connection between a rank and a peer: NCCL's transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PeerKind {
     /// The network.
     Net,
-    /// From GPU to GPU, over NVLink or PCIe.
+    /// GPU to GPU, over NVLink or PCIe.
     P2p,
     /// Shared memory of the host.
     Shm,
     /// The network's own reduction (CollNet).
     Col,
-    /// Another one, or one whose name could not be read.
+    /// Another transport, or one whose name could not be read.
     Other,
 }
 
@@ -35,30 +35,30 @@ impl PeerKind {
     }
 }
 
-/// What went one way over one kind of connection.
+/// Traffic in one direction over one kind of connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Planned or derived: bytes of messages whose size follows from the plan.
     pub planned_exact: u64,
-    /// Planned or derived: of the others, an upper bound.
+    /// Planned or derived: capacities of the other messages, an upper bound.
     pub planned_capacity: u64,
     /// Measured: messages that came to their end.
     pub messages: u64,
     /// Measured: bytes of the messages whose size was seen.
     pub bytes: u64,
-    /// From a message's start to its end. Measured, with `--step-detail transitions`; else the start is
-    /// derived, as the moment from which its slot was free.
+    /// Times from a message's start to its end. Measured, with `--step-detail transitions`; else the start is
+    /// derived, as the moment from which the message's slot was free.
     pub durations: Histogram,
-    /// Derived from what was measured; in the order of [`Wait::ALL`].
+    /// Waits, derived from what was measured; in the order of [`Wait::ALL`].
     pub waits: [Histogram; Wait::ALL.len()],
 }
 
-/// The sums of one peer.
+/// Sums over the messages with one peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerStatistics {
     pub messages: u64,
     pub bytes: u64,
-    /// In the order of [`Wait::ALL`].
+    /// Waits, in the order of [`Wait::ALL`].
     pub waits: [Sum; Wait::ALL.len()],
 }
 

@@ -5,17 +5,17 @@
 
 use std::collections::BTreeMap;
 
-/// Bits of a value that tell it from others of its power of two.
+/// Bits that distinguish the parts of a power of two.
 const PRECISION: u32 = 5;
 
-/// Durations in nanoseconds.
+/// Quantiles of durations in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quantiles {
     parts: BTreeMap<u64, u64>,
     count: u64,
-    /// Sum of all.
+    /// Sum of all durations.
     pub total: u64,
-    /// Longest.
+    /// Longest duration.
     pub max: u64,
 }
 
@@ -32,7 +32,7 @@ impl Quantiles {
         self.count
     }
 
-    /// The value that `percent` of all do not pass, up to 3 % too small.
+    /// Returns the value that `percent` of all do not pass, up to 3 % too small.
     pub fn percentile(&self, percent: u64) -> Option<u64> {
         let rank = (self.count * percent).div_ceil(100).max(1);
         let mut seen = 0;

@@ -1,4 +1,4 @@
-//! What one rank of one communicator did.
+//! Statistics of one rank of one communicator.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ const MAX_KINDS: usize = 48;
 /// Peers that are kept apart for each rank. A ring has two, an all-to-all as many as there are ranks.
 const MAX_PEERS: usize = 128;
 
-/// What an op is: the function with its algorithm and protocol.
+/// Kind of op: the function with its algorithm and protocol.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpKind {
-    /// `AllReduce`, `Send` …; `None`: not known, or beyond the number that is kept apart.
+    /// Function: `AllReduce`, `Send` …; `None`: not known, or beyond the number that is kept apart.
     pub coll: Option<String>,
-    /// `None` for p2p, and before 2.24.
+    /// Algorithm; `None` for p2p, and before 2.24.
     pub algorithm: Option<&'static str>,
     pub protocol: Option<&'static str>,
 }
@@ -40,7 +40,7 @@ pub struct OpStatistics {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallStatistics {
     pub calls: u64,
-    /// Elements times their size.
+    /// Bytes of the calls: elements times their size.
     pub bytes: u64,
     /// Calls that returned an error; where returns are traced.
     pub errors: u64,
@@ -48,13 +48,13 @@ pub struct CallStatistics {
     pub host: Histogram,
 }
 
-/// All of a rank.
+/// All statistics of a rank.
 #[derive(Clone, Debug, Default)]
 pub struct RankStatistics {
     pub n_ranks: i32,
-    /// By kind, in the order in which they were first seen.
+    /// Ops by kind, in the order in which kinds were first seen.
     pub ops: Vec<(OpKind, OpStatistics)>,
-    /// By function.
+    /// Calls by function.
     pub calls: Vec<(String, CallStatistics)>,
     pub traffic: BTreeMap<(PeerKind, Direction), Traffic>,
     pub peers: BTreeMap<(Direction, i32), PeerStatistics>,
@@ -66,13 +66,13 @@ pub struct RankStatistics {
     pub incomplete: u64,
     /// Ops (times channels) that were computed from their plan's device work and not seen themselves.
     pub derived: u64,
-    /// Records that came so long after their op's first that it is not known whether it was
-    /// counted; it was not again.
+    /// Records that came so long after the first of their op that it is not known whether the op was counted;
+    /// it was not counted again.
     pub late: u64,
 }
 
 impl RankStatistics {
-    /// An op on a channel.
+    /// Counts an op on a channel.
     pub(super) fn op(&mut self, op: &Op, windows: &mut OpWindows) {
         let row = &op.row;
         self.n_ranks = row.n_ranks;
@@ -92,7 +92,7 @@ impl RankStatistics {
         }
     }
 
-    /// Messages of an op that was counted.
+    /// Counts messages of an op that was counted.
     pub(super) fn messages(&mut self, messages: &[MessageRow]) {
         for with_peer in messages.chunk_by(|a, b| (a.op, a.peer) == (b.op, b.peer)) {
             let Some(MessageRow { op, peer, transport, .. }) = with_peer.first() else { continue };
@@ -106,7 +106,7 @@ impl RankStatistics {
         }
     }
 
-    /// Messages of an op that was counted, which were only planned.
+    /// Counts messages that were only planned, of an op that was counted.
     pub(super) fn message_sums(&mut self, sums: &[MessageSums]) {
         for with_peer in sums {
             let traffic = self.traffic.entry((PeerKind::of(&with_peer.transport), with_peer.op)).or_default();
@@ -140,7 +140,7 @@ impl RankStatistics {
         }
     }
 
-    /// A call of the API.
+    /// Counts a call of the API.
     pub(super) fn call(&mut self, row: &ApiCallRow) {
         if let Some(n_ranks) = row.n_ranks {
             self.n_ranks = n_ranks;
@@ -164,10 +164,11 @@ impl RankStatistics {
     }
 }
 
-/// What stands for everything beyond a limit.
+/// Name that stands for everything beyond a limit.
 pub const OTHER: &str = "other";
 
-/// A name as NCCL's functions have it. Names come from the target's library; others are counted together.
+/// Tells whether a name is like those of NCCL's functions. Names come from the target's library; other names
+/// are counted together.
 fn is_plain(name: &str) -> bool {
     (1..=48).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }

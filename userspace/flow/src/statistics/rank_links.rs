@@ -1,4 +1,5 @@
-//! Per rank: what went over each link, how long it took and who was waited for; and the times of each op.
+//! Links of a rank: what went over each of them, how long it took and what was waited for; and the times of
+//! each op.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +14,10 @@ struct Link {
     bytes: u64,
     measured_bytes: u64,
     whole: Quantiles,
-    /// In the order of [`Wait::ALL`].
+    /// Waits, in the order of [`Wait::ALL`].
     waits: [Quantiles; Wait::ALL.len()],
     busy_ns: u64,
-    /// Of the op that is being read.
+    /// `seq`, begin and end of the op that is being read.
     span: Option<(u64, u64, u64)>,
 }
 
@@ -36,7 +37,7 @@ struct Op {
     network: BTreeMap<LinkKey, u64>,
 }
 
-/// Gathers the lines of one rank.
+/// Gathers the messages of one rank.
 #[derive(Debug, Default)]
 pub struct RankLinks {
     links: BTreeMap<LinkKey, Link>,
@@ -90,7 +91,7 @@ impl RankLinks {
         *network = network.saturating_add(message.wait_network_ns.get().unwrap_or(0));
     }
 
-    /// Messages that were only planned.
+    /// Adds messages that were only planned.
     pub fn add_sums(&mut self, sums: &MessageSums) {
         let link =
             self.links.entry(LinkKey { op: sums.op, peer: sums.peer, channel: sums.channel }).or_default();
@@ -101,7 +102,7 @@ impl RankLinks {
         link.bytes = link.bytes.saturating_add(sums.bytes_exact).saturating_add(sums.bytes_capacity);
     }
 
-    /// By link.
+    /// Returns the rows of all links, ordered by link.
     pub fn rows(&mut self) -> Vec<LinkRow> {
         let summary = |quantiles: &Quantiles| {
             Some(WaitRow {
@@ -140,10 +141,11 @@ impl RankLinks {
             .collect()
     }
 
-    /// The times of an op; nothing if none of its messages was measured.
+    /// Returns the times of an op; `None` if none of its messages was measured.
     pub fn op(&self, seq: u64) -> Option<OpTimes> {
         let op = self.ops.get(&seq)?;
-        // A send's time in the network is not also that of the receive's wait for the sender.
+        // Sends first: a send's time in the network does not include a wait for the sender, as a receive's
+        // does.
         let sends = op.network.iter().filter(|(key, _)| key.op == Direction::Send);
         let slowest = sends.max_by_key(|(_, network)| **network);
         let (link, network) = slowest.or_else(|| op.network.iter().max_by_key(|(_, network)| **network))?;
@@ -156,7 +158,7 @@ impl RankLinks {
         })
     }
 
-    /// By number.
+    /// Returns the times of all ops, ordered by number.
     pub fn ops(&self) -> Vec<OpTimesRow> {
         self.ops.keys().filter_map(|seq| Some(OpTimesRow { seq: *seq, times: self.op(*seq)? })).collect()
     }

@@ -1,8 +1,8 @@
-//! Room that processes share: where there is none left, the one that has the most gives some up.
+//! Room that processes share: where none is left, the process that has the most gives some up.
 
 use std::collections::HashMap;
 
-/// How much of it each process has.
+/// Share of the room that each process has.
 #[derive(Debug, Default)]
 pub(super) struct Shares(HashMap<u32, usize>);
 
@@ -24,8 +24,8 @@ impl Shares {
         self.0.remove(&pid);
     }
 
-    /// Who is to give up room for this process: who has the most, if that is more than this process would then
-    /// have.
+    /// Returns the process that is to give up room for this one: the process that has the most, if that is
+    /// more than this one would then have.
     pub(super) fn largest_for(&self, pid: u32) -> Option<u32> {
         let own = self.0.get(&pid).copied().unwrap_or(0);
         let (largest, share) = self.0.iter().max_by_key(|(pid, share)| (**share, **pid))?;

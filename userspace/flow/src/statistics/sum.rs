@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Durations, added up.
+/// Sum of durations, and their number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sum {
     pub count: u64,
@@ -15,7 +15,7 @@ impl Sum {
         self.ns = self.ns.saturating_add(ns);
     }
 
-    /// What has come since `before`.
+    /// Returns the sum of the durations that have come since `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self { count: self.count.saturating_sub(before.count), ns: self.ns.saturating_sub(before.ns) }

@@ -11,25 +11,25 @@ use crate::{
     schema::{ApiCall, HostInfo, MessageRow, MessageSums, Op, RankKey},
 };
 
-/// Ranks that are kept apart: 64 communicators of the 8 ranks of a host. Each has some kilobytes, more with
+/// Ranks that are kept apart: 64 communicators of the 8 ranks of a host. Each takes some kilobytes, more with
 /// steps.
 pub(super) const MAX_RANKS: usize = 512;
-/// Ranks of which it is remembered which ops were counted, a kilobyte each. Records of still more
-/// are left out and counted.
+/// Ranks whose counted ops are remembered, a kilobyte each. Records of further ranks are left out and
+/// counted.
 const MAX_KNOWN_RANKS: usize = 8192;
 /// Processes that are kept apart.
 const MAX_PROCESSES: usize = 4096;
-/// How long what a process did is still shown after its end: long enough for any scraper to see the last of
-/// it.
+/// Time for which a process's statistics are still shown after its end: long enough for any scraper to see
+/// the last of them.
 const KEPT_AFTER_END_NS: u64 = 600_000_000_000;
 
-/// Takes what passes through a pipeline.
+/// Counts what passes through a pipeline.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Whoever reads them takes them as they are; they are copied, rank by rank, when they change after that.
+    /// Statistics until now. Readers share them; after that they are copied, rank by rank, when they change.
     statistics: Arc<Statistics>,
     counted: HashMap<RankKey, OpWindows>,
-    /// Who has how many of `statistics.ranks`, and of `counted`.
+    /// Shares that processes have of `statistics.ranks`; `known`: those of `counted`.
     kept: Shares,
     known: Shares,
     /// Processes that have ended, and when, by the records' clock.
@@ -37,12 +37,12 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Until now.
+    /// Returns the statistics until now.
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
     }
 
-    /// The same, to keep. It copies nothing.
+    /// Returns the statistics until now, to keep. Nothing is copied.
     pub fn snapshot(&self) -> Arc<Statistics> {
         Arc::clone(&self.statistics)
     }
@@ -51,7 +51,7 @@ impl Tally {
         Arc::make_mut(&mut self.statistics)
     }
 
-    /// An event, before the model has it. `lost`: records of its process that are missing until now.
+    /// Counts an event, before the model gets it. `lost`: records of its process that are missing until now.
     pub fn event(&mut self, event: &Event, host: Option<&HostInfo>, lost: u64) {
         let Some(host) = host else { return };
         let Statistics { processes, launched, launched_left_out, .. } = self.change();
@@ -72,14 +72,14 @@ impl Tally {
         }
     }
 
-    /// An op on a channel.
+    /// Counts an op on a channel.
     pub fn op(&mut self, op: &Op) {
         if let Some((rank, windows)) = self.rank(op.rank) {
             rank.op(op, windows);
         }
     }
 
-    /// Messages of an op that was counted.
+    /// Counts messages of an op that was counted.
     pub fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
         if self.counted.contains_key(&op.rank) {
             let Statistics { ranks, folded, .. } = self.change();
@@ -87,7 +87,7 @@ impl Tally {
         }
     }
 
-    /// Messages of an op that was counted, which were only planned.
+    /// Counts messages that were only planned, of an op that was counted.
     pub fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
         if self.counted.contains_key(&op.rank) {
             let Statistics { ranks, folded, .. } = self.change();
@@ -95,31 +95,31 @@ impl Tally {
         }
     }
 
-    /// A call of the API.
+    /// Counts a call of the API.
     pub fn call(&mut self, call: &ApiCall) {
         if let Some((rank, _)) = call.rank.and_then(|rank| self.rank(rank)) {
             rank.call(&call.row);
         }
     }
 
-    /// A record could not be understood.
+    /// Counts a record that could not be understood.
     pub fn undecodable(&mut self) {
         self.change().undecodable += 1;
     }
 
-    /// So many records wait to be counted.
+    /// Notes how many records wait to be counted.
     pub fn behind(&mut self, records: u64) {
         self.change().behind = records;
     }
 
-    /// Records of a process that are missing, as is known now.
+    /// Notes how many records of a process are missing, as is known now.
     pub fn lost(&mut self, host: &HostInfo, lost: u64) {
         if let Some(process) = self.change().processes.get_mut(&host.pid) {
             process.lost = process.lost.max(lost);
         }
     }
 
-    /// A process has ended, and all that came from it is counted.
+    /// Notes that a process has ended, and that all its records are counted.
     pub fn process_ended(&mut self, host: &HostInfo, now_ns: u64) {
         self.ended.push_back((host.pid, now_ns));
         while let Some(&(pid, at_ns)) = self.ended.front()
@@ -130,7 +130,7 @@ impl Tally {
         }
     }
 
-    /// The model counts sends and receives from 0 again.
+    /// Forgets which ops were counted, as the model numbers sends and receives from 0 again.
     pub fn numbers_begin_anew(&mut self) {
         self.counted.values_mut().for_each(|windows| *windows = OpWindows::default());
     }
@@ -147,7 +147,7 @@ impl Tally {
     }
 
     fn rank(&mut self, key: RankKey) -> Option<(&mut RankStatistics, &mut OpWindows)> {
-        // Those that have ended make room.
+        // Processes that have ended make room.
         while self.statistics.ranks.len() >= MAX_RANKS
             && !self.counted.contains_key(&key)
             && let Some((pid, _)) = self.ended.pop_front()
@@ -184,8 +184,8 @@ impl Tally {
     }
 }
 
-/// Makes room for a rank of this process among those that are kept apart: a rank of the process that has the
-/// most of them is counted with others from now on.
+/// Makes room for a rank of this process among the ranks that are kept apart: a rank of the process that has
+/// the most of them is counted together with others from now on.
 fn fold_one(statistics: &mut Statistics, kept: &mut Shares, pid: u32) {
     let Some(largest) = kept.largest_for(pid) else { return };
     let Some(key) = statistics.ranks.keys().rev().find(|key| key.pid == largest).copied() else { return };
@@ -196,8 +196,8 @@ fn fold_one(statistics: &mut Statistics, kept: &mut Shares, pid: u32) {
     *statistics.folded_by_process.entry(largest).or_default() += 1;
 }
 
-/// Makes room for a rank of this process among those that are known: a rank of the process that has the most of
-/// them is forgotten. `false`: this process has the most itself.
+/// Makes room for a rank of this process among the ranks that are known: a rank of the process that has the
+/// most of them is forgotten. `false`: this process has the most itself.
 fn forget_one(
     statistics: &mut Statistics,
     counted: &mut HashMap<RankKey, OpWindows>,
@@ -215,7 +215,7 @@ fn forget_one(
     true
 }
 
-/// Whose event it is, where it says.
+/// Returns the communicator of an event that names one.
 fn communicator_of(event: &Event) -> Option<&CommunicatorId> {
     match event {
         Event::ProxyOp(event) => Some(&event.comm),

@@ -1,4 +1,4 @@
-//! What is known of a session at a moment.
+//! Statistics of a session at a moment.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -8,26 +8,26 @@ use std::{
 use super::rank::RankStatistics;
 use crate::schema::RankKey;
 
-/// What came from a process.
+/// Records of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessStatistics {
     /// Records that came to be decoded.
     pub records: u64,
-    /// Records that are missing, in the kernel or since, as far as later records or the end of the session
-    /// told.
+    /// Records that are missing, lost in the kernel or since, as far as later records or the end of the
+    /// session told.
     pub lost: u64,
 }
 
 /// Statistics of a session, from its beginning.
 #[derive(Clone, Debug, Default)]
 pub struct Statistics {
-    /// The ranks that are kept apart.
+    /// Ranks that are kept apart.
     pub ranks: BTreeMap<RankKey, Arc<RankStatistics>>,
-    /// What the ranks beyond the number that is kept apart did together.
+    /// Statistics of all ranks beyond the number that is kept apart, together.
     pub folded: RankStatistics,
-    /// How many those are.
+    /// Number of those ranks.
     pub folded_ranks: usize,
-    /// Whose they are: processes that go on.
+    /// Number of those ranks by process, for processes that go on.
     pub folded_by_process: BTreeMap<u32, usize>,
     /// Records of ranks that are not even counted together with others.
     pub left_out: u64,
@@ -38,12 +38,12 @@ pub struct Statistics {
     pub undecodable: u64,
     /// Records that are in the recording and not counted here yet.
     pub behind: u64,
-    /// By process, communicator and rank: told before an op is complete.
+    /// Launched collectives by process, `commHash` and rank: records tell them before an op is complete.
     pub(super) launched: HashMap<(u32, Option<u64>, i32), u64>,
 }
 
 impl Statistics {
-    /// NCCL's own count of the collectives that this rank launched, when a record last told it.
+    /// Returns NCCL's own count of the collectives that this rank launched, as a record last told it.
     pub fn launched(&self, key: &RankKey) -> Option<u64> {
         self.launched.get(&(key.pid, key.hash, key.rank)).copied()
     }

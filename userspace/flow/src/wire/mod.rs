@@ -1,4 +1,4 @@
-//! What the kernel side and the user side agree on, of one probe: where its record has what.
+//! Layouts of probes' records, on which the kernel side and the user side agree.
 
 mod span;
 mod spans;

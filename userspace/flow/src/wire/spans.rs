@@ -1,17 +1,17 @@
-//! Where each probe's record has what.
+//! Places of the fields in each probe's record.
 
 use serde::{Deserialize, Serialize};
 
 use super::Span;
 use nccl_library::nccl::ApiFunction;
 
-/// Who the communicator is, read anew in every record: its address can come to mean another one.
+/// Identity of the communicator, read anew in every record: its address can come to mean another one.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct CommunicatorSpans {
     pub pointer: Span,
     pub rank: Span,
     pub n_ranks: Span,
-    /// From 2.18.
+    /// `ncclComm.commHash`, from 2.18.
     pub hash: Option<Span>,
     /// Collectives launched so far per function, u64 each; from 2.26 NCCL counts them whether a profiler
     /// plugin is loaded or not, as its reliability service reads them too (`ncclComm.seqNumber`,
@@ -22,8 +22,8 @@ pub struct CommunicatorSpans {
     pub posted_collectives: Option<Span>,
 }
 
-/// The API's view of an op, reached through `ncclProxyOp.task` (2.23 and later). A union of a collective's
-/// and a p2p call's task; the op's pattern says which.
+/// The API's view of an op, reached through `ncclProxyOp.task` (2.23 and later): the task of a collective or
+/// of a p2p call, in a union; the op's pattern says which.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct TaskSpans {
     pub pointer: Span,
@@ -35,7 +35,7 @@ pub struct TaskSpans {
     pub p2p_channels: Option<Span>,
 }
 
-/// Where the record of `ncclProxySaveOp` has what.
+/// Places of the fields in the record of `ncclProxySaveOp`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ProxyOpSpans {
     pub comm: CommunicatorSpans,
@@ -51,13 +51,12 @@ pub struct ProxyOpSpans {
     pub tree_up: Span,
     pub tree_down: Span,
     pub task: Option<TaskSpans>,
-    /// Where the op does not say what its channel carries.
+    /// Device work, in versions whose op does not say what its channel carries.
     #[serde(default)]
     pub work: Option<OpWorkSpans>,
 }
 
-/// The device work that an op was made for, in the plan pass. What lies at an address that is 0 means
-/// nothing.
+/// The device work that an op was made for, in the plan pass. If its address is 0, the bytes mean nothing.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum OpWorkSpans {
     /// 2.20 and 2.21: the last `ncclWork` of the op's channel in the plan that is being made.
@@ -66,15 +65,15 @@ pub enum OpWorkSpans {
         address: Span,
         /// The `ncclWork`.
         work: Span,
-        /// How many elements it has: `nWorkElem`, `p2pTailElem`, a union.
+        /// Numbers of its elements: `nWorkElem`, `p2pTailElem`, a union.
         counts: Span,
     },
     /// 2.22 and 2.23: the `ncclWorkList` of the collective that is being planned, and the device work behind
-    /// it; of a send or receive it is another's.
+    /// it; for a send or receive it belongs to another op.
     Node { address: Span, bytes: Span },
 }
 
-/// Where the record of `SaveProxy` has what.
+/// Places of the fields in the record of `SaveProxy`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ProxyPeerSpans {
     /// `ncclComm`; 2.18 and later have it among the parameters.
@@ -85,18 +84,18 @@ pub struct ProxyPeerSpans {
     pub peer: Span,
     pub connection_index: Span,
     pub just_inquire: Span,
-    /// At this very call: PAT and grouped all-gathers change it from peer to peer.
+    /// FIFO steps at this very call: PAT and grouped all-gathers change them from peer to peer.
     pub nsteps: Span,
-    /// Address of the `ncclProxyConnection`: names the connection in step records.
+    /// Address of the `ncclProxyConnection`, by which step records name the connection.
     pub connection: Span,
-    /// Not zero where the connector has a proxy: only then is an op posted.
+    /// Nonzero where the connector has a proxy: only then is an op posted.
     pub proxy_progress: Span,
     pub owner: Option<ProxyOwnerSpans>,
     /// First 8 bytes of the transport's name.
     pub transport: Span,
 }
 
-/// Whose proxy serves a connection; 2.18 and later.
+/// Owner of the proxy that serves a connection; 2.18 and later.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ProxyOwnerSpans {
     /// `ncclProxyConnector.sameProcess`.
@@ -107,7 +106,7 @@ pub struct ProxyOwnerSpans {
     pub rank: Option<Span>,
 }
 
-/// Where the record of `ncclEnqueueCheck` has what.
+/// Places of the fields in the record of `ncclEnqueueCheck`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ApiCallSpans {
     pub comm: CommunicatorSpans,
@@ -119,12 +118,12 @@ pub struct ApiCallSpans {
     pub root: Span,
 }
 
-/// Where the record of `ncclEnqueueCheck` has what, where each call becomes a line of its own (`--level
-/// api`).
+/// Places of the fields in the record of `ncclEnqueueCheck`, where each call becomes a line of its own
+/// (`--level api`, `--api`).
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ApiLineSpans {
     pub comm: CommunicatorSpans,
-    /// `ncclComm.opCount`, as NCCL's own log line of the call has it.
+    /// `ncclComm.opCount`, as in NCCL's own log line of the call.
     pub op_count: Option<Span>,
     pub function: Span,
     pub name: Span,
@@ -135,19 +134,19 @@ pub struct ApiLineSpans {
     pub reduction_op: Span,
     pub root: Span,
     pub stream: Span,
-    /// At the entry of `ncclEnqueueCheck`.
+    /// Stack pointer at the entry of `ncclEnqueueCheck`.
     pub stack_pointer: Span,
     /// Ops are recorded, too.
     #[serde(default)]
     pub with_ops: bool,
 }
 
-/// Where the record of an exported function that communicates has its arguments, where NCCL's own structs are
-/// not known (`--level api`). What the function does not have is `None`.
+/// Places of the arguments in the record of an exported function that communicates, where NCCL's own structs
+/// are not known (`--level api`). Arguments that the function does not have are `None`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ApiArgumentsSpans {
     pub function: ApiFunction,
-    /// Address of the `ncclComm`: nothing of it can be read.
+    /// Address of the `ncclComm`, whose fields cannot be read.
     pub comm: Span,
     pub stream: Span,
     pub send_buffer: Option<Span>,
@@ -157,18 +156,18 @@ pub struct ApiArgumentsSpans {
     pub reduction_op: Option<Span>,
     /// Root of a collective, peer of a p2p or one-sided call.
     pub root: Option<Span>,
-    /// At the function's entry.
+    /// Stack pointer at the function's entry.
     pub stack_pointer: Span,
 }
 
-/// Where the record of an exported function's entry has what.
+/// Places of the fields in the record of an exported function's entry.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ApiEntrySpans {
     pub function: ApiFunction,
     pub stack_pointer: Span,
 }
 
-/// Where the record of an exported function's return has what.
+/// Places of the fields in the record of an exported function's return.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ApiReturnSpans {
     pub function: ApiFunction,
@@ -177,7 +176,7 @@ pub struct ApiReturnSpans {
     pub stack_pointer: Span,
 }
 
-/// Where the record of a profiler hook of a proxy's step has what.
+/// Places of the fields in the record of a profiler hook of a proxy's step.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ProxyStepSpans {
     pub hook: StepHook,
@@ -191,7 +190,7 @@ pub struct ProxyStepSpans {
     pub n_subs: Span,
     /// Address of the `ncclProxyConnection`.
     pub connection: Span,
-    /// `ncclProxyConnection.send`: 1 where this rank sends; where the state does not say it.
+    /// `ncclProxyConnection.send`: 1 where this rank sends; read where the state does not tell the direction.
     pub sends: Option<Span>,
     /// `ncclProxyConnection.sameProcess`: 0 where another process posted the op; with `sends`, 2.18 and
     /// later.
@@ -199,23 +198,22 @@ pub struct ProxyStepSpans {
     /// `ncclProxySubArgs.transSize`: bytes of the message, once its size is known; of [`StepHook::State`],
     /// 2.23 and later, and in 2.23 of [`StepHook::Stop`].
     pub size: Option<Span>,
-    /// Whose `transSize` it is: `ncclProxyArgs`, and the place of the op in it; where it is a sum over
+    /// Owner of the `transSize`: the `ncclProxyArgs`, and the op's index in it; read where it is a sum over
     /// messages (2.23 to 2.26).
     pub summed: Option<[Span; 2]>,
-    /// A send is added to the sum after it was told (2.23).
+    /// NCCL adds a send to the sum only after it has reported the send (2.23).
     #[serde(default)]
     pub adds_later: bool,
-    /// Sizes of the messages in the slots, where they stand there and nowhere else (2.20 to 2.22): of sends
-    /// only.
+    /// Sizes of the messages in the slots, where they stand nowhere else (2.20 to 2.22); only of sends.
     pub slots: Option<SlotSizesSpans>,
 }
 
 /// `ncclRecvMem.connFifo` of a send's connection.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct SlotSizesSpans {
-    /// All entries.
+    /// All entries of the FIFO.
     pub entries: Span,
-    /// Bytes of an entry, and where in it the size is.
+    /// Bytes of an entry; `size_at` is the offset of the size in an entry.
     pub entry_bytes: u16,
     pub size_at: u16,
     pub size_bytes: u16,
@@ -223,37 +221,37 @@ pub struct SlotSizesSpans {
     pub base: Span,
 }
 
-/// Where the record of a send's slot that is given back has what: made just before [`StepHook::Record`] tells
-/// that the message was sent, by the same thread (2.16 to 2.19).
+/// Places of the fields in the record of a send's slot that is given back. The same thread makes it just
+/// before [`StepHook::Record`] tells that the message was sent (2.16 to 2.19).
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct SendSizeSpans {
-    /// The entry of `ncclRecvMem.sizesFifo`: what the network was given.
+    /// Entry of `ncclRecvMem.sizesFifo`: the bytes that the network was given.
     pub bytes: Span,
 }
 
-/// Which hook it is.
+/// Profiler hook of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StepHook {
     /// The message enters a state.
     State,
-    /// It is done.
+    /// The message is done.
     Stop,
-    /// Any of these, by the state's number: `ncclProxyProfileState`, up to 2.22.
+    /// The message enters a state or is done, by the state's number: `ncclProxyProfileState`, up to 2.22.
     Record,
 }
 
-/// Where the last record of a walked plan has what: that of the probe itself.
+/// Places of the fields in the last record of a walked plan, which is the probe's own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PlanSpans {
     pub comm: CommunicatorSpans,
     /// Address of the `ncclKernelPlan`.
     pub plan: Span,
-    /// The plan is posted by CUDA's callback thread (`hostStreamPlanCallback`), and this is it.
+    /// The probe is in CUDA's callback (`hostStreamPlanCallback`), which posts the plan.
     pub in_callback: bool,
-    /// `ncclKernelPlan.persistent`: it is part of a CUDA graph.
+    /// `ncclKernelPlan.persistent`: the plan is part of a CUDA graph.
     pub persistent: Span,
-    /// `ncclKernelPlan.isHostCbEnq` (2.24 and later), or `ncclComm.persistentRefs`: not 0 if it is posted by
-    /// the callback.
+    /// `ncclKernelPlan.isHostCbEnq` (2.24 and later), or `ncclComm.persistentRefs`: not 0 if the callback
+    /// posts the plan.
     pub by_callback: Span,
     /// `ncclKernelPlan.channelMask`.
     pub channel_mask: Span,
@@ -281,7 +279,7 @@ pub enum PlanList {
 }
 
 impl PlanList {
-    /// NCCL's name of what holds it.
+    /// Returns NCCL's name of what holds the list.
     pub fn name(self) -> &'static str {
         match self {
             Self::CollTasks => "collTaskQueue",
@@ -294,18 +292,18 @@ impl PlanList {
     }
 }
 
-/// Where the record of a node has what.
+/// Places of the fields in the record of a node.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct PlanNodeSpans {
     pub list: PlanList,
     pub address: Span,
     /// The node's bytes, as far as they are needed.
     pub bytes: Span,
-    /// Of a proxy op.
+    /// Task of a proxy op.
     pub task: Option<TaskSpans>,
 }
 
-/// Where the record of a channel of a communicator has what. -1: nobody there.
+/// Places of the fields in the record of a communicator's channel. A rank of -1: there is none.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ChannelSpans {
     pub channel: Span,
@@ -328,27 +326,27 @@ pub struct ChannelSpans {
     pub n_nodes: Option<Span>,
 }
 
-/// Where the record of some connectors of a channel has what.
+/// Places of the fields in a record of several connectors of a channel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ConnectorsSpans {
     pub channel: Span,
     pub connectors: Vec<ConnectorSpans>,
 }
 
-/// One connector.
+/// Places of a connector's fields, among those of [`ConnectorsSpans`].
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ConnectorSpans {
     pub sends: bool,
     pub connection_index: i32,
     pub peer: Span,
-    /// As in [`ProxyPeerSpans`].
+    /// Address of the `ncclProxyConnection`; this and the fields below are as in [`ProxyPeerSpans`].
     pub connection: Span,
     pub proxy_progress: Span,
     pub owner: Option<ProxyOwnerSpans>,
     pub transport: Span,
 }
 
-/// What a probe, or a part of one that walks, is for.
+/// Purpose of a probe, or of a part of a probe that walks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ProbeKind {
     Plan(PlanSpans),

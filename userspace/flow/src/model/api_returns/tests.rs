@@ -46,7 +46,7 @@ fn exit(name: &str, ts_ns: u64, stack_pointer: u64, result: &str) -> ApiReturnEv
     }
 }
 
-/// What came out, in brief: name, host time and result.
+/// Shortens the output: name, host time and result.
 fn brief(output: &ApiOutput) -> (String, Option<u64>, Option<String>) {
     match output {
         ApiOutput::Call(record) => match &record.returned {
@@ -126,13 +126,13 @@ fn what_never_returns_is_told_and_spoils_nothing() {
         // An exception went through; the next entry is further up the stack.
         returns.entry(entry("ncclCommSplit", 1, 0x80), &mut out);
         returns.entry(entry("ncclGroupEnd", 2, 0x100), &mut out);
-        // Its return was lost, and it is called again from the same place.
+        // The return was lost, and the function is called again from the same place.
         returns.entry(entry("ncclGroupEnd", 4, 0x100), &mut out);
         end(returns, exit("ncclGroupEnd", 6, 0x108, "ncclSuccess"), &mut out);
-        // So was this one's.
+        // The return of this call was lost, too.
         begin(returns, call(7), &mut out);
         begin(returns, call(8), &mut out);
-        // The session ends in it.
+        // The session ends inside of this call.
     });
     assert_eq!(
         out,

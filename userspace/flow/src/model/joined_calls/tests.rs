@@ -124,7 +124,7 @@ fn of_calls_that_are_alike_nobody_says_which_is_which() {
     assert_eq!((calls, ops), (vec![Observed::Unknown; 2], vec![Observed::Unknown; 2]));
 }
 
-/// One after the other they are not alike: the first is over when the second comes.
+/// Equal calls that follow one another can be told apart: the first is over when the second comes.
 #[test]
 fn a_call_waits_no_longer_than_its_group() {
     let mut process = Process::default();

@@ -1,14 +1,14 @@
-//! The proxy ops of a collective, from its task and its device work.
+//! Derives the proxy ops of a collective from its task and its device work.
 //!
-//! NCCL computes them in `scheduleCollTasksToPlan` and `calcCollChunking` (src/enqueue.cc, 2.23 to 2.30; 2.31
-//! and 2.32 by comparison with the ops themselves), asks `ncclProxySaveOp` whether any peer needs a proxy,
-//! and forgets those that need none. What it chose, the chunk size and the share of each channel, stands in
+//! NCCL computes the ops in `scheduleCollTasksToPlan` and `calcCollChunking` (src/enqueue.cc, 2.23 to 2.30;
+//! 2.31 and 2.32 by comparison with the ops themselves), asks `ncclProxySaveOp` whether any peer needs a
+//! proxy, and forgets ops that need none. Its choices, the chunk size and the share of each channel, stand in
 //! the device work; the rest follows.
 
 use crate::decode::{ChannelGraphs, CollTask, CollWork, PlanEvent, ProxyOp};
 use nccl_library::nccl::{Algorithm, FIFO_STEPS, Pattern, Protocol, datatype_bytes};
 
-/// The ops in NCCL's order, one for each channel; nothing where they do not follow.
+/// Returns the ops in NCCL's order, one for each channel; `None` where they do not follow.
 pub(super) fn ops(
     plan: &PlanEvent,
     graphs: &ChannelGraphs,
@@ -29,7 +29,7 @@ pub(super) fn ops(
     };
     let (steps_per_loop, chunks_per_loop) = per_loop(pattern, graphs, n_ranks)?;
     let (first, last) = work.channels;
-    // Bytes over all ranks, where a rank's count is only its own part.
+    // Bytes of one element of a rank's count: over all ranks, where the count is only the rank's own part.
     let global =
         element.checked_mul(if matches!(function, "AllGather" | "ReduceScatter") { n_ranks } else { 1 })?;
 
@@ -64,7 +64,7 @@ pub(super) fn ops(
     };
 
     if task.is_collnet {
-        // All channels share evenly, and the offset is that of this rank's head.
+        // All channels have even shares, and the offset is that of this rank's head.
         let (count, chunk_count) = work.collnet;
         let chunk_size = chunk_count.checked_mul(element)?;
         let n_channels = u64::from(last.checked_sub(first)?) + 1;
@@ -92,8 +92,8 @@ pub(super) fn ops(
         .collect()
 }
 
-/// Ops say their share from 2.24 on, and 0 where channels have none of their own. In 2.23 only the device
-/// work tells it.
+/// Adds the channel's share to an op. Ops say their share from 2.24 on, and 0 where channels have none of
+/// their own. In 2.23 only the device work tells the share.
 fn with_share(op: ProxyOp, plan: &PlanEvent, share: Option<u64>, loop_offset: u64) -> ProxyOp {
     let has = plan.op_has.channel_size;
     let channel_size = if has { share.or(Some(0)) } else { share };
@@ -119,7 +119,7 @@ fn pattern(function: &str, algorithm: Algorithm) -> Option<Pattern> {
     })
 }
 
-/// Steps and chunks of one loop.
+/// Returns the steps and the chunks of one loop.
 fn per_loop(pattern: Pattern, graphs: &ChannelGraphs, n_ranks: u64) -> Option<(u64, u64)> {
     let heads = |(count, _): (i32, i32)| u64::try_from(count).ok();
     Some(match pattern {

@@ -1,4 +1,4 @@
-//! From a walked plan to the calls that NCCL made for its ops.
+//! Rebuilds, from a walked plan, the calls that NCCL made for its ops.
 //!
 //! The result is what `ncclProxySaveOp` and `SaveProxy` would have shown call by call. Ops that need a proxy
 //! are taken from the plan's queue; the others are derived.
@@ -31,7 +31,8 @@ use nccl_library::nccl::Pattern;
 
 /// Nodes and rows of one walk that are kept. The kernel side sends at most this many.
 const MAX_PARTS: usize = 16_384;
-/// Threads with a walk in progress. A walk takes one probe hit, so any more have lost their last record.
+/// Threads with a walk in progress. A walk takes one probe hit, so threads beyond that have lost the last
+/// record of their walk.
 const MAX_THREADS: usize = 65_536;
 /// Plans that were posted by a callback before their launch was over.
 const MAX_EARLY: usize = 4096;
@@ -41,11 +42,11 @@ const MAX_EARLY: usize = 4096;
 pub(super) struct PlanAssembler {
     threads: HashMap<(u32, u32), Vec<PlanPartEvent>>,
     topologies: HashMap<CommKey, Topology>,
-    /// What a callback posted before the plan's launch was walked, by process and plan.
+    /// Calls that a callback posted before the plan's launch was walked, by process and plan.
     early: HashMap<(u32, u64), Vec<ProxyCall>>,
     /// Plans whose launch was walked and whose callback is to come.
     waiting: VecDeque<(u32, u64)>,
-    /// How many records of a process were lost before a thread's last walk was over, by process and thread.
+    /// Records of a process that were lost before a thread's last walk was over, by process and thread.
     lost: HashMap<(u32, u32), u64>,
     pub(super) counters: PlanCounters,
 }
@@ -62,7 +63,7 @@ struct Parts {
 }
 
 impl PlanAssembler {
-    /// Bytes of memory, about.
+    /// Returns about how many bytes of memory walks and communicators take.
     pub(super) fn held_bytes(&self) -> usize {
         let parts: usize = self.threads.values().map(Vec::len).sum();
         let early: usize = self.early.values().map(Vec::len).sum();
@@ -80,7 +81,7 @@ impl PlanAssembler {
             self.threads.clear();
         }
         let parts = self.threads.entry(thread).or_default();
-        // All records of a walk have the same time. Older ones are of a walk whose end was lost.
+        // All records of a walk have the same time. Older records are of a walk whose end was lost.
         if parts.first().is_some_and(|first| first.origin.ts_ns != event.origin.ts_ns) {
             parts.clear();
             self.counters.incomplete += 1;
@@ -90,7 +91,7 @@ impl PlanAssembler {
         }
     }
 
-    /// A walk is over. Gives the calls that NCCL made for the plan, in its order.
+    /// Ends a walk. Gives the calls that NCCL made for the plan, in NCCL's order.
     pub(super) fn plan(&mut self, plan: &PlanEvent) -> Vec<ProxyCall> {
         let parts = self.parts_of(plan);
         let whole = self.check(plan, &parts);
@@ -145,7 +146,7 @@ impl PlanAssembler {
         calls
     }
 
-    /// The parts that came for this walk; graphs and connectors are noted.
+    /// Takes out the parts that came for this walk, and notes graphs and connectors.
     fn parts_of(&mut self, plan: &PlanEvent) -> Parts {
         let thread = (plan.origin.tgid, plan.origin.tid);
         let mut parts = Parts::default();
@@ -170,7 +171,7 @@ impl PlanAssembler {
         parts
     }
 
-    /// Whether every node came that ops are derived from; counts what did not.
+    /// Tells whether every node came that ops are derived from; counts what did not come.
     fn check(&mut self, plan: &PlanEvent, parts: &Parts) -> bool {
         let (mut whole, mut cut) = (true, false);
         for (list, nodes, was_cut) in &plan.nodes {
@@ -195,10 +196,10 @@ impl PlanAssembler {
         whole
     }
 
-    /// The calls of the plan pass.
+    /// Returns the calls of the plan pass.
     fn planned(&mut self, plan: &PlanEvent, parts: &Parts, key: CommKey, whole: bool) -> Vec<ProxyCall> {
         let derived = if whole { self.derived(plan, parts, key) } else { Vec::new() };
-        // An op that is queued is taken from there.
+        // A derived op that is also queued is taken from the queue.
         let mut of: HashMap<(u64, u32, Pattern, i32), VecDeque<&QueuedOp>> = HashMap::default();
         for queued in &parts.queued {
             of.entry(identity(&queued.op)).or_default().push_back(queued);
@@ -230,7 +231,7 @@ impl PlanAssembler {
             .collect()
     }
 
-    /// The ops that follow from tasks and device work, in NCCL's order.
+    /// Returns the ops that follow from tasks and device work, in NCCL's order.
     fn derived(&mut self, plan: &PlanEvent, parts: &Parts, key: CommKey) -> Vec<(ProxyOp, Option<TaskInfo>)> {
         let batches = Batches::new(plan, &parts.batches, p2p::work_size(&parts.works));
         let (mut colls, mut p2ps) = (parts.coll_tasks.iter(), parts.p2p_tasks.iter().peekable());
@@ -256,7 +257,7 @@ impl PlanAssembler {
                     let receive_task = take(receive.n_channels != 0, "Recv", receive.peer);
                     p2p::ops(plan, p2p, [receive_task, send_task], &batches, offset)
                 }
-                // Its ops do not follow from the work. If each channel has one in the queue, that is all.
+                // The ops do not follow from the work. If each channel has one in the queue, these are all.
                 WorkKind::Broadcast => is_queued_everywhere(plan, parts).then(Vec::new),
                 WorkKind::Other => None,
             };
@@ -269,7 +270,7 @@ impl PlanAssembler {
         ops
     }
 
-    /// The calls of the post pass (`uploadProxyOps`, src/enqueue.cc).
+    /// Returns the calls of the post pass (`uploadProxyOps`, src/enqueue.cc).
     fn posts(&mut self, plan: &PlanEvent, parts: &Parts, key: CommKey) -> Vec<ProxyCall> {
         // Without the counts the final numbers of ops are not known, and their plan passes wait.
         let Some(counts) = &parts.op_counts else { return Vec::new() };
@@ -290,8 +291,8 @@ impl PlanAssembler {
         parts.queued.iter().filter_map(post).collect()
     }
 
-    /// A call of `ncclProxySaveOp` with its calls of `SaveProxy`. `left`: the steps of the last one, which
-    /// NCCL leaves in an op that it queues.
+    /// Rebuilds a call of `ncclProxySaveOp` with its calls of `SaveProxy`. `left`: the steps of the last
+    /// `SaveProxy`, which NCCL leaves in an op that it queues.
     #[expect(clippy::too_many_arguments, reason = "what one call consists of")]
     fn call(
         &mut self,
@@ -324,7 +325,7 @@ impl PlanAssembler {
             let nsteps = vec![op.nsteps; calls.len()];
             (calls, Some(nsteps))
         };
-        // A queued op has the steps of its last peer, not those that it was made with.
+        // A queued op has the steps of its last peer, not the steps that it was made with.
         let op = if plan_pass && op.slices.is_some() { ProxyOp { nsteps: 0, ..op } } else { op };
         let mut incomplete = false;
         let steps_of = |at: usize| nsteps.as_ref().and_then(|nsteps| nsteps.get(at)).copied();
@@ -347,8 +348,8 @@ impl PlanAssembler {
     }
 }
 
-/// Whether the queued op differs from the derived one, but for what a queued op does not have: its own steps,
-/// as NCCL overwrites them from peer to peer, and what only the device work says.
+/// Tells whether the queued op differs from the derived one, apart from what a queued op does not have: its
+/// own steps, as NCCL overwrites them from peer to peer, and what only the device work says.
 fn differs(derived: &ProxyOp, queued: &ProxyOp) -> bool {
     let nsteps = if derived.pattern.is_pat() { derived.nsteps } else { queued.nsteps };
     let channel_size = queued.channel_size.or(derived.channel_size);
@@ -356,14 +357,14 @@ fn differs(derived: &ProxyOp, queued: &ProxyOp) -> bool {
     *derived != ProxyOp { nsteps, channel_size, last_chunk, part_bytes, ..queued.clone() }
 }
 
-/// Whether each channel of the plan has an op of grouped broadcasts in the queue.
+/// Tells whether each channel of the plan has an op of grouped broadcasts in the queue.
 fn is_queued_everywhere(plan: &PlanEvent, parts: &Parts) -> bool {
     let grouped = parts.queued.iter().filter(|queued| queued.op.slices.is_some());
     let channels = grouped.filter_map(|queued| 1u64.checked_shl(queued.op.channel));
     channels.fold(0, |all, channel| all | channel) & plan.channel_mask == plan.channel_mask
 }
 
-/// What distinguishes an op from others of its plan.
+/// Returns the properties that distinguish an op from others of its plan.
 fn identity(op: &ProxyOp) -> (u64, u32, Pattern, i32) {
     (op.op_count, op.channel, op.pattern, if op.pattern.is_p2p() { op.root } else { 0 })
 }

@@ -1,5 +1,5 @@
-//! The proxy ops of a send and a receive that share a round, from their device work: `addP2pToPlan`
-//! (src/enqueue.cc, 2.23 to 2.30; 2.31 and 2.32 by comparison with the ops themselves).
+//! Derives the proxy ops of a send and a receive that share a round from their device work, as `addP2pToPlan`
+//! does (src/enqueue.cc, 2.23 to 2.30; 2.31 and 2.32 by comparison with the ops themselves).
 
 use foldhash::HashMap;
 
@@ -9,19 +9,19 @@ use nccl_library::nccl::{P2P_NAMES, Pattern, Protocol};
 /// `NCCL_MAX_NET_SIZE`: bytes of one message of a registered buffer, 2.24 and later.
 const MAX_NET_SIZE: u64 = 1 << 30;
 
-/// In which of a channel's batches of sends and receives a work is, counted from 1: an op's number in its
-/// plan.
+/// Numbers of the ops of device work in their plan: the place, counted from 1, of the work's batch among the
+/// channel's batches of sends and receives.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
     by_channel_and_offset: HashMap<(u32, u64), u64>,
 }
 
 impl Batches {
-    /// From the batches behind the kernel's arguments: the first of each channel in the order of channels,
-    /// from there on each says where the channel's next one is (`finishPlan`, src/enqueue.cc).
+    /// Numbers the batches behind the kernel's arguments. First comes the first batch of each channel, in the
+    /// order of channels; each batch says where the channel's next one is (`finishPlan`, src/enqueue.cc).
     pub(super) fn new(plan: &PlanEvent, batches: &[WorkBatch], work_size: u64) -> Self {
         let mut this = Self::default();
-        // Offsets were moved when the work was uploaded; the first work of a plan is at its beginning.
+        // Offsets were moved when the work was uploaded; the first work of a plan is at the smallest.
         let start = batches.iter().map(|batch| batch.base).min().unwrap_or(0);
         let channels = (0..u64::BITS).filter(|channel| plan.channel_mask & (1 << channel) != 0);
         for (first, channel) in channels.enumerate() {
@@ -49,12 +49,13 @@ impl Batches {
     }
 }
 
-/// Bytes of the device work of a send and a receive.
+/// Returns the bytes of the device work of a send and a receive.
 pub(super) fn work_size(works: &[Work]) -> u64 {
     works.iter().find(|work| matches!(work.what, WorkKind::P2p(_))).map_or(0, |work| work.size)
 }
 
-/// The ops in NCCL's order: part by part, first the receive. `offset`: of the work among the plan's.
+/// Returns the ops in NCCL's order: part by part, the receive first. `offset`: place of the work among the
+/// plan's works, in bytes.
 pub(super) fn ops(
     plan: &PlanEvent,
     work: &P2pWork,
@@ -85,14 +86,14 @@ pub(super) fn ops(
     Some(ops)
 }
 
-/// FIFO steps of a part, and bytes of its largest message.
+/// Returns the FIFO steps of a part, and the bytes of its largest message.
 fn share(plan: &PlanEvent, side: &P2pSide, part: u32) -> Option<(u64, u64)> {
     if side.bytes == 0 {
         return Some((1, 0));
     }
     let bytes = side.part_bytes(part)?;
     let (nsteps, mut nbytes) = if side.is_registered {
-        // Before 2.24, which gave ops their share of the channel, it is one message of any size.
+        // Before 2.24, which gave ops their share of the channel, a part is one message of any size.
         (if plan.op_has.channel_size { bytes.div_ceil(MAX_NET_SIZE) } else { 1 }, bytes)
     } else {
         let chunk = side.chunk_data_size;

@@ -1,19 +1,19 @@
-//! The peers of an op of PAT: of all distances that are powers of two, the calls of `SaveProxy` that
-//! `ncclProxySaveOp` makes, each with a number of steps of its own ([`nccl_library::nccl::PatRule`]).
+//! Peers of an op of PAT: the calls of `SaveProxy` that `ncclProxySaveOp` makes for all distances that are
+//! powers of two, each with a number of steps of its own ([`nccl_library::nccl::PatRule`]).
 
 use super::peers::Call;
 use crate::decode::{ChannelGraphs, CommunicatorId, ProxyOp};
 use nccl_library::nccl::{Direction, PatRule, Pattern};
 
-/// The calls of an op, in NCCL's order.
+/// Calls of `SaveProxy` for an op, in NCCL's order.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PatCalls {
     pub(super) calls: Vec<Call>,
-    /// Of each call; nothing where they are not known.
+    /// FIFO steps of each call; `None` where they are not known.
     pub(super) nsteps: Option<Vec<u64>>,
 }
 
-/// `rule`: how the version counts, where that is known.
+/// Returns the calls for an op. `rule`: the version's rule for the steps, where it is known.
 pub(super) fn calls(
     op: &ProxyOp,
     graphs: &ChannelGraphs,
@@ -22,7 +22,7 @@ pub(super) fn calls(
 ) -> PatCalls {
     use Direction::{Recv, Send};
     let (rank, n_ranks) = (comm.rank, comm.n_ranks);
-    // Between nodes of several ranks the peers are those of a table that is not read.
+    // Between nodes of several ranks the peers come from a table that is not read.
     if rule.is_some_and(|rule| rule.between_nodes) && graphs.n_nodes != Some(n_ranks) {
         return PatCalls { calls: Vec::new(), nsteps: None };
     }
@@ -45,7 +45,7 @@ pub(super) fn calls(
 }
 
 impl PatCalls {
-    /// Forgets the steps if the library counted others for the last call. Whether it did.
+    /// Forgets the steps if the library counted others for the last call; tells whether it did.
     pub(super) fn forget_unless(&mut self, last: u64) -> bool {
         let differs = self.nsteps.as_ref().is_some_and(|nsteps| nsteps.last() != Some(&last));
         self.nsteps.take_if(|_| differs);
@@ -77,7 +77,7 @@ mod tests {
         PatRule::of(NcclVersion { major: 2, minor, patch: 0 })
     }
 
-    /// Whole chunks of 512 bytes, so that each part is a message.
+    /// Makes an op of whole chunks of 512 bytes, so that each part is a message.
     fn pat(pattern: Pattern, n_ranks: i64) -> ProxyOp {
         ProxyOp { nbytes: 512 * n_ranks, ..op(pattern, 0) }
     }
@@ -86,7 +86,8 @@ mod tests {
         ChannelGraphs { n_nodes: Some(n_nodes), ..graphs() }
     }
 
-    /// As the official libraries call `SaveProxy` (tests/patterns compares all sizes with them).
+    /// Compares with the calls of `SaveProxy` in the official libraries (tests/patterns compares all sizes
+    /// with them).
     #[test]
     fn each_distance_has_messages_of_its_own() {
         let up: [Call; 6] =

@@ -1,13 +1,13 @@
-//! The peers of an op: the calls of `SaveProxy` that `ncclProxySaveOp` makes for its pattern (src/proxy.cc;
-//! the same in 2.18 to 2.30, and in the binaries of 2.31 and 2.32). PAT's are in [`super::pat`].
+//! Peers of an op: the calls of `SaveProxy` that `ncclProxySaveOp` makes for its pattern (src/proxy.cc; the
+//! same in 2.18 to 2.30, and in the binaries of 2.31 and 2.32). Those of PAT are in [`super::pat`].
 
 use crate::decode::{ChannelGraphs, ProxyOp};
 use nccl_library::nccl::{Direction, Pattern};
 
-/// One call: direction, peer, index of the connector.
+/// A call of `SaveProxy`: direction, peer, index of the connector.
 pub(super) type Call = (Direction, i32, i32);
 
-/// The calls in NCCL's order, all with the op's own number of steps.
+/// Returns the calls in NCCL's order, all with the op's own number of steps.
 pub(super) fn calls(op: &ProxyOp, graphs: &ChannelGraphs, rank: i32) -> Vec<Call> {
     use Direction::{Recv, Send};
     let ring = &graphs.ring;
@@ -59,17 +59,17 @@ pub(super) fn calls(op: &ProxyOp, graphs: &ChannelGraphs, rank: i32) -> Vec<Call
     }
 }
 
-/// The calls whose rank is not the root.
+/// Returns the calls whose rank is not the root.
 fn unless(calls: &[(i32, Call)], root: i32) -> Vec<Call> {
     calls.iter().filter(|(rank, _)| *rank != root).map(|(_, call)| *call).collect()
 }
 
-/// Into the network's own reduction and out of it.
+/// Returns the calls into the network's own reduction and out of it.
 fn through(peer: i32) -> Vec<Call> {
     vec![(Direction::Send, peer, 1), (Direction::Recv, peer, 0)]
 }
 
-/// The calls for grouped broadcasts, each with its steps. Where there are none there is no call.
+/// Returns the calls for grouped broadcasts, each with its steps. There is no call for 0 steps.
 pub(super) fn of_grouped(graphs: &ChannelGraphs, [sent, received]: [u64; 2]) -> Vec<(Call, u64)> {
     let both =
         [((Direction::Recv, graphs.ring.prev, 0), received), ((Direction::Send, graphs.ring.next, 0), sent)];
@@ -121,7 +121,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Rank 2 of 4: what `ncclProxySaveOp` of the official libraries calls for each pattern.
+    /// Compares with the calls of `ncclProxySaveOp` in the official libraries, on rank 2 of 4.
     #[test]
     fn the_calls_of_each_pattern_are_those_of_nccl() {
         let of = |pattern, root| calls(&op(pattern, root), &graphs(), 2);

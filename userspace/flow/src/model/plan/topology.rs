@@ -1,7 +1,7 @@
-//! What is known of a communicator's channels: their graphs, and the connectors of their peers.
+//! Topology of a communicator: the graphs of its channels, and the connectors of their peers.
 //!
-//! NCCL connects algorithms and peers when they are first used, and nothing is ever taken back while the
-//! communicator lives: what was read once stays true.
+//! NCCL connects algorithms and peers when they are first used, and takes nothing back while the communicator
+//! lives: what was read once stays true.
 
 use foldhash::HashMap;
 
@@ -15,7 +15,7 @@ const MAX_CONNECTORS: usize = 1 << 20;
 /// Channels of one communicator. NCCL has 64 at most (`MAXCHANNELS`, 2.25 and later).
 const MAX_CHANNELS: usize = 256;
 
-/// One communicator's.
+/// Channels and connectors of one communicator, as far as they were read.
 #[derive(Debug, Default)]
 pub(super) struct Topology {
     channels: HashMap<u32, ChannelGraphs>,
@@ -31,7 +31,7 @@ impl Topology {
 
     pub(super) fn note_connectors(&mut self, channel: u32, connectors: Vec<Connector>) {
         for connector in connectors {
-            // Before it is connected a connector has no transport; what comes later counts.
+            // A connector has no transport before it is connected, so later records replace earlier ones.
             let key = (channel, connector.peer, connector.direction, connector.connection_index);
             if self.connectors.len() < MAX_CONNECTORS || self.connectors.contains_key(&key) {
                 self.connectors.insert(key, connector);
@@ -39,7 +39,7 @@ impl Topology {
         }
     }
 
-    /// Bytes of memory, about.
+    /// Returns about how many bytes of memory the topology takes.
     pub(super) fn held_bytes(&self) -> usize {
         self.channels.len() * size_of::<(u32, ChannelGraphs)>()
             + self.connectors.len() * size_of::<((u32, i32, Direction, i32), Connector)>()

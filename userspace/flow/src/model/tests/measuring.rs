@@ -62,7 +62,7 @@ fn an_op_waits_for_its_messages_and_comes_out_measured() {
     let (receive, send) =
         (&receive.measured.as_ref().unwrap().messages, &send.measured.as_ref().unwrap().messages);
     assert_eq!((receive.len(), send.len()), (2, 2));
-    // What the proxy repeats counts from its first time.
+    // A step that the proxy repeats counts from its first time.
     assert_eq!(
         (send[0].start, send[0].ready, send[0].sent, send[0].end),
         (Some(101), Some(102), Some(104), Some(105))

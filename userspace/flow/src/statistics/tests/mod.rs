@@ -119,7 +119,7 @@ fn processes_that_ended_make_room_and_go_after_a_while() {
     assert_eq!(left, [12], "ten minutes are over for one");
 }
 
-/// With windows, each has a model of its own, which counts sends and receives from 0.
+/// Each window has a model of its own, which counts sends and receives from 0.
 #[test]
 fn numbers_that_begin_anew_are_of_new_ops() {
     let mut tally = Tally::default();
