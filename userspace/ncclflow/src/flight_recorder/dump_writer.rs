@@ -12,10 +12,10 @@ use super::{
     pickle::{Pickler, Remembered},
 };
 
-/// Most entries that are appended at once: a reader holds so many apart from their list.
+/// Maximum number of entries that are appended at once: a reader holds so many apart from their list.
 const BATCH: usize = 1000;
 
-/// Most call stacks that are remembered. Others are written each time.
+/// Maximum number of call stacks that are remembered. Others are written each time.
 const MAX_STACKS: usize = 1 << 16;
 
 /// Writes entries as they come; groups and status, which describe them, come at the end.

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::ProcessGroup;
 
-/// Most ranks of a communicator: more than any job has.
+/// Maximum number of ranks of a communicator: more than any job has.
 const MAX_RANKS: u32 = 1 << 20;
 
-/// Most ranks that are listed in a message.
+/// Maximum number of ranks that are listed in a message.
 const LISTED: usize = 8;
 
 /// The job's ranks in the order of a communicator's.

@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-/// Most texts that are remembered. Others are written each time.
+/// Maximum number of texts that are remembered. Others are written each time.
 const MAX_REMEMBERED: usize = 1 << 18;
 
 mod op {

@@ -5,7 +5,7 @@ use std::{fs::File, io::Read as _, path::Path};
 /// Folder in which the driver has one folder for each GPU of the host, whatever a container sees of them.
 pub(super) const GPUS: &str = "/proc/driver/nvidia/gpus";
 
-/// Most bytes read of a GPU's `information` file, which has some 500.
+/// Maximum number of bytes read of a GPU's `information` file, which has some 500.
 const MAX_INFORMATION: u64 = 64 << 10;
 
 /// Returns a PCI address as the driver writes it, `0000:3b:00.0`, for NCCL's number of it (src/misc/utils.cc,

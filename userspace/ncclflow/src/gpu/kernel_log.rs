@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Most bytes read from the end of the log; kernels keep 128 KiB to some MiB.
+/// Maximum number of bytes read from the end of the log; kernels keep 128 KiB to some MiB.
 const MAX_LOG: usize = 1 << 20;
-/// Most errors that are kept, the latest ones.
+/// Maximum number of errors that are kept, the latest ones.
 const MAX_XIDS: usize = 256;
 
 /// An error that the driver wrote to the kernel's log: `NVRM: Xid (PCI:0000:3b:00): 79, pid=…`.

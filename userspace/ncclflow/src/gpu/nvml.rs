@@ -21,10 +21,10 @@ use super::{
 pub(super) const SUCCESS: u32 = 0;
 const NOT_FOUND: u32 = 6;
 const INSUFFICIENT_SIZE: u32 = 7;
-/// Bound of the number of GPUs, more than a host has.
+/// Maximum number of GPUs, more than a host has.
 const MAX_DEVICES: u32 = 256;
 const MAX_INSTANCES: u32 = 16;
-/// Most processes, or samples of processes, of one GPU.
+/// Maximum number of processes, or samples of processes, of one GPU.
 const MAX_ENTRIES: u32 = 4096;
 const MICROSECONDS: u64 = 1_000_000;
 

@@ -9,7 +9,7 @@ use super::{
     reading::{GpuProcess, GpuReading, Utilisation},
 };
 
-/// Most errors that are listed of one GPU, the latest ones.
+/// Maximum number of errors that are listed of one GPU, the latest ones.
 const MAX_XIDS: usize = 16;
 
 /// A GPU of the host, over some readings.

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// once the probes are armed, but no later than this.
 const LATEST_BEGINNING: Duration = Duration::from_secs(1);
 
-/// Most rows that are kept for those who write them, who take them every few seconds.
+/// Maximum number of rows that are kept for those who write them, who take them every few seconds.
 const MAX_ROWS: usize = 4096;
 
 /// Rows of the GPUs of this host. A thread of its own asks the driver, because it can be lost in it; nobody

@@ -20,10 +20,10 @@ const PROGRAM: &str = "/usr/bin/nvidia-smi";
 const QUERY: &str = "--query-gpu=index,uuid,pci.bus_id,name,utilization.gpu,utilization.memory,clocks.sm,clocks.max.sm,temperature.gpu,power.draw,enforced.power.limit";
 /// Time that the program may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most bytes of the program's answer; a GPU has some 150. A pipe holds as many, so the program never waits
-/// for a reader.
+/// Maximum number of bytes of the program's answer; a GPU has some 150. A pipe holds as many, so the program
+/// never waits for a reader.
 const MAX_ANSWER: u64 = 64 << 10;
-/// Bound of the number of GPUs, more than a host has.
+/// Maximum number of GPUs, more than a host has.
 const MAX_GPUS: usize = 256;
 
 /// Sources of what is known of GPUs without NVML.

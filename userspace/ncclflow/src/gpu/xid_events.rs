@@ -9,7 +9,7 @@ use nvml_wrapper_sys::bindings::{
 
 use super::nvml::{Nvml, SUCCESS};
 
-/// Most events that are taken at a time.
+/// Maximum number of events that are taken at a time.
 const MAX_EVENTS: usize = 64;
 
 /// Set in which the driver keeps its events.

@@ -285,7 +285,8 @@ pub fn judge(name: &str, description: &str, size: usize, ranks: &[Rank<'_>]) -> 
 /// Describes the progress: `"tensor_parallel" (3): ranks 0-3 completed 4711 (all_reduce [8] Float
 /// (model.py:88)); rank 5 completed 4709, called 4710 (…)`
 fn progress(group: &str, ranks: &[Rank<'_>]) -> Option<String> {
-    /// Most kinds of progress that are told apart; if each rank of a group is elsewhere, that says enough.
+    /// Maximum number of kinds of progress that are told apart; if each rank of a group is elsewhere, that
+    /// says enough.
     const MAX: usize = 8;
     let mut by: BTreeMap<(Option<u64>, Option<u64>), Vec<&Rank<'_>>> = BTreeMap::new();
     for rank in ranks {

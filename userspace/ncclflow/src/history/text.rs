@@ -18,7 +18,7 @@ use crate::{
 const WIDTH: usize = 98;
 /// Collectives that are shown of each group, unless `--last` says otherwise.
 const USUAL: usize = 10;
-/// Most ranks of a group that are shown with their status.
+/// Maximum number of ranks of a group that are shown with their status.
 const MAX_MEMBERS: usize = 16;
 
 /// Renders a history. `last` is the number of collectives that are shown of each group.

@@ -9,7 +9,7 @@ use super::{
 use crate::text::{age, column_widths, cut_left, cut_right, write_wrapped};
 use nccl_library::symbols::SymbolSource;
 
-/// Least width of the list; it does not fit into less.
+/// Minimum width of the list; it does not fit into less.
 const MIN_WIDTH: usize = 40;
 const MIN_PATH: usize = 12;
 
