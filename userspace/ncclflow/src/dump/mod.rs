@@ -243,8 +243,8 @@ fn find_absent(targets: &[process::Target], ranks: &mut [RankReport]) {
     }
 }
 
-/// Finds the communicators of processes whose NCCL libraries are known, and reads them once, for `ncclflow
-/// ps`. Processes stand in the order in which they came.
+/// Finds the communicators of processes whose NCCL libraries are known, and reads them once, for
+/// `ncclflow ps`. Processes stand in the order in which they came.
 pub fn survey(
     targets: Vec<(Process, Vec<MappedLibrary>)>,
     options: &DumpOptions,

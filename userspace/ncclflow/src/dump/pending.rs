@@ -39,8 +39,8 @@ pub struct Pending {
     pub receives: Option<BTreeMap<u32, u64>>,
     /// Plans that were made and not launched.
     pub plans: u64,
-    /// The communicator is part of a group that a thread has begun and not ended: between `ncclGroupStart` and
-    /// the return of `ncclGroupEnd`, or within a call outside a group.
+    /// The communicator is part of a group that a thread has begun and not ended: between `ncclGroupStart`
+    /// and the return of `ncclGroupEnd`, or within a call outside a group.
     pub in_group: Option<bool>,
     /// A call of the communicator goes on in a thread of NCCL's.
     pub in_job: Option<bool>,

@@ -1,9 +1,9 @@
 //! Python's pickles, protocol 2, as far as a dump needs them: dictionaries, lists, pairs, texts, numbers.
 //!
-//! <https://github.com/python/cpython/blob/3.13/Lib/pickletools.py> describes the opcodes. A pickle is a program for a
-//! machine with a stack, so a list can be written without knowing how long it gets. Texts that stand in every entry are
-//! written once and then named by a number ([`Pickler::text`]): a crate that serialises values (serde-pickle) does not do
-//! that, and call stacks would make a file ten times as large.
+//! <https://github.com/python/cpython/blob/3.13/Lib/pickletools.py> describes the opcodes. A pickle is a
+//! program for a machine with a stack, so a list can be written without knowing how long it gets. Texts that
+//! stand in every entry are written once and then named by a number ([`Pickler::text`]): a crate that
+//! serialises values (serde-pickle) does not do that, and call stacks would make a file ten times as large.
 
 use std::{
     collections::HashMap,

@@ -55,8 +55,8 @@ fn xids_in(log: &str) -> Vec<KernelXid> {
     found
 }
 
-/// Parses `<4>[ 1234.567890] NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, GPU has fallen off the
-/// bus.`
+/// Parses a line of the log:
+/// `<4>[ 1234.567890] NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, GPU has fallen off the bus.`
 fn xid_in(line: &str) -> Option<KernelXid> {
     // Anybody who may write to /dev/kmsg can write such a line, but not one that begins like the driver's:
     // the kernel puts the time and its own level in front.

@@ -69,8 +69,8 @@ impl Nvml {
     /// A sentence if there is no such library or it cannot be initialised.
     pub(super) fn open(library: &OsStr) -> Result<Self, String> {
         let failed = |why: &dyn Display| format!("NVML cannot be used: {why}");
-        // SAFETY: loading runs the library's initialisers. It is the driver's own library, found as any program
-        // finds it, or the one that the user who runs this named.
+        // SAFETY: loading runs the library's initialisers. It is the driver's own library, found as any
+        // program finds it, or the one that the user who runs this named.
         let lib = unsafe { NvmlLib::new(library) }.map_err(|error| failed(&error))?;
         let init = lib.nvmlInit_v2.as_ref().map_err(|_| failed(&"it has no `nvmlInit_v2`"))?;
         // SAFETY: takes no arguments.

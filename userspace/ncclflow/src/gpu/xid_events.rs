@@ -46,7 +46,8 @@ impl Nvml {
         for _ in 0..MAX_EVENTS {
             // SAFETY: integers and a handle, of which 0 is a value.
             let mut event: nvmlEventData_t = unsafe { mem::zeroed() };
-            // SAFETY: the set is NVML's, and the event's place lives until the call returns. It does not wait.
+            // SAFETY: the set is NVML's, and the event's place lives until the call returns. It does not
+            // wait.
             if unsafe { wait(*set, &raw mut event, 0) } != SUCCESS {
                 break;
             }

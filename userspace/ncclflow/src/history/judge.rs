@@ -282,8 +282,8 @@ pub fn judge(name: &str, description: &str, size: usize, ranks: &[Rank<'_>]) -> 
     verdict
 }
 
-/// Describes the progress: `"tensor_parallel" (3): ranks 0-3 completed 4711 (all_reduce [8] Float
-/// (model.py:88)); rank 5 completed 4709, called 4710 (…)`
+/// Describes the progress:
+/// `"tp" (3): ranks 0-3 completed 11 (all_reduce [8] Float (model.py:88)); rank 5 completed 9, called 10 (…)`
 fn progress(group: &str, ranks: &[Rank<'_>]) -> Option<String> {
     /// Maximum number of kinds of progress that are told apart; if each rank of a group is elsewhere, that
     /// says enough.

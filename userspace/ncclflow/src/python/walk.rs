@@ -42,7 +42,8 @@ pub(super) fn of(
     let unlike = |_| "its layouts are like those of no CPython".to_owned();
     let (words_at, words) = guard_words(offsets)?;
     let instr_len: u8 = if offsets.instruction() == Instruction::Pointer { 8 } else { 4 };
-    // From 3.12 on a C function begins with a frame of its own, which is left out; before 3.11 each evaluates one.
+    // From 3.12 on a C function begins with a frame of its own, which is left out; before 3.11 each evaluates
+    // one.
     let version = offsets.version;
     let frame_enters: u8 = match version.minor {
         ..=10 => ENTERS_EACH,

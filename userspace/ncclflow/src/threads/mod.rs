@@ -3,8 +3,8 @@
 //! `/proc` has the stack pointer and the program counter of a thread that sleeps in the kernel ([`task`]).
 //! The kernel's performance events sample a thread that runs, for some milliseconds ([`sample`]). From there
 //! the stack is unwound by the call frame information in the target's memory ([`unwind`]), and its frames are
-//! named from the files' symbol tables ([`names`]). Stacks that the kernel side has copied at a probe's hit are
-//! unwound in the same way, out of the copy ([`at_hit`]).
+//! named from the files' symbol tables ([`names`]). Stacks that the kernel side has copied at a probe's hit
+//! are unwound in the same way, out of the copy ([`at_hit`]).
 //!
 //! Memory, files and tables belong to a tenant. Every walk is bounded, and ends at anything invalid.
 

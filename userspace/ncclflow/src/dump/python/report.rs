@@ -88,8 +88,9 @@ impl PythonFrame {
     }
 }
 
-/// Describes where a thread is: `train.py:41 in load_batch`, or `distributed_c10d.py:2806 in all_reduce,
-/// called from train.py:52 in step` where the innermost frame is not the user's own code.
+/// Describes where a thread is: `train.py:41 in load_batch`, or
+/// `distributed_c10d.py:2806 in all_reduce, called from train.py:52 in step` where the innermost frame is not
+/// the user's own code.
 pub(in crate::dump) fn place(thread: &PythonThread) -> Option<String> {
     let first = thread.frames.first()?;
     let moving = if thread.moving { " (it runs)" } else { "" };

@@ -14,8 +14,8 @@ pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
     let mut is_sure = case.n_missing() == 0;
     for (number, rank) in &case.ranks {
         let Some((process, thread, call)) = call_of(case, rank) else { continue };
-        // The communicator of a call was in registers that have been used again since. The communicator itself
-        // knows whether it is part of a group.
+        // The communicator of a call was in registers that have been used again since. The communicator
+        // itself knows whether it is part of a group.
         let in_group = rank.pending.as_ref().and_then(|pending| pending.in_group);
         if in_group == Some(false) && process.communicators > 1 && !call.starts_with("ncclComm") {
             continue;

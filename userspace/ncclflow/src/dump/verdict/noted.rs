@@ -152,8 +152,8 @@ impl<'a> View<'a> {
         )
     }
 
-    /// Describes the progress: `rank 3 completed 4711 and called no more (all_reduce [8] Float
-    /// (model.py:88)); rank 5 …`
+    /// Describes the progress:
+    /// `rank 3 completed 4711 and called no more (all_reduce [8] Float (model.py:88)); rank 5 …`
     fn progress(&self) -> String {
         // Numbers of the latest call and of the latest that is completed.
         type Progress = (Option<u64>, Option<u64>);
