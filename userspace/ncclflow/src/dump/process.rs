@@ -319,7 +319,8 @@ impl Target {
         }
     }
 
-    /// Reads the Python threads, with their lines those inside NCCL. Call after [`Self::look_at_threads`].
+    /// Reads the Python stacks of threads: also of those inside NCCL, or of all. Call after
+    /// [`Self::look_at_threads`].
     pub(super) fn look_at_python(&mut self, all: bool, runtimes: &Runtimes) {
         if self.report.state == ProcessState::Exited {
             return;

@@ -8,8 +8,9 @@ use super::{dump_report::ProcessReport, rank_report::RankReport};
 use crate::gpu::GpuReport;
 
 /// Errors after which a GPU does not go on with its work (NVIDIA's catalogue of Xids): a fault of the
-/// program's kernel (13, 31, 43), uncorrected memory (48, 63, 64, 94, 95), NVLink (74), the GPU itself fallen
-/// off the bus (79), its firmware gone (119, 120), NVLink of later GPUs (144 to 150).
+/// program's kernel (13, 31, 43), clean-up after an error (45), uncorrected memory (48, 64, 94, 95), NVLink
+/// (74), the GPU itself fallen off the bus (79), its firmware gone (119, 120), NVLink of later GPUs (144 to
+/// 147, 149, 150).
 const FATAL: [u32; 18] = [13, 31, 43, 45, 48, 64, 74, 79, 94, 95, 119, 120, 144, 145, 146, 147, 149, 150];
 /// Bytes a second over NVLink below which nothing is moved; a GPU that waits moves none.
 const STILL: f64 = 1_048_576.0;

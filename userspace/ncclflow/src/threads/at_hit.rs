@@ -18,7 +18,7 @@ use crate::{
     target::{Process, maps::Mapping, printable},
 };
 
-/// Time for which the mappings of a process are believed, while all addresses are in them.
+/// Time for which the mappings of a process are believed, while the program counter is in their code.
 const FRESH: Duration = Duration::from_secs(2);
 
 /// The stack of a thread at a hit.
