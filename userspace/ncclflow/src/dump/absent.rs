@@ -1,10 +1,10 @@
-//! Where a rank is that was not read: gone, in a process of this host, or elsewhere.
+//! Finds the ranks that were not read: gone, in a process of this host, or elsewhere.
 //!
 //! Each communicator has a table of all its ranks with a hash of their host and of their process
-//! (`ncclPeerInfo`; src/init.cc, fillInfo; src/misc/utils.cc, getHostHash and getPidHash). A process's hash is
-//! made of the PID that it has in its own PID namespace and of the name of that namespace, which `/proc`
-//! has, too. So the hashes of all live processes can be made and compared. That they are made in the same way
-//! is proven by the process that the table was read from.
+//! (`ncclPeerInfo`; src/init.cc, fillInfo; src/misc/utils.cc, getHostHash and getPidHash). A process's hash
+//! is made of the PID that it has in its own PID namespace and of the name of that namespace, which `/proc`
+//! has, too. So the hashes of all live processes can be made and compared. The process that the table was
+//! read from proves that they are made in the same way.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,21 +20,21 @@ use nccl_library::{
     layouts::Layouts,
 };
 
-/// Ranks that are listed; of a large job most ranks are on other hosts.
+/// Maximum number of ranks that are listed; of a large job most ranks are on other hosts.
 const MAX_LISTED: usize = 64;
-/// Ranks that are looked for.
+/// Maximum number of ranks that are looked for.
 const MAX_LOOKED_AT: usize = 1 << 12;
 
-/// A rank that no process that was read has.
+/// A rank that none of the processes that were read has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AbsentRank {
     pub rank: u32,
     pub place: Place,
-    /// The process that has it, if it is on this host and lives.
+    /// PID of the process that has the rank, if it is on this host and lives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// What NCCL's reliability service knows of its process (2.24 and later).
+    /// The rank's process, as NCCL's reliability service knows it (2.24 and later).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<AbsentPeer>,
 }
@@ -43,13 +43,13 @@ pub struct AbsentRank {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AbsentPeer {
-    /// The address of its host that NCCL uses.
+    /// Address of its host that NCCL uses.
     pub host: String,
-    /// In its own PID namespace.
+    /// PID in the process's own PID namespace.
     pub pid: u32,
-    /// Its GPUs, as NVML numbers them on its host.
+    /// GPUs of the process, as NVML numbers them on its host.
     pub gpus: Vec<u32>,
-    /// The service has found it to be dead.
+    /// The service has found the process to be dead.
     pub is_dead: bool,
 }
 
@@ -62,13 +62,13 @@ impl AbsentRank {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Place {
-    /// It was on this host, and no live process has it.
+    /// The rank was on this host, and no live process has it.
     Gone,
-    /// A process of this host has it that was not read, or in which it was not found.
+    /// A process of this host has the rank, but was not read, or the rank was not found in it.
     Here,
-    /// It was on this host, and no process that can be seen from this PID namespace has it.
+    /// The rank was on this host, and no process that can be seen from this PID namespace has it.
     Unseen,
-    /// On another host, or in a container that calls itself by another name.
+    /// The rank is on another host, or in a container that calls itself by another name.
     Elsewhere,
 }
 
@@ -90,7 +90,7 @@ impl PeerTable {
         })
     }
 
-    /// Hashes of host and process by rank, without the communicator's own hash in them.
+    /// Reads the hashes of host and process by rank, without the communicator's own hash in them.
     fn read(self, memory: Memory<'_>, rank: &RankReport) -> Option<Vec<(u64, u64)>> {
         let salt = comm_hash_of_name(&rank.comm_hash)?;
         let place = rank.address.checked_add(self.table.offset())?;
@@ -105,8 +105,8 @@ impl PeerTable {
             .collect()
     }
 
-    /// Where the ranks of `rank`'s communicator are that are not among `known`. Empty if the hashes are not
-    /// made as this module makes them.
+    /// Returns the ranks of `rank`'s communicator that are not among `known`, with their places; none if the
+    /// hashes are not made as this module makes them.
     pub(super) fn absent(
         self,
         memory: Memory<'_>,
@@ -117,7 +117,7 @@ impl PeerTable {
     ) -> Vec<AbsentRank> {
         let Some(table) = self.read(memory, rank) else { return Vec::new() };
         let Some(&(own_host, own_pid)) = table.get(rank.rank as usize) else { return Vec::new() };
-        // The proof: the process that was read is found by its own entry.
+        // The process that was read must be found by its own entry, which proves the hashes.
         let Some(kind) = live.kind_of(rank.pid, own_pid) else { return Vec::new() };
         let missing = (0u32..).zip(&table).filter(|(number, _)| !known.contains(number));
         let placed = missing.map(|(number, (host, pid))| {
@@ -131,7 +131,7 @@ impl PeerTable {
             let peer = peers.and_then(|peers| peers.find(*host, *pid, kind));
             AbsentRank { rank: number, place, pid: found, peer }
         });
-        // Those that are gone are not crowded out.
+        // Ranks that are gone are not crowded out.
         let mut placed: Vec<AbsentRank> = placed.take(MAX_LOOKED_AT).collect();
         placed.sort_by_key(|absent| !absent.is_gone());
         placed.truncate(MAX_LISTED);
@@ -162,7 +162,7 @@ impl LiveProcesses {
             }
             let numbers: Vec<&str> = status_field(&status, "NSpid")
                 .map_or_else(Vec::new, |pids| pids.split_whitespace().collect());
-            // With one number a process is in the namespace of this program; its link need not be readable.
+            // A process with one number is in the namespace of this program; its link need not be readable.
             let namespace = match &*numbers {
                 [_] => std::fs::read_link("/proc/self/ns/pid"),
                 _ => std::fs::read_link(folder.join("ns/pid")),
@@ -172,14 +172,14 @@ impl LiveProcesses {
                     let text = format!("{own}{}", namespace.display());
                     live.processes.push((pid, hashes(text.as_bytes())));
                 }
-                // It ended meanwhile, or may not be looked at.
+                // The process ended meanwhile, or may not be looked at.
                 _ => live.is_complete &= !folder.exists(),
             }
         }
         live
     }
 
-    /// How this process's hash is made, if it is one of the known ways.
+    /// Returns the way in which this process's hash is made, if it is one of the known ways.
     fn kind_of(&self, pid: u32, hash: u64) -> Option<usize> {
         let (_, hashes) = self.processes.iter().find(|(known, _)| *known == pid)?;
         hashes.iter().position(|known| *known == hash)
@@ -191,8 +191,8 @@ impl LiveProcesses {
     }
 }
 
-/// `getHash` as versions have it: `eatHash` and `digestHash` of src/include/bitops.h, and before 2.23 DJB2 with
-/// exclusive or (src/misc/utils.cc).
+/// Computes `getHash` in the ways of all versions: `eatHash` and `digestHash` of src/include/bitops.h, and
+/// before 2.23 DJB2 with exclusive or (src/misc/utils.cc).
 pub(super) fn hashes(text: &[u8]) -> [u64; 2] {
     let mut acc = [1 ^ text.len() as u64, 1u64];
     for chunk in text.chunks(8) {

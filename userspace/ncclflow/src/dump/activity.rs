@@ -1,5 +1,5 @@
-//! Whether a process makes progress outside NCCL, between the readings: by the processor time of the threads
-//! that run the program, by its input and output, and by where its first thread sleeps.
+//! Progress of a process outside NCCL, between the readings: processor time of the threads that run the
+//! program, input and output, and the places where its first thread sleeps.
 
 use std::{
     fs,
@@ -10,45 +10,45 @@ use serde::{Deserialize, Serialize};
 
 use crate::target::{Process, read_text, status_field};
 
-/// Threads that are looked at.
+/// Maximum number of threads that are looked at.
 const MAX_THREADS: usize = 512;
-/// Of PyTorch's threads for the backward pass (torch/csrc/autograd/engine.cpp).
+/// Prefix of the names of PyTorch's threads for the backward pass (torch/csrc/autograd/engine.cpp).
 const BACKWARD: &str = "pt_autograd_";
-/// A thread that ran, or waited for a processor, for this part of the time computes. One that wakes up to look
-/// for something does not.
+/// Part of the time. A thread that ran, or waited for a processor, for so long computes. One that wakes up to
+/// look for something does not.
 const RUNS: f64 = 0.3;
-/// Of which it ran at least this part of the time.
+/// Part of the time for which a thread that computes at least ran.
 const RAN: f64 = 0.05;
-/// A thread that was ready for this part of the time and never slept computes, however little it ran: others had the
-/// processors.
+/// Part of the time. A thread that was ready for so long and never slept computes, however little it ran:
+/// others had the processors.
 const READY: f64 = 0.9;
-/// Bytes a second; a log line and a heartbeat are less.
+/// Bytes a second from which on input and output are progress; a log line and a heartbeat are less.
 const READS: f64 = 65_536.0;
 
-/// What a process did between the first reading and the last.
+/// Activity of a process between the first reading and the last.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Activity {
-    /// Seconds between them.
+    /// Seconds between the first reading and the last.
     pub seconds: f64,
-    /// Processor time of its first thread, and of PyTorch's threads for the backward pass.
+    /// Processor time of the first thread, and of PyTorch's threads for the backward pass.
     pub cpu_seconds: Option<f64>,
-    /// For how long these threads were ready to run, and waited for a processor.
+    /// Time for which these threads were ready to run, and waited for a processor.
     #[serde(default)]
     pub ready_seconds: Option<f64>,
-    /// How often its first thread went to sleep.
+    /// Number of times that the first thread went to sleep.
     #[serde(default)]
     pub sleeps: Option<u64>,
-    /// Bytes that it read and wrote by read(2), write(2) and their like: files and pipes, and sockets that are
-    /// used so. NCCL's are not.
+    /// Bytes that the process read and wrote by read(2), write(2) and their like: files and pipes, and
+    /// sockets that are used so. NCCL's are not.
     pub io_bytes: Option<u64>,
-    /// Its first thread slept in other places at some readings.
+    /// The first thread slept in other places at some readings.
     pub is_elsewhere: bool,
 }
 
 impl Activity {
-    /// What it does, if it does something. `spins`: processor time counts for nothing, as a thread that waits
-    /// for a GPU spins.
+    /// Describes the progress, if there is any. With `spins` processor time counts for nothing, as a thread
+    /// that waits for a GPU spins.
     pub(super) fn progress(&self, spins: bool) -> Option<String> {
         let seconds = self.seconds;
         if seconds <= 0.0 {
@@ -78,9 +78,9 @@ pub(super) struct Sample {
     /// Nanoseconds on a processor, and waiting for one, by thread.
     cpu: Vec<(u32, [u64; 2])>,
     io: Option<u64>,
-    /// How often the first thread has gone to sleep.
+    /// Number of times that the first thread has gone to sleep.
     sleeps: Option<u64>,
-    /// Of the first thread, while it sleeps: system call, stack pointer and program counter.
+    /// System call, stack pointer and program counter of the first thread, while it sleeps.
     place: Option<String>,
 }
 
@@ -107,11 +107,12 @@ impl Sample {
             };
             value("rchar:")?.checked_add(value("wchar:")?)
         });
-        // Of the first thread (fs/proc/array.c, task_context_switch_counts).
+        // The first thread's number (fs/proc/array.c, task_context_switch_counts).
         let status = read_text(folder.join("status")).unwrap_or_default();
         let sleeps = status_field(&status, "voluntary_ctxt_switches").and_then(|count| count.parse().ok());
         let place = read_text(folder.join("syscall")).ok().filter(|text| !text.starts_with("running"));
-        // Its arguments change when it waits for the same thing again, for the rest of a timeout.
+        // The call's arguments change when the thread waits for the same thing again, for the rest of a
+        // timeout.
         let place = place.map(|text| {
             let words: Vec<&str> = text.split_whitespace().collect();
             let last = words.len().saturating_sub(2);
@@ -121,7 +122,7 @@ impl Sample {
     }
 }
 
-/// What a process did over some samples; `None` of fewer than two.
+/// Returns the activity of a process over some samples; `None` if there are fewer than two.
 pub(super) fn over(samples: &[Sample]) -> Option<Activity> {
     let (first, last) = (samples.first()?, samples.last()?);
     if samples.len() < 2 {
@@ -158,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    /// What a program does, once `is_it` is so or after some looks: a busy machine lets it wait.
+    /// Watches a program until `is_it` holds, or for some looks: a busy machine lets it wait.
     fn watch(mut child: Child, is_it: impl Fn(&Activity) -> bool) -> Activity {
         let process = Process::open(child.id()).unwrap();
         thread::sleep(Duration::from_millis(300));
@@ -182,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_process_that_sleeps_makes_no_progress() {
-        // While it still starts, it goes to sleep now and then.
+        // `sleep` goes to sleep now and then while it still starts.
         let sleeps = |still: &Activity| still.progress(false).is_none() && still.sleeps == Some(0);
         let activity = watch(Command::new("sleep").arg("60").spawn().unwrap(), sleeps);
         assert_eq!(activity.progress(false), None, "{activity:?}");
@@ -199,7 +200,7 @@ mod tests {
         assert!(activity.progress(true).is_none_or(|what| what.contains("moved")), "{activity:?}");
     }
 
-    /// On a machine with many more threads that want to run than processors.
+    /// A machine with many more threads that want to run than processors.
     #[test]
     fn one_that_gets_no_processor_still_computes_and_one_that_polls_does_not() {
         let starved = Activity {
@@ -213,7 +214,7 @@ mod tests {
         assert_eq!(starved.progress(true), None, "it can spin while its GPU waits");
         let polls = Activity { sleeps: Some(70), ..starved.clone() };
         assert_eq!(polls.progress(false), None);
-        // Nobody said how often; or it was stopped half of the time.
+        // The number of sleeps is unknown; or the thread was stopped half of the time.
         assert_eq!(Activity { sleeps: None, ..starved.clone() }.progress(false), None);
         assert_eq!(Activity { ready_seconds: Some(1.7), ..starved }.progress(false), None);
     }

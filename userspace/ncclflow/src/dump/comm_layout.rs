@@ -1,4 +1,5 @@
-//! Where the fields of `ncclComm` and of what hangs on it are, and the marks that one is found by.
+//! Offsets of fields of `ncclComm` and of structs that it points to, and the marks by which a communicator is
+//! found.
 
 use super::places::{self, Places, Wanted};
 use crate::memory::Needle;
@@ -42,9 +43,9 @@ const COMM: [Wanted; 23] = [
 pub(super) struct CommLayout {
     pub(super) size: u64,
     mark: Mark,
-    /// Those of [`COMM`].
+    /// Offsets of the fields [`COMM`].
     pub(super) comm: Places<23>,
-    /// `collOpCount` counts where communicators that share resources count together: before 2.24.
+    /// `collOpCount` is where communicators that share resources count together: before 2.24.
     pub(super) shares_coll_op_count: bool,
     pub(super) seq_number: Option<ArrayField>,
     pub(super) channels: ArrayField,
@@ -113,20 +114,20 @@ impl CommLayout {
         }
     }
 
-    /// The communicator that a mark at `at` may belong to.
+    /// Returns the communicator that a mark at `at` may belong to.
     pub(super) fn candidate(&self, at: u64) -> Option<u64> {
         let (Mark::Magic(offset) | Mark::SelfPointer(offset)) = self.mark;
         at.checked_sub(offset)
     }
 }
 
-/// Where host and GPU count the work of each channel: what was put into the FIFO of work, and what kernels
-/// are through with (src/enqueue.cc, waitWorkFifoAvailable). Up to 2.25: later the host keeps no word that
-/// the GPU writes.
+/// Counters of each channel's work: the host's of what was put into the FIFO of work, and the GPU's of what
+/// kernels are through with (src/enqueue.cc, waitWorkFifoAvailable). Up to 2.25: later the host keeps no word
+/// that the GPU writes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkLayout {
     pub(super) produced: IntField,
-    /// In the communicator: a pointer to a `uint32_t` for each channel.
+    /// Field of the communicator: a pointer to a `uint32_t` for each channel.
     pub(super) consumed: IntField,
 }
 
@@ -138,7 +139,7 @@ impl WorkLayout {
     }
 }
 
-/// What a communicator is found by, and where it is in the struct.
+/// Word by which a communicator is found, and its offset in the struct.
 #[derive(Clone, Copy, Debug)]
 enum Mark {
     /// `startMagic`, from 2.21 on.

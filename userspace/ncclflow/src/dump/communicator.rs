@@ -1,9 +1,9 @@
 //! Finds the `ncclComm`s of a process and reads their fields.
 //!
-//! From NCCL 2.21 on the struct begins and ends with `NCCL_MAGIC` (src/include/comm.h, init.cc), and the
-//! first thing that its end takes away are these words. Before, a communicator is found by the pointer to
-//! itself that the first one of its process holds (`intraComm0`, init.cc), and the others through their list.
-//! Either way a candidate is believed only after its fields were proven one by one.
+//! From NCCL 2.21 on the struct begins and ends with `NCCL_MAGIC` (src/include/comm.h, init.cc), and
+//! destroying it first removes these words. Before, a communicator is found by the pointer to itself that the
+//! first one of its process holds (`intraComm0`, init.cc), and the others through their list. Either way a
+//! candidate is believed only after its fields were proven one by one.
 
 use std::{collections::BTreeMap, collections::BTreeSet, ops::ControlFlow};
 
@@ -20,22 +20,22 @@ use nccl_library::{
 
 const MAX_RANKS: u32 = 1 << 20;
 const MAX_DEVICES: u32 = 1 << 10;
-/// Candidates that are looked at in one process; a program that fills its memory with the magic word gets no
-/// more.
+/// Maximum number of candidates that are looked at in one process; a program that fills its memory with the
+/// magic word gets no more.
 const MAX_CANDIDATES: usize = 1 << 16;
 const MAX_COMMUNICATORS: usize = 4096;
 
 /// A communicator at one moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Communicator {
-    /// Without its process and what its proxy has in flight.
+    /// Report without its process and without the ops in flight of its proxy.
     pub(super) report: RankReport,
     pub(super) proxy_state: u64,
     pub(super) shared_res: u64,
     intra_next: Option<u64>,
 }
 
-/// Why something in memory is not taken for a communicator.
+/// Reason why something in memory is not taken for a communicator.
 #[derive(Debug)]
 pub(super) enum Rejection {
     Read(ReadError),
@@ -153,14 +153,15 @@ pub(super) fn read(
             return Err(Rejection::Field);
         }
     }
-    // ncclSuccess is 0; whatever else it is, the channels need not be there yet.
+    // ncclSuccess is 0; with any other state the channels need not be there yet.
     report.channels = channels(memory, layout, space, &report, init.is_none_or(|init| init == 0))?;
     report.kernel_channels = kernel_channels(memory, layout, &report);
     counters(memory, layout, &mut report, shared_res)?;
     Ok(Communicator { report, proxy_state, shared_res, intra_next: intra_next.filter(|next| *next != 0) })
 }
 
-/// Neighbours in rings and trees. A ring that does not fit the communicator proves that this is none.
+/// Reads the neighbours in rings and trees. A ring that does not fit the communicator proves that this is
+/// none.
 fn channels(
     memory: Memory<'_>,
     layout: &CommLayout,
@@ -215,8 +216,8 @@ fn channels(
     Ok(channels)
 }
 
-/// The channels on which a kernel was launched that is not through with its work; `None` where the host
-/// cannot know.
+/// Returns the channels on which a kernel was launched that is not through with its work; `None` where the
+/// host cannot know.
 fn kernel_channels(memory: Memory<'_>, layout: &CommLayout, comm: &RankReport) -> Option<Vec<u32>> {
     let work = layout.work?;
     let consumed = places::read_one(memory, comm.address, Some(work.consumed)).filter(|at| *at != 0)?;
@@ -245,7 +246,7 @@ fn counters(
             counters.seq_number.insert(name, count);
         }
     }
-    // Not all of it need be there while the communicator is set up.
+    // Not all resources need be there while the communicator is set up.
     if shared_res == 0 {
         return Ok(());
     }
@@ -259,7 +260,7 @@ fn counters(
     Ok(())
 }
 
-/// A short string that the program gave; without control characters.
+/// Reads a short string that the program gave, without control characters.
 fn text(memory: Memory<'_>, at: u64) -> Option<String> {
     const MAX: usize = 128;
     if at == 0 {

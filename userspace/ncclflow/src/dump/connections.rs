@@ -1,5 +1,4 @@
-//! Which peer a connection leads to: the connectors in `channels[].peers[]`, each with its
-//! `ncclProxyConnection`.
+//! Peers of connections: the connectors in `channels[].peers[]`, each with its `ncclProxyConnection`.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -28,14 +27,14 @@ const CONNECTOR: [Wanted; 4] = [
     (connector::CONNECTED, false),
 ];
 
-/// Where connectors are in `ncclChannelPeer`, and their connection in them.
+/// Offsets of connectors in `ncclChannelPeer`, and of their connections in them.
 #[derive(Debug)]
 pub(super) struct ConnectionLayout {
     /// Connectors of senders and of receivers.
     ends: [(Direction, ArrayField); 2],
     connector: Places<4>,
     connection: Places<3>,
-    /// Where a network connection counts its FIFO steps: `step` in its resources (src/transport/net.cc), of a
+    /// Counters of a network connection's FIFO steps: `step` in its resources (src/transport/net.cc), of a
     /// sender and of a receiver.
     steps: [Option<IntField>; 2],
 }
@@ -54,7 +53,7 @@ impl ConnectionLayout {
         })
     }
 
-    /// All connections of one channel.
+    /// Returns the peers of all connections of one channel.
     pub(super) fn of_channel(
         &self,
         memory: Memory<'_>,
@@ -80,8 +79,8 @@ impl ConnectionLayout {
         Ok(words.zip(ranks).filter(|(connection, _)| *connection != 0).collect())
     }
 
-    /// Whether the ring of the first channel goes through the proxy; `None` where it is not connected yet or
-    /// cannot be told.
+    /// Tells whether the ring of the first channel goes through the proxy; `None` where it is not connected
+    /// yet or cannot be told.
     pub(super) fn ring_has_proxy(
         &self,
         memory: Memory<'_>,
@@ -103,8 +102,8 @@ impl ConnectionLayout {
         Some(any)
     }
 
-    /// The network connections with this rank's neighbours in rings and trees, and how many steps were begun
-    /// on each. Those that cannot be read are left out.
+    /// Returns the network connections with this rank's neighbours in rings and trees, and the number of
+    /// steps that were begun on each. Those that cannot be read are left out.
     pub(super) fn of_neighbours(
         &self,
         memory: Memory<'_>,
@@ -142,7 +141,7 @@ impl ConnectionLayout {
     }
 }
 
-/// `channel->peers[rank]` for all ranks.
+/// Reads `channel->peers[rank]` for all ranks.
 fn peer_structs(
     memory: Memory<'_>,
     layout: &CommLayout,

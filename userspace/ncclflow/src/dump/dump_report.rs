@@ -22,7 +22,7 @@ pub struct DumpReport {
     pub hosts: Vec<String>,
     /// Unix time of the last reading, in seconds.
     pub unix_time: u64,
-    /// What the job waits for; null without a communicator.
+    /// Verdict on the whole job; null without a communicator.
     #[serde(default)]
     pub job: Option<JobVerdict>,
     pub processes: Vec<ProcessReport>,
@@ -30,10 +30,10 @@ pub struct DumpReport {
     /// All GPUs that the drivers of the hosts tell of.
     #[serde(default)]
     pub gpus: Vec<GpuReport>,
-    /// Why nothing, or not everything, is known of GPUs.
+    /// Reasons why nothing, or not everything, is known of GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpu_remarks: Vec<String>,
-    /// What torch itself has noted of its process groups, a sentence each.
+    /// Sentences on torch's own notes, one for each process group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub torch_notes: Vec<String>,
     /// Children of ncclflow that read files or memory and were lost: what they read did not answer.
@@ -46,11 +46,11 @@ pub struct DumpReport {
 #[serde(rename_all = "camelCase")]
 pub struct ProcessReport {
     pub host: String,
-    /// In the PID namespace of the dump.
+    /// PID in the PID namespace of the dump.
     pub pid: u32,
     pub name: String,
     pub state: ProcessState,
-    /// Null if it could not be looked at.
+    /// Owner; null if the process could not be looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
     pub libraries: Vec<LibraryReport>,
@@ -59,35 +59,35 @@ pub struct ProcessReport {
     /// Seconds since the process was started, at the last reading.
     #[serde(default)]
     pub age_seconds: Option<f64>,
-    /// Whether it makes progress outside NCCL, over the readings.
+    /// Progress outside NCCL, over the readings.
     #[serde(default)]
     pub activity: Option<Activity>,
     /// Threads inside NCCL, and with `--stacks` the first thread.
     #[serde(default)]
     pub threads: Vec<Thread>,
-    /// Its Python threads; null if it is no Python program.
+    /// Python threads; null if the process is no Python program.
     #[serde(default)]
     pub python: Option<PythonReport>,
-    /// Its rank in the job, as its initial environment says it (`RANK`, `SLURM_PROCID` …).
+    /// Rank in the job, by the initial environment of the process (`RANK`, `SLURM_PROCID` …).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_rank: Option<u32>,
-    /// Its communicators are copies that it was forked with, from this process that was read too; they are
+    /// PID of a process that was read too, from which this one was forked: its communicators are copies and
     /// not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<u32>,
-    /// Why it was not read, or not to the end.
+    /// Reason why the process was not read, or not to the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl ProcessReport {
-    /// Whether a rank runs in it.
+    /// Tells whether a rank runs in this process.
     pub(super) fn is_of(&self, rank: &RankReport) -> bool {
         (self.pid, &self.host) == (rank.pid, &rank.host)
     }
 }
 
-/// The state of a process, as the kernel has it: `State:` in /proc/PID/status.
+/// State of a process, as the kernel has it: `State:` in /proc/PID/status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ProcessState {
@@ -105,12 +105,12 @@ pub struct LibraryReport {
     pub path: String,
     pub version: Option<String>,
     pub build_id: Option<String>,
-    /// The sources of its symbols and of its struct layouts.
+    /// Sources of the library's symbols and of its struct layouts.
     #[serde(default)]
     pub symbols: Option<SymbolSource>,
     #[serde(default)]
     pub layouts_from: Option<LayoutSource>,
-    /// Why no communicators can be read with it.
+    /// Reason why no communicators can be read with the library.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unusable: Option<String>,
 }
@@ -133,7 +133,7 @@ pub struct CommunicatorReport {
 mod tests {
     use super::*;
 
-    /// What a dump had before GPUs, pending calls and kinds were added to schema 1.
+    /// Fields that a dump had before GPUs, pending calls and kinds were added to schema 1.
     #[test]
     fn a_dump_of_an_older_program_is_still_read() {
         let rank = r#"{ "commHash": "0x1", "commName": null, "nRanks": 2, "rank": 0, "host": "a", "pid": 7,

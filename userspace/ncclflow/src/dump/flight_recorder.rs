@@ -1,9 +1,10 @@
-//! What a dump knows, as files of torch's flight recorder: for a hang that nobody recorded.
+//! Makes files of torch's flight recorder from a dump, for a hang that nobody recorded.
 //!
-//! NCCL counts the collectives that a rank has launched, by function. What the ranks have in common they have done; what a
-//! rank has more than another it launched after that. So the numbers of the latest collectives are known, and their
-//! functions as far as the counters or the ops in flight tell them; sizes are not. Frames are those of the moment of the
-//! dump: where a process's main thread is now, and not where it was at the call.
+//! NCCL counts the collectives that a rank has launched, by function. The ranks have done what they have in
+//! common; what a rank has more than another it launched after that. So the numbers of the latest collectives
+//! are known, and their functions as far as the counters or the ops in flight tell them; sizes are not.
+//! Frames are those of the moment of the dump: where a process's main thread is now, and not where it was at
+//! the call.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,25 +19,25 @@ use crate::flight_recorder::{
     Dump, Entry, Frame, Function, GlobalRanks, GroupStatus, Operation, Places, ProcessGroup,
 };
 
-/// Collectives of a rank of which entries are made: the latest.
+/// Maximum number of collectives of a rank of which entries are made: the latest.
 const MAX_COLLECTIVES: u64 = 64;
 
-/// Ranks of all communicators, read or not.
+/// Maximum number of ranks of all communicators, read or not.
 const MAX_MEMBERS: usize = 1 << 22;
 
-/// Sends and receives of a rank to each peer of which entries are made.
+/// Maximum number of sends and receives of a rank to each peer of which entries are made.
 const MAX_P2P: u64 = 64;
 
-/// The files that a dump makes.
+/// Files that are made of a dump.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RecorderDumps {
-    /// By rank of the job.
+    /// Files by rank of the job.
     pub ranks: BTreeMap<u32, Dump>,
-    /// What is not in them.
+    /// Sentences on what is not in the files.
     pub notes: Vec<String>,
 }
 
-/// What each rank's own flight recorder could have told, as far as its memory tells it.
+/// Makes for each rank the file of its own flight recorder, as far as its memory tells it.
 pub fn recorder_dumps(report: &DumpReport) -> RecorderDumps {
     let mut made = RecorderDumps::default();
     let (job_ranks, mut members) = (job_ranks(report), 0);
@@ -80,7 +81,8 @@ pub fn recorder_dumps(report: &DumpReport) -> RecorderDumps {
     made
 }
 
-/// Ranks of the job by host, process and GPU: what the process was told, or else the rank in the largest communicator.
+/// Returns the job's ranks by host, process and GPU: the rank that the process was given, or else the one in
+/// the largest communicator.
 fn job_ranks(report: &DumpReport) -> BTreeMap<(String, u32, u32), u32> {
     let mut largest: BTreeMap<(String, u32, u32), (u32, u32)> = BTreeMap::new();
     for rank in report.communicators.iter().flat_map(|communicator| &communicator.ranks) {
@@ -120,7 +122,7 @@ fn add(
         for (number, function) in collectives {
             match function {
                 Some(function) => functions.push((number, function, None)),
-                // What all have launched is no news.
+                // A collective that all have launched is no news.
                 None if number > common.number => _ = unknown.insert(rank.rank),
                 None => {}
             }
@@ -149,7 +151,7 @@ fn add(
                 p2p_seq_id: p2p,
                 op_id: number + p2p,
                 time_created_ns: report.unix_time.saturating_mul(1_000_000_000),
-                // The thread is there now; of what was called before, nobody knows where it was.
+                // The thread is there now; where it was at earlier calls, nobody knows.
                 frames: process.filter(|_| at == last).and_then(frames),
                 thread_id: process.filter(|_| at == last).map(|process| process.pid.to_string()),
                 ..Entry::default()
@@ -171,12 +173,12 @@ fn add(
     }
 }
 
-/// What all ranks that were read have launched.
+/// Collectives that all ranks that were read have launched.
 #[derive(Debug)]
 struct Common {
-    /// Collectives by function; empty where NCCL does not count so (before 2.26).
+    /// Numbers of collectives by function; empty where NCCL does not count so (before 2.26).
     by_function: BTreeMap<String, u64>,
-    /// Their number, which is that of the last one.
+    /// Number of all of them, which is that of the last one.
     number: u64,
 }
 
@@ -205,7 +207,8 @@ impl Common {
         Self { by_function, number }
     }
 
-    /// The last collective that all have, and those that this rank has more, with their functions where they are known.
+    /// Returns the last collective that all have, and those that this rank has more, with their functions
+    /// where they are known.
     fn collectives(
         &self,
         rank: &RankReport,
@@ -225,7 +228,7 @@ impl Common {
             (count, in_flight.filter(|_| count == 1))
         } else {
             let count = more.iter().fold(0u64, |sum, (_, count)| sum.saturating_add(*count));
-            // In which order it called several functions is not known.
+            // The order in which the rank called several functions is not known.
             let function = if let [(function, _)] = &*more { Function::of(function) } else { None };
             (count, function)
         };
@@ -241,7 +244,8 @@ impl Common {
         let first = self.number.saturating_add(count.saturating_sub(MAX_COLLECTIVES)).saturating_add(1);
         let last = self.number.saturating_add(count);
         all.extend((first..=last).map(|number| (number, function)));
-        // One that waits for others to connect was called and not launched: the thread that called it is in it.
+        // A collective that waits for others to connect was called and not launched: the thread that called
+        // it is in it.
         if rank
             .pending
             .as_ref()
@@ -253,14 +257,14 @@ impl Common {
     }
 }
 
-/// The function of the collectives that the rank's proxy has in flight, if it is one.
+/// Returns the function of the collectives that the rank's proxy has in flight, if it is one.
 fn in_flight(rank: &RankReport) -> Option<Function> {
     let mut names = rank.proxy.ops.iter().filter(|op| !op.p2p).map(|op| op.coll.as_deref());
     let first = names.next()??;
     names.all(|name| name == Some(first)).then(|| Function::of(first)).flatten()
 }
 
-/// The collective of the API that the process's threads are in, if it is one.
+/// Returns the collective of the API that the process's threads are in, if it is one.
 fn called(process: &ProcessReport) -> Option<Function> {
     let calls = process.threads.iter().filter_map(|thread| thread.nccl_api.as_deref());
     let mut called = calls.filter_map(|call| Function::of(call.strip_prefix("nccl")?));
@@ -268,7 +272,7 @@ fn called(process: &ProcessReport) -> Option<Function> {
     called.next().is_none().then_some(first).filter(|function| function.is_counted())
 }
 
-/// Where the main thread of a process is now.
+/// Returns the frames of the main thread of a process.
 fn frames(process: &ProcessReport) -> Option<Arc<[Frame]>> {
     let thread = process.python.as_ref()?.main_thread()?;
     let frame = |frame: &super::PythonFrame| Frame {
@@ -328,7 +332,7 @@ mod tests {
     /// Number, name and function of the innermost frame.
     type Made = (u64, String, Option<String>);
 
-    /// Of each rank of the job.
+    /// Returns the entries of each rank of the job.
     fn entries(report: &DumpReport) -> Vec<(u32, Vec<Made>)> {
         let entry = |entry: &Entry| {
             let frame =
@@ -369,7 +373,7 @@ mod tests {
         assert_eq!(found[1].1, [named(3, "all_reduce", None), named(4, "_all_gather_base", Some("f1"))]);
     }
 
-    /// Which of two functions it called first is not known.
+    /// Two functions whose order is not known.
     #[test]
     fn what_is_not_known_is_left_out_and_said() {
         let behind = [("AllReduce", 2), ("Broadcast", 1)];

@@ -1,4 +1,4 @@
-//! A dump of memory that somebody has made up: what fuzzing changes.
+//! A dump of memory that somebody has made up, for fuzzing.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -18,7 +18,7 @@ use crate::{
 /// Looks for communicators in these mappings of a process, reads them twice and judges.
 ///
 /// # Errors
-/// When the layouts lack what a dump needs, or the process cannot be read.
+/// The layouts lack what a dump needs, or the process cannot be read.
 pub fn dump_of_forged_memory(
     process: Process,
     layouts: &Layouts,

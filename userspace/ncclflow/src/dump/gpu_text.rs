@@ -29,6 +29,7 @@ pub(super) fn write(out: &mut String, report: &DumpReport) -> std::fmt::Result {
     Ok(())
 }
 
+/// Describes a GPU:
 /// `GPU 0 (0000:3b:00.0) on host: 99 % busy, 0 % memory, NVLink still, 120 of 700 W, 41 of 87 °C`
 fn line(gpu: &GpuReport) -> String {
     let bus_id = gpu.bus_id.as_deref().unwrap_or("no PCI address");

@@ -4,8 +4,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::gpu::{self, GpuReport, GpuSurvey, kernel_xids};
 
-/// What the GPUs did, and what is not known of them. On a host without an NVIDIA driver there is nothing to
-/// say.
+/// Returns the reports of the GPUs, and remarks on what is not known of them. A host without an NVIDIA driver
+/// has neither.
 pub(super) fn of_host(host: &str, survey: GpuSurvey) -> (Vec<GpuReport>, Vec<String>) {
     let GpuSurvey { readings, missing } = survey;
     let remark = |what: String| format!("{host}: {what}");

@@ -1,4 +1,4 @@
-//! What a dump asks of a library.
+//! Symbols and layouts that a dump needs of a library.
 
 use nccl_library::{
     fields::{

@@ -1,10 +1,10 @@
-//! What every communicator of running processes does now, and which ranks wait for which, read from the
+//! Dumps the state of every communicator of running processes, and which ranks wait for which, from the
 //! processes' memory.
 //!
 //! Nothing is prepared in the processes, and nothing is stopped. A first pass finds the communicators
 //! ([`communicator`]); each reading then copies their fields and the ops in flight of their proxies
-//! ([`proxy`]); what changed from one reading to the next is their [`motion`]; and the [`verdict`] over all
-//! ranks is pure, so that dumps of several hosts can be judged together.
+//! ([`proxy`]). The changes from one reading to the next are their [`motion`]. The [`verdict`] over all ranks
+//! is pure, so that dumps of several hosts can be judged together.
 
 mod absent;
 mod activity;
@@ -74,16 +74,16 @@ use crate::{
 };
 use nccl_library::symbols::DebugFiles;
 
-/// Readings, if nothing moves. Two are enough if something does.
+/// Maximum number of readings, taken if nothing moves. Two are enough if something does.
 const MAX_READINGS: usize = 3;
-/// Processes whose threads are looked at at the same time.
+/// Number of processes whose threads are looked at at the same time.
 const LOOKED_AT_ONCE: usize = 8;
-/// For how long the GPUs' driver may answer after the last reading. A query takes some milliseconds.
+/// Time that the GPUs' driver may take to answer after the last reading. A query takes some milliseconds.
 const GPU_PATIENCE: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]
 pub enum Choice {
-    /// In the PID namespace of this program.
+    /// PIDs in the PID namespace of this program.
     Pids(Vec<u32>),
     /// Every process of the node that has an NCCL library mapped.
     All,
@@ -97,13 +97,13 @@ pub struct Progress<'p> {
 
 #[derive(Clone, Debug)]
 pub struct DumpOptions {
-    /// Between two readings.
+    /// Time between two readings.
     pub interval: Duration,
-    /// End the scan of each process at its first communicator.
+    /// Ends the scan of each process at its first communicator.
     pub first_only: bool,
     pub limits: ScanLimits,
     pub debug_files: DebugFiles,
-    /// The frames of threads inside NCCL, not only their functions.
+    /// Gives the frames of threads inside NCCL, not only their functions.
     pub stacks: bool,
 }
 
@@ -111,7 +111,7 @@ pub struct DumpOptions {
 /// is scanned.
 ///
 /// # Errors
-/// When none of the processes is there. One that cannot be read, or that exits meanwhile, is named in the
+/// None of the processes is there. A process that cannot be read, or that exits meanwhile, is named in the
 /// report.
 pub fn dump(
     choice: &Choice,
@@ -201,8 +201,8 @@ fn take_readings(
     }
 }
 
-/// Looks at the threads of all processes. At some of them at once: sampling a thread that runs takes its time, as long as
-/// others have the processors.
+/// Looks at the threads of all processes, of some at once: sampling a thread that runs takes its time, as
+/// long as others have the processors.
 fn look_at_threads(targets: &mut [process::Target], options: &DumpOptions, runtimes: &python::Runtimes) {
     let names = Names::new(options.debug_files.clone());
     let sampler = Sampler::default();
@@ -216,15 +216,15 @@ fn look_at_threads(targets: &mut [process::Target], options: &DumpOptions, runti
     };
     thread::scope(|scope| {
         for _ in 1..at_once {
-            // Without another thread this one does it.
+            // If no other thread can be started, this one does all.
             let _ = thread::Builder::new().name("ncclflow-look".to_owned()).spawn_scoped(scope, look);
         }
         look();
     });
 }
 
-/// Finds where the ranks are that no process that was read has. The table of a communicator's ranks is read
-/// once for each communicator.
+/// Finds the ranks that no process that was read has. The table of a communicator's ranks is read once for
+/// each communicator.
 fn find_absent(targets: &[process::Target], ranks: &mut [RankReport]) {
     let mut read: BTreeMap<(String, u32), Vec<u32>> = BTreeMap::new();
     for rank in ranks.iter() {
@@ -243,8 +243,8 @@ fn find_absent(targets: &[process::Target], ranks: &mut [RankReport]) {
     }
 }
 
-/// Finds the communicators of processes whose NCCL libraries are known, and reads them once: `ncclflow ps`.
-/// Processes stand in the order in which they came.
+/// Finds the communicators of processes whose NCCL libraries are known, and reads them once, for
+/// `ncclflow ps`. Processes stand in the order in which they came.
 pub fn survey(
     targets: Vec<(Process, Vec<MappedLibrary>)>,
     options: &DumpOptions,
@@ -260,11 +260,13 @@ pub fn survey(
     (targets.into_iter().map(|target| target.report).collect(), ranks)
 }
 
-/// A child that was forked, a data loader for instance, has a copy of its parent's memory with all
-/// communicators in it. Of two processes of one user, in one container, with one rank at one address the older is the
-/// parent: the child is younger than the communicator. What a process of another user has there is no copy.
+/// Leaves out the copies of forked processes. A child that was forked, a data loader for instance, has a copy
+/// of its parent's memory with all communicators in it. Of two processes of one user, in one container, with
+/// one rank at one address the older is the parent: the child is younger than the communicator. A
+/// communicator in a process of another user is no copy.
 fn leave_out_forked_copies(targets: &mut [process::Target], ranks: &mut Vec<RankReport>) {
-    /// What a copy has in common with what it is a copy of, and user and container of both.
+    /// Properties that a copy shares with its original: address, hash and rank, and user and container of the
+    /// process.
     type Copied = (u64, String, u32, Option<(u32, Option<String>)>);
     let started: BTreeMap<u32, Option<u64>> =
         targets.iter().map(|target| (target.report.pid, target.started)).collect();
@@ -321,7 +323,7 @@ pub(crate) fn chosen(choice: &Choice) -> Result<(Vec<Process>, Refused)> {
     }
 }
 
-/// The dumps of several hosts as one, judged again over all their ranks.
+/// Merges the dumps of several hosts into one, judged again over all their ranks.
 pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
     let mut all = DumpReport { schema: SCHEMA, ..DumpReport::default() };
     let mut ranks = Vec::new();
@@ -346,7 +348,7 @@ pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
 
 fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<CommunicatorReport> {
     // Two communicators can have one hash (2.18 to 2.23: splits of one parent by one color); their sizes may
-    // tell.
+    // tell them apart.
     let mut by_hash: BTreeMap<(String, u32), Vec<RankReport>> = BTreeMap::new();
     for rank in ranks {
         by_hash.entry((rank.comm_hash.clone(), rank.n_ranks)).or_default().push(rank);
@@ -386,7 +388,7 @@ fn python_stacks(ranks: &[RankReport], processes: &[ProcessReport]) -> Vec<Pytho
 }
 
 impl DumpReport {
-    /// The worst of all verdicts; `Unknown` if there is no communicator.
+    /// Returns the worst state of all verdicts; `Unknown` if there is no communicator.
     pub fn state(&self) -> State {
         self.communicators.iter().map(|communicator| communicator.verdict.state).max().unwrap_or_default()
     }

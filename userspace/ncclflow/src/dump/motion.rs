@@ -1,4 +1,4 @@
-//! What changed from one reading to the next.
+//! Changes from one reading to the next.
 
 use std::time::Instant;
 
@@ -10,8 +10,8 @@ pub(super) struct Reading {
     pub(super) ranks: Vec<RankReport>,
 }
 
-/// Whether each communicator moved from the first reading to the last, so that another one would tell nothing
-/// new.
+/// Tells whether each communicator moved from the first reading to the last, so that another one would tell
+/// nothing new.
 pub(super) fn all_moved(readings: &[Reading]) -> bool {
     let [first, .., last] = readings else { return false };
     last.ranks.iter().all(|rank| {
@@ -20,14 +20,14 @@ pub(super) fn all_moved(readings: &[Reading]) -> bool {
     })
 }
 
-/// The last reading, with what moved since the first.
+/// Returns the last reading, with what moved since the first.
 pub(super) fn over(mut readings: Vec<Reading>) -> Vec<RankReport> {
     let Some(last) = readings.pop() else { return Vec::new() };
     let mut ranks = last.ranks;
     for rank in &mut ranks {
         let mut motion = Motion { readings: 1, ..Motion::default() };
         let mut later = rank.clone();
-        // Steps since which reading each op has stood where it stands.
+        // Time of the first reading from which on each op has stood where it stands.
         let mut since = vec![last.at; rank.proxy.ops.len()];
         let mut holds = vec![true; rank.proxy.ops.len()];
         for reading in readings.iter().rev() {
@@ -59,13 +59,13 @@ fn find<'r>(reading: &'r Reading, rank: &RankReport) -> Option<&'r RankReport> {
     })
 }
 
-/// A list that changed each time while it was read moved, if anything did.
+/// Tells whether steps moved. A list that changed each time while it was read moved, if anything did.
 fn steps_differ(before: &RankReport, after: &RankReport) -> bool {
     let torn = |rank: &RankReport| rank.proxy.state == ProxyListState::Torn;
     torn(before) || torn(after) || sorted(before) != sorted(after)
 }
 
-/// The order in the list changes without anything having moved.
+/// Returns the ops in a fixed order: the order in the list changes without anything having moved.
 fn sorted(rank: &RankReport) -> Vec<&OpReport> {
     let mut ops: Vec<&OpReport> = rank.proxy.ops.iter().collect();
     ops.sort_by_key(|op| (op.p2p, op.op_count, op.channel, op.direction, op.peer, op.nsteps, op.done));

@@ -1,7 +1,7 @@
-//! What torch has noted of one rank's collectives, as the verdict wants it: which it called last, which torch has noticed to
-//! be completed, and what each of the latest was.
+//! torch's notes of one rank's collectives, in the form that the verdict needs: the last one called, the last
+//! one that torch has noticed to be completed, and a description of each of the latest.
 //!
-//! It stands in the rank's report, so that dumps of several hosts can be compared.
+//! The rank's report has them, so that dumps of several hosts can be compared.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,10 +11,11 @@ use crate::{
     torch_notes::{EntryReport, NotesReport, ProcessGroupReport, RingReport},
 };
 
-/// Collectives of a rank that are kept: the latest. A rank whose program runs ahead of its GPU calls some tens of them.
+/// Maximum number of collectives of a rank that are kept: the latest. A rank whose program runs ahead of its
+/// GPU calls some tens of them.
 const MAX_CALLS: usize = 64;
 
-/// What torch has noted of the process group that is this communicator's.
+/// torch's notes of the process group that is this communicator's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Noted {
@@ -22,23 +23,24 @@ pub struct Noted {
     pub group: String,
     /// Unix time in ns at which the notes had been read.
     pub read_ns: i64,
-    /// Unix time in ns of the latest completion that torch's watchdog has noticed, of any group of the process.
+    /// Unix time in ns of the latest start or completion that torch's watchdog has noticed, of any group of
+    /// the process.
     pub noticed_ns: Option<i64>,
-    /// Nothing is missing from the notes that a comparison of ranks needs.
+    /// The notes have all that a comparison of ranks needs.
     pub is_whole: bool,
-    /// What the calls are: text and what has to be the same on all ranks.
+    /// Kinds of the calls: text and what has to be the same on all ranks.
     pub kinds: Vec<NotedKind>,
     /// The latest collectives, oldest first.
     pub calls: Vec<NotedCall>,
 }
 
-/// What some collectives have in common.
+/// Properties that several collectives share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NotedKind {
-    /// `all_reduce [1024] Float (train.py:52)`
+    /// Description: `all_reduce [1024] Float (train.py:52)`.
     pub what: String,
-    /// What has to be the same on all ranks: function, element types, and sizes where they may not differ.
+    /// Text that must be the same on all ranks: function, element types, and sizes where they may not differ.
     pub must_match: String,
 }
 
@@ -47,7 +49,7 @@ pub struct NotedKind {
 pub struct NotedCall {
     /// torch's number of the collective in its group.
     pub seq: u64,
-    /// Which of the kinds it is.
+    /// Index of the call's kind in [`Noted::kinds`].
     pub kind: usize,
     /// Unix times in ns.
     pub called_ns: i64,
@@ -56,12 +58,13 @@ pub struct NotedCall {
 }
 
 impl Noted {
-    /// The latest collective that was called.
+    /// Returns the number of the latest collective that was called.
     pub(super) fn last_seq(&self) -> Option<u64> {
         self.calls.last().map(|call| call.seq)
     }
 
-    /// The latest that torch has noticed to be completed; those before it are, too.
+    /// Returns the number of the latest collective that torch has noticed to be completed; those before it
+    /// are, too.
     pub(super) fn completed_seq(&self) -> Option<u64> {
         self.calls.iter().rev().find(|call| call.completed_ns.is_some()).map(|call| call.seq)
     }
@@ -72,12 +75,12 @@ impl Noted {
         Some((call, self.kinds.get(call.kind)?))
     }
 
-    /// The first call after a number.
+    /// Returns the first call after a number.
     pub(super) fn next_after(&self, seq: Option<u64>) -> Option<&NotedCall> {
         self.calls.iter().find(|call| seq.is_none_or(|seq| call.seq > seq))
     }
 
-    /// Of the ring of a process, and the entries of one of its groups.
+    /// Makes the notes from the ring of a process and one of its groups.
     fn new(notes: &NotesReport, ring: &RingReport, group: &ProcessGroupReport) -> Self {
         let is_own = |entry: &&EntryReport| {
             let [name, description] = &entry.process_group;
@@ -89,7 +92,7 @@ impl Noted {
             group: crate::history::group_name(&group.name, &group.description),
             read_ns: notes.read_ns,
             noticed_ns: ring.noticed_ns,
-            // Of a group that has no entry, those that it had can have been overwritten.
+            // Entries of a group that has none now can have been overwritten.
             is_whole: ring.enabled
                 && ring.torn == 0
                 && notes.unknown.is_none()
@@ -108,7 +111,7 @@ impl Noted {
     }
 }
 
-/// Adds to each rank what torch of its process has noted of the group that is its communicator's.
+/// Adds to each rank torch's notes of the group that is its communicator's.
 pub(super) fn add(ranks: &mut [RankReport], processes: &[ProcessHistory]) {
     for rank in ranks {
         let process = processes.iter().find(|process| process.pid == rank.pid);
@@ -116,8 +119,9 @@ pub(super) fn add(ranks: &mut [RankReport], processes: &[ProcessHistory]) {
     }
 }
 
-/// The notes of the only group that can be this communicator's: with as many ranks, this process in this rank's place, and
-/// collectives in it. Of several such groups, the one that NCCL knows by its name.
+/// Returns the notes of the only group that can be this communicator's: with as many ranks, and this process
+/// in this rank's place. Of several such groups it is the one that NCCL knows by its name, or else the only
+/// one with collectives.
 fn of_rank(rank: &RankReport, process: &ProcessHistory) -> Option<Noted> {
     let (notes, own) = (process.notes.as_ref()?, process.rank?);
     let mut fitting = Vec::new();
@@ -211,11 +215,11 @@ mod tests {
         assert_eq!((&*found.group, found.last_seq(), found.completed_seq()), ("(3)", Some(2), Some(1)));
         assert_eq!((found.kinds.len(), found.is_whole, found.read_ns), (1, true, 99));
         assert_eq!(found.call(2).unwrap().1.what, "all_reduce [8] Float");
-        // Two groups of the same ranks that were both called: NCCL's name tells, or nothing does.
+        // Two groups of the same ranks that were both called: only NCCL's name tells them apart.
         let twins = || vec![group("3", &[4, 5]), group("9", &[4, 5])];
         assert_eq!(noted(None, process(twins(), entries.clone())), None);
         assert_eq!(noted(Some("9"), process(twins(), entries.clone())).unwrap().last_seq(), Some(7));
-        // One that was not called is not the one that NCCL has.
+        // A group that was not called is not the one that NCCL has.
         let found = noted(None, process(twins(), entries[..2].to_vec())).unwrap();
         assert_eq!(&*found.group, "(3)");
     }
@@ -230,7 +234,7 @@ mod tests {
         assert!(with(|_| {}, vec![entry("3", 1, false)]) && with(|_| {}, Vec::new()));
         assert!(!with(|ring| ring.torn = 1, vec![entry("3", 1, false)]));
         assert!(!with(|ring| ring.enabled = false, vec![entry("3", 1, false)]));
-        // Its entries may have been overwritten by those of other groups.
+        // The group's entries may have been overwritten by those of other groups.
         assert!(!with(|ring| ring.recorded = 2001, Vec::new()));
         assert!(with(|ring| ring.recorded = 2001, vec![entry("3", 1, false)]));
     }

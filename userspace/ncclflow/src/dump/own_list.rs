@@ -1,7 +1,8 @@
-//! The list of communicators that NCCL keeps itself: that of its reliability service, `ncclComms` and
-//! `nNcclComms` (src/ras/ras.cc), since 2.24 and on by default. Every communicator is in it from the moment at
-//! which it is connected to its neighbours to its end (src/bootstrap.cc, bootstrapInit and bootstrapSplit). So where it is,
-//! and all that it names are communicators, memory need not be searched, unless a thread is making another one.
+//! List of communicators that NCCL itself keeps for its reliability service, `ncclComms` and `nNcclComms`
+//! (src/ras/ras.cc), since 2.24 and on by default. Every communicator is in it from the moment at which it is
+//! connected to its neighbours to its end (src/bootstrap.cc, bootstrapInit and bootstrapSplit). So where the
+//! list is found, and all its entries are communicators, memory need not be searched, unless a thread is
+//! making another one.
 
 use std::time::Instant;
 
@@ -20,10 +21,10 @@ use nccl_library::{
     symbols::Resolution,
 };
 
-/// More than a process has.
+/// Bound of the list's length: more than a process has.
 const MAX_ENTRIES: u64 = 1 << 14;
 
-/// Where the list is in a library.
+/// Addresses of the list and of its length in a library.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnList {
     list: ElfVaddr,
@@ -31,13 +32,13 @@ pub(super) struct OwnList {
 }
 
 impl OwnList {
-    /// `None` if the library has no such list, or nothing tells where.
+    /// Returns the addresses; `None` if the library has no such list, or nothing tells where.
     pub(super) fn of(resolution: &Resolution) -> Option<Self> {
         let [list, count] = COMMUNICATORS.map(|name| resolution.variables.get(name).copied());
         Some(Self { list: list?, count: count? })
     }
 
-    /// The communicators of the list, if it is whole.
+    /// Reads the communicators of the list, if it is whole.
     pub(super) fn read(
         self,
         process: &Process,
@@ -58,7 +59,7 @@ impl OwnList {
         let entries = entries.into_iter().filter(|entry| *entry != 0);
         let found: Result<Vec<Communicator>, _> =
             entries.map(|entry| communicator::read(memory, layout, space, entry)).collect();
-        // One that is none, or is not set up yet: then the search decides what is there.
+        // An entry may be no communicator, or not set up yet: then the search decides what is there.
         let found = found.ok().filter(|found| !found.is_empty())?;
         let report = ScanReport {
             mappings: space.regions.len(),
@@ -71,7 +72,7 @@ impl OwnList {
     }
 }
 
-/// Where the beginning of the file is mapped, if that is in one place.
+/// Returns the address at which the beginning of the file is mapped, if that is one place.
 pub(super) fn base_of(process: &Process, library: LibraryId) -> Option<u64> {
     let mappings = resolver::maps(process.pid()).ok()?;
     let mut begins = mappings

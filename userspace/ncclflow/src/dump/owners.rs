@@ -1,5 +1,5 @@
-//! Whose ranks are. What tells communicators apart, their hash, stands in the memory of processes, and a tenant can
-//! write any into its own. So ranks of one hash are told apart by user and job before they are judged.
+//! Owners of ranks. The hash that tells communicators apart stands in the memory of processes, and a tenant
+//! can write any into its own. So ranks of one hash are told apart by user and job before they are judged.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,17 +11,17 @@ use crate::{
     who::{JobVariable, Variables},
 };
 
-/// Whose a process is.
+/// Owner of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Owner {
     pub uid: u32,
-    /// By the host's `/etc/passwd`; the number where that has no name.
+    /// Name in the host's `/etc/passwd`; the number where that has no name.
     pub user: String,
-    /// `SLURM_JOB_ID` of its initial environment.
+    /// `SLURM_JOB_ID` of the initial environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
-    /// `containerd:0123456789ab`
+    /// Container: `containerd:0123456789ab`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
 }
@@ -39,22 +39,22 @@ impl Owner {
         }
     }
 
-    /// What a process that it forks has in common with it: user and container.
+    /// Returns user and container, which a process shares with those that it forks.
     pub(super) fn forks_within(&self) -> (u32, Option<String>) {
         (self.uid, self.container.clone())
     }
 
-    /// `user ann, job 17`
+    /// Names the owner: `user ann, job 17`.
     fn named(&self) -> String {
         let job = self.job.as_ref().map_or_else(String::new, |job| format!(", job {job}"));
         format!("user {}{job}", self.user)
     }
 }
 
-/// Ranks that say that they are of one communicator, of one owner.
+/// Ranks of one owner that claim to be of one communicator.
 pub(super) struct Claim {
     pub(super) ranks: Vec<RankReport>,
-    /// What is to be said of the others that say so: nothing where there are none.
+    /// Sentences on other owners that claim the same communicator.
     pub(super) others: Vec<String>,
 }
 
@@ -66,13 +66,13 @@ type Whose<'a> = (u32, Option<&'a str>);
 /// Ranks of different owners stay together only where nothing speaks against it, on different hosts and with
 /// different numbers: with user namespaces, the users of one job can have other numbers on each host.
 pub(super) fn tell_apart(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Claim> {
-    // Of processes that are given twice the first counts.
+    // If a process is given twice, the first counts.
     let mut known: HashMap<(&str, u32), &ProcessReport> = HashMap::new();
     for process in processes {
         known.entry((&process.host, process.pid)).or_insert(process);
     }
     let owner_of = |rank: &RankReport| known.get(&(rank.host.as_str(), rank.pid))?.owner.as_ref();
-    // Of a process whose environment cannot be read the user is known.
+    // The user is known even of a process whose environment cannot be read.
     let mut jobs: BTreeMap<u32, BTreeSet<&str>> = BTreeMap::new();
     for owner in ranks.iter().filter_map(owner_of) {
         jobs.entry(owner.uid).or_default().extend(owner.job.as_deref());
@@ -96,7 +96,7 @@ pub(super) fn tell_apart(ranks: Vec<RankReport>, processes: &[ProcessReport]) ->
     let mut groups: Vec<(Vec<String>, Vec<RankReport>)> = Vec::new();
     for (key, ranks) in owners {
         let name = names.remove(&key).unwrap_or_default();
-        // What an older dump does not tell speaks against nothing.
+        // Ranks whose owner an older dump does not tell conflict with none.
         let fits = |known: &[RankReport]| {
             let conflicts = |rank: &RankReport| {
                 known.iter().any(|other| {

@@ -1,4 +1,4 @@
-//! What a communicator has been asked for and has not launched: the tasks in its planner
+//! Tasks that a communicator has been asked for and has not launched: those in its planner
 //! (`ncclKernelPlanner`, src/include/comm.h; `ncclTasks` up to 2.21).
 //!
 //! While a call waits for other ranks to connect, its tasks still stand there. So they tell which
@@ -16,37 +16,38 @@ use nccl_library::{
     layouts::Layouts,
 };
 
-/// Tasks of one queue that are counted.
+/// Maximum number of tasks of one queue that are counted.
 const MAX_TASKS: u64 = 64;
-/// Tasks of all queues of a communicator that are counted: a process can make up as many as it likes.
+/// Maximum number of tasks of all queues of a communicator that are counted: a process can make up as many as
+/// it likes.
 const MAX_ALL_TASKS: u64 = 1024;
-/// Peers that are looked at.
+/// Maximum number of peers that are looked at.
 const MAX_PEERS: u32 = 1 << 14;
-/// Plans that are counted.
+/// Maximum number of plans that are counted.
 const MAX_PLANS: u64 = 64;
 
-/// What was asked for and not launched yet.
+/// Operations that were asked for and not launched yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pending {
     /// Collectives that are not part of a plan yet.
     pub collectives: u64,
-    /// The same, sends and receives.
+    /// Sends and receives that are not part of a plan yet.
     pub p2p: u64,
     /// Sends by their peer, at most 64 of each counted; null where the lists did not fit their number.
     pub sends: Option<BTreeMap<u32, u64>>,
     pub receives: Option<BTreeMap<u32, u64>>,
     /// Plans that were made and not launched.
     pub plans: u64,
-    /// The communicator is part of a group that a thread has begun and not ended: between `ncclGroupStart` and
-    /// the return of `ncclGroupEnd`, or within a call outside a group.
+    /// The communicator is part of a group that a thread has begun and not ended: between `ncclGroupStart`
+    /// and the return of `ncclGroupEnd`, or within a call outside a group.
     pub in_group: Option<bool>,
     /// A call of the communicator goes on in a thread of NCCL's.
     pub in_job: Option<bool>,
 }
 
 impl Pending {
-    /// Whether anything was asked for and not launched.
+    /// Tells whether nothing was asked for that is not launched.
     pub fn is_empty(&self) -> bool {
         (self.collectives, self.p2p, self.plans) == (0, 0, 0)
     }
@@ -64,7 +65,7 @@ const COMM: [Wanted; 5] = [
 pub(super) struct PendingLayout {
     comm: Places<5>,
     group_next: Option<(u64, u64)>,
-    /// Where the queues of sends and of receives are in the struct of a peer, and its size.
+    /// Offsets of the queues of sends and of receives in the struct of a peer, and its size.
     peer: Option<PeerLayout>,
     task_next: Option<IntField>,
     plan_next: Option<IntField>,
@@ -77,7 +78,7 @@ struct PeerLayout {
 }
 
 impl PeerLayout {
-    /// Two `bool`, then the queues. The struct has no layout of its own in what is shipped.
+    /// Offset of the queues, which follow two `bool`. The shipped layouts have none of this struct.
     const QUEUES: u64 = 8;
 
     fn new(layouts: &Layouts) -> Option<Self> {
@@ -98,7 +99,7 @@ impl PendingLayout {
             (field.offset, words)
         });
         Self {
-            // None of them is needed, so nothing can be missing.
+            // None of the fields is needed, so nothing can be missing.
             comm: places::find(COMM, layouts).unwrap_or_default(),
             group_next,
             peer: PeerLayout::new(layouts),
@@ -107,7 +108,7 @@ impl PendingLayout {
         }
     }
 
-    /// What the communicator at `base` has pending; `None` where this version's planner is not known.
+    /// Reads what the communicator at `base` has pending; `None` where this version's planner is not known.
     pub(super) fn read(&self, memory: Memory<'_>, base: u64, n_ranks: u32) -> Option<Pending> {
         let [collectives, p2p, peers, plans, job] = places::read(memory, base, self.comm).ok()?;
         let mut pending = Pending {
@@ -134,7 +135,7 @@ impl PendingLayout {
         Some(pending)
     }
 
-    /// Sends and receives by peer, if they are as many as NCCL counts.
+    /// Returns sends and receives by peer, if they are as many as NCCL counts.
     fn queues(
         &self,
         memory: Memory<'_>,
@@ -166,12 +167,12 @@ impl PendingLayout {
             }
         }
         let [sends, receives] = found;
-        // The lists prove the layout that was taken for a peer's struct.
+        // The lists prove the layout that was assumed for a peer's struct.
         (total == expected || (is_cut && total < expected)).then_some((sends, receives))
     }
 }
 
-/// The length of a list, at most `most`.
+/// Returns the length of a list, at most `most`.
 fn chain(memory: Memory<'_>, head: u64, next: Option<IntField>, most: u64) -> u64 {
     let (mut at, mut count) = (head, 0);
     while at != 0 && count < most {

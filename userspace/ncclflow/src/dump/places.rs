@@ -10,7 +10,7 @@ use nccl_library::{
 /// A field, and whether every version has it.
 pub(super) type Wanted = (FieldRef, bool);
 
-/// Where fields are; `None` for one that this version does not have.
+/// Offsets of fields; `None` for one that this version does not have.
 pub(super) type Places<const N: usize> = [Option<IntField>; N];
 
 pub(super) fn find<const N: usize>(
@@ -23,7 +23,7 @@ pub(super) fn find<const N: usize>(
     missing.next().map_or(Ok(places), |((field, _), _)| Err(field.missing()))
 }
 
-/// The values of fields of the struct at `base`.
+/// Reads the values of fields of the struct at `base`.
 pub(super) fn read<const N: usize>(
     memory: Memory<'_>,
     base: u64,

@@ -1,4 +1,4 @@
-//! One process: its libraries, its communicators, and readings of them.
+//! A process with its libraries, its communicators, and readings of them.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
@@ -63,7 +63,7 @@ struct Libraries {
 }
 
 impl Libraries {
-    /// What the library is, and its layout if it has one.
+    /// Returns the report of a library, and its layout if it has one.
     fn resolve(&mut self, file: &MappedLibrary) -> (LibraryReport, Option<Arc<Layout>>) {
         if let Some(known) = self.known.get(&file.id) {
             return known.clone();
@@ -94,7 +94,7 @@ impl Libraries {
 }
 
 impl Layout {
-    /// Without the list of communicators that the library itself keeps.
+    /// Makes a layout without the list of communicators that the library itself keeps.
     pub(super) fn of(layouts: &Layouts, version: Option<NcclVersion>) -> Result<Self> {
         Ok(Self {
             comm: CommLayout::new(layouts, version)?,
@@ -115,11 +115,11 @@ pub(super) struct Target {
     pub(super) process: Process,
     pub(super) report: ProcessReport,
     pub(super) found: Vec<Found>,
-    /// Of its NCCL libraries.
+    /// Inodes of the NCCL libraries.
     pub(super) inodes: BTreeSet<u64>,
-    /// When it was started, in ticks since the system was.
+    /// Start of the process, in ticks since the system was started.
     pub(super) started: Option<u64>,
-    /// One for each reading.
+    /// Samples, one for each reading.
     pub(super) samples: Vec<Sample>,
 }
 
@@ -129,12 +129,12 @@ pub(super) struct Found {
     pub(super) address: u64,
     pub(super) comm_hash: String,
     pub(super) version: Option<String>,
-    /// Its library; `None` for memory that somebody has made up.
+    /// NCCL library of the communicator; `None` for memory that somebody has made up.
     pub(super) library: Option<LibraryId>,
 }
 
 /// Finds the communicators of processes, by their NCCL libraries: those given, or those that a process is
-/// found to have. What goes wrong is part of the reports.
+/// found to have. Errors are part of the reports.
 pub(super) fn find(
     processes: impl Iterator<Item = (Process, Option<Vec<MappedLibrary>>)>,
     options: &DumpOptions,
@@ -183,8 +183,8 @@ impl Target {
         target
     }
 
-    /// Whether a thread is making a communicator that the list of the library need not have yet. After
-    /// [`Self::look_at_threads`].
+    /// Tells whether a thread is making a communicator that the list of the library need not have yet. Call
+    /// after [`Self::look_at_threads`].
     pub(super) fn may_lack_one(&self) -> bool {
         let is_listed = self.report.scan.as_ref().is_some_and(|scan| scan.ended_by == Some(ScanEnd::Listed));
         let calls = self.report.threads.iter().filter_map(|thread| thread.nccl_api.as_deref());
@@ -268,7 +268,7 @@ impl Target {
         Ok(())
     }
 
-    /// Where the ranks of this rank's communicator are that are not among `known`.
+    /// Returns the ranks of this rank's communicator that are not among `known`, with their places.
     pub(super) fn absent(&self, rank: &RankReport, known: &[u32], live: &LiveProcesses) -> Vec<AbsentRank> {
         let found = self.found.iter().find(|found| found.address == rank.address);
         let Some((found, table)) = found.and_then(|found| Some((found, found.layout.peers?))) else {
@@ -283,7 +283,7 @@ impl Target {
         &self.process
     }
 
-    /// What the process did between its readings.
+    /// Reports the activity of the process between its readings.
     pub(super) fn sum_up_activity(&mut self) {
         self.report.activity = super::activity::over(&self.samples);
     }
@@ -296,7 +296,7 @@ impl Target {
         }
     }
 
-    /// Finds out which rank of its job the process was told to be. `ranks`: those of all processes.
+    /// Finds out which rank of its job the process was told to be. `ranks` are those of all processes.
     pub(super) fn look_at_job(&mut self, ranks: &[RankReport]) {
         let mut largest = Largest::default();
         for rank in ranks.iter().filter(|rank| rank.pid == self.report.pid) {
@@ -310,7 +310,8 @@ impl Target {
         self.report.job_rank = job.rank.filter(|_| matches!(job.rank_source, Some(JobSource::Variable(_))));
     }
 
-    /// Says so if memory of it did not answer: many readings go on without what they cannot have. Comes last.
+    /// Notes in the report that memory of the process did not answer: many readings go on without what they
+    /// cannot have. Comes last.
     pub(super) fn note_silence(&mut self) {
         let pid = self.process.pid();
         if self.report.error.is_none() && !self.process.has_exited() && resolver::is_silent(pid) {
@@ -318,7 +319,8 @@ impl Target {
         }
     }
 
-    /// After [`Self::look_at_threads`]: those inside NCCL are given with their Python lines, too.
+    /// Reads the Python stacks of threads: also of those inside NCCL, or of all. Call after
+    /// [`Self::look_at_threads`].
     pub(super) fn look_at_python(&mut self, all: bool, runtimes: &Runtimes) {
         if self.report.state == ProcessState::Exited {
             return;
@@ -398,7 +400,7 @@ impl Target {
     }
 }
 
-/// The ops of a proxy that belong to one communicator, with their peers in it. `is_only`: no other
+/// Returns the ops of a proxy that belong to one communicator, with their peers in it. `is_only`: no other
 /// communicator uses the proxy.
 fn own_ops(
     memory: Memory<'_>,
@@ -422,8 +424,8 @@ fn own_ops(
     own.collect()
 }
 
-/// Calls that do not return before a communicator is made. (The end of a group may do that, too; but most often it waits for
-/// something else, and a search of a large process takes seconds.)
+/// Tells whether a call does not return before a communicator is made. (The end of a group may make one, too;
+/// but most often it waits for something else, and a search of a large process takes seconds.)
 fn makes_communicators(call: &str) -> bool {
     ["ncclCommInit", "ncclCommSplit", "ncclCommShrink", "ncclCommGrow"]
         .iter()

@@ -22,12 +22,12 @@ use nccl_library::{
     nccl::{Direction, NameTables, Pattern, Protocol},
 };
 
-/// More ops than a proxy has at a time: it has at most a few per connection.
+/// Maximum number of ops, more than a proxy has at a time: it has at most a few per connection.
 const MAX_ARGS: usize = 1 << 14;
-/// Looks at a list until it holds still.
+/// Maximum number of looks at a list until it holds still.
 const ATTEMPTS: usize = 3;
 
-/// What links an args struct with others, and tells one use of it from the next.
+/// Fields that link an args struct with others, and tell one use of it from the next.
 const LINKS: [Wanted; 5] = [
     (args::NEXT, true),
     (args::NEXT_PEER, true),
@@ -53,7 +53,7 @@ const SUB: [Wanted; 11] = [
     (sub::TRANSMITTED, true),
     (sub::DONE, true),
     (sub::PEER, true),
-    // Where it is, `PEER` is the peer.
+    // Versions that have this field keep the peer in the communicator in `PEER`.
     (sub::RANK, false),
 ];
 pub(super) const CONNECTION: [Wanted; 3] = [
@@ -72,8 +72,8 @@ pub(super) struct ProxyLayout {
     args: Places<5>,
     sub: Places<11>,
     connection: Places<3>,
-    /// In the resources of a network connection: the memory that the GPU writes its progress to, and where
-    /// there.
+    /// Fields in the resources of a network connection: the pointer to the memory that the GPU writes its
+    /// progress to, and the word there.
     send_tail: Option<(IntField, IntField)>,
     recv_head: Option<(IntField, IntField)>,
     state_none: u64,
@@ -105,7 +105,7 @@ impl ProxyLayout {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ProxyOp {
     pub(super) connection: u64,
-    /// Its peer is that in the communicator whose op it is. From 2.23 on.
+    /// Report of the op, with its peer in the communicator whose op it is (from 2.23 on).
     pub(super) report: OpReport,
 }
 
@@ -116,19 +116,19 @@ pub(super) struct ProxyList {
     pub(super) async_result: Option<u64>,
 }
 
-/// What keeps a walk from being believed.
+/// Result of a walk through the list.
 enum Walk {
     Read(Vec<ProxyOp>),
     /// The list was another one when looked at again, or something in it went away.
     Changed,
-    /// Held still and made no sense.
+    /// The list held still and made no sense.
     Nonsense,
 }
 
 /// Reads the list of the proxy at `proxy`, again if it changes meanwhile.
 ///
 /// # Errors
-/// When the process is gone or may not be read.
+/// The process is gone or may not be read.
 pub(super) fn read(memory: Memory<'_>, layout: &ProxyLayout, proxy: u64) -> Result<ProxyList, ReadError> {
     let mut list = ProxyList::default();
     if proxy == 0 {
@@ -201,7 +201,8 @@ fn walk(memory: Memory<'_>, layout: &ProxyLayout, proxy: u64) -> Result<Walk, Re
     Ok(if sane { Walk::Read(ops) } else { Walk::Nonsense })
 }
 
-/// The ops of one args struct, one for each sub, but for those that move no data; `None` if it cannot be one.
+/// Returns the ops of one args struct, one for each sub, but for those that move no data; `None` if it cannot
+/// be one.
 fn ops_of(
     memory: Memory<'_>,
     layout: &ProxyLayout,
@@ -253,9 +254,10 @@ fn ops_of(
             begun,
             nsteps: nsteps.unwrap_or(0),
             posted: step(posted),
-            // Only a receiver has it; a sender's is left over from another op.
+            // Only a receiver has this count; a sender's is left over from another op.
             received: if is_receive { step(received) } else { 0 },
-            // Only CollNet's receivers count it (src/transport/coll_net.cc); elsewhere it is never written.
+            // Only CollNet's receivers count flushes (src/transport/coll_net.cc); elsewhere the field is
+            // never written.
             flushed: flushed
                 .filter(|_| is_receive && transport == Some(COLLNET))
                 .map(|flushed| step(Some(flushed))),
@@ -280,7 +282,7 @@ fn ops_of(
     Ok(Some(ops))
 }
 
-/// Steps come in the order of their stages, at most a message more than there are.
+/// Tells whether the steps are in the order of their stages, at most a message more than there are.
 fn is_sane(op: &OpReport) -> bool {
     let last = op.nsteps.saturating_add(op.chunk_steps.max(op.slice_steps));
     u32::try_from(op.nsteps).is_ok()
@@ -295,8 +297,8 @@ pub(super) const NET: u64 = 2;
 /// `TRANSPORT_COLLNET`
 const COLLNET: u64 = 3;
 
-/// What the GPU wrote into the connection's memory: for a sender its tail, for a receiver its head, less the
-/// base of this op.
+/// Returns the step that the GPU wrote into the connection's memory, less the base of this op: a sender's
+/// tail, a receiver's head.
 fn gpu(memory: Memory<'_>, layout: &ProxyLayout, op: &OpReport, resources: u64, base: u64) -> Option<u64> {
     let (place, word) = match op.direction {
         Direction::Send => layout.send_tail?,
@@ -308,12 +310,12 @@ fn gpu(memory: Memory<'_>, layout: &ProxyLayout, op: &OpReport, resources: u64, 
     (steps <= op.nsteps.saturating_add(op.chunk_steps)).then_some(steps)
 }
 
-/// The transport's name by its number: src/include/transport.h, the same in all versions.
+/// Returns the transport's name by its number: src/include/transport.h, the same in all versions.
 fn transport_name(number: u64) -> Option<&'static str> {
     ["P2P", "SHM", "NET", "COLLNET", "PROFILER"].get(usize::try_from(number).ok()?).copied()
 }
 
-/// `opCount` without its lowest bit, which tells point-to-point batches (1) from collectives (0).
+/// Splits `opCount` from its lowest bit, which tells point-to-point batches (1) from collectives (0).
 fn split_op_count(op_count: u64) -> (u64, bool) {
     (op_count >> 1, op_count & 1 == 1)
 }

@@ -1,4 +1,4 @@
-//! What the GPU of one rank did between the readings, by its driver's word.
+//! Activity of one rank's GPU between the readings, by its driver.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,13 +7,14 @@ use serde::{Deserialize, Serialize};
 use super::{dump_report::ProcessReport, rank_report::RankReport};
 use crate::gpu::GpuReport;
 
-/// Errors after which a GPU does not go on with what it did (NVIDIA's catalogue of Xids): a fault of the
-/// program's kernel (13, 31, 43), uncorrected memory (48, 63, 64, 94, 95), NVLink (74), the GPU itself fallen
-/// off the bus (79), its firmware gone (119, 120), NVLink of later GPUs (144 to 150).
+/// Errors after which a GPU does not go on with its work (NVIDIA's catalogue of Xids): a fault of the
+/// program's kernel (13, 31, 43), clean-up after an error (45), uncorrected memory (48, 64, 94, 95), NVLink
+/// (74), the GPU itself fallen off the bus (79), its firmware gone (119, 120), NVLink of later GPUs (144 to
+/// 147, 149, 150).
 const FATAL: [u32; 18] = [13, 31, 43, 45, 48, 64, 74, 79, 94, 95, 119, 120, 144, 145, 146, 147, 149, 150];
-/// Bytes a second over NVLink; a GPU that waits moves none.
+/// Bytes a second over NVLink below which nothing is moved; a GPU that waits moves none.
 const STILL: f64 = 1_048_576.0;
-/// Percent of the time in which a kernel that waits runs.
+/// Percent of the time for which a kernel that waits at least runs.
 const WAITS: u32 = 90;
 
 /// The GPU of a rank.
@@ -23,14 +24,15 @@ pub struct RankGpu {
     pub uuid: Option<String>,
     /// Seconds from the first reading to the last.
     pub seconds: f64,
-    /// Percent of the driver's last period in which a kernel of this process ran; null if it does not say.
+    /// Percent of the driver's last period in which a kernel of this process ran; null if the driver does not
+    /// say.
     pub sm_percent: Option<u32>,
-    /// The same, in which the process read or wrote the GPU's memory.
+    /// Percent of that period in which the process read or wrote the GPU's memory.
     pub memory_percent: Option<u32>,
-    /// Over NVLink, sent and received; null where the GPU has none.
+    /// Bytes over NVLink, sent and received; null where the GPU has none.
     pub nvlink_bytes: Option<u64>,
-    /// Other processes on this GPU, but those whose kernels did not run, by the driver: what moved over NVLink can be
-    /// theirs.
+    /// PIDs of other processes on this GPU, but those whose kernels did not run, by the driver: traffic over
+    /// NVLink can be theirs.
     #[serde(default)]
     pub others: Vec<u32>,
     /// Numbers of errors since the process was started after which a GPU does not go on.
@@ -38,12 +40,12 @@ pub struct RankGpu {
     pub fatal_xids: Vec<u32>,
 }
 
-/// What a GPU does, as far as its numbers tell.
+/// Work of a GPU, as far as its numbers tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Work {
     /// No kernel of the process ran.
     Idle,
-    /// A kernel ran all the time, touched no memory and moved nothing: as one of NCCL's does that waits.
+    /// A kernel ran all the time, touched no memory and moved nothing, like one of NCCL's that waits.
     Waits,
     /// Kernels ran and used memory, and nothing moved over NVLink.
     Computes,
@@ -52,13 +54,13 @@ pub(super) enum Work {
 }
 
 impl RankReport {
-    /// What the rank's GPU does, by its driver.
+    /// Returns the work of the rank's GPU, by its driver.
     pub(super) fn work(&self) -> Option<Work> {
         self.gpu.as_ref()?.work()
     }
 }
 
-/// The GPUs, by PCI address, on which each process has ranks.
+/// Returns the GPUs, by PCI address, on which each process has ranks.
 pub(super) fn places(ranks: &[RankReport]) -> BTreeMap<u32, BTreeSet<String>> {
     let mut places: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
     for rank in ranks {
@@ -68,8 +70,8 @@ pub(super) fn places(ranks: &[RankReport]) -> BTreeMap<u32, BTreeSet<String>> {
 }
 
 impl RankGpu {
-    /// `places`: those of all ranks of this host. A process with ranks on other GPUs only has a context on this one at
-    /// most, and no kernel of NCCL's.
+    /// Makes the report of a rank's GPU. `places` are those of all ranks of this host: a process with ranks
+    /// on other GPUs only has a context on this one at most, and no kernel of NCCL's.
     pub(super) fn of(
         rank: &RankReport,
         places: &BTreeMap<u32, BTreeSet<String>>,
@@ -104,7 +106,7 @@ impl RankGpu {
         })
     }
 
-    /// `None` where the numbers are not known, or fit nothing.
+    /// Returns the work; `None` where the numbers are not known, or fit nothing.
     pub(super) fn work(&self) -> Option<Work> {
         let sm = self.sm_percent?;
         #[expect(clippy::cast_precision_loss, reason = "for a rate")]
@@ -112,7 +114,7 @@ impl RankGpu {
         match (sm, self.memory_percent) {
             _ if moves && self.others.is_empty() => Some(Work::Moves),
             (0, _) => Some(Work::Idle),
-            // What uses the memory can be what moves.
+            // The process that uses the memory can be the one that moves data.
             (_, Some(1..)) if moves => None,
             (_, Some(1..)) => Some(Work::Computes),
             (WAITS.., Some(0)) => Some(Work::Waits),
@@ -120,7 +122,7 @@ impl RankGpu {
         }
     }
 
-    /// `99 % busy, 0 % memory, NVLink still`
+    /// Describes the activity: `99 % busy, 0 % memory, NVLink still`.
     pub(super) fn describe(&self) -> String {
         let percent = |value: Option<u32>| value.map_or("?".to_owned(), |value| value.to_string());
         let nvlink = match self.nvlink_bytes {
@@ -155,7 +157,7 @@ mod tests {
         }
     }
 
-    /// As measured on two H200: waiting over NVLink, absent, busy.
+    /// Numbers measured on two H200: waiting over NVLink, absent, busy.
     #[test]
     fn waiting_idle_and_busy_are_told_apart() {
         assert_eq!(gpu(99, 0, Some(0)).work(), Some(Work::Waits));
@@ -168,7 +170,7 @@ mod tests {
         assert_eq!(RankGpu::default().work(), None);
     }
 
-    /// As seen on two H100, where a job that was left behind ran beside one of which a rank had died.
+    /// Numbers seen on two H100, where a job that was left behind ran beside one of which a rank had died.
     #[test]
     fn what_moves_over_nvlink_is_not_ascribed_to_one_of_several_processes() {
         let process = |pid: u32, sm: Option<u32>, memory| GpuProcess {
@@ -199,7 +201,7 @@ mod tests {
             "{}",
             beside.describe()
         );
-        // It can be its own where its kernels use memory.
+        // The traffic can be the process's own where its kernels use memory.
         assert_eq!(of(vec![process(7800, None, None), process(8599, Some(98), Some(30))]).work(), None);
         // One that did nothing, and a rank of another GPU that has a context here.
         assert_eq!(of(vec![process(7800, Some(0), Some(0)), own()]).work(), Some(Work::Moves));

@@ -1,4 +1,4 @@
-//! One rank of a communicator as data, a part of the schema of `--json` (docs/DUMP.md): read from memory, but
+//! Data of one rank of a communicator, a part of the schema of `--json` (docs/DUMP.md): read from memory, but
 //! for its motion.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use super::{
 };
 use nccl_library::nccl::Direction;
 
-/// One rank of a communicator, as its own process has it.
+/// A rank of a communicator, as its own process has it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RankReport {
@@ -23,7 +23,7 @@ pub struct RankReport {
     pub pid: u32,
     pub process_state: ProcessState,
     pub nccl_version: Option<String>,
-    /// Of the `ncclComm` in the process.
+    /// Address of the `ncclComm` in the process.
     pub address: u64,
     pub node: u32,
     pub n_nodes: u32,
@@ -47,31 +47,31 @@ pub struct RankReport {
     /// can differ from rank to rank.
     #[serde(default)]
     pub shares_resources: bool,
-    /// Of the GPU, as NCCL and the kernel write it: `0000:3b:00.0`.
+    /// PCI address of the GPU, as NCCL and the kernel write it: `0000:3b:00.0`.
     #[serde(default)]
     pub bus_id: Option<String>,
-    /// What the communicator was asked for and has not launched.
+    /// Operations that the communicator was asked for and has not launched.
     #[serde(default)]
     pub pending: Option<Pending>,
-    /// How far the communicator's set-up is; null where it is done, or where that is not known.
+    /// Progress of the communicator's set-up; null where it is done, or where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_up: Option<SetUp>,
-    /// What its GPU did between the readings, by the driver; null without NVML.
+    /// Activity of the rank's GPU between the readings, by the driver; null without NVML.
     #[serde(default)]
     pub gpu: Option<RankGpu>,
-    /// Of the first rank of each host: the ranks that no process that was read has, and where they are.
+    /// Ranks that no process that was read has, with their places; only the first rank of each host has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<AbsentRank>,
-    /// What torch has noted of it; null without torch, or where it is not known which process group it is.
+    /// torch's notes of the rank; null without torch, or where it is not known which process group it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noted: Option<Noted>,
     pub motion: Motion,
-    /// What was not read, or may be incomplete.
+    /// Remarks on what was not read, or may be incomplete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
 }
 
-/// How much a rank has done, by NCCL's own counters.
+/// Progress of a rank, by NCCL's own counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counters {
@@ -90,8 +90,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Collectives launched on this communicator, by the best counter there is; equal on all ranks when
-    /// nobody lags.
+    /// Returns the number of collectives launched on this communicator, by the best counter there is; equal
+    /// on all ranks when nobody lags.
     pub fn launched(&self) -> Option<u64> {
         if self.seq_number.is_empty() {
             self.coll_op_count.filter(|_| !self.coll_op_count_is_shared)
@@ -102,7 +102,7 @@ impl Counters {
 }
 
 impl RankReport {
-    /// The result, other than success, that NCCL keeps of the communicator or of its proxy.
+    /// Returns the result, other than success, that NCCL keeps of the communicator or of its proxy.
     pub fn failure(&self) -> Option<&str> {
         let results = [&self.status.async_result, &self.status.proxy_result];
         let mut results = results.into_iter().filter_map(|result| result.as_deref());
@@ -124,14 +124,14 @@ impl RankReport {
     }
 }
 
-/// The states that NCCL keeps of a communicator.
+/// States that NCCL keeps of a communicator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommStatus {
     /// An `ncclResult_t` by name; `ncclSuccess` once the communicator is set up.
     pub init: Option<String>,
     pub async_result: Option<String>,
-    /// The same of its proxy thread.
+    /// The `ncclResult_t` of its proxy thread.
     pub proxy_result: Option<String>,
     /// Value behind `abortFlag`: 1 after `ncclCommAbort` or an error that ends the communicator.
     pub abort: Option<bool>,
@@ -146,7 +146,7 @@ pub struct ChannelReport {
     pub channel: u32,
     pub ring_prev: i32,
     pub ring_next: i32,
-    /// -1 at the root.
+    /// Rank above this one in the tree; -1 at the root.
     pub tree_up: i32,
     pub tree_down: Vec<i32>,
 }
@@ -170,26 +170,26 @@ pub struct ConnectionReport {
     pub steps: u64,
 }
 
-/// What the proxy thread of a rank has in flight.
+/// Ops that the proxy thread of a rank has in flight.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProxyReport {
     pub state: ProxyListState,
-    /// Whether the rank's rings go through the proxy. `false`: what moves there (NVLink, shared memory)
+    /// The rank's rings go through the proxy. `false`: data moves by other ways (NVLink, shared memory) and
     /// cannot be seen.
     pub carries_rings: Option<bool>,
     pub ops: Vec<OpReport>,
 }
 
-/// Whether the list of ops in flight was read.
+/// Outcome of reading the list of ops in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ProxyListState {
-    /// Read, and the same when read again.
+    /// The list was read, and was the same when read again.
     Read,
     /// The process changed it each time while it was read.
     Torn,
-    /// Its addresses or values do not fit this version of NCCL.
+    /// Addresses or values in the list do not fit this version of NCCL.
     Unreadable,
     /// No proxy yet: nothing was ever sent through one.
     #[default]
@@ -201,7 +201,7 @@ pub enum ProxyListState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OpReport {
-    /// NCCL's number: of collectives and of point-to-point batches apart (`p2p`).
+    /// NCCL's number of the op: collectives and point-to-point batches are counted apart (`p2p`).
     pub op_count: u64,
     pub p2p: bool,
     pub coll: Option<String>,
@@ -209,10 +209,10 @@ pub struct OpReport {
     pub protocol: Option<String>,
     pub channel: u32,
     pub direction: Direction,
-    /// Not known where neither NCCL keeps it (before 2.23) nor the connection tells.
+    /// Peer; null where neither NCCL keeps it (before 2.23) nor the connection tells.
     pub peer: Option<u32>,
     pub transport: Option<String>,
-    /// The proxy thread has begun it; all steps are 0 before.
+    /// The proxy thread has begun the op; all steps are 0 before.
     pub begun: bool,
     pub nsteps: u64,
     /// SEND: slots offered to the GPU; RECV: receives given to the network.
@@ -230,7 +230,7 @@ pub struct OpReport {
     pub gpu: Option<u64>,
     pub chunk_steps: u64,
     pub slice_steps: u64,
-    /// Seconds for which it did not move, over the readings.
+    /// Seconds for which the op did not move, over the readings.
     #[serde(default)]
     pub still_seconds: f64,
 }
@@ -240,7 +240,7 @@ impl OpReport {
         self.done < self.nsteps
     }
 
-    /// `RECV from 1 (AllReduce, op 5, channel 0)`.
+    /// Names the op: `RECV from 1 (AllReduce, op 5, channel 0)`.
     pub(super) fn label(&self) -> String {
         let preposition = match self.direction {
             Direction::Send => "to",

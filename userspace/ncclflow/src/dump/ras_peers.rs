@@ -1,6 +1,6 @@
-//! The processes of a job, on all its hosts, as NCCL's reliability service knows them (`rasPeers`, src/ras/peers.cc): 2.24
-//! and later, on by default. So a rank that was not read has a host, a PID and a GPU; and the service says which it has found
-//! to be dead.
+//! Processes of a job, on all its hosts, as NCCL's reliability service knows them (`rasPeers`,
+//! src/ras/peers.cc): 2.24 and later, on by default. They give a rank that was not read a host, a PID and a
+//! GPU; and the service says which processes it has found to be dead.
 
 use std::{
     collections::BTreeSet,
@@ -27,27 +27,27 @@ use nccl_library::{
     symbols::Resolution,
 };
 
-/// More than a `rasPeerInfo` has.
+/// Bound of the size of a `rasPeerInfo`.
 const MAX_PEER_SIZE: u64 = 1 << 10;
-/// Where the address ends in a `sockaddr_in6`.
+/// Offset at which the address ends in a `sockaddr_in6`.
 const IPV6_END: u64 = 24;
-/// More than a job has.
+/// Maximum number of processes, more than a job has.
 const MAX_PEERS: u64 = 1 << 17;
-/// GPUs of one process that are listed.
+/// Maximum number of GPUs of one process that are listed.
 const MAX_GPUS: usize = 16;
 /// The first PID namespace of every Linux (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
 const FIRST_NAMESPACE: &str = "pid:[4026531836]";
 
-/// Where the fields of a `rasPeerInfo` are.
+/// Offsets of the fields of a `rasPeerInfo`.
 #[derive(Clone, Copy, Debug)]
 struct RasPeerLayout {
     /// Bytes of the struct.
     size: u64,
-    /// Where the address begins in it, and how long it is. The list of the dead has nothing but such addresses.
+    /// Offset and size of the address. The list of the dead has nothing but such addresses.
     address: (usize, usize),
     pid: IntField,
     nvml_devs: IntField,
-    /// From 2.26 on.
+    /// Hash of the host, from 2.26 on.
     host_hash: Option<IntField>,
     pid_hash: Option<IntField>,
 }
@@ -56,7 +56,7 @@ impl RasPeerLayout {
     fn new(layouts: &Layouts) -> Option<Self> {
         let size = STRUCT.size(layouts).ok().filter(|size| (1..=MAX_PEER_SIZE).contains(size))?;
         let address = ADDRESS.find(layouts)?;
-        // Addresses of both families are looked for in it, and none is longer than the struct.
+        // Addresses of both families are looked for in the field, and none is longer than the struct.
         if address.size < IPV6_END || address.size > size {
             return None;
         }
@@ -76,14 +76,14 @@ impl RasPeerLayout {
     }
 }
 
-/// Where the list is in a library.
+/// Addresses of the lists in a library.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RasPeers {
     variables: [ElfVaddr; 4],
     layout: RasPeerLayout,
 }
 
-/// One process.
+/// A process in the list.
 #[derive(Clone, Debug)]
 pub(super) struct RasPeer {
     peer: AbsentPeer,
@@ -95,12 +95,12 @@ pub(super) struct RasPeer {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Peers {
     peers: Vec<RasPeer>,
-    /// The namespaces in which a process of the job may have its PID: before 2.26 its hash has to be made.
+    /// Namespaces in which a process of the job may have its PID: before 2.26 its hash has to be made.
     namespaces: Vec<String>,
 }
 
 impl RasPeers {
-    /// `None` if the library has no such list, or nothing tells where.
+    /// Returns the addresses; `None` if the library has no such list, or nothing tells where.
     pub(super) fn of(resolution: &Resolution) -> Option<Self> {
         let [peers, count, dead, dead_count] = PEERS.map(|name| resolution.variables.get(name).copied());
         Some(Self {
@@ -109,7 +109,7 @@ impl RasPeers {
         })
     }
 
-    /// The list of a process; `None` where it has none, or where it does not find itself in it.
+    /// Reads the list of a process; `None` where it has none, or where it does not find itself in it.
     pub(super) fn read(self, process: &Process, library: LibraryId) -> Option<Peers> {
         let memory = Memory::new(process);
         let base = own_list::base_of(process, library)?;
@@ -125,7 +125,7 @@ impl RasPeers {
                 return (count == 0).then(Vec::new);
             }
             let bytes = memory.bytes(RuntimeAddr(at), count.checked_mul(size)?).ok()?;
-            // The service has not put another list in its place meanwhile.
+            // The service must not have put another list in its place meanwhile.
             (read()? == (at, count)).then_some(bytes)
         };
         let (_, address_size) = self.layout.address;
@@ -140,7 +140,7 @@ impl RasPeers {
         let own = own.map(|link| link.display().to_string()).ok();
         let mut namespaces = vec![FIRST_NAMESPACE.to_owned()];
         namespaces.extend(own.filter(|own| own != FIRST_NAMESPACE));
-        // The proof of the struct: the process itself is in it.
+        // The process itself must be in the list, which proves the struct.
         peers.iter().any(|peer| peer.peer.pid == own_pid).then_some(Peers { peers, namespaces })
     }
 
@@ -162,7 +162,7 @@ impl RasPeers {
 }
 
 impl Peers {
-    /// The process with these hashes, as `ncclPeerInfo` has them without the communicator's.
+    /// Finds the process with these hashes, as `ncclPeerInfo` has them without the communicator's.
     pub(super) fn find(&self, host: u64, pid: u64, kind: usize) -> Option<AbsentPeer> {
         let by_pid = |peer: &RasPeer| {
             self.namespaces.iter().any(|namespace| {
@@ -180,7 +180,7 @@ impl Peers {
     }
 }
 
-/// The address in an `ncclSocketAddress`.
+/// Returns the address in an `ncclSocketAddress`.
 fn host_of(address: &[u8]) -> Option<String> {
     /// `AF_INET` and `AF_INET6`.
     const V4: u16 = 2;
@@ -210,7 +210,7 @@ mod tests {
         bytes
     }
 
-    /// As the shipped table has it of a version.
+    /// Returns the layout that the shipped table has of a version.
     fn layout(version: &str) -> Option<RasPeerLayout> {
         let table = Table::shipped().unwrap();
         let library = table.with_version(version.parse().unwrap(), (12, 9), Machine::X86_64).unwrap();

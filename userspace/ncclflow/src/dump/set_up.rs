@@ -1,8 +1,9 @@
-//! How far a communicator's set-up is: who waits for whose handshake (src/bootstrap.cc).
+//! Progress of a communicator's set-up: which ranks wait for whose handshake (src/bootstrap.cc).
 //!
-//! Each rank tells the root where it listens, and gets from it where the next rank of a ring does; connects to that one, and
-//! is connected to by the one before; then all tell each other their addresses along the ring. From 2.23 on the root answers
-//! a rank as soon as the next one has come, before when all have.
+//! Each rank tells the root where it listens, and gets from the root where the next rank of a ring does. It
+//! connects to that one, and is connected to by the one before. Then all tell each other their addresses
+//! along the ring. From 2.23 on the root answers a rank as soon as the next one has come, before when all
+//! have.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,27 +21,28 @@ use nccl_library::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SetUp {
-    /// Null where the library's layouts do not tell.
+    /// Stage; null where the library's layouts do not tell.
     pub stage: Option<Stage>,
 }
 
-/// What a rank does in it, in their order.
+/// Stages of a rank's set-up, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Stage {
-    /// It has made nothing but the communicator's memory.
+    /// The rank has made nothing but the communicator's memory.
     Beginning,
-    /// It waits for the address of the next rank, or is connecting to it.
+    /// The rank waits for the address of the next rank, or is connecting to it.
     NextRank,
-    /// It waits for the rank before it to connect.
+    /// The rank waits for the rank before it to connect.
     PreviousRank,
-    /// It has both neighbours, and waits for the addresses of all ranks, which go along the ring.
+    /// The rank has both neighbours, and waits for the addresses of all ranks, which go along the ring.
     Exchange,
-    /// It knows all ranks, and makes the connections for collectives.
+    /// The rank knows all ranks, and makes the connections for collectives.
     Connecting,
 }
 
-/// `ncclSocketStateConnected`; between it and `ncclSocketStateReady` inclusively a socket is connected (src/include/socket.h).
+/// `ncclSocketStateConnected` to `ncclSocketStateReady`: the states of a connected socket
+/// (src/include/socket.h).
 const CONNECTED: std::ops::RangeInclusive<u64> = 6..=7;
 /// The last of the states.
 const LAST_STATE: u64 = 10;
@@ -69,7 +71,7 @@ impl SetUpLayout {
         }
     }
 
-    /// `None` for a communicator whose set-up is done, or has failed.
+    /// Reads the set-up; `None` if it is done, or has failed.
     pub(super) fn read(&self, memory: Memory<'_>, comm: &RankReport) -> Option<SetUp> {
         let is_open = match comm.status.init.as_deref() {
             Some("ncclInProgress") => true,
@@ -94,7 +96,7 @@ impl SetUpLayout {
     }
 }
 
-/// By the state of the socket to the next rank, and whether the addresses are there.
+/// Tells the stage by the state of the socket to the next rank, and by whether the addresses are there.
 fn stage_of(next: u64, has_addresses: bool) -> Option<Stage> {
     match (CONNECTED.contains(&next), has_addresses) {
         (true, true) => Some(Stage::Exchange),
@@ -115,7 +117,7 @@ mod tests {
         assert_eq!(stage_of(5, false), Some(Stage::NextRank));
         assert_eq!(stage_of(7, false), Some(Stage::PreviousRank));
         assert_eq!(stage_of(7, true), Some(Stage::Exchange));
-        // What contradicts itself tells nothing.
+        // Contradictory values tell nothing.
         assert_eq!((stage_of(0, true), stage_of(0x1234, false)), (None, None));
     }
 }

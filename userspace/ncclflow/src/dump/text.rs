@@ -13,18 +13,19 @@ use crate::{memory::ScanEnd, text::write_wrapped, threads::Thread};
 use nccl_library::nccl::Direction;
 
 const WIDTH: usize = 98;
-/// Ops that are shown of one rank; all are in the JSON.
+/// Maximum number of ops that are shown of one rank; all are in the JSON.
 const MAX_OPS: usize = 12;
-/// Threads that are shown of one process.
+/// Maximum number of threads that are shown of one process.
 const MAX_THREADS: usize = 16;
-/// Ranks that are shown of a healthy communicator.
+/// Maximum number of ranks that are shown of a healthy communicator.
 const MAX_HEALTHY_RANKS: usize = 16;
 
-/// Groups of equal Python stacks that are shown, and frames of each.
+/// Maximum number of groups of equal Python stacks that are shown, and of frames of each.
 const MAX_GROUPS: usize = 8;
 const MAX_FRAMES: usize = 12;
 
-/// The first paragraph is the verdict. `is_verbose`: with threads, and the operations of each rank.
+/// Renders a dump; the first paragraph is the verdict. `is_verbose`: with threads, and the operations of each
+/// rank.
 pub fn render(report: &DumpReport, is_verbose: bool) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -72,7 +73,7 @@ fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt:
     Ok(())
 }
 
-/// Why the rank is waited for that the verdict names first.
+/// Returns the sentence on why the rank is waited for that the verdict names first.
 fn why(report: &DumpReport) -> Option<&str> {
     let first = report.job.as_ref()?.communicators.first()?;
     let communicator = report.communicators.iter().find(|communicator| communicator.comm_hash == *first)?;
@@ -142,7 +143,7 @@ fn write_process(out: &mut String, process: &ProcessReport, is_verbose: bool) ->
     Ok(())
 }
 
-/// `thread 812 (python3) in ncclAllReduce: groupLaunch, sleeps in futex_wait_queue`
+/// Writes a thread: `thread 812 (python3) in ncclAllReduce: groupLaunch, sleeps in futex_wait_queue`
 fn write_thread(out: &mut String, thread: &Thread) -> fmt::Result {
     let inside = match (&thread.nccl_api, &thread.nccl_function) {
         (Some(api), Some(function)) if api != function => format!(" in {api}: {function}"),
@@ -165,7 +166,7 @@ fn write_thread(out: &mut String, thread: &Thread) -> fmt::Result {
     Ok(())
 }
 
-/// `Python 3.11: main thread 812 is at train.py:41 in load_batch`
+/// Writes the Python threads: `Python 3.11: main thread 812 is at train.py:41 in load_batch`
 fn write_python(out: &mut String, python: &PythonReport) -> fmt::Result {
     if let Some(why) = &python.unknown {
         return wrapped(out, &format!("unknown Python: {why}"), 2);
@@ -188,7 +189,8 @@ fn write_python(out: &mut String, python: &PythonReport) -> fmt::Result {
     Ok(())
 }
 
-/// The ranks by the stacks of their main threads: the largest group in a line, the others with their frames.
+/// Writes the ranks by the stacks of their main threads: the largest group in a line, the others with their
+/// frames.
 fn write_groups(out: &mut String, groups: &[PythonGroup], state: State) -> fmt::Result {
     for group in groups.iter().take(MAX_GROUPS) {
         let is_usual = group.is_largest && (groups.len() > 1 || state == State::Healthy);

@@ -1,5 +1,6 @@
-//! What torch itself has noted of the collectives of these processes: in sentences beside the verdict, and for each rank, for
-//! the verdict ([`noted`]). It is torch's word, of the time at which it wrote it; `ncclflow history` has all of it.
+//! torch's own notes of the collectives of these processes: in sentences beside the verdict, and for each
+//! rank, for the verdict ([`noted`]). The notes are torch's word, of the time at which torch wrote them;
+//! `ncclflow history` has all of them.
 
 use super::{noted, process::Target, rank_report::RankReport};
 use crate::{
@@ -8,11 +9,11 @@ use crate::{
     torch_notes::Builds,
 };
 
-/// Process groups that are told of; a job has some tens.
+/// Maximum number of process groups that are told of; a job has some tens.
 const MAX_GROUPS: usize = 32;
 
-/// One sentence for each process group, and one for each process whose notes cannot be read. `ranks`: what was read of
-/// NCCL; each gets what torch has noted of it.
+/// Returns a sentence for each process group, and one for each process whose notes cannot be read. `ranks`
+/// are those that were read of NCCL; each gets torch's notes of it.
 pub(super) fn read(targets: &[Target], ranks: &mut [RankReport], runtimes: &Runtimes) -> Vec<String> {
     let mut builds = Builds::default();
     let mut found: Vec<ProcessHistory> =
@@ -32,7 +33,7 @@ pub(super) fn read(targets: &[Target], ranks: &mut [RankReport], runtimes: &Runt
 
 fn sentence(group: &GroupHistory) -> Option<String> {
     let verdict = &group.verdict;
-    // Where all is well, how far the ranks are says enough.
+    // Where all is well, the progress of the ranks says enough.
     let chosen = match verdict.state {
         HistoryState::Agree | HistoryState::Unknown => verdict.sentences.last(),
         HistoryState::Waiting | HistoryState::Differ => verdict.sentences.first(),

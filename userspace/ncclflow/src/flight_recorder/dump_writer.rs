@@ -12,13 +12,13 @@ use super::{
     pickle::{Pickler, Remembered},
 };
 
-/// Entries that are appended at once: so many a reader holds apart from their list.
+/// Maximum number of entries that are appended at once: a reader holds so many apart from their list.
 const BATCH: usize = 1000;
 
-/// Call stacks that are remembered. Others are written each time.
+/// Maximum number of call stacks that are remembered. Others are written each time.
 const MAX_STACKS: usize = 1 << 16;
 
-/// Writes entries as they come; what says of them comes at the end.
+/// Writes entries as they come; groups and status, which describe them, come at the end.
 #[derive(Debug)]
 pub struct DumpWriter<W> {
     pickler: Pickler<W>,
@@ -38,7 +38,7 @@ impl<W: Write> DumpWriter<W> {
         Ok(Self { pickler, in_batch: 0, stacks: HashMap::new() })
     }
 
-    /// Adds an entry. Those of a rank come in the order of their `record_id`.
+    /// Adds an entry. The entries of a rank come in the order of their `record_id`.
     pub fn entry(&mut self, entry: &Entry) -> io::Result<()> {
         if self.in_batch == 0 {
             self.pickler.begin_values()?;
@@ -60,7 +60,7 @@ impl<W: Write> DumpWriter<W> {
         Ok(())
     }
 
-    /// Says which groups there are, and ends the file. It is not flushed.
+    /// Writes the groups and ends the file, without flushing it.
     pub fn finish(mut self, groups: &[ProcessGroup], comm_lib_version: Option<&str>) -> io::Result<W> {
         self.end_batch()?;
         let pickler = &mut self.pickler;
@@ -227,12 +227,12 @@ impl<W: Write> DumpWriter<W> {
     }
 }
 
-/// torch's integers are signed. Counters and times do not come near the limit.
+/// Converts to torch's integers, which are signed. Counters and times do not come near the limit.
 fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// A list of Python as text, as torch has it.
+/// Writes ranks as torch does: as the text of a Python list.
 fn ranks_text(ranks: &[u64]) -> String {
     let ranks: Vec<String> = ranks.iter().map(u64::to_string).collect();
     format!("[{}]", ranks.join(", "))

@@ -1,30 +1,30 @@
-//! What an entry of torch's flight recorder has.
+//! Entries of torch's flight recorder.
 
 use std::sync::Arc;
 
 /// A function on the stack of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// As torch has it: `co_name`, or the demangled name of a native function; `??`: not known.
+    /// Name as torch has it: `co_name`, or the demangled name of a native function; `??`: not known.
     pub name: String,
-    /// `??`: not known.
+    /// File; `??`: not known.
     pub filename: String,
-    /// 0: not known.
+    /// Line; 0: not known.
     pub line: u32,
 }
 
 impl Frame {
-    /// torch's word for what is not known.
+    /// torch's word for an unknown name or file.
     pub const UNKNOWN: &str = "??";
 }
 
-/// How far an operation is, as far as somebody has looked.
+/// Progress of an operation, as far as somebody has looked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// It was called. Nobody knows more.
+    /// The operation was called. Nobody knows more.
     #[default]
     Scheduled,
-    /// The GPU has begun with it.
+    /// The GPU has begun with the operation.
     Started,
     Completed,
 }
@@ -42,63 +42,66 @@ impl State {
 /// An operation of one rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
-    /// Counts the entries of the rank, over all groups. torch's analyser leaves out what is before the largest of the ranks'
-    /// first numbers.
+    /// Number of the entry among those of the rank, over all groups. torch's analyser leaves out entries
+    /// before the largest of the ranks' first numbers.
     pub record_id: u64,
     /// torch's `ProcessGroupNCCL::uid_`: the key of `pg_status`.
     pub pg_id: u64,
     /// Name and description of the process group, as in its [`ProcessGroup`].
     pub process_group: (Arc<str>, Arc<str>),
-    /// Collectives of the group so far, this one included: ranks are matched by it.
+    /// Number of the group's collectives so far, this one included: ranks are matched by it.
     pub collective_seq_id: u64,
-    /// Sends and receives of the group so far, this one included; those of one group call (`ncclGroupStart`) count once.
+    /// Number of the group's sends and receives so far, this one included; those of one group call
+    /// (`ncclGroupStart`) count once.
     pub p2p_seq_id: u64,
-    /// All operations of the group so far, this one included.
+    /// Number of all operations of the group so far, this one included.
     pub op_id: u64,
-    /// `nccl:all_reduce`, `nccl:send 0->1`
+    /// Name of the operation: `nccl:all_reduce`, `nccl:send 0->1`.
     pub profiling_name: String,
-    /// Unix time in ns.
+    /// Time of the call, as Unix time in ns.
     pub time_created_ns: u64,
     /// Time on the GPU in ms; the key is left out where it is not known.
     pub duration_ms: Option<f64>,
-    /// Of each tensor, its size in each dimension.
+    /// Size of each input tensor in each dimension.
     pub input_sizes: Vec<Vec<i64>>,
-    /// `Float`, `BFloat16`: `c10::toString(ScalarType)`.
+    /// Element types by `c10::toString(ScalarType)`: `Float`, `BFloat16`.
     pub input_dtypes: Vec<String>,
     pub output_sizes: Vec<Vec<i64>>,
     pub output_dtypes: Vec<String>,
     pub state: State,
-    /// Unix times in ns at which torch noticed it.
+    /// Unix times in ns at which torch noticed the start and the end.
     pub time_discovered_started_ns: Option<u64>,
     pub time_discovered_completed_ns: Option<u64>,
-    /// torch's watchdog is done with it.
+    /// torch's watchdog is done with the operation.
     pub retired: bool,
     pub timeout_ms: Option<i64>,
-    /// A send or receive that is called by itself or in a group.
+    /// The operation is a send or receive, called by itself or in a group.
     pub is_p2p: bool,
-    /// torch has `pthread_self` as a decimal number. The key is left out where nothing is known, as torch before 2.7 did.
+    /// `pthread_self` as a decimal number, like torch's. The key is left out where nothing is known, as torch
+    /// before 2.7 did.
     pub thread_id: Option<String>,
     pub thread_name: Option<String>,
-    /// The innermost first; the key is left out where no stack is known, as torch does without stacks.
+    /// Call stack, innermost function first. The key is left out where no stack is known, as torch does
+    /// without stacks.
     pub frames: Option<Arc<[Frame]>>,
 }
 
 /// A process group of torch: a communicator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessGroup {
-    /// As in [`Entry::pg_id`].
+    /// The number that [`Entry::pg_id`] has.
     pub id: u64,
     /// Key of `pg_config`.
     pub name: Arc<str>,
-    /// `undefined`: nobody gave one. All ranks of a group have to have the same.
+    /// Description; `undefined`: nobody gave one. All ranks of a group have to have the same.
     pub desc: Arc<str>,
     /// The job's ranks in the order of the group's.
     pub ranks: Vec<u64>,
-    /// Left out of `pg_status` where it is not known.
+    /// Status, left out of `pg_status` where it is not known.
     pub status: Option<GroupStatus>,
 }
 
-/// Numbers of collectives (`collective_seq_id`); -1: none, or not known.
+/// Numbers of the latest collectives (`collective_seq_id`); -1: none, or not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupStatus {
     pub last_enqueued: i64,

@@ -1,4 +1,4 @@
-//! The files of all ranks of a job: a prefix and the rank, as torch names them.
+//! Files of all ranks of a job, named by a prefix and the rank as torch names them.
 
 use std::{
     io::{BufWriter, Write as _},
@@ -10,10 +10,10 @@ use anyhow::{Context as _, Result, bail};
 use super::{DumpWriter, ProcessGroup};
 use crate::sinks::{OutputDir, OutputFile};
 
-/// torch's own names, without their folder (`TORCH_FR_DUMP_TEMP_FILE`).
+/// Prefix of torch's own names, without their folder (`TORCH_FR_DUMP_TEMP_FILE`).
 const NAME: &str = "nccl_trace_rank_";
 
-/// Where the ranks' files go.
+/// Folder and prefix of the ranks' files.
 #[derive(Debug)]
 pub struct RankFiles {
     dir: OutputDir,
@@ -21,11 +21,11 @@ pub struct RankFiles {
 }
 
 impl RankFiles {
-    /// By the beginning of the files' names. A folder, or a path that ends with a slash: they have torch's own names in
-    /// it.
+    /// Opens the folder. `path` is the beginning of the files' names, or a folder, or ends with a slash: in a
+    /// folder the files have torch's own names. A path that ends with a slash is made if it is not there.
     ///
     /// # Errors
-    /// If the folder is not there, or cannot be opened.
+    /// The folder is not there, or cannot be opened or made.
     pub fn at(path: &Path) -> Result<Self> {
         let is_folder = path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
         if is_folder {
@@ -42,15 +42,15 @@ impl RankFiles {
         Ok(Self { dir, prefix: prefix.to_owned() })
     }
 
-    /// A new file without a name, to write and to read.
+    /// Makes a new file without a name, to write and to read.
     pub(crate) fn nameless(&self) -> std::io::Result<std::fs::File> {
         self.dir.nameless_file()
     }
 
-    /// Begins the file of a rank of the job. It gets its name when it is complete.
+    /// Begins the file of a rank of the job. The file gets its name when it is complete.
     ///
     /// # Errors
-    /// If there is one, or it cannot be written.
+    /// There is such a file, or it cannot be written.
     pub fn create(&self, rank: u64) -> Result<RankFile> {
         let name = format!("{}{rank}", self.prefix);
         let temporary = format!(".{name}.part");
@@ -81,19 +81,19 @@ impl Drop for Part {
     }
 }
 
-/// The file of a rank of the job, while it is written.
+/// File of a rank of the job, while it is written.
 #[derive(Debug)]
 pub struct RankFile {
     part: Part,
-    /// Takes its entries.
+    /// Writer that takes the file's entries.
     pub writer: DumpWriter<BufWriter<OutputFile>>,
 }
 
 impl RankFile {
-    /// Completes it.
+    /// Completes the file and gives it its name.
     ///
     /// # Errors
-    /// If it cannot be written, or a file of its name has come meanwhile.
+    /// The file cannot be written, or a file of its name has come meanwhile.
     pub fn finish(self, groups: &[ProcessGroup], comm_lib_version: Option<&str>) -> Result<()> {
         let Self { mut part, writer } = self;
         writer.finish(groups, comm_lib_version)?.flush()?;
@@ -118,7 +118,7 @@ mod tests {
         for name in ["rank_3", "new/nccl_trace_rank_0", "new/nccl_trace_rank_12"] {
             assert!(parent.path().join(name).is_file(), "{name}");
         }
-        // Nothing is written over, and what is not completed goes.
+        // No file is overwritten, and one that is not completed is removed.
         assert!(write(&parent.path().join("rank_"), 3).unwrap_err().to_string().contains("there already"));
         drop(RankFiles::at(&parent.path().join("rank_")).unwrap().create(4).unwrap());
         assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 2);

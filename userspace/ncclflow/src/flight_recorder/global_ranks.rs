@@ -1,27 +1,28 @@
-//! Which rank of the job each rank of a communicator is: torch's files are named by the job's ranks, and its groups list
-//! them.
+//! The job's rank of each rank of a communicator: torch's files are named by the job's ranks, and its groups
+//! list them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::ProcessGroup;
 
-/// Ranks of a communicator: more than any job has.
+/// Maximum number of ranks of a communicator: more than any job has.
 const MAX_RANKS: u32 = 1 << 20;
 
-/// Ranks that are listed in a message.
+/// Maximum number of ranks that are listed in a message.
 const LISTED: usize = 8;
 
 /// The job's ranks in the order of a communicator's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GlobalRanks {
     pub ranks: Vec<u64>,
-    /// Ranks of which nobody says what they are in the job: all others have one number in both, so these were given
-    /// theirs.
+    /// Number of ranks whose rank in the job nobody tells. All others have the same number in both, so these
+    /// were given theirs.
     pub inferred: u32,
 }
 
 impl GlobalRanks {
-    /// By the ranks that are known, as they are numbered in the communicator and in the job; or why they are not.
+    /// Maps the ranks from those that are known: `known` has the communicator's number and the job's. The
+    /// error says why the others are not.
     pub fn of(n_ranks: u32, known: &BTreeMap<u32, u32>) -> Result<Self, String> {
         if n_ranks > MAX_RANKS {
             return Err(format!("it has {n_ranks} ranks"));
@@ -53,8 +54,9 @@ fn listed(ranks: impl Iterator<Item = u32>) -> String {
     texts.join(", ")
 }
 
-/// The place of each rank among the job's ranks of its group: what torch's readers take a rank's number in a name for. torch
-/// sorts the ranks of its groups, so that it is the rank in the group; other programs need not.
+/// Place of each rank among the sorted ranks of its group. torch's readers take a rank's number in a name for
+/// that place. torch sorts the ranks of its groups, so that it is the rank in the group; other programs need
+/// not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places(Option<Vec<u32>>);
 

@@ -1,4 +1,4 @@
-//! What NCCL's calls are called in torch, and what tensors torch would have noted.
+//! torch's names of NCCL's calls, and the tensors that torch would have noted of them.
 
 use super::{Entry, Places, ProcessGroup};
 
@@ -34,8 +34,8 @@ impl Function {
         Self::Recv,
     ];
 
-    /// NCCL's name and torch's. NCCL gathers into one buffer, and reduces from one: torch's names for that are those of
-    /// `all_gather_into_tensor` and `reduce_scatter_tensor`.
+    /// Returns NCCL's name and torch's. NCCL gathers into one buffer, and reduces from one: torch's names for
+    /// that are those of `all_gather_into_tensor` and `reduce_scatter_tensor`.
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::AllReduce => ("AllReduce", "all_reduce"),
@@ -52,12 +52,12 @@ impl Function {
         }
     }
 
-    /// By NCCL's name: `AllReduce`.
+    /// Finds the function of NCCL's name, such as `AllReduce`.
     pub fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|function| function.names().0 == name)
     }
 
-    /// As it is kept in a byte.
+    /// Returns the number of the function, by which it is kept in a byte.
     pub fn code(self) -> u8 {
         let at = Self::ALL.iter().position(|function| *function == self);
         at.and_then(|at| u8::try_from(at).ok()).unwrap_or_default()
@@ -71,7 +71,8 @@ impl Function {
         matches!(self, Self::Send | Self::Recv)
     }
 
-    /// NCCL runs it as a collective, and counts it as one: others it makes of sends and receives.
+    /// Tells whether NCCL runs the function as a collective, and counts it as one: others it makes of sends
+    /// and receives.
     pub fn is_counted(self) -> bool {
         !self.is_p2p() && !matches!(self, Self::AlltoAll | Self::Gather | Self::Scatter)
     }
@@ -81,9 +82,9 @@ impl Function {
 #[derive(Clone, Copy, Debug)]
 pub struct Operation<'a> {
     pub function: Function,
-    /// Elements as the program gave them: of the vector, or of each rank's part. Nothing: not known.
+    /// Elements as the program gave them: of the vector, or of each rank's part. `None`: not known.
     pub count: Option<u64>,
-    /// The type by NCCL's name: `float32`. Nothing: not known.
+    /// The type by NCCL's name: `float32`. `None`: not known.
     pub datatype: Option<&'a str>,
     /// This rank, the root and the peer, as the communicator numbers its ranks.
     pub rank: u32,
@@ -92,8 +93,8 @@ pub struct Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// Puts name, sizes and types into the entry, as torch would have them. A size that is not known is 0 elements: torch's
-    /// readers multiply them.
+    /// Puts name, sizes and types into the entry, as torch would. A size that is not known is 0 elements:
+    /// torch's readers multiply them.
     pub fn describe(&self, group: &ProcessGroup, places: &Places, entry: &mut Entry) {
         let (_, name) = self.function.names();
         entry.is_p2p = self.function.is_p2p();
@@ -127,7 +128,7 @@ impl Operation<'_> {
     }
 }
 
-/// What torch calls the type (`c10::toString(ScalarType)`); NCCL's name where torch has none.
+/// Returns torch's name of the type (`c10::toString(ScalarType)`), or NCCL's where torch has none.
 fn dtype(name: &str) -> &str {
     match name {
         "int8" | "char" => "Char",

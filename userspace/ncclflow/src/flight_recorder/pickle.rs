@@ -1,9 +1,9 @@
 //! Python's pickles, protocol 2, as far as a dump needs them: dictionaries, lists, pairs, texts, numbers.
 //!
-//! <https://github.com/python/cpython/blob/3.13/Lib/pickletools.py> describes the opcodes. A pickle is a program for a
-//! machine with a stack, so a list can be written without knowing how long it gets. Texts that stand in every entry are
-//! written once and then named by a number ([`Pickler::text`]): a crate that serialises values (serde-pickle) does not do
-//! that, and call stacks would make a file ten times as large.
+//! <https://github.com/python/cpython/blob/3.13/Lib/pickletools.py> describes the opcodes. A pickle is a
+//! program for a machine with a stack, so a list can be written without knowing how long it gets. Texts that
+//! stand in every entry are written once and then named by a number ([`Pickler::text`]): a crate that
+//! serialises values (serde-pickle) does not do that, and call stacks would make a file ten times as large.
 
 use std::{
     collections::HashMap,
@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-/// Texts that are remembered. Others are written each time.
+/// Maximum number of texts that are remembered. Others are written each time.
 const MAX_REMEMBERED: usize = 1 << 18;
 
 mod op {
@@ -46,7 +46,7 @@ pub(super) struct Remembered(u32);
 pub(super) struct Pickler<W> {
     out: W,
     texts: HashMap<Arc<str>, Remembered>,
-    /// Numbers that were given to values.
+    /// Number of values that were given one.
     given: u32,
 }
 
@@ -60,13 +60,13 @@ impl<W: Write> Pickler<W> {
         self.out.write_all(bytes)
     }
 
-    /// The value on the stack is the pickle.
+    /// Ends the pickle, which is the value on the stack.
     pub(super) fn finish(mut self) -> io::Result<W> {
         self.put(&[op::STOP])?;
         Ok(self.out)
     }
 
-    /// What follows up to [`Self::end_dict`] are keys and values.
+    /// Begins a dictionary, of the keys and values that follow up to [`Self::end_dict`].
     pub(super) fn begin_dict(&mut self) -> io::Result<()> {
         self.put(&[op::EMPTY_DICT, op::MARK])
     }
@@ -75,12 +75,12 @@ impl<W: Write> Pickler<W> {
         self.put(&[op::SETITEMS])
     }
 
-    /// A list without values yet.
+    /// Writes a list without values yet.
     pub(super) fn empty_list(&mut self) -> io::Result<()> {
         self.put(&[op::EMPTY_LIST])
     }
 
-    /// What follows up to [`Self::end_values`] is appended to the list below it.
+    /// Begins values, up to [`Self::end_values`], that are appended to the list below them on the stack.
     pub(super) fn begin_values(&mut self) -> io::Result<()> {
         self.put(&[op::MARK])
     }
@@ -107,7 +107,7 @@ impl<W: Write> Pickler<W> {
         Ok(Remembered(number))
     }
 
-    /// The value again.
+    /// Writes a remembered value again.
     pub(super) fn again(&mut self, value: Remembered) -> io::Result<()> {
         if let Ok(short) = u8::try_from(value.0) {
             return self.put(&[op::BINGET, short]);
@@ -145,7 +145,7 @@ impl<W: Write> Pickler<W> {
         self.put(&value.to_be_bytes())
     }
 
-    /// A text, which may stand there again.
+    /// Writes a text that may come again: the second time only its number.
     pub(super) fn text(&mut self, text: &str) -> io::Result<()> {
         if let Some(known) = self.texts.get(text) {
             return self.again(*known);
@@ -158,7 +158,7 @@ impl<W: Write> Pickler<W> {
         Ok(())
     }
 
-    /// A text that no other value is likely to have.
+    /// Writes a text in full.
     fn text_once(&mut self, text: &str) -> io::Result<()> {
         let bytes = u32::try_from(text.len()).map_err(|_| too_much("bytes of a text"))?;
         self.put(&[op::BINUNICODE])?;

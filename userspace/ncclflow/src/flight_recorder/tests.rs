@@ -1,4 +1,4 @@
-//! What is written, as Python's own reader finds it.
+//! Written files, as Python's own reader finds them.
 
 use std::process::Command;
 
@@ -29,7 +29,7 @@ fn entry(record_id: u64) -> Entry {
     }
 }
 
-/// Loads with `pickle.load`, and gives what it says of `expression`, where `d` is the dump.
+/// Loads with `pickle.load`, and returns what Python prints of `expression`, where `d` is the dump.
 fn loaded(dump: &Dump, expression: &str) -> Option<Value> {
     let has_python = Command::new("python3").arg("--version").output().is_ok();
     if !test_support::need("python3", has_python, "install it (Debian: python3)") {
@@ -109,7 +109,7 @@ fn python_reads_what_was_written() {
     assert_eq!(found["pg_status"], status);
 }
 
-/// More than a batch, more texts than a byte can number; and nothing at all.
+/// More entries than a batch and more texts than a byte can number; and an empty dump.
 #[test]
 fn long_and_empty_dumps_are_read() {
     let numbered = |number: u64| Entry {

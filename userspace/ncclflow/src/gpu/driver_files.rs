@@ -2,13 +2,13 @@
 
 use std::{fs::File, io::Read as _, path::Path};
 
-/// The driver's folder for each GPU of the host, whatever a container sees of them.
+/// Folder in which the driver has one folder for each GPU of the host, whatever a container sees of them.
 pub(super) const GPUS: &str = "/proc/driver/nvidia/gpus";
 
-/// Bytes that are read of what the driver says of a GPU; it says some 500.
+/// Maximum number of bytes read of a GPU's `information` file, which has some 500.
 const MAX_INFORMATION: u64 = 64 << 10;
 
-/// A PCI address as the driver writes it, of NCCL's number for it: `0000:3b:00.0` (src/misc/utils.cc,
+/// Returns a PCI address as the driver writes it, `0000:3b:00.0`, for NCCL's number of it (src/misc/utils.cc,
 /// int64ToBusId).
 pub(crate) fn bus_id(number: u64) -> Option<String> {
     let domain = u32::try_from(number >> 20).ok()?;
@@ -16,25 +16,25 @@ pub(crate) fn bus_id(number: u64) -> Option<String> {
     Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}"))
 }
 
-/// What the driver lets be divided, and how it is: a folder for each GPU, by its minor number.
+/// The driver's folders of what can be divided and how it is: one for each GPU, named by its minor number.
 const CAPABILITIES: &str = "/proc/driver/nvidia/capabilities";
 
 /// Instances of a GPU that are counted; there are seven at most.
 const MAX_INSTANCES: usize = 64;
 
-/// What the driver of this host says of a GPU.
+/// Facts that the driver of this host states of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DriverFacts {
-    /// As `nvidia-smi -L` has it; of a GPU that is divided (MIG), that of the whole.
+    /// UUID as `nvidia-smi -L` prints it; of a GPU that is divided (MIG), that of the whole.
     pub(crate) uuid: Option<String>,
-    /// The N of `/dev/nvidiaN`, on the host.
+    /// The N of `/dev/nvidiaN` on the host.
     pub(crate) minor: Option<u32>,
-    /// GPU instances (MIG) that it is divided into.
+    /// Number of GPU instances (MIG) that the GPU is divided into.
     pub(crate) instances: Option<u32>,
 }
 
 impl DriverFacts {
-    /// Of the GPU at this PCI address. What the driver does not say is not there.
+    /// Reads the facts of the GPU at this PCI address. A fact that the driver does not state is `None`.
     pub(crate) fn read(bus_id: &str) -> Self {
         Self::read_in(Path::new(GPUS), Path::new(CAPABILITIES), bus_id)
     }
@@ -47,7 +47,7 @@ impl DriverFacts {
     }
 }
 
-/// What the driver's folder `gpus` says of the GPU at this PCI address.
+/// Reads the driver's `information` file of the GPU at this PCI address from `gpus`.
 pub(super) fn information(gpus: &Path, bus_id: &str) -> Option<String> {
     let mut text = String::new();
     let file = File::open(gpus.join(bus_id).join("information")).ok()?;
@@ -55,7 +55,7 @@ pub(super) fn information(gpus: &Path, bus_id: &str) -> Option<String> {
     Some(text)
 }
 
-/// What stands behind a name, such as `Model:`.
+/// Returns the text behind a name such as `Model:`.
 pub(super) fn field<'t>(information: &'t str, name: &str) -> Option<&'t str> {
     information.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
@@ -64,8 +64,8 @@ fn minor_in(information: &str) -> Option<u32> {
     field(information, "Device Minor:")?.parse().ok()
 }
 
-/// Folders `gi1`, `gi2` …, each an instance. A GPU that is not divided has none of them; a driver that cannot
-/// divide GPUs does not have the folder.
+/// Counts the folders `gi1`, `gi2` …, each an instance. A GPU that is not divided has none of them; a driver
+/// that cannot divide GPUs does not have `folder`.
 fn instances_in(folder: &Path) -> Option<u32> {
     let entries = std::fs::read_dir(folder).ok()?.take(MAX_INSTANCES).flatten();
     let is_instance = |name: &str| name.strip_prefix("gi").is_some_and(|id| id.parse::<u32>().is_ok());
@@ -86,7 +86,7 @@ pub(super) fn uuid_in(information: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Numbers as src/misc/utils.cc makes them of these names.
+    /// Numbers that src/misc/utils.cc makes of these names.
     #[test]
     fn addresses_are_those_of_the_driver() {
         // NCCL 2.28.9 logs `busId 60` for the H100 that the driver calls so.

@@ -1,10 +1,10 @@
-//! Errors of GPUs (Xids) in the kernel's log. The log is read and not changed.
+//! Errors of GPUs (Xids) in the kernel's log, which is read and not changed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The log's end that is read; kernels keep 128 KiB to some MiB.
+/// Maximum number of bytes read from the end of the log; kernels keep 128 KiB to some MiB.
 const MAX_LOG: usize = 1 << 20;
-/// Most errors that are kept, the latest ones.
+/// Maximum number of errors that are kept, the latest ones.
 const MAX_XIDS: usize = 256;
 
 /// An error that the driver wrote to the kernel's log: `NVRM: Xid (PCI:0000:3b:00): 79, pid=…`.
@@ -22,14 +22,15 @@ pub struct KernelXid {
     pub text: String,
 }
 
-/// The errors in the kernel's log, the oldest first.
+/// Returns the errors in the kernel's log, the oldest first.
 ///
 /// # Errors
-/// As a sentence: who may read the log is a setting of the kernel (`kernel.dmesg_restrict`).
+/// A sentence where the log may not be read: a setting of the kernel (`kernel.dmesg_restrict`) says who may.
 pub fn kernel_xids() -> Result<Vec<KernelXid>, String> {
-    /// `SYSLOG_ACTION_READ_ALL` (include/linux/syslog.h): the last bytes of the log, which stays as it is.
+    /// `SYSLOG_ACTION_READ_ALL` (include/linux/syslog.h): returns the last bytes of the log and leaves it as
+    /// it is.
     const READ_ALL: libc::c_int = 3;
-    // Kept once: a reading each second must not allocate a megabyte each.
+    // The buffer's size, kept from call to call: a reading each second must not allocate a megabyte each.
     static LENGTH: AtomicUsize = AtomicUsize::new(64 << 10);
     loop {
         let size = LENGTH.load(Ordering::Relaxed);
@@ -54,10 +55,11 @@ fn xids_in(log: &str) -> Vec<KernelXid> {
     found
 }
 
+/// Parses a line of the log:
 /// `<4>[ 1234.567890] NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, GPU has fallen off the bus.`
 fn xid_in(line: &str) -> Option<KernelXid> {
-    // Anybody who may write to /dev/kmsg can write such a line, but not one that begins as the driver's do:
-    // the kernel puts the time in front, and a level of its own.
+    // Anybody who may write to /dev/kmsg can write such a line, but not one that begins like the driver's:
+    // the kernel puts the time and its own level in front.
     let (_, rest) = line.split_once('[')?;
     let (uptime, rest) = rest.split_once("] ")?;
     let rest = rest.strip_prefix("NVRM: Xid (PCI:")?;
@@ -82,7 +84,7 @@ fn xid_in(line: &str) -> Option<KernelXid> {
 mod tests {
     use super::*;
 
-    /// Lines as NVIDIA's documentation of Xids has them.
+    /// Lines as in NVIDIA's documentation of Xids.
     const LOG: &str = "\
 <6>[    0.000000] Linux version 6.8.0
 <3>[14987.120415] NVRM: Xid (PCI:0000:3B:00): 31, pid=5150, name=python3, Ch 00000008, intr 00000000. MMU Fault

@@ -1,9 +1,10 @@
-//! What the GPUs of this host do, by their driver's own word (NVML) and the kernel's log.
+//! Activity of the GPUs of this host, as their driver (NVML) and the kernel's log tell it.
 //!
 //! NVML is loaded at run time and never required. Its calls go into a driver that can hang, so a thread makes
-//! them ([`GpuWatch`]); nobody waits for it longer than they say, and a thread that does not come back is
-//! given up. A static program asks `/proc` and `nvidia-smi` instead (`source`). What GPUs did between two readings is a [`GpuReport`]. A GPU is known by its PCI address and its
-//! UUID; numbers differ from container to container.
+//! them ([`GpuWatch`]). Callers wait for the thread no longer than they say, and give up one that does not
+//! come back. A static program asks `/proc` and `nvidia-smi` instead (`source`). A [`GpuReport`] tells what
+//! GPUs did between two readings. A GPU is known by its PCI address and its UUID; numbers differ from
+//! container to container.
 
 mod driver_files;
 mod kernel_log;
@@ -26,5 +27,5 @@ pub use samples::{GpuSamples, GpuTotals};
 pub(crate) use source::not_known;
 pub use watch::{GpuSurvey, GpuWatch};
 
-/// Names another library than `libnvidia-ml.so.1`.
+/// Environment variable that names another library than `libnvidia-ml.so.1`.
 pub const LIBRARY_VARIABLE: &str = "NCCLFLOW_NVML";

@@ -1,4 +1,4 @@
-//! The calls of NVML. Each may be missing in an old library, refused by a GPU, or never return.
+//! Calls of NVML. Each may be missing in an old library, refused by a GPU, or never return.
 
 use std::{
     ffi::{CStr, OsStr},
@@ -21,14 +21,14 @@ use super::{
 pub(super) const SUCCESS: u32 = 0;
 const NOT_FOUND: u32 = 6;
 const INSUFFICIENT_SIZE: u32 = 7;
-/// More than a host has.
+/// Maximum number of GPUs, more than a host has.
 const MAX_DEVICES: u32 = 256;
 const MAX_INSTANCES: u32 = 16;
-/// Processes, or samples of processes, of one GPU.
+/// Maximum number of processes, or samples of processes, of one GPU.
 const MAX_ENTRIES: u32 = 4096;
 const MICROSECONDS: u64 = 1_000_000;
 
-/// `nvmlClocksEventReasons`, as NVML's documentation names them. `GpuIdle` is left out: it is no reason to
+/// `nvmlClocksEventReasons` by the names in NVML's documentation. `GpuIdle` is left out: it is no reason to
 /// look into.
 const REASONS: [(u64, &str); 8] = [
     (0x2, "applicationsClocksSetting"),
@@ -41,8 +41,8 @@ const REASONS: [(u64, &str); 8] = [
     (0x100, "displayClockSetting"),
 ];
 
-/// Calls a getter whose last argument is the place of its answer: the answer, or `None` where the library has
-/// no such function or the driver refuses.
+/// Calls a getter whose last argument is the place of its answer. Gives the answer, or `None` where the
+/// library has no such function or the driver refuses.
 macro_rules! get {
     ($lib:expr, $function:ident($($argument:expr),*), $default:expr) => {{
         let mut answer = $default;
@@ -55,10 +55,10 @@ macro_rules! get {
     }};
 }
 
-/// NVML, loaded and initialised. To be used by one thread.
+/// NVML, loaded and initialised, for use by one thread.
 pub(super) struct Nvml {
     pub(super) lib: NvmlLib,
-    /// Where somebody wants to know of errors as they come.
+    /// Events of errors, if errors are wanted as they come.
     pub(super) events: Option<XidEvents>,
 }
 
@@ -66,11 +66,11 @@ impl Nvml {
     /// Loads the library of this name or path.
     ///
     /// # Errors
-    /// As sentences: no such library, or one that cannot be initialised.
+    /// A sentence if there is no such library or it cannot be initialised.
     pub(super) fn open(library: &OsStr) -> Result<Self, String> {
         let failed = |why: &dyn Display| format!("NVML cannot be used: {why}");
-        // SAFETY: loading runs the library's initialisers. It is the driver's own library, found as any program
-        // finds it, or the one that the user who runs this named.
+        // SAFETY: loading runs the library's initialisers. It is the driver's own library, found as any
+        // program finds it, or the one that the user who runs this named.
         let lib = unsafe { NvmlLib::new(library) }.map_err(|error| failed(&error))?;
         let init = lib.nvmlInit_v2.as_ref().map_err(|_| failed(&"it has no `nvmlInit_v2`"))?;
         // SAFETY: takes no arguments.
@@ -81,7 +81,7 @@ impl Nvml {
         Ok(Self { lib, events: None })
     }
 
-    /// All GPUs that can be read.
+    /// Reads all GPUs that can be read.
     pub(super) fn read(&self) -> Vec<GpuReading> {
         let xids = self.take_xids();
         let read = |(index, device)| {
@@ -91,7 +91,7 @@ impl Nvml {
         self.devices().map(read).collect()
     }
 
-    /// Numbers and handles of all GPUs.
+    /// Returns the numbers and handles of all GPUs.
     pub(super) fn devices(&self) -> impl Iterator<Item = (u32, nvmlDevice_t)> {
         let count = get!(self.lib, nvmlDeviceGetCount_v2(), 0).unwrap_or(0).min(MAX_DEVICES);
         (0..count).filter_map(|index| Some((index, self.device(index)?)))
@@ -170,7 +170,7 @@ impl Nvml {
         Some(format!("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device))
     }
 
-    /// NVLink sent and received in KiB, PCIe sent and received in bytes.
+    /// Reads counters: NVLink sent and received in KiB, PCIe sent and received in bytes.
     fn counters(&self, device: nvmlDevice_t) -> [Option<u64>; 4] {
         /// All links of the GPU together.
         const ALL_LINKS: u32 = u32::MAX;
@@ -180,7 +180,7 @@ impl Nvml {
             timestamp: 0,
             latencyUsec: 0,
             valueType: 0,
-            // Whatever is not answered is not taken.
+            // A field that NVML does not answer keeps this, and is not taken.
             nvmlReturn: NOT_FOUND,
             value: nvmlValue_t { ullVal: 0 },
         };
@@ -205,8 +205,8 @@ impl Nvml {
         })
     }
 
-    /// The processes with compute contexts, and how much each used the GPU. A process that is the only one
-    /// used what all used.
+    /// Returns the processes with compute contexts, each with its use of the GPU. Where there is only one,
+    /// the use of the whole GPU is its own.
     fn processes(&self, device: nvmlDevice_t, used: Utilisation) -> Option<Vec<GpuProcess>> {
         let function = self.lib.nvmlDeviceGetComputeRunningProcesses_v3.as_ref().ok()?;
         let none = nvmlProcessInfo_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };
@@ -220,7 +220,7 @@ impl Nvml {
                 sm_percent: Some(sample.smUtil.min(100)),
                 memory_percent: Some(sample.memUtil.min(100)),
             });
-            // Where nothing ran, no process ran.
+            // A GPU on which nothing ran has run no process.
             let by_all = (is_only || used.sm_percent == Some(0)).then_some(used);
             GpuProcess {
                 pid: info.pid,
@@ -231,7 +231,7 @@ impl Nvml {
         Some(running.iter().map(of_process).collect())
     }
 
-    /// The driver's samples of processes over the last second; it takes one every 1/6 to 1 s.
+    /// Returns the driver's samples of processes over the last second; it takes one every 1/6 to 1 s.
     fn samples(&self, device: nvmlDevice_t) -> Option<Vec<nvmlProcessUtilizationSample_t>> {
         let function = self.lib.nvmlDeviceGetProcessUtilization.as_ref().ok()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_micros();
@@ -258,7 +258,7 @@ impl Nvml {
     }
 }
 
-/// ` (Driver Not Loaded)`
+/// Describes an error code: ` (Driver Not Loaded)`.
 fn text_of(lib: &NvmlLib, code: u32) -> String {
     let Ok(function) = &lib.nvmlErrorString else { return String::new() };
     // SAFETY: NVML answers with a constant string, or null.
@@ -271,7 +271,7 @@ fn text_of(lib: &NvmlLib, code: u32) -> String {
     format!(" ({})", text.to_string_lossy())
 }
 
-/// What a function writes into a buffer as a C string; without control characters.
+/// Returns the C string that a function writes into a buffer, without control characters.
 fn short_text(write: impl FnOnce(*mut std::ffi::c_char, u32) -> u32) -> Option<String> {
     let mut bytes = [0u8; 96];
     if write(bytes.as_mut_ptr().cast(), 95) != SUCCESS {
@@ -281,8 +281,8 @@ fn short_text(write: impl FnOnce(*mut std::ffi::c_char, u32) -> u32) -> Option<S
     Some(text.chars().filter(|c| !c.is_control()).collect())
 }
 
-/// A list that NVML writes: it answers with the length that it needs until the list is long enough.
-/// "Not found" is an empty list.
+/// Returns a list that NVML writes. NVML answers with the length that it needs until the list is long enough;
+/// "not found" is an empty list.
 fn entries<T: Clone>(none: T, fill: impl Fn(*mut T, *mut u32) -> u32) -> Option<Vec<T>> {
     let mut room = 64;
     for _ in 0..3 {

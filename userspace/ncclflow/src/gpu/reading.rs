@@ -1,23 +1,23 @@
-//! One GPU at one moment.
+//! Reading of one GPU at one moment.
 
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-/// What the driver says of a GPU. What it does not say is not there.
+/// Values that the driver states of a GPU; one that it does not state is `None`.
 #[derive(Clone, Debug)]
 pub struct GpuReading {
     pub at: Instant,
-    /// NVML's number of it, by PCI address.
+    /// NVML's number of the GPU, by PCI address.
     pub index: u32,
-    /// As `nvidia-smi -L` has it.
+    /// UUID as `nvidia-smi -L` prints it.
     pub uuid: Option<String>,
-    /// As NCCL and the kernel write it: `0000:3b:00.0`.
+    /// PCI address as NCCL and the kernel write it: `0000:3b:00.0`.
     pub bus_id: Option<String>,
     pub name: Option<String>,
-    /// Of all processes together, over the driver's last period of 1/6 to 1 s.
+    /// Use by all processes together, over the driver's last period of 1/6 to 1 s.
     pub used: Utilisation,
-    /// Processes with compute contexts; `None` if the driver does not say.
+    /// Processes with compute contexts; `None` if the driver does not list them.
     pub processes: Option<Vec<GpuProcess>>,
     /// Bytes over all its NVLinks since the driver was loaded: sent, received. NVML counts them in KiB.
     pub nvlink: Option<[u64; 2]>,
@@ -25,25 +25,25 @@ pub struct GpuReading {
     pub pcie: Option<[u64; 2]>,
     pub sm_clock_mhz: Option<u32>,
     pub sm_clock_max_mhz: Option<u32>,
-    /// Why its clocks are low, by NVML's names; empty if they are not.
+    /// Reasons for low clocks, by NVML's names; empty if the clocks are not low.
     pub throttled_by: Vec<String>,
     /// Memory errors that were not corrected, since the driver was loaded.
     pub ecc_uncorrected: Option<u64>,
-    /// Degrees Celsius.
+    /// Temperature in degrees Celsius.
     pub temperature: Option<u32>,
-    /// The temperature from which on it slows down.
+    /// Temperature in degrees Celsius from which on the GPU slows down.
     pub temperature_limit: Option<u32>,
-    /// Milliwatts.
+    /// Power in milliwatts.
     pub power: Option<u32>,
     pub power_limit: Option<u32>,
-    /// UUIDs of the instances (MIG) that it is divided into.
+    /// UUIDs of the instances (MIG) that the GPU is divided into.
     pub instances: Vec<String>,
-    /// Errors (Xids) since the reading before, where they are watched.
+    /// Errors (Xids) since the reading before, where errors are watched.
     pub xids: Vec<u64>,
 }
 
 impl GpuReading {
-    /// One of which nothing is known yet but where it is.
+    /// Makes a reading of which nothing is known yet but the GPU's number and address.
     pub(super) fn unknown(index: u32, bus_id: Option<String>) -> Self {
         Self {
             at: Instant::now(),
@@ -68,28 +68,29 @@ impl GpuReading {
         }
     }
 
-    /// Numbers can change while the driver runs; addresses and UUIDs do not.
+    /// Tells whether both readings are of one GPU. Numbers can change while the driver runs; addresses and
+    /// UUIDs do not.
     pub(super) fn is_same_gpu(&self, other: &Self) -> bool {
         (&self.bus_id, &self.uuid) == (&other.bus_id, &other.uuid)
     }
 }
 
-/// Percent of a period.
+/// Parts of a period, in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Utilisation {
-    /// In which a kernel ran, however small.
+    /// Part in which a kernel ran, however small.
     pub sm_percent: Option<u32>,
-    /// In which the GPU's memory was read or written.
+    /// Part in which the GPU's memory was read or written.
     pub memory_percent: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuProcess {
-    /// In the PID namespace that the driver answers in: of the host, or of the container that asks.
+    /// PID in the namespace that the driver answers in: the host's, or that of the container that asks.
     pub pid: u32,
-    /// Of the GPU's memory.
+    /// GPU memory that the process uses.
     pub memory_bytes: Option<u64>,
     #[serde(flatten)]
     pub used: Utilisation,

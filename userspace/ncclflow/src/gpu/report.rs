@@ -1,4 +1,4 @@
-//! What GPUs did between two readings, as data: a part of `dump --json` (docs/DUMP.md).
+//! Activity of GPUs between two readings, as data: a part of `dump --json` (docs/DUMP.md).
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{
     reading::{GpuProcess, GpuReading, Utilisation},
 };
 
-/// Errors of one GPU that are listed, the latest ones.
+/// Maximum number of errors that are listed of one GPU, the latest ones.
 const MAX_XIDS: usize = 16;
 
 /// A GPU of the host, over some readings.
@@ -17,33 +17,34 @@ const MAX_XIDS: usize = 16;
 #[serde(rename_all = "camelCase")]
 pub struct GpuReport {
     pub host: String,
-    /// NVML's number of it, by PCI address.
+    /// NVML's number of the GPU, by PCI address.
     pub index: u32,
     pub uuid: Option<String>,
-    /// `0000:3b:00.0`.
+    /// PCI address: `0000:3b:00.0`.
     pub bus_id: Option<String>,
     pub name: Option<String>,
     /// Seconds from the first reading to the last.
     pub seconds: f64,
-    /// At the last reading, of all processes together.
+    /// Use at the last reading, by all processes together.
     #[serde(flatten)]
     pub used: Utilisation,
     pub processes: Option<Vec<GpuProcess>>,
-    /// Over NVLink, between the readings; null where the GPU has none.
+    /// Bytes over NVLink between the readings; null where the GPU has none.
     pub nvlink: Option<Traffic>,
     pub pcie: Option<Traffic>,
     pub sm_clock_mhz: Option<u32>,
     pub sm_clock_max_mhz: Option<u32>,
-    /// Why its clocks are low, by NVML's names.
+    /// Reasons for low clocks, by NVML's names.
     #[serde(default)]
     pub throttled_by: Vec<String>,
     pub ecc_uncorrected: Option<u64>,
-    /// Degrees Celsius.
+    /// Temperature in degrees Celsius.
     pub temperature: Option<u32>,
     pub temperature_limit: Option<u32>,
     pub power_watts: Option<f64>,
     pub power_limit_watts: Option<f64>,
-    /// UUIDs of the instances (MIG) that it is divided into. The driver does not say then how busy it is.
+    /// UUIDs of the instances (MIG) that the GPU is divided into. The driver does not say then how busy it
+    /// is.
     #[serde(default)]
     pub instances: Vec<String>,
     /// Errors in the kernel's log, the oldest first.
@@ -51,7 +52,7 @@ pub struct GpuReport {
     pub xids: Vec<XidReport>,
 }
 
-/// Bytes.
+/// Bytes sent and received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     pub sent: u64,
@@ -59,7 +60,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// What a counter of sent and received bytes moved by; nothing if it went back, as it was reset.
+    /// Returns the growth of a counter of sent and received bytes; `None` if the counter was reset and went
+    /// back.
     pub(super) fn between(
         [sent_before, received_before]: [u64; 2],
         [sent, received]: [u64; 2],
@@ -76,14 +78,15 @@ impl Traffic {
 #[serde(rename_all = "camelCase")]
 pub struct XidReport {
     pub xid: u32,
-    /// Seconds between it and the last reading.
+    /// Seconds from the error to the last reading.
     pub seconds_ago: f64,
     /// The process that the driver blames.
     pub pid: Option<u32>,
     pub text: String,
 }
 
-/// What each GPU did from the first reading to the last. `xids`: of all GPUs of the host; `uptime` in seconds.
+/// Reports each GPU from the first reading to the last. `xids` are those of all GPUs of the host; `uptime` is
+/// in seconds.
 pub(crate) fn over(
     host: &str,
     readings: &[Vec<GpuReading>],

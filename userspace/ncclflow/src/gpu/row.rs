@@ -7,7 +7,8 @@ use super::{
     report::Traffic,
 };
 
-/// `before`: the reading of all GPUs before this one. `ts_ns`: when this one was asked for.
+/// Makes the row of `gpu`. `before` is the reading of all GPUs before this one; `ts_ns`, the time at which
+/// this one was asked for.
 pub(super) fn row_of(gpu: &GpuReading, before: &[GpuReading], host: &str, ts_ns: u64) -> GpuRow {
     let before = before.iter().find(|other| other.is_same_gpu(gpu));
     let moved = |count: fn(&GpuReading) -> Option<[u64; 2]>| Traffic::between(count(before?)?, count(gpu)?);

@@ -1,4 +1,4 @@
-//! What the GPUs do, once a second, for recordings, metrics and `top`.
+//! Readings of the GPUs once a second, for recordings, metrics and `top`.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -17,21 +17,23 @@ use rustix::{thread::CapabilitySet, time::ClockId};
 use super::{report::Traffic, row::row_of, source::Source, watch::library};
 use crate::{clock::now_ns, host::host_name, privileges};
 
-/// A driver that has not answered for so long is said to hang.
+/// Time without an answer after which the driver is said to hang.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Loading the driver's library keeps every thread that starts waiting (glibc has one lock for both). On a host with H200s
-/// attaching took 10 ms longer. So it is loaded when the probes are armed, but no later than this.
+/// Delay after which the driver's library is loaded at the latest. Loading it keeps every thread that starts
+/// waiting (glibc has one lock for both): on a host with H200s attaching took 10 ms longer. So it is loaded
+/// once the probes are armed, but no later than this.
 const LATEST_BEGINNING: Duration = Duration::from_secs(1);
 
-/// Rows that are kept for whoever writes them. They take what comes every few seconds.
+/// Maximum number of rows that are kept for those who write them, who take them every few seconds.
 const MAX_ROWS: usize = 4096;
 
-/// Rows of the GPUs of this host. The driver is asked by a thread that nobody waits for: it can be lost in it.
+/// Rows of the GPUs of this host. A thread of its own asks the driver, because it can be lost in it; nobody
+/// waits for the thread.
 #[derive(Clone, Debug, Default)]
 pub struct GpuSamples {
     shared: Arc<Mutex<Shared>>,
-    /// Has the thread begin. It ends when nobody has this any more.
+    /// Tells the thread to begin. The thread ends when no copy of this is left.
     begin: Option<Arc<Sender<()>>>,
 }
 
@@ -40,17 +42,17 @@ struct Shared {
     /// The number of the first of `rows`.
     first: u64,
     rows: VecDeque<Arc<GpuRow>>,
-    /// Rows of the latest reading: the last so many of `rows`.
+    /// Number of rows of the latest reading, which are the last of `rows`.
     latest: usize,
-    /// What was added up since the first reading, by the number of the GPU.
+    /// Sums since the first reading, by the number of the GPU.
     totals: BTreeMap<u32, GpuTotals>,
-    /// When the driver was asked what it has not answered yet.
+    /// Time of the question that the driver has not answered yet.
     asked: Option<Instant>,
-    /// Why there is nothing.
+    /// Reason why there are no rows.
     missing: Option<String>,
 }
 
-/// What a GPU did since it was first asked.
+/// Sums over the rows of a GPU since it was first asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuTotals {
     pub nvlink: Traffic,
@@ -59,8 +61,8 @@ pub struct GpuTotals {
 }
 
 impl GpuSamples {
-    /// Asks from [`Self::begin`] on, or from a second later on. A host without NVIDIA's driver has no rows, and nothing is
-    /// asked there again.
+    /// Starts the thread, which asks from [`Self::begin`] on, or from a second later on. A host without
+    /// NVIDIA's driver has no rows, and is not asked again.
     ///
     /// # Errors
     /// No thread can be started.
@@ -78,14 +80,15 @@ impl GpuSamples {
         Ok(Self { shared, begin: Some(Arc::new(begin)) })
     }
 
-    /// The probes are armed: nothing waits any more for what loading the driver's library delays.
+    /// Tells the thread that the probes are armed: nothing waits any more for what loading the driver's
+    /// library delays.
     pub(crate) fn begin(&self) {
         if let Some(begin) = &self.begin {
             let _ = begin.send(());
         }
     }
 
-    /// The rows from the number `first` on, and the number that is next.
+    /// Returns the rows from the number `first` on, and the number of the next one.
     pub(crate) fn since(&self, first: u64) -> (Vec<Arc<GpuRow>>, u64) {
         with(&self.shared, |shared| {
             let passed = usize::try_from(first.saturating_sub(shared.first)).unwrap_or(usize::MAX);
@@ -93,12 +96,12 @@ impl GpuSamples {
         })
     }
 
-    /// The number that the next row will have.
+    /// Returns the number that the next row will have.
     pub(crate) fn next(&self) -> u64 {
         with(&self.shared, |shared| shared.next())
     }
 
-    /// The latest row of each GPU.
+    /// Returns the latest row of each GPU; none while the driver hangs.
     pub fn latest(&self) -> Vec<Arc<GpuRow>> {
         with(&self.shared, |shared| {
             let old = shared.rows.len().saturating_sub(shared.latest);
@@ -106,12 +109,12 @@ impl GpuSamples {
         })
     }
 
-    /// What each GPU did since it was first asked, by its number.
+    /// Returns the sums of each GPU since it was first asked, by its number.
     pub fn totals(&self) -> BTreeMap<u32, GpuTotals> {
         with(&self.shared, |shared| shared.totals.clone())
     }
 
-    /// Why there are no rows, or no newer ones.
+    /// Returns the reason why there are no rows, or no newer ones.
     pub fn missing(&self) -> Option<String> {
         with(&self.shared, |shared| {
             let hangs = shared.hangs().then(|| "the GPUs' driver does not answer".to_owned());
@@ -119,7 +122,7 @@ impl GpuSamples {
         })
     }
 
-    /// Those of a driver that has answered this.
+    /// Makes the samples of a driver that has answered these rows.
     #[cfg(test)]
     pub(crate) fn of_rows(rows: impl IntoIterator<Item = GpuRow>) -> Self {
         let samples = Self::default();
@@ -127,7 +130,7 @@ impl GpuSamples {
         samples
     }
 
-    /// The driver has answered this, too.
+    /// Adds these rows as another answer of the driver.
     #[cfg(test)]
     pub(crate) fn answer(&self, rows: impl IntoIterator<Item = GpuRow>) {
         with(&self.shared, |shared| shared.push(rows.into_iter().collect()));
@@ -196,7 +199,7 @@ fn sample(shared: &Mutex<Shared>, begun: &Receiver<()>, host: &str) {
         let next = asked + source.period();
         loop {
             match begun.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                // It was late.
+                // `begin` came after the latest beginning.
                 Ok(()) => {}
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -230,7 +233,7 @@ mod tests {
         assert_eq!(samples.latest().iter().map(|row| row.ts_ns).collect::<Vec<_>>(), [9999]);
     }
 
-    /// Whoever asks a driver that hangs is told so, and not an old number.
+    /// A driver that hangs yields an error, and not an old number.
     #[test]
     fn a_driver_that_hangs_has_no_latest_rows() {
         let samples = GpuSamples::of_rows([row(0, 1)]);

@@ -1,22 +1,22 @@
-//! Who is asked what the GPUs do: NVML; in a static program, which loads no library, what else tells of them.
+//! Source of the readings: NVML; in a static program, which loads no library, `/proc` and `nvidia-smi`.
 
 use std::{ffi::OsStr, time::Duration};
 
 use super::{nvml::Nvml, reading::GpuReading, without_nvml::WithoutNvml};
 
-/// How often NVML is asked. A query of a GPU takes it 2 to 4 ms.
+/// Period at which NVML is asked. A query of a GPU takes it 2 to 4 ms.
 const PERIOD: Duration = Duration::from_secs(1);
-/// How often `nvidia-smi` is started. It takes some tenths of a second.
+/// Period at which `nvidia-smi` is started. It takes some tenths of a second.
 const PERIOD_OF_PROGRAM: Duration = Duration::from_secs(10);
 
-/// What a static program says of the GPUs, once.
+/// Sentences that a static program says once of the GPUs.
 const UNKNOWN: &str = "GPUs are unknown: this static build cannot load NVML; the packaged program can";
 const ONLY_NAMES: &str =
     "of GPUs only the names are known: this static build cannot load NVML; the packaged program can";
 const ONLY_PROGRAM: &str = "of GPUs is known what nvidia-smi says, neither traffic nor processes: this static build cannot \
                             load NVML; the packaged program can";
 
-/// What is not known of this host's GPUs because of how this program was built, as a sentence.
+/// Returns a sentence on what is not known of this host's GPUs because of how this program was built.
 pub(crate) fn not_known() -> Option<&'static str> {
     cfg!(target_feature = "crt-static").then(|| match WithoutNvml::find() {
         None => UNKNOWN,
@@ -31,8 +31,10 @@ pub(super) enum Source {
 }
 
 impl Source {
+    /// Finds the source.
+    ///
     /// # Errors
-    /// As a sentence: why there is none.
+    /// A sentence on why there is none.
     pub(super) fn open(library: &OsStr) -> Result<Self, String> {
         if cfg!(target_feature = "crt-static") {
             WithoutNvml::find().map(Self::WithoutNvml).ok_or_else(|| UNKNOWN.to_owned())
@@ -41,7 +43,7 @@ impl Source {
         }
     }
 
-    /// All GPUs that can be read.
+    /// Reads all GPUs that can be read.
     pub(super) fn read(&mut self) -> Vec<GpuReading> {
         match self {
             Self::Nvml(nvml) => nvml.read(),
@@ -57,7 +59,7 @@ impl Source {
         }
     }
 
-    /// How long to wait after the latest reading.
+    /// Returns the time from the latest reading to the next.
     pub(super) fn period(&self) -> Duration {
         match self {
             Self::WithoutNvml(without) if !without.has_more() => PERIOD_OF_PROGRAM,

@@ -1,4 +1,4 @@
-//! The thread that asks the driver, and may be lost in it.
+//! Thread that asks the driver, and may be lost in it.
 
 use std::{
     env,
@@ -18,24 +18,24 @@ type Answer = Result<Vec<GpuReading>, String>;
 /// Asks the driver without waiting for it.
 #[derive(Debug)]
 pub struct GpuWatch {
-    /// `None`: no thread could be started.
+    /// Questions to the thread; `None` if it could not be started.
     asked: Option<Sender<()>>,
     answers: Receiver<Answer>,
     outstanding: usize,
 }
 
-/// What the driver answered.
+/// Answers of the driver.
 #[derive(Clone, Debug, Default)]
 pub struct GpuSurvey {
-    /// One after the other; each has all GPUs.
+    /// Readings in the order of their times; each has all GPUs.
     pub readings: Vec<Vec<GpuReading>>,
-    /// Why there are none, or not as many as were asked for.
+    /// Reason why there are none, or not as many as were asked for.
     pub missing: Option<String>,
 }
 
 impl GpuWatch {
-    /// Starts the thread, which loads the library first. A host without a GPU has none; that is known at the
-    /// first answer.
+    /// Starts the thread, which loads the library first. On a host without a GPU the first answer says that
+    /// there is no library.
     pub fn start() -> Self {
         Self::with_library(library())
     }
@@ -55,7 +55,7 @@ impl GpuWatch {
         }
     }
 
-    /// All answers, but for those that are not there after `patience`.
+    /// Returns all answers that come within `patience`.
     pub fn finish(mut self, patience: Duration) -> GpuSurvey {
         // The thread ends when it has answered.
         let is_running = self.asked.take().is_some();
@@ -83,7 +83,7 @@ impl GpuWatch {
     }
 }
 
-/// The library's name or path.
+/// Returns the library's name or path.
 pub(super) fn library() -> OsString {
     env::var_os(LIBRARY_VARIABLE).unwrap_or_else(|| LIBRARY.into())
 }

@@ -1,4 +1,4 @@
-//! What can be known of GPUs without NVML: names, out of the driver's files in `/proc`; and what `nvidia-smi` says.
+//! GPUs without NVML: names from the driver's files in `/proc`, and the answer of `nvidia-smi`.
 
 use std::{
     fs,
@@ -16,29 +16,30 @@ use super::{
 };
 
 const PROGRAM: &str = "/usr/bin/nvidia-smi";
-/// What it is asked, in the order of [`parse`].
+/// Values that the program is asked for, in the order of [`parse`].
 const QUERY: &str = "--query-gpu=index,uuid,pci.bus_id,name,utilization.gpu,utilization.memory,clocks.sm,clocks.max.sm,temperature.gpu,power.draw,enforced.power.limit";
-/// How long it may take.
+/// Time that the program may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of its answer; a GPU has some 150. A pipe holds as many, so it never waits for a reader.
+/// Maximum number of bytes of the program's answer; a GPU has some 150. A pipe holds as many, so the program
+/// never waits for a reader.
 const MAX_ANSWER: u64 = 64 << 10;
-/// More than a host has.
+/// Maximum number of GPUs, more than a host has.
 const MAX_GPUS: usize = 256;
 
-/// What tells of GPUs.
+/// Sources of what is known of GPUs without NVML.
 #[derive(Debug)]
 pub(super) struct WithoutNvml {
-    /// The driver's folder for each GPU. What is in it is read by whoever may be lost in the driver.
+    /// The driver's folder for each GPU. Its files are read only by a thread that may be lost in the driver.
     gpus: PathBuf,
     has_names: bool,
-    /// `None`: there is none that can be trusted, or it did not answer.
+    /// The program; `None` if none can be trusted, or it did not answer.
     program: Option<PathBuf>,
     has_run: bool,
     is_named: bool,
 }
 
 impl WithoutNvml {
-    /// `None`: nothing here tells of a GPU.
+    /// Finds the sources; `None` if nothing here tells of a GPU.
     pub(super) fn find() -> Option<Self> {
         let without = Self::of(Path::new(GPUS), trusted(Path::new(PROGRAM)));
         (without.has_names || without.program.is_some()).then_some(without)
@@ -53,12 +54,13 @@ impl WithoutNvml {
         self.program.is_some()
     }
 
-    /// Whether the program has not been asked yet.
+    /// Tells whether the program is still to be asked for the first time.
     pub(super) fn has_more(&self) -> bool {
         self.program.is_some() && !self.has_run
     }
 
-    /// The names are there at once, and are the first answer: the program can take seconds.
+    /// Reads the GPUs. The first answer has only the names, which are there at once: the program can take
+    /// seconds.
     pub(super) fn read(&mut self) -> Vec<GpuReading> {
         let wants_names = self.has_names && !std::mem::replace(&mut self.is_named, true);
         if !wants_names && let Some(program) = &self.program {
@@ -67,7 +69,7 @@ impl WithoutNvml {
             command.args([QUERY, "--format=csv,noheader,nounits"]).env_clear().current_dir("/");
             match answer(command, PATIENCE) {
                 Some(text) => return parse(&text),
-                // It is not started again: one that hangs in the driver cannot be ended.
+                // The program is not started again: one that hangs in the driver cannot be ended.
                 None => self.program = None,
             }
         }
@@ -75,7 +77,7 @@ impl WithoutNvml {
     }
 }
 
-/// The GPUs of the driver's folder, by PCI address, as NVML counts them.
+/// Returns the GPUs of the driver's folder, by PCI address, as NVML counts them.
 fn names(gpus: &Path) -> Vec<GpuReading> {
     let entries = fs::read_dir(gpus).into_iter().flatten().flatten().take(MAX_GPUS);
     let mut found: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -88,7 +90,7 @@ fn names(gpus: &Path) -> Vec<GpuReading> {
     (0..).zip(found).filter_map(of).collect()
 }
 
-/// Where a program really is, if only root can have put it there: it runs with the rights of this one.
+/// Resolves the path of a program, if only root can have put it there: it runs with the rights of this one.
 fn trusted(program: &Path) -> Option<PathBuf> {
     let program = fs::canonicalize(program).ok()?;
     let is_roots =
@@ -96,7 +98,8 @@ fn trusted(program: &Path) -> Option<PathBuf> {
     program.ancestors().all(is_roots).then_some(program)
 }
 
-/// What a program prints, if it ends well in this time. One that does not is killed, and not waited for.
+/// Runs a program and returns what it prints, if it ends well in this time. One that does not is killed, and
+/// not waited for.
 fn answer(mut command: Command, patience: Duration) -> Option<String> {
     let deadline = Instant::now() + patience;
     let piped = command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped());
@@ -117,7 +120,7 @@ fn answer(mut command: Command, patience: Duration) -> Option<String> {
     Some(text)
 }
 
-/// A GPU for each line. What it does not know is `[N/A]`, and is not there.
+/// Parses a GPU from each line. A value that the program does not know is `[N/A]`, and `None` here.
 fn parse(text: &str) -> Vec<GpuReading> {
     text.lines().filter_map(gpu).take(MAX_GPUS).collect()
 }
@@ -147,7 +150,7 @@ fn gpu(line: &str) -> Option<GpuReading> {
     })
 }
 
-/// `0000:3b:00.0` of its `00000000:3B:00.0`.
+/// Turns `00000000:3B:00.0` into `0000:3b:00.0`.
 fn address(bus_id: &str) -> Option<String> {
     let (domain, rest) = bus_id.split_once(':')?;
     let domain = u32::from_str_radix(domain, 16).ok()?;
@@ -191,7 +194,7 @@ mod tests {
         let (gpus, program) = (folder.path().join("gpus"), folder.path().join("nvidia-smi"));
         fs::create_dir_all(gpus.join("0000:3b:00.0")).unwrap();
         fs::write(gpus.join("0000:3b:00.0/information"), "Model: \t\t NVIDIA H200\n").unwrap();
-        // It answers once.
+        // The script answers once.
         let line = "0, GPU-3f0e, 00000000:3B:00.0, NVIDIA H200, 99, 0, 1980, 1980, 41, 120.5, 700.00";
         let script =
             format!("#!/bin/sh\n/bin/mkdir {}/was || exit 9\necho '{line}'\n", folder.path().display());

@@ -1,5 +1,5 @@
-//! Errors of GPUs (Xids) as the driver's events tell them, while a recording goes on. Unlike the kernel's log
-//! they need no capability.
+//! Errors of GPUs (Xids) from the driver's events, while a recording goes on. Unlike the kernel's log they
+//! need no capability.
 
 use std::{mem, ptr};
 
@@ -9,10 +9,10 @@ use nvml_wrapper_sys::bindings::{
 
 use super::nvml::{Nvml, SUCCESS};
 
-/// Events that are taken at a time.
+/// Maximum number of events that are taken at a time.
 const MAX_EVENTS: usize = 64;
 
-/// What the driver's events are asked of.
+/// Set in which the driver keeps its events.
 pub(super) struct XidEvents {
     set: nvmlEventSet_t,
 }
@@ -37,7 +37,7 @@ impl Nvml {
         }
     }
 
-    /// The errors since the last time: the GPU's handle and the number of the error.
+    /// Takes the errors since the last time: the GPU's handle and the number of the error.
     pub(super) fn take_xids(&self) -> Vec<(nvmlDevice_t, u64)> {
         let mut found = Vec::new();
         let (Some(XidEvents { set }), Ok(wait)) = (&self.events, &self.lib.nvmlEventSetWait_v2) else {
@@ -46,7 +46,8 @@ impl Nvml {
         for _ in 0..MAX_EVENTS {
             // SAFETY: integers and a handle, of which 0 is a value.
             let mut event: nvmlEventData_t = unsafe { mem::zeroed() };
-            // SAFETY: the set is NVML's, and the event's place lives until the call returns. It does not wait.
+            // SAFETY: the set is NVML's, and the event's place lives until the call returns. It does not
+            // wait.
             if unsafe { wait(*set, &raw mut event, 0) } != SUCCESS {
                 break;
             }

@@ -1,4 +1,4 @@
-//! The history as files of torch's flight recorder: as each process would have dumped it itself.
+//! The history as files of torch's flight recorder, as each process would have dumped them itself.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,10 +15,12 @@ use crate::{
     torch_notes::{EntryReport, ProcessGroupReport, RingReport},
 };
 
-/// Writes a file for each rank: `prefix` and the rank in the job. The ranks that were written.
+/// Writes a file for each rank, named by `prefix` and the rank in the job. Returns the ranks that were
+/// written.
 ///
 /// # Errors
-/// When no process has notes, or one that has them has no rank; when two have one; and those of the files.
+/// No process has notes; one that has notes has no rank; two have the same rank; a file cannot be made or
+/// written.
 pub fn write_flight_recorder(report: &HistoryReport, prefix: &Path) -> Result<Vec<u64>> {
     let mut chosen: Vec<(u64, &RingReport)> = Vec::new();
     let mut ranks = BTreeSet::new();
@@ -51,7 +53,7 @@ pub fn write_flight_recorder(report: &HistoryReport, prefix: &Path) -> Result<Ve
     Ok(ranks.into_iter().collect())
 }
 
-/// The ring of NCCL's collectives: torch writes no other into these files.
+/// Returns the ring of NCCL's collectives: torch writes no other into these files.
 fn ring(process: &ProcessHistory) -> Option<&RingReport> {
     let rings = process.notes.iter().flat_map(|notes| &notes.rings);
     rings
@@ -74,7 +76,7 @@ fn groups(ring: &RingReport) -> Vec<ProcessGroup> {
     ring.groups.iter().map(of).collect()
 }
 
-/// Stacks by where the report has them: entries share them.
+/// Stacks by their address in the report: entries share them.
 type Stacks = BTreeMap<usize, Arc<[Frame]>>;
 
 fn of(entry: &EntryReport, stacks: &mut Stacks) -> Entry {

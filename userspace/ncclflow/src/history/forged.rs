@@ -1,11 +1,11 @@
-//! The history of rings that somebody has made up: what fuzzing changes.
+//! The history of rings that somebody has made up, for fuzzing.
 
 use torch::{Found, Recorder};
 
 use super::{HISTORY_SCHEMA, HistoryReport, ProcessHistory, compared, judge};
 use crate::torch_notes::report_of;
 
-/// What is said of two ranks that both have these rings.
+/// Returns the history of two ranks that both have these rings.
 pub fn history_of_forged_rings(rings: &[(Found, Recorder)]) -> HistoryReport {
     let process = |rank: u64| ProcessHistory {
         pid: u32::try_from(rank + 1).unwrap_or(1),

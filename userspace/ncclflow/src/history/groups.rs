@@ -1,4 +1,4 @@
-//! Puts together what the processes have of each process group.
+//! Joins the notes of all processes on each process group.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +19,10 @@ struct Part<'a> {
     entries: Vec<&'a EntryReport>,
 }
 
-/// Groups are one if their names and ranks are equal, and whoever serves them. `None` for ranks: torch has not noted them.
+/// Identity of a group: backend, name, description and ranks. Ranks are empty where torch has not noted them.
 type Key<'a> = (Option<&'a str>, &'a str, &'a str, &'a [u64]);
 
-/// The process groups of all processes.
+/// Finds and judges the process groups of all processes.
 pub(super) fn of(processes: &[ProcessHistory]) -> Vec<GroupHistory> {
     let mut parts: BTreeMap<Key<'_>, Vec<Part<'_>>> = BTreeMap::new();
     for process in processes {
@@ -67,7 +67,7 @@ fn of_ring(ring: &RingReport) -> Vec<OfRing<'_>> {
         let own = entries.remove(&(&*group.name, &*group.description)).unwrap_or_default();
         found.push((key, Some(group), own));
     }
-    // Those whose members torch has not noted.
+    // Groups whose members torch has not noted.
     found.extend(
         entries
             .into_iter()
@@ -102,8 +102,8 @@ impl Part<'_> {
     }
 }
 
-/// Adds NCCL's communicators to the groups that they are of: those with as many ranks, in which each process has the rank
-/// that its place in the group says.
+/// Adds the hashes of NCCL's communicators to the groups that they belong to: a communicator has as many
+/// ranks as its group, and each process has the rank that its place in the group says.
 pub(super) fn add_hashes(
     groups: &mut [GroupHistory],
     processes: &[ProcessHistory],

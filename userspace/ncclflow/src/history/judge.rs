@@ -1,7 +1,7 @@
 //! Compares the ranks of a process group by what torch has noted of each. Pure: no process, no clock.
 //!
-//! Collectives are compared by torch's number of them in their group (`collective_seq_id`), as far as the rings of all
-//! ranks reach back. Sends and receives are numbered by each pair for itself and are left out.
+//! Collectives are compared by torch's number of them in their group (`collective_seq_id`), as far as the
+//! rings of all ranks reach back. Sends and receives are left out: each pair numbers them for itself.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +13,22 @@ use super::{
 };
 use crate::torch_notes::EntryReport;
 
-/// How long ago others must have called a collective until a rank that has not is said to be late: ranks are read one after
-/// the other, while they run.
+/// Age of a call from which on a rank that has not made it is said to be late: ranks are read one after the
+/// other, while they run.
 const LATE_NS: i64 = 1_000_000_000;
 
-/// What the ranks of a group have in common. The order is that of severity: of several groups the highest counts.
+/// Agreement of the ranks of a group, in the order of severity: of several groups the highest counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HistoryState {
-    /// There is nothing to compare. Of a job on several hosts that is so of many groups, and says nothing of the others.
+    /// There is nothing to compare. That is so of many groups of a job on several hosts, and says nothing of
+    /// the others.
     #[default]
     Unknown,
     /// All ranks called the same, and nothing has been waiting for long.
     Agree,
-    /// A rank has not called what others called a second and more before, or a collective has not been noticed to be completed for
-    /// as long.
+    /// A rank has not called what others called a second or more before, or torch has for as long not noticed
+    /// that a collective is completed.
     Waiting,
     /// Ranks called different collectives under one number.
     Differ,
@@ -38,7 +39,7 @@ pub enum HistoryState {
 #[serde(rename_all = "camelCase")]
 pub struct GroupVerdict {
     pub state: HistoryState,
-    /// The most important one first.
+    /// Sentences, the most important one first.
     pub sentences: Vec<String>,
     /// The first collective that ranks called differently.
     pub difference: Option<Difference>,
@@ -46,9 +47,10 @@ pub struct GroupVerdict {
     pub late: Option<Late>,
     /// The first collective that some rank has called and that torch has not noticed to be completed there.
     pub pending: Option<Late>,
-    /// Of the latest collective that all ranks called: who called last, and how much later than the first.
+    /// The latest collective that all ranks called: the rank that called last, and its delay after the first.
     pub called_last: Option<Late>,
-    /// Of the latest collective that torch noticed to be completed on all ranks: where it did so last. torch looks every 0.1 s.
+    /// The latest collective that torch noticed to be completed on all ranks: the rank on which it did so
+    /// last. torch looks every 0.1 s.
     pub completed_last: Option<Late>,
 }
 
@@ -57,13 +59,13 @@ pub struct GroupVerdict {
 #[serde(rename_all = "camelCase")]
 pub struct Late {
     pub collective_seq_id: u64,
-    /// In the job, as far as they are known.
+    /// Ranks in the job, as far as they are known.
     pub ranks: Vec<u64>,
     pub pids: Vec<u32>,
     pub seconds: f64,
 }
 
-/// One number, and what ranks called under it.
+/// Number under which ranks called different collectives, and their calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Difference {
@@ -71,17 +73,17 @@ pub struct Difference {
     pub calls: Vec<Call>,
 }
 
-/// What some ranks called.
+/// A collective that some ranks called.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Call {
     pub ranks: Vec<u64>,
     pub pids: Vec<u32>,
-    /// `all_reduce [1024] Float (train.py:52)`
+    /// Description: `all_reduce [1024] Float (train.py:52)`.
     pub what: String,
 }
 
-/// What one process has of the group.
+/// Notes of one process on the group.
 #[derive(Clone, Debug)]
 pub struct Rank<'a> {
     who: Who,
@@ -92,7 +94,7 @@ pub struct Rank<'a> {
 }
 
 impl<'a> Rank<'a> {
-    /// `read_ns`: Unix time at which the entries were read.
+    /// Makes the notes of a rank. `read_ns` is the Unix time at which the entries were read.
     pub fn new(rank: Option<u64>, pid: u32, read_ns: i64, entries: &[&'a EntryReport]) -> Self {
         let mut collectives: BTreeMap<u64, Vec<&EntryReport>> = BTreeMap::new();
         for entry in entries.iter().filter(|entry| !entry.is_p2p) {
@@ -109,14 +111,15 @@ impl<'a> Rank<'a> {
         self.collectives.keys().next_back().copied()
     }
 
-    /// The latest one with an entry that is completed. Those before it are, too: a group's collectives run one after the other.
-    /// Parts of one that were put together are never marked themselves.
+    /// Returns the number of the latest collective with a completed entry. The collectives before it are
+    /// completed, too: those of a group run one after the other. Parts of one that were put together are
+    /// never marked themselves.
     pub(super) fn completed_seq(&self) -> Option<u64> {
         let completed = |entries: &[&EntryReport]| entries.iter().any(|entry| entry.is_completed());
         self.collectives.iter().rev().find(|(_, entries)| completed(entries)).map(|(seq, _)| *seq)
     }
 
-    /// The latest collectives, oldest first.
+    /// Returns the latest collectives, oldest first.
     pub(crate) fn latest(&self, most: usize) -> Vec<NotedCollective> {
         let before = self.collectives.len().saturating_sub(most);
         let noted = self.collectives.keys().skip(before).map(|seq| NotedCollective {
@@ -137,12 +140,13 @@ impl<'a> Rank<'a> {
         self.collectives.get(&seq)?.iter().filter_map(|entry| entry.time_discovered_completed_ns).max()
     }
 
-    /// What has to be the same on all ranks: functions, element types, and sizes where they may not differ.
+    /// Returns the parts that must be the same on all ranks: functions, element types, and sizes where they
+    /// may not differ.
     fn signature(&self, seq: u64) -> Option<Vec<Signature<'a>>> {
         Some(self.collectives.get(&seq)?.iter().map(|entry| signature(entry)).collect())
     }
 
-    /// `all_reduce [1024] Float (train.py:52)`
+    /// Describes a collective: `all_reduce [1024] Float (train.py:52)`.
     fn what(&self, seq: u64) -> String {
         let Some(entries) = self.collectives.get(&seq) else { return "nothing".to_owned() };
         let Some(entry) = entries.last() else { return "nothing".to_owned() };
@@ -155,16 +159,16 @@ impl<'a> Rank<'a> {
     }
 }
 
-/// A collective by itself, as it can be compared with that of a process on another host.
+/// A collective of one rank, in a form that can be compared with that of a process on another host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NotedCollective {
-    /// torch's number of it in its group.
+    /// torch's number of the collective in its group.
     pub(crate) seq: u64,
-    /// `all_reduce [1024] Float (train.py:52)`
+    /// Description: `all_reduce [1024] Float (train.py:52)`.
     pub(crate) what: String,
-    /// What has to be the same on all ranks.
+    /// Text that must be the same on all ranks.
     pub(crate) must_match: String,
-    /// Unix times in ns; of the completion, the latest that torch has noticed.
+    /// Unix times in ns; that of the completion is the latest that torch has noticed.
     pub(crate) called_ns: i64,
     pub(crate) completed_ns: Option<i64>,
 }
@@ -175,7 +179,8 @@ fn signature(entry: &EntryReport) -> Signature<'_> {
     let function = entry.function();
     let inputs = (function, &*entry.input_sizes, &*entry.input_dtypes);
     let outputs = (function, &*entry.output_sizes, &*entry.output_dtypes);
-    // What a rank gives to, or gets of, the others may be of another size there (`all_gather` of uneven parts, `all_to_all`).
+    // Tensors that a rank gives to the others, or gets from them, may be of another size there (`all_gather`
+    // of uneven parts, `all_to_all`).
     if function.contains("reduce_scatter") {
         inputs
     } else if function.contains("all_gather") || function.contains("allgather") {
@@ -209,7 +214,7 @@ fn late(seq: u64, who: &[&Rank<'_>], ns: i64) -> Late {
     Late { collective_seq_id: seq, ranks, pids, seconds: seconds(ns) }
 }
 
-/// Judges one process group. `size`: how many ranks it has, 0 if torch has not noted it.
+/// Judges one process group. `size` is the number of its ranks, 0 if torch has not noted it.
 pub fn judge(name: &str, description: &str, size: usize, ranks: &[Rank<'_>]) -> GroupVerdict {
     let group = names::group(name, description);
     let mut verdict = GroupVerdict::default();
@@ -218,7 +223,7 @@ pub fn judge(name: &str, description: &str, size: usize, ranks: &[Rank<'_>]) -> 
         verdict.sentences = vec![format!("{group}: torch has recorded no collective")];
         return verdict;
     }
-    // As far back as all reach.
+    // The first number that the rings of all ranks still have.
     let from = with.iter().filter_map(|rank| rank.first_seq()).max().unwrap_or(0);
     let most = with.iter().filter_map(|rank| rank.last_seq()).max().unwrap_or(0);
     verdict.difference = difference(ranks, from, most);
@@ -277,9 +282,11 @@ pub fn judge(name: &str, description: &str, size: usize, ranks: &[Rank<'_>]) -> 
     verdict
 }
 
-/// `"tensor_parallel" (3): ranks 0-3 completed 4711 (all_reduce [8] Float (model.py:88)); rank 5 completed 4709, called 4710 (…)`
+/// Describes the progress:
+/// `"tp" (3): ranks 0-3 completed 11 (all_reduce [8] Float (model.py:88)); rank 5 completed 9, called 10 (…)`
 fn progress(group: &str, ranks: &[Rank<'_>]) -> Option<String> {
-    /// Kinds of progress that are told apart; of a group whose ranks are all elsewhere that says enough.
+    /// Maximum number of kinds of progress that are told apart; if each rank of a group is elsewhere, that
+    /// says enough.
     const MAX: usize = 8;
     let mut by: BTreeMap<(Option<u64>, Option<u64>), Vec<&Rank<'_>>> = BTreeMap::new();
     for rank in ranks {
@@ -311,7 +318,7 @@ impl Call {
     }
 }
 
-/// The first number from `from` on under which ranks called different things.
+/// Finds the first number from `from` on under which ranks called different collectives.
 fn difference(ranks: &[Rank<'_>], from: u64, most: u64) -> Option<Difference> {
     let numbers = ranks.iter().flat_map(|rank| rank.collectives.range(from..=most).map(|(seq, _)| *seq));
     let numbers: std::collections::BTreeSet<u64> = numbers.collect();
@@ -336,7 +343,8 @@ fn difference(ranks: &[Rank<'_>], from: u64, most: u64) -> Option<Difference> {
     None
 }
 
-/// Ranks that have not called what others called long before they were read: those that miss the lowest number.
+/// Finds the ranks that have not called what others called long before they were read: those that miss the
+/// lowest number.
 fn find_late(ranks: &[Rank<'_>], most: u64) -> Option<Late> {
     let mut found: Option<(u64, i64, Vec<&Rank<'_>>)> = None;
     for rank in ranks.iter().filter(|rank| rank.last_seq().is_none_or(|last| last < most)) {
@@ -363,7 +371,7 @@ fn find_late(ranks: &[Rank<'_>], most: u64) -> Option<Late> {
     found.map(|(seq, waited, who)| late(seq, &who, waited))
 }
 
-/// The lowest number that some rank called and that is not completed there, and where.
+/// Finds the lowest number that some rank called and that is not completed there, and those ranks.
 fn find_pending(ranks: &[&Rank<'_>]) -> Option<Late> {
     let next = |rank: &Rank<'_>| {
         let after = rank.completed_seq().map_or(0, |seq| seq.saturating_add(1));
@@ -376,7 +384,7 @@ fn find_pending(ranks: &[&Rank<'_>]) -> Option<Late> {
     Some(late(seq, &who, waited))
 }
 
-/// The latest number at which every rank has a time, and the rank that has the latest.
+/// Finds the latest number at which every rank has a time, and the rank with the latest time.
 fn last_of(ranks: &[Rank<'_>], from: u64, time: impl Fn(&Rank<'_>, u64) -> Option<i64>) -> Option<Late> {
     let first = ranks.first().filter(|_| ranks.len() > 1)?;
     for (seq, _) in first.collectives.range(from..).rev() {
@@ -390,13 +398,14 @@ fn last_of(ranks: &[Rank<'_>], from: u64, time: impl Fn(&Rank<'_>, u64) -> Optio
     None
 }
 
-/// The verdict over all groups: that of the worst one; of several such, of the one that has waited longest.
+/// Returns the verdict of the worst group. Of several such, groups with late ranks come first, then the
+/// longest wait.
 pub(super) fn over(groups: &[GroupHistory]) -> HistoryVerdict {
     let state = groups.iter().map(|group| group.verdict.state).max().unwrap_or_default();
     let waited = |group: &&GroupHistory| {
         let verdict = &group.verdict;
         let seconds = verdict.late.as_ref().or(verdict.pending.as_ref()).map_or(0.0, |late| late.seconds);
-        // Microseconds: whole numbers have an order.
+        // Whole microseconds, because floats have no total order.
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

@@ -1,8 +1,9 @@
-//! What a job did before anybody looked: the latest collectives of each process, by torch's flight recorder
+//! Latest collectives of each process before anybody looked, by torch's flight recorder
 //! ([`crate::torch_notes`]), with the ranks of each process group side by side.
 //!
-//! [`history`] reads the processes; [`groups`] puts together what is of one process group; [`judge`] compares its ranks,
-//! which is pure; and [`render`] shows it. What torch noted is torch's word, of the time at which it wrote it.
+//! [`history`] reads the processes; [`groups`] joins their notes on each process group; [`judge`] compares
+//! its ranks, which is pure; and [`render`] shows it. The notes are torch's word, of the time at which torch
+//! wrote them.
 
 mod flight_recorder;
 mod forged;
@@ -39,13 +40,13 @@ pub(crate) use names::group as group_name;
 pub use report::{GroupHistory, HISTORY_SCHEMA, HistoryReport, HistoryVerdict, Member, ProcessHistory};
 pub use text::render;
 
-/// What is looked at.
+/// Processes, groups and entries that are looked at.
 #[derive(Clone, Debug)]
 pub struct HistoryOptions {
     pub choice: Choice,
     /// Only process groups of this name or description, or of the communicator with this hash.
     pub comm: Option<String>,
-    /// Only so many of the latest entries of each process group and process.
+    /// Only this many of the latest entries of each process group and process.
     pub last: Option<usize>,
     pub debug_files: DebugFiles,
 }
@@ -53,7 +54,7 @@ pub struct HistoryOptions {
 /// Reads torch's notes of these processes, and compares the ranks of each process group.
 ///
 /// # Errors
-/// When none of the processes is there, or `comm` names no process group.
+/// None of the processes is there, or `comm` names no process group.
 pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
     let (processes, refused) = chosen(&options.choice)?;
     let (mut builds, runtimes) = (Builds::default(), Runtimes::default());
@@ -101,7 +102,7 @@ pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
     })
 }
 
-/// What torch of a process has noted.
+/// Reads what torch of a process has noted, and finds the rank of the process.
 pub(crate) fn noted(process: &Process, builds: &mut Builds, runtimes: &Runtimes) -> ProcessHistory {
     let mut history = ProcessHistory {
         host: host_name(),
@@ -118,7 +119,7 @@ pub(crate) fn noted(process: &Process, builds: &mut Builds, runtimes: &Runtimes)
     history
 }
 
-/// The process groups of all processes. `communicators`: what is known of NCCL's, which tells ranks that nothing else does.
+/// Judges the process groups of all processes. `communicators` of NCCL tell ranks that nothing else tells.
 pub(crate) fn compared(found: &mut [ProcessHistory], communicators: &[RankReport]) -> Vec<GroupHistory> {
     for history in found.iter_mut().filter(|history| history.rank.is_none()) {
         ranks::by_communicator(history, communicators);
@@ -128,7 +129,7 @@ pub(crate) fn compared(found: &mut [ProcessHistory], communicators: &[RankReport
     groups
 }
 
-/// The communicators of NCCL in these processes, as far as their libraries are known.
+/// Reads NCCL's communicators in these processes, as far as their libraries are known.
 fn communicators(processes: Vec<Process>, options: &HistoryOptions) -> Vec<RankReport> {
     let with_libraries = processes.into_iter().filter_map(|process| {
         let libraries = resolver::libraries(&process, None).ok()?;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::{dump::PythonFrame, torch_notes::EntryReport};
 
-/// A process as it is named: its rank in the job, or its PID where nothing tells the rank.
+/// Name of a process: its rank in the job, or its PID where nothing tells the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Who {
     Rank(u64),
@@ -17,7 +17,7 @@ impl Who {
     }
 }
 
-/// `rank 3`, `ranks 0-2, 5`, `processes 71, 72`
+/// Names processes: `rank 3`, `ranks 0-2, 5`, `processes 71, 72`.
 pub(super) fn ranks(who: &[Who]) -> String {
     let (mut numbers, mut pids): (Vec<u64>, Vec<u32>) = (Vec::new(), Vec::new());
     for one in who {
@@ -47,7 +47,7 @@ pub(super) fn ranks(who: &[Who]) -> String {
     text
 }
 
-/// `0-2, 5`, at most 16 ranges.
+/// Writes numbers as ranges, at most 16: `0-2, 5`.
 pub(super) fn ranges(numbers: &[u64]) -> String {
     const MAX: usize = 16;
     let mut ranges: Vec<(u64, u64)> = Vec::new();
@@ -69,7 +69,7 @@ pub(super) fn ranges(numbers: &[u64]) -> String {
     text
 }
 
-/// `"tensor_parallel" (3)`, or `"default_pg" (0)`, or `(17)` where the program gave no name.
+/// Names a group: `"tensor_parallel" (3)`, `"default_pg" (0)`, or `(17)` where the program gave no name.
 pub(crate) fn group(name: &str, description: &str) -> String {
     match description {
         "" | "undefined" => format!("({name})"),
@@ -77,7 +77,8 @@ pub(crate) fn group(name: &str, description: &str) -> String {
     }
 }
 
-/// The line that called: the innermost one of the user's own code, or the innermost of all. `model.py:88`
+/// Returns the line that called, such as `model.py:88`: the innermost one of the user's own code, or the
+/// innermost of all.
 pub(super) fn line(entry: &EntryReport) -> Option<String> {
     let frames = entry.frames.as_deref()?;
     let frame = frames.iter().find(|frame| !frame.is_of_a_library()).or(frames.first())?;
@@ -90,7 +91,7 @@ fn short(frame: &PythonFrame) -> String {
     format!("{name}:{line}")
 }
 
-/// `[1024, 4]`, of several tensors `[1024] [4]`; at most four.
+/// Writes the sizes of at most four tensors: `[1024, 4]`, `[1024] [4]`.
 pub(super) fn sizes(sizes: &[Vec<i64>]) -> String {
     let one = |size: &Vec<i64>| {
         let dims: Vec<String> = size.iter().map(i64::to_string).collect();
@@ -103,7 +104,7 @@ pub(super) fn sizes(sizes: &[Vec<i64>]) -> String {
     text
 }
 
-/// `Float`, and of several kinds all of them.
+/// Writes the element types, each once: `Float`.
 pub(super) fn dtypes(dtypes: &[String]) -> String {
     let mut kinds: Vec<&str> = dtypes.iter().map(String::as_str).collect();
     kinds.sort_unstable();

@@ -1,4 +1,4 @@
-//! Which rank of the job a process is.
+//! Rank of a process in its job.
 
 use super::report::ProcessHistory;
 use crate::{
@@ -8,13 +8,13 @@ use crate::{
     who::{Job, Largest, Variables, Whose},
 };
 
-/// The largest process group.
+/// Returns the largest process group.
 fn largest(history: &ProcessHistory) -> Option<&ProcessGroupReport> {
     let rings = history.notes.iter().flat_map(|notes| &notes.rings);
     rings.flat_map(|ring| &ring.groups).max_by_key(|group| group.ranks.len())
 }
 
-/// By torch's own note, or by what the process was started with.
+/// Sets the rank by torch's own note, or by the environment that the process was started with.
 pub(super) fn by_itself(process: &Process, history: &mut ProcessHistory) {
     let Some(group) = largest(history) else { return };
     let noted = history.notes.iter().flat_map(|notes| &notes.rings).find_map(|ring| ring.rank).map(u64::from);
@@ -30,7 +30,7 @@ pub(super) fn by_itself(process: &Process, history: &mut ProcessHistory) {
     history.rank = Some(rank);
 }
 
-/// By the rank that the process has in a communicator of as many ranks as its largest group.
+/// Sets the rank by that of the process in a communicator with as many ranks as its largest group.
 pub(super) fn by_communicator(history: &mut ProcessHistory, communicators: &[RankReport]) {
     let Some(group) = largest(history) else { return };
     let own = communicators.iter().filter(|rank| rank.pid == history.pid);

@@ -25,7 +25,7 @@ pub struct HistoryReport {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HistoryVerdict {
-    /// The worst of all groups.
+    /// The worst state of all groups.
     pub state: HistoryState,
     pub sentence: String,
 }
@@ -37,7 +37,7 @@ pub struct GroupHistory {
     pub name: String,
     pub description: String,
     pub backend: Option<String>,
-    /// NCCL's communicators that are this group's, where NCCL was asked: those with the same ranks in the same order.
+    /// Hashes of NCCL's communicators with the same ranks in the same order, where NCCL was asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub comm_hashes: Vec<String>,
     /// The job's ranks in the order of the group's.
@@ -46,19 +46,19 @@ pub struct GroupHistory {
     pub members: Vec<Member>,
 }
 
-/// What a process has of a process group.
+/// Notes of a process on a process group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Member {
     pub pid: u32,
-    /// In the job; null where nothing tells it.
+    /// Rank in the job; null where nothing tells it.
     pub rank: Option<u64>,
-    /// Numbers of the collectives whose entries the ring has, first and last; null where it has none.
+    /// Numbers of the first and the last collective with entries in the ring; null where it has none.
     pub first_seq: Option<u64>,
     pub last_seq: Option<u64>,
     /// The latest collective that torch has noticed to be completed.
     pub completed_seq: Option<u64>,
-    /// Seconds before the reading: the latest call, and the latest completion that torch has noticed.
+    /// Seconds from the latest call, and from the latest completion that torch has noticed, to the reading.
     pub called_seconds_ago: Option<f64>,
     pub completed_seconds_ago: Option<f64>,
     /// torch's own status of the group.
@@ -72,20 +72,21 @@ pub struct ProcessHistory {
     pub host: String,
     pub pid: u32,
     pub name: String,
-    /// In the job; null where nothing tells it.
+    /// Rank in the job; null where nothing tells it.
     pub rank: Option<u64>,
-    /// `torch`, the name of a variable of its initial environment, or `communicator`: by NCCL's communicator of the largest group.
+    /// Source of the rank: `torch`, the name of a variable of the initial environment, or `communicator`:
+    /// NCCL's communicator of the largest group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank_from: Option<String>,
-    /// Null if it has no torch.
+    /// torch's notes; null if the process has no torch.
     pub notes: Option<NotesReport>,
-    /// Why it was not read.
+    /// Reason why the process was not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl GroupHistory {
-    /// Whether somebody means this group.
+    /// Tells whether `name` is a name of this group: its name, its description or the hash of a communicator.
     pub(super) fn is_called(&self, name: &str) -> bool {
         self.name == name || self.description == name || self.comm_hashes.iter().any(|hash| hash == name)
     }

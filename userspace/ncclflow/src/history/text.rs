@@ -1,4 +1,4 @@
-//! A history as text for people: the verdict first, what it rests on below.
+//! A history as text for people: the verdict first, below it the notes that it rests on.
 
 use std::{
     collections::BTreeMap,
@@ -16,12 +16,12 @@ use crate::{
 };
 
 const WIDTH: usize = 98;
-/// Collectives that are shown of one group, unless `--last` says otherwise.
+/// Collectives that are shown of each group, unless `--last` says otherwise.
 const USUAL: usize = 10;
-/// Ranks of a group that are shown with their status.
+/// Maximum number of ranks of a group that are shown with their status.
 const MAX_MEMBERS: usize = 16;
 
-/// `last`: collectives that are shown of each group.
+/// Renders a history. `last` is the number of collectives that are shown of each group.
 pub fn render(report: &HistoryReport, last: Option<usize>) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -140,7 +140,7 @@ fn write_group(out: &mut String, group: &GroupHistory, report: &HistoryReport, l
     write_rows(out, group, report, last)
 }
 
-/// `rank 3: torch's status: enqueued 4711 (ALLREDUCE), completed 4710`
+/// Writes `rank 3: torch's status: enqueued 4711 (ALLREDUCE), completed 4710`.
 fn write_status(out: &mut String, member: &Member) -> fmt::Result {
     let Some(status) = &member.status else { return Ok(()) };
     let works = [
@@ -174,7 +174,7 @@ struct Cell<'a> {
     read_ns: i64,
 }
 
-/// The latest collectives of the group, the latest last, and which ranks called them so.
+/// Writes the latest collectives of the group, the latest last, and the ranks that called each.
 fn write_rows(out: &mut String, group: &GroupHistory, report: &HistoryReport, last: usize) -> fmt::Result {
     let mut rows: BTreeMap<u64, Vec<Cell<'_>>> = BTreeMap::new();
     for process in

@@ -1,4 +1,4 @@
-//! Which pages of a process hold data.
+//! Finds the pages of a process that hold data.
 //!
 //! Reading a page that was never touched makes the kernel build page tables for it in the target, and there
 //! can be hundreds of gigabytes of such pages. From Linux 6.7 on the kernel lists filled pages itself
@@ -51,7 +51,7 @@ struct PageRegion {
     categories: u64,
 }
 
-/// The page map of a process. Where it cannot be opened, or is not answered for, every page counts as filled.
+/// The page map of a process. Where it cannot be opened or read, every page counts as filled.
 #[derive(Debug)]
 pub(super) struct Pages {
     pid: u32,
@@ -63,9 +63,10 @@ impl Pages {
         Self { pid: process.pid(), pagemap: File::open(process.proc_path().join("pagemap")).ok() }
     }
 
-    /// The runs of filled pages between `start` and `end`, as (start, end), in order.
+    /// Returns the runs of filled pages between `start` and `end`, as (start, end), in order.
     ///
-    /// Asking takes a lock of the process, which a process can have held for as long as it wants: a child asks.
+    /// Asking takes a lock of the process, which a process can have held for as long as it wants: a child
+    /// asks.
     ///
     /// # Errors
     /// `TimedOut` where the process does not answer.
@@ -78,9 +79,9 @@ impl Pages {
     }
 }
 
-/// What [`Pages::filled`] gives, asked for in this process.
+/// Answers [`Pages::filled`] in this process.
 pub(crate) fn filled_pages(pagemap: &File, start: u64, end: u64) -> Vec<(u64, u64)> {
-    /// Cleared on an older kernel: it will not know the call the next time either.
+    /// Cleared on an older kernel, which will not know the call the next time either.
     static LISTS: AtomicBool = AtomicBool::new(true);
     if LISTS.load(Ordering::Relaxed) {
         if let Some(runs) = list(pagemap, start, end) {
@@ -91,7 +92,7 @@ pub(crate) fn filled_pages(pagemap: &File, start: u64, end: u64) -> Vec<(u64, u6
     look_at_each(pagemap, start, end)
 }
 
-/// By `PAGEMAP_SCAN`; `None` where the kernel does not have it.
+/// Lists the runs by `PAGEMAP_SCAN`; `None` where the kernel does not have it.
 fn list(pagemap: &File, start: u64, end: u64) -> Option<Vec<(u64, u64)>> {
     let page = rustix::param::page_size() as u64;
     let first = start - start % page;
@@ -105,7 +106,7 @@ fn list(pagemap: &File, start: u64, end: u64) -> Option<Vec<(u64, u64)>> {
             end: last,
             vec: listed.as_mut_ptr() as u64,
             vec_len: listed.len() as u64,
-            // Filled, and not by the page of zeros that all processes share.
+            // Pages that are filled, and are not the page of zeros that all processes share.
             category_inverted: IS_ZERO,
             category_mask: IS_ZERO,
             category_anyof_mask: IS_PRESENT | IS_SWAPPED,
@@ -157,7 +158,7 @@ fn join(runs: impl IntoIterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
 mod tests {
     use super::*;
 
-    /// Anonymous memory of its own: 64 pages, of which some are written to.
+    /// Anonymous memory for a test: 64 pages, of which some are written to.
     struct Mapping(*mut u8, u64);
 
     impl Mapping {

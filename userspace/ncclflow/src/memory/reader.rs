@@ -7,15 +7,16 @@ use nccl_library::elf::RuntimeAddr;
 
 pub(super) const MAX_READ: usize = 8 << 20;
 
-/// Pieces that the kernel takes in one call: `UIO_MAXIOV`, include/uapi/linux/uio.h.
+/// Maximum number of pieces that the kernel takes in one call: `UIO_MAXIOV`, include/uapi/linux/uio.h.
 pub(super) const MAX_PIECES: usize = 1024;
 
 #[derive(Debug)]
 pub enum ReadError {
-    /// The process has exited; what was read before it was noticed is not to be used.
+    /// The process has exited; bytes that were read before that was noticed are not to be used.
     Gone(u32),
     Denied(u32, io::Error),
-    /// A copy did not end in time: what backs the memory does not answer. The process is not read again.
+    /// A copy did not end in time: the device or file behind the memory does not answer. The process is not
+    /// read again.
     Blocked(u32),
     /// No memory there, or memory of a device that cannot be copied.
     Unmapped(RuntimeAddr),
@@ -47,7 +48,7 @@ impl fmt::Display for ReadError {
 impl std::error::Error for ReadError {}
 
 impl ReadError {
-    /// What the kernel said when it was asked for memory at `at`, or for the mappings.
+    /// Makes an error of the kernel's answer to a request for memory at `at`, or for the mappings.
     pub(super) fn new(process: &Process, error: io::Error, at: RuntimeAddr) -> Self {
         match error.raw_os_error() {
             Some(libc::EFAULT) => Self::Unmapped(at),
@@ -58,7 +59,7 @@ impl ReadError {
         }
     }
 
-    /// The process, not the address, is the reason: other reads will fail too.
+    /// Tells whether the process, not the address, is the reason: other reads will fail too.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Gone(_) | Self::Denied(..) | Self::Blocked(_) | Self::Other(..))
     }
@@ -111,21 +112,21 @@ impl<'p> Memory<'p> {
         Ok(bytes)
     }
 
-    /// An 8-byte word; a pointer, for instance.
+    /// Reads an 8-byte word, such as a pointer.
     pub fn word(&self, at: RuntimeAddr) -> Result<u64, ReadError> {
         let mut word = [0; 8];
         self.read(at, &mut word)?;
         Ok(u64::from_le_bytes(word))
     }
 
-    /// `count` words of 8 bytes from `at` on.
+    /// Reads `count` words of 8 bytes from `at` on.
     pub fn words(&self, at: RuntimeAddr, count: u64) -> Result<Vec<u64>, ReadError> {
         let bytes = self.bytes(at, count.saturating_mul(8))?;
         Ok(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect())
     }
 
-    /// Reads all `pieces` (address, bytes) with as few calls as possible; one buffer holds them one after the
-    /// other.
+    /// Reads all `pieces` (address, bytes) with as few calls as possible, one after the other into one
+    /// buffer.
     pub fn gather(&self, pieces: &[(RuntimeAddr, usize)]) -> Result<Vec<u8>, ReadError> {
         let total = pieces.iter().try_fold(0usize, |sum, (_, length)| sum.checked_add(*length));
         let total = total.filter(|total| *total <= MAX_READ).ok_or(ReadError::TooLong(u64::MAX))?;
@@ -144,7 +145,8 @@ impl<'p> Memory<'p> {
         Ok(bytes)
     }
 
-    /// Copies of these pieces (address, bytes), with as few calls as possible; `None` where one cannot be read whole.
+    /// Copies these pieces (address, bytes) with as few calls as possible; `None` for one that cannot be read
+    /// whole.
     pub(crate) fn copies(self, pieces: &[(RuntimeAddr, usize)]) -> Result<Vec<Option<Vec<u8>>>, ReadError> {
         let mut copies = Vec::with_capacity(pieces.len());
         let mut rest = pieces;
@@ -171,7 +173,7 @@ impl<'p> Memory<'p> {
             let whole = copies.len() - before;
             rest = later;
             if whole < now.len() {
-                // The copy ended there; those behind it may be readable.
+                // The transfer ended at this piece; later ones may be readable.
                 copies.push(None);
                 rest = pieces.get(copies.len()..).unwrap_or_default();
             }
@@ -179,8 +181,8 @@ impl<'p> Memory<'p> {
         Ok(copies)
     }
 
-    /// Fills `into` from `pieces`, at most [`MAX_PIECES`], as far as they can be read: the bytes read, 0 if
-    /// the first cannot.
+    /// Fills `into` from `pieces`, at most [`MAX_PIECES`], as far as they can be read. Returns the number of
+    /// bytes read, 0 if the first piece cannot be read.
     pub(super) fn read_pieces(
         self,
         pieces: &[(RuntimeAddr, usize)],
@@ -196,13 +198,14 @@ impl<'p> Memory<'p> {
         }
     }
 
-    /// The number of the process could have been given to another one only after the process had exited. So a
+    /// Proves a read: the PID could have been given to another process only after this one had exited, so a
     /// read that ended while it was still there was a read of its memory.
     fn still_there(self) -> Result<(), ReadError> {
         if self.process.has_exited() { Err(ReadError::Gone(self.process.pid())) } else { Ok(()) }
     }
 
-    /// One copy, by a child that can be lost. `pieces` are at most [`MAX_PIECES`] and together as long as `into`.
+    /// Copies once, by a child that can be lost. `pieces` are at most [`MAX_PIECES`] and together as long as
+    /// `into`.
     fn transfer(self, into: &mut [u8], pieces: &[(RuntimeAddr, usize)]) -> Result<usize, ReadError> {
         let first = pieces.first().map_or(RuntimeAddr(0), |(at, _)| *at);
         let pieces: Vec<(u64, usize)> = pieces.iter().map(|(at, length)| (at.0, *length)).collect();
@@ -213,7 +216,7 @@ impl<'p> Memory<'p> {
     }
 }
 
-/// The address at which a transfer of `pieces` ended, after `read` bytes.
+/// Returns the address at which a transfer of `pieces` ended, after `read` bytes.
 fn address_after(pieces: &[(RuntimeAddr, usize)], read: usize) -> RuntimeAddr {
     let mut left = read;
     for (at, length) in pieces {

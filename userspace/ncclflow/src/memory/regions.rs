@@ -1,4 +1,4 @@
-//! The parts of an address space that a program's own data can be in.
+//! Parts of an address space that a program's own data can be in.
 
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -23,12 +23,12 @@ impl Region {
     }
 }
 
-/// What is mapped where, at one moment.
+/// Mappings of a process at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct AddressSpace {
     /// All readable mappings as (start, end), by address.
     pub(super) readable: Vec<(u64, u64)>,
-    /// Where data can be: the heap first, then the others, small ones first.
+    /// Regions that data can be in: the heap first, then the others, small ones first.
     pub regions: Vec<Region>,
 }
 
@@ -49,8 +49,8 @@ impl AddressSpace {
             if mapping.permissions.starts_with(b"r") {
                 space.readable.push((start, end));
             }
-            // Private, writable, no file. Names in brackets are the kernel's, and only the heap's and those
-            // that a program gave with prctl (`[anon:…]`) are the program's data: stacks hold no
+            // Private, writable, no file. Names in brackets are the kernel's; of those only the heap's and
+            // the ones that a program gave with prctl (`[anon:…]`) are the program's data: stacks hold no
             // communicator.
             let name = mapping.path.as_os_str().as_bytes();
             let is_heap = name == b"[heap]";
@@ -65,7 +65,7 @@ impl AddressSpace {
         space
     }
 
-    /// Whether `bytes` from `at` on lie in readable mappings.
+    /// Tells whether `bytes` from `at` on lie in readable mappings.
     pub fn is_readable(&self, at: u64, bytes: u64) -> bool {
         let Some(end) = at.checked_add(bytes) else { return false };
         let mut reached = at;

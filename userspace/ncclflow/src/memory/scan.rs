@@ -1,7 +1,7 @@
-//! Looks for a word in the memory of a process.
+//! Searches the memory of a process for a word.
 //!
-//! Several threads copy and compare, each in its own part of memory. The caller's thread checks what they
-//! find. Copying from another process costs more than comparing, and one core limits it.
+//! Several threads copy and compare, each in its own part of memory. The caller's thread checks the matches.
+//! Copying from another process costs more than comparing, and one core limits it.
 
 use std::{
     ops::ControlFlow,
@@ -25,7 +25,7 @@ const CHUNK: usize = 512 << 10;
 const WINDOW: u64 = 64 << 20;
 /// More threads than this would not be faster, and the host has other work to do.
 const MAX_THREADS: usize = 4;
-/// With less memory than this, one thread is as fast as several.
+/// Bytes of memory for each further thread: below, one thread is as fast as several.
 const WORTH_A_THREAD: u64 = 64 << 20;
 const TICK: Duration = Duration::from_millis(100);
 
@@ -41,7 +41,7 @@ impl Default for ScanLimits {
     }
 }
 
-/// What a scan searches: words of 8 bytes at addresses that are multiples of 8.
+/// Word that a scan searches for: 8 bytes at an address that is a multiple of 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needle {
     Word(u64),
@@ -52,40 +52,40 @@ pub enum Needle {
 #[derive(Clone, Copy, Debug)]
 pub struct ScanProgress {
     pub scanned_bytes: u64,
-    /// Of address space that was passed, filled or not.
+    /// Bytes of address space that were passed, filled or not.
     pub passed_bytes: u64,
     pub mapped_bytes: u64,
     pub elapsed: Duration,
 }
 
-/// Why a scan did not look at everything.
+/// Reason why a scan did not look at everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ScanEnd {
     /// The search was ended early, as was asked for.
     Found,
-    /// [`ScanLimits::bytes`]
+    /// The limit [`ScanLimits::bytes`] was reached.
     ByteLimit,
-    /// [`ScanLimits::time`]
+    /// The limit [`ScanLimits::time`] was reached.
     TimeLimit,
-    /// Nothing was searched, because the library has a list of what was looked for.
+    /// The library has a list of what was looked for, so there was no search.
     Listed,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScanReport {
-    /// Mappings that data can be in, and their bytes.
+    /// Number of mappings that data can be in.
     pub mappings: usize,
     pub mapped_bytes: u64,
-    /// Bytes that were copied: pages that were never touched are not.
+    /// Bytes that were copied; pages that were never touched are not.
     pub scanned_bytes: u64,
     pub milliseconds: u64,
     /// Every page was looked at. Otherwise [`Self::ended_by`] says why not.
     pub complete: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_by: Option<ScanEnd>,
-    /// Pieces that could not be read: unmapped meanwhile.
+    /// Number of pieces that could not be read: unmapped meanwhile.
     pub unreadable: u64,
 }
 
@@ -102,7 +102,7 @@ struct Shared<'s> {
     scanned: AtomicU64,
     passed: AtomicU64,
     unreadable: AtomicU64,
-    /// The caller wants no more, or a limit was reached.
+    /// Set when the caller wants no more, or a limit was reached.
     ended: OnceLock<ScanEnd>,
 }
 
@@ -110,7 +110,7 @@ struct Shared<'s> {
 /// some times a second. Regions are begun in their order.
 ///
 /// # Errors
-/// When the process is gone or may not be read; mappings that vanish are counted and passed over.
+/// The process is gone or may not be read. Mappings that vanish are counted and passed over.
 pub fn search(
     memory: Memory<'_>,
     limits: ScanLimits,
@@ -182,12 +182,12 @@ pub fn search(
 }
 
 impl Shared<'_> {
-    /// The first end counts.
+    /// Ends the search; the first reason counts.
     fn end(&self, by: ScanEnd) {
         _ = self.ended.set(by);
     }
 
-    /// Whether to stop; takes note of a limit that is reached.
+    /// Tells whether to stop, and notes a limit that is reached.
     fn is_over(&self) -> bool {
         if self.scanned.load(Ordering::Relaxed) >= self.limits.bytes {
             self.end(ScanEnd::ByteLimit);
@@ -197,7 +197,7 @@ impl Shared<'_> {
         self.ended.get().is_some()
     }
 
-    /// One thread: takes windows until there are none.
+    /// Takes windows until there are none; the work of one thread.
     fn work(&self, memory: Memory<'_>, events: &Sender<Event>) {
         let pages = Pages::open(memory.process());
         let mut buffer = vec![0; CHUNK];
@@ -208,7 +208,7 @@ impl Shared<'_> {
             let runs = runs.map_err(|error| ReadError::new(memory.process(), error, RuntimeAddr(start)));
             let done = runs.and_then(|runs| self.window(memory, &runs, &mut buffer, events));
             if let Err(error) = done {
-                // The other end waits for all of us.
+                // The receiver waits for all threads.
                 let _ = events.send(Event::Failed(error));
                 return;
             }
@@ -242,7 +242,7 @@ impl Shared<'_> {
         Ok(())
     }
 
-    /// Copies and compares pieces; what cannot be read is passed over piece by piece.
+    /// Copies and compares pieces; those that cannot be read are passed over one by one.
     fn batch(
         &self,
         memory: Memory<'_>,
@@ -273,7 +273,7 @@ impl Shared<'_> {
 
     fn compare(&self, start: RuntimeAddr, bytes: &[u8], events: &Sender<Event>) {
         let tell = |offset: usize| {
-            // Nobody wants to know any more when the receiver is gone.
+            // Nobody listens any more when the receiver is gone.
             let _ = events.send(Event::Match(RuntimeAddr(start.0 + offset as u64)));
         };
         match self.needle {
@@ -304,7 +304,7 @@ impl Shared<'_> {
     }
 }
 
-/// `start..end` in pieces of at most `size`, each but the last ending at a multiple of `size`.
+/// Divides `start..end` into pieces of at most `size`, each but the last ending at a multiple of `size`.
 fn pieces(start: u64, end: u64, size: u64) -> impl Iterator<Item = (u64, u64)> + Send {
     let mut from = start;
     std::iter::from_fn(move || {

@@ -8,17 +8,17 @@ use ncclflow_common::{
 
 use crate::threads::HitStack;
 
-/// Copies that may wait for their stacks: 4 MiB.
+/// Maximum number of copies that wait for their stacks: 4 MiB.
 const MAX_WAITING: usize = 256;
 
-/// Which hit: process, thread and time.
+/// Identity of a hit: process, thread and time.
 type HitKey = (u32, u32, u64);
 
 /// A copied stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Copied {
     pub(super) stack: HitStack,
-    /// Under which its return addresses are known.
+    /// Key under which the kernel side knows the stack's return addresses.
     pub(super) key: u64,
     /// Bit i: a C function of the interpreter begins with frame i of Python, counted from the innermost.
     pub(super) enters: u64,
@@ -33,7 +33,8 @@ pub(super) struct Copied {
 pub(super) struct Copies(VecDeque<(HitKey, Copied)>);
 
 impl Copies {
-    /// A piece came. One that does not follow those before it is of no use, nor are those after it.
+    /// Adds a piece from the kernel. A piece that does not follow those before it is dropped, and so are
+    /// those after it.
     pub(super) fn add(&mut self, record: &[u8]) {
         let Some((hit, head, bytes)) = parse(record) else { return };
         let sp = head.registers.get(1).copied().unwrap_or(0);
@@ -61,7 +62,7 @@ impl Copies {
         self.0.push_back((hit, copied));
     }
 
-    /// The copy of this hit.
+    /// Takes the copy of this hit.
     pub(super) fn take(&mut self, hit: HitKey) -> Option<Copied> {
         let at = self.0.iter().position(|(of, _)| *of == hit)?;
         self.0.remove(at).map(|(_, copied)| copied)
@@ -120,9 +121,9 @@ mod tests {
         let words: Vec<u64> =
             whole.stack.copy.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
         assert!((0..).zip(&words).all(|(at, word)| *word == SP + 8 * at));
-        // One is missing in between: what follows it is not at its place.
+        // A piece in between is missing: the one after it is not at its place.
         assert_eq!(copies.take((7, 8, 2)).unwrap().stack.copy.len(), 1024 - 16);
-        // Its first piece is missing.
+        // The first piece is missing.
         assert_eq!(copies.take((7, 8, 3)), None);
         assert_eq!(copies.take((7, 8, 1)), None);
     }

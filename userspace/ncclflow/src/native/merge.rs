@@ -1,14 +1,15 @@
-//! Lays Python's frames into the native ones.
+//! Merges Python's frames into the native ones.
 //!
-//! A C function of CPython, `_PyEval_EvalFrameDefault`, evaluates Python's frames: up to 3.10 each call of it one, from
-//! 3.11 on also those that it calls itself (Python/ceval.c). The kernel side has marked the frames with which a call of
-//! it begins. So each native frame of that function stands for Python's frames up to the next mark.
+//! A C function of CPython, `_PyEval_EvalFrameDefault`, evaluates Python's frames: up to 3.10 each call of it
+//! evaluates one, from 3.11 on also those that the frame itself calls (Python/ceval.c). The kernel side has
+//! marked the frames with which a call of the function begins. So each native frame of that function stands
+//! for Python's frames up to the next mark.
 
 use flow::schema::FrameRow;
 
 use crate::threads::NativeFrame;
 
-/// What evaluates Python's frames.
+/// The function that evaluates Python's frames.
 const EVALUATOR: &str = "_PyEval_EvalFrameDefault";
 
 /// The frames of a stack, innermost first.
@@ -17,18 +18,18 @@ pub(super) struct Merged {
     pub(super) frames: Vec<FrameRow>,
     /// Native frames that lie between Python's are not known.
     pub(super) lacks_native: bool,
-    /// Python's frames were over before the native ones: what is outside of them is left out.
+    /// Python's frames ended before the native ones: native frames outside of them are left out.
     pub(super) lacks_python: bool,
 }
 
-/// A native frame for `stacks.jsonl`.
+/// Makes a row of `stacks.jsonl` from a native frame.
 pub(super) fn row(frame: &NativeFrame) -> FrameRow {
     let function = frame.function.clone().unwrap_or_else(|| format!("+{:#x}", frame.address));
     FrameRow { function, file: None, line: None, module: Some(frame.module.clone()) }
 }
 
-/// `native` and `python` innermost first. `enters`: bit i is of frame i of Python. `of_runtime`: the file that the
-/// interpreter is in, if it is known. `python_is_cut`: there are more of Python's.
+/// Merges `native` and `python`, both innermost first. `enters`: bit i is of frame i of Python. `of_runtime`:
+/// the inode of the interpreter's file, if it is known. `python_is_cut`: Python has more frames.
 pub(super) fn merge(
     native: &[NativeFrame],
     python: Vec<FrameRow>,
@@ -45,8 +46,8 @@ pub(super) fn merge(
     let inode = native.iter().find(is_evaluator).and_then(|frame| frame.inode).or(of_runtime);
     let mut python = python.into_iter().enumerate();
     if !native.iter().any(|frame| is_evaluator(&frame)) {
-        // Without names it is not known which of its frames evaluate. What is inside of the first of the
-        // interpreter's is inside of Python's innermost.
+        // Without names it is not known which of the interpreter's frames evaluate. Native frames inside of
+        // its first one are inside of Python's innermost.
         let inside = native.iter().take_while(|frame| frame.inode.is_none() || frame.inode != inode);
         merged.frames.extend(inside.map(row));
         merged.lacks_native = true;
@@ -79,7 +80,7 @@ pub(super) fn merge(
     merged
 }
 
-/// Whether it is a function of the interpreter, and not of a program that has the interpreter in it.
+/// Tells whether a function is the interpreter's, and not of a program that has the interpreter in it.
 fn is_own(frame: &NativeFrame) -> bool {
     let is_python = frame.module.starts_with("libpython") || frame.module.starts_with("python");
     let named = |name: &String| name.starts_with("Py") || name.starts_with("_Py");
@@ -90,7 +91,7 @@ fn is_own(frame: &NativeFrame) -> bool {
 mod tests {
     use super::*;
 
-    /// `file:function`; files are told apart by their first letters.
+    /// Parses `file:function`; files are told apart by their first letters.
     fn native(text: &str) -> Vec<NativeFrame> {
         let frame = |text: &str| {
             let (module, function) = text.split_once(':').unwrap();
@@ -127,10 +128,10 @@ mod tests {
 
     #[test]
     fn frames_of_the_evaluator_are_those_of_python() {
-        // The inner call of it evaluates `c` and `b`, the outer one `a`.
+        // The inner call of the evaluator runs `c` and `b`, the outer one `a`.
         let found = merged(STACK, "c b a", 0b110, false);
         assert_eq!(found, ("all call c b hook a start".to_owned(), false, false));
-        // Each evaluates one.
+        // Each call runs one.
         let found = merged(STACK, "b a", 0b11, false);
         assert_eq!(found, ("all call b hook a start".to_owned(), false, false));
     }

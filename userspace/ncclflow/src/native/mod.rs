@@ -1,9 +1,10 @@
-//! Native frames of call stacks: from a copy of the stack, which the kernel side sends where it finds a new one, to
-//! functions.
+//! Native frames of call stacks, from copies of the stack to functions. The kernel side sends a copy when it
+//! finds a new stack.
 //!
-//! [`copies`] puts the pieces of a copy together, `threads` unwinds it, [`merge`] lays Python's frames into it, and
-//! [`slots`] tells the kernel side by which words the next stack of the kind is known. A thread does so: symbol tables
-//! of frameworks take a second to read. What a process's code is must be known at once, its names need not.
+//! [`copies`] joins the pieces of a copy, `threads` unwinds it, [`merge`] adds Python's frames, and [`slots`]
+//! tells the kernel side by which words it knows the next stack of the kind. A thread of its own does so:
+//! reading symbol tables of frameworks takes a second. A process's mappings must be read at once, the names
+//! of its functions need not.
 
 mod copies;
 mod merge;

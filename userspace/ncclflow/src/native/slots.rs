@@ -1,4 +1,4 @@
-//! Where return addresses were: what the kernel side tells native stacks apart by.
+//! Places of return addresses on the stack, by which the kernel side tells native stacks apart.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -9,7 +9,7 @@ use ncclflow_common::{MAX_SLOT_LISTS, MAX_SLOTS, ReturnSlots};
 
 pub(crate) type StoreSlots = dyn FnMut(u64, &ReturnSlots) -> bool + Send;
 
-/// Who stores a list for the kernel side. It says whether it is stored.
+/// Function that stores a list for the kernel side, and returns whether it is stored.
 pub(crate) struct SlotSink(pub(crate) Box<StoreSlots>);
 
 impl fmt::Debug for SlotSink {
@@ -18,7 +18,7 @@ impl fmt::Debug for SlotSink {
     }
 }
 
-/// The lists that the kernel side has.
+/// Lists that the kernel side has.
 #[derive(Debug)]
 pub(super) struct Slots {
     sink: SlotSink,
@@ -30,8 +30,8 @@ impl Slots {
         Self { sink, lists: HashMap::new() }
     }
 
-    /// Stacks of this key have return addresses at these places, too. Of too many, those of the innermost frames
-    /// are kept.
+    /// Adds places at which stacks of this key have return addresses. Of too many, those of the innermost
+    /// frames are kept.
     pub(super) fn add(&mut self, key: u64, slots: &[u16]) {
         if self.lists.len() >= MAX_SLOT_LISTS as usize {
             // The kernel side forgets, too.

@@ -1,4 +1,4 @@
-//! The thread that unwinds copied stacks and names their frames.
+//! Thread that unwinds copied stacks and names their frames.
 
 use std::{
     collections::HashMap,
@@ -25,22 +25,22 @@ use crate::{
     threads::{NativeFrame, NativeNames, Unwinder, Unwound},
 };
 
-/// Pieces and stacks that may wait: 9 MiB.
+/// Maximum number of pieces and stacks that wait: 9 MiB.
 const MAX_WAITING: usize = 8192;
 
-/// Stacks that are named together, as each look at a file takes long.
+/// Maximum number of stacks that are named together, as each look at a file takes long.
 const TOGETHER: usize = 256;
 
-/// Processes whose code is remembered.
+/// Maximum number of processes whose mappings are remembered.
 const MAX_PROCESSES: usize = 64;
 
-/// How native frames are wanted.
+/// Options for native frames.
 #[derive(Debug)]
 pub(crate) struct NativeOptions {
-    /// Python's frames are laid into them; otherwise there are native ones alone.
+    /// Python's frames are merged into the native ones; otherwise there are native ones alone.
     pub(crate) with_python: bool,
     pub(crate) debug_files: DebugFiles,
-    /// Who tells the kernel side where return addresses are.
+    /// Sink that tells the kernel side where return addresses are.
     pub(crate) sink: SlotSink,
 }
 
@@ -56,7 +56,7 @@ struct Named {
     traced: Arc<Traced>,
 }
 
-/// For whoever has stacks, and pieces of them.
+/// Input of the thread: stacks, and pieces of them.
 #[derive(Clone, Debug)]
 pub(crate) struct NativeFeed(SyncSender<Work>);
 
@@ -67,13 +67,13 @@ impl std::fmt::Debug for Work {
 }
 
 impl NativeFeed {
-    /// A piece came from the kernel. Does not wait: without room for it, its stack ends there.
+    /// Adds a piece from the kernel, without waiting: if there is no room for it, its stack ends there.
     pub(crate) fn add_piece(&self, record: &[u8]) {
         let _ = self.0.try_send(Work::Piece(record.into()));
     }
 
-    /// Adds native frames to a stack, whose pieces have come. It goes into the book when it has them, and waits until
-    /// then. Gives it back if there is no room.
+    /// Adds native frames to a stack whose pieces have come, and then puts it into the book. Waits for room
+    /// in the queue. Gives the stack back if the thread has ended.
     pub(crate) fn add(
         &self,
         event: &StackEvent,
@@ -81,7 +81,7 @@ impl NativeFeed {
         traced: Arc<Traced>,
     ) -> Option<StackFacts> {
         let hit = (event.origin.tgid, event.origin.tid, event.origin.ts_ns);
-        // It may wait: whoever names Python's frames has its own queue.
+        // Waiting is harmless: the thread that names Python's frames has its own queue.
         match self.0.send(Work::Stack(Box::new(Named { hit, facts, traced }))) {
             Ok(()) => None,
             Err(error) => match error.0 {
@@ -92,7 +92,7 @@ impl NativeFeed {
     }
 }
 
-/// Starts the thread. It ends when nobody can feed it any more.
+/// Starts the thread, which ends when nobody can feed it any more.
 pub(crate) fn start(options: NativeOptions, book: StackBook) -> io::Result<NativeFeed> {
     let (sender, work) = sync_channel(MAX_WAITING);
     thread::Builder::new().name("ncclflow-native".to_owned()).spawn(move || {
@@ -113,7 +113,7 @@ struct Worker {
     with_python: bool,
     copies: Copies,
     slots: Slots,
-    /// By the number of the process.
+    /// Unwinders by the number of the process.
     unwinders: HashMap<u64, Unwinder>,
     names: NativeNames,
 }
@@ -196,7 +196,7 @@ fn with_unknown(facts: StackFacts, why: &str) -> StackFacts {
     StackFacts { unknown, ..facts }
 }
 
-/// The stack with its native frames.
+/// Makes the stack with its native frames.
 fn facts(ready: &Ready, native: &[NativeFrame], with_python: bool) -> StackFacts {
     let Ready { named: Named { facts, .. }, copied, unwound, of_runtime } = ready;
     let mut python = facts.frames.clone();
@@ -208,7 +208,7 @@ fn facts(ready: &Ready, native: &[NativeFrame], with_python: bool) -> StackFacts
         Merged { frames: native.iter().map(row).collect(), ..Merged::default() }
     };
     merged.frames.reverse();
-    // Python's frames can reach further out than what was copied.
+    // Python's frames can reach further out than the copy.
     let reaches_out = with_python && has_python && !merged.lacks_python;
     let cut = if reaches_out { facts.cut } else { unwound.is_cut || merged.lacks_python };
     let is_lost = merged.lacks_native || !(unwound.is_whole || unwound.is_cut);

@@ -19,7 +19,7 @@ pub struct PsReport {
     pub schema: u32,
     pub host: String,
     pub unix_time: u64,
-    /// In the order of their PIDs.
+    /// Processes in the order of their PIDs.
     pub processes: Vec<ProcessEntry>,
     /// Processes that may not be looked at; whether they use NCCL is not known.
     /// [`denied_remedy`](crate::target::denied_remedy) says what to do.
@@ -31,22 +31,23 @@ pub struct PsReport {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessEntry {
-    /// In the PID namespace of this program.
+    /// PID in the namespace of this program.
     pub pid: u32,
-    /// In its own PID namespace.
+    /// PID in the process's own namespace.
     pub own_pid: u32,
     pub name: String,
     #[serde(flatten)]
     pub description: Description,
     pub libraries: Vec<LibraryEntry>,
-    /// `None`: ncclflow did not look for them, or could not.
+    /// Communicators; `None` if ncclflow did not look for them, or could not.
     pub communicators: Option<Vec<CommunicatorEntry>>,
-    /// It was forked from this process and has copies of its communicators, which are listed there.
+    /// PID of the process that this one was forked from. It has copies of that process's communicators, which
+    /// are listed there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<u32>,
-    /// All its memory was scanned.
+    /// All memory of the process was scanned.
     pub scan_is_complete: Option<bool>,
-    /// What is not known, and why.
+    /// Reasons why something is not known.
     pub errors: Vec<String>,
 }
 
@@ -54,21 +55,21 @@ pub struct ProcessEntry {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LibraryEntry {
-    /// As the process names it.
+    /// Path of the file, as the process names it.
     pub path: String,
-    /// It was unlinked or replaced after the process mapped it.
+    /// The file was unlinked or replaced after the process mapped it.
     pub deleted: bool,
     pub device: u64,
     pub inode: u64,
-    /// What shows that it is NCCL.
+    /// Evidence that the file is NCCL.
     pub found_by: Evidence,
     pub version: Option<String>,
-    /// CUDA that it was built for.
+    /// CUDA version that the library was built for.
     pub cuda_version: Option<String>,
     pub build_id: Option<String>,
-    /// Where `record` would have its symbols and layouts from.
+    /// Source from which `record` would have the library's symbols and layouts.
     pub symbols: Option<SymbolSource>,
-    /// Why its communicators are not known.
+    /// Reason why the library's communicators are not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unusable: Option<String>,
 }
@@ -93,7 +94,8 @@ pub struct CommunicatorEntry {
 }
 
 impl ProcessEntry {
-    /// Its container, or else the namespaces that it does not share with this program; `-` if there are none.
+    /// Returns the process's container, or else the namespaces that it does not share with this program; `-`
+    /// if there are none.
     pub(super) fn container_cell(&self) -> String {
         let Description { container, own_mounts, own_pids, .. } = &self.description;
         let namespaces = match (own_mounts, own_pids) {

@@ -1,4 +1,4 @@
-//! How much a communicator has launched, by NCCL's own counters, and whether that grew since the last look.
+//! Launches of a communicator, by NCCL's own counters, and whether they grew since the last look.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::dump::{Counters, RankReport};
 use nccl_library::{fields::counts_always, nccl::NcclVersion};
 
-/// The counter of NCCL's that [`Launches::collectives`] is.
+/// Counter of NCCL's that [`Launches::collectives`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum LaunchCounter {
     /// `ncclComm.seqNumber`, by function: from 2.26 on.
@@ -25,13 +25,13 @@ pub enum LaunchCounter {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Launches {
-    /// Collectives. `None`: this version has no number that counts them all, or counts them together with
-    /// another communicator's.
+    /// Number of collectives; `None` where this version has no number that counts them all, or counts them
+    /// together with another communicator's.
     pub collectives: Option<u64>,
     pub collectives_counter: Option<LaunchCounter>,
-    /// The same by function; empty where NCCL does not count them apart.
+    /// Number of collectives by function; empty where NCCL does not count them apart.
     pub collectives_by_function: BTreeMap<String, u64>,
-    /// Not at the first look.
+    /// Changes since the last look; `None` at the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since_last_look: Option<Movement>,
 }
@@ -73,8 +73,8 @@ impl Launches {
     }
 }
 
-/// A communicator of one process, and of no later one with its number: process, its start in ticks since the
-/// system's, address, hash, rank.
+/// Identity of a communicator in one process, and not in a later one with its PID: PID, start of the process
+/// in ticks since the system's, address, hash, rank.
 type Key = (u32, Option<u64>, u64, String, u32);
 
 #[derive(Debug)]
@@ -84,7 +84,7 @@ struct Seen {
     collectives: Option<u64>,
 }
 
-/// What all communicators had launched at the last look, and at this one.
+/// Counters of all communicators at the last look, and at this one.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     last: HashMap<Key, Seen>,
@@ -92,13 +92,13 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// What was this look becomes the last one.
+    /// Begins a look: the one before becomes the last.
     pub(super) fn begin(&mut self) {
         self.last = std::mem::take(&mut self.this);
     }
 
-    /// What the rank has launched, and since the last look, if it was there then. `started`: when its process
-    /// was.
+    /// Returns the launches of the rank, and those since the last look, if the rank was there then. `started`
+    /// is the start of its process.
     pub(super) fn look(&mut self, rank: &RankReport, started: Option<u64>, at: Instant) -> Launches {
         let key = (rank.pid, started, rank.address, rank.comm_hash.clone(), rank.rank);
         let mut launches = Launches::of(rank);

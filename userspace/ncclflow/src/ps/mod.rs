@@ -1,7 +1,7 @@
 //! Every process of this node that uses NCCL: its user, its container, its libraries and its communicators.
 //!
-//! Nothing is prepared in the processes, and nothing is stopped. If something about one cannot be read (it
-//! exited, it may not be read), the list says why.
+//! Nothing is prepared in the processes, and nothing is stopped. If something about a process cannot be read
+//! (it exited, it may not be read), the list says why.
 
 mod entries;
 mod launches;
@@ -38,13 +38,13 @@ use nccl_library::{
 #[derive(Clone, Debug, Default)]
 pub struct PsOptions {
     pub filter: Filter,
-    /// Look for the communicators in the processes' memory.
+    /// The processes' memory is searched for communicators.
     pub communicators: bool,
     pub limits: ScanLimits,
     pub debug_files: DebugFiles,
 }
 
-/// Lists processes, once or repeatedly. It remembers what it found out about a library file.
+/// Lists processes, once or repeatedly, and remembers what it found out about a library file.
 #[derive(Debug)]
 pub struct Lister {
     options: PsOptions,
@@ -54,7 +54,7 @@ pub struct Lister {
     looks: Looks,
 }
 
-/// What is known of a library file. It keeps the file open, so that its inode is not used again.
+/// Library file that was resolved before. The file is kept open, so that its inode is not used again.
 #[derive(Debug)]
 struct Known {
     _file: MappedLibrary,
@@ -63,7 +63,7 @@ struct Known {
 }
 
 impl Lister {
-    /// `cache`: where resolved layouts are kept from one time to the next.
+    /// Makes a lister. `cache` keeps resolved layouts from one run to the next.
     pub fn new(options: PsOptions, cache: Option<LayoutCache>) -> Self {
         let users = Users::read();
         Self { options, cache, users, libraries: HashMap::new(), looks: Looks::default() }
@@ -135,7 +135,7 @@ impl Lister {
         })
     }
 
-    /// What is said of a process that could not be looked at, because something does not answer.
+    /// Makes the entry of a process that could not be looked at, because something does not answer.
     fn silent(&self, pid: u32, error: &ResolverError) -> Option<ProcessEntry> {
         let process = Process::open(pid).ok()?;
         let description = Description { uid: u32::MAX, user: "?".to_owned(), ..Description::default() };
@@ -160,7 +160,7 @@ impl Lister {
             }
             (entry, version)
         });
-        // The path and its state are the process's, not the inode's.
+        // The path and its state belong to the process, not to the inode.
         (LibraryEntry { path: file.shown(), deleted: file.deleted, found_by, ..entry }, version)
     }
 

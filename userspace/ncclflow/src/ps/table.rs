@@ -9,11 +9,11 @@ use super::{
 use crate::text::{age, column_widths, cut_left, cut_right, write_wrapped};
 use nccl_library::symbols::SymbolSource;
 
-/// Least width of the list; less does not hold it.
+/// Minimum width of the list; it does not fit into less.
 const MIN_WIDTH: usize = 40;
 const MIN_PATH: usize = 12;
 
-/// Renders the list. `width`: columns of the terminal; without it nothing is cut.
+/// Renders the list. `width` is the number of columns of the terminal; without it nothing is cut.
 pub fn render(report: &PsReport, width: Option<usize>) -> String {
     let mut out = String::new();
     if report.processes.is_empty() {
@@ -38,11 +38,11 @@ pub fn render(report: &PsReport, width: Option<usize>) -> String {
     out
 }
 
-/// `2 processes use NCCL; ranks here: 4, of 2 communicators`
+/// Sums the list up: `2 processes use NCCL; ranks here: 4, of 2 communicators`.
 fn headline(processes: &[ProcessEntry]) -> String {
     let count = processes.len();
     let mut text = format!("{count} {}", if count == 1 { "process uses NCCL" } else { "processes use NCCL" });
-    // Copies in forked children are none.
+    // Copies in forked children do not count.
     let ranks = || processes.iter().filter_map(|process| process.communicators.as_deref()).flatten();
     let mut hashes: Vec<&str> = ranks().map(|rank| rank.comm_hash.as_str()).collect();
     hashes.sort_unstable();

@@ -1,4 +1,4 @@
-//! The stacks that were named, for whoever writes them.
+//! Stacks that were named, for those who write them.
 
 use std::{
     collections::BTreeMap,
@@ -12,20 +12,21 @@ use std::{
 
 use crate::recording::StackFacts;
 
-/// Stacks that are kept. A job has some hundreds; of one that makes more, the oldest are not repeated in later segments
-/// and windows.
+/// Maximum number of stacks that are kept. A job has some hundreds; if one has more, the oldest are not
+/// repeated in later segments and windows.
 const MAX_STACKS: usize = 16_384;
 
-/// How long the end of a recording or window waits for stacks that are being named.
+/// Time that the end of a recording or window waits for stacks that are being named.
 const SETTLE_LIMIT: Duration = Duration::from_millis(500);
-/// The same where symbol tables are read for them: frameworks have libraries of some hundred megabytes.
+/// Time that it waits where symbol tables are read for them: frameworks have libraries of some hundred
+/// megabytes.
 const NATIVE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Stacks by the order in which they were named.
+/// Stacks in the order in which they were named.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StackBook {
     stacks: Arc<Mutex<Stacks>>,
-    /// Stacks that wait to be named.
+    /// Number of stacks that wait to be named.
     pub(crate) waiting: Arc<AtomicUsize>,
     has_native: bool,
 }
@@ -37,7 +38,7 @@ struct Stacks {
 }
 
 impl StackBook {
-    /// Of stacks with native frames.
+    /// Makes a book of stacks with native frames.
     pub(crate) fn of_native() -> Self {
         Self { has_native: true, ..Self::default() }
     }
@@ -56,14 +57,14 @@ impl StackBook {
         });
     }
 
-    /// What was named from the number `first` on, and the number that is next.
+    /// Returns the stacks from the number `first` on, and the number of the next one.
     pub(crate) fn since(&self, first: u64) -> (Vec<Arc<StackFacts>>, u64) {
         self.with(|stacks| {
             (stacks.facts.range(first..).map(|(_, facts)| Arc::clone(facts)).collect(), stacks.next)
         })
     }
 
-    /// Waits until what has come is named, for a limited time.
+    /// Waits, for a limited time, until the stacks that have come are named.
     pub(crate) fn settle(&self) {
         let limit = if self.has_native { NATIVE_LIMIT } else { SETTLE_LIMIT };
         let deadline = Instant::now() + limit;

@@ -1,7 +1,7 @@
-//! Copies of pieces of a process's memory, many in one question.
+//! Copies of pieces of a process's memory, many by one question.
 //!
-//! A child copies memory, and each question to it takes two changes of processes. What a code object says lies in six
-//! small pieces, and a new stack can have a hundred code objects.
+//! A child copies memory, and each question to it takes two changes of processes. A code object's facts lie
+//! in six small pieces, and a new stack can have a hundred code objects.
 
 use std::{cell::RefCell, collections::BTreeMap};
 
@@ -12,14 +12,14 @@ use crate::{memory::Memory, target::Process};
 
 /// Bytes that are read where fewer are asked for: names and tables of lines follow their heads.
 const AHEAD: usize = 256;
-/// No piece is read over the end of a page, behind which there may be nothing.
+/// Size of a page. No piece is read over the end of a page, behind which there may be nothing.
 const PAGE: u64 = 4096;
 
 /// Memory as it was when it was copied.
 #[derive(Debug)]
 pub(super) struct Copied<'p> {
     memory: Memory<'p>,
-    /// By address; they can overlap.
+    /// Pieces by address; they can overlap.
     pieces: RefCell<BTreeMap<u64, Vec<u8>>>,
     #[cfg(test)]
     questions: std::cell::Cell<usize>,
@@ -35,7 +35,7 @@ impl<'p> Copied<'p> {
         }
     }
 
-    /// Copies these, by address and bytes, all at once. What cannot be read is not there afterwards.
+    /// Copies pieces, given by address and bytes, all at once. One that cannot be read is left out.
     pub(super) fn fetch(&self, wanted: impl Iterator<Item = (u64, usize)>) {
         let mut wanted: Vec<(u64, usize)> = wanted.map(|(at, length)| (at, ahead(at, length))).collect();
         wanted.sort_unstable();
@@ -54,7 +54,7 @@ impl<'p> Copied<'p> {
         }
     }
 
-    /// What was copied of it.
+    /// Fills `into` from a piece that was copied.
     fn find(&self, at: u64, into: &mut [u8]) -> Option<()> {
         let pieces = self.pieces.borrow();
         let (start, piece) = pieces.range(..=at).next_back()?;
@@ -74,7 +74,7 @@ impl cpython::Memory for Copied<'_> {
     }
 }
 
-/// At least `length`, and more if the page has more.
+/// Returns `length`, or more if the page has more.
 fn ahead(at: u64, length: usize) -> usize {
     let to_end = usize::try_from(PAGE - at % PAGE).unwrap_or(0);
     length.max(AHEAD.min(to_end))

@@ -1,4 +1,4 @@
-//! The interpreter of a process: which mapped file has `_PyRuntime`, and where that is in memory.
+//! Finds the interpreter of a process: the mapped file that has `_PyRuntime`, and its address in memory.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use crate::{
     target::{LibraryId, Process, maps::Mapping, printable},
 };
 
-/// The memory of a process, as the walk through an interpreter wants it.
+/// Memory of a process, in the form that the crate `cpython` reads it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TargetMemory<'p>(Memory<'p>);
 
@@ -40,7 +40,7 @@ impl cpython::Memory for TargetMemory<'_> {
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) python: Python,
-    /// Nothing where its file does not say where they are.
+    /// Static data of the interpreter; `None` where its file does not say where they are.
     pub(crate) statics: Option<Statics>,
 }
 
@@ -57,15 +57,15 @@ impl Found {
     }
 }
 
-/// What is known of files that were read already: several processes map the same ones.
+/// Interpreters in files that were read before: several processes map the same ones.
 #[derive(Debug, Default)]
 pub(crate) struct Runtimes {
-    /// Whoever comes for a file that another one reads waits for it.
+    /// Results by file. The lock is held while a file is read, so that others who want it wait.
     files: Mutex<BTreeMap<LibraryId, Result<Option<Interpreter>, String>>>,
 }
 
 impl Runtimes {
-    /// The interpreter of a process; `None` if it is no Python program.
+    /// Finds the interpreter of a process; `None` if it is no Python program.
     ///
     /// # Errors
     /// A sentence that says why an interpreter that seems to be there is not understood.
@@ -122,12 +122,13 @@ fn is_library(mapping: &Mapping) -> bool {
     mapping.path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"libpython"))
 }
 
-/// Mappings of the first byte of files that may be an interpreter: libraries of its name, and the program itself.
+/// Returns mappings of the first byte of files that may be an interpreter: libraries of its name, and the
+/// program itself.
 fn candidates<'m>(process: &Process, mappings: &'m [Mapping]) -> Vec<&'m Mapping> {
-    /// A process maps one, or none.
+    /// Maximum number of candidates; a process maps one interpreter, or none.
     const MAX: usize = 8;
     let program = std::fs::read_link(process.proc_path().join("exe")).unwrap_or_default();
-    // As the kernel writes it of a file that was replaced since.
+    // The kernel adds this to the name of a file that was replaced since.
     let program = program.as_os_str().as_bytes();
     let program = program.strip_suffix(b" (deleted)").unwrap_or(program);
     let mut found: Vec<&Mapping> = Vec::new();

@@ -1,4 +1,4 @@
-//! The CPython of a process: which it is, and where.
+//! CPython of a process: its version and its place in memory.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,10 @@ use super::{
 use crate::target::{Process, read_text, status_field};
 use ncclflow_common::{NO_OFFSET, PythonWalk};
 
-/// Threads whose numbers prove how they are numbered.
+/// Maximum number of threads that are looked at to prove where the C library keeps their numbers.
 const PROVING_THREADS: usize = 16;
 
-/// Where the C library keeps a thread's number: as `cpython::pthread` says, glibc's and musl's.
+/// Offsets at which C libraries keep a thread's number: those of `cpython::pthread`, for glibc and musl.
 const TID_PLACES: [u32; 3] = [0x2d0, 48, 0xd0];
 
 /// An interpreter in a process.
@@ -26,17 +26,17 @@ pub struct Interpreter {
 }
 
 impl Interpreter {
-    /// Finds the interpreter; `Ok(None)`: the process runs no Python. `depth`: frames that the kernel side is to
-    /// walk.
+    /// Finds the interpreter; `Ok(None)`: the process runs no Python. `depth` is the number of frames that
+    /// the kernel side is to walk.
     ///
     /// # Errors
-    /// Why Python's stacks cannot be known, for people.
+    /// A sentence for people on why Python's stacks cannot be known.
     pub(crate) fn find(process: &Process, runtimes: &Runtimes, depth: u8) -> Result<Option<Self>, String> {
         let Some(found) = runtimes.find(process)? else { return Ok(None) };
         Self::proven(&found, process, depth).map(Some)
     }
 
-    /// Walks the interpreter's threads: layouts that are wrong end here.
+    /// Walks the interpreter's threads, which fails if the layouts are wrong.
     fn proven(found: &Found, process: &Process, depth: u8) -> Result<Self, String> {
         let python = found.python;
         let memory = TargetMemory::new(process);
@@ -57,19 +57,19 @@ impl Interpreter {
         Ok(Self { python, walk })
     }
 
-    /// For people: `3.12.1`.
+    /// Version for people: `3.12.1`.
     pub fn version(&self) -> String {
         self.python.offsets.version.to_string()
     }
 
-    /// What the kernel side is told.
+    /// Returns what the kernel side needs to walk the interpreter.
     pub fn walk(&self) -> &PythonWalk {
         &self.walk
     }
 }
 
-/// Where in the C library's description of a thread its number is: the only place at which every thread that Python
-/// knows has the number of a thread of the process.
+/// Finds the offset of a thread's number in the C library's description of a thread: at no other has every
+/// thread that Python knows the number of a thread of the process.
 fn tid_place(process: &Process, threads: &[ThreadState]) -> Option<u32> {
     const MACHINE: Machine = if cfg!(target_arch = "aarch64") { Machine::Aarch64 } else { Machine::X86_64 };
     let memory = TargetMemory::new(process);
@@ -80,7 +80,7 @@ fn tid_place(process: &Process, threads: &[ThreadState]) -> Option<u32> {
             let at = thread.pthread.checked_add(u64::from(*place))?;
             cpython::Memory::read(&memory, at, &mut bytes).ok()?;
             let number = u32::from_le_bytes(bytes);
-            // And the library's own marks are there.
+            // The library's own marks must be there, too.
             pthread::thread_numbers(&memory, MACHINE, thread.pthread).contains(&number).then_some(number)
         };
         let proving = || threads.iter().take(PROVING_THREADS);
@@ -90,7 +90,7 @@ fn tid_place(process: &Process, threads: &[ThreadState]) -> Option<u32> {
     TID_PLACES.into_iter().find(fits)
 }
 
-/// The numbers of the process's threads as it sees them.
+/// Returns the numbers of the process's threads as the process itself sees them.
 fn own_tids(process: &Process) -> BTreeSet<u32> {
     let Ok(tasks) = std::fs::read_dir(process.proc_path().join("task")) else { return BTreeSet::new() };
     let own = tasks.flatten().take(cpython::MAX_THREADS).filter_map(|task| {

@@ -1,9 +1,9 @@
-//! Python of running processes: which interpreter it is ([`Runtimes`]), and its call stacks at probes' hits: where the kernel
-//! side finds them, and what their frames are called.
+//! Python of running processes: the interpreter ([`Runtimes`]), and its call stacks at probes' hits. The
+//! kernel side finds these; here their frames are named.
 //!
-//! [`Interpreter`] is a process's CPython, and what the kernel side is told of it. The kernel side sends a stack once, as
-//! addresses of code objects. [`StackBook`] gets what they are: a thread of its own reads the code objects from the
-//! process's memory, soon after, as code can be freed.
+//! [`Interpreter`] is a process's CPython, with all that the kernel side needs to walk it. The kernel side
+//! sends a stack once, as addresses of code objects. A thread of its own reads the code objects from the
+//! process's memory, soon after, as code can be freed, and puts the named stack into [`StackBook`].
 
 mod book;
 mod copied;
@@ -20,7 +20,7 @@ pub(crate) use names::{Interpreters, StackFeed, Traced, start};
 pub(crate) use pages::Pages;
 pub(crate) use walk::without_python;
 
-/// Whether code in this file was installed by somebody, and is not the user's own.
+/// Tells whether code in this file was installed by somebody, and is not the user's own.
 pub(crate) fn is_of_a_library(file: &str) -> bool {
     const FOLDERS: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python3."];
     file.starts_with('<') || FOLDERS.iter().any(|folder| file.contains(folder))

@@ -1,4 +1,4 @@
-//! The thread that finds out what the frames of stacks are: function, file and line.
+//! Thread that finds function, file and line of the frames of stacks.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -31,19 +31,19 @@ use crate::{
     target::{Process, printable},
 };
 
-/// Stacks that may wait to be named. Those beyond it have no frames.
+/// Maximum number of stacks that wait to be named. Stacks beyond it have no frames.
 const MAX_WAITING: usize = 4096;
 
-/// Code objects, and stacks, that are remembered.
+/// Maximum number of code objects, and stacks, that are remembered.
 const MAX_KNOWN: usize = 65_536;
 
-/// Processes after which those that have ended are let go of.
+/// Number of processes from which on those that have ended are dropped.
 const MANY: usize = 256;
 
-/// What is said of a frame whose code was not read.
+/// Name of a frame whose code was not read.
 const NOT_KNOWN: &str = "?";
 
-/// The interpreters of the processes that are traced, by process as records have it.
+/// Interpreters of the processes that are traced, by the process number that records have.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interpreters(Arc<Mutex<AllTraced>>);
 
@@ -56,9 +56,9 @@ struct AllTraced {
 #[derive(Debug)]
 pub(crate) struct Traced {
     pub(crate) process: Process,
-    /// Nothing: it runs no Python, or one that is not known.
+    /// The interpreter; `None` if the process runs no Python, or one that is not known.
     pub(crate) interpreter: Option<Interpreter>,
-    /// No other process has the same, though it has the number of one that has ended.
+    /// Number of this process alone; another process can only have the same PID.
     pub(crate) number: u64,
 }
 
@@ -67,7 +67,7 @@ impl Interpreters {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// `tgid`: the process's number in the initial PID namespace.
+    /// Adds a process. `tgid` is its number in the initial PID namespace.
     pub(crate) fn insert(&self, tgid: u32, process: Process, interpreter: Option<&Interpreter>) {
         self.with(|all| {
             if all.by_tgid.len() >= MANY {
@@ -84,7 +84,7 @@ impl Interpreters {
     }
 }
 
-/// For whoever takes records first: hands on stacks that were not seen before.
+/// Input of the thread, for the one who takes records first: passes on stacks that are new.
 #[derive(Clone, Debug)]
 pub(crate) struct StackFeed {
     to_thread: SyncSender<StackEvent>,
@@ -92,12 +92,12 @@ pub(crate) struct StackFeed {
 }
 
 impl StackFeed {
-    /// A record came; those of others than stacks are left alone.
+    /// Passes on a stack's record; others are left alone.
     pub(crate) fn note(&self, record: &RecordView<'_>) {
         if u32::from(record.header.probe) != STACK_COOKIE {
             return;
         }
-        // What is no stack is counted by whoever decodes it.
+        // A record that is no valid stack is counted where it is decoded.
         let Ok(event) = StackEvent::of(record) else { return };
         if event.frames.is_none() {
             return;
@@ -109,7 +109,8 @@ impl StackFeed {
     }
 }
 
-/// Starts the thread. It ends when nobody can feed it any more. `native`: who adds native frames, if anybody does.
+/// Starts the thread, which ends when nobody can feed it any more. `native` adds native frames, if they are
+/// wanted.
 pub(crate) fn start(
     interpreters: Interpreters,
     book: StackBook,
@@ -134,7 +135,7 @@ fn name_stacks(
         if let Some(facts) = names.facts(&event, interpreters) {
             let facts = match (native, interpreters.get(event.origin.tgid)) {
                 (Some(native), Some(traced)) if event.is_native => match native.add(&event, facts, traced) {
-                    // It waits on, until it has its native frames.
+                    // The stack waits on, until it has its native frames.
                     None => continue,
                     Some(facts) => facts,
                 },
@@ -146,18 +147,18 @@ fn name_stacks(
     }
 }
 
-/// A code object: process, address and what told it from others at the time.
+/// A code object: process, address and guard, which told it from others at the time.
 type CodeKey = (u64, u64, u64);
 
 #[derive(Debug, Default)]
 struct Names {
-    /// `None`: it was gone when it was looked for.
+    /// Code objects; `None`: it was gone when it was looked for.
     codes: HashMap<CodeKey, Option<Rc<CodeObject>>>,
     named: HashSet<(u64, u64)>,
 }
 
 impl Names {
-    /// `None`: it was named before, or its process is gone.
+    /// Names a stack; `None`: it was named before, or its process is not traced.
     fn facts(&mut self, event: &StackEvent, interpreters: &Interpreters) -> Option<StackFacts> {
         let traced = interpreters.get(event.origin.tgid)?;
         if self.named.len() >= MAX_KNOWN {
@@ -200,7 +201,7 @@ impl Names {
         let offsets = &interpreter.python.offsets;
         let raw = match offsets.instruction() {
             Instruction::Pointer => frame.instr,
-            // An `int`.
+            // The number is an `int`.
             #[expect(clippy::cast_possible_truncation, reason = "it has 32 bits")]
             _ => i64::from((frame.instr as u32).cast_signed()).cast_unsigned(),
         };
@@ -212,8 +213,8 @@ impl Names {
         }
     }
 
-    /// Reads the code objects of these frames that are not known, each if the one that is at the address now is the one
-    /// that was there at the hit.
+    /// Reads the code objects of these frames that are not known. One counts if the object at the address now
+    /// is the one that was there at the hit.
     fn learn(&mut self, traced: &Traced, frames: &[RawFrame]) {
         let Some(Interpreter { python, walk }) = &traced.interpreter else { return };
         if self.codes.len() >= MAX_KNOWN {
@@ -234,8 +235,8 @@ impl Names {
         fetch_code_objects(&copied, &python.offsets, new.iter().map(|frame| frame.code));
         let mut walker = Walker::new(*python, &copied);
         let codes: Vec<_> = new.iter().map(|frame| walker.code_object(frame.code).ok()).collect();
-        // In this order: if the code of the hit was in use after it was read, it was until then. If other code has taken its
-        // place before it was looked at, that shows now.
+        // The order matters. If the code of the hit was in use after it was read, it was until then. If other
+        // code has taken its place before it was looked at, that shows now.
         let now = Copied::new(&traced.process);
         let places = new.iter().flat_map(|frame| guard_places(walk, frame.code));
         now.fetch(places);
@@ -249,9 +250,9 @@ impl Names {
     }
 }
 
-/// Copies code objects, and then the strings and tables that they lead to.
+/// Copies code objects, and then the strings and tables that they point to.
 fn fetch_code_objects(copied: &Copied<'_>, offsets: &Offsets, codes: impl Iterator<Item = u64> + Clone) {
-    /// A head with all fields that are read of it.
+    /// Bytes of a head, with all fields that are read of it.
     const HEAD: usize = 256;
     let of_code = &offsets.code;
     copied.fetch(codes.clone().map(|code| (code, HEAD)));

@@ -1,7 +1,8 @@
 //! Pages of a process's memory, copied as they are needed, and all at once for another reading.
 //!
-//! A child copies memory, and each question to it takes two changes of processes. A walk through an interpreter reads some
-//! hundred small fields, which lie on a dozen pages, and reads them again to see whether they are the same.
+//! A child copies memory, and each question to it takes two changes of processes. A walk through an
+//! interpreter reads some hundred small fields, which lie on a dozen pages, and reads them again to see
+//! whether they are the same.
 
 use std::{cell::RefCell, collections::BTreeMap};
 
@@ -12,7 +13,8 @@ use crate::{memory::Memory, target::Process};
 
 const PAGE_BYTES: usize = 4096;
 const PAGE: u64 = PAGE_BYTES as u64;
-/// Pages that are kept; where a reading needs more, those of its beginning are copied again.
+/// Maximum number of pages that are kept; where a reading needs more, those of its beginning are copied
+/// again.
 const MAX_PAGES: usize = 512;
 
 /// Memory as it was at the last reading: see [`cpython::Memory::renew`].
@@ -26,9 +28,9 @@ pub(crate) struct Pages<'p> {
 
 #[derive(Debug)]
 struct Page {
-    /// As far as they can be read: all of the page, or nothing.
+    /// All bytes of the page; empty if it cannot be read.
     bytes: Vec<u8>,
-    /// It was needed in this reading.
+    /// The page was needed in this reading.
     is_used: bool,
 }
 
@@ -42,7 +44,7 @@ impl<'p> Pages<'p> {
         }
     }
 
-    /// Copies these pages in one question. Those that cannot be read are kept as empty.
+    /// Copies these pages by one question. Pages that cannot be read are kept as empty.
     fn copy(&self, pages: &[u64], is_used: bool) {
         #[cfg(test)]
         self.questions.set(self.questions.get() + 1);
@@ -58,7 +60,7 @@ impl<'p> Pages<'p> {
         }
     }
 
-    /// Fills `into` from a page that is kept; `None`: it is not.
+    /// Fills `into` from a page that is kept; `None`: it is not kept.
     fn of_page(&self, page: u64, from: usize, into: &mut [u8]) -> Option<Result<(), Unreadable>> {
         let mut kept = self.kept.borrow_mut();
         let page_kept = kept.get_mut(&page)?;
@@ -92,7 +94,7 @@ impl cpython::Memory for Pages<'_> {
         Ok(())
     }
 
-    /// What the last reading has used is copied again: this one mostly needs the same.
+    /// Copies the pages again that the last reading used: this one mostly needs the same.
     fn renew(&self) {
         let kept = self.kept.take();
         let used: Vec<u64> = kept.into_iter().filter(|(_, page)| page.is_used).map(|(at, _)| at).collect();
@@ -108,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// Three pages, whichever bytes they begin at.
+    /// Memory that holds three whole pages, wherever it begins.
     fn filled(with: u8) -> Vec<u8> {
         vec![with; 4 * PAGE_BYTES]
     }
@@ -133,7 +135,7 @@ mod tests {
         pages.renew();
         assert_eq!(pages.questions.get(), 4);
         assert_eq!((read(9, 1).unwrap(), read(PAGE, 1).unwrap()), (vec![2], vec![2]));
-        // What was not used is not copied again.
+        // A page that was not used is not copied again.
         pages.renew();
         assert_eq!(read(2 * PAGE, 1).unwrap(), [2]);
         assert_eq!(pages.questions.get(), 6);

@@ -1,4 +1,4 @@
-//! What the kernel side is told of an interpreter.
+//! Description of an interpreter for the kernel side, which walks it.
 
 use std::{io, os::unix::fs::MetadataExt as _};
 
@@ -11,26 +11,26 @@ use ncclflow_common::{
 
 use crate::target::Process;
 
-/// `PROC_PID_INIT_INO` (include/linux/proc_ns.h): the first PID namespace.
+/// Inode of the first PID namespace: `PROC_PID_INIT_INO` (include/linux/proc_ns.h).
 const FIRST_NAMESPACE: u64 = 0xEFFF_FFFC;
 
-/// Where a string keeps its hash, once it was asked for: `hash` of `PyASCIIObject` (Include/cpython/unicodeobject.h),
-/// before `state`.
+/// Distance from a string's `hash`, which is set once it was asked for, to its `state`: `PyASCIIObject`
+/// (Include/cpython/unicodeobject.h).
 const HASH_BEFORE_STATE: u32 = 8;
 
-/// What is told of a process of which native frames alone are taken.
+/// Describes a process of which native frames alone are taken.
 pub(crate) fn without_python() -> PythonWalk {
     PythonWalk { takes: TAKES_NATIVE, code_name: NO_OFFSET, ..PythonWalk::default() }
 }
 
-/// In 3.11 a frame says that it is the first of its C function (`is_entry`, behind `stacktop`, an `int`, which is behind
-/// `prev_instr`; Include/internal/pycore_frame.h).
+/// Distance from `prev_instr` to `is_entry`, by which a frame of 3.11 says that it is the first of its C
+/// function. Between them is `stacktop`, an `int` (Include/internal/pycore_frame.h).
 const IS_ENTRY_BEHIND_INSTRUCTION: u32 = 12;
 
-/// The walk of this interpreter. `tid_place`: see [`PythonWalk::pthread_tid`].
+/// Describes this interpreter. `tid_place`: see [`PythonWalk::pthread_tid`].
 ///
 /// # Errors
-/// Why it cannot be walked, for people.
+/// A sentence for people on why it cannot be walked.
 pub(super) fn of(
     python: &Python,
     process: &Process,
@@ -42,7 +42,8 @@ pub(super) fn of(
     let unlike = |_| "its layouts are like those of no CPython".to_owned();
     let (words_at, words) = guard_words(offsets)?;
     let instr_len: u8 = if offsets.instruction() == Instruction::Pointer { 8 } else { 4 };
-    // From 3.12 on a C function begins with a frame of its own, which is left out; before 3.11 each evaluates one.
+    // From 3.12 on a C function begins with a frame of its own, which is left out; before 3.11 each evaluates
+    // one.
     let version = offsets.version;
     let frame_enters: u8 = match version.minor {
         ..=10 => ENTERS_EACH,
@@ -112,13 +113,13 @@ pub(super) fn of(
     })
 }
 
-/// Names need not be read again as long as the dictionary of interned strings has the same version: where the pointer to
-/// it is.
+/// Spares reading names again as long as the dictionary of interned strings has the same version. `interned`
+/// is where the pointer to the dictionary is.
 pub(super) fn spare_names(walk: &mut PythonWalk, interned: u64) {
     (walk.version_of, walk.version_at, walk.interned) = (VERSION_OF_NAMES, DICT_VERSION, interned);
 }
 
-/// [`PythonWalk::state_at`] and [`PythonWalk::state_len`].
+/// Returns [`PythonWalk::state_at`] and [`PythonWalk::state_len`].
 fn state_part(thread: &ThreadOffsets, version_of: u8) -> (u32, u32) {
     let Some(tid) = thread.native_thread_id else { return (0, 0) };
     let interpreter = (version_of == VERSION_OF_CODE).then_some(thread.interpreter);
@@ -128,12 +129,13 @@ fn state_part(thread: &ThreadOffsets, version_of: u8) -> (u32, u32) {
     if len <= MAX_STATE_BYTES { (first, len) } else { (0, 0) }
 }
 
-/// Bytes from `co_firstlineno` to the end of `co_version`, from 3.12 on: seven numbers of 4 bytes (Include/cpython/code.h).
+/// Bytes from `co_firstlineno` to the end of `co_version`, from 3.12 on: seven numbers of 4 bytes
+/// (Include/cpython/code.h).
 const FIRST_LINE_TO_VERSION: u32 = 28;
 
-/// The words of a code object from the line in which it begins to its table of lines: what of it does not change, and
-/// tells it from another. From 3.12 on code objects are numbered, and the words end with the number: each more costs
-/// every hit. Offset and number.
+/// Returns offset and number of the words of a code object from its first line to its table of lines, which
+/// do not change and tell it from others. From 3.12 on code objects are numbered, and the words end with the
+/// number: each more costs every hit.
 fn guard_words(offsets: &Offsets) -> Result<(u16, u16), String> {
     let code = &offsets.code;
     let fields = [code.first_line, code.name, code.filename, code.line_table];
@@ -151,7 +153,8 @@ fn guard_words(offsets: &Offsets) -> Result<(u16, u16), String> {
     }
 }
 
-/// What the kernel side takes of a code object to tell it from another: `RawFrame::guard`, of what is there now.
+/// Computes `RawFrame::guard` of the code object that is there now, as the kernel side does to tell code
+/// objects apart.
 pub(super) fn guard_of(walk: &PythonWalk, memory: &dyn cpython::Memory, code: u64) -> Option<u64> {
     let mut bytes = [0; 8 * MAX_CODE_WORDS];
     let bytes = bytes.get_mut(..8 * usize::from(walk.code_words))?;
@@ -166,7 +169,7 @@ pub(super) fn guard_of(walk: &PythonWalk, memory: &dyn cpython::Memory, code: u6
     Some(guard)
 }
 
-/// The hash of a string, or of what it says where it has none.
+/// Returns the hash of a string, or one of its beginning where it was not hashed.
 fn name_hash(walk: &PythonWalk, memory: &dyn cpython::Memory, name: u64) -> Option<u64> {
     let at = name.checked_add(u64::from(walk.string_hash))?;
     let mut bytes = [0; 24];
@@ -182,18 +185,18 @@ fn name_hash(walk: &PythonWalk, memory: &dyn cpython::Memory, name: u64) -> Opti
     Some(bytes.as_chunks::<8>().0.iter().fold(length, |hash, word| mix(hash, u64::from_le_bytes(*word))))
 }
 
-/// Where [`guard_of`] and [`is_alive`] look at a code object: address and bytes.
+/// Returns the pieces of a code object that [`guard_of`] and [`is_alive`] read: address and bytes.
 pub(super) fn guard_places(walk: &PythonWalk, code: u64) -> [(u64, usize); 2] {
     let words = code.saturating_add(u64::from(walk.code_words_at));
     [(code, 24), (words, 8 * usize::from(walk.code_words))]
 }
 
-/// Whether an object is in use, by its references. A freed one can look as before but for its first word, where the
-/// allocator keeps a pointer or nothing: `PyObject` (Include/object.h).
+/// Tells whether an object is in use, by its references. A freed one can look as before but for its first
+/// word, where the allocator keeps a pointer or nothing: `PyObject` (Include/object.h).
 pub(super) fn is_alive(offsets: &Offsets, memory: &dyn cpython::Memory, object: u64) -> bool {
-    /// No code object has so many references, and no pointer to the heap is so small.
+    /// Upper bound of references: no code object has so many, and no pointer to the heap is so small.
     const MANY: u32 = 1 << 20;
-    /// Immortal objects have at least so many (3.12 and later).
+    /// Minimum number of references of an immortal object (3.12 and later).
     const IMMORTAL: u32 = 1 << 31;
     let word = |at: u64| word(memory, object.checked_add(at)?);
     if offsets.version.free_threaded {
@@ -209,14 +212,14 @@ pub(super) fn is_alive(offsets: &Offsets, memory: &dyn cpython::Memory, object: 
     })
 }
 
-/// A word; `None` where there is none.
+/// Reads a word; `None` where there is none.
 pub(super) fn word(memory: &dyn cpython::Memory, address: u64) -> Option<u64> {
     let mut bytes = [0; 8];
     memory.read(address, &mut bytes).ok()?;
     Some(u64::from_le_bytes(bytes))
 }
 
-/// Device and inode as the kernel has them; an inode of 0: the first.
+/// Returns device and inode of the namespace as the kernel has them; an inode of 0 stands for the first one.
 fn pid_namespace(process: &Process) -> io::Result<[u64; 2]> {
     let namespace = std::fs::metadata(process.proc_path().join("ns/pid"))?;
     if namespace.ino() == FIRST_NAMESPACE {

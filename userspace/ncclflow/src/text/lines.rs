@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-/// The width of each column: that of its widest cell, in characters.
+/// Returns the width of each column: that of its widest cell, in characters.
 pub fn column_widths<'r, const N: usize>(rows: impl IntoIterator<Item = &'r [String; N]>) -> [usize; N] {
     let mut widths = [0; N];
     for row in rows {
@@ -13,7 +13,7 @@ pub fn column_widths<'r, const N: usize>(rows: impl IntoIterator<Item = &'r [Str
     widths
 }
 
-/// Keeps the end of a text that is too wide: the end of a path says more than its beginning.
+/// Cuts a text that is too wide and keeps its end: the end of a path says more than its beginning.
 pub fn cut_left(text: &str, width: Option<usize>) -> String {
     let length = text.chars().count();
     match width {
@@ -25,7 +25,7 @@ pub fn cut_left(text: &str, width: Option<usize>) -> String {
     }
 }
 
-/// Keeps the beginning of a text that is too wide.
+/// Cuts a text that is too wide and keeps its beginning.
 pub fn cut_right(text: &str, width: Option<usize>) -> String {
     match width {
         Some(width) if text.chars().count() > width => {

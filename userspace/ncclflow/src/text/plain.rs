@@ -1,4 +1,4 @@
-//! Text of others' making, safe for a terminal.
+//! Text that others made, safe for a terminal.
 //!
 //! Names, paths and what is in a target's memory belong to a tenant. A terminal obeys control characters
 //! (escape sequences begin with one), and shows text in another order after bidirectional ones.
@@ -10,7 +10,7 @@ use std::{
     mem,
 };
 
-/// Whether a terminal obeys this character and does not show it: the control characters of ASCII and of
+/// Tells whether a terminal obeys this character and does not show it: the control characters of ASCII and of
 /// Latin-1 (U+0080 to U+009F), Unicode's separators of lines, and its bidirectional controls.
 pub fn is_obeyed(c: char) -> bool {
     c.is_control()
@@ -25,32 +25,33 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(|c| if is_obeyed(c) { char::REPLACEMENT_CHARACTER } else { c }).collect())
 }
 
-/// What becomes of what a terminal would obey.
+/// Form in which characters that a terminal would obey are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// U+FFFD.
     Replaced,
-    /// `\u202e`, which is the same in a string of JSON, and of no string there is nothing.
+    /// `\u202e`, which means the same character in a string of JSON; outside strings JSON has none of these
+    /// characters.
     Escaped,
 }
 
-/// Everything that is printed for people goes through this. Ends of lines and tabs are ours; tenants' names
-/// have lost theirs before.
+/// Writer for everything that is printed for people. Ends of lines and tabs are ours; tenants' names have
+/// lost theirs before.
 #[derive(Debug)]
 pub struct PlainWriter<W: Write> {
     to: W,
     form: Form,
-    /// The beginning of a character of which the rest has not come.
+    /// First bytes of a character of which the rest has not come.
     rest: Vec<u8>,
 }
 
 impl<W: Write> PlainWriter<W> {
-    /// For text: what a terminal would obey is replaced, and so is what is no UTF-8.
+    /// Makes a writer of text, which replaces what a terminal would obey and what is no UTF-8.
     pub fn new(to: W) -> Self {
         Self { to, form: Form::Replaced, rest: Vec::new() }
     }
 
-    /// For JSON, which says the same afterwards.
+    /// Makes a writer of JSON, whose values stay the same.
     pub fn of_json(to: W) -> Self {
         Self { form: Form::Escaped, ..Self::new(to) }
     }

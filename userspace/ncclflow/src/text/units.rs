@@ -1,12 +1,12 @@
 //! Numbers, sizes and durations for people, in few columns.
 
-/// `950`, `1.25k`, `12.5M`: four digits at most.
+/// Writes a number in four digits at most: `950`, `1.25k`, `12.5M`.
 pub fn number(value: f64) -> String {
     let (scaled, unit) = scaled(value);
     if unit.is_empty() && value.fract().abs() < 0.05 { format!("{value:.0}") } else { digits(scaled, unit) }
 }
 
-/// `0 B`, `12.5 GB`; decimal units, as NCCL's own tests have them.
+/// Writes a size: `0 B`, `12.5 GB`, in decimal units like NCCL's own tests.
 pub fn bytes(value: f64) -> String {
     let (scaled, unit) = scaled(value);
     if unit.is_empty() {
@@ -16,7 +16,7 @@ pub fn bytes(value: f64) -> String {
     format!("{} {unit}B", digits(scaled, ""))
 }
 
-/// `85us`, `1.2ms`, `12s`.
+/// Writes a duration in nanoseconds: `85us`, `1.2ms`, `12s`.
 pub fn nanoseconds(ns: f64) -> String {
     match ns {
         ns if ns < 1e3 => format!("{ns:.0}ns"),
@@ -26,7 +26,7 @@ pub fn nanoseconds(ns: f64) -> String {
     }
 }
 
-/// The same in a sentence: `850 ms`, `12.3 s`, never less than a microsecond.
+/// Writes a duration in nanoseconds for a sentence: `850 ms`, `12.3 s`, in microseconds at least.
 pub fn spaced_seconds(ns: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
     let ns = ns as f64;
@@ -37,7 +37,7 @@ pub fn spaced_seconds(ns: u64) -> String {
     }
 }
 
-/// How long ago: `now`, `12s`, `3m`, `2h`.
+/// Writes the time since something happened: `now`, `12s`, `3m`, `2h`.
 pub fn ago(seconds: f64) -> String {
     match seconds {
         s if s < 2.0 => "now".to_owned(),
@@ -47,7 +47,7 @@ pub fn ago(seconds: f64) -> String {
     }
 }
 
-/// A duration in seconds: `45s`, `3m07s`, `2h05m`, `4d03h`.
+/// Writes a duration in seconds: `45s`, `3m07s`, `2h05m`, `4d03h`.
 pub fn age(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match () {

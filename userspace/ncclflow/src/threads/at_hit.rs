@@ -1,4 +1,4 @@
-//! Native stacks at probes' hits: unwound from a copy of the stack, and the registers of the same moment.
+//! Native stacks at probes' hits, unwound from a copy of the stack and the registers of the same moment.
 
 use std::{
     collections::BTreeMap,
@@ -18,24 +18,24 @@ use crate::{
     target::{Process, maps::Mapping, printable},
 };
 
-/// How long the mappings of a process are believed, while all addresses are in them.
+/// Time for which the mappings of a process are believed, while the program counter is in their code.
 const FRESH: Duration = Duration::from_secs(2);
 
 /// The stack of a thread at a hit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HitStack {
-    /// As [`ncclflow_common::PieceHead::registers`] has them.
+    /// Registers in the order of [`ncclflow_common::PieceHead::registers`].
     pub(crate) registers: [u64; ncclflow_common::PIECE_REGISTERS],
     /// Bytes from the stack pointer on.
     pub(crate) copy: Vec<u8>,
 }
 
-/// Where a frame is.
+/// Place of a frame's code.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// The file of the code; nothing: it is of none.
+    /// File of the code; `None`: it is of none.
     mapping: Option<Mapping>,
-    /// In the file's own terms, or in memory where there is no file.
+    /// Address in the file's own terms, or in memory where there is no file.
     address: u64,
 }
 
@@ -45,10 +45,10 @@ impl Place {
     }
 }
 
-/// What unwinding gave.
+/// Result of unwinding.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Unwound {
-    /// Innermost first.
+    /// Places of the frames, innermost first.
     pub(crate) places: Vec<Place>,
     /// Words above the stack pointer at which return addresses stand, in the order of the frames.
     pub(crate) slots: Vec<u16>,
@@ -70,7 +70,7 @@ impl Unwinder {
         Ok(Self { modules: Modules::read(process)?, read: Instant::now() })
     }
 
-    /// Libraries come and go.
+    /// Reads the mappings again if they are old, or `pc` is in none of them: libraries come and go.
     pub(crate) fn refreshed(self, process: &Process, pc: u64) -> std::io::Result<Self> {
         if self.read.elapsed() < FRESH && self.modules.is_code(pc) {
             return Ok(self);
@@ -109,7 +109,7 @@ impl Unwinder {
         }
     }
 
-    /// The file whose variable is at an address.
+    /// Returns the inode of the file whose variable is at an address.
     pub(crate) fn file_of_variable(&self, address: u64) -> Option<u64> {
         self.modules.inode_at_or_below(address)
     }
@@ -122,11 +122,11 @@ pub(crate) struct NativeFrame {
     /// Name of the file; empty: the code is of no file.
     pub(crate) module: String,
     pub(crate) inode: Option<u64>,
-    /// In the file's own terms, or in memory where there is no file.
+    /// Address in the file's own terms, or in memory where there is no file.
     pub(crate) address: u64,
 }
 
-/// What is asked of one file.
+/// Addresses to be named in one file.
 struct Asked<'a> {
     mapping: &'a Mapping,
     addresses: Vec<u64>,
@@ -142,8 +142,8 @@ impl NativeNames {
         Self(NamesAt::new(debug_files))
     }
 
-    /// Names the frames of stacks of a process: each file is looked at once. The innermost frame of a stack is in
-    /// NCCL's library.
+    /// Names the frames of stacks of a process, with one look at each file. The innermost frame of a stack is
+    /// in NCCL's library.
     pub(crate) fn name(&mut self, process: &Process, stacks: &[&[Place]]) -> Vec<Vec<NativeFrame>> {
         let mut files: BTreeMap<((u32, u32), u64), Asked<'_>> = BTreeMap::new();
         for stack in stacks {

@@ -1,10 +1,10 @@
-//! What the threads of a running process are doing, found out without stopping them.
+//! Activity of the threads of a running process, found out without stopping them.
 //!
 //! `/proc` has the stack pointer and the program counter of a thread that sleeps in the kernel ([`task`]).
 //! The kernel's performance events sample a thread that runs, for some milliseconds ([`sample`]). From there
 //! the stack is unwound by the call frame information in the target's memory ([`unwind`]), and its frames are
-//! named from the files' symbol tables ([`names`]). Stacks that the kernel side has copied at a probe's hit are
-//! unwound in the same way, out of the copy ([`at_hit`]).
+//! named from the files' symbol tables ([`names`]). Stacks that the kernel side has copied at a probe's hit
+//! are unwound in the same way, out of the copy ([`at_hit`]).
 //!
 //! Memory, files and tables belong to a tenant. Every walk is bounded, and ends at anything invalid.
 
@@ -35,34 +35,34 @@ use crate::{
     target::{Process, printable},
 };
 
-/// Threads of one process that are looked at; a training process has some hundreds.
+/// Maximum number of threads of one process that are looked at; a training process has some hundreds.
 const MAX_THREADS: usize = 4096;
-/// Running threads that are sampled at once.
+/// Maximum number of running threads that are sampled at once.
 const MAX_SAMPLED: usize = 64;
-/// How often a thread that runs and was not sampled is looked at again, until it sleeps.
+/// Maximum number of looks at a thread that runs and was not sampled, until it sleeps.
 const NAP_LOOKS: usize = 50;
-/// For how long threads are sampled.
+/// Time for which threads are sampled.
 const SAMPLING: Duration = Duration::from_millis(25);
 
 /// A thread inside NCCL, or one that was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Thread {
-    /// In the PID namespace of this program.
+    /// TID in the PID namespace of this program.
     pub tid: u32,
-    /// The kernel's name of it; NCCL names its own threads.
+    /// The kernel's name of the thread; NCCL names its own threads.
     pub name: String,
-    /// It runs or waits for a CPU. Otherwise it sleeps, in the kernel function `wchan`.
+    /// The thread runs or waits for a CPU. Otherwise it sleeps, in the kernel function `wchan`.
     pub is_running: bool,
     pub wchan: Option<String>,
-    /// The innermost function of NCCL that it is in.
+    /// The innermost function of NCCL that the thread is in.
     pub nccl_function: Option<String>,
     /// The call of NCCL's API that led there: the outermost frame of one.
     pub nccl_api: Option<String>,
-    /// Innermost first.
+    /// Call stack, innermost frame first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub frames: Vec<NamedFrame>,
-    /// Why its stack is not known.
+    /// Reason why the stack is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
 }
@@ -81,8 +81,9 @@ pub struct NamedFrame {
     pub inferred: bool,
 }
 
-/// Looks at the threads of a process. `nccl`: the inodes of its NCCL libraries. Returns the threads that are
-/// inside NCCL. With `with_stacks`, their frames too, and those of the first thread, inside NCCL or not.
+/// Looks at the threads of a process, and returns those that are inside NCCL. `nccl` has the inodes of its
+/// NCCL libraries. With `with_stacks` threads have frames, and the first thread is returned even if it is not
+/// inside NCCL.
 pub fn look(
     process: &Process,
     nccl: &BTreeSet<u64>,
@@ -131,7 +132,7 @@ impl Looker<'_> {
                 Position::Running => samples.why_not(task.tid),
                 _ => "the kernel does not say where it is".to_owned(),
             });
-            // A thread that NCCL named is NCCL's.
+            // NCCL gives names to its own threads alone.
             return (is_wanted || task.name.starts_with("NCCL")).then_some(report);
         }
         // Of several samples, the first one inside NCCL.
@@ -142,7 +143,7 @@ impl Looker<'_> {
             }
             let mut frames = unwind::unwind(self.memory, &mut self.modules, &stack);
             if stack.copy.is_empty() && !self.is_still_at(task.tid, &stack) {
-                // It ran while its stack was read.
+                // The thread ran while its stack was read.
                 for frame in &mut frames {
                     frame.inferred = true;
                 }
@@ -162,7 +163,7 @@ impl Looker<'_> {
             let (named, is_api) = self.name(frame);
             if self.is_nccl(frame) {
                 report.nccl_function = report.nccl_function.or_else(|| named.function.clone());
-                // The outermost stays.
+                // The outermost call stays.
                 report.nccl_api = named.function.clone().filter(|_| is_api).or(report.nccl_api);
             }
             if self.with_stacks {
@@ -172,8 +173,8 @@ impl Looker<'_> {
         Some(report)
     }
 
-    /// Threads that wait by short sleeps, as NCCL's do, run too little to be sampled. Sooner or later a look
-    /// finds them asleep.
+    /// Looks at a thread until it sleeps. Threads that wait by short sleeps, as NCCL's do, run too little to
+    /// be sampled, but sooner or later a look finds them asleep.
     fn stack_of_one_that_naps(&self, tid: u32) -> Vec<Stack> {
         for _ in 0..NAP_LOOKS {
             if let Position::Blocked { stack_pointer, pc } = task::position_of(self.process, tid) {
@@ -193,7 +194,7 @@ impl Looker<'_> {
         }
     }
 
-    /// Whether the stack holds an address of NCCL's code at all: most threads need not be unwound.
+    /// Tells whether the stack holds an address of NCCL's code at all: most threads need not be unwound.
     fn may_be_inside(&self, stack: &Stack) -> bool {
         let ranges: Vec<(u64, u64)> = self.modules.code_of(self.nccl);
         let is_inside = |word: u64| ranges.iter().any(|(start, end)| (*start..*end).contains(&word));
@@ -204,7 +205,7 @@ impl Looker<'_> {
         self.modules.inode_at(frame.pc).is_some_and(|inode| self.nccl.contains(&inode))
     }
 
-    /// The frame with its name, and whether that is a function of NCCL's API.
+    /// Returns the frame with its name, and whether that is a function of NCCL's API.
     fn name(&mut self, frame: &Frame) -> (NamedFrame, bool) {
         let inferred = frame.inferred;
         let Some((mapping, address)) = self.modules.locate(self.memory, frame.lookup()) else {

@@ -1,5 +1,4 @@
-//! The files that a process's code is from, and where each one's table of call frame information is in
-//! memory.
+//! Files of a process's code, and the address in memory of each one's table of call frame information.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -17,16 +16,16 @@ use crate::{
 };
 use nccl_library::elf::RuntimeAddr;
 
-/// Program headers of one file; real ones have about ten.
+/// Maximum number of program headers of one file; real ones have about ten.
 const MAX_HEADERS: u16 = 64;
 
-/// Bytes of entries of call frame information that are kept. Finding one takes some twenty copies of memory, and
-/// threads stand at the same places.
+/// Maximum number of bytes of entries of call frame information that are kept. Finding one takes some twenty
+/// copies of memory, and threads stand at the same places.
 const MAX_KEPT: usize = 8 << 20;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Module {
-    /// To be added to the file's own addresses.
+    /// Difference between addresses in memory and the file's own.
     pub(super) bias: u64,
     /// Address in memory of `.eh_frame_hdr`, if the file has one.
     pub(super) eh_frame_hdr: Option<u64>,
@@ -35,25 +34,25 @@ pub(super) struct Module {
 #[derive(Debug)]
 pub(super) struct Modules {
     mappings: Vec<Mapping>,
-    /// By the address of the mapping that begins the file.
+    /// Modules by the address of the mapping that begins the file.
     known: HashMap<u64, Option<Module>>,
-    /// By address of code.
+    /// Entries of call frame information by address of code.
     entries: HashMap<u64, Option<Rc<Entry>>>,
     kept: usize,
     tables: Tables,
 }
 
-/// Pages of files' tables of call frame information: a search looks at the same ones again and again, and each copy is
-/// a question to a child.
+/// Pages of files' tables of call frame information: a search looks at the same ones again and again, and
+/// each copy is a question to a child.
 #[derive(Debug, Default)]
 pub(super) struct Tables(HashMap<u64, Option<Box<[u8; PAGE]>>>);
 
 const PAGE: usize = 4096;
-/// Pages that are kept: 8 MiB.
+/// Maximum number of pages that are kept: 8 MiB.
 const MAX_PAGES: usize = 2048;
 
 impl Tables {
-    /// A word of a table; it may lie across the end of a page.
+    /// Reads a word of a table; it may lie across the end of a page.
     pub(super) fn word(&mut self, memory: Memory<'_>, address: u64) -> Option<u64> {
         let offset = usize::try_from(address % PAGE as u64).ok()?;
         if offset > PAGE - 8 {
@@ -85,13 +84,13 @@ impl Modules {
         })
     }
 
-    /// As they are now. What is known of them stays, if none has changed.
+    /// Reads the mappings again. Modules and entries are kept if no code has changed.
     pub(super) fn read_again(self, process: &Process) -> io::Result<Self> {
         let now = Self::read(process)?;
         Ok(if now.code().eq(self.code()) { Self { mappings: now.mappings, ..self } } else { now })
     }
 
-    /// What says which code is where.
+    /// Returns the mappings of code, and their files.
     fn code(&self) -> impl Iterator<Item = (u64, u64, u64, (u32, u32), u64)> {
         let code = self.mappings.iter().filter(|mapping| mapping.is_executable());
         code.map(|mapping| {
@@ -99,7 +98,7 @@ impl Modules {
         })
     }
 
-    /// The entry of call frame information for an address.
+    /// Returns the entry of call frame information for an address.
     pub(super) fn entry(&mut self, memory: Memory<'_>, address: u64) -> Option<Rc<Entry>> {
         if let Some(known) = self.entries.get(&address) {
             return known.clone();
@@ -116,7 +115,7 @@ impl Modules {
         entry
     }
 
-    /// The file of which the memory at an address is, or, where it is of none, the one before it: a file's
+    /// Returns the inode of the file at an address or, if there is none, that of the mapping before: a file's
     /// variables lie behind it.
     pub(super) fn inode_at_or_below(&self, address: u64) -> Option<u64> {
         let next = self.mappings.partition_point(|mapping| mapping.start.0 <= address);
@@ -138,21 +137,21 @@ impl Modules {
         self.at(address).map(|mapping| mapping.inode).filter(|inode| *inode != 0)
     }
 
-    /// The code of these files, as (start, end).
+    /// Returns the code of these files, as (start, end).
     pub(super) fn code_of(&self, inodes: &BTreeSet<u64>) -> Vec<(u64, u64)> {
         let code =
             self.mappings.iter().filter(|mapping| mapping.is_executable() && inodes.contains(&mapping.inode));
         code.map(|mapping| (mapping.start.0, mapping.end.0)).collect()
     }
 
-    /// The file that an address is in, and the address in the file's own terms.
+    /// Returns the file that an address is in, and the address in the file's own terms.
     pub(super) fn locate(&mut self, memory: Memory<'_>, address: u64) -> Option<(&Mapping, u64)> {
         self.at(address).filter(|mapping| mapping.inode != 0)?;
         let module = self.module(memory, address)?;
         Some((self.at(address)?, address.wrapping_sub(module.bias)))
     }
 
-    /// The module that an address is in; the kernel's vDSO is one too.
+    /// Returns the module that an address is in; the kernel's vDSO is one too.
     pub(super) fn module(&mut self, memory: Memory<'_>, address: u64) -> Option<Module> {
         let mapping = self.at(address).filter(|mapping| mapping.is_executable())?;
         // The file begins at the nearest mapping of its first byte at or below.
@@ -171,7 +170,7 @@ impl Modules {
     }
 }
 
-/// The ELF file that begins in memory at `start`.
+/// Reads the ELF headers of the file that begins in memory at `start`.
 fn read_headers(memory: Memory<'_>, start: u64) -> Option<Module> {
     let header = memory.bytes(RuntimeAddr(start), size_of::<elf::FileHeader64<Little>>() as u64).ok()?;
     let (header, _) = pod::from_bytes::<elf::FileHeader64<Little>>(&header).ok()?;
@@ -188,7 +187,7 @@ fn read_headers(memory: Memory<'_>, start: u64) -> Option<Module> {
     let bytes = memory.bytes(at, u64::from(count) * entry as u64).ok()?;
     let headers = pod::slice_from_all_bytes::<elf::ProgramHeader64<Little>>(&bytes).ok()?;
     let load = headers.iter().find(|load| load.p_type(Little) == elf::PT_LOAD)?;
-    // The mapping of the first byte; the first segment may begin behind it, in the same page.
+    // `start` is the mapping of the first byte; the first segment may begin behind it, in the same page.
     let bias = start.wrapping_sub(load.p_vaddr(Little).wrapping_sub(load.p_offset(Little)));
     let table = headers.iter().find(|header| header.p_type(Little) == elf::PT_GNU_EH_FRAME);
     Some(Module { bias, eh_frame_hdr: table.map(|table| bias.wrapping_add(table.p_vaddr(Little))) })

@@ -13,16 +13,16 @@ use crate::{
 };
 
 const MAX_FILES: usize = 64;
-/// A longer name is cut: C++ templates have names of kilobytes.
+/// Maximum number of characters of a name; longer ones are cut: C++ templates have names of kilobytes.
 const MAX_NAME: usize = 160;
 
 type Functions = BTreeMap<u64, Function>;
 
 #[derive(Debug)]
 struct Function {
-    /// The same as the beginning if it is not known.
+    /// End of the function; its beginning if the size is not known.
     end: u64,
-    /// As it stands in the symbol table.
+    /// Name in the symbol table.
     symbol: Box<str>,
     is_api: bool,
 }
@@ -40,11 +40,11 @@ pub(super) struct Name {
     pub(super) is_api: bool,
 }
 
-/// Names of all functions of files, for a moment.
+/// Names of all functions of files, for a short time.
 #[derive(Debug, Default)]
 pub struct Names {
     debug_files: DebugFiles,
-    /// Whoever comes for a file that another one reads waits for it.
+    /// Functions by file. The lock is held while a file is read, so that others who want it wait.
     files: Mutex<HashMap<FileKey, Functions>>,
 }
 
@@ -101,27 +101,27 @@ fn add(functions: &mut Functions, address: u64, size: u64, name: Box<str>, in_ta
 
 fn find(functions: &Functions, address: u64) -> Option<&Function> {
     let (start, function) = functions.range(..=address).next_back()?;
-    // Without a size it reaches to the next one, but not across half a library.
+    // A function without a size reaches to the next one, but not across half a library.
     let is_inside = if function.end > *start { address < function.end } else { address - start < 1 << 16 };
     is_inside.then_some(function)
 }
 
-/// Which file: device and inode.
+/// Identity of a file: device and inode.
 type FileKey = ((u32, u32), u64);
 
-/// Names of the functions at some addresses of files: a table of symbols is not kept, as those of frameworks take
-/// some hundred megabytes, and who has them runs for days.
+/// Names of the functions at some addresses of files. Symbol tables are not kept: those of frameworks take
+/// some hundred megabytes, and the owner of this runs for days.
 #[derive(Debug, Default)]
 pub(super) struct NamesAt {
     debug_files: DebugFiles,
-    /// `None`: no function is known there.
+    /// Names by file and address; `None`: no function is known there.
     known: HashMap<(FileKey, u64), Option<Box<str>>>,
 }
 
-/// Names that are kept; they are asked for again after that.
+/// Maximum number of names that are kept; they are asked for again after that.
 const MAX_KEPT: usize = 65_536;
 
-/// Addresses that are asked for at once.
+/// Maximum number of addresses that are asked for at once.
 const MAX_ASKED: usize = 8192;
 
 impl NamesAt {
@@ -129,7 +129,8 @@ impl NamesAt {
         Self { debug_files, known: HashMap::new() }
     }
 
-    /// Finds the names at these addresses of a file, with one look at it. A file that cannot be read has none.
+    /// Finds the names at these addresses of a file, with one look at it. A file that cannot be read has
+    /// none.
     pub(super) fn learn(&mut self, process: &Process, mapping: &Mapping, addresses: &[u64], is_nccl: bool) {
         let key = (mapping.device, mapping.inode);
         let is_new = |address: &u64| !self.known.contains_key(&(key, *address));
@@ -159,8 +160,8 @@ impl NamesAt {
     }
 }
 
-/// A function of NCCL's API by its symbol: `ncclAllReduce`, `pncclAllReduce`. NCCL's own functions are of
-/// C++, with the types of their parameters in the symbol.
+/// Tells whether a symbol is a function of NCCL's API: `ncclAllReduce`, `pncclAllReduce`. NCCL's own
+/// functions are of C++, with the types of their parameters in the symbol.
 fn is_api(symbol: &str) -> bool {
     let rest = symbol.strip_prefix("pnccl").or_else(|| symbol.strip_prefix("nccl"));
     rest.is_some_and(|rest| {
@@ -169,9 +170,9 @@ fn is_api(symbol: &str) -> bool {
     })
 }
 
-/// A symbol as its source has it.
+/// Returns a symbol's name as its source has it.
 fn demangled(symbol: &str) -> String {
-    // Copies that a compiler made: `.isra.9`, `.constprop.0`.
+    // Suffixes of copies that a compiler made: `.isra.9`, `.constprop.0`.
     let base = symbol.split_once('.').map_or(symbol, |(base, _)| base);
     // Rust's older names look like those of C++ and end with a hash.
     let name = if let Ok(name) = rustc_demangle::try_demangle(symbol) {

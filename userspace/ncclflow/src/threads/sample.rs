@@ -28,14 +28,14 @@ use crate::resolver::FirstEvent;
 /// `PERF_EVENT_IOC_DISABLE`, in the type that ioctl(2) takes: glibc's and musl's differ.
 const DISABLE: libc::Ioctl = libc::_IO('$' as u32, 1);
 
-/// `data_head` and `data_tail` in `struct perf_event_mmap_page`.
+/// Offset of `data_head` in `struct perf_event_mmap_page`.
 const DATA_HEAD: usize = 1024;
 
 /// Time on the processor between two samples, in nanoseconds.
 const PERIOD: u64 = 200_000;
 /// Bytes of the stack in each sample.
 const STACK: u32 = 16 << 10;
-/// How often the time given is waited for, as long as a thread has no sample.
+/// Maximum number of waits of the time given, as long as a thread has no sample.
 const ROUNDS: usize = 10;
 /// Pages of samples of one thread, a power of 2: seven samples.
 const PAGES: usize = 32;
@@ -46,10 +46,10 @@ const DWARF_ORDER: [u32; 16] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 
 const IP: u32 = 8;
 const MASK: u64 = 0x00ff_01ff;
 
-/// What takes samples. Until it goes, opening events waits for nothing.
+/// Owner of the first event. While it lives, opening events does not wait.
 #[derive(Debug, Default)]
 pub struct Sampler {
-    /// Opened when the first thread is to be sampled; or why it was not.
+    /// The first event, opened when the first thread is to be sampled, or why it was not.
     first_event: OnceLock<Result<FirstEvent, String>>,
 }
 
@@ -95,7 +95,7 @@ impl Samples {
     }
 }
 
-/// An event that follows the calling thread and counts nothing.
+/// Opens an event that follows the calling thread and counts nothing.
 pub(crate) fn event_of_own_thread() -> io::Result<OwnedFd> {
     let mut attributes = time_on_processors();
     attributes.set_disabled(1);
@@ -113,7 +113,7 @@ fn time_on_processors() -> perf_event_attr {
     attributes
 }
 
-/// `thread`: 0 for the calling one.
+/// Opens an event of `thread`; 0 is the calling one.
 fn open_event(attributes: &mut perf_event_attr, thread: libc::pid_t) -> io::Result<OwnedFd> {
     // SAFETY: the struct is valid and has its own size in it; the kernel reads it and gives a descriptor.
     let event = unsafe {
@@ -161,11 +161,11 @@ impl Ring {
     fn filled(&self) -> usize {
         // SAFETY: the first page is a `perf_event_mmap_page`, in which the kernel keeps this aligned counter.
         let head = unsafe { &*self.start.cast::<AtomicU64>().as_ptr().add(DATA_HEAD / 8) };
-        // Never read from, the ring does not wrap: it is full when its end is reached.
+        // The ring is never read from, so it does not wrap: it is full when its end is reached.
         usize::try_from(head.load(Ordering::Acquire)).unwrap_or(0).min(PAGES * self.page)
     }
 
-    /// Ends the sampling and gives what came.
+    /// Ends the sampling and returns the samples.
     fn stacks(self) -> Vec<Stack> {
         // SAFETY: the descriptor is an event's; the request takes no argument and stops its counting.
         unsafe { libc::ioctl(self.event.as_raw_fd(), DISABLE, 0) };
@@ -185,8 +185,8 @@ impl Drop for Ring {
     }
 }
 
-/// The samples in a ring, each a header (type, misc, size), then an ABI, registers, the stack and its real
-/// length.
+/// Parses the samples in a ring, each a header (type, misc, size), then an ABI, registers, the stack and its
+/// real length.
 fn parse(mut data: &[u8]) -> Vec<Stack> {
     let mut stacks = Vec::new();
     while let Some((header, _)) = data.split_first_chunk::<8>() {

@@ -1,4 +1,4 @@
-//! The threads of a process, from `/proc/PID/task`.
+//! Threads of a process, from `/proc/PID/task`.
 
 use std::{fs, path::Path};
 
@@ -6,7 +6,7 @@ use crate::target::{Process, printable, read_text};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Position {
-    /// It sleeps in the kernel, which it entered with this stack pointer and program counter.
+    /// The thread sleeps in the kernel, which it entered with this stack pointer and program counter.
     Blocked {
         stack_pointer: u64,
         pc: u64,
@@ -20,11 +20,11 @@ pub(super) struct Task {
     pub(super) tid: u32,
     pub(super) name: String,
     pub(super) position: Position,
-    /// The kernel function that it sleeps in.
+    /// The kernel function that the thread sleeps in.
     pub(super) wchan: Option<String>,
 }
 
-/// At most `most` threads, by number. Those that end meanwhile are left out.
+/// Lists at most `most` threads, by number. Threads that end meanwhile are left out.
 pub(super) fn list(process: &Process, most: usize) -> Vec<Task> {
     let folder = process.proc_path().join("task");
     let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -52,7 +52,7 @@ fn task(folder: &Path, tid: u32) -> Option<Task> {
     })
 }
 
-/// `running`, or the number of the system call (-1 if it is in none), its arguments, stack pointer and
+/// Parses `running`, or the number of the system call (-1 if there is none), its arguments, stack pointer and
 /// program counter (Documentation/filesystems/proc.rst).
 fn position(text: &str) -> Position {
     if text == "running" {

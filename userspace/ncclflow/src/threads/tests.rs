@@ -1,4 +1,4 @@
-//! Our own threads, which are where the test knows.
+//! Looks at threads of this process, of which the test knows where they are.
 
 use std::{
     hint::black_box,
@@ -29,7 +29,7 @@ fn find(name: &str) -> Thread {
 
 #[inline(never)]
 fn waits_inside_here(inbox: &mpsc::Receiver<()>) {
-    // Nothing ever comes: it ends when the other end goes.
+    // No message ever comes: the thread ends when the other end goes.
     black_box(inbox.recv()).unwrap_err();
 }
 
@@ -62,7 +62,7 @@ fn a_thread_that_sleeps_is_unwound_from_where_it_entered_the_kernel() {
     assert!(thread.nccl_function.is_some() && thread.unknown.is_none(), "{thread:#?}");
 }
 
-/// Whether this kernel lets us sample our own threads: an event of our own, as perf_event_open(2) has it.
+/// Tells whether this kernel lets us sample our own threads, by an event of our own (perf_event_open(2)).
 fn kernel_samples() -> bool {
     // `struct perf_event_attr`: a software event, the size, the task clock; no hypervisor, as `sample` asks
     // for it.

@@ -1,10 +1,10 @@
-//! From a program counter and a stack pointer to the callers' frames, by the call frame information in the
-//! target's memory.
+//! Unwinds from a program counter and a stack pointer to the callers' frames, by the call frame information
+//! in the target's memory.
 //!
-//! Nothing but what a step needs is copied: a search in the table of `.eh_frame_hdr`, one frame description
-//! entry and its common entry. If a step needs a register that is not known (of a sleeping thread only the
-//! stack pointer is), or there is no information, the next word on the stack that looks like a return address
-//! is taken, and the frame is marked as inferred.
+//! Only what a step needs is copied: a search in the table of `.eh_frame_hdr`, one frame description entry
+//! and its common entry. If a step needs a register that is not known (of a sleeping thread only the stack
+//! pointer is), or there is no information, the next word on the stack that looks like a return address is
+//! taken, and the frame is marked as inferred.
 
 use std::cell::Cell;
 
@@ -18,16 +18,17 @@ use crate::memory::Memory;
 use nccl_library::elf::RuntimeAddr;
 
 const MAX_FRAMES: usize = 96;
-/// Times that a return address is guessed in one stack.
+/// Maximum number of return addresses that are guessed in one stack.
 const MAX_GUESSES: usize = 6;
 /// Words of the stack that are looked through for a return address.
 const GUESS_WORDS: u64 = 1024;
-/// Bytes of a frame description entry, and of a common one; real ones have some hundred at most.
+/// Maximum number of bytes of a frame description entry, and of a common one; real ones have some hundred at
+/// most.
 const MAX_ENTRY: u32 = 16 << 10;
 /// Bytes of a stack that are looked through for NCCL's addresses.
 const MAX_LOOK: u64 = 128 << 10;
 const MAX_STEPS: u32 = 1000;
-/// x86-64 has 16 registers and the return address; System V ABI, figure 3.36.
+/// Number of registers: x86-64 has 16 and the return address; System V ABI, figure 3.36.
 const REGISTERS: usize = 17;
 
 /// A thread's registers, as far as they are known, and a copy of the top of its stack if there is one.
@@ -37,9 +38,9 @@ pub(super) struct Stack {
     pub(super) registers: [Option<u64>; REGISTERS],
     /// Bytes from the stack pointer on, of the same moment as the registers.
     pub(super) copy: Vec<u8>,
-    /// Behind the copy nothing is read: it has changed since.
+    /// The stack has changed since: behind the copy it is not read.
     pub(super) is_past: bool,
-    /// Something behind the copy was asked for, and not read.
+    /// A word behind the copy was asked for, and not read.
     pub(super) is_short: Cell<bool>,
 }
 
@@ -54,7 +55,7 @@ impl Stack {
         get(&self.registers, X86_64::RSP)
     }
 
-    /// The word at an address: as it was when the registers were taken, or as it is now.
+    /// Returns the word at an address: as it was when the registers were taken, or as it is now.
     fn word(&self, memory: Memory<'_>, address: u64) -> Option<u64> {
         let offset = address
             .checked_sub(self.stack_pointer().unwrap_or(0))
@@ -71,7 +72,7 @@ impl Stack {
         }
     }
 
-    /// The words from the stack pointer to the end of the stack, at most [`MAX_LOOK`] bytes.
+    /// Returns the words from the stack pointer to the end of the stack, at most [`MAX_LOOK`] bytes.
     pub(super) fn words(&self, memory: Memory<'_>, modules: &Modules) -> impl Iterator<Item = u64> + use<> {
         let from = self.stack_pointer().unwrap_or(0);
         let end = modules.at(from).map_or(from, |mapping| mapping.end.0);
@@ -91,33 +92,33 @@ pub(super) struct Frame {
     /// The frame has called another one; `pc` follows the call.
     has_called: bool,
     pub(super) inferred: bool,
-    /// Where on the stack `pc` stands, if that is known.
+    /// Address on the stack at which `pc` stands, if that is known.
     pub(super) found_at: Option<u64>,
 }
 
 impl Frame {
-    /// An address inside the instruction that the thread is at. A call that ends a function returns to an
-    /// address past its end.
+    /// Returns an address inside the instruction that the thread is at. A call that ends a function returns
+    /// to an address past its end.
     pub(super) fn lookup(&self) -> u64 {
         self.pc.saturating_sub(u64::from(self.has_called))
     }
 }
 
-/// How the last frame was found to be the last.
+/// Reason why the last frame is the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// Nobody has called it.
+    /// The frame has no caller.
     Outermost,
-    /// What is known of its code, or of the stack, does not say who has called it.
+    /// Neither the information on its code nor the stack tells its caller.
     Lost,
 }
 
-/// The frames, innermost first.
+/// Returns the frames, innermost first.
 pub(super) fn unwind(memory: Memory<'_>, modules: &mut Modules, stack: &Stack) -> Vec<Frame> {
     frames(memory, modules, stack, MAX_GUESSES).0
 }
 
-/// The frames, innermost first, as far as call frame information leads: nothing is guessed.
+/// Returns the frames, innermost first, as far as call frame information leads: nothing is guessed.
 pub(super) fn unwind_surely(memory: Memory<'_>, modules: &mut Modules, stack: &Stack) -> (Vec<Frame>, Ended) {
     frames(memory, modules, stack, 0)
 }
@@ -170,8 +171,8 @@ fn set(registers: &mut Registers, register: Register, value: Option<u64>) {
 }
 
 enum Step {
-    /// The caller's registers, its program counter, whether a signal interrupted it there, and where on the
-    /// stack the program counter stands.
+    /// The caller's registers, its program counter, whether a signal interrupted it there, and the address on
+    /// the stack at which the program counter stands.
     To(Box<Registers>, u64, bool, Option<u64>),
     End,
     Lost,
@@ -193,14 +194,14 @@ fn step(
 #[derive(Debug)]
 pub(super) struct Entry {
     bytes: Vec<u8>,
-    /// Of the description entry in it.
+    /// Offset of the description entry in `bytes`.
     offset: usize,
     bases: BaseAddresses,
 }
 
 impl Entry {
-    /// The entry for an address, by the sorted table at `table` (LSB Core, `.eh_frame_hdr`): offsets of 4
-    /// bytes from the table's own address, which is what all linkers write.
+    /// Finds the entry for an address by the sorted table at `table` (LSB Core, `.eh_frame_hdr`): offsets of
+    /// 4 bytes from the table's own address, which is what all linkers write.
     pub(super) fn find(memory: Memory<'_>, tables: &mut Tables, table: u64, address: u64) -> Option<Self> {
         const ENCODINGS: [u8; 3] = [0x1b, 0x03, 0x3b];
         let head = tables.word(memory, table)?.to_le_bytes();
@@ -229,7 +230,7 @@ impl Entry {
         let mut description = entry_at(memory, at)?;
         let pointer = u32::from_le_bytes(*description.get(4..)?.first_chunk()?);
         let common = entry_at(memory, at.checked_add(4)?.checked_sub(u64::from(pointer))?)?;
-        // Put behind its common entry, the description has to point there.
+        // The description now follows its common entry, and has to point there.
         let offset = common.len();
         let pointer = u32::try_from(offset).ok()?.checked_add(4)?;
         description.get_mut(4..8)?.copy_from_slice(&pointer.to_le_bytes());
@@ -237,7 +238,7 @@ impl Entry {
         Some(Self { bytes: [common, description].concat(), offset, bases })
     }
 
-    /// Bytes that it takes.
+    /// Returns the bytes of memory that the entry takes.
     pub(super) fn size(&self) -> usize {
         self.bytes.len() + size_of::<Self>()
     }
@@ -263,7 +264,7 @@ impl Entry {
             CfaRule::Expression(expression) => evaluate(expression, None)?,
         };
         let mut next = *registers;
-        // The callee may have changed these.
+        // The callee may have changed these registers.
         for register in [0, 1, 2, 4, 5, 8, 9, 10, 11] {
             set(&mut next, Register(register), None);
         }
@@ -301,7 +302,7 @@ impl Entry {
     }
 }
 
-/// An entry of `.eh_frame` with its length: at most [`MAX_ENTRY`] bytes.
+/// Reads an entry of `.eh_frame` with its length: at most [`MAX_ENTRY`] bytes.
 fn entry_at(memory: Memory<'_>, at: u64) -> Option<Vec<u8>> {
     let length = memory.bytes(RuntimeAddr(at), 4).ok()?;
     let length = u32::from_le_bytes(*length.first_chunk()?);
@@ -343,9 +344,9 @@ fn evaluate(
     }
 }
 
-/// The nearest word further up the stack that is an address right after a call. It is preferred if the word
-/// below it points further up the stack: a function with a frame pointer leaves such a pair, and remains of
-/// older calls seldom form one.
+/// Finds the nearest word further up the stack that is an address right after a call. A word is preferred if
+/// the one below it points further up the stack: a function with a frame pointer leaves such a pair, and
+/// remains of older calls seldom form one.
 fn guess(memory: Memory<'_>, modules: &Modules, stack: &Stack, from: u64) -> Option<(Registers, u64)> {
     let end = modules.at(from).map_or(u64::MAX, |mapping| mapping.end.0);
     let mut loose = None;
@@ -371,8 +372,8 @@ fn guess(memory: Memory<'_>, modules: &Modules, stack: &Stack, from: u64) -> Opt
     loose
 }
 
-/// Whether a call instruction ends at an address: `e8` with 4 bytes, or `ff /2` of 2 to 7 bytes (Intel SDM,
-/// CALL).
+/// Tells whether a call instruction ends at an address: `e8` with 4 bytes, or `ff /2` of 2 to 7 bytes (Intel
+/// SDM, CALL).
 fn is_behind_call(memory: Memory<'_>, address: u64) -> bool {
     let Some(start) = address.checked_sub(7) else { return false };
     let Ok(code) = memory.bytes(RuntimeAddr(start), 7) else { return false };

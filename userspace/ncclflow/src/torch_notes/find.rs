@@ -1,4 +1,4 @@
-//! Which torch a process has loaded, and where its libraries are.
+//! Finds the torch that a process has loaded, and its libraries.
 
 use std::{collections::BTreeMap, os::unix::ffi::OsStrExt as _};
 
@@ -12,7 +12,7 @@ use crate::{
     target::{Process, maps::Mapping, printable},
 };
 
-/// The memory of a process, as a look at torch's notes wants it.
+/// Memory of a process, in the form that the crate `torch` reads it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TorchMemory<'p>(pub(super) Memory<'p>);
 
@@ -34,24 +34,24 @@ impl torch::Memory for TorchMemory<'_> {
 /// A torch that is loaded.
 #[derive(Clone, Debug)]
 pub(crate) struct Build {
-    /// As `torch/version.py` states it: `2.11.0+cu130`.
+    /// Version as `torch/version.py` states it: `2.11.0+cu130`.
     pub(super) release: String,
-    /// Its layouts, or why they are not known.
+    /// Layouts of this version, or why they are not known.
     pub(super) row: Result<ShippedRow, torch::Unknown>,
-    /// Where its libraries are: of collectives on GPUs (libtorch_cuda.so), and the others'.
+    /// Base addresses of libtorch_cuda.so, for collectives on GPUs, and of libtorch_cpu.so, for the others.
     pub(super) cuda: Option<u64>,
     pub(super) cpu: Option<u64>,
 }
 
-/// What is known of files that were asked for already: the processes of a job map the same ones.
+/// Versions of files that were read before: the processes of a job map the same ones.
 #[derive(Debug, Default)]
 pub(crate) struct Builds {
-    /// What they say, by device and inode of the library beside which they are.
+    /// Version, by device and inode of the library whose folder has the file.
     releases: BTreeMap<((u32, u32), u64), Result<String, String>>,
 }
 
 impl Builds {
-    /// The torch of a process; `None` if it has none.
+    /// Finds the torch of a process; `None` if it has none.
     ///
     /// # Errors
     /// A sentence that says why a torch that is loaded is not understood.

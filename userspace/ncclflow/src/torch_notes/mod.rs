@@ -1,7 +1,9 @@
-//! torch's own notes of its collectives, read from the memory of running processes: its flight recorder's rings and the
-//! status of its process groups. The crate `torch` knows what they look like; here are the process and its files.
+//! torch's own notes of its collectives, read from the memory of running processes: the rings of its flight
+//! recorder and the status of its process groups. The crate `torch` knows their layouts; this module knows
+//! the process and its files.
 //!
-//! Nothing is prepared in the processes, and nothing is stopped. A process whose torch is not understood says why.
+//! Nothing is prepared in the processes, and nothing is stopped. If a process's torch is not understood, its
+//! report says why.
 
 mod find;
 mod report;

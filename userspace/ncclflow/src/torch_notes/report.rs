@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::dump::PythonFrame;
 
-/// What torch of one process has noted.
+/// Notes of the torch in one process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NotesReport {
     /// torch's version, as it states it: `2.11.0+cu130`.
     pub torch: Option<String>,
-    /// Whether these layouts were tried on a torch that ran on GPUs; if not, they come from its headers alone.
+    /// The layouts were tried on a torch that ran on GPUs; if not, they come from its headers alone.
     pub layouts_were_run: bool,
     /// Unix time in ns at which the rings had been read.
     pub read_ns: i64,
     pub rings: Vec<RingReport>,
-    /// Why nothing, or not everything, is known.
+    /// Reason why nothing is known, or not everything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
 }
@@ -26,23 +26,24 @@ pub struct NotesReport {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RingReport {
-    /// `nccl`, `nccl2`, `gloo`; by the names of its entries, or by torch's own table.
+    /// Backend: `nccl`, `nccl2`, `gloo`; by the names of its entries, or by torch's own table.
     pub backend: Option<String>,
-    /// Off: torch takes no notes here.
+    /// torch takes notes in this ring.
     pub enabled: bool,
     pub max_entries: u64,
-    /// Entries so far, also those that were overwritten.
+    /// Number of entries so far, also those that were overwritten.
     pub recorded: u64,
     /// NCCL's version, as torch has it.
     pub library_version: Option<String>,
-    /// Entries that were overwritten while they were read, and are left out.
+    /// Number of entries that were overwritten while they were read, and are left out.
     pub torn: usize,
-    /// Unix time in ns of the latest completion that torch's watchdog has noticed: what it says of states is of then.
+    /// Unix time in ns of the latest start or completion that torch's watchdog has noticed: the states of
+    /// entries are of that time.
     pub noticed_ns: Option<i64>,
     /// The process's rank in the job, where torch has noted it (2.15 and later).
     pub rank: Option<u32>,
     pub groups: Vec<ProcessGroupReport>,
-    /// Oldest first.
+    /// Entries, oldest first.
     pub entries: Vec<EntryReport>,
 }
 
@@ -52,13 +53,13 @@ pub struct RingReport {
 pub struct ProcessGroupReport {
     /// torch's name, the same on all ranks.
     pub name: String,
-    /// What the program called it; `undefined` if nothing.
+    /// Name that the program gave; `undefined` if none.
     pub description: String,
-    /// torch's number of it in this process; null without an entry of it.
+    /// torch's number of the group in this process; null if no entry is of the group.
     pub pg_id: Option<u64>,
     /// The job's ranks in the order of the group's.
     pub ranks: Vec<u64>,
-    /// Null where torch has none (2.4), or where there is no entry that tells which.
+    /// Status; null where torch has none (2.4), or where no entry tells which it is.
     pub status: Option<StatusReport>,
 }
 
@@ -67,18 +68,18 @@ pub struct ProcessGroupReport {
 #[serde(rename_all = "camelCase")]
 pub struct StatusReport {
     pub last_enqueued: WorkReport,
-    /// -1 unless torch times its collectives.
+    /// The latest work that has started; -1 unless torch times its collectives.
     pub last_started: WorkReport,
     pub last_completed: WorkReport,
 }
 
-/// One work.
+/// A collective in the status of a process group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkReport {
     /// Number of the collective in its group; -1: none yet.
     pub seq: i64,
-    /// `ALLREDUCE`
+    /// Kind of collective: `ALLREDUCE`.
     pub name: String,
     pub elements_in: Option<u64>,
     pub elements_out: Option<u64>,
@@ -90,19 +91,19 @@ pub struct WorkReport {
 pub struct EntryReport {
     pub record_id: u64,
     pub pg_id: u64,
-    /// Name and description.
+    /// Name and description of the process group.
     pub process_group: [Arc<str>; 2],
     pub collective_seq_id: u64,
     pub p2p_seq_id: u64,
     pub op_id: u64,
-    /// `nccl:all_reduce`
+    /// Name of the operation: `nccl:all_reduce`.
     pub profiling_name: String,
     pub input_sizes: Vec<Vec<i64>>,
-    /// `Float`
+    /// Element types: `Float`.
     pub input_dtypes: Vec<String>,
     pub output_sizes: Vec<Vec<i64>>,
     pub output_dtypes: Vec<String>,
-    /// `scheduled`, `started` or `completed`, as far as torch has noticed.
+    /// State, as far as torch has noticed: `scheduled`, `started` or `completed`.
     pub state: String,
     pub time_created_ns: i64,
     pub time_discovered_started_ns: Option<i64>,
@@ -113,7 +114,7 @@ pub struct EntryReport {
     pub retired: bool,
     pub thread_id: Option<u64>,
     pub thread_name: Option<String>,
-    /// Innermost first; null: not known.
+    /// Call stack, innermost function first; null: not known.
     pub frames: Option<Arc<[PythonFrame]>>,
 }
 
@@ -122,7 +123,7 @@ impl EntryReport {
         self.time_discovered_completed_ns.is_some()
     }
 
-    /// Without the backend: `all_reduce`.
+    /// Returns the name without the backend: `all_reduce`.
     pub(crate) fn function(&self) -> &str {
         self.profiling_name.split_once(':').map_or(&*self.profiling_name, |(_, function)| function)
     }

@@ -19,10 +19,10 @@ use crate::{
     target::{Process, printable},
 };
 
-/// How long one process may take: a ring of 2,000 entries takes some tens of milliseconds.
+/// Time that one process may take: a ring of 2,000 entries takes some tens of milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What torch of a process has noted; `None` if it has no torch.
+/// Reads torch's notes in a process; `None` if it has no torch.
 pub(crate) fn look(process: &Process, builds: &mut Builds, runtimes: &Runtimes) -> Option<NotesReport> {
     let unknown = |why: String| Some(NotesReport { unknown: Some(why), ..NotesReport::default() });
     let mappings = match resolver::maps(process.pid()) {
@@ -35,7 +35,7 @@ pub(crate) fn look(process: &Process, builds: &mut Builds, runtimes: &Runtimes) 
     };
     let mut report = NotesReport { torch: Some(build.release.clone()), ..NotesReport::default() };
     report.layouts_were_run = build.row.as_ref().is_ok_and(|row| row.tried == Tried::Run);
-    // A program that is no Python's has torch, too.
+    // Programs that are not Python's can have torch, too.
     let python = runtimes.find(process).ok().flatten().map(|found| found.python);
     match rings(process, &build, python) {
         Ok(rings) => {
@@ -55,13 +55,14 @@ pub(crate) fn look(process: &Process, builds: &mut Builds, runtimes: &Runtimes) 
     Some(report)
 }
 
-/// What rings tell that were read already.
+/// Reports rings that were read already.
 pub(crate) fn report_of(rings: &[(Found, Recorder)]) -> NotesReport {
     let rings = rings.iter().map(|(found, ring)| RingReport::new(found, ring)).collect();
     NotesReport { rings, ..NotesReport::default() }
 }
 
-/// By the headers of its releases, torch takes notes by default from 2.11 on.
+/// Says that the flight recorder is off. By the headers of its releases, torch takes notes by default from
+/// 2.11 on.
 fn is_off(release: &str) -> String {
     let by_default =
         torch::Version::from_release(release).is_some_and(|version| version < torch::Version::new(2, 11));
@@ -121,7 +122,7 @@ impl RingReport {
         let noticed = |entry: &Entry| entry.time_completed_ns.max(entry.time_started_ns);
         let named = ring.entries.last().and_then(|entry| entry.profiling_name.split_once(':'));
         let (mut names, mut stacks) = (Names::default(), HashMap::new());
-        // Which number has which group, as entries tell.
+        // Numbers of groups, as entries tell them.
         let mut numbers: HashMap<(&str, &str), u64> = HashMap::new();
         for entry in &ring.entries {
             numbers.insert((&entry.group_name, &entry.group_description), entry.pg_id);
@@ -186,7 +187,7 @@ impl Names {
     }
 }
 
-/// Stacks that many entries share, by where the crate `torch` has them.
+/// Stacks that many entries share, by their address in the crate `torch`.
 type Stacks = HashMap<usize, Arc<[PythonFrame]>>;
 
 impl EntryReport {

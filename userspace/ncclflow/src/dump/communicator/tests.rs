@@ -1,4 +1,4 @@
-//! A communicator made up in our own memory, found and read as another process's.
+//! A communicator made up in our own memory, found and read as if it were another process's.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use nccl_library::layouts::Layouts;
 const WORDS: usize = 64;
 const CHANNELS: usize = 20;
 const END: usize = WORDS - 1;
-/// Its fields, each a word of its own, in this order behind `startMagic`.
+/// Fields of the made-up struct, each a word of its own, in this order behind `startMagic`.
 const FIELDS: [&str; 12] = [
     "commHash",
     "rank",

@@ -1,4 +1,4 @@
-//! Lists of args structs made up in our own memory, read as another process's.
+//! Lists of args structs made up in our own memory, read as if they were another process's.
 
 use super::*;
 use crate::target::Process;

@@ -11,18 +11,19 @@ use crate::{
     target::{Process, printable, read_text, status_field},
 };
 
-/// Threads of one process that are given with their stacks.
+/// Maximum number of threads of one process that are given with their stacks.
 const MAX_THREADS: usize = 256;
 
-/// Which threads are given. The main thread always is, and so are those in torch's collectives and waits.
+/// Choice of the threads that are given. The main thread always is, and so are those in torch's collectives
+/// and waits.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::dump) enum Wanted<'a> {
-    /// These too.
+    /// These threads, too.
     These(&'a BTreeSet<u32>),
     All,
 }
 
-/// Where the Python threads of a process are; `None` if it is no Python program.
+/// Finds the stacks of the Python threads of a process; `None` if it is no Python program.
 pub(in crate::dump) fn look(
     process: &Process,
     wanted: Wanted<'_>,
@@ -80,7 +81,7 @@ fn threads(process: &Process, python: Python, wanted: Wanted<'_>) -> Result<Vec<
 const MACHINE: Machine = if cfg!(target_arch = "aarch64") { Machine::Aarch64 } else { Machine::X86_64 };
 
 fn thread(walker: &mut Walker<'_>, tid: u32, state: ThreadState, is_main: bool) -> PythonThread {
-    /// Readings until frames and names are of one moment.
+    /// Maximum number of readings until frames and names are of one moment.
     const MAX_READINGS: usize = 3;
     let mut stack = walker.stack(state);
     let mut frames;
@@ -114,7 +115,8 @@ fn thread(walker: &mut Walker<'_>, tid: u32, state: ThreadState, is_main: bool) 
     }
 }
 
-/// The kernel's numbers of the process's threads, by what the process itself calls them: they differ in a container.
+/// Returns the kernel's numbers of the process's threads, by the process's own numbers: they differ in a
+/// container.
 fn thread_numbers(process: &Process) -> BTreeMap<u32, u32> {
     let folder = process.proc_path().join("task");
     let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();

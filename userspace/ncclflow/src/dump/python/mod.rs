@@ -1,7 +1,8 @@
-//! Where the Python threads of a running process are, found out without stopping them and without the GIL.
+//! Stacks of the Python threads of a running process, read without stopping them and without the GIL.
 //!
-//! [`Runtimes`] looks for the interpreter among the mapped files, [`look`] walks the stacks by the crate `cpython`, and
-//! [`report`] is what is known of them, as data and in words. A process whose interpreter is not understood says why.
+//! [`Runtimes`] looks for the interpreter among the mapped files, [`look`] walks the stacks by the crate
+//! `cpython`, and [`report`] has the result, as data and in words. If a process's interpreter is not
+//! understood, its report says why.
 
 mod look;
 mod report;

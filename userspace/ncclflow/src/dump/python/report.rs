@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PythonReport {
-    /// Like `3.11`, or `3.13t` without the GIL.
+    /// Version: `3.11`, or `3.13t` without the GIL.
     pub version: Option<String>,
-    /// Why nothing is known of its threads.
+    /// Reason why nothing is known of the threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
     /// The main thread first.
@@ -20,19 +20,19 @@ pub struct PythonReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PythonThread {
-    /// In the PID namespace of this program.
+    /// TID in the PID namespace of this program.
     pub tid: u32,
     pub is_main: bool,
-    /// It ran while it was read: frames may belong to different moments.
+    /// The thread ran while it was read: frames may belong to different moments.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub moving: bool,
-    /// It has more frames than are read (512).
+    /// The thread has more frames than are read (512).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
-    /// Why its stack is not known, or not to the end.
+    /// Reason why the stack is not known, or not to the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
-    /// Innermost first. Empty: it runs no Python code now.
+    /// Call stack, innermost frame first; empty if the thread runs no Python code now.
     pub frames: Vec<PythonFrame>,
 }
 
@@ -40,12 +40,12 @@ pub struct PythonThread {
 #[serde(rename_all = "camelCase")]
 pub struct PythonFrame {
     pub function: String,
-    /// Python 3.11 and later.
+    /// Qualified name: Python 3.11 and later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qualname: Option<String>,
-    /// As Python was given it, often relative to the folder in which it was started.
+    /// File as Python was given it, often relative to the folder in which it was started.
     pub file: String,
-    /// Null: the code has no line there.
+    /// Line; null: the code has no line there.
     pub line: Option<u32>,
 }
 
@@ -56,41 +56,41 @@ pub struct PythonGroup {
     pub ranks: Vec<u32>,
     /// More ranks are here than in any other group: these do what most do.
     pub is_largest: bool,
-    /// Innermost first.
+    /// Call stack, innermost frame first.
     pub frames: Vec<PythonFrame>,
 }
 
 impl PythonReport {
-    /// The main thread, if it is known where it is.
+    /// Returns the main thread, if it is known where it is.
     pub(in crate::dump) fn main_thread(&self) -> Option<&PythonThread> {
         self.threads.iter().find(|thread| thread.is_main && !thread.frames.is_empty())
     }
 }
 
 impl PythonThread {
-    /// Whether its innermost frame is in torch's collectives, or in its waits for them.
+    /// Tells whether the innermost frame is in torch's collectives, or in its waits for them.
     pub(super) fn is_in_torch_distributed(&self) -> bool {
         self.frames.first().is_some_and(|frame| frame.file.contains("/torch/distributed/"))
     }
 }
 
 impl PythonFrame {
-    /// `train.py:41 in load_batch`
+    /// Writes a frame: `train.py:41 in load_batch`.
     pub(crate) fn shown(&self) -> String {
         let name = self.file.rsplit('/').next().unwrap_or(&self.file);
         let line = self.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
         format!("{name}:{line} in {}", self.function)
     }
 
-    /// Code that somebody installed, not the user's own.
+    /// Tells whether the code was installed by somebody, and is not the user's own.
     pub(crate) fn is_of_a_library(&self) -> bool {
         crate::python::is_of_a_library(&self.file)
     }
 }
 
-/// Where a thread is: `train.py:41 in load_batch`, or
-/// `distributed_c10d.py:2806 in all_reduce, called from train.py:52 in step` where the innermost frame is not the
-/// user's own code.
+/// Describes where a thread is: `train.py:41 in load_batch`, or
+/// `distributed_c10d.py:2806 in all_reduce, called from train.py:52 in step` where the innermost frame is not
+/// the user's own code.
 pub(in crate::dump) fn place(thread: &PythonThread) -> Option<String> {
     let first = thread.frames.first()?;
     let moving = if thread.moving { " (it runs)" } else { "" };
@@ -101,8 +101,8 @@ pub(in crate::dump) fn place(thread: &PythonThread) -> Option<String> {
     })
 }
 
-/// Groups of ranks with equal stacks, the largest first. `is_largest` is set for one, or for none if several are
-/// as large.
+/// Groups ranks with equal stacks, the largest group first. `is_largest` is set for one, or for none if
+/// several are as large.
 pub(in crate::dump) fn groups<'a>(
     threads: impl IntoIterator<Item = (u32, &'a PythonThread)>,
 ) -> Vec<PythonGroup> {

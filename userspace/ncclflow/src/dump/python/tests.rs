@@ -1,4 +1,4 @@
-//! Words and groups; stacks themselves are tested against Python (`cpython`'s tests, and tests/e2e).
+//! Tests of words and groups; stacks themselves are tested against Python (`cpython`'s tests, and tests/e2e).
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The facts about one communicator that rules share, and the sentences that several of them use.
+//! Facts about one communicator that rules share, and sentences that several of them use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,14 @@ use crate::dump::{
     rank_report::{ProxyListState, RankReport},
 };
 
-/// Most sentences of one kind in a verdict: a thousand ranks that wait for one are not all listed.
+/// Maximum number of sentences of one kind in a verdict: a thousand ranks that wait for one are not all
+/// listed.
 pub(super) const MAX_SENTENCES: usize = 8;
 
 /// One communicator: its ranks, as far as they were read, and the processes that the dump was asked to read.
 pub(super) struct Case<'a> {
     pub(super) ranks: BTreeMap<u32, &'a RankReport>,
-    /// Reports of ranks; more than [`Self::ranks`] if one rank appears twice.
+    /// Number of reports of ranks; more than [`Self::ranks`] if one rank appears twice.
     pub(super) n_reports: usize,
     n_ranks: u32,
     /// Seconds from the first reading to the last, of the rank for which they are fewest.
@@ -43,13 +44,13 @@ impl<'a> Case<'a> {
         self.processes.iter().find(|process| (process.pid, &process.host) == (rank.pid, &rank.host))
     }
 
-    /// Whether the rank's process waits in another communicator.
+    /// Tells whether the rank's process waits in another communicator.
     pub(super) fn is_explained(&self, rank: u32) -> bool {
         let process = self.ranks.get(&rank).map(|rank| (rank.host.clone(), rank.pid));
         process.is_some_and(|process| self.explained.contains(&process))
     }
 
-    /// Ranks that no process that was read has, and where they are.
+    /// Returns the ranks that no process that was read has, with their places.
     pub(super) fn absent(&self) -> impl Iterator<Item = &'a AbsentRank> {
         let known: BTreeSet<u32> = self.ranks.keys().copied().collect();
         let mut seen = BTreeSet::new();
@@ -60,8 +61,9 @@ impl<'a> Case<'a> {
         all.filter(move |absent| !known.contains(&absent.rank) && seen.insert(absent.rank))
     }
 
-    /// Ranks whose processes are gone: as all processes of the host can be seen, or as a process that was given
-    /// has exited and no other rank is missing.
+    /// Returns the ranks whose processes are gone: all processes of the host can be seen, and none has the
+    /// rank; or a process that was given has exited, and no other rank is missing; or NCCL's reliability
+    /// service has found it dead.
     pub(super) fn gone(&self) -> Vec<u32> {
         let is_only = self.n_missing() == 1 && !self.exited.is_empty();
         let is_gone = |absent: &&AbsentRank| {
@@ -76,7 +78,7 @@ impl<'a> Case<'a> {
         self.absent().filter(is_gone).map(|absent| absent.rank).collect()
     }
 
-    /// `rank 3 is process 77, which was not read`; `None` where it is not known.
+    /// Tells where a rank is: `rank 3 is process 77, which was not read`; `None` where it is not known.
     pub(super) fn absent_sentence(&self, rank: u32) -> Option<String> {
         let absent = self.absent().find(|absent| absent.rank == rank)?;
         let peer = absent.peer.as_ref();
@@ -116,14 +118,15 @@ impl<'a> Case<'a> {
     pub(super) fn absent_sentences(&self) -> Vec<String> {
         let known = |absent: &&AbsentRank| absent.place != Place::Elsewhere || absent.peer.is_some();
         let mut known: Vec<&AbsentRank> = self.absent().filter(known).collect();
-        // What is gone comes before what is only elsewhere.
+        // Ranks that are gone come before those that are only elsewhere.
         let is_dead = |absent: &AbsentRank| absent.peer.as_ref().is_some_and(|peer| peer.is_dead);
         known.sort_by_key(|absent| absent.place == Place::Elsewhere && !is_dead(absent));
         known.into_iter().take(MAX_SENTENCES).filter_map(|absent| self.absent_sentence(absent.rank)).collect()
     }
 
-    /// The process that is inferred to be this rank, which no process that was read has: of the rank's user, job and
-    /// program, and in no such communicator, if there is only one such, and only one such rank.
+    /// Infers the process that is this rank, which no process that was read has: a process of the other
+    /// ranks' user, job and program that is in no such communicator, if there is only one such process, and
+    /// only one such rank.
     pub(super) fn stand_in(&self, rank: u32) -> Option<&'a ProcessReport> {
         if self.n_missing() != 1 || !self.is_missing(rank) {
             return None;
@@ -144,7 +147,7 @@ impl<'a> Case<'a> {
         like.next().is_none().then_some(found)
     }
 
-    /// `GPU of rank 0: 99 % busy, 0 % memory, NVLink still`
+    /// Describes the GPUs of ranks: `GPU of rank 0: 99 % busy, 0 % memory, NVLink still`.
     pub(super) fn gpu_sentences(&self) -> Vec<String> {
         let known = self.ranks.iter().filter_map(|(number, rank)| Some((number, rank.gpu.as_ref()?)));
         let known = known.filter(|(_, gpu)| gpu.sm_percent.is_some());
@@ -162,7 +165,7 @@ impl<'a> Case<'a> {
         self.ranks.values().any(|rank| !rank.proxy.ops.is_empty())
     }
 
-    /// Whether no process that was read has this rank.
+    /// Tells whether no process that was read has this rank.
     pub(super) fn is_missing(&self, rank: u32) -> bool {
         rank < self.n_ranks && !self.ranks.contains_key(&rank)
     }
@@ -171,19 +174,19 @@ impl<'a> Case<'a> {
         (self.n_ranks as usize).saturating_sub(self.ranks.len())
     }
 
-    /// Ranks that no process that was read has, at most as many as are listed.
+    /// Returns the ranks that no process that was read has, at most as many as are listed.
     pub(super) fn missing_ranks(&self) -> Vec<u32> {
         (0..self.n_ranks).filter(|rank| self.is_missing(*rank)).take(MAX_SENTENCES).collect()
     }
 
-    /// Ranks that launched fewer collectives than the one that launched most, and that most.
+    /// Returns the ranks that launched fewer collectives than the one that launched most, and that number.
     pub(super) fn behind(&self) -> (Vec<u32>, u64) {
         let launched = |rank: &RankReport| rank.counters.launched();
         let most = self.ranks.values().filter_map(|rank| launched(rank)).max().unwrap_or(0);
         (self.ranks_where(|rank| launched(rank).is_some_and(|count| count < most)), most)
     }
 
-    /// `all 4 ranks`, `the 2 of 4 ranks that were read`.
+    /// Names all ranks: `all 4 ranks`, `the 2 of 4 ranks that were read`.
     pub(super) fn all_ranks(&self) -> String {
         if self.n_missing() == 0 {
             format!("all {} ranks", self.n_ranks)
@@ -192,8 +195,8 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// `rank 1 has not joined: AllReduce 3 of 5 launched`. `most`: what the other ranks launched at most, of
-    /// all functions.
+    /// Tells what a rank has not launched: `rank 1 has not joined: AllReduce 3 of 5 launched`. `most` is the
+    /// largest number that a rank launched, of all functions.
     pub(super) fn not_joined_sentence(&self, rank: u32, most: u64) -> String {
         let Some(report) = self.ranks.get(&rank) else { return format!("rank {rank} was not read") };
         let ours = &report.counters.seq_number;
@@ -250,7 +253,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// `rank 1 is stopped: process 8372 is in state T (SIGSTOP or a debugger)`.
+/// Tells that a rank is stopped: `rank 1 is stopped: process 8372 is in state T (SIGSTOP or a debugger)`.
 pub(super) fn stopped_sentence(rank: &RankReport) -> String {
     format!("rank {} is stopped: process {} is in state T (SIGSTOP or a debugger)", rank.rank, rank.pid)
 }
@@ -259,7 +262,7 @@ pub(super) fn ops_are_unreadable(rank: &RankReport) -> bool {
     matches!(rank.proxy.state, ProxyListState::Torn | ProxyListState::Unreadable)
 }
 
-/// `rank 3`, `ranks 1, 2, 5`, `ranks 0, 1, 2 and 61 more`.
+/// Names ranks: `rank 3`, `ranks 1, 2, 5`, `ranks 0, 1, 2 and 61 more`.
 pub(in crate::dump) fn named<R: std::borrow::Borrow<u32>>(ranks: impl IntoIterator<Item = R>) -> String {
     const SHOWN: usize = 8;
     let ranks: Vec<u32> = ranks.into_iter().map(|rank| *rank.borrow()).collect();

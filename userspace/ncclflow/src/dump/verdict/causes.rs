@@ -1,4 +1,4 @@
-//! Where the waiting ends: from each rank with ops in flight along the ranks that it waits for.
+//! Finds the end of the waiting: from each rank with ops in flight along the ranks that it waits for.
 //!
 //! Data over NVLink or shared memory pass through no proxy. A rank that is connected so may stand still
 //! because of its neighbour and not by itself, and nothing on the host tells which. So it is named only if
@@ -30,8 +30,8 @@ impl Causes {
     }
 }
 
-/// The surest causes that are found by following the waiting, and the ranks that wait. With `queued_counts`,
-/// a rank whose kernel may only be queued behind another one is a cause too.
+/// Follows the waiting, and returns the surest causes and the ranks that wait. With `queued_counts`, a rank
+/// whose kernel may only be queued behind another one is a cause too.
 pub(super) fn follow(
     case: &Case<'_>,
     waits: &BTreeMap<u32, Waits>,
@@ -84,7 +84,8 @@ pub(super) fn follow(
     (sure, victims)
 }
 
-/// Why the waiting surely ends at this rank, other than by the steps of its ops in flight.
+/// Returns a sentence if the waiting surely ends at this rank, by other signs than the steps of its ops in
+/// flight.
 fn sure_cause(
     case: &Case<'_>,
     number: u32,
@@ -108,7 +109,7 @@ fn sure_cause(
     has_not_joined.then(|| format!("{}, and it has no op in flight", case.not_joined_sentence(number, most)))
 }
 
-/// Neighbours in the rings on the same node to which no connection goes through the proxy.
+/// Returns the neighbours in the rings on the same node to which no connection goes through the proxy.
 fn unseen_neighbours(case: &Case<'_>, rank: &RankReport) -> Vec<u32> {
     let mut found = BTreeSet::new();
     for channel in &rank.channels {

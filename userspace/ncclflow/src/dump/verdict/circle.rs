@@ -9,14 +9,14 @@ use super::{
 };
 use crate::dump::rank_report::{OpReport, RankReport};
 
-/// Where the GPU of a rank is, as far as its ops in flight tell.
+/// Operation in which the GPU of a rank is, as far as its ops in flight tell.
 enum Position<'a> {
     Collective(&'a OpReport),
     PointToPoint,
 }
 
-/// Ranks that wait for each other because some are in a collective and others in sends and receives. Only for
-/// ranks of which none is the cause by itself.
+/// Finds ranks that wait for each other because some are in a collective and others in sends and receives.
+/// Only for ranks of which none is the cause by itself.
 pub(super) fn circle(ranks: &Ranks<'_>) -> Disagreement {
     let mut sides: BTreeMap<bool, BTreeSet<u32>> = BTreeMap::new();
     let mut first = None;
@@ -57,7 +57,7 @@ fn position(rank: &RankReport) -> Option<Position<'_>> {
     let unfinished = || ops.iter().filter(|op| op.is_unfinished());
     let collective = unfinished().filter(|op| !op.p2p).min_by_key(|op| op.op_count);
     let has_p2p = unfinished().any(|op| op.p2p);
-    // With both in flight, the rank is where its GPU has begun.
+    // With both in flight, the rank is in the one that its GPU has begun.
     let is_in_p2p = has_p2p && (collective.is_none() || steps::in_point_to_point(ops));
     let collective = collective.filter(|op| !has_p2p || steps::in_collective(ops, op.op_count));
     match (collective, is_in_p2p) {

@@ -3,7 +3,7 @@
 //! All ranks of a communicator must launch the same collectives with the same sizes in the same order. Each
 //! rank numbers them by itself (`opCount`), so ops in flight with the same number can be compared. The two
 //! ends of a connection count their steps by themselves, so a difference there tells of ops that have ended.
-//! Who is right cannot be known: the minority is named.
+//! Nobody can know which rank is right: the minority is named.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use nccl_library::nccl::Direction;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Disagreement {
-    /// The ranks that differ from most; all of them, if no side has more.
+    /// Ranks that differ from most; all of them, if no side has more.
     pub(super) ranks: BTreeSet<u32>,
     pub(super) evidence: Vec<String>,
 }
@@ -34,7 +34,7 @@ impl Disagreement {
 
 pub(super) type Ranks<'a> = BTreeMap<u32, &'a RankReport>;
 
-/// Differences in ops in flight and in connections, the surest first; empty if there are none.
+/// Finds differences in ops in flight and in connections, the surest first; none if there are none.
 pub(super) fn find(ranks: &Ranks<'_>) -> Disagreement {
     // Where another communicator counts too, one number can mean different ops.
     if ranks.values().any(|rank| rank.shares_resources) {
@@ -53,7 +53,7 @@ pub(super) fn collectives(rank: &RankReport) -> impl Iterator<Item = &OpReport> 
     rank.proxy.ops.iter().filter(|op| !op.p2p)
 }
 
-/// The ranks that are not on the largest side; all ranks, if no side is the largest.
+/// Returns the ranks that are not on the largest side; all ranks, if no side is the largest.
 pub(super) fn minority<K: Ord>(sides: &BTreeMap<K, BTreeSet<u32>>) -> BTreeSet<u32> {
     let largest = sides.values().map(BTreeSet::len).max().unwrap_or(0);
     let is_most = |side: &&BTreeSet<u32>| side.len() == largest;
@@ -61,7 +61,8 @@ pub(super) fn minority<K: Ord>(sides: &BTreeMap<K, BTreeSet<u32>>) -> BTreeSet<u
     sides.values().filter(|side| !clear || side.len() < largest).flatten().copied().collect()
 }
 
-/// Another collective under the same number. Only the lowest number counts: what follows is shifted.
+/// Finds different collectives under one number. Only the lowest number counts: those that follow are
+/// shifted.
 fn different_collectives(ranks: &Ranks<'_>, found: &mut Disagreement) {
     let mut by_count: BTreeMap<u64, BTreeMap<&str, BTreeSet<u32>>> = BTreeMap::new();
     for (number, rank) in ranks {
@@ -77,7 +78,7 @@ fn different_collectives(ranks: &Ranks<'_>, found: &mut Disagreement) {
     }
 }
 
-/// Another number of steps under the same number, in patterns in which all ranks have the same.
+/// Finds different numbers of steps under one number, in patterns in which all ranks have the same.
 fn different_sizes(ranks: &Ranks<'_>, found: &mut Disagreement) {
     const EVEN: [&str; 4] = ["RING", "RING_TWICE", "PIPELINE_FROM", "PIPELINE_TO"];
     type Key<'a> = (u64, u32, &'a str, Option<&'a str>);
@@ -108,7 +109,7 @@ fn is_tree(pattern: &str) -> bool {
     matches!(pattern, "TREE_UP" | "TREE_DOWN" | "TREE_UP_DOWN")
 }
 
-/// The two ends of a connection began different numbers of steps, though they are at the same op.
+/// Finds connections whose two ends began different numbers of steps, though they are at the same op.
 fn different_steps(ranks: &Ranks<'_>, found: &mut Disagreement) {
     let mut ends: BTreeMap<(u32, u32), String> = BTreeMap::new();
     let mut times: BTreeMap<u32, u32> = BTreeMap::new();
@@ -144,7 +145,7 @@ fn different_steps(ranks: &Ranks<'_>, found: &mut Disagreement) {
     found.evidence.extend(ends.into_values().take(4));
 }
 
-/// Whether both ends of a connection have begun the same ops, as far as their numbers tell.
+/// Tells whether both ends of a connection have begun the same ops, as far as their numbers tell.
 fn are_at_the_same_op(
     rank: &RankReport,
     send: &ConnectionReport,
@@ -167,7 +168,7 @@ fn are_at_the_same_op(
     if let [Some(ours), Some(theirs)] = last {
         return ours == theirs;
     }
-    // One end or both are through with all, the other one is in the last.
+    // One end or both are through with all ops, the other one is in the last.
     let launched = rank.counters.launched();
     [sending, receiving].iter().zip(last).all(|(ops, begun)| ops.len() == usize::from(begun.is_some()))
         && launched.is_some()

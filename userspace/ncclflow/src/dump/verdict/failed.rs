@@ -16,7 +16,7 @@ use crate::dump::rank_report::ChannelReport;
 /// Results that NCCL's network gives when the other side of a connection is gone.
 const CONNECTION_BROKE: [&str; 2] = ["ncclRemoteError", "ncclSystemError"];
 
-/// A rank has failed or, with `or_aborted`, its communicator was aborted.
+/// Judges a communicator of which a rank has failed or, with `or_aborted`, that was aborted.
 pub(super) fn failed(case: &Case<'_>, or_aborted: bool) -> Option<Verdict> {
     let mut sentences: BTreeMap<u32, String> = BTreeMap::new();
     // Ranks whose connection broke, and ranks that failed by themselves.
@@ -64,7 +64,7 @@ pub(super) fn failed(case: &Case<'_>, or_aborted: bool) -> Option<Verdict> {
     })
 }
 
-/// Neighbours of these ranks that were not read; if there are none, all ranks that were not read.
+/// Returns the neighbours of these ranks that were not read; if there are none, all ranks that were not read.
 fn missing_neighbours(case: &Case<'_>, of: &BTreeSet<u32>) -> BTreeSet<u32> {
     let channels = of.iter().filter_map(|rank| case.ranks.get(rank)).flat_map(|rank| &rank.channels);
     let neighbours = channels.flat_map(ChannelReport::neighbours);

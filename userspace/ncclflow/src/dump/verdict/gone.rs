@@ -1,5 +1,5 @@
-//! Communicators of which a rank's process is gone while others wait on their GPUs or in a call. With ops in
-//! flight the waiting itself leads there ([`super::in_flight`]).
+//! Judges communicators of which a rank's process is gone while others wait on their GPUs or in a call. With
+//! ops in flight the waiting itself leads there ([`super::in_flight`]).
 
 use super::{
     Kind, State, Verdict,
@@ -79,7 +79,7 @@ mod tests {
         );
         let exited = ProcessReport { pid: 102, state: ProcessState::Exited, ..ProcessReport::default() };
         check(&judge(&ranks, &[exited]), State::Stuck, &[2], &[0, 1, 3], "process 102 has exited");
-        // It is there and was not read, so that it may wait, too.
+        // The process is there and was not read, so that it may wait, too.
         let mut ranks = [0, 1, 3].map(|number| over_nvlink(number, 4, Some(Work::Waits)));
         ranks[0].absent = vec![AbsentRank { rank: 2, place: Place::Here, pid: Some(77), peer: None }];
         check(&judge(&ranks, &[]), State::Unknown, &[], &[], "rank 2 is process 77, which was not read");

@@ -1,5 +1,5 @@
-//! Communicators over NVLink or shared memory whose ranks all launched the same number of collectives: what
-//! their GPUs do tells whether the last one goes on.
+//! Judges communicators over NVLink or shared memory whose ranks all launched the same number of collectives:
+//! the work of their GPUs tells whether the last one goes on.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::dump::rank_gpu::Work;
 
-/// A GPU has stopped with an error, and something is not finished.
+/// Judges a communicator of which a GPU has stopped with an error, and something is not finished.
 pub(super) fn gpu_error(case: &Case<'_>) -> Option<Verdict> {
     let stopped = case.ranks_where(|rank| rank.gpu.as_ref().is_some_and(|gpu| !gpu.fatal_xids.is_empty()));
     let is_open = case.has_ops_in_flight()
@@ -145,7 +145,7 @@ mod tests {
         check(&judge(&computing, &[]), State::Healthy, &[], &[], "no GPU waits");
         let moving = ranks([Work::Moves, Work::Waits, Work::Moves, Work::Moves]);
         check(&judge(&moving, &[]), State::Healthy, &[], &[], "moved data over NVLink");
-        // What is not known of another GPU changes nothing.
+        // Unknown work of another GPU changes nothing.
         let mut one = moving;
         one[1].gpu = None;
         check(&judge(&one, &[]), State::Healthy, &[], &[], "moved data over NVLink");
@@ -160,7 +160,7 @@ mod tests {
         check(&judge(&alone, &[]), State::Stuck, &[1], &[], "differs from the others' in size");
         let all = ranks([Work::Waits; 4]);
         check(&judge(&all, &[]), State::Unknown, &[], &[], "cannot tell which");
-        // Without the driver's word nothing is guessed.
+        // Where the driver does not tell, nothing is guessed.
         let mut one = ranks([Work::Waits, Work::Waits, Work::Idle, Work::Waits]);
         one[3].gpu = None;
         check(&judge(&one, &[]), State::Unknown, &[], &[], "only the GPU knows");

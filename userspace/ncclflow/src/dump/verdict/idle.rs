@@ -1,4 +1,4 @@
-//! Communicators without ops in flight whose ranks all launched the same number of collectives.
+//! Judges communicators without ops in flight whose ranks all launched the same number of collectives.
 
 use super::{
     Kind, State, Verdict,
@@ -24,7 +24,8 @@ pub(super) fn stopped(case: &Case<'_>) -> Option<Verdict> {
     })
 }
 
-/// Collectives were launched, and their data may be in flight where the host does not see it.
+/// Judges communicators that launched collectives whose data may be in flight where the host does not see
+/// them.
 pub(super) fn over_nvlink(case: &Case<'_>) -> Option<Verdict> {
     let unseen = case.ranks_where(|rank| rank.proxy.carries_rings == Some(false));
     let (_, most) = case.behind();
@@ -43,7 +44,7 @@ pub(super) fn over_nvlink(case: &Case<'_>) -> Option<Verdict> {
     })
 }
 
-/// The verdict if no rule has another one.
+/// Returns the verdict if no rule has another one.
 pub(super) fn idle(case: &Case<'_>) -> Verdict {
     let (ranks, seconds) = (case.all_ranks(), case.seconds);
     let sentence = format!("no NCCL op in flight on {ranks} for {seconds:.1} s: the job waits elsewhere");

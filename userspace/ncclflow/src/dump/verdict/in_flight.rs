@@ -1,5 +1,5 @@
-//! Communicators with ops in flight that stand still: the ranks at which the waiting ends, and the ranks that
-//! wait.
+//! Judges communicators with ops in flight that stand still: finds the ranks at which the waiting ends, and
+//! the ranks that wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ pub(super) fn in_flight(case: &Case<'_>) -> Option<Verdict> {
     }
     if !disagreement.is_empty() {
         verdict.kind = Some(Kind::OtherOperation);
-        // It explains the waiting, and the waiting may end at a rank that did what most ranks did.
+        // The disagreement explains the waiting, which may end at a rank that did what most ranks did.
         verdict.evidence.extend(disagreement.evidence);
         causes.retain(|rank, _| disagreement.ranks.contains(rank));
         for rank in disagreement.ranks {
@@ -76,7 +76,7 @@ pub(super) fn in_flight(case: &Case<'_>) -> Option<Verdict> {
     Some(verdict)
 }
 
-/// What the surest of the culprits has done.
+/// Returns the kind of the surest culprit's trouble.
 fn kind_of(case: &Case<'_>, culprits: &[u32]) -> Option<Kind> {
     let (behind, _) = case.behind();
     let first = culprits.first()?;
@@ -95,7 +95,8 @@ fn kind_of(case: &Case<'_>, culprits: &[u32]) -> Option<Kind> {
     })
 }
 
-/// Both ends of each connection that seems to have broken. NCCL does not keep which of them is to blame.
+/// Returns both ends of each connection that seems to have broken. NCCL does not keep which of them is to
+/// blame.
 fn broken_links(waits: &BTreeMap<u32, Waits>) -> BTreeMap<u32, String> {
     let mut ends = BTreeMap::new();
     for (rank, waits) in waits {

@@ -1,5 +1,5 @@
-//! Communicators without ops in flight of which threads are inside a call of NCCL: they connect, or wait for
-//! room.
+//! Judges communicators without ops in flight of which threads are inside a call of NCCL: they connect, or
+//! wait for room.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
     let mut is_sure = case.n_missing() == 0;
     for (number, rank) in &case.ranks {
         let Some((process, thread, call)) = call_of(case, rank) else { continue };
-        // The communicator of a call was in registers that have been used again since. The communicator itself
-        // knows whether it is part of a group.
+        // The communicator of a call was in registers that have been used again since. The communicator
+        // itself knows whether it is part of a group.
         let in_group = rank.pending.as_ref().and_then(|pending| pending.in_group);
         if in_group == Some(false) && process.communicators > 1 && !call.starts_with("ncclComm") {
             continue;
@@ -50,7 +50,8 @@ pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
     Some(Verdict { state: State::Unknown, evidence, ..Verdict::default() })
 }
 
-/// The process of a rank with a thread inside a call of NCCL's that does something; one of each is enough.
+/// Returns the process of a rank, and a thread in it with a call of NCCL's that does more than ask; one is
+/// enough.
 pub(super) fn call_of<'a>(case: &Case<'a>, rank: &RankReport) -> Option<(&'a ProcessReport, u32, &'a str)> {
     let process = case.process_of(rank)?;
     let mut calls =
@@ -59,14 +60,14 @@ pub(super) fn call_of<'a>(case: &Case<'a>, rank: &RankReport) -> Option<(&'a Pro
     Some((process, thread, call))
 }
 
-/// The call in which a thread of the rank waits, if that is a call for this communicator.
+/// Describes the call in which a thread of the rank waits, if that is a call for this communicator.
 pub(super) fn waits_in_call(case: &Case<'_>, rank: &RankReport) -> Option<String> {
     let is_in_group = rank.pending.as_ref()?.in_group == Some(true);
     let (_, thread, call) = call_of(case, rank).filter(|_| is_in_group)?;
     Some(format!("{call} (thread {thread})"))
 }
 
-/// Calls that wait for nothing.
+/// Tells whether a call waits for nothing.
 fn asks_only(call: &str) -> bool {
     call.starts_with("ncclGet")
         || matches!(call, "ncclCommGetAsyncError" | "ncclCommCount" | "ncclCommUserRank")

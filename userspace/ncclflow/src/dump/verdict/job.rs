@@ -1,5 +1,5 @@
-//! The whole job in one sentence: of several communicators that do not move, the one that the others wait
-//! for.
+//! Judges the whole job in one sentence: of several communicators that do not move, it names the one that the
+//! others wait for.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use super::{State, case::named};
 use crate::dump::dump_report::CommunicatorReport;
 
-/// What the job waits for.
+/// Verdict on a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobVerdict {
-    /// The worst of all communicators.
+    /// The worst state of all communicators.
     pub state: State,
     pub sentence: String,
     /// Communicators at which the waiting ends; several that do not wait for each other, or that do in a
@@ -60,7 +60,7 @@ pub(in crate::dump) fn over(communicators: &[CommunicatorReport]) -> Option<JobV
         };
         return Some(JobVerdict { state, sentence, communicators: Vec::new() });
     }
-    // One waits for another if the rank that it waits for waits there.
+    // A communicator waits for another if a rank that it waits for waits there.
     let waits_for = |one: &Waiting<'_>, other: &Waiting<'_>| {
         !std::ptr::eq(one.report, other.report)
             && one.culprits.iter().any(|process| other.victims.contains(process))

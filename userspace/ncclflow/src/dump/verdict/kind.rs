@@ -1,8 +1,8 @@
-//! What kind of trouble a verdict is about: for scripts, beside the sentences for people.
+//! Kind of trouble that a verdict is about: for scripts, beside the sentences for people.
 
 use serde::{Deserialize, Serialize};
 
-/// Why ranks wait. Kinds may be added.
+/// Reason why ranks wait. Kinds may be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Kind {

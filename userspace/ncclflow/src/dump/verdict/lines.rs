@@ -1,4 +1,4 @@
-//! Where in its program each culprit is: the Python line of its main thread.
+//! Adds to a verdict the place of each culprit in its program: the Python line of its main thread.
 
 use super::{
     Verdict,
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::dump::{dump_report::ProcessReport, python, rank_report::RankReport};
 
-/// Adds the line to the sentence about each culprit; a sentence of its own if there is none.
+/// Adds the line to the sentence about each culprit, or a sentence of its own if there is none.
 pub(super) fn add(case: &Case<'_>, verdict: &mut Verdict) {
     for number in verdict.culprits.iter().take(MAX_SENTENCES) {
         let Some(place) = case.ranks.get(number).and_then(|rank| place(case, rank)) else { continue };
@@ -22,7 +22,7 @@ fn place(case: &Case<'_>, rank: &RankReport) -> Option<String> {
     place_of(case.processes.iter().find(|process| process.is_of(rank))?)
 }
 
-/// Where a process's main thread is.
+/// Describes where a process's main thread is.
 pub(super) fn place_of(process: &ProcessReport) -> Option<String> {
     python::place(process.python.as_ref()?.main_thread()?)
 }

@@ -1,9 +1,10 @@
-//! What is wrong with a communicator, judged from what its ranks report. Pure: no process, no clock.
+//! Judges a communicator from the reports of its ranks. Pure: no process, no clock.
 //!
 //! A verdict comes from a list of [`RULES`]. Each rule is a file of this folder: it looks at one [`Case`] and
 //! answers, or leaves the case to the next rule. A new verdict is a new file and a line in the list.
 //!
-//! What torch has noted is weighed afterwards ([`noted`]): it decides where NCCL's memory cannot, and else stands beside it.
+//! torch's notes are weighed afterwards ([`noted`]): they decide where NCCL's memory cannot, and else stand
+//! beside it.
 //!
 //! Nothing is called stuck unless it stood still over all readings. If ops are in flight, [`in_flight`]
 //! follows each rank to the ranks that it waits for ([`waits`]). The waiting ends at a rank that has not
@@ -48,13 +49,13 @@ use super::{
     rank_report::RankReport,
 };
 
-/// Whether a communicator hangs. The order is that of severity: of several communicators the highest counts.
+/// State of a communicator, in the order of severity: of several communicators the highest counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It moves, or NCCL has nothing to do.
+    /// The communicator moves, or NCCL has nothing to do.
     Healthy,
-    /// What was read does not tell.
+    /// The readings do not tell.
     #[default]
     Unknown,
     /// Ranks wait for one that still makes progress elsewhere: on its GPU, on the CPU, or with files.
@@ -67,7 +68,7 @@ pub enum State {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     pub state: State,
-    /// Why ranks wait, for scripts; null where nobody does, or where nothing says why.
+    /// Reason why ranks wait, for scripts; null where nobody does, or where nothing says why.
     #[serde(default)]
     pub kind: Option<Kind>,
     /// Ranks that the others wait for, and that wait for no rank themselves.
@@ -99,7 +100,7 @@ const RULES: [Rule; 16] = [
     not_judged::duplicate_rank,
     not_judged::read_once,
     setting_up::setting_up,
-    // What NCCL itself reports counts more than motion: a failed rank's other ops can still move.
+    // NCCL's own report counts more than motion: a failed rank's other ops can still move.
     |case| failed::failed(case, false),
     moving::moving,
     // An aborted communicator that moves is shutting down.
@@ -122,8 +123,8 @@ pub fn judge(ranks: &[RankReport], processes: &[ProcessReport]) -> Verdict {
     judge_beside(ranks, processes, &BTreeSet::new())
 }
 
-/// The same, where the ranks of these processes (host and PID) wait in another communicator, which explains
-/// what their GPUs do.
+/// Judges one communicator, like [`judge`]. The ranks of the processes `explained` (host and PID) wait in
+/// another communicator, which explains what their GPUs do.
 fn judge_beside(
     ranks: &[RankReport],
     processes: &[ProcessReport],
@@ -138,20 +139,20 @@ fn judge_beside(
     verdict
 }
 
-/// Judges all communicators. What a GPU waits for, its driver does not tell: so a communicator about which only
-/// the GPUs tell is judged after those that counters, ops in flight and calls tell of.
+/// Judges all communicators. A GPU's driver does not tell what the GPU waits for: so a communicator about
+/// which only the GPUs tell is judged after those that counters, ops in flight and calls tell of.
 pub(super) fn judge_all(communicators: &mut [CommunicatorReport], processes: &[ProcessReport]) {
     for communicator in communicators.iter_mut() {
         communicator.verdict = judge(&communicator.ranks, processes);
     }
     let mut explained = BTreeSet::new();
     for CommunicatorReport { verdict, ranks, .. } in communicators.iter().filter(|one| !one.is_by_gpus()) {
-        // Of operations that differ, those that are named wait, too.
+        // If operations differ, the culprits wait, too.
         let all_wait = verdict.kind == Some(Kind::OtherOperation);
         let waiting = ranks.iter().filter(|rank| all_wait || verdict.victims.contains(&rank.rank));
         explained.extend(waiting.map(|rank| (rank.host.clone(), rank.pid)));
     }
-    // Of a communicator that moves, kernels run and wait, as long as it moves.
+    // Kernels of a communicator that moves run and wait, as long as it moves.
     let moves = |rank: &RankReport| rank.motion.steps_moved || rank.motion.counters_moved;
     for moving in communicators.iter().filter(|one| one.ranks.iter().any(moves)) {
         explained.extend(moving.ranks.iter().map(|rank| (rank.host.clone(), rank.pid)));
@@ -165,7 +166,7 @@ pub(super) fn judge_all(communicators: &mut [CommunicatorReport], processes: &[P
 }
 
 impl CommunicatorReport {
-    /// Only the GPUs tell what is pending, or nothing does.
+    /// Tells whether only the GPUs tell what is pending, or nothing does.
     fn is_by_gpus(&self) -> bool {
         let kind = self.verdict.kind;
         !matches!(self.verdict.state, State::Stuck | State::Waiting)

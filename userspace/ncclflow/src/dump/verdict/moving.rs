@@ -1,4 +1,4 @@
-//! Communicators of which something changed between the readings.
+//! Judges communicators of which something changed between the readings.
 
 use super::{
     State, Verdict,

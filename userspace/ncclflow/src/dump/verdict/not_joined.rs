@@ -1,4 +1,4 @@
-//! Communicators without ops in flight of which some ranks launched fewer collectives than others.
+//! Judges communicators without ops in flight of which some ranks launched fewer collectives than others.
 
 use super::{
     Kind, State, Verdict,

@@ -17,7 +17,7 @@ pub(super) fn read_once(case: &Case<'_>) -> Option<Verdict> {
     (readings < 2).then(|| Verdict::cannot_tell("it was read only once"))
 }
 
-/// No op in flight was seen, but some lists of ops could not be read.
+/// Leaves the verdict open if no op in flight was seen, but some lists of ops could not be read.
 pub(super) fn ops_unreadable(case: &Case<'_>) -> Option<Verdict> {
     let ranks = case.ranks_where(ops_are_unreadable);
     let why = format!("the ops in flight of {} could not be read", named(&ranks));

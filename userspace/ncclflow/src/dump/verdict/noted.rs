@@ -1,9 +1,10 @@
-//! What torch has noted, beside what was measured of NCCL.
+//! Weighs torch's notes beside what was measured of NCCL.
 //!
-//! torch numbers the collectives of a process group and notes each call before NCCL gets it, with its size and line of
-//! code. So its notes tell who has not called what others have, or has called something else, also where NCCL's counters
-//! cannot: of sends and receives as parts of a collective (`all_to_all`), before 2.26, and of sizes. They never overrule
-//! what NCCL's memory shows. Where both tell, and tell different things, both are said.
+//! torch numbers the collectives of a process group and notes each call before NCCL gets it, with its size
+//! and line of code. So its notes tell which rank has not called what others have, or has called something
+//! else, also where NCCL's counters cannot: of sends and receives as parts of a collective (`all_to_all`),
+//! before 2.26, and of sizes. They never overrule what NCCL's memory shows. Where both tell, and tell
+//! different things, both are said.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,10 +17,10 @@ use super::{
 };
 use crate::dump::noted::Noted;
 
-/// How long ago others must have called a collective until a rank that has not is said to be late: ranks are read one
-/// after the other.
+/// Age of a call from which on a rank that has not made it is said to be late: ranks are read one after the
+/// other.
 const LATE_NS: i64 = 1_000_000_000;
-/// Sides and groups of ranks that a sentence lists.
+/// Maximum number of sides and groups of ranks that a sentence lists.
 const MAX_LISTED: usize = 4;
 
 /// Functions of torch's that NCCL's counters count (`seqNumber`); others are made of sends and receives.
@@ -35,7 +36,7 @@ const COUNTED: [&str; 9] = [
     "_reduce_scatter_base",
 ];
 
-/// The notes of all ranks that were read.
+/// Notes of all ranks that were read.
 struct View<'a> {
     group: &'a str,
     ranks: BTreeMap<u32, &'a Noted>,
@@ -50,7 +51,7 @@ struct Late<'a> {
     what: &'a str,
 }
 
-/// Ranks that called different things under one number: by what has to be the same, the text and who called it.
+/// Different calls under one number: texts and ranks by what must be the same on all ranks.
 struct Difference<'a> {
     seq: u64,
     texts: BTreeMap<&'a str, &'a str>,
@@ -58,7 +59,8 @@ struct Difference<'a> {
 }
 
 impl<'a> View<'a> {
-    /// `None` where notes are missing, are not whole, or where something has moved since.
+    /// Takes the notes of a case; `None` where notes are missing or not whole, or where something has moved
+    /// since.
     fn of(case: &Case<'a>) -> Option<Self> {
         let is_still = case.ranks.values().all(|rank| rank.motion.is_still());
         if !is_still || case.ranks.len() < case.n_reports {
@@ -73,7 +75,7 @@ impl<'a> View<'a> {
         (is_one && is_called && ranks.len() > 1).then_some(Self { group, ranks })
     }
 
-    /// The ranks whose latest call is the earliest, if others have called more for long.
+    /// Finds the ranks whose latest call is the earliest, if others called more long before.
     fn late(&self) -> Option<Late<'a>> {
         let least = self.ranks.values().map(|noted| noted.last_seq()).min()?;
         let seq =
@@ -100,7 +102,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The first number under which ranks called different things, and which some rank has not completed.
+    /// Finds the first number under which ranks called different collectives, and which some rank has not
+    /// completed.
     fn difference(&self) -> Option<Difference<'a>> {
         let first = |noted: &&&Noted| noted.calls.first().map(|call| call.seq);
         let from = self.ranks.values().filter_map(|noted| first(&noted)).max()?;
@@ -149,9 +152,10 @@ impl<'a> View<'a> {
         )
     }
 
+    /// Describes the progress:
     /// `rank 3 completed 4711 and called no more (all_reduce [8] Float (model.py:88)); rank 5 …`
     fn progress(&self) -> String {
-        // What was called last, and what of it is complete.
+        // Numbers of the latest call and of the latest that is completed.
         type Progress = (Option<u64>, Option<u64>);
         type Ranks<'a> = (Vec<u32>, &'a str);
         let mut by: BTreeMap<Progress, Ranks<'_>> = BTreeMap::new();
@@ -178,7 +182,7 @@ impl<'a> View<'a> {
         format!("torch's flight recorder of {}: {}{more}", self.group, parts.join("; "))
     }
 
-    /// How old the notes are. What the watchdog notes stops with it.
+    /// Tells how old the notes are. If the watchdog stops, its notes stop, too.
     fn age(&self) -> String {
         let age = |at: fn(&Noted) -> Option<i64>| {
             let ages = self.ranks.values().filter_map(|noted| Some(noted.read_ns.saturating_sub(at(noted)?)));
@@ -195,7 +199,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// The verdict with what torch has noted.
+/// Returns the verdict, weighed with torch's notes.
 pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
     let Some(view) = View::of(case) else { return verdict };
     let (late, difference) = (view.late(), view.difference());
@@ -270,7 +274,7 @@ fn beside(verdict: &mut Verdict, sentence: String, culprits: &BTreeSet<u32>) {
     }
 }
 
-/// What is open was told by the driver of the GPUs alone.
+/// Tells whether the driver of the GPUs alone told what is pending.
 fn is_by_gpus(case: &Case<'_>, verdict: &Verdict) -> bool {
     let ranks: Vec<_> = case.ranks.values().map(|rank| (*rank).clone()).collect();
     match verdict.kind {
@@ -280,7 +284,8 @@ fn is_by_gpus(case: &Case<'_>, verdict: &Verdict) -> bool {
     }
 }
 
-/// Whether NCCL's memory or the GPUs speak against a call that some rank has not made: the counters would differ.
+/// Tells whether NCCL's memory or the GPUs speak against the late call: if only some ranks had made it, the
+/// counters would differ.
 fn is_measured(case: &Case<'_>, late: &Late<'_>) -> bool {
     let called = || late.called.iter().filter_map(|rank| case.ranks.get(rank));
     let is_on_its_way = called().any(|rank| {
@@ -296,7 +301,7 @@ fn is_measured(case: &Case<'_>, late: &Late<'_>) -> bool {
     !is_on_its_way && (is_counted || gpus_are_idle)
 }
 
-/// A rank that is behind is what the others wait for.
+/// Returns the verdict that the others wait for the ranks that are behind.
 fn decided_by(case: &Case<'_>, view: &View<'_>, late: &Late<'_>) -> Verdict {
     let mut verdict = Verdict::new(State::Stuck, format!("nothing moved for {:.1} s", case.seconds));
     verdict.evidence.push(view.late_sentence(late));
@@ -307,7 +312,8 @@ fn decided_by(case: &Case<'_>, view: &View<'_>, late: &Late<'_>) -> Verdict {
     verdict.with([view.progress()])
 }
 
-/// Ranks that called something else under one number are what the others wait for.
+/// Returns the verdict that ranks called different collectives under one number, and the others wait for the
+/// minority.
 fn differs(case: &Case<'_>, view: &View<'_>, difference: &Difference<'_>, verdict: Verdict) -> Verdict {
     let culprits = minority(&difference.sides);
     let mut evidence = verdict.evidence;

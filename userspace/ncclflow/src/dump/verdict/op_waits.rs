@@ -1,4 +1,4 @@
-//! What the ops of one channel wait for, by their steps.
+//! Waits of the ops of one channel, by their steps.
 //!
 //! The meaning of the steps is that of `sendProxyProgress` and `recvProxyProgress` (src/transport/net.cc).
 //!
@@ -7,8 +7,8 @@
 //! - A receiver gives slots to the network (`posted`), gets them filled (`received`), offers them to its GPU
 //!   (`transmitted`) and gets them back (`done`).
 //!
-//! In between the GPU's kernel takes from the receivers of a channel what it needs to fill the senders'
-//! slots. What it needs is known from the op's pattern.
+//! In between the GPU's kernel takes from the receivers of a channel the data that it needs to fill the
+//! senders' slots. The op's pattern tells which data those are.
 
 use super::{
     steps::{needed, produced},
@@ -33,7 +33,7 @@ pub(super) fn of_ops(ops: &[&OpReport], topology: Topology<'_>, waits: &mut Wait
         of_send(send, &inputs, topology, waits);
     }
     for (receive, feeds) in receives.iter().zip(feeds_a_send) {
-        // One that feeds a sender was looked at with it, unless nothing has to be sent any more.
+        // A receive that feeds a send was looked at with it, unless nothing has to be sent any more.
         if !feeds {
             let is_in_flight = |peer: &u32| sends().any(|send| send.peer == Some(*peer));
             let mut lost = topology
@@ -123,7 +123,7 @@ fn of_missing_input(receive: &OpReport, waits: &mut Waits) {
     }
 }
 
-/// `not_sent_to`: a peer to which its data go and no send is in flight.
+/// Adds the waits of a receive. `not_sent_to` is a peer to which its data go and no send is in flight.
 fn of_receive(receive: &OpReport, not_sent_to: Option<u32>, waits: &mut Waits) {
     let label = receive.label();
     if !receive.begun {

@@ -1,8 +1,8 @@
-//! Ranks that launched other collectives than the others, by their counters: of two functions each side has
-//! launched more of one.
+//! Judges ranks that launched other collectives than the others, by their counters: of two functions each
+//! side has launched more of one.
 //!
 //! All ranks launch the same collectives in the same order, so the counters of one rank are those that the
-//! other had a moment before. Counters of which neither was ever the other's prove that the ranks differ.
+//! other had a moment before. If neither rank ever had the other's counters, the ranks differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::dump::rank_report::RankReport;
 
 type Counts = BTreeMap<String, u64>;
 
-/// Whether counters of these ranks differ, in whatever way.
+/// Tells whether counters of these ranks differ, in whatever way.
 pub(super) fn counters_differ(ranks: &[RankReport]) -> bool {
     ranks
         .windows(2)
@@ -30,7 +30,7 @@ pub(super) fn other_operation(case: &Case<'_>) -> Option<Verdict> {
             sides.entry(counts).or_default().insert(*number);
         }
     }
-    // A side that some other side contradicts.
+    // Sides that some other side contradicts.
     let contradicted: Vec<&Counts> = sides
         .keys()
         .copied()
@@ -39,7 +39,7 @@ pub(super) fn other_operation(case: &Case<'_>) -> Option<Verdict> {
     if contradicted.is_empty() {
         return None;
     }
-    // Whoever agrees with most contradicts least.
+    // A side that agrees with most ranks contradicts least.
     let against = |counts: &Counts| -> usize {
         let others = sides.iter().filter(|(other, _)| is_ahead(counts, other) && is_ahead(other, counts));
         others.map(|(_, ranks)| ranks.len()).sum()
@@ -91,7 +91,7 @@ fn count(counts: &Counts, function: &str) -> u64 {
     counts.get(function).copied().unwrap_or(0)
 }
 
-/// Whether one has launched more of some function.
+/// Tells whether one has launched more of some function.
 fn is_ahead(one: &Counts, other: &Counts) -> bool {
     one.iter().any(|(function, launched)| *launched > count(other, function))
 }

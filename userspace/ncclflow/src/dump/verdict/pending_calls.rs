@@ -1,5 +1,5 @@
-//! Threads that wait in a call for another rank's send or receive: the first use of a connection makes it, and
-//! that needs both ends (src/transport.cc, ncclTransportP2pSetup).
+//! Judges communicators with threads that wait in a call for another rank's send or receive: the first use of
+//! a connection makes it, and that needs both ends (src/transport.cc, ncclTransportP2pSetup).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::{
 use crate::dump::rank_report::RankReport;
 use nccl_library::nccl::Direction;
 
-/// A rank, the peer that it waits for, and what it wants to do with it.
+/// A rank, the peer that it waits for, and the operation that it wants to do with it.
 type Wait = (u32, u32, Direction);
 
 pub(super) fn pending_calls(case: &Case<'_>) -> Option<Verdict> {
@@ -21,7 +21,7 @@ pub(super) fn pending_calls(case: &Case<'_>) -> Option<Verdict> {
     for number in waiting.keys() {
         let Some(rank) = case.ranks.get(number) else { continue };
         for (peer, direction) in wanted(rank) {
-            // A peer that was not read may have it or not.
+            // A peer that was not read may have the counterpart or not.
             let has = case.ranks.get(&peer).map(|other| has_counterpart(other, *number, direction));
             if peer != *number && has == Some(false) {
                 open.push((*number, peer, direction));
@@ -32,7 +32,7 @@ pub(super) fn pending_calls(case: &Case<'_>) -> Option<Verdict> {
         return None;
     }
     let victims: BTreeSet<u32> = open.iter().map(|(rank, ..)| *rank).collect();
-    // One that itself waits for another is not where the waiting ends.
+    // A rank that itself waits for another is not where the waiting ends.
     let culprits: BTreeSet<u32> =
         open.iter().map(|(_, peer, _)| *peer).filter(|peer| !victims.contains(peer)).collect();
     let mut evidence = vec![format!("nothing was launched for {:.1} s", case.seconds)];
@@ -59,7 +59,7 @@ pub(super) fn pending_calls(case: &Case<'_>) -> Option<Verdict> {
     })
 }
 
-/// The peers of sends and receives that are not launched.
+/// Returns the peers of sends and receives that are not launched.
 fn wanted(rank: &RankReport) -> Vec<(u32, Direction)> {
     let Some(pending) = &rank.pending else { return Vec::new() };
     let sends = pending.sends.iter().flat_map(BTreeMap::keys).map(|peer| (*peer, Direction::Send));
@@ -67,8 +67,8 @@ fn wanted(rank: &RankReport) -> Vec<(u32, Direction)> {
     sends.chain(receives).collect()
 }
 
-/// Whether a rank has what `of` waits for pending, too, so that the two are connecting; or whether that is not
-/// known.
+/// Tells whether a rank has the counterpart of what `of` waits for pending, so that the two are connecting;
+/// also if that is not known.
 fn has_counterpart(rank: &RankReport, of: u32, direction: Direction) -> bool {
     let Some(pending) = &rank.pending else { return true };
     let queue = match direction {
@@ -105,7 +105,7 @@ mod tests {
         rank
     }
 
-    /// Two communicators, and a thread in ncclGroupEnd.
+    /// A process with two communicators, and a thread in ncclGroupEnd.
     fn process(rank: &RankReport) -> ProcessReport {
         let thread = Thread { tid: 7, nccl_api: Some("ncclGroupEnd".to_owned()), ..Thread::default() };
         ProcessReport { pid: rank.pid, communicators: 2, threads: vec![thread], ..ProcessReport::default() }

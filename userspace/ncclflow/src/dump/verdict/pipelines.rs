@@ -1,4 +1,5 @@
-//! Which rank begins a pipeline (Broadcast, Reduce), as far as the ops in flight on all ranks show.
+//! Finds the rank that begins a pipeline (Broadcast, Reduce), as far as the ops in flight on all ranks show
+//! it.
 //!
 //! A rank of a ring always has a receive that feeds its send. In a pipeline one rank has none, and its own
 //! ops do not tell that rank from one whose receive NCCL has dropped, as it does from 2.26 on when its
@@ -12,7 +13,7 @@ use nccl_library::nccl::Direction;
 
 pub(super) type ChannelOp = (u32, u64);
 
-/// For each rank, the pipelines in which it sends, does not receive, and is not the first.
+/// Returns for each rank the pipelines in which it sends, does not receive, and is not the first.
 pub(super) fn dropped_receives(ranks: &BTreeMap<u32, &RankReport>) -> BTreeMap<u32, BTreeSet<ChannelOp>> {
     let mut dropped: BTreeMap<u32, BTreeSet<ChannelOp>> = BTreeMap::new();
     // Where another communicator counts too, one number can mean different ops.
@@ -29,15 +30,16 @@ pub(super) fn dropped_receives(ranks: &BTreeMap<u32, &RankReport>) -> BTreeMap<u
     dropped
 }
 
-/// Whether the rank before is known to send to this one in that op, or another one is known to be the first.
+/// Tells whether the rank before is known to send to this one in that op, or another one is known to be the
+/// first.
 fn must_receive(ranks: &BTreeMap<u32, &RankReport>, rank: &RankReport, send: &OpReport) -> bool {
     let previous = ring(rank, send.channel).and_then(|(previous, _)| ranks.get(&previous));
     previous.is_some_and(|previous| has(previous, send, Direction::Send))
         || first(ranks, send).is_some_and(|first| first != rank.rank)
 }
 
-/// The first rank of a pipeline: the one after that which receives and does not send. A receive cannot be
-/// over before the send that it feeds, so that a receive without a send feeds none.
+/// Returns the first rank of a pipeline: the one after that which receives and does not send. A receive
+/// cannot be over before the send that it feeds, so that a receive without a send feeds none.
 fn first(ranks: &BTreeMap<u32, &RankReport>, like: &OpReport) -> Option<u32> {
     let mut found = ranks.values().filter_map(|rank| {
         let is_last = has(rank, like, Direction::Recv) && !has(rank, like, Direction::Send);

@@ -1,4 +1,5 @@
-//! Communicators that are being made: their first connections need every rank, so that one that has not come holds up all.
+//! Judges communicators that are being made: their first connections need every rank, so one that has not
+//! come holds up all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,8 +31,8 @@ pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
         format!("{sentence}{call}")
     }));
     evidence.extend(case.absent_sentences());
-    // Where the waiting ends: at ranks that have not come. Whether one that was not read waits itself, or with no other one
-    // missing cannot, is known only if it is the last.
+    // The waiting ends at ranks that have not come. A rank that was not read may itself wait for another
+    // missing one, unless it is the only one that is missing.
     let awaited: BTreeSet<u32> = waits.values().flat_map(|(ranks, _)| ranks.clone()).collect();
     let missing: BTreeSet<u32> = case.missing_ranks().into_iter().collect();
     let is_last = case.n_missing() == 1;
@@ -72,7 +73,7 @@ pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
     })
 }
 
-/// Each rank in its set-up with the ranks that it waits for, as far as its stage tells.
+/// Returns each rank in its set-up with the ranks that it waits for, as far as its stage tells.
 fn waits(case: &Case<'_>) -> BTreeMap<u32, (Vec<u32>, String)> {
     let wait = |number: u32, rank: &RankReport| {
         let n_ranks = rank.n_ranks.max(1);
@@ -129,7 +130,7 @@ mod tests {
         rank
     }
 
-    /// Rank 3 of four has not come: what 2.23 and later make of it.
+    /// Stages in 2.23 and later if rank 3 of four has not come.
     fn without_the_last() -> [RankReport; 3] {
         [
             coming(0, Some(Stage::PreviousRank)),
@@ -165,7 +166,7 @@ mod tests {
         let mut processes: Vec<ProcessReport> = (100..104).map(|pid| process(pid, "train")).collect();
         let verdict = judge(&without_the_last(), &processes);
         check(&verdict, State::Stuck, &[3], &[0, 1, 2], "process 103 is the only other one of this job");
-        // It still loads its program.
+        // The process still loads its program.
         processes[3].activity =
             Some(Activity { seconds: 1.0, cpu_seconds: Some(0.9), ..Activity::default() });
         check(&judge(&without_the_last(), &processes), State::Waiting, &[3], &[0, 1, 2], "it ran on the CPU");

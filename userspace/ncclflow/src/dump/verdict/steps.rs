@@ -1,10 +1,10 @@
-//! What the steps of an op in flight say about the GPU's kernel: whether it runs, what it has filled, and
-//! what it needs.
+//! State of the GPU's kernel by the steps of an op in flight: whether it runs, the steps that it has filled,
+//! and those that it needs.
 
 use crate::dump::rank_report::OpReport;
 use nccl_library::nccl::Direction;
 
-/// Whether the GPU is known to have filled or emptied a slot.
+/// Tells whether the GPU is known to have filled or emptied a slot.
 pub(super) fn gpu_has_begun(op: &OpReport) -> bool {
     match op.direction {
         Direction::Send => produced(op) > 0,
@@ -12,9 +12,9 @@ pub(super) fn gpu_has_begun(op: &OpReport) -> bool {
     }
 }
 
-/// Whether the GPU is known to be in the collective `count`, the oldest in flight: it filled or emptied a
-/// slot of it, or a part of it is over, as a later one has begun on the same channel. A connection's ops run
-/// one after the other.
+/// Tells whether the GPU is known to be in the collective `count`, the oldest in flight: it filled or emptied
+/// a slot of it, or a part of it is over, as a later one has begun on the same channel. A connection's ops
+/// run one after the other.
 pub(super) fn in_collective(ops: &[OpReport], count: u64) -> bool {
     let unfinished = || ops.iter().filter(|op| !op.p2p && op.is_unfinished());
     unfinished().filter(|op| op.op_count == count).any(|op| {
@@ -23,9 +23,9 @@ pub(super) fn in_collective(ops: &[OpReport], count: u64) -> bool {
     })
 }
 
-/// Whether the GPU is known to be in a batch of sends and receives: it has begun one that is not over, or a
-/// part of the oldest batch of a channel is over already, so that another part stands behind later batches of
-/// that channel.
+/// Tells whether the GPU is known to be in a batch of sends and receives: it has begun one that is not over,
+/// or a part of the oldest batch of a channel is over already, so that another part stands behind later
+/// batches of that channel.
 pub(super) fn in_point_to_point(ops: &[OpReport]) -> bool {
     let unfinished = || ops.iter().filter(|op| op.p2p && op.is_unfinished());
     let part_is_over = |op: &OpReport| {
@@ -38,12 +38,12 @@ pub(super) fn in_point_to_point(ops: &[OpReport]) -> bool {
     unfinished().any(|op| gpu_has_begun(op) || part_is_over(op))
 }
 
-/// Slots that the GPU has filled, at least.
+/// Returns the number of slots that the GPU has filled, at least.
 pub(super) fn produced(send: &OpReport) -> u64 {
     send.gpu.map_or(send.transmitted, |gpu| gpu.clamp(send.transmitted, send.posted.max(send.transmitted)))
 }
 
-/// Steps that must have come in before the next one can go out.
+/// Returns the steps that must have come in before the next one can go out.
 pub(super) fn needed(send: &OpReport) -> u64 {
     let produced = produced(send);
     match send.pattern.as_deref() {

@@ -1,4 +1,4 @@
-//! The ranks that a rank is connected with on one channel, and which of them feed an op or take its data.
+//! Ranks that a rank is connected with on one channel, and which of them feed an op or take its data.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::{pipelines::ChannelOp, steps::produced};
 use crate::dump::rank_report::{ChannelReport, OpReport, RankReport};
 use nccl_library::nccl::Direction;
 
-/// The ranks that a rank is connected with on one channel.
+/// Ranks that a rank is connected with on one channel.
 #[derive(Clone, Copy)]
 pub(super) struct Topology<'a> {
     pub(super) rank: &'a RankReport,
@@ -15,8 +15,8 @@ pub(super) struct Topology<'a> {
 }
 
 impl Topology<'_> {
-    /// The peers of which the GPU needs data for a send, or to which it sends on what a receive brings, by
-    /// the op's pattern; none where that cannot be told.
+    /// Returns the peers whose data the GPU needs for a send, or to which it sends on the data of a receive,
+    /// by the op's pattern; none where that cannot be told.
     pub(super) fn beyond(&self, op: &OpReport) -> Vec<u32> {
         let (Some(channel), Some(peer)) = (self.channel, op.peer) else { return Vec::new() };
         let up = u32::try_from(channel.tree_up).ok();
@@ -41,7 +41,7 @@ impl Topology<'_> {
     }
 }
 
-/// Whether the GPU needs what `receive` brings to fill the slots of `send`.
+/// Tells whether the GPU needs the data of `receive` to fill the slots of `send`.
 pub(super) fn is_input(send: &OpReport, receive: &OpReport, topology: Option<&ChannelReport>) -> bool {
     if produced(send) >= send.nsteps {
         return false;

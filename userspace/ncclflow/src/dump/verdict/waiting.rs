@@ -1,4 +1,4 @@
-//! A rank that others wait for and that makes progress elsewhere is not stuck.
+//! Tells stuck from waiting: a rank that others wait for and that makes progress elsewhere is not stuck.
 
 use super::{
     Kind, State, Verdict,
@@ -6,7 +6,8 @@ use super::{
 };
 use crate::dump::{dump_report::ProcessState, rank_gpu::Work};
 
-/// The verdict as it is, or `waiting` instead of `stuck`, if each rank that is waited for still does something.
+/// Returns the verdict as it is, or `waiting` instead of `stuck`, if each rank that is waited for still does
+/// something.
 pub(super) fn or_stuck(case: &Case<'_>, verdict: Verdict) -> Verdict {
     let is_about_absence = matches!(
         verdict.kind,
@@ -37,7 +38,7 @@ pub(super) fn or_stuck(case: &Case<'_>, verdict: Verdict) -> Verdict {
     }
 }
 
-/// What a rank does, if it does something.
+/// Describes the progress of a rank, if it makes any.
 fn progress_of(case: &Case<'_>, number: u32) -> Option<String> {
     let Some(rank) = case.ranks.get(&number) else {
         let process = case.stand_in(number).filter(|process| process.state != ProcessState::Stopped)?;
@@ -51,7 +52,7 @@ fn progress_of(case: &Case<'_>, number: u32) -> Option<String> {
         let gpu = rank.gpu.as_ref()?;
         return Some(format!("its GPU computes or moves data ({})", gpu.describe()));
     }
-    // Whose time it is, of several ranks in one process, is not known.
+    // It is not known which of several ranks in one process the time is of.
     let sharing = case.ranks.values().filter(|other| (other.pid, &other.host) == (rank.pid, &rank.host));
     if sharing.count() > 1 {
         return None;

@@ -1,4 +1,4 @@
-//! The ranks that one rank waits for, from its oldest ops in flight on each channel.
+//! Ranks that one rank waits for, by its oldest ops in flight on each channel.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,23 +6,23 @@ use super::{op_waits::of_ops, pipelines::ChannelOp, steps::gpu_has_begun, topolo
 use crate::dump::rank_report::{OpReport, RankReport};
 use nccl_library::nccl::Direction;
 
-/// What one rank waits for, as far as its ops in flight tell.
+/// Waits of one rank, as far as its ops in flight tell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Waits {
-    /// The ranks that it waits for, and why: one phrase for each, without a subject.
+    /// Ranks that it waits for, and why: one phrase for each, without a subject.
     pub(super) peers: BTreeMap<u32, String>,
-    /// Why it makes no progress by itself, if it does not.
+    /// Reason why the rank makes no progress by itself, if it does not.
     pub(super) own: Option<String>,
     /// [`Self::own`] is about an op that the GPU has not begun, while other ops of the rank wait for peers:
     /// its kernel may be queued behind theirs.
     pub(super) own_may_be_queued: bool,
     pub(super) unknown_peer: bool,
-    /// Those of [`Self::peers`] with which an op should be in flight that is not, and the direction of that
+    /// Ranks of [`Self::peers`] with which an op should be in flight that is not, and the direction of that
     /// op.
     pub(super) broken: BTreeMap<u32, Direction>,
 }
 
-/// The waits of a rank. `dropped_receives`: pipelines of which the rank has lost the receive.
+/// Returns the waits of a rank. `dropped_receives` are pipelines of which the rank has lost the receive.
 pub(super) fn of_rank(rank: &RankReport, dropped_receives: &BTreeSet<ChannelOp>) -> Waits {
     let mut all = Waits { own_may_be_queued: true, ..Waits::default() };
     for (channel, ops) in oldest(&rank.proxy.ops) {
@@ -46,9 +46,9 @@ pub(super) fn of_rank(rank: &RankReport, dropped_receives: &BTreeSet<ChannelOp>)
     all
 }
 
-/// The oldest collective, by channel, and on each channel the oldest point-to-point batch. Collectives are
-/// numbered in the order in which the rank's kernels run: a later one that stands still says nothing. Batches
-/// are numbered by channel.
+/// Returns the oldest collective, by channel, and on each channel the oldest point-to-point batch.
+/// Collectives are numbered in the order in which the rank's kernels run: a later one that stands still says
+/// nothing. Batches are numbered by channel.
 fn oldest(ops: &[OpReport]) -> Vec<(u32, Vec<&OpReport>)> {
     let unfinished = || ops.iter().filter(|op| op.is_unfinished());
     let first_collective = unfinished().filter(|op| !op.p2p).map(|op| op.op_count).min();

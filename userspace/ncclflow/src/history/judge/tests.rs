@@ -1,4 +1,4 @@
-//! Ranks that are made up, and what has to be said of them.
+//! Verdicts on ranks that are made up.
 
 use super::*;
 
@@ -41,7 +41,7 @@ fn judged(ranks: &[Vec<EntryReport>]) -> GroupVerdict {
 #[test]
 fn ranks_that_called_the_same_agree_as_far_as_all_rings_reach_back() {
     let mut second = usual(1..=20);
-    // What the first rank's ring no longer has does not count.
+    // Entries that the first rank's ring no longer has do not count.
     second[3].profiling_name = "nccl:broadcast".to_owned();
     let verdict = judged(&[usual(10..=20), second]);
     assert_eq!(verdict.state, HistoryState::Agree, "{verdict:#?}");
@@ -121,7 +121,7 @@ fn a_rank_that_has_not_called_for_long_is_late_and_one_that_was_read_a_moment_be
     let mut soon = usual(1..=10);
     soon.push(entry(11, "all_gather", 4, SECOND / 2, false));
     assert_eq!(judged(&[soon, usual(1..=10)]).state, HistoryState::Agree);
-    // One that has called nothing at all.
+    // A rank that has called nothing at all.
     let verdict = judged(&[first, Vec::new()]);
     assert_eq!((verdict.state, verdict.late.unwrap().ranks), (HistoryState::Waiting, vec![1]));
 }
@@ -169,7 +169,7 @@ fn one_rank_alone_is_compared_with_nothing() {
     assert_eq!(alone(1).state, HistoryState::Agree);
 }
 
-/// Sends and receives are numbered by each pair for itself.
+/// Each pair numbers its sends and receives for itself.
 #[test]
 fn sends_and_receives_are_left_out() {
     let mut first = usual(1..=5);

@@ -58,8 +58,8 @@ fn nccls_own_word_is_found_beside_halves_of_itself() {
     data[20] = MAGIC;
     data[40] = MAGIC;
     assert_eq!(places_of(&data, Needle::Word(MAGIC)).0, [20, 40]);
-    // Filled with it. In memory that is written to: an array of constants lies in the program's file, of which a
-    // page that nobody has read is not in memory, and only pages in memory are searched.
+    // The buffer is filled at run time: an array of constants lies in the program's file, of which a page
+    // that nobody has read is not in memory, and only pages in memory are searched.
     data.fill(MAGIC);
     assert_eq!(places_of(&data, Needle::Word(MAGIC)).0, (0..100).collect::<Vec<_>>());
 }

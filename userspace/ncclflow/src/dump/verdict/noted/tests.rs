@@ -11,11 +11,12 @@ use crate::dump::{
 const SECOND: i64 = 1_000_000_000;
 const READ: i64 = 1_000 * SECOND;
 
-/// Calls of a rank, each of a kind by its text, a second apart; the latest was 12 s before. `completed`: how many are.
+/// Makes calls of a rank, each of a kind by its text, a second apart; the latest was 12 s before. `completed`
+/// is the number of completed ones.
 fn noted(calls: &[&str], completed: usize) -> Noted {
     let kind = |what: &&str| NotedKind {
         what: format!("{what} (model.py:88)"),
-        // Without the line of code.
+        // The text without the line of code.
         must_match: (*what).to_owned(),
     };
     let call = |at: usize| NotedCall {
@@ -65,21 +66,21 @@ fn a_rank_that_is_behind_is_named_where_the_counters_cannot_tell() {
     assert_eq!(verdict.kind, Some(Kind::NotJoined));
     says(&verdict, "rank 2 completed 4701 (all_to_all");
     says(&verdict, "noticed is 11.0 s old, and the watchdog can hang, too");
-    // It works elsewhere.
+    // The rank works elsewhere.
     let activity = Activity { seconds: 1.0, cpu_seconds: Some(0.9), ..Activity::default() };
     let busy = ProcessReport { pid: 102, activity: Some(activity), ..ProcessReport::default() };
     assert_eq!(judge(&with(ranks(), notes()), &[busy]).state, State::Waiting);
-    // Notes that lack something decide nothing, nor do those of only some ranks.
+    // Incomplete notes decide nothing, nor do those of only some ranks.
     let mut torn = with(ranks(), notes());
     torn[1].noted.as_mut().unwrap().is_whole = false;
     assert_eq!(judge(&torn, &[]).state, State::Healthy);
     torn[1].noted = None;
     assert_eq!(judge(&torn, &[]).state, State::Healthy);
-    // What moves is not stuck.
+    // A communicator that moves is not stuck.
     let mut moving = with(ranks(), notes());
     moving[0].motion.counters_moved = true;
     assert_eq!(judge(&moving, &[]).state, State::Healthy);
-    // Called a moment ago.
+    // The others called a moment ago.
     let mut early = with(ranks(), notes());
     for rank in &mut early {
         rank.noted.as_mut().unwrap().read_ns = READ - 21 * SECOND;
@@ -113,14 +114,14 @@ fn another_operation_or_size_under_one_number_is_named_with_both_lines() {
     assert_eq!(verdict.kind, Some(Kind::OtherOperation));
     says(&verdict, "ranks 0, 2, 3 called all_reduce [1024] Float (model.py:88)");
     says(&verdict, "rank 1 called all_reduce [512] Float (model.py:88)");
-    // Which explanation of the GPUs is right, the notes tell.
+    // The notes tell which explanation of the GPUs is right.
     let mut idle = ranks();
     idle[0] = over_nvlink(0, 4, Some(Work::Idle));
     let plain = judge(&idle, &[]);
     assert_eq!((plain.kind, &*plain.culprits), (Some(Kind::GpuIdle), &[0][..]));
     let verdict = judge(&with(idle, [most.clone(), other.clone(), most.clone(), most.clone()]), &[]);
     assert_eq!((verdict.kind, &*verdict.culprits), (Some(Kind::OtherOperation), &[1][..]));
-    // One that all have completed hangs nobody.
+    // A difference that all have completed hangs nobody.
     let over = noted(&[REDUCE, "all_reduce [512] Float"], 2);
     let done = noted(&[REDUCE, REDUCE], 2);
     let verdict = judge(&with(ranks(), [done.clone(), over, done.clone(), done]), &[]);
@@ -141,7 +142,7 @@ fn notes_never_overrule_what_was_measured_and_disagreement_is_said() {
         &[0, 2, 3],
         "torch's flight recorder points to rank 2, and NCCL's memory to rank 1",
     );
-    // They name the same.
+    // Counters and notes name the same rank.
     let verdict = judge(&with(ranks(), [ahead.clone(), behind.clone(), ahead.clone(), ahead.clone()]), &[]);
     check(&verdict, State::Stuck, &[1], &[0, 2, 3], "all_gather [1024] Float (model.py:88)");
     assert!(!verdict.evidence.iter().any(|sentence| sentence.contains("both")), "{verdict:#?}");

@@ -16,8 +16,8 @@ fn on_network(number: u32, ops: Vec<OpReport>) -> RankReport {
     rank
 }
 
-/// Rank 3 was killed: NCCL dropped rank 2's send to it, and rank 2's GPU cannot send on what comes from rank
-/// 1. Seen on the bed with 2.27.5 under load.
+/// Rank 3 was killed: NCCL dropped rank 2's send to it, and rank 2's GPU cannot send on rank 1's data. Seen
+/// on the bed with 2.27.5 under load.
 #[test]
 fn a_send_that_nccl_dropped_is_waited_for_where_it_went() {
     let taken = |count| OpReport {

@@ -62,7 +62,7 @@ fn an_op_that_is_queued_behind_another_does_not_make_its_rank_the_cause() {
         &[0, 2, 3],
         "rank 1 makes no progress",
     );
-    // The same between a batch of sends and a collective, which no number orders.
+    // A batch of sends stands before a collective, which no number orders.
     let mut second = waiting(2);
     second.proxy.ops.extend(lazy(2).proxy.ops.into_iter().map(|op| OpReport { p2p: true, ..op }));
     let ranks = [waiting(0), lazy(1), second, waiting(3)];
@@ -276,7 +276,7 @@ fn a_failed_rank_and_a_communicator_in_the_making_are_told() {
     let mut ranks = [waiting(0), rank(1, 5, Vec::new()), waiting(2), waiting(3)];
     ranks[1].status.async_result = Some("ncclRemoteError".to_owned());
     check(&judge(&ranks, &[]), State::Stuck, &[1], &[0, 2, 3], "rank 1 has failed: ncclRemoteError");
-    // What a network says of its other side points to the rank that is not there.
+    // The error of a network about its other side points to the rank that is not there.
     let dead = ProcessReport { pid: 102, state: ProcessState::Exited, ..ProcessReport::default() };
     let mut left = [waiting(0), waiting(1), waiting(3)];
     left[1].status.proxy_result = Some("ncclRemoteError".to_owned());
