@@ -3,7 +3,6 @@
 //!
 //! Moments are microseconds after `t0`, which is Unix time. Durations are microseconds, except where a key
 //! ends with `Ns`. A rank is the index of its communicator in `comms` and its rank there.
-//! with `Ns`. A rank is the index of its communicator in `comms` and its rank there.
 
 use serde::Serialize;
 

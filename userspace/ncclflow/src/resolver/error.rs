@@ -9,7 +9,7 @@ pub enum ResolverError {
     Refused(io::Error),
     /// The child did not answer within this time, and is left behind.
     Lost(Duration),
-    /// The child ended, in this way.
+    /// The child ended; the text says how.
     Died(String),
     /// The answer was impossible.
     Garbage(String),

@@ -205,7 +205,7 @@ pub(crate) struct Symbol {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Reply {
-    /// `None`: the process has no NCCL, or has ended.
+    /// Result of the look; `None` if the process has no NCCL, or has ended.
     Looked(Option<Looked>),
     Denied,
     HasNccl(bool),
@@ -220,7 +220,7 @@ pub(super) enum Reply {
         before: LibraryId,
         after: LibraryId,
     },
-    /// The reader ended, in this way.
+    /// The reader ended; the text says how.
     ReaderDied(String),
     Failed(OsError),
 }

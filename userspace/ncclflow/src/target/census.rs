@@ -1,5 +1,5 @@
-//! Finds the processes of the node to look at again: new ones, and those whose address space has changed. It
-//! grows when a library is loaded.
+//! Finds the processes of the node to look at again: new ones, and those whose address space has changed, as
+//! it does when a library is loaded.
 //!
 //! Reading the mappings of a process can take thousands of lines, and holds its mmap lock. So only the size
 //! of most processes is read, from `/proc/PID/statm`, which the kernel answers from counters.
@@ -53,7 +53,7 @@ impl Census {
             if let Some(entry) = self.entries.get(&pid)
                 && now.duration_since(entry.first_seen) > YOUNG
             {
-                // Spread over the rounds.
+                // These reads are spread over the rounds.
                 let every = if entry.size == 0 { SELDOM } else { SOMETIMES };
                 if !pid.wrapping_add(self.round).is_multiple_of(every) {
                     continue;

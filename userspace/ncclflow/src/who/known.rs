@@ -29,7 +29,7 @@ pub struct Known {
 
 impl Known {
     /// Notes an event of these two kinds, and ignores others. The event can come from a recording of
-    /// anybody's making. An event that is larger than any that ncclflow writes is left out, and so are those
+    /// anybody's making. An event that is larger than any that ncclflow writes is left out, and so are facts
     /// beyond a number that no node has.
     pub fn note(&mut self, event: &Event) {
         let is_ours = || serde_json::to_vec(event).is_ok_and(|text| text.len() <= MAX_EVENT);

@@ -207,7 +207,7 @@ impl LoadedObject {
         open(self.ebpf.map_mut(name), name)
     }
 
-    /// Opens or closes the session. Hits are recorded only while it is open; with [`Gate::ToAdmitted`], only
+    /// Opens or closes the session. Hits are recorded only while it is open; with `ToAdmitted`, only
     /// those of admitted processes.
     pub fn set_gate(&mut self, gate: Gate) -> Result<()> {
         let mut map: Array<_, u32> = self.map_mut("ARMED")?;

@@ -5,7 +5,6 @@
 //! plan's tasks, its device work and its proxy ops can be followed. Where the ops are posted from the stream
 //! instead (CUDA graphs), `hostStreamPlanCallback(plan)` is called each time. From 2.23 on a plan holds all
 //! that its ops are made of: see [`flow::model`].
-//! its ops are made of: see [`flow::model`].
 
 use ncclflow_common::{
     Fan, FetchPlan, GATE_TAGS, Gate, MAX_GATES, MAX_QUEUES, NODE_BYTES_AT, NODE_GIVEN, NOWHERE, ONE_NODE,

@@ -28,7 +28,7 @@ pub struct Outlet {
     shares: Shares,
     /// Records, by process, that were dropped because they were over the share of their process.
     over_share: BTreeMap<u32, u64>,
-    /// Set when records go on after some were dropped, until [`Self::on_resumption`] has run.
+    /// Set when records go on after some were dropped, until the callback has run.
     resumes: bool,
     on_resumption: Option<OnResumption>,
 }
