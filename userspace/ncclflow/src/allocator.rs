@@ -11,8 +11,8 @@
 /// to it. So this is the first call of `main`. musl has no arenas.
 #[cfg(target_env = "gnu")]
 pub fn share_one_arena() {
-    // SAFETY: `mallopt` takes two numbers, and may be called at any time (mallopt(3)). It changes from which arenas new
-    // memory comes, and nothing about memory that is allocated.
+    // SAFETY: `mallopt` takes two numbers, and may be called at any time (mallopt(3)). It changes from which
+    // arenas new memory comes, and nothing about memory that is allocated.
     let is_set = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
     debug_assert_eq!(is_set, 1, "one arena is a valid number");
 }

@@ -1,5 +1,5 @@
-//! Capabilities are of threads: each keeps those that it needs, and the threads that parse, write or serve keep
-//! none.
+//! Capabilities are of threads: each keeps those that it needs, and the threads that parse, write or serve
+//! keep none.
 //!
 //! All threads have one memory, so this is no wall against somebody who runs code in it. It protects against
 //! a thread that is tricked into opening, reading or removing what it should not.

@@ -35,10 +35,10 @@ pub struct Selection<'a> {
 }
 
 impl Selection<'_> {
-    /// Everything.
+    /// All records.
     pub const ALL: Self = Self { from_ns: 0, to_ns: u64::MAX, member: None };
 
-    /// No records, only everything else.
+    /// No records: only bindings, events and the end.
     pub const NOTHING: Self = Self { from_ns: u64::MAX, to_ns: 0, member: None };
 
     /// Tells whether the records of a block can be asked for, or needed to understand those that are.

@@ -41,7 +41,8 @@ impl WhatLasts {
             (mem::take(&mut self.session), mem::take(&mut self.bindings), mem::take(&mut self.bound));
         // An error only ends the reading: what was read before it is kept.
         let _ = file.map(|file| self.read(&file, limit));
-        // The bindings of a segment begin with those of the one before it, unless no records came or it cannot be read.
+        // The bindings of a segment begin with those of the one before it, unless no records came or it
+        // cannot be read.
         let (session, bindings, bound) = before;
         if self.session.is_empty() {
             self.session = session;

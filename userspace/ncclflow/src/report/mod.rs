@@ -4,8 +4,9 @@
 //! bounded, however large the recordings are. The page says what was summed up. The verdict is that of
 //! `ncclflow check`; nothing is judged here.
 //!
-//! The page is one file that needs no network and no server: its scripts and its style are in `assets/report`,
-//! the data is JSON in it. All that tenants chose (names, paths) is data, and shown as text only.
+//! The page is one file that needs no network and no server: its scripts and its style are in
+//! `assets/report`, the data is JSON in it. All that tenants chose (names, paths) is data, and shown as text
+//! only.
 
 mod code;
 mod collector;

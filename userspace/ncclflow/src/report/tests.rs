@@ -72,8 +72,8 @@ fn an_op_is_put_together_from_its_channels_in_whatever_order_they_come() {
     assert_eq!((&*link.channels, link.waits_ns[3], link.max_ns), (&[0, 1][..], 4 * 9_995, Some(10_000)));
 }
 
-/// 64 ranks and 10,000 collectives are more than a page shows: bars are put together, the same ones on all ranks, and
-/// nothing is lost.
+/// 64 ranks and 10,000 collectives are more than a page shows: bars are put together, the same ones on all
+/// ranks, and nothing is lost.
 #[test]
 fn a_long_timeline_is_summed_up_and_loses_nothing() {
     const RANKS: i32 = 64;

@@ -351,8 +351,8 @@ impl ReaderLink {
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
-                // SAFETY: replaces the parent's socket by its own, and closes all else: nothing of the parent's
-                // is used from here on, and `_exit` runs no destructor of it.
+                // SAFETY: replaces the parent's socket by its own, and closes all else: nothing of the
+                // parent's is used from here on, and `_exit` runs no destructor of it.
                 let status = unsafe {
                     libc::dup2(theirs.as_raw_fd(), 0);
                     libc::syscall(libc::SYS_close_range, 1u32, u32::MAX, 0u32);

@@ -16,8 +16,8 @@
 //! program asks itself whether they have changed, in a way that does not wait (`at_once`): that happens
 //! several times a second.
 //!
-//! Two more children can be lost in the same way: the *peeker*, which copies memory of processes, and the *event holder*,
-//! which waits for the kernel where opening a performance event does (`first_event`).
+//! Two more children can be lost in the same way: the *peeker*, which copies memory of processes, and the
+//! *event holder*, which waits for the kernel where opening a performance event does (`first_event`).
 //!
 //! Programs that use this library without [`serve_if_asked`] in their `main`, as tests do, do all of it in
 //! their own process.

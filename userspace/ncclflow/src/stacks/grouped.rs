@@ -42,7 +42,7 @@ pub struct Stack {
     pub count: u64,
 }
 
-/// Each stack once, the most frequent first; stacks of equal frequency are in the order of their frames.
+/// Distinct stacks, the most frequent first; stacks of equal frequency are in the order of their frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct GroupedStacks(Vec<Stack>);

@@ -35,7 +35,7 @@ pub fn denied_remedy() -> &'static str {
 #[derive(Debug)]
 pub struct Sighting {
     pub process: Process,
-    /// Each file once, with the evidence that it is NCCL.
+    /// Libraries, each file once, with the evidence that it is NCCL.
     pub libraries: Vec<(MappedLibrary, Evidence)>,
     /// Libraries that cannot be opened, with the reason.
     pub unopened: Vec<LibraryError>,

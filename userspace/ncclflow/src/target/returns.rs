@@ -1,7 +1,7 @@
 //! Tells whether a process survives a probe on the return of one of its functions.
 //!
-//! A probe on a return replaces the return address by that of a trampoline, so it changes how the process runs;
-//! a probe on an entry does not. On x86-64 two things can end a process for that:
+//! A probe on a return replaces the return address by that of a trampoline, so it changes how the process
+//! runs; a probe on an entry does not. On x86-64 two things can end a process for that:
 //!
 //! - From Linux 6.11 on the trampoline makes a system call, uretprobe(2), in the process. A seccomp filter
 //!   that does not know it refuses it, and then the kernel ends the process (SIGILL). "seccomp: passthrough

@@ -339,7 +339,8 @@ impl Sink for Perfetto {
         });
     }
 
-    /// For other ops the sums say as much, and a large ring has thousands of messages for each op.
+    /// Takes the messages of measured ops only: for others the sums say as much, and a large ring has
+    /// thousands for each op.
     fn wants_messages(&self, op: &Op) -> bool {
         op.row.has_measured_messages()
     }

@@ -163,8 +163,8 @@ struct Attaching {
 /// Attaches a program to all of these places, or to none. The error has the index of the place
 /// that the kernel refused.
 ///
-/// The kernel resolves the path, reads pages of the file and takes locks of the process for it. If one of them
-/// keeps it waiting, the thread that asked is left behind, and what it makes in the end goes with it.
+/// The kernel resolves the path, reads pages of the file and takes locks of the process for it. If one of
+/// them keeps it waiting, the thread that asked is left behind, and what it makes in the end goes with it.
 pub(super) fn attach(
     kind: LinkKind,
     program: &UProbe,

@@ -43,8 +43,8 @@ fn number(descriptor: BorrowedFd<'_>) -> u32 {
 }
 
 fn link_create(attr: &LinkCreate) -> io::Result<OwnedFd> {
-    // SAFETY: the structure is as long as it is said to be, and what it points to lives until the call returns:
-    // both callers borrow it.
+    // SAFETY: the structure is as long as it is said to be, and what it points to lives until the call
+    // returns: both callers borrow it.
     let made = unsafe {
         libc::syscall(
             libc::SYS_bpf,

@@ -484,7 +484,7 @@ mod tests {
         }
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
-            // What comes takes the place of what was there, as records do that are sent meanwhile.
+            // New keys come while others are removed, as from records that are sent meanwhile.
             scope.spawn(|| {
                 for number in 0.. {
                     if is_over.load(Ordering::Relaxed) {

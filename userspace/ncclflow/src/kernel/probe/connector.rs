@@ -14,7 +14,7 @@ use nccl_library::{
 /// Spans that are copied of an `ncclProxyConnector`.
 pub(super) struct Copied {
     pub(super) connection: Span,
-    /// Not zero where there is a proxy; 2.19 and later.
+    /// Function that is not zero where there is a proxy; 2.19 and later.
     pub(super) progress: Option<Span>,
     /// 2.18 and later.
     pub(super) owner: Option<ProxyOwnerSpans>,

@@ -22,7 +22,7 @@ use nccl_library::{
 pub(super) struct Passed {
     pub(super) comm: Slot,
     pub(super) op: Slot,
-    /// Not 0 in the plan pass.
+    /// Argument that is not 0 in the plan pass.
     pub(super) just_inquire: Slot,
 }
 
@@ -83,7 +83,7 @@ fn node(plan: &mut PlanBuilder, layouts: &Layouts, passed: Passed) -> Result<OpW
 
 /// An address that is looked for by steps that may be left out.
 struct Found {
-    /// 0 until it is found.
+    /// Address; 0 until it is found.
     address: Slot,
     /// An address that can be read in any case, so that no hit counts as one with something unread.
     base: Slot,

@@ -101,7 +101,7 @@ impl PlanBuilder {
 
     pub fn constant(&mut self, value: i64) -> Slot {
         let dst = self.temp();
-        // Nothing is read: a difference of a word with itself is 0.
+        // This reads nothing: the difference of a word with itself is 0.
         self.push(StepOp::Scale, Step { dst: dst.0, index: dst.0, imm: -1, ..of(dst) });
         self.push(StepOp::Add, Step { dst: dst.0, imm: value, ..of(dst) });
         dst

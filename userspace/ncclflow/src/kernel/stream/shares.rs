@@ -1,5 +1,5 @@
-//! Shares of a queue that is more than half full, so that a process that floods it loses its own records and not
-//! those of others.
+//! Shares of a queue that is more than half full, so that a process that floods it loses its own records and
+//! not those of others.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,4 +1,5 @@
-//! Where the recording has reached its limit or its age, the oldest segments go, and what lasts of them stays.
+//! Where the recording has reached its limit or its age, the oldest segments go, and what lasts of them
+//! stays.
 
 use std::time::Duration;
 
@@ -226,8 +227,8 @@ fn what_lasts_and_has_no_room_is_told() {
     assert_eq!((reader.damage().removed_lasting, blocks.writer.totals().removed_lasting), (2000, 2000));
 }
 
-/// `session.json` grows and shrinks beside the recording, at every moment: what lasts is never lost for it, and what was
-/// removed is said.
+/// `session.json` grows and shrinks beside the recording, at every moment: what lasts is never lost for it,
+/// and what was removed is said.
 #[test]
 fn what_lasts_stays_whatever_the_report_takes() {
     const LIMIT: u64 = 1 << 20;
