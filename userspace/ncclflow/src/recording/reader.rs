@@ -72,7 +72,7 @@ pub struct Damage {
     pub unknown: u64,
     /// Records that were removed before they were read, to make room or for their age.
     pub removed: u64,
-    /// Those of all removed records that later ones need.
+    /// Number of removed records that later ones need.
     pub removed_lasting: u64,
     /// Segments that are missing without an event that says why.
     pub missing_segments: u64,

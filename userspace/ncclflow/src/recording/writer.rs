@@ -83,7 +83,7 @@ pub struct RecordingTotals {
     /// `blocks` and `segments` count them, too.
     pub removed_segments: u64,
     pub removed_records: u64,
-    /// Those of the removed records in blocks that later records need.
+    /// Number of removed records in blocks that later records need.
     pub removed_lasting: u64,
 }
 
@@ -98,7 +98,7 @@ pub struct RecordingWriter {
     closed: VecDeque<ClosedSegment>,
     /// Number of the segment that holds only what lasts of removed ones.
     lasting: Option<u32>,
-    /// What is to take the place of that segment, where it could not be written.
+    /// Parts that are to take the place of that segment, where they could not be written.
     unput: Option<WhatLasts>,
     segment_bytes: u64,
     /// Time for which records are kept.
@@ -404,7 +404,7 @@ impl RecordingWriter {
             let before = self.lasting.replace(oldest.number);
             before.map_or(Ok(()), |number| self.remove_segment(number))
         } else {
-            // It will be written with what lasts of the next segment. Until then a reader sees that a segment
+            // It will be written with what lasts of the next segment. Until then readers see that a segment
             // is missing.
             self.unput = Some(what_lasts);
             self.folder.refuse();

@@ -82,7 +82,7 @@ pub(super) struct CommData {
     pub(super) delays: Vec<DelayData>,
     pub(super) messages_judged: u64,
     pub(super) messages_not_judged: u64,
-    /// Number of ops by the state of their measurement.
+    /// Number of ops by the outcome of their messages.
     pub(super) measured: std::collections::BTreeMap<String, u64>,
 }
 

@@ -30,7 +30,7 @@ pub(super) struct Iterations {
 #[derive(Debug)]
 struct Process {
     comm: usize,
-    /// The rank in each communicator; the first, if a process has several ranks of one.
+    /// The rank in `comm`; the first, if the process has several ranks there.
     rank: i32,
     ranks: BTreeMap<usize, i32>,
     /// The last number of each communicator: an op comes once for each of its channels.

@@ -238,7 +238,7 @@ impl Timeline {
         longest.into_iter().map(op).collect()
     }
 
-    /// Returns the columns of all lanes. `codes` as for `longest`.
+    /// Returns the columns of all lanes. `codes` maps numbers of stacks to lines of code.
     pub(super) fn data(&self, t0_ns: u64, codes: &[usize]) -> TimelineData {
         let lanes = self.lanes.values().map(|lane| lane.data(t0_ns, codes)).collect();
         TimelineData { merge: self.merge(), lanes }

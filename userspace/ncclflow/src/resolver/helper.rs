@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{privileges, target::identify::Named};
 
-/// Looks at a child that has closed its socket, a millisecond apart, until it has ended.
+/// Most looks at a child that has closed its socket, a millisecond apart, until it has ended.
 const LOOKS: usize = 100;
 /// Most children of all kinds that may be left behind; then no child that could be lost is asked, until some
 /// have ended.

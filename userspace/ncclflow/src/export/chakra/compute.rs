@@ -78,7 +78,7 @@ pub(super) struct Compute {
     /// kernel.
     found: Vec<Option<u64>>,
     next: usize,
-    /// The last nodes of each stream, with the kernel that they are if NCCL's.
+    /// The last nodes of each stream, and the place of their kernel if it is one of NCCL's.
     streams: HashMap<u32, (Option<usize>, Vec<u64>)>,
     computed: VecDeque<Ended>,
     communicated: VecDeque<Ended>,

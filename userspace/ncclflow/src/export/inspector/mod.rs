@@ -1,8 +1,9 @@
 //! JSON as NCCL Inspector writes it: format v4.3 or v4.0, a file for each process.
 //!
 //! <https://github.com/NVIDIA/nccl/tree/master/plugins/profiler/inspector> (README.md of September 2026). A
-//! marker (`dump_stats`) names the rank of the records after it and their number; then come collectives
-//! (`coll_perf`), sends and receives (`p2p_perf`), and the network proxy's messages (`proxy_trace`).
+//! marker (`dump_stats`) names the rank of the records after it, and says how many they are; then come
+//! collectives (`coll_perf`), sends and receives (`p2p_perf`), and the network proxy's messages
+//! (`proxy_trace`).
 //!
 //! Inspector times kernels on the GPU, which nobody can see from outside: there is no `kernel_gpu` here.
 //! Where all messages of an op were measured, its time is that from the first to the last of them, and its
@@ -98,7 +99,7 @@ struct RankRecords {
     proxy: u64,
     /// Unix time of the latest record.
     last_us: u64,
-    /// Numbers of all its records so far.
+    /// Sequence numbers of its latest records.
     record_sn: u64,
     proxy_op_sn: u64,
     /// Ops of which further channels may come, by `seq`.

@@ -257,7 +257,8 @@ fn attach_now(attaching: &Attaching, places: &[Place]) -> Result<Vec<Link>, (usi
 
 /// Detaches probes; calls `before_each` before each step with the number of probes that are left.
 pub fn detach(links: Vec<Link>, mut before_each: impl FnMut(usize)) {
-    /// Links to many that are closed side by side, each in a thread; a node with many processes has hundreds.
+    /// Most links to many that are closed side by side, each in a thread; a node with many processes has
+    /// hundreds.
     const AT_A_TIME: usize = 32;
     let mut left: usize = links.iter().map(Link::probes).sum();
     let (mut many, single): (Vec<Link>, Vec<Link>) =

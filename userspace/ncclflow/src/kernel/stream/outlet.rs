@@ -103,7 +103,7 @@ impl Outlet {
         shares.cut(batch, queue.limit() / 2, |header| {
             dropped.count(header.probe, header.cpu);
             *untold.entry(header.tgid).or_insert(0) += 1;
-            // This names as many processes as a queue tells apart.
+            // Only so many processes are named.
             if over_share.len() < MAX_NAMED || over_share.contains_key(&header.tgid) {
                 *over_share.entry(header.tgid).or_insert(0) += 1;
             }
