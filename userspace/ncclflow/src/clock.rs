@@ -2,13 +2,13 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What is to be added to times of records, now, for wall time: nanoseconds. It changes when the clock is set, and
-/// while the host sleeps, as `CLOCK_MONOTONIC` stands still then.
+/// Returns the nanoseconds to add to times of records, now, for wall time. The value changes when the clock
+/// is set, and while the host sleeps, as `CLOCK_MONOTONIC` stands still then.
 pub fn realtime_offset_ns() -> u64 {
     now_ns(ClockId::Realtime).saturating_sub(now_ns(ClockId::Monotonic))
 }
 
-/// Nanoseconds of a clock; records have `CLOCK_MONOTONIC`.
+/// Returns the nanoseconds of a clock; records have `CLOCK_MONOTONIC`.
 pub fn now_ns(clock: ClockId) -> u64 {
     let now = clock_gettime(clock);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);

@@ -1,9 +1,9 @@
 //! Faults for tests. A debug build fails in the place that `NCCLFLOW_FAULT` names; a release build does not
 //! look.
 //!
-//! `PLACE:panic`, `PLACE:error` or `PLACE:hang`, and `:N` for the N-th time that the place is reached (from
-//! 1). With `:N:FILE` times are counted from when there is this file: a test makes it when it is ready. Places are
-//! those that call [`here`].
+//! The variable is `PLACE:panic`, `PLACE:error` or `PLACE:hang`, and `:N` for the N-th time that the place is
+//! reached (from 1). With `:N:FILE` times are counted from when this file exists: a test makes it when it is
+//! ready. Places are the arguments of calls of [`here`].
 
 use std::io;
 

@@ -1,6 +1,6 @@
-//! What this host is called.
+//! Name of this host.
 
-/// The host's name, as `uname -n` has it. It tells rows, reports and dumps of several hosts apart.
+/// Returns the host's name, as `uname -n` has it. It tells rows, reports and dumps of several hosts apart.
 pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

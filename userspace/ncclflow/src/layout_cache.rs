@@ -1,5 +1,5 @@
-//! What was resolved of a library, kept for the next time: the search in the debugging information takes most
-//! of the time to the first probe.
+//! Keeps resolved libraries for the next time: the search in the debugging information takes most of the time
+//! to the first probe.
 //!
 //! # When an entry is this library's
 //!
@@ -10,14 +10,14 @@
 //! (two changes in one tick of the clock have one ctime; a file that is mapped for writing gets its ctime
 //! before the last bytes). A hash of the content would prove the same, and take longer than the search.
 //!
-//! A tenant's own file system (FUSE) can answer anything. It gains him wrong probes in his own library and
-//! processes, which wrong debugging information gives him as well: an entry serves only the inode that it was
-//! made from, and everything that probes send is distrusted.
+//! A tenant's own file system (FUSE) can answer anything. This gains the tenant wrong probes in its own
+//! library and processes, which wrong debugging information gives it as well: an entry serves only the inode
+//! that it was made from, and everything that probes send is distrusted.
 //!
 //! The key also has this program (version, and its file: development builds share a version) and all that was
-//! asked for. With an entry goes the machine code that it is of: it is compared with the file's before a
-//! probe is attached. Only answers out of the library's own debugging information are kept: others depend on debug
-//! files or on what is shipped.
+//! asked for. An entry includes the machine code that it is of: the code is compared with the file's before a
+//! probe is attached. Only answers from the library's own debugging information are kept: others depend on
+//! debug files or on data that is shipped.
 //!
 //! # Whose the entries are
 //!
@@ -42,16 +42,16 @@ use crate::{
 };
 use nccl_library::symbols::{Resolved, SymbolSource};
 
-/// Raised when what is kept, or how, changes.
+/// Format of the entries; raised when what is kept, or how, changes.
 const FORMAT: u32 = 3;
 
-/// An entry is some hundred kilobytes.
+/// Most bytes of an entry, which has some hundred kilobytes.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Entries that are kept; the oldest go first.
+/// Most entries that are kept; the oldest go first.
 const MAX_ENTRIES: usize = 128;
 
-/// A file changed less than this before it is resolved is not kept.
+/// Age of a file's last change below which it is not kept.
 const SETTLED: Duration = Duration::from_mins(1);
 
 const OTHERS: u32 = 0o077;
@@ -71,7 +71,7 @@ pub struct CacheKey {
 }
 
 impl CacheKey {
-    /// The key of a library for what is asked of it; none if this program's own file has no status.
+    /// Makes the key of a library for what is asked of it; `None` if this program's own file has no status.
     pub(crate) fn new(library: LibraryId, what: What) -> Option<Self> {
         let program = std::fs::metadata("/proc/self/exe").ok()?;
         Some(Self {
@@ -83,23 +83,24 @@ impl CacheKey {
         })
     }
 
-    /// Of the file, so that a changed library takes the place of its former self.
+    /// Returns the name of the entry's file. It comes from the library's inode, so that a changed library
+    /// takes the place of its former self.
     fn file_name(&self) -> String {
         let request = crc32fast::hash(self.request.as_bytes());
         format!("{:x}-{:x}-{request:08x}", self.library.device, self.library.inode)
     }
 
-    /// The library has not been changed lately: what was read of it is what its ctime stands for.
+    /// Tells whether the library has not been changed lately: then its ctime stands for what was read.
     fn is_settled(&self, now: SystemTime) -> bool {
         let changed = u64::try_from(self.library.changed.0).map(Duration::from_secs).unwrap_or_default();
         now.duration_since(SystemTime::UNIX_EPOCH + changed).is_ok_and(|age| age >= SETTLED)
     }
 }
 
-/// Where the entries are unless the user says: root's are the host's.
+/// Returns the folder of the entries unless the user names one: root's are the host's.
 pub fn default_folder() -> Option<PathBuf> {
     let base = if rustix::process::geteuid().is_root() {
-        // Not what the environment says: under sudo it can be the user's.
+        // The environment is not asked here: under sudo it can be the user's.
         PathBuf::from("/var/cache")
     } else {
         let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
@@ -112,7 +113,7 @@ pub fn default_folder() -> Option<PathBuf> {
 }
 
 impl LayoutCache {
-    /// Opens the folder, and makes it if it is not there.
+    /// Opens the folder, and creates it if it does not exist.
     pub fn open(path: &Path) -> Result<Self> {
         DirBuilder::new()
             .recursive(true)
@@ -137,8 +138,8 @@ impl LayoutCache {
         (known == *key).then_some(resolved)
     }
 
-    /// Keeps what was resolved, if it can be kept: see the module's text.
-    /// The key's library is that which was resolved: whoever resolved it has seen to it.
+    /// Keeps a resolved library, if it can be kept: see the module's text. The caller has made sure that the
+    /// key's library is the one that was resolved.
     pub fn store(&self, key: &CacheKey, resolved: &Resolved) -> Result<bool> {
         let is_own = resolved.resolution.symbol_source == SymbolSource::OwnDwarf;
         if !is_own || !key.is_settled(SystemTime::now()) {
@@ -176,7 +177,7 @@ impl LayoutCache {
     }
 }
 
-/// An entry, unless it is damaged.
+/// Reads an entry, unless it is damaged.
 fn sound(file: &File, bytes: u64) -> Option<(CacheKey, Resolved)> {
     let mut content = Vec::with_capacity(usize::try_from(bytes).ok()?);
     file.take(MAX_BYTES).read_to_end(&mut content).ok()?;

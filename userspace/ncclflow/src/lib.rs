@@ -1,17 +1,17 @@
 //! ncclflow attaches to running NCCL jobs from outside and records, per rank, what NCCL decided and did.
 //!
-//! What is known of a libnccl is in `nccl_library`; what records mean is in `flow`. Here is what
-//! touches the system: processes, the kernel, files, the network and the terminal. Modules are in the
-//! order of the data's way.
+//! Knowledge of libnccl is in `nccl_library`, the meaning of records in `flow`. This crate touches the
+//! system: processes, the kernel, files, the network and the terminal. Modules are in the order of the data's
+//! way.
 
 // The program's own memory and descriptors.
 pub mod allocator;
 mod descriptor_table;
 
-// What there is to trace: processes, and the layouts of their libraries.
+// Targets of tracing: processes, and the layouts of their libraries.
 pub mod target;
 
-// Who looks at what belongs to tenants, and can be lost.
+// Children that look at what belongs to tenants, and can be lost.
 pub mod resolver;
 mod shortage;
 
@@ -24,7 +24,7 @@ pub mod clock;
 mod host;
 pub mod text;
 
-// Whether a session is well, and what tests break.
+// Health of a session, and faults that tests put in.
 mod fault;
 pub mod health;
 mod privileges;
@@ -36,7 +36,7 @@ pub mod capture;
 pub mod recording;
 pub mod sinks;
 
-// Whose processes and communicators they are.
+// Owners of processes and communicators.
 pub mod who;
 // From recordings to files.
 pub mod export;
@@ -45,7 +45,7 @@ pub mod flight_recorder;
 // From files to verdicts.
 pub mod check;
 
-// What is read from memory, without a probe.
+// Memory that is read without a probe.
 pub mod memory;
 
 pub mod threads;
@@ -57,15 +57,15 @@ pub mod history;
 pub mod ps;
 pub mod torch_notes;
 
-// Who called it.
+// Call stacks of NCCL's calls.
 mod native;
 pub mod python;
 pub mod stacks;
 
-// Whether this host can trace.
+// Check whether this host can trace.
 pub mod doctor;
 
-// What people see.
+// Output for people.
 #[cfg(feature = "program")]
 pub mod views;
 

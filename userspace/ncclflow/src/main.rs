@@ -1,4 +1,4 @@
-//! The command line. What it can do is in the library; see `ncclflow::cli`.
+//! The command line. Its commands are in the library; see `ncclflow::cli`.
 
 use std::process::ExitCode;
 

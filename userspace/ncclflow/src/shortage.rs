@@ -1,21 +1,21 @@
-//! What the host is short of now and can have again soon. Whoever finds that tries again; it says nothing of a file or a
-//! process.
+//! Resources that the host is short of now and can have again soon. A caller that finds such an error tries
+//! again; the error says nothing of a file or a process.
 
 use std::io;
 
 use crate::resolver::ResolverError;
 
-/// Descriptors or memory.
+/// Tells whether descriptors or memory are short.
 pub(crate) fn is_of_host(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
-/// Room on the disk, or under a limit.
+/// Tells whether room on the disk, or under a limit, is short.
 pub(crate) fn is_of_disk(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Either of them is the cause.
+/// Tells whether one of these is the cause.
 pub(crate) fn caused(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let is_short = |error: &io::Error| is_of_host(error) || is_of_disk(error);

@@ -1,29 +1,29 @@
 //! Numbers of collectives where only calls of the API were recorded.
 //!
-//! NCCL counts the collectives that it launches, the same on every rank, and a call says how many there were before it
-//! (`launched`). That count lags while calls of a group wait, and replays of CUDA graphs count in it at moments that differ
-//! between ranks. So the first call of a rank takes its number from NCCL, and those after it are counted. Where records
-//! were lost, NCCL's count is taken again as soon as it is ahead.
+//! NCCL counts the collectives that it launches, the same on every rank, and a call says how many there were
+//! before it (`launched`). That count lags while calls of a group wait, and replays of CUDA graphs count in
+//! it at moments that differ between ranks. So the first call of a rank takes its number from NCCL, and later
+//! ones are counted. Where records were lost, NCCL's count is taken again as soon as it is ahead.
 
 /// The numbers of one rank of a communicator.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CallNumbers {
     next: u64,
-    /// A call has come.
+    /// Set once a call has come.
     has_begun: bool,
-    /// Collectives that were launched before the first call.
+    /// Number of collectives that were launched before the first call.
     first: u64,
-    /// NCCL has launched more than was called: replays of graphs, another communicator with the same resources, or
-    /// calls whose records were lost.
+    /// Set if NCCL has launched more than was called: replays of graphs, another communicator with the same
+    /// resources, or calls whose records were lost.
     is_ahead: bool,
 }
 
-/// Larger than any count of launches.
+/// Bound of believed counts of launches, larger than any.
 const MAX_NUMBER: u64 = 1 << 62;
 
 impl CallNumbers {
-    /// The number of a call's collective, or, of another call, that of the next collective. `was_lost`: calls can be
-    /// missing in between.
+    /// Returns the number of a call's collective or, for another call, that of the next collective.
+    /// `was_lost`: calls can be missing before this one.
     pub(crate) fn number(&mut self, is_collective: bool, launched: Option<u64>, was_lost: bool) -> u64 {
         let launched = launched.unwrap_or(0).min(MAX_NUMBER);
         if !self.has_begun {
@@ -40,13 +40,13 @@ impl CallNumbers {
         number
     }
 
-    /// The number of the next collective; 0 before the first call.
+    /// Returns the number of the next collective; 0 before the first call.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Whether the numbers are those of the other ranks: the rank was seen from its first collective on, or nothing but
-    /// its calls was launched.
+    /// Tells whether the numbers are those of the other ranks: the rank was seen from its first collective
+    /// on, or only its calls were launched.
     pub(crate) fn are_certain(&self) -> bool {
         self.first == 0 || !self.is_ahead
     }
@@ -66,14 +66,14 @@ mod tests {
 
     #[test]
     fn calls_are_counted_from_nccls_number_on() {
-        // Groups of two; and a send between them.
+        // Groups of two calls, and a send between them.
         let grouped = [(true, 41), (true, 41), (false, 43), (true, 43), (true, 43)];
         assert_eq!(numbers(&grouped, false), (vec![41, 42, 43, 43, 44], true));
     }
 
     #[test]
     fn replays_of_graphs_do_not_shift_calls() {
-        // Seven were replayed; whether the second or the third call saw them is chance.
+        // Seven collectives were replayed; it is chance whether the second or the third call saw them.
         assert_eq!(numbers(&[(true, 0), (true, 1), (true, 9)], false), (vec![0, 1, 2], true));
         assert_eq!(numbers(&[(true, 0), (true, 8), (true, 9)], false), (vec![0, 1, 2], true));
         // Where the beginning was not seen, the ranks' numbers may differ.

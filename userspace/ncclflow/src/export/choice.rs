@@ -1,4 +1,4 @@
-//! Which rows are asked for.
+//! Choice of rows.
 
 use std::{ops::RangeInclusive, str::FromStr};
 
@@ -8,12 +8,13 @@ use serde_json::Value;
 
 use super::{moment::Moment, source::Source};
 
-/// What is asked for. Of each kind that is given, one must fit; what is empty chooses all.
+/// Choice of rows. At least one value of each kind that is given must match; a kind without values chooses
+/// all.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
-    /// Rows from this moment on …
+    /// Begin of the rows' time …
     pub from: Option<Moment>,
-    /// … and before this one.
+    /// … and its end, which is not part of it.
     pub to: Option<Moment>,
     /// Beginnings of `commHash`, with or without 0x.
     pub comms: Vec<String>,
@@ -22,12 +23,12 @@ pub struct Choice {
     pub pids: Vec<u32>,
     pub users: Vec<String>,
     pub jobs: Vec<String>,
-    /// Everything before the range is read too, so that what is counted from the beginning is the same as in
-    /// the whole.
+    /// Set if everything before the range is read too, so that values that are counted from the beginning are
+    /// the same as in the whole.
     pub exact: bool,
 }
 
-/// `3`, or `0-7`.
+/// Ranks, written as `3` or `0-7`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankRange(RangeInclusive<i32>);
 
@@ -48,27 +49,27 @@ impl FromStr for RankRange {
 #[derive(Clone, Debug)]
 pub(super) struct SourceChoice {
     pub(super) from_ns: u64,
-    /// The first that is not taken any more.
+    /// First time that is not taken any more.
     pub(super) until_ns: u64,
     comms: Vec<String>,
     ranks: Vec<RankRange>,
-    /// Nothing: all processes.
+    /// Processes; `None` for all.
     pids: Option<Vec<u32>>,
-    /// What is counted from the recording's beginning is counted from another moment.
+    /// Set if values are not counted from the recording's beginning, but from another moment.
     pub(super) is_from_middle: bool,
     pub(super) read_from_ns: u64,
     pub(super) read_to_ns: u64,
 }
 
-/// Records before the range that are read with it: API calls of its ops, the op before on a connection, plans
-/// that were launched before.
+/// Time before the range of which records are read with it: API calls of its ops, the op before on a
+/// connection, plans that were launched before.
 const LEAD_NS: u64 = 10_000_000_000;
 
-/// Records after the range that are read at most, until the messages of its ops have ended.
+/// Most time after the range of which records are read, until the messages of its ops have ended.
 const TRAIL_NS: u64 = 60_000_000_000;
 
 impl Choice {
-    /// Whether anything is left out.
+    /// Tells whether nothing is left out.
     pub fn is_all(&self) -> bool {
         let Self { from, to, comms, ranks, pids, users, jobs, exact: _ } = self;
         from.is_none()
@@ -80,7 +81,7 @@ impl Choice {
             && jobs.is_empty()
     }
 
-    /// Beginnings of `commHash` as they are compared, or an error.
+    /// Brings beginnings of `commHash` into the form in which they are compared, or fails.
     pub(super) fn checked(mut self) -> Result<Self> {
         for comm in &mut self.comms {
             let digits = comm.strip_prefix("0x").unwrap_or(comm).to_ascii_lowercase();
@@ -97,7 +98,8 @@ impl Choice {
         Ok(self)
     }
 
-    /// The same for one source; `span`: wall times of the earliest and the latest record of all sources.
+    /// Makes the choice for one source. `span` has the wall times of the earliest and the latest record of
+    /// all sources.
     pub(super) fn of_source(&self, source: &Source, span: (u64, u64)) -> Result<SourceChoice> {
         let own = |moment: Moment| moment.wall_ns(span).saturating_sub(source.offset_ns());
         let from_ns = self.from.map_or(0, own);
@@ -117,7 +119,7 @@ impl Choice {
         })
     }
 
-    /// Processes that are asked for by number, user or job.
+    /// Returns the processes that are asked for by number, user or job.
     fn processes(&self, source: &Source) -> Result<Option<Vec<u32>>> {
         let mut pids = (!self.pids.is_empty()).then(|| self.pids.clone());
         let users: Says =
@@ -146,10 +148,10 @@ impl Choice {
     }
 }
 
-/// What a report says of a process.
+/// Values that a report has of a process, such as its user's names.
 type Says = fn(&Value) -> Vec<String>;
 
-/// A name, or a number as text.
+/// Returns a name, or a number as text.
 fn name(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -159,7 +161,8 @@ fn name(value: &Value) -> Option<String> {
 }
 
 impl SourceChoice {
-    /// Whether a row of this rank and time is asked for; calls that belong to no communicator have no rank.
+    /// Tells whether a row of this rank and time is asked for; calls that belong to no communicator have no
+    /// rank.
     pub(super) fn takes(&self, rank: Option<&RankKey>, pid: u32, ts_ns: u64) -> bool {
         self.takes_time(ts_ns)
             && self.takes_pid(pid)
@@ -173,8 +176,8 @@ impl SourceChoice {
         (self.from_ns..self.until_ns).contains(&ts_ns)
     }
 
-    /// Whether records of this member can be asked for. Those that name no communicator can be of any of
-    /// their process; and other ranks' processes, too, tell what becomes of a rank's messages (PXN).
+    /// Tells whether records of this member can be asked for. Records that name no communicator can be of any
+    /// of their process. Records of other ranks' processes also tell what becomes of a rank's messages (PXN).
     pub(super) fn takes_member(&self, member: &Member) -> bool {
         member.communicator.is_none_or(|rank| self.takes_comm(rank.hash))
     }

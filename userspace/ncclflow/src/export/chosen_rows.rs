@@ -1,5 +1,5 @@
-//! Leaves out the rows that are not asked for, puts each rank's in its place, and marks what was counted from
-//! another moment than the recording's beginning.
+//! Leaves out the rows that are not asked for, puts each rank's rows in its place, and marks values that were
+//! counted from another moment than the recording's beginning.
 
 use std::{
     collections::HashSet,
@@ -17,24 +17,24 @@ use serde::Serialize;
 use super::{choice::SourceChoice, format::View, ranks::Ranks};
 use crate::sinks::{Sink, Written};
 
-/// What went to the view.
+/// Numbers of rows that went to the view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RowCounts {
-    /// Ops on a channel.
+    /// Number of ops, each on a channel.
     pub ops: u64,
     pub messages: u64,
-    /// Messages that were only planned, of which the view has sums and no rows.
+    /// Number of messages that were only planned, of which the view has sums and no rows.
     pub planned_messages: u64,
-    /// API calls.
+    /// Number of API calls.
     pub calls: u64,
-    /// Sends and receives whose `seq` is counted from the beginning of the part, and API calls without their
-    /// number.
+    /// Number of sends and receives whose `seq` is counted from the beginning of the part, and of API calls
+    /// without their number.
     pub numbered_locally: u64,
-    /// Ops and calls that came with the blocks that were read, and are not asked for.
+    /// Number of ops and calls that came with the blocks that were read, and are not asked for.
     pub left_out: u64,
 }
 
-/// What all sources share.
+/// View, ranks and counts that all sources share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) view: Box<dyn View>,
@@ -42,25 +42,25 @@ pub(super) struct Shared {
     pub(super) counts: RowCounts,
 }
 
-/// Stands before a view.
+/// Filter of rows before a view.
 #[derive(Debug)]
 pub(super) struct ChosenRows {
     choice: SourceChoice,
     shared: Arc<Mutex<Shared>>,
-    /// What is read has ended and the recording has not.
+    /// Set if the part that was read has ended and the recording has not.
     goes_on: Arc<AtomicBool>,
-    /// The op that came last, as it is handed on; nothing: it is not asked for, or is handed on as it is.
+    /// The last op as it is handed on; `None` if it is not asked for, or is handed on unchanged.
     changed: Option<Op>,
     is_taken: bool,
-    /// To be added to the numbers of the op that came last.
+    /// Number to add to the numbers of the last op.
     seq_shift: u64,
-    /// An earlier window had its rank.
+    /// Set if an earlier window had the last op's rank.
     is_continued: bool,
-    /// Ranks that replay CUDA graphs: their collectives are counted by us, not by NCCL.
+    /// Ranks that replay CUDA graphs: we count their collectives, NCCL does not.
     replaying: HashSet<RankKey>,
 }
 
-/// A panic elsewhere ends the export anyway.
+/// Locks the shared values. A panic elsewhere ends the export anyway.
 pub(super) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -79,7 +79,7 @@ impl ChosenRows {
         }
     }
 
-    /// The op's number is not the one that it has in the whole.
+    /// Tells whether the op's number differs from the one in the whole.
     fn is_numbered_locally(&self, op: &Op) -> bool {
         let is_p2p = op.row.pattern.is_p2p();
         (is_p2p && self.is_continued)
@@ -108,14 +108,14 @@ impl Sink for ChosenRows {
         }
         self.is_continued = place.is_continued;
         let is_local = self.is_numbered_locally(op);
-        // Of what the model still waited for, it is not known how it went on.
+        // If the model still waited for messages, it is not known how they went on.
         let outcome = match op.row.measured {
             Some(Outcome::SessionEnded) if self.goes_on.load(Ordering::Relaxed) => {
                 Some(Outcome::SelectionEnded)
             }
             outcome => outcome,
         };
-        // The calls have no numbers there.
+        // Calls have no numbers there.
         let is_uncounted = self.choice.is_from_middle || place.is_continued;
         let api_call = match op.row.api_call {
             Observed::Known(_) if is_uncounted => Observed::Unknown,
@@ -211,7 +211,7 @@ impl Sink for ChosenRows {
         lock(&self.shared).view.stack(stack);
     }
 
-    /// Whatever ranks are chosen: a GPU of the host that does something else says something, too.
+    /// Rows of GPUs are not chosen by rank: a GPU of the host that does something else matters, too.
     fn gpu(&mut self, row: &GpuRow) {
         if self.choice.takes_time(row.ts_ns) {
             lock(&self.shared).view.gpu(row);

@@ -2,9 +2,9 @@
 //! FIFO step, the slots' capacity in `bytes`, numbers for data types and reductions, and its layout of
 //! `flow_rank`.
 //!
-//! It knows only ops that need a proxy. It calls the first half of an all-reduce's steps `reduce-scatter` (of
-//! a tree's `tree-up`) and the other half
-//! `allgather` (`tree-down`), however many loops there are; ours say it rightly, and here is what its readers expect.
+//! The extractor knows only ops that need a proxy. It calls the first half of an all-reduce's steps
+//! `reduce-scatter` (of a tree's `tree-up`) and the other half `allgather` (`tree-down`), however many loops
+//! there are. Our own files are right; these have what the extractor's readers expect.
 
 use std::{
     collections::BTreeMap,
@@ -23,22 +23,22 @@ use super::{
 };
 use crate::sinks::{JsonLinesFile, OutputDir, Share, Sink};
 
-/// Ranks that files are made for: two open files each.
+/// Most ranks with files: two open files each.
 const MAX_RANKS: usize = 4096;
 
-/// Steps of an op with one peer that are written: as many as messages in `flow_steps`.
+/// Most steps of an op with one peer that are written: as many as messages in `flow_steps`.
 const MAX_STEPS: u64 = 131_072;
 
 #[derive(Debug)]
 pub(super) struct Compat {
     dir: OutputDir,
     is_flat: bool,
-    /// By folder and rank; the folder is empty where all are in one.
+    /// Files by folder and rank; the folder is empty where all files are in one.
     ranks: BTreeMap<(String, i32), RankFiles>,
-    /// A rank's lines are of more than one communicator.
+    /// Set if a rank's lines are of more than one communicator.
     is_mixed: bool,
     steps_left_out: u64,
-    /// Data types and reductions that the extractor's numbers do not have.
+    /// Number of data types and reductions for which the extractor has no numbers.
     unknown_numbers: u64,
     ops_without_proxy: u64,
     errors: Vec<String>,
@@ -154,7 +154,7 @@ impl Compat {
     }
 }
 
-/// Writes a line for each FIFO step; gives the number of those that are too many.
+/// Writes a line for each FIFO step. Returns the number of those that are too many.
 fn write_steps(op: &Op, peer: &PeerRow, file: &mut JsonLinesFile) -> io::Result<u64> {
     let row = &op.row;
     let nsteps = peer.nsteps.unwrap_or(row.nsteps);
@@ -176,7 +176,7 @@ fn write_steps(op: &Op, peer: &PeerRow, file: &mut JsonLinesFile) -> io::Result<
     Ok(nsteps.saturating_sub(MAX_STEPS))
 }
 
-/// As the extractor has it.
+/// Returns the name of a stage, as the extractor has it.
 fn stage(pattern: Pattern, step: u64, nsteps: u64) -> &'static str {
     let is_first_half = step < nsteps / 2;
     match pattern {
@@ -196,10 +196,11 @@ fn stage(pattern: Pattern, step: u64, nsteps: u64) -> &'static str {
     }
 }
 
-/// What stands for a name that has no number; a byte in `ncclProxyOp`, so no number is as large.
+/// Number of a name that has none; in `ncclProxyOp` it is a byte, so no number is as large.
 const UNKNOWN: u32 = 255;
 
-/// `ncclDataType_t` of nccl.h, which has not moved since 2.10 (bfloat16) and was added to in 2.24 (float8).
+/// Returns the number in `ncclDataType_t` of nccl.h, which has not moved since 2.10 (bfloat16) and was added
+/// to in 2.24 (float8).
 fn data_type(name: Option<&str>) -> Option<u32> {
     Some(match name? {
         "int8" | "char" => 0,
@@ -218,7 +219,7 @@ fn data_type(name: Option<&str>) -> Option<u32> {
     })
 }
 
-/// `ncclRedOp_t` of nccl.h.
+/// Returns the number in `ncclRedOp_t` of nccl.h.
 fn reduction(name: Option<&str>) -> Option<u32> {
     Some(match name? {
         "sum" => 0,
@@ -291,7 +292,7 @@ impl View for Compat {
     }
 }
 
-/// `flow_rank<r>.json` in the extractor's own layout: its readers can be line by line.
+/// Writes `flow_rank<r>.json` in the extractor's own layout: its readers can be line by line.
 fn write_flow_rank(dir: &OutputDir, rank: i32, meta: &str) -> Result<()> {
     let steps = BufReader::new(dir.open_file(&format!("flow_steps_rank{rank}.jsonl"))?);
     let name = format!("flow_rank{rank}.json");

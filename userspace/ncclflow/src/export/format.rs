@@ -1,4 +1,4 @@
-//! What can be made of recordings.
+//! Formats that recordings can be exported to.
 
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// It makes a folder of its own, which can have a summary.
+    /// Tells whether the format makes a folder of its own, which can have a summary.
     pub(super) fn is_folder(self) -> bool {
         !matches!(self, Self::Perfetto | Self::FlightRecorder)
     }
@@ -59,46 +59,46 @@ pub enum InspectorVersion {
     V4_3,
 }
 
-/// How files are written, besides their format.
+/// Options of the files, besides their format.
 #[derive(Clone, Debug, Default)]
 pub struct ViewOptions {
-    /// All files in one folder.
+    /// Set if all files go into one folder.
     pub flat: bool,
-    /// With [`Format::Parquet`]: messages that were only planned have rows, too.
+    /// Set if messages that were only planned have rows, too, with [`Format::Parquet`].
     pub planned_messages: bool,
-    /// With [`Format::FlightRecorder`]: sends and receives are left out.
+    /// Set if sends and receives are left out, with [`Format::FlightRecorder`].
     pub collectives_only: bool,
-    /// With [`Format::Perfetto`]: traces of torch's profiler that are laid beside ours, in one archive.
+    /// Traces of torch's profiler that are laid beside ours in one archive, with [`Format::Perfetto`].
     pub manifest: Vec<PathBuf>,
-    /// With [`Format::Chakra`]: traces of torch's profiler, whose kernels become nodes.
+    /// Traces of torch's profiler whose kernels become nodes, with [`Format::Chakra`].
     pub kineto: Vec<PathBuf>,
-    /// With [`Format::Inspector`]: which form of its records.
+    /// Form of the records, with [`Format::Inspector`].
     pub inspector: InspectorVersion,
-    /// How API calls are written, where a view has a choice.
+    /// Form of API calls, where a view has a choice.
     pub api: ApiOutputOptions,
 }
 
 /// Takes the rows of one source after the other.
 pub trait View: Sink {
-    /// These are all sources, before the first row of the first comes.
+    /// Takes all sources, before the first row of the first comes.
     fn look_at(&mut self, _sources: &[Source]) -> Result<()> {
         Ok(())
     }
 
-    /// The next rows are of this source.
+    /// Begins a source: the next rows are of it.
     fn begin(&mut self, source: &Source) -> Result<()>;
 
-    /// All rows have come.
+    /// Completes the files, as all rows have come.
     fn finish(&mut self, exported: &Exported) -> Result<()>;
 
-    /// What a user should know of it, once it is finished.
+    /// Returns notes for the user, once the view is finished.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
 impl Format {
-    /// A view that writes to the new folder `path`, or to new files that are called so.
+    /// Opens a view that writes to the new folder `path`, or to new files whose names begin so.
     pub(super) fn open(self, path: &Path, options: &ViewOptions) -> Result<Box<dyn View>> {
         let dir = || OutputDir::create(path);
         Ok(match self {

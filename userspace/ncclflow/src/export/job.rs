@@ -1,4 +1,4 @@
-//! Which rank of the job each rank of a communicator is.
+//! Finds the rank in the job of each rank of a communicator.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::sinks::{SessionFiles, Sink};
 
-/// Ranks of communicators that are kept, of all recordings.
+/// Most ranks of communicators that are kept, of all recordings.
 const MAX_MEMBERS: usize = 1 << 20;
 
 /// A rank of a communicator.
@@ -24,13 +24,13 @@ const MAX_MEMBERS: usize = 1 << 20;
 pub(super) struct Member {
     pub(super) host: String,
     pub(super) pid: u32,
-    /// Nothing: nobody says it.
+    /// Rank in the job; `None` if no source states it.
     pub(super) job_rank: Option<JobRank>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Job {
-    /// By `commHash` and rank.
+    /// Members by `commHash` and rank.
     members: HashMap<u64, BTreeMap<i32, Member>>,
     count: usize,
 }
@@ -42,7 +42,7 @@ impl Job {
         let job_ranks = job_ranks(source)?;
         let mut ranks: Vec<RankKey> = who.keys().collect();
         if ranks.is_empty() {
-            // The report of a recording that was cut off is that of its beginning.
+            // A recording that was cut off has only the report of its beginning.
             ranks = read_ranks(source)?;
         }
         for key in ranks {
@@ -63,7 +63,7 @@ impl Job {
         }
     }
 
-    /// The job's ranks of a communicator in the order of its own, or why they are not known.
+    /// Returns the job's ranks of a communicator, in the order of its own ranks, or why they are not known.
     pub(super) fn ranks_of(&self, hash: u64, n_ranks: i32) -> Result<Vec<i32>, String> {
         let known = self.members.get(&hash);
         let member = |rank| known.and_then(|ranks| ranks.get(&rank));
@@ -93,13 +93,13 @@ impl Job {
         Ok(ranks)
     }
 
-    /// The job's ranks that are known of a communicator.
+    /// Returns the job's ranks that are known of a communicator.
     pub(super) fn known(&self, hash: u64) -> BTreeMap<u32, JobRank> {
         let members = self.members.get(&hash).into_iter().flatten();
         members.filter_map(|(rank, member)| Some((u32::try_from(*rank).ok()?, member.job_rank?))).collect()
     }
 
-    /// Whether the job's rank was derived from the largest communicator.
+    /// Tells whether the job's rank was derived from the largest communicator.
     pub(super) fn is_derived(&self, hash: u64, rank: i32) -> bool {
         let member = self.members.get(&hash).and_then(|ranks| ranks.get(&rank));
         member.and_then(|member| member.job_rank).is_some_and(|rank| rank.is_derived)

@@ -1,4 +1,4 @@
-//! The rank that each process has in its job.
+//! Ranks of processes in their jobs.
 
 use std::{
     collections::HashMap,
@@ -16,20 +16,21 @@ use crate::sinks::{SessionFiles, Sink};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct JobRank {
     pub(super) rank: i32,
-    /// It is the rank in the largest communicator of the process: usually the job's, but nobody said so.
+    /// Set if it is the rank in the largest communicator of the process: usually the job's, but nobody said
+    /// so.
     pub(super) is_derived: bool,
 }
 
-/// Processes of which the largest communicator is kept.
+/// Most processes of which the largest communicator is kept.
 const MAX_PROCESSES: usize = 65_536;
 
-/// Job ranks by process ID, as far as they are known.
+/// Returns job ranks by process ID, as far as they are known.
 pub(super) fn job_ranks(source: &Source) -> Result<HashMap<u32, JobRank>> {
     let mut largest = Largest::default();
     for rank in &source.report.communicators {
         largest.note(rank.pid, rank.n_ranks, rank.rank);
     }
-    // The report of a recording that was cut off is that of its beginning.
+    // A recording that was cut off has only the report of its beginning.
     if largest.0.is_empty() {
         largest = read_largest(source)?;
     }
@@ -39,7 +40,7 @@ pub(super) fn job_ranks(source: &Source) -> Result<HashMap<u32, JobRank>> {
     Ok(ranks)
 }
 
-/// What a report says of a process: its rank, and where that is from.
+/// Returns the rank of a process in a report, and whether it was derived there.
 fn told(target: &Value) -> Option<(u32, JobRank)> {
     let pid = u32::try_from(target["pid"].as_u64()?).ok()?;
     let job = &target["job"];
@@ -47,7 +48,7 @@ fn told(target: &Value) -> Option<(u32, JobRank)> {
     Some((pid, JobRank { rank, is_derived: job["rank_source"] == "derived" }))
 }
 
-/// Of each process, the size of its largest communicator and its rank there; of equal ones, the first.
+/// Size of the largest communicator of each process, and its rank there; of equal ones, the first.
 #[derive(Debug, Default)]
 struct Largest(HashMap<u32, (i32, i32)>);
 

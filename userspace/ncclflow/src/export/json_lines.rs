@@ -17,9 +17,9 @@ use crate::sinks::{
 #[derive(Debug)]
 pub(super) struct JsonLines {
     files: SessionFiles,
-    /// Of the rows that came last.
+    /// Host of the last rows.
     host: Option<String>,
-    /// Errors of the files that were handed on.
+    /// Number of errors of the files that were handed on.
     told: usize,
 }
 
@@ -32,7 +32,7 @@ impl JsonLines {
 impl View for JsonLines {
     fn begin(&mut self, source: &Source) -> Result<()> {
         let host = Some(source.host().to_owned());
-        // Process IDs are those of another host from here on.
+        // From here on process IDs are those of another host.
         if self.host.is_some() && self.host != host {
             self.files.close();
         }
@@ -56,7 +56,7 @@ impl View for JsonLines {
     }
 }
 
-/// Writes what is made of lines that are complete, and `session.json`.
+/// Writes the files that are made from complete lines, and `session.json`.
 pub(super) fn complete(files: &SessionFiles, report: &str) -> Result<()> {
     let dir = files.dir().context("lines are written to a folder")?;
     dir.replace_file(Share::Free, "session.json", |file| file.write_all(report.as_bytes()))

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::sinks::{JsonLinesFile, MegatraceLines, OutputDir, Sink};
 
-/// Processes that files are made for.
+/// Most processes with files.
 const MAX_PROCESSES: usize = 4096;
 
 #[derive(Debug)]
@@ -22,18 +22,19 @@ pub(super) struct Megatrace {
     dir: OutputDir,
     host: String,
     offset_ns: u64,
-    /// Of the present source.
+    /// Job ranks in the present source.
     job_ranks: HashMap<u32, JobRank>,
-    /// By host and process ID.
+    /// Processes by host and process ID.
     processes: BTreeMap<(String, u32), Process>,
     derived: BTreeSet<i32>,
     twice: Vec<String>,
     calls: u64,
-    /// Calls that belong to no communicator: the interceptor does not know them.
+    /// Number of calls that belong to no communicator: the interceptor does not know them.
     other_calls: u64,
-    /// Calls by the arguments of exported functions: the communicator's address stands for its hash.
+    /// Number of calls by the arguments of exported functions: the communicator's address stands for its
+    /// hash.
     by_arguments: u64,
-    /// The same of processes whose job rank nobody said, by host and process ID.
+    /// Number of such calls of processes whose job rank nobody said, by host and process ID.
     without_rank: BTreeMap<(String, u32), u64>,
     is_partial: bool,
     errors: Vec<String>,
@@ -65,8 +66,8 @@ impl Megatrace {
         }
     }
 
-    /// Of a call by arguments: whose it is as far as its line says it. Nothing: not even the job rank is
-    /// known, as there is no rank in a communicator that it could be derived from.
+    /// Returns the rank of a call by arguments, as far as its line tells it. Gives `None` if not even the job
+    /// rank is known, as there is no rank in a communicator that it could be derived from.
     fn rank_of_address(&mut self, call: &ApiCall) -> Option<RankKey> {
         let pid = call.row.pid;
         let Some(job) = self.job_ranks.get(&pid) else {
@@ -97,7 +98,7 @@ impl Megatrace {
         process.file.push_text(&line)
     }
 
-    /// Which processes have calls and no job rank.
+    /// Lists the processes that have calls and no job rank.
     fn unknown_ranks(&self) -> String {
         let shown = self.without_rank.iter().take(8);
         let shown: Vec<String> = shown.map(|((_, pid), calls)| format!("{pid} ({calls} calls)")).collect();
@@ -243,7 +244,8 @@ mod tests {
         ApiCall { rank: Some(RankKey { hash: Some(hash), instance: 0, rank, pid }), row }
     }
 
-    /// Processes 7 and 8 say that they have job rank 3; of process 9 nothing is known.
+    /// Makes a view in which processes 7 and 8 say that they have job rank 3, and of process 9 nothing is
+    /// known.
     fn view(path: &std::path::Path) -> Megatrace {
         let mut view = Megatrace::new(OutputDir::create(path).unwrap());
         view.host = "here/there".to_owned();
@@ -272,7 +274,7 @@ mod tests {
             )
         };
         assert_eq!(read("rank_3.log"), [line(0, 3, 1, 1), line(1, 3, 2, 2), line(3, 3, 3, 1)]);
-        // A second process that says it is the same rank, under a name of its own, which its host cannot
+        // A second process that says it is the same rank gets a name of its own, which its host cannot
         // choose.
         assert_eq!(read("rank_3.herethere.8.log"), [line(2, 3, 1, 1)]);
         assert_eq!(read("rank_2.log"), [line(4, 2, 1, 1)]);

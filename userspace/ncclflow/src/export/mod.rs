@@ -4,9 +4,9 @@
 //! A new format is a file here with a type that implements [`View`], and a variant of [`Format`] with its
 //! line in [`Format::open`].
 //!
-//! Rows come from each source in turn ([`source`]), through the same pipeline as live records. Those that are
-//! not asked for are left out ([`choice`]); where two sources have the same rank, it gets a place of its own
-//! ([`ranks`]); what is left goes to the view.
+//! Rows come from each source in turn ([`source`]), through the same pipeline as live records. Rows that are
+//! not asked for are left out ([`choice`]); where two sources have the same rank, the second gets a place of
+//! its own ([`ranks`]); the rest goes to the view.
 
 mod call_numbers;
 mod chakra;

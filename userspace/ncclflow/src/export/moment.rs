@@ -10,14 +10,14 @@ use std::{
 pub enum Moment {
     /// Unix time in nanoseconds.
     Wall(u64),
-    /// So long after the recordings begin.
+    /// Time after the recordings begin.
     AfterBegin(Duration),
-    /// So long before they end.
+    /// Time before they end.
     BeforeEnd(Duration),
 }
 
 impl Moment {
-    /// As Unix time in nanoseconds, where the recordings have the span `begin..end`.
+    /// Returns Unix time in nanoseconds, where the recordings have the span `begin..end`.
     pub(super) fn wall_ns(self, (begin, end): (u64, u64)) -> u64 {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         match self {
@@ -55,7 +55,7 @@ impl FromStr for Moment {
 
 const KINDS: &str = "give 2026-11-22T14:03:05Z, a Unix time as @1795356185.5, now, -30s (before the end) or +2m (after the begin)";
 
-/// A length of time: a number and `ms`, `s`, `m`, `h` or `d`; a number alone is seconds.
+/// Parses a duration: a number and `ms`, `s`, `m`, `h` or `d`; a number alone is seconds.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count();
     let (number, unit) = text.split_at(digits);
@@ -71,7 +71,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * factor).map_err(|error| format!("`{text}`: {error}"))
 }
 
-/// Seconds with a fraction, to nanoseconds; all digits count.
+/// Converts seconds with a fraction to nanoseconds; all digits count.
 fn unix(text: &str) -> Result<u64, String> {
     let error = || format!("`{text}` is not a Unix time in seconds; {KINDS}");
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -83,7 +83,7 @@ fn unix(text: &str) -> Result<u64, String> {
     seconds.checked_mul(1_000_000_000).and_then(|ns| ns.checked_add(fraction)).ok_or_else(error)
 }
 
-/// Of the digits behind the point; those after the ninth are cut off.
+/// Converts the digits behind the point; those after the ninth are cut off.
 fn nanoseconds(digits: &str) -> Option<u64> {
     if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -95,7 +95,7 @@ fn nanoseconds(digits: &str) -> Option<u64> {
         .try_fold(0u64, |sum, byte| Some(sum * 10 + u64::from(byte.checked_sub(b'0')?)))
 }
 
-/// `2026-11-22T14:03:05.5Z`, or with `+02:00`; a space can be in the place of the T.
+/// Parses `2026-11-22T14:03:05.5Z`, or with `+02:00`; a space can be in the place of the T.
 fn rfc3339(text: &str) -> Result<u64, String> {
     let error = || format!("`{text}` is not a time; {KINDS}");
     let (date, time) = text.split_once(['T', 't', ' ']).ok_or_else(error)?;
@@ -128,7 +128,7 @@ fn rfc3339(text: &str) -> Result<u64, String> {
     seconds.checked_mul(1_000_000_000).and_then(|ns| ns.checked_add(fraction)).ok_or_else(error)
 }
 
-/// So many numbers of up to four digits.
+/// Parses `N` numbers of up to four digits.
 fn numbers<const N: usize>(text: &str, separator: char) -> Option<[i64; N]> {
     let is_number =
         |part: &str| (1..=4).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -137,7 +137,8 @@ fn numbers<const N: usize>(text: &str, separator: char) -> Option<[i64; N]> {
     numbers?.try_into().ok()
 }
 
-/// Days of the Gregorian calendar: years begin in March, so that the day that is inserted is their last.
+/// Returns the days of the Gregorian calendar since 1970. Years begin in March, so that the leap day is their
+/// last.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let month = (month + 9) % 12;
@@ -156,7 +157,7 @@ mod tests {
         }
     }
 
-    /// The numbers are those of `date -u -d TEXT +%s`.
+    /// Compares with the numbers of `date -u -d TEXT +%s`.
     #[test]
     fn wall_times_are_those_of_date() {
         for (text, seconds) in [

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::sinks::{OutputDir, OutputFile};
 
-/// The file has its name when it is complete. If this is dropped before, it is removed.
+/// A file that gets its name when it is complete. If this is dropped before, the file is removed.
 #[derive(Debug)]
 pub(crate) struct NewFile {
     dir: OutputDir,
@@ -18,7 +18,8 @@ pub(crate) struct NewFile {
 }
 
 impl NewFile {
-    /// A new file. One that exists, or a link, is refused. `hint`: what writes one, and how it is called.
+    /// Creates the file. One that exists, or a link, is refused. `hint` says what writes such a file, and how
+    /// it is called.
     pub(crate) fn create(path: &Path, hint: &str) -> Result<Self> {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
             bail!("`{}` is not a file name: {hint}", path.display());
@@ -32,7 +33,7 @@ impl NewFile {
         }
         let mut made = Self { dir: OutputDir::open(folder)?, name: name.to_owned(), file: None };
         let temporary = made.temporary();
-        // One of a process that was killed, and had our number.
+        // A file of a process that was killed, and had our number.
         made.dir.remove_file(&temporary);
         let file = made.dir.create_file(&temporary);
         made.file = Some(file.with_context(|| format!("making a file in `{}`", folder.display()))?);

@@ -1,4 +1,4 @@
-//! Tables for fleets: those of each recording, in one folder (docs/PARQUET.md).
+//! Tables for fleets: the tables of each recording, in one folder (docs/PARQUET.md).
 
 use anyhow::Result;
 use flow::schema::{ApiCall, MessageRow, MessageSums, Op, OtherCallRow};
@@ -10,9 +10,9 @@ use crate::sinks::{OutputDir, ParquetFormats, ParquetInput, ParquetTables, Parqu
 pub(super) struct Parquet {
     dir: OutputDir,
     formats: ParquetFormats,
-    /// Messages that were only planned have rows, too.
+    /// Set if messages that were only planned have rows, too.
     planned_messages: bool,
-    /// One for each source; the last takes rows.
+    /// Tables of each source; the last ones take rows.
     tables: Vec<ParquetTables>,
     totals: ParquetTotals,
 }

@@ -1,9 +1,9 @@
-//! Ranks of several sources: where each one's rows go.
+//! Places of the rows of ranks that come from several sources.
 //!
 //! A rank of a communicator can come twice: from two windows of one session, from recordings of two
 //! processes, from one host recorded twice. Windows of one process follow each other and go on in the same
-//! place. Any other gets a number, as a second communicator of one hash has it, and is told: nothing is
-//! mixed, left out or written over.
+//! place. Any other source of the rank gets a number, as a second communicator of one hash has it, and is
+//! reported: nothing is mixed, left out or written over.
 
 use std::collections::HashMap;
 
@@ -18,21 +18,21 @@ use super::source::Source;
 pub struct TwiceReport {
     pub communicator: String,
     pub rank: i32,
-    /// Of the second.
+    /// Host of the second source.
     pub host: String,
     pub pid: u32,
-    /// What the second is called instead of `communicator`.
+    /// Name that the second source gets instead of `communicator`.
     pub instead: String,
 }
 
-/// Where the rows of a rank of the present source go.
+/// Place of the rows of a rank of the present source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Which of the communicators with this hash and rank.
+    /// Number among the communicators with this hash and rank.
     pub(super) instance: u32,
-    /// To be added to the numbers of sends and receives: windows begin anew.
+    /// Number to add to the numbers of sends and receives: windows begin anew.
     pub(super) p2p_shift: u64,
-    /// An earlier window had the rank: what is counted begins anew.
+    /// Set if an earlier window had the rank: counted values begin anew.
     pub(super) is_continued: bool,
 }
 
@@ -41,7 +41,7 @@ struct Taken {
     instance: u32,
     host: String,
     pid: u32,
-    /// As its own source counted it.
+    /// Number in its own source.
     own_instance: u32,
     source: usize,
     /// Wall time at which the source ends.
@@ -60,11 +60,11 @@ pub(super) struct Ranks {
     twice: Vec<TwiceReport>,
 }
 
-/// Ranks that come twice and are listed.
+/// Most ranks that come twice and are listed.
 const MAX_TWICE: usize = 1000;
 
 impl Ranks {
-    /// What comes now is of this source.
+    /// Begins this source.
     pub(super) fn begin(&mut self, source: &Source) {
         self.source += 1;
         source.host().clone_into(&mut self.host);
@@ -72,7 +72,7 @@ impl Ranks {
         self.places.clear();
     }
 
-    /// Where the rows of this rank go.
+    /// Returns the place of the rows of this rank.
     pub(super) fn place(&mut self, key: RankKey) -> Place {
         if let Some(place) = self.places.get(&key) {
             return *place;
@@ -80,7 +80,7 @@ impl Ranks {
         let Self { source, host, span_ns: (begin_ns, end_ns), .. } = self;
         let taken = self.taken.entry((key.hash, key.rank)).or_default();
         let earlier = taken.iter_mut().find(|taken| {
-            // Without a hash, or with several of one, it is not known which was which.
+            // Without a hash, or with several communicators of one, it is not known which was which.
             key.hash.is_some()
                 && (taken.own_instance, key.instance) == (0, 0)
                 && (taken.host.as_str(), taken.pid) == (host.as_str(), key.pid)
@@ -112,7 +112,7 @@ impl Ranks {
         place
     }
 
-    /// A send or receive has this number, shifted already.
+    /// Notes the number of a send or receive, shifted already.
     pub(super) fn note_p2p(&mut self, key: RankKey, instance: u32, number: u64) {
         let taken = self.taken.get_mut(&(key.hash, key.rank)).into_iter().flatten();
         for taken in taken.filter(|taken| taken.instance == instance) {

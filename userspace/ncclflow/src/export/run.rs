@@ -26,7 +26,7 @@ use crate::{
     sinks::{OutputDir, SessionFiles, Share},
 };
 
-/// What is asked for.
+/// Options of an export.
 #[derive(Debug)]
 pub struct ExportOptions {
     /// Folders and captures.
@@ -37,7 +37,7 @@ pub struct ExportOptions {
     pub choice: Choice,
 }
 
-/// How far it is.
+/// Progress of an export.
 #[derive(Clone, Copy, Debug)]
 pub struct ExportProgress {
     /// Bytes of all sources that were read or passed over.
@@ -45,7 +45,7 @@ pub struct ExportProgress {
     pub of_bytes: u64,
 }
 
-/// What came of it.
+/// Result of an export.
 #[derive(Clone, Debug, Serialize)]
 pub struct Exported {
     pub rows: RowCounts,
@@ -54,37 +54,37 @@ pub struct Exported {
     pub twice: Vec<TwiceReport>,
     /// Unix times of the earliest and the latest record of all sources, in nanoseconds.
     pub span_unix_ns: Option<(u64, u64)>,
-    /// What the view has to say.
+    /// Notes of the view.
     pub notes: Vec<String>,
 }
 
-/// What was read of a source.
+/// Part of a source that was read.
 #[derive(Clone, Debug, Serialize)]
 pub struct SourceReport {
     pub path: PathBuf,
     pub host: String,
-    /// Times that rows were taken of, by the source's own clock, in nanoseconds: from the first until before
-    /// the second.
+    /// Times of the rows that were taken, by the source's own clock, in nanoseconds: from the first until
+    /// before the second.
     pub from_ns: u64,
     pub until_ns: Option<u64>,
-    /// Records that were read for it.
+    /// Number of records that were read for it.
     pub records: u64,
     pub undecodable: u64,
     pub first_undecodable: Option<String>,
-    /// It has no end.
+    /// Set if the recording has no end.
     pub is_cut: bool,
     pub damaged_blocks: u64,
     pub damaged_bytes: u64,
     pub unknown_blocks: u64,
-    /// Records that were removed before, as `--max-size` or `--max-age` wanted it.
+    /// Number of records that were removed before, as `--max-size` or `--max-age` wanted it.
     pub removed_records: u64,
-    /// Of all records that were removed, those in blocks that later records need.
+    /// Number of removed records in blocks that later records need.
     pub removed_lasting: u64,
-    /// Files of the recording that are missing.
+    /// Number of the recording's files that are missing.
     pub missing_segments: u64,
     #[serde(skip)]
     pub(crate) read: Read,
-    /// From its own clock to wall time.
+    /// Offset from its own clock to wall time.
     #[serde(skip)]
     pub(super) offset_ns: u64,
 }
@@ -113,7 +113,7 @@ impl SourceReport {
     }
 }
 
-/// Makes the files that are asked for. If it fails before there is a file, there is no new folder either.
+/// Makes the files that are asked for. If this fails before there is a file, there is no new folder either.
 pub fn export(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) -> Result<Exported> {
     let output = options.output.clone();
     let is_new = !output.exists();
@@ -136,7 +136,7 @@ fn make_files(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) 
     Ok(exported)
 }
 
-/// Recordings that were looked through, and what of each is asked for.
+/// Recordings that were looked through, and the choice for each.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     choice: Choice,
@@ -146,7 +146,7 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// What cannot be chosen is said before anything is written.
+    /// Looks through the recordings. An impossible choice fails before anything is written.
     pub(crate) fn new(inputs: &[PathBuf], choice: Choice) -> Result<Self> {
         let choice = choice.checked()?;
         let sources = sources(inputs)?;
@@ -158,7 +158,8 @@ impl Chosen {
         Ok(Self { choice, sources, span, choices })
     }
 
-    /// Times of which rows are taken, by the clock of the source: from the first until before the second.
+    /// Returns the times of which rows are taken, by the clock of the source: from the first until before the
+    /// second.
     #[cfg(feature = "program")]
     pub(crate) fn ranges(&self) -> Vec<(u64, u64)> {
         self.choices.iter().map(|choice| (choice.from_ns, choice.until_ns)).collect()
@@ -228,7 +229,7 @@ fn read_source(
     Ok(source.open()?.read(SessionFiles::of_sink(Box::new(rows)), part)?.0)
 }
 
-/// `export.json`, for a folder that is not the whole of one session.
+/// Writes `export.json`, for a folder that is not the whole of one session.
 fn write_summary(output: &Path, exported: &Exported) -> Result<()> {
     let dir = OutputDir::open(output)?;
     let text = serde_json::to_string_pretty(exported)? + "\n";

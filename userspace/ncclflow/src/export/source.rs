@@ -1,4 +1,4 @@
-//! Where rows come from: recordings and captures, and what is known of them before they are read.
+//! Sources of rows: recordings and captures, and what is known of them before they are read.
 
 use std::{
     fs::File,
@@ -19,7 +19,7 @@ use crate::{
     sinks::OutputDir,
 };
 
-/// Folders that are looked into for recordings of windows or hosts.
+/// Most folders that are looked into for recordings of windows or hosts.
 const MAX_FOLDERS: usize = 65_536;
 
 /// A recording or a capture that was looked through, but not read.
@@ -27,17 +27,17 @@ const MAX_FOLDERS: usize = 65_536;
 pub struct Source {
     pub path: PathBuf,
     pub(super) report: Report,
-    /// The whole of it: `session.json`, of the end or else of the beginning.
+    /// The whole `session.json`, of the end or else of the beginning.
     pub(super) text: String,
-    /// Times of the earliest and the latest record, by its own clock; nothing: it has no records.
+    /// Times of the earliest and the latest record, by the source's own clock; `None` if it has no records.
     pub span_ns: Option<(u64, u64)>,
-    /// Bytes that reading all of it takes.
+    /// Number of bytes that reading all of it takes.
     pub bytes: u64,
-    /// The session has ended: it has a report at its end.
+    /// Set if the session has ended: it has a report at its end.
     pub is_over: bool,
 }
 
-/// What of `session.json` an export wants to know. It can be of any version, and of anybody's making.
+/// The parts of `session.json` that an export needs. It can be of any version, and of anybody's making.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Report {
@@ -49,7 +49,7 @@ pub(super) struct Report {
     probes: Vec<ReportedProbe>,
 }
 
-/// What was lost of a probe's hits.
+/// Lost hits of a probe.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ReportedProbe {
@@ -67,7 +67,7 @@ pub(super) struct ReportedRank {
 }
 
 impl Source {
-    /// Looks through it.
+    /// Looks through a recording or a capture.
     pub(crate) fn look(path: PathBuf) -> Result<Self> {
         let context = || format!("in `{}`", path.display());
         let (text, span_ns, bytes, is_over) = match Kept::open(&path).with_context(context)? {
@@ -79,7 +79,7 @@ impl Source {
         Ok(Self { path, report, text, span_ns, bytes, is_over })
     }
 
-    /// Opens it for reading.
+    /// Opens the source for reading.
     pub fn open(&self) -> Result<Kept> {
         Kept::open(&self.path)
     }
@@ -88,7 +88,7 @@ impl Source {
         self.report.clock.clone()
     }
 
-    /// `session.json`, of its end or else of its beginning.
+    /// Returns `session.json`, of its end or else of its beginning.
     pub fn report(&self) -> &str {
         &self.text
     }
@@ -97,22 +97,22 @@ impl Source {
         &self.report.host
     }
 
-    /// It is of calls of the API, without ops.
+    /// Tells whether the source has only calls of the API, without ops.
     pub(crate) fn is_of_calls(&self) -> bool {
         self.report.level == "api"
     }
 
-    /// Records were lost, as far as its report says it.
+    /// Tells whether records were lost, as far as its report says so.
     pub(crate) fn has_losses(&self) -> bool {
         self.report.probes.iter().any(|probe| probe.lost > 0 || probe.dropped > 0)
     }
 
-    /// From its own clock to wall time.
+    /// Returns the offset from its own clock to wall time.
     pub fn offset_ns(&self) -> u64 {
         self.report.clock.as_ref().map_or(0, |clock| clock.offset_ns)
     }
 
-    /// Wall times of its earliest and its latest record.
+    /// Returns the wall times of its earliest and its latest record.
     pub fn wall_span_ns(&self) -> Option<(u64, u64)> {
         let wall = |at: u64| at.saturating_add(self.offset_ns());
         self.span_ns.map(|(first, last)| (wall(first), wall(last)))
@@ -157,9 +157,9 @@ fn look_at_capture(
     Ok((report, span, bytes, is_over))
 }
 
-/// Finds the recordings in these folders, and looks through them. Each can be a capture, the folder of a
+/// Finds the recordings in these folders, and looks through them. A folder can be a capture, the folder of a
 /// session or a window, a recording itself, or a folder of such folders: a session with windows, or several
-/// hosts. They come sorted by host and time.
+/// hosts. The sources are sorted by host and time.
 pub fn sources(paths: &[PathBuf]) -> Result<Vec<Source>> {
     let mut found = Vec::new();
     for path in paths {

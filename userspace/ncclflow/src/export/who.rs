@@ -1,4 +1,4 @@
-//! What a recording's report says of the ranks that it has: names, GPUs, nodes, ranks in the job.
+//! Facts about ranks in a recording's report: names, GPUs, nodes, ranks in the job.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use super::source::Source;
 
-/// Ranks of one recording that are kept.
+/// Most ranks of one recording that are kept.
 const MAX_RANKS: usize = 65_536;
 
-/// A rank of a communicator. What is not known is `None`: another version may have written the report.
+/// A rank of a communicator. Unknown values are `None`: another version may have written the report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct RankFacts {
@@ -28,7 +28,7 @@ pub(super) struct RankFacts {
 }
 
 impl RankFacts {
-    /// The first of its hash and rank: a report's folder tells others apart.
+    /// Returns the key of the first one with its hash and rank: a report's folder tells others apart.
     fn key(&self) -> RankKey {
         RankKey { hash: comm_hash_of_name(&self.comm_hash), instance: 0, rank: self.rank, pid: self.pid }
     }
@@ -70,8 +70,8 @@ impl Who {
         who
     }
 
-    /// What is known of a rank. Where rows of a rank are put beside those of another recording, its number
-    /// among the communicators of one hash is not that of the report.
+    /// Returns the facts about a rank. Where rows of a rank are put beside those of another recording, its
+    /// number among the communicators of one hash is not that of the report.
     pub(super) fn rank(&self, key: RankKey) -> Option<&RankFacts> {
         let hash = comm_hash_name(key.hash);
         let same = |facts: &&RankFacts| facts.rank == key.rank && facts.comm_hash == hash;
@@ -79,29 +79,29 @@ impl Who {
         known().find(|facts| facts.folder == key.comm_name()).or_else(|| known().next())
     }
 
-    /// All ranks of communicators, in the order of processes.
+    /// Returns all ranks of communicators, in the order of processes.
     pub(super) fn keys(&self) -> impl Iterator<Item = RankKey> {
         let mut keys: Vec<RankKey> = self.by_process.values().flatten().map(RankFacts::key).collect();
         keys.sort_unstable();
         keys.into_iter()
     }
 
-    /// What is known of all ranks of communicators.
+    /// Returns the facts about all ranks of communicators.
     pub(super) fn all(&self) -> impl Iterator<Item = &RankFacts> {
         self.by_process.values().flatten()
     }
 
-    /// All ranks of a process.
+    /// Returns all ranks of a process.
     pub(super) fn ranks_of(&self, pid: u32) -> &[RankFacts] {
         self.by_process.get(&pid).map_or(&[], Vec::as_slice)
     }
 
-    /// The command that a process runs.
+    /// Returns the command that a process runs.
     pub(super) fn command(&self, pid: u32) -> Option<&str> {
         self.processes.get(&pid)?.0.as_deref()
     }
 
-    /// Ranks in the job that a process has, sorted; several where it has several GPUs.
+    /// Returns the ranks in the job that a process has, sorted; several where it has several GPUs.
     pub(super) fn job_ranks(&self, pid: u32) -> Vec<i32> {
         let mut ranks: Vec<i32> = self.ranks_of(pid).iter().filter_map(|facts| facts.job_rank).collect();
         ranks.extend(self.processes.get(&pid).and_then(|(_, rank)| *rank));
@@ -128,7 +128,7 @@ mod tests {
         let key = |hash, instance, rank, pid| RankKey { hash: Some(hash), instance, rank, pid };
         assert_eq!(who.rank(key(10, 0, 1, 7)).unwrap().comm_name.as_deref(), Some("dp"));
         assert_eq!(who.rank(key(10, 1, 1, 7)).unwrap().comm_name, None);
-        // Put beside another recording's.
+        // A rank that was put beside another recording's.
         assert_eq!(who.rank(key(10, 5, 1, 7)).unwrap().comm_name.as_deref(), Some("dp"));
         assert!(who.rank(key(10, 0, 2, 7)).is_none() && who.rank(key(10, 0, 1, 8)).is_none());
         assert_eq!(who.job_ranks(7), [4, 5]);

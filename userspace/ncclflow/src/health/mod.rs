@@ -1,7 +1,7 @@
-//! Whether a session is well: its threads live, and records are being moved out of the kernel.
+//! Tells whether a session is well: its threads live, and records are being moved out of the kernel.
 //!
-//! Three are told the same: the recording, which ends as failed if a thread has; systemd, whose watchdog is
-//! fed by each pass of the drain; and whoever asks for `/healthz` and `/readyz`.
+//! The answer goes to three: the recording, which ends as failed if a thread has; systemd, whose watchdog is
+//! fed by each pass of the drain; and clients of `/healthz` and `/readyz`.
 
 mod systemd;
 
@@ -17,24 +17,24 @@ use std::{
 use crate::kernel::stream::Waker;
 use systemd::Watchdog;
 
-/// A drain that has not come round for so long is stuck. It pauses for at most
+/// Time without a pass after which a drain is stuck. It pauses for at most
 /// [`MAX_PAUSE`](crate::kernel::stream::MAX_PAUSE).
 const STUCK: Duration = Duration::from_secs(10);
 
-/// Failures that are kept: a thread fails once, and there are a dozen.
+/// Most failures that are kept: a thread fails once, and there are a dozen.
 const MAX_FAILURES: usize = 64;
 
-/// Whether a session is well. All clones are of the same session.
+/// Health of a session. All clones are of the same session.
 #[derive(Clone, Debug, Default)]
 pub struct Health(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     begun: Instant,
-    /// Milliseconds from there to the drain's last pass.
+    /// Milliseconds from `begun` to the drain's last pass.
     passed_ms: AtomicU64,
     state: Mutex<State>,
-    /// Wakes the thread that ends the recording.
+    /// Waker of the thread that ends the recording.
     waker: OnceLock<Waker>,
     watchdog: Watchdog,
 }
@@ -68,19 +68,19 @@ impl Default for Shared {
 }
 
 impl Health {
-    /// Wakes this thread at a failure.
+    /// Sets the waker that a failure wakes.
     pub fn wakes(&self, waker: &Waker) {
         // A session has one thread that ends it.
         let _ = self.0.waker.set(waker.clone());
     }
 
-    /// For a thread that the session cannot do without: if it ends before [`Guard::done`], the session has
-    /// failed.
+    /// Returns a guard for a thread that the session cannot do without: if the thread ends before
+    /// [`Guard::done`], the session has failed.
     pub fn guard(&self, thread: &'static str) -> Guard {
         Guard { health: self.clone(), thread, is_done: false }
     }
 
-    /// The session has failed, and ends.
+    /// Notes that the session has failed, and ends it.
     pub fn fail(&self, why: String) {
         self.with(|state| {
             if state.failures.len() < MAX_FAILURES {
@@ -92,7 +92,7 @@ impl Health {
         }
     }
 
-    /// What has failed until now.
+    /// Returns the failures until now.
     pub fn failures(&self) -> Vec<String> {
         self.with(|state| state.failures.clone())
     }
@@ -101,26 +101,26 @@ impl Health {
         self.with(|state| !state.failures.is_empty())
     }
 
-    /// Records are taken from now on.
+    /// Notes that records are taken from now on.
     pub fn begin_recording(&self) {
         self.pass();
         self.with(|state| state.stage = Stage::Recording);
         systemd::ready();
     }
 
-    /// No more records are taken.
+    /// Notes that no more records are taken.
     pub fn end_recording(&self) {
         self.with(|state| state.stage = Stage::Ending);
         systemd::stopping();
     }
 
-    /// The drain has come round. Nothing else calls this: systemd's watchdog is fed here.
+    /// Notes a pass of the drain. Nothing else calls this, because it feeds systemd's watchdog.
     pub fn pass(&self) {
         self.0.passed_ms.store(ms(self.0.begun.elapsed()), Ordering::Relaxed);
         self.0.watchdog.feed();
     }
 
-    /// Whether the session is alive, and if not, why.
+    /// Tells whether the session is alive, and if not, why.
     pub fn is_alive(&self) -> Result<(), String> {
         self.is_alive_at(ms(self.0.begun.elapsed()))
     }
@@ -137,7 +137,7 @@ impl Health {
         Ok(())
     }
 
-    /// Whether hits are recorded, and if not, why.
+    /// Tells whether hits are recorded, and if not, why.
     pub fn is_ready(&self) -> Result<(), String> {
         self.is_alive()?;
         match self.with(|state| state.stage) {
@@ -148,12 +148,12 @@ impl Health {
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
-        // What a panic leaves behind is whole.
+        // A panic leaves whole values behind.
         work(&mut self.0.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Held by a thread while it works.
+/// Guard that a thread holds while it works.
 #[derive(Debug)]
 pub struct Guard {
     health: Health,
@@ -162,7 +162,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// The thread has ended because there is nothing left to do.
+    /// Ends the guard without a failure: the thread has ended because there is nothing left to do.
     pub fn done(mut self) {
         self.is_done = true;
     }
@@ -220,7 +220,7 @@ mod tests {
     fn a_session_is_ready_while_it_records_and_alive_while_its_drain_comes_round() {
         let health = Health::default();
         assert!(health.is_alive().is_ok() && health.is_ready().is_err(), "it begins");
-        // Attaching takes as long as it takes.
+        // Attaching has no time limit.
         assert!(health.is_alive_at(1_000_000).is_ok());
         health.begin_recording();
         assert!(health.is_ready().is_ok());

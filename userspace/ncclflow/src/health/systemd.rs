@@ -14,10 +14,10 @@ const FEEDS: u32 = 5;
 /// systemd's watchdog: the unit's `WatchdogSec`, as `WATCHDOG_USEC` of the environment says it.
 #[derive(Debug)]
 pub(super) struct Watchdog {
-    /// Nothing: there is no watchdog.
+    /// Time between two feeds; `None` if there is no watchdog.
     every: Option<Duration>,
     begun: Instant,
-    /// Milliseconds from there until when it is fed next.
+    /// Milliseconds from `begun` to the next feed.
     next_ms: AtomicU64,
 }
 
@@ -30,10 +30,10 @@ impl Watchdog {
         Self { every: time.map(|time| time / FEEDS), begun: Instant::now(), next_ms: AtomicU64::new(0) }
     }
 
-    /// Feeds it, if it is time.
+    /// Feeds the watchdog, if it is time.
     pub(super) fn feed(&self) {
         if self.is_due(self.begun.elapsed()) {
-            // If systemd does not listen, it says so itself.
+            // If systemd does not listen, its watchdog says so.
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         }
     }
@@ -49,13 +49,13 @@ impl Watchdog {
     }
 }
 
-/// Hits are recorded from now on.
+/// Tells systemd that hits are recorded from now on.
 pub(super) fn ready() {
     let _ = sd_notify::notify(&[NotifyState::Ready]);
 }
 
-/// What is left to do ends by itself. systemd's watchdog waits no more: it is the unit's `TimeoutStopSec`
-/// that counts.
+/// Tells systemd that the rest ends by itself. Its watchdog waits no more, and the unit's `TimeoutStopSec`
+/// counts.
 pub(super) fn stopping() {
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
 }

@@ -1,5 +1,5 @@
-//! The kernel's part: what is probed and copied ([`probe`]), how it gets there ([`loader`]), and how
-//! records come back ([`stream`]).
+//! The kernel's part: the probes and what they copy ([`probe`]), how they get into the kernel ([`loader`]),
+//! and how records come back ([`stream`]).
 
 pub mod loader;
 pub mod probe;

@@ -1,4 +1,4 @@
-//! What stands in the JSON blocks of a recording.
+//! Types in the JSON blocks of a recording.
 
 use std::sync::Arc;
 
@@ -16,44 +16,44 @@ use crate::{
     who::{CommunicatorFacts, ProcessFacts},
 };
 
-/// What is recorded, where, and how: all that reading needs besides bindings and records.
+/// Target, place and form of a recording: all that reading needs besides bindings and records.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Session {
-    /// Version of ncclflow that wrote it.
+    /// Version of the ncclflow that wrote the recording.
     pub ncclflow: String,
     /// [`ncclflow_common::WIRE_VERSION`] of the records.
     pub wire_version: u32,
     /// `session.json` as it was when the recording began.
     pub report: String,
-    /// With `--all`: name of the host whose process IDs (of its initial PID namespace) the records carry.
+    /// Name of the host whose process IDs (of its initial PID namespace) the records carry, with `--all`.
     pub host: Option<String>,
-    /// Messages are measured (`--level steps`).
+    /// Set if messages are measured (`--level steps`).
     pub steps: bool,
-    /// Returns of the API's functions are recorded.
+    /// Set if returns of the API's functions are recorded.
     pub returns: bool,
-    /// Of which ops messages are measured.
+    /// Choice of the ops whose messages are measured.
     pub sampling: Sampling,
-    /// How API calls are written.
+    /// Form in which API calls are written.
     pub api: ApiOutputOptions,
 }
 
-/// What happened between the records before and those after.
+/// An event between the records before and those after.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// A process was seen to have ended.
     ProcessEnded {
-        /// Its number as records carry it.
+        /// Process number, as records carry it.
         tgid: u32,
-        /// When it was seen, by the records' clock.
+        /// Time at which the end was seen, by the records' clock.
         at_ns: u64,
     },
-    /// Hits before these were not meant to be recorded.
+    /// First hits that were meant to be recorded. Earlier ones were not.
     HitsBegin { hits: Vec<FirstHit> },
     /// Records before those that follow are missing: they could not be written.
     RecordsLost { lost: Vec<LostRecords> },
-    /// Of the segments before this one there is only what lasts, in this one. It comes before and after that.
-    /// Since 1.2.
+    /// Records of the segments before this one were removed, and this segment has what lasts of them. The
+    /// event comes before and after that. Since 1.2.
     RecordsRemoved(RemovedRecords),
     /// A process became known whose records come, or may come. Since 1.1. Each segment repeats those that
     /// have not ended.
@@ -62,9 +62,9 @@ pub enum Event {
     Communicator(Box<CommunicatorFacts>),
     /// Call stacks became known that records name. Since 1.3, and repeated as processes are.
     Stacks { stacks: Vec<StackFacts> },
-    /// What the GPUs of the host did until now, in the order in which the driver was asked. Since 1.4.
+    /// Activity of the host's GPUs until now, in the order in which the driver was asked. Since 1.4.
     Gpus { rows: Vec<GpuRow> },
-    /// Something that a newer version writes.
+    /// An event that a newer version writes.
     #[serde(other)]
     Unknown,
 }
@@ -77,23 +77,23 @@ pub struct FirstHit {
     pub hit: u64,
 }
 
-/// How many records of a process are missing.
+/// Number of records of a process that are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostRecords {
-    /// Its number as records carry it.
+    /// Process number, as records carry it.
     pub tgid: u32,
     pub records: u64,
 }
 
-/// What was removed of a recording, to make room or for its age.
+/// Records that were removed from a recording, to make room or for their age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemovedRecords {
     /// Records of all segments that were removed.
     pub records: u64,
-    /// Of them, those in the blocks that follow in this segment.
+    /// Number of the removed records that are kept, in the blocks that follow in this segment.
     pub kept: u64,
-    /// Of them, those in blocks that last and for which there was no room: later records may not be understood
-    /// without them. Since 1.5.
+    /// Number of the removed records that were in blocks that last and for which there was no room: later
+    /// records may not be understood without them. Since 1.5.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lasting: u64,
 }
@@ -106,18 +106,18 @@ fn is_zero(number: &u64) -> bool {
 /// A call stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StackFacts {
-    /// As ncclflow sees it.
+    /// Process, as ncclflow sees it.
     pub pid: u32,
-    /// As the process's records name it.
+    /// Number of the stack, as the process's records name it.
     pub stack: StackId,
-    /// From the top-level function to the innermost.
+    /// Frames from the top-level function to the innermost.
     pub frames: Vec<FrameRow>,
-    /// There are more frames than were walked.
+    /// Set if there are more frames than were walked.
     pub cut: bool,
-    /// As in [`StackRow`](flow::schema::StackRow).
+    /// Reason for missing frames, as in [`StackRow`](flow::schema::StackRow).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
-    /// As in [`StackRow`](flow::schema::StackRow).
+    /// Name of the thread, as in [`StackRow`](flow::schema::StackRow).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
 }
@@ -125,7 +125,7 @@ pub struct StackFacts {
 /// Bindings of further cookies. Decoders are large, and the same for all cookies of a library.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct NewBindings {
-    /// The cookie of the first; the others follow.
+    /// Cookie of the first binding; the others follow.
     first: usize,
     decoders: Vec<Arc<Decoder>>,
     bindings: Vec<NewBinding>,
@@ -134,16 +134,16 @@ pub(super) struct NewBindings {
 #[derive(Debug, Serialize, Deserialize)]
 struct NewBinding {
     kind: ProbeKind,
-    /// Which of `decoders`.
+    /// Index in `decoders`.
     decoder: usize,
     host: Option<HostInfo>,
-    /// It is [`ProbeKind::Stack`], and `kind` is one of which no records come: a reader from before 1.3 cannot read the
-    /// records, and reads all others.
+    /// Set for [`ProbeKind::Stack`]; `kind` is then one of which no records come. A reader from before 1.3
+    /// cannot read these records, and reads all others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_stack: bool,
 }
 
-/// Of [`NewBindings`], which cookies they are of.
+/// The cookies that [`NewBindings`] bind.
 #[derive(Debug, Deserialize)]
 pub(super) struct BoundCookies {
     first: usize,
@@ -151,14 +151,14 @@ pub(super) struct BoundCookies {
 }
 
 impl BoundCookies {
-    /// The cookie behind the last.
+    /// Returns the cookie behind the last.
     pub(super) fn end(&self) -> usize {
         self.first.saturating_add(self.bindings.len())
     }
 }
 
 impl NewBindings {
-    /// Those from the cookie `first` on, at most so many.
+    /// Makes the bindings from the cookie `first` on, at most `count`.
     pub(super) fn of(bindings: &[Binding], first: usize, count: usize) -> Self {
         let (mut decoders, mut new) = (Vec::<Arc<Decoder>>::new(), Vec::new());
         for Binding { kind, decoder, host } in bindings.iter().skip(first).take(count) {
@@ -174,8 +174,8 @@ impl NewBindings {
         Self { first, decoders, bindings: new }
     }
 
-    /// Adds those that are not among `known` yet. False: there are some missing before them, they contradict
-    /// themselves, or they are more than there are cookies.
+    /// Adds those that are not among `known` yet. Returns `false` if some are missing before them, they
+    /// contradict themselves, or they are more than there are cookies.
     pub(super) fn add_to(self, known: &mut Vec<Binding>) -> bool {
         let Some(to_skip) = known.len().checked_sub(self.first) else { return false };
         for NewBinding { kind, decoder, host, is_stack } in self.bindings.into_iter().skip(to_skip) {

@@ -21,7 +21,7 @@ pub(super) struct OpenBlock {
 }
 
 impl OpenBlock {
-    /// A block of one batch.
+    /// Makes a block of one batch.
     pub(super) fn of(
         batch: &Arc<Batch>,
         bindings: &[Binding],
@@ -40,7 +40,7 @@ impl OpenBlock {
         block
     }
 
-    /// Adds what came after it.
+    /// Adds the block that came after this one.
     pub(super) fn append(&mut self, mut other: Self) {
         self.batches.append(&mut other.batches);
         self.bytes += other.bytes;
@@ -58,7 +58,7 @@ impl OpenBlock {
         self.last_ns = self.last_ns.max(last_ns);
     }
 
-    /// Notes whose a record is, and when it was.
+    /// Notes the process and communicator of a record, and its time.
     fn note(
         &mut self,
         record: &[u8],
@@ -82,20 +82,22 @@ impl OpenBlock {
     }
 }
 
-/// Walks whose records last and whose plan is still to come: it says of which communicator they are, and can be in the
-/// next block.
+/// Walks whose records last and whose plan is still to come: the plan names the communicator, and can be in
+/// the next block.
 #[derive(Debug, Default)]
 pub(super) struct OpenWalks(HashSet<Walk>);
 
-/// Process, thread, and time: the records of a walk have all of them in common.
+/// Key of a walk: process, thread and time, which all its records have in common.
 type Walk = (u32, u32, u64);
 
-/// A walk that ends takes microseconds. Of one whose plan was lost nothing comes any more.
+/// Most walks that are open. A walk that ends takes microseconds; after a lost plan no more records of its
+/// walk come.
 const MAX_OPEN_WALKS: usize = 1024;
 
 impl OpenWalks {
-    /// Whether later records cannot be understood without this one: the kernel sends channels and connectors once
-    /// for a communicator, and the plan of a CUDA graph comes when it is captured, not when it is replayed.
+    /// Tells whether later records cannot be understood without this one: the kernel sends channels and
+    /// connectors once for a communicator, and the plan of a CUDA graph comes when it is captured, not when
+    /// it is replayed.
     fn is_lasting(&mut self, kind: &ProbeKind, record: &RecordView<'_>) -> bool {
         let walk = (record.header.tgid, record.header.tid, record.header.ts_ns);
         match kind {

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use super::open_block::OpenBlock;
 use crate::sinks::OutputFile;
 
-/// A segment to which nothing more is written.
+/// A segment to which no more is written.
 #[derive(Debug)]
 pub(super) struct ClosedSegment {
     pub(super) number: u32,
@@ -16,25 +16,25 @@ pub(super) struct ClosedSegment {
 #[derive(Debug, Default)]
 pub(super) struct OpenSegment {
     pub(super) number: u32,
-    /// Nothing: it could not be made, or a half block stands at its end.
+    /// The file; `None` if it could not be made, or half a block stands at its end.
     pub(super) file: Option<OutputFile>,
     pub(super) len: u64,
-    /// Records in it, and the times of the earliest and of the latest.
+    /// Number of its records, and the times of the earliest and of the latest.
     pub(super) records: u64,
     pub(super) first_ns: u64,
     pub(super) last_ns: u64,
-    /// Bindings that it has.
+    /// Number of bindings that it has.
     pub(super) bindings: usize,
-    /// Of what became known of processes and communicators, what it has; and what the segments before it
-    /// have.
+    /// Number of the first fact about processes and communicators that the segment does not have, and of the
+    /// first that the segments before it do not have.
     pub(super) who: u64,
     pub(super) who_before: u64,
-    /// Of the stacks that became known, what it has.
+    /// Number of the first stack that the segment does not have.
     pub(super) stacks: u64,
 }
 
 impl OpenSegment {
-    /// Appends these bytes, or nothing.
+    /// Appends all of these bytes, or none.
     pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(file) = &mut self.file else {
             return Err(io::Error::other("the recording's segment could not be made"));

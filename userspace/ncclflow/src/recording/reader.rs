@@ -18,33 +18,33 @@ use super::{
 };
 use crate::{capture::Binding, sinks::OutputDir};
 
-/// Bytes of records that a block may hold: what a reader takes of memory for them. A writer closes a block
-/// long before.
+/// Most bytes of records in a block: the memory that a reader takes for them. A writer closes a block long
+/// before.
 const MAX_RECORD_BYTES: usize = 64 << 20;
 
 /// Bytes that are searched at a time for the next block behind a damaged one.
 const SEARCH: usize = 64 << 10;
 
-/// What is asked for of a recording. What it leaves out is not even decompressed.
+/// Choice of records. Blocks that it leaves out are not even decompressed.
 pub struct Selection<'a> {
-    /// Times by the records' clock, in nanoseconds.
+    /// First and last time, by the records' clock, in nanoseconds.
     pub from_ns: u64,
     pub to_ns: u64,
-    /// Which processes and communicators; nothing: all.
+    /// Choice of processes and communicators; `None` for all.
     pub member: Option<&'a dyn Fn(&Member) -> bool>,
 }
 
 impl Selection<'_> {
-    /// Everything.
+    /// All records.
     pub const ALL: Self = Self { from_ns: 0, to_ns: u64::MAX, member: None };
 
-    /// Nothing: only what is no record.
+    /// No records: only bindings, events and the end.
     pub const NOTHING: Self = Self { from_ns: u64::MAX, to_ns: 0, member: None };
 
-    /// Whether the records of a block can be asked for, or needed to understand those that are.
+    /// Tells whether the records of a block can be asked for, or needed to understand those that are.
     fn is_of_its_time(&self, header: &BlockHeader) -> bool {
         let BlockHeader { first_ns, last_ns, is_lasting, .. } = *header;
-        // Marks of lost records have no time; a block can have nothing else.
+        // Marks of lost records have no time, and a block can have nothing else.
         first_ns <= self.to_ns && (last_ns >= self.from_ns || is_lasting || last_ns == 0)
     }
 
@@ -61,10 +61,10 @@ impl fmt::Debug for Selection<'_> {
     }
 }
 
-/// What could not be read of a recording.
+/// Parts of a recording that could not be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Damage {
-    /// Blocks that are not what was written.
+    /// Blocks that differ from what was written.
     pub blocks: u64,
     /// Bytes that belong to no block.
     pub bytes: u64,
@@ -72,44 +72,44 @@ pub struct Damage {
     pub unknown: u64,
     /// Records that were removed before they were read, to make room or for their age.
     pub removed: u64,
-    /// Of all records that were removed, those that later ones need.
+    /// Number of removed records that later ones need.
     pub removed_lasting: u64,
-    /// Segments that are missing, and of which nothing is said.
+    /// Segments that are missing without an event that says why.
     pub missing_segments: u64,
 }
 
-/// What comes next in a recording.
+/// The next item of a recording.
 #[derive(Debug)]
 pub enum Item<'a> {
-    /// What the records of further cookies mean.
+    /// Bindings, which give the records of further cookies their meaning.
     Bindings(&'a [Binding]),
     Record(&'a [u8]),
     Event(Event),
-    /// The session's report: the recording is whole.
+    /// The session's report, which shows that the recording is whole.
     End(String),
 }
 
-/// Whether there is more.
+/// State after a step of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// A block was read, or passed over.
     Read,
-    /// Nothing more is there now. A recording that nobody writes any more and that has no end was cut off.
+    /// There is no more now. A recording that nobody writes any more and that has no end was cut off.
     AtEnd,
 }
 
-/// What is next in a segment.
+/// The next block of a segment.
 enum NextBlock {
-    /// A block, which stands in `rest`.
+    /// A block, whose index and body are in `rest`.
     Whole(BlockHeader),
-    /// Records of another time than is asked for.
+    /// Records of a time that is not asked for.
     Passed,
 }
 
-/// Where a reader stands to what was removed.
+/// State of reading a segment that holds what lasts of removed ones.
 #[derive(Clone, Copy, Debug)]
 struct Removed {
-    /// Time of the latest record that it had read before: blocks from until then it knows.
+    /// Time of the latest record read before: blocks up to that time are known.
     known_until_ns: u64,
 }
 
@@ -121,7 +121,7 @@ pub struct RecordingReader {
     bindings: Vec<Binding>,
     segment: u32,
     file: File,
-    /// Where the next block of the segment begins.
+    /// Offset of the next block in the segment.
     at: u64,
     damage: Damage,
     /// Times of the earliest and of the latest record in the blocks that were read or passed over.
@@ -130,11 +130,12 @@ pub struct RecordingReader {
     passed: u64,
     /// Records that were read, passed over or missed.
     records: u64,
-    /// The segment holds what lasts of those before it; nothing: it does not.
+    /// Set if the segment holds what lasts of those before it.
     removed: Option<Removed>,
-    /// Segments between the one before and this one. This one has to say that they were removed, before its records.
+    /// Number of segments between the previous one and this one, which has to say before its records that
+    /// they were removed.
     gap: u64,
-    /// Index and body of a block, and the body as it was before it was compressed: memory that is used again.
+    /// Index and body of a block, and the body before compression: memory that is used again.
     rest: Vec<u8>,
     raw: Vec<u8>,
 }
@@ -160,7 +161,7 @@ impl RecordingReader {
             passed: 0,
             records: 0,
             removed: None,
-            // The first is 1.
+            // The first segment has number 1.
             gap: u64::from(segment.saturating_sub(1)),
             rest: Vec::new(),
             raw: Vec::new(),
@@ -177,17 +178,18 @@ impl RecordingReader {
         self.damage
     }
 
-    /// Times of the earliest and of the latest record in the blocks that were read or passed over so far.
+    /// Returns the times of the earliest and of the latest record in the blocks that were read or passed over
+    /// so far.
     pub fn span_ns(&self) -> Option<(u64, u64)> {
         self.span_ns
     }
 
-    /// Bytes that were read or passed over so far.
+    /// Returns the bytes that were read or passed over so far.
     pub fn position(&self) -> u64 {
         self.passed.saturating_add(self.at)
     }
 
-    /// Bytes of all its segments now.
+    /// Returns the bytes of all its segments now.
     pub fn bytes(&self) -> io::Result<u64> {
         let lengths = segments::numbers(&self.folder)?.into_iter().map(|number| {
             match self.folder.open_file(&segments::name(number)) {
@@ -198,7 +200,7 @@ impl RecordingReader {
         lengths.sum()
     }
 
-    /// Reads the next block, and gives what it holds to `take`.
+    /// Reads the next block, and gives its contents to `take`.
     pub fn read_next(
         &mut self,
         selection: &Selection<'_>,
@@ -221,7 +223,7 @@ impl RecordingReader {
         Ok(Progress::Read)
     }
 
-    /// Nothing if the block is damaged.
+    /// Gives the contents of a block to `take`. Returns `None` if the block is damaged.
     fn take_block(
         &mut self,
         block: &Block<'_>,
@@ -230,7 +232,7 @@ impl RecordingReader {
     ) -> Option<()> {
         match block.header.kind {
             BlockKind::Records if !selection.takes(block) => return Some(()),
-            // Each segment repeats them.
+            // Each segment repeats the session.
             BlockKind::Session => return Some(()),
             BlockKind::Unknown(_) => {
                 self.damage.unknown += 1;
@@ -284,8 +286,8 @@ impl RecordingReader {
         Ok(session)
     }
 
-    /// Finds the next block of the segment and reads it into `rest`; nothing: there is no whole one any more.
-    /// Of records of another time not even that is read.
+    /// Finds the next block of the segment and reads it into `rest`. Returns `None` if no whole block is
+    /// left. Records of a time that is not asked for are not even read.
     fn next_block(&mut self, selection: &Selection<'_>) -> io::Result<Option<NextBlock>> {
         let mut bytes = [0; HEADER_BYTES];
         loop {
@@ -319,7 +321,7 @@ impl RecordingReader {
         }
     }
 
-    /// The segment holds what lasts of those before it.
+    /// Notes that the segment holds what lasts of those before it.
     fn begin_after(&mut self, RemovedRecords { records, lasting, .. }: RemovedRecords) {
         self.gap = 0;
         let known_until_ns = self.span_ns.map_or(0, |(_, last_ns)| last_ns);
@@ -330,28 +332,28 @@ impl RecordingReader {
         self.damage.removed_lasting = self.damage.removed_lasting.max(lasting);
     }
 
-    /// Counts a block of records. `false`: it was read before.
+    /// Counts a block of records. Returns `false` if it was read before.
     fn count(&mut self, header: &BlockHeader) -> bool {
         self.damage.missing_segments = self.damage.missing_segments.saturating_add(mem::take(&mut self.gap));
         let records = u64::from(header.records);
         match self.removed {
             None => self.records = self.records.saturating_add(records),
             Some(Removed { known_until_ns }) if header.last_ns <= known_until_ns => return false,
-            // They are not missed after all.
+            // These records are not missed after all.
             Some(_) => self.damage.removed = self.damage.removed.saturating_sub(records),
         }
         true
     }
 
     fn note_times(&mut self, header: &BlockHeader) {
-        // A block of marks only has no time.
+        // A block with marks only has no time.
         if header.kind == BlockKind::Records && header.last_ns > 0 {
             let (first, last) = self.span_ns.unwrap_or((header.first_ns, header.last_ns));
             self.span_ns = Some((first.min(header.first_ns), last.max(header.last_ns)));
         }
     }
 
-    /// Bytes from here to what may be the next block.
+    /// Returns the bytes from here to what may be the next block.
     fn find_block(&self) -> io::Result<u64> {
         let (mut bytes, mut skipped) = (vec![0; SEARCH], 1);
         loop {
@@ -363,24 +365,24 @@ impl RecordingReader {
             if len < SEARCH {
                 return Ok(skipped + len as u64);
             }
-            // The magic may stand across the border.
+            // The magic may stand across the end of these bytes.
             skipped += (SEARCH - BlockHeader::MAGIC.len()) as u64;
         }
     }
 
-    /// Goes on to the next segment, if it is there and this one has no more.
+    /// Goes on to the next segment, if it exists and this one has no more.
     fn next_segment(&mut self) -> Result<Progress> {
         let len = self.file.metadata()?.len();
         let next = segments::numbers(&self.folder)?.into_iter().find(|number| *number > self.segment);
         let Some(next) = next else { return Ok(Progress::AtEnd) };
-        // What was written before the next one was made is there by now.
+        // Everything that was written before the next segment was made is there by now.
         if self.file.metadata()?.len() > len {
             return Ok(Progress::Read);
         }
         self.damage.bytes += len.saturating_sub(self.at);
         self.passed = self.passed.saturating_add(len);
         self.file = match open_segment(&self.folder, next) {
-            // It was removed in this moment; the one that holds what lasts of it is there.
+            // The segment was removed in this moment; the one that holds what lasts of it exists.
             Err(error) if is_not_found(&error) => return Ok(Progress::Read),
             opened => opened?,
         };
@@ -412,7 +414,7 @@ fn is_not_found(error: &anyhow::Error) -> bool {
     causes.into_iter().any(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// As many bytes as there are.
+/// Reads as many bytes as there are.
 pub(super) fn read_at(file: &File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
     let mut have = 0;
     while let Some(rest) = bytes.get_mut(have..).filter(|rest| !rest.is_empty()) {

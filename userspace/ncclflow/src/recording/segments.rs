@@ -1,14 +1,14 @@
-//! The names of segments. They are numbered from 1, and the oldest can be gone.
+//! Names of segments, which are numbered from 1. The oldest can be gone.
 
 use crate::sinks::OutputDir;
 use std::io;
 
-/// File name of a segment.
+/// Returns the file name of a segment.
 pub(super) fn name(number: u32) -> String {
     format!("{number:06}.nfr")
 }
 
-/// Numbers of the segments that are in the folder, in their order.
+/// Returns the numbers of the segments in the folder, in their order.
 pub(super) fn numbers(folder: &OutputDir) -> io::Result<Vec<u32>> {
     let number =
         |file: &String| file.strip_suffix(".nfr")?.parse().ok().filter(|number| *file == name(*number));

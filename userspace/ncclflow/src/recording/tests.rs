@@ -25,7 +25,7 @@ use crate::{
 
 mod removed_segments;
 
-/// A record of process 7, 40 bytes behind its header.
+/// Makes a record of process 7, 40 bytes behind its header.
 fn record(number: u64) -> Vec<u8> {
     let header = RecordHeader {
         len: u16::try_from(RecordHeader::SIZE + 40).unwrap(),
@@ -61,7 +61,7 @@ fn decoder() -> Decoder {
     }
 }
 
-/// Three blocks of 100 records each, an event before the last, and the end.
+/// Writes three blocks of 100 records each, an event before the last, and the end.
 fn write(folder: &Path) -> RecordingTotals {
     let mut writer = RecordingWriter::create(&OutputDir::open(folder).unwrap(), session()).unwrap();
     for block in 0..3 {
@@ -77,7 +77,7 @@ fn write(folder: &Path) -> RecordingTotals {
     totals
 }
 
-/// What a reader gives: records as their numbers, the event as `u64::MAX - 1`, the end as `u64::MAX`.
+/// Reads a recording: records as their numbers, the event as `u64::MAX - 1`, the end as `u64::MAX`.
 fn read(folder: &Path, selection: &Selection<'_>) -> anyhow::Result<(Vec<u64>, Damage)> {
     let mut reader = RecordingReader::open(OutputDir::open(&folder.join(FOLDER)).unwrap())?;
     let mut read = Vec::new();
@@ -203,7 +203,7 @@ fn what_gpus_do_after_the_end_is_not_of_the_recording() {
     gpus.answer([row(2), row(3)]);
     writer.push(&batch(0..10)).unwrap();
     writer.write_end("{\"state\":\"makingFiles\"}").unwrap();
-    // The files of lines are made, and the end is written again.
+    // Files of lines are made between the two ends; the second end takes the place of the first.
     gpus.answer([row(4)]);
     writer.write_end("{\"state\":\"complete\"}").unwrap();
     let mut reader = RecordingReader::open(OutputDir::open(&folder.path().join(FOLDER)).unwrap()).unwrap();

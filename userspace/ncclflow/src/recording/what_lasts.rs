@@ -1,4 +1,4 @@
-//! What later records need of segments that are removed: the session, the bindings, and the blocks that last.
+//! Parts of removed segments that later records need: the session, the bindings, and the blocks that last.
 
 use std::{collections::VecDeque, fs::File, io, mem};
 
@@ -7,16 +7,16 @@ use flow::recording::{Block, BlockAbout, BlockHeader, BlockKind, HEADER_BYTES, a
 use super::{Event, PREAMBLE, contents::BoundCookies, preamble, reader, segments};
 use crate::{shortage, sinks::OutputDir};
 
-/// Blocks of segments, as they stand there.
+/// Lasting blocks of segments, as they stand there.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WhatLasts {
     session: Vec<u8>,
     bindings: Vec<u8>,
-    /// Cookies that the bindings are of: so many, from the first on.
+    /// Number of cookies that have bindings, from the first on.
     bound: usize,
     lasting: VecDeque<LastingBlock>,
     bytes: usize,
-    /// Records of blocks that last and found no room.
+    /// Number of records in blocks that last and found no room.
     left_out: u64,
 }
 
@@ -27,11 +27,11 @@ struct LastingBlock {
 }
 
 impl WhatLasts {
-    /// Adds what lasts of the segment with this number, which comes after those that were added before. What cannot be
-    /// read is left out. Of more bytes than `limit` of blocks that last, the oldest are left out.
+    /// Adds what lasts of the segment with this number, which comes after those added before. Blocks that
+    /// cannot be read are left out. If lasting blocks have more bytes than `limit`, the oldest are left out.
     ///
     /// # Errors
-    /// Where there is no descriptor to read it by. Then nothing was added.
+    /// If there is no descriptor to read the segment by. Then nothing was added.
     pub(super) fn add(&mut self, folder: &OutputDir, number: u32, limit: usize) -> io::Result<()> {
         let file = match folder.open_file(&segments::name(number)) {
             Err(error) if shortage::is_of_host(&error) => return Err(error),
@@ -39,9 +39,10 @@ impl WhatLasts {
         };
         let before =
             (mem::take(&mut self.session), mem::take(&mut self.bindings), mem::take(&mut self.bound));
-        // What was read until then is kept.
+        // An error only ends the reading: what was read before it is kept.
         let _ = file.map(|file| self.read(&file, limit));
-        // The bindings of a segment begin with those of the one before it, unless no records came or it cannot be read.
+        // The bindings of a segment begin with those of the one before it, unless no records came or it
+        // cannot be read.
         let (session, bindings, bound) = before;
         if self.session.is_empty() {
             self.session = session;
@@ -97,18 +98,18 @@ impl WhatLasts {
         }
     }
 
-    /// Records in the blocks.
+    /// Returns the number of records in the blocks.
     pub(super) fn records(&self) -> u64 {
         self.lasting.iter().map(|block| u64::from(block.records)).sum()
     }
 
-    /// Records of blocks that last and are not among them, as there was no room.
+    /// Returns the number of records in blocks that last but are left out, as there was no room.
     pub(super) fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// A segment of these, which says what was removed. An error if there is no session, without which it
-    /// could not be read.
+    /// Makes a segment of these, which says what was removed. Fails if there is no session, without which the
+    /// segment could not be read.
     pub(super) fn to_segment(&self, removed: &Event) -> io::Result<Vec<u8>> {
         if self.session.is_empty() {
             return Err(io::Error::other("the oldest segment of the recording cannot be read"));
@@ -121,13 +122,13 @@ impl WhatLasts {
         for block in &self.lasting {
             segment.extend_from_slice(&block.bytes);
         }
-        // Between these and the next segment, too, records are missing.
+        // Records are missing between these and the next segment, too.
         append_block(&mut segment, &BlockAbout::json(BlockKind::Event), &removed)?;
         Ok(segment)
     }
 }
 
-/// The cookie behind the last that this block of bindings is of; 0: it cannot be read.
+/// Returns the cookie behind the last of this block of bindings; 0 if it cannot be read.
 fn bound_by(header: BlockHeader, block: &[u8]) -> usize {
     let rest = block.get(HEADER_BYTES..).unwrap_or_default();
     let mut content = Vec::new();

@@ -35,39 +35,42 @@ use crate::{
     who::CommunicatorWatch,
 };
 
-/// A block is closed after so long: what a SIGKILL can cost.
+/// Time after which a block is closed: what a SIGKILL can cost.
 pub const BLOCK_TIME: Duration = Duration::from_secs(1);
 
-/// A block is closed when it has so many bytes of records.
+/// Bytes of records at which a block is closed.
 const BLOCK_RECORDS: usize = 1 << 20;
 
-/// Bytes at which a segment ends: what is removed at a time where room is needed. Under a limit it is a 16th of
-/// that, within these.
+/// Bytes at which a segment ends; segments are removed as a whole where room is needed. Under a limit it is a
+/// 16th of that, within this range.
 const SEGMENT_BYTES: RangeInclusive<u64> = 64 << 10..=64 << 20;
 
-/// The part of a segment that what lasts of all that were removed may have; of more, the oldest goes.
+/// Part of a segment's bytes that lasting blocks of all removed segments may take (one in so many). Beyond it
+/// the oldest go.
 const LASTING_PART: u64 = 2;
 
-/// Session and bindings that stand before it, at most; they are that large with some hundred libraries.
+/// Most bytes of session and bindings that stand before the lasting blocks; they are that large with some
+/// hundred libraries.
 const LASTING_REST: u64 = 16 << 10;
 
-/// A segment holds at most such a part of the time that records are kept for.
+/// Segments that the time for which records are kept is divided into, at least.
 const SEGMENTS_IN_AGE: u32 = 16;
 
-/// Bindings in one block: they and the decoders of as many libraries stay far below
+/// Most bindings in one block: they and the decoders of as many libraries stay far below
 /// [`flow::recording::MAX_BODY`].
 const BINDINGS_IN_BLOCK: usize = 64;
 
-/// Stacks in one block: each has a kilobyte or so.
+/// Most stacks in one block: each has a kilobyte or so.
 const STACKS_IN_BLOCK: usize = 256;
 
-/// What GPUs do is written so often, or when the recording ends: many rows together take a tenth of the bytes.
+/// Time between two writes of the GPUs' rows, which are also written when the recording ends: many rows
+/// together take a tenth of the bytes.
 const GPU_TIME: Duration = Duration::from_secs(10);
 
-/// Processes that have ended are looked through when there are so many.
+/// Number of ended processes at which they are looked through.
 const MAX_ENDED: usize = 4096;
 
-/// What was written; `recording` of `session.json`.
+/// Amounts that were written; `recording` of `session.json`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RecordingTotals {
     pub bytes: u64,
@@ -80,7 +83,7 @@ pub struct RecordingTotals {
     /// `blocks` and `segments` count them, too.
     pub removed_segments: u64,
     pub removed_records: u64,
-    /// Of the removed records, those in blocks that later records need.
+    /// Number of removed records in blocks that later records need.
     pub removed_lasting: u64,
 }
 
@@ -91,25 +94,25 @@ pub struct RecordingWriter {
     folder: OutputDir,
     session: Session,
     segment: OpenSegment,
-    /// Segments before it, oldest first.
+    /// Segments before the open one, oldest first.
     closed: VecDeque<ClosedSegment>,
-    /// The segment that holds what lasts of those that were removed, and nothing else.
+    /// Number of the segment that holds only what lasts of removed ones.
     lasting: Option<u32>,
-    /// What is to take its place, where that could not be written.
+    /// Parts that are to take the place of that segment, where they could not be written.
     unput: Option<WhatLasts>,
     segment_bytes: u64,
-    /// How long records are kept.
+    /// Time for which records are kept.
     max_age: Option<Duration>,
     bindings: Vec<Binding>,
     block: OpenBlock,
     walks: OpenWalks,
-    /// Records that were lost and of which the recording does not say so yet, by process.
+    /// Lost records by process, of which the recording does not say so yet.
     unmarked: BTreeMap<u32, u64>,
-    /// Who is who, if anybody asks.
+    /// Watch of communicators, if their facts are recorded.
     who: Option<CommunicatorWatch>,
     /// Call stacks, if they are recorded.
     stacks: Option<StackBook>,
-    /// What the GPUs do, if that is recorded, and the number of the first row that is not written.
+    /// Samples of the GPUs, if they are recorded, and the number of the first row that is not written.
     gpus: Option<(GpuSamples, u64)>,
     /// Processes that have ended.
     ended: HashSet<u32>,
@@ -151,19 +154,19 @@ impl RecordingWriter {
         Ok(writer)
     }
 
-    /// Has communicators looked at as they come, and writes who is who.
+    /// Has communicators looked at as they come, and writes the facts about processes and communicators.
     #[must_use]
     pub(crate) fn telling_who(self, who: CommunicatorWatch) -> Self {
         Self { who: Some(who), ..self }
     }
 
-    /// Writes what call stacks are.
+    /// Writes call stacks.
     #[must_use]
     pub(crate) fn telling_stacks(self, stacks: Option<StackBook>) -> Self {
         Self { stacks, ..self }
     }
 
-    /// Writes what the GPUs do from now on.
+    /// Writes the activity of the GPUs from now on.
     #[must_use]
     pub(crate) fn telling_gpus(self, gpus: Option<GpuSamples>) -> Self {
         let gpus = gpus.map(|gpus| {
@@ -173,25 +176,26 @@ impl RecordingWriter {
         Self { gpus, ..self }
     }
 
-    /// Has records removed, by segments, when they are so old.
+    /// Removes records, by segments, when they are older than `max_age`.
     #[must_use]
     pub(crate) fn keeping_for(self, max_age: Option<Duration>) -> Self {
         Self { max_age, ..self }
     }
 
-    /// There is something to do although no records come: [`Self::idle`] wants to be called from time to time.
+    /// Tells whether there is work although no records come: then [`Self::idle`] must be called from time to
+    /// time.
     pub(crate) fn has_idle_work(&self) -> bool {
         self.max_age.is_some() || self.gpus.is_some()
     }
 
-    /// Does what does not wait for records, at this moment of the records' clock.
+    /// Does the work that does not wait for records, at this moment of the records' clock.
     pub(crate) fn idle(&mut self, now_ns: u64) -> io::Result<()> {
         self.write_gpus(GPU_TIME)?;
         self.remove_old(now_ns)
     }
 
-    /// Removes the segments of which all records are too old at this moment of the records' clock. An error
-    /// is of a segment that could not be removed, or begun.
+    /// Removes the segments of which all records are too old at this moment of the records' clock. Fails if a
+    /// segment could not be removed, or begun.
     pub(super) fn remove_old(&mut self, now_ns: u64) -> io::Result<()> {
         let Some(max_age) = self.max_age else { return Ok(()) };
         let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
@@ -206,26 +210,27 @@ impl RecordingWriter {
         Ok(())
     }
 
-    /// Adds bindings of further cookies: before the first of their records. They are written with records, so
+    /// Adds bindings of further cookies, before the first of their records. They are written with records, so
     /// that attaching does not wait for them.
     pub fn bind(&mut self, update: impl FnOnce(&mut Vec<Binding>)) {
         update(&mut self.bindings);
     }
 
-    /// Adds a batch of records. An error is of a block that could not be written.
+    /// Adds a batch of records. Fails if a block could not be written.
     pub fn push(&mut self, batch: &Arc<Batch>) -> io::Result<()> {
         let added = OpenBlock::of(batch, &self.bindings, &mut self.walks, self.who.as_mut());
         if !added.is_lasting {
             self.block.append(added);
             return if self.block.bytes >= BLOCK_RECORDS { self.close_block() } else { Ok(()) };
         }
-        // What lasts is a block of its own: the room for all that lasts can be less than a whole block takes.
+        // Lasting records are a block of their own: the room for all that lasts can be less than a whole
+        // block takes.
         let before = self.close_block();
         self.block = added;
         before.and(self.close_block())
     }
 
-    /// Adds what happened after the records that are there.
+    /// Adds an event after the records so far.
     pub fn push_event(&mut self, event: &Event) -> io::Result<()> {
         self.close_block()?;
         if let Event::ProcessEnded { tgid, .. } = event {
@@ -235,7 +240,7 @@ impl RecordingWriter {
         self.write_json(BlockKind::Event, event)
     }
 
-    /// Forgets those of whom nothing is known any more: nothing of them can be repeated.
+    /// Forgets ended processes of which nothing is known any more, so that nothing of them can be repeated.
     fn forget_ended(&mut self) {
         if self.ended.len() < MAX_ENDED {
             return;
@@ -246,7 +251,7 @@ impl RecordingWriter {
         }
     }
 
-    /// Writes the records that are there.
+    /// Writes the records so far.
     pub fn close_block(&mut self) -> io::Result<()> {
         if self.block.batches.is_empty() {
             return Ok(());
@@ -265,15 +270,15 @@ impl RecordingWriter {
         written
     }
 
-    /// Adds the session's report, which says that the recording is whole. One that comes later takes its
-    /// place.
+    /// Adds the session's report, which shows that the recording is whole. A later report takes its place.
     pub fn write_end(&mut self, report: &str) -> io::Result<()> {
         if let Some(stacks) = &self.stacks {
             stacks.settle();
         }
         let closed = self.close_block().and_then(|()| self.write_who()).and_then(|()| self.write_stacks());
         let closed = closed.and_then(|()| self.write_gpus(Duration::ZERO));
-        // GPUs are asked further while the files are made. That is not of the recording, and not in those files.
+        // GPUs are still asked while the files are made. Those rows belong neither to the recording nor to
+        // the files.
         self.gpus = None;
         let ended = self.write_block(&BlockAbout::json(BlockKind::End), report.as_bytes());
         closed.and(ended)
@@ -285,7 +290,7 @@ impl RecordingWriter {
 
     fn write_records(&mut self, block: &OpenBlock) -> io::Result<()> {
         if self.segment.len >= self.segment_bytes || self.segment.file.is_none() {
-            // For the next one, and meanwhile for what lasts of the oldest.
+            // Room for the next segment, and meanwhile for what lasts of the oldest.
             while !self.folder.make_room(self.segment_bytes) && self.remove_oldest()? {}
             self.begin_segment()?;
         }
@@ -312,7 +317,7 @@ impl RecordingWriter {
         written
     }
 
-    /// Says which records before these are missing.
+    /// Writes which records before these are missing.
     fn mark_lost(&mut self) -> io::Result<()> {
         if self.unmarked.is_empty() {
             return Ok(());
@@ -344,19 +349,19 @@ impl RecordingWriter {
             let session = serde_json::to_vec(&self.session)?;
             self.write_block(&BlockAbout::json(BlockKind::Session), &session)
         });
-        // Nothing can be read of a segment without it.
+        // A segment cannot be read without its session.
         begun.inspect_err(|_| {
             self.segment.file = None;
             (self.totals.segments, self.totals.bytes) = (before.segments, before.bytes);
             if self.folder.remove_made(&name).is_ok() {
-                // The next one has its number: none is missing.
+                // The next segment gets this number, so that none is missing.
                 self.segment.number = number - 1;
             }
         })
     }
 
-    /// Removes the oldest segment to which nothing more is written, but for what later records need of it.
-    /// `false`: there is none. An error is of one that could not be removed: it stays.
+    /// Removes the oldest closed segment, except for what later records need of it. Returns `false` if there
+    /// is none. Fails if it could not be removed: then it stays.
     fn remove_oldest(&mut self) -> io::Result<bool> {
         let Some(oldest) = self.closed.pop_front() else { return Ok(false) };
         let replaced = self.replace(&oldest);
@@ -385,7 +390,7 @@ impl RecordingWriter {
         let is_put = match segment.as_deref().map(put) {
             Ok(Ok(())) => true,
             Ok(Err(error)) if !shortage::is_of_disk(&error) => return Err(error),
-            // There is no room for both; nor is what cannot be read of use to anybody.
+            // There is no room for both, or the segment cannot be read and is of no use.
             Ok(Err(_)) | Err(_) => {
                 self.remove_segment(oldest.number)?;
                 segment.as_deref().is_ok_and(|bytes| put(bytes).is_ok())
@@ -399,7 +404,8 @@ impl RecordingWriter {
             let before = self.lasting.replace(oldest.number);
             before.map_or(Ok(()), |number| self.remove_segment(number))
         } else {
-            // It is written with what lasts of the next one. Until then a reader sees that a segment is missing.
+            // It will be written with what lasts of the next segment. Until then readers see that a segment
+            // is missing.
             self.unput = Some(what_lasts);
             self.folder.refuse();
             Ok(())
@@ -423,15 +429,15 @@ impl RecordingWriter {
         Ok(())
     }
 
-    /// Writes what became known of processes and communicators and the segment does not have. What earlier
-    /// segments have of processes that have ended is not repeated.
+    /// Writes the facts about processes and communicators that the segment does not have. Facts of earlier
+    /// segments about processes that have ended are not repeated.
     fn write_who(&mut self) -> io::Result<()> {
         let Some(who) = &self.who else { return Ok(()) };
         let (new, next) = who.registry.since(self.segment.who);
         for (number, event) in new {
             let pid = match &event {
                 Event::Process(facts) => {
-                    // The number is another process's now.
+                    // The number belongs to another process now.
                     if number >= self.segment.who_before {
                         self.ended.remove(&facts.pid);
                     }
@@ -449,7 +455,7 @@ impl RecordingWriter {
         Ok(())
     }
 
-    /// Writes the stacks that became known and the segment does not have.
+    /// Writes the stacks that the segment does not have.
     fn write_stacks(&mut self) -> io::Result<()> {
         let Some(stacks) = &self.stacks else { return Ok(()) };
         let (new, next) = stacks.since(self.segment.stacks);
@@ -461,7 +467,7 @@ impl RecordingWriter {
         Ok(())
     }
 
-    /// Writes what the GPUs did since the last time, if it is of so long.
+    /// Writes the activity of the GPUs since the last time, if that is at least `at_least`.
     fn write_gpus(&mut self, at_least: Duration) -> io::Result<()> {
         let Some((gpus, first)) = &self.gpus else { return Ok(()) };
         let (rows, next) = gpus.since(*first);
@@ -482,12 +488,12 @@ impl RecordingWriter {
         self.write_block(&BlockAbout::json(kind), &content)
     }
 
-    /// Writes a block whole or not at all: a half one is cut off again.
+    /// Writes a block whole or not at all: half a block is cut off again.
     fn write_block(&mut self, about: &BlockAbout<'_>, body: &[u8]) -> io::Result<()> {
         self.bytes.clear();
         append_block(&mut self.bytes, about, body)?;
         while let Err(error) = self.segment.append(&self.bytes) {
-            // Its room may be that of older records.
+            // There may be room if older records are removed.
             if !is_over_max_size(&error) {
                 return Err(error);
             }

@@ -1,4 +1,4 @@
-//! Lines of code: which issued how many operations, and what those waited for.
+//! Lines of code: the number of operations that each issued, and their waits.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +6,22 @@ use flow::schema::{ApiCall, FrameRow, StackId, StackRow};
 
 use super::{counted::Numbered, data::CodeData, open_ops::OpTotals};
 
-/// Stacks that are kept.
+/// Most stacks that are kept.
 const MAX_STACKS: usize = 16_384;
 
-/// Lines on the page.
+/// Most lines on the page.
 const MAX_LINES: usize = 2000;
 
-/// Functions that are listed with a line.
+/// Most functions that are listed with a line.
 const MAX_FUNCTIONS: usize = 8;
 
-/// Frames that are shown.
+/// Most frames that are shown.
 const MAX_FRAMES: usize = 24;
 
-/// Code that somebody installed, not the user's own.
+/// Parts of paths of installed libraries, which are not the user's own code.
 const LIBRARIES: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python3."];
 
-/// By recording, process and number.
+/// Key of a stack: recording, process and number.
 type StackKey = (usize, u32, StackId);
 
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ impl Default for Code {
 }
 
 impl Code {
-    /// What comes now is of another recording.
+    /// Begins the stacks of another recording.
     pub(super) fn begin(&mut self) {
         self.source += 1;
     }
@@ -112,7 +112,7 @@ impl Code {
         }
     }
 
-    /// Stacks that ops and calls name.
+    /// Returns the number of stacks that ops and calls name.
     pub(super) fn count(&self) -> usize {
         self.stacks.len()
     }
@@ -121,8 +121,8 @@ impl Code {
         self.stacks.left_out
     }
 
-    /// Equal stacks of several processes are one; the ones with most operations come first. Also which number of
-    /// those each stack has.
+    /// Returns the lines, and for each stack the number of its line. Equal stacks of several processes are
+    /// one; those with most operations come first.
     pub(super) fn data(&self) -> (Vec<CodeData>, Vec<usize>) {
         type Found<'a> = (&'a [FrameRow], Option<&'a str>);
         let mut lines: BTreeMap<Found<'_>, Sums> = BTreeMap::new();
@@ -136,7 +136,7 @@ impl Code {
         let place = |(_, stack): &(StackKey, Stack)| {
             let found: Found<'_> = (&stack.frames, stack.unknown.as_deref());
             let at = places.get(&found).copied().unwrap_or(0);
-            // Those beyond the last are one.
+            // Stacks beyond the last line share one.
             at.min(MAX_LINES)
         };
         let numbers = self.stacks.iter().map(place).collect();
@@ -157,7 +157,7 @@ impl Code {
 }
 
 fn line_data(frames: &[FrameRow], unknown: Option<&str>, sums: &Sums) -> CodeData {
-    // Rows have the outermost first.
+    // Rows have the outermost frame first.
     let inner = || frames.iter().rev();
     let line = inner().find(|frame| !is_of_a_library(frame)).or_else(|| inner().next());
     let Sums { functions, ops, calls, bytes, total_ns, waits_ns } = sums.clone();
@@ -179,7 +179,7 @@ fn is_of_a_library(frame: &FrameRow) -> bool {
     file.starts_with('<') || LIBRARIES.iter().any(|folder| file.contains(folder))
 }
 
-/// `train.py:41 in step`, with the whole path.
+/// Shows a frame as `train.py:41 in step`, with the whole path.
 fn shown(frame: &FrameRow) -> String {
     match (&frame.file, frame.line) {
         (Some(file), Some(line)) => format!("{file}:{line} in {}", frame.function),

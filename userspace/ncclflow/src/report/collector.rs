@@ -32,10 +32,10 @@ use crate::{
     sinks::Sink,
 };
 
-/// What the data looks like; a page has its own scripts, so this is for others who read it.
+/// Format of the data. A page has its own scripts, so this is for others who read the data.
 const FORMAT: u32 = 1;
 
-/// The op that came last, whose messages come.
+/// The last op, whose messages come next.
 #[derive(Debug)]
 struct Last {
     comm: usize,
@@ -47,7 +47,7 @@ struct Last {
 pub(super) struct Collector {
     handed: Arc<Mutex<Option<Data>>>,
     open: Option<Section>,
-    /// Times of which rows are taken, of each source.
+    /// Ranges of time from which rows are taken, one for each source.
     ranges: std::vec::IntoIter<(u64, u64)>,
     check: Option<RunningCheck>,
     sources: Vec<SourceData>,
@@ -73,12 +73,12 @@ struct Totals {
     calls: u64,
     planned_only: u64,
     incomplete: u64,
-    /// Recordings that do not say how their clock stands to Unix time.
+    /// Number of recordings that do not say how their clock stands to Unix time.
     without_clock: u64,
     calls_without_rank: u64,
 }
 
-/// What the collector hands over when all rows have come.
+/// Data that the collector hands over when all rows have come.
 pub(super) struct Handed(Arc<Mutex<Option<Data>>>);
 
 impl Handed {
@@ -199,7 +199,7 @@ impl Collector {
 
     fn comm_data(&self, report: &CheckReport) -> Vec<CommData> {
         let data = |(number, (name, comm)): (usize, &(String, Comm))| {
-            // Of windows, each is checked by itself.
+            // Each window is checked by itself.
             let checks: Vec<&CommunicatorCheck> =
                 report.communicators.iter().filter(|check| check.communicator == *name).collect();
             let mut delays: BTreeMap<(i32, i32), DelayData> = BTreeMap::new();
@@ -366,7 +366,7 @@ impl View for Collector {
         self.code.begin();
         self.sources.push(session.data);
         let (from_ns, until_ns) = self.ranges.next().unwrap_or((0, u64::MAX));
-        // Nothing is said of what was not asked for.
+        // Times outside of the chosen range are not shown.
         let clock = source.clock().map(|mut clock| {
             clock.started_monotonic_ns = clock.started_monotonic_ns.max(from_ns);
             let ended = clock.ended_monotonic_ns.unwrap_or(u64::MAX).min(until_ns);
@@ -406,7 +406,7 @@ impl Sink for Collector {
         self.count_closed();
     }
 
-    /// Of others, the sums say the same.
+    /// Takes the messages of measured ops only: for others the sums say the same.
     fn wants_messages(&self, op: &Op) -> bool {
         op.row.has_measured_messages()
     }
@@ -464,7 +464,7 @@ impl Sink for Collector {
         if !self.has_calls_only {
             return;
         }
-        // Without ops, calls are what there is to show: each has a moment.
+        // Without ops, the calls are shown: each has a moment.
         let code = call.row.stack.and_then(|stack| self.code.number(call.row.pid, stack));
         let kind = KindKey::of_call(call);
         let ts_ns = call.row.ts_ns.saturating_add(self.offset_ns);

@@ -1,4 +1,4 @@
-//! Communicators and their ranks: who they are, and how much came of each.
+//! Communicators and their ranks: their identity, and the volume of each.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
@@ -6,7 +6,7 @@ use flow::schema::{CommunicatorReport, RankKey, comm_hash_name};
 
 use super::{counted::Numbered, data::RankData};
 
-/// Communicators, and their ranks of all, that are kept.
+/// Most communicators that are kept, and most ranks of all of them.
 const MAX_COMMS: usize = 4096;
 const MAX_RANKS: usize = 65_536;
 
@@ -35,9 +35,9 @@ pub(super) struct Communicators {
     ranks: usize,
     hosts: Vec<String>,
     host: usize,
-    /// What the report of the present recording says.
+    /// Communicators in the report of the present recording.
     facts: Vec<CommunicatorReport>,
-    /// Numbers of the ranks whose rows came.
+    /// Numbers of the ranks whose rows came. `None`: there was no room.
     known: foldhash::HashMap<RankKey, Option<usize>>,
     pub(super) left_out: u64,
 }
@@ -50,7 +50,7 @@ impl Default for Communicators {
 }
 
 impl Communicators {
-    /// What comes now is of this host.
+    /// Begins the communicators of this host.
     pub(super) fn begin(&mut self, host: &str, facts: Vec<CommunicatorReport>) {
         let known = self.hosts.iter().position(|known| known == host);
         self.host = known.unwrap_or_else(|| {
@@ -69,7 +69,7 @@ impl Communicators {
         self.hosts.clone()
     }
 
-    /// The number of the rank's communicator; nothing: there are too many.
+    /// Returns the number of the rank's communicator; `None` if there are too many.
     pub(super) fn number(&mut self, key: RankKey, n_ranks: i32) -> Option<usize> {
         if let Some(number) = self.known.get(&key) {
             self.left_out += u64::from(number.is_none());
@@ -88,7 +88,7 @@ impl Communicators {
             facts.pid == key.pid && facts.rank == key.rank && facts.comm_hash == hash
         };
         let all = || self.facts.iter().filter(is_it);
-        // Where rows are put beside those of another recording, the folder is another one.
+        // Where rows are put beside those of another recording, the folder has another name.
         let facts = all().find(|facts| facts.folder == key.comm_name()).or_else(|| all().next()).cloned();
         let Some(number) = self.comms.number(&key.comm_name(), Comm::default) else {
             self.left_out += 1;
@@ -117,7 +117,7 @@ impl Communicators {
         self.comms.at(comm)?.ranks.get_mut(&rank)
     }
 
-    /// Their folders' names, in the order of their numbers.
+    /// Returns the communicators with their folders' names, in the order of their numbers.
     pub(super) fn iter(&self) -> impl Iterator<Item = &(String, Comm)> {
         self.comms.iter()
     }

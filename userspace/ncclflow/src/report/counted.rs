@@ -1,4 +1,4 @@
-//! Names with numbers: what occurs again and again is kept once.
+//! Names with numbers: a name that occurs again and again is kept once.
 
 use std::hash::Hash;
 
@@ -11,7 +11,7 @@ pub(super) struct Numbered<K, V> {
     numbers: HashMap<K, usize>,
     values: Vec<(K, V)>,
     most: usize,
-    /// How often there was no room.
+    /// Number of times that there was no room.
     pub(super) left_out: u64,
 }
 
@@ -20,7 +20,7 @@ impl<K: Clone + Eq + Hash, V> Numbered<K, V> {
         Self { numbers: HashMap::default(), values: Vec::new(), most, left_out: 0 }
     }
 
-    /// The number of the value of this key, which is made if it is new; nothing: there are too many.
+    /// Returns the number of the value of this key, which is made if it is new; `None` if there are too many.
     pub(super) fn number(&mut self, key: &K, new: impl FnOnce() -> V) -> Option<usize> {
         if let Some(number) = self.numbers.get(key) {
             return Some(*number);
@@ -34,7 +34,7 @@ impl<K: Clone + Eq + Hash, V> Numbered<K, V> {
         Some(self.values.len() - 1)
     }
 
-    /// The value of this key.
+    /// Returns the value of this key.
     pub(super) fn get(&mut self, key: &K, new: impl FnOnce() -> V) -> Option<&mut V> {
         let number = self.number(key, new)?;
         self.at(number)

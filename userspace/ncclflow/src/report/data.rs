@@ -1,8 +1,8 @@
-//! What is on the page, as its scripts read it. Columns instead of rows, where there are many: a page has 5 MB at
-//! most for 64 ranks and 10,000 collectives.
+//! The data of the page, as its scripts read it. Columns instead of rows, where there are many: a page has 5
+//! MB at most for 64 ranks and 10,000 collectives.
 //!
-//! Moments are microseconds after `t0`, which is Unix time; lengths of time are microseconds, but where a key ends
-//! with `Ns`. A rank is the index of its communicator in `comms` and its rank there.
+//! Moments are microseconds after `t0`, which is Unix time. Durations are microseconds, except where a key
+//! ends with `Ns`. A rank is the index of its communicator in `comms` and its rank there.
 
 use serde::Serialize;
 
@@ -24,16 +24,16 @@ pub(super) struct Data {
     pub(super) wait_names: Vec<&'static str>,
     pub(super) kinds: Vec<KindData>,
     pub(super) timeline: TimelineData,
-    /// The longest ops, each by itself.
+    /// The longest ops, not joined with others.
     pub(super) longest: Vec<LongOp>,
     pub(super) rates: RatesData,
     pub(super) iterations: Vec<ProcessIterationsData>,
-    /// Without any: stacks were not recorded.
+    /// Lines of code; empty if stacks were not recorded.
     pub(super) code: Vec<CodeData>,
     pub(super) sources: Vec<SourceData>,
-    /// What was summed up, and what was left out: a sentence each.
+    /// Sentences that say what was summed up, and what was left out.
     pub(super) summed_up: Vec<String>,
-    /// What was not seen: a sentence each.
+    /// Sentences that say what was not seen.
     pub(super) not_seen: Vec<String>,
     pub(super) rows: crate::export::RowCounts,
 }
@@ -44,7 +44,7 @@ pub(super) enum Level {
     Fault,
     Slow,
     Good,
-    /// Nothing was found, and not everything was seen.
+    /// No fault was found, and not everything was seen.
     Open,
     Unknown,
 }
@@ -53,7 +53,7 @@ pub(super) enum Level {
 pub(super) struct VerdictData {
     pub(super) level: Level,
     pub(super) sentence: String,
-    /// Those that the sentence leads to, with the communicator that they are ranks of.
+    /// Ranks that the sentence leads to, each with its communicator.
     pub(super) ranks: Vec<(usize, i32)>,
     pub(super) findings: Vec<FindingData>,
     pub(super) notes: Vec<String>,
@@ -82,7 +82,7 @@ pub(super) struct CommData {
     pub(super) delays: Vec<DelayData>,
     pub(super) messages_judged: u64,
     pub(super) messages_not_judged: u64,
-    /// Ops by what became of their messages.
+    /// Number of ops by the outcome of their messages.
     pub(super) measured: std::collections::BTreeMap<String, u64>,
 }
 
@@ -99,7 +99,7 @@ pub(super) struct RankData {
     pub(super) collectives: u64,
     pub(super) p2p: u64,
     pub(super) calls: u64,
-    /// Ops that were not seen whole, as records were lost.
+    /// Ops that were not seen whole, because records were lost.
     pub(super) incomplete: u64,
     pub(super) own_gpu_ns: Option<u64>,
 }
@@ -107,7 +107,7 @@ pub(super) struct RankData {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct RingData {
     pub(super) channels: Vec<u32>,
-    /// Ranks in the order in which data goes; several, where ranks between them are not known.
+    /// Ranks in the direction of the data; several paths where ranks between them are not known.
     pub(super) paths: Vec<Vec<i32>>,
     pub(super) closed: bool,
 }
@@ -115,7 +115,7 @@ pub(super) struct RingData {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct TreeData {
     pub(super) channels: Vec<u32>,
-    /// Child and parent.
+    /// Edges: child and parent.
     pub(super) edges: Vec<(i32, i32)>,
 }
 
@@ -129,13 +129,13 @@ pub(super) struct LinkData {
     pub(super) channels: Vec<u32>,
     pub(super) messages: u64,
     pub(super) ended: u64,
-    /// Planned bytes whose number is exact, and capacities.
+    /// Planned bytes: exact ones, and capacities.
     pub(super) exact: u64,
     pub(super) capacity: u64,
-    /// Measured bytes, and messages whose size was seen.
+    /// Measured bytes, and number of messages whose size was seen.
     pub(super) bytes: u64,
     pub(super) sized: u64,
-    /// Of messages that were measured to their end: measured bytes, or else planned.
+    /// Bytes of messages that were measured to their end: measured, or else planned.
     pub(super) moved: u64,
     pub(super) busy_ns: u64,
     pub(super) p50_ns: Option<u64>,
@@ -144,7 +144,7 @@ pub(super) struct LinkData {
     pub(super) waits_ns: [u64; 8],
 }
 
-/// What a rank waited for a peer, by `check`.
+/// Time that a rank waited for a peer, by `check`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct DelayData {
@@ -159,14 +159,14 @@ pub(super) struct DelayData {
 #[serde(rename_all = "camelCase")]
 pub(super) struct KindData {
     pub(super) function: String,
-    /// What NCCL runs it as, where that is another function.
+    /// Function that NCCL runs it as, where that is another one.
     pub(super) runs_as: Option<String>,
     pub(super) algorithm: Option<String>,
     pub(super) protocol: Option<String>,
     pub(super) dtype: Option<String>,
     pub(super) red_op: Option<String>,
     pub(super) bytes: Option<u64>,
-    /// There were too many sizes: this one is a power of two that these do not pass.
+    /// Set if there were too many sizes: this one is a power of two that the real sizes do not exceed.
     pub(super) rounded: bool,
     pub(super) channels: u32,
     pub(super) is_call: bool,
@@ -198,12 +198,13 @@ pub(super) struct ProcessIterationsData {
     pub(super) pid: u32,
     pub(super) rank: i32,
     pub(super) comm: usize,
-    /// Nothing: no part of its collectives recurs.
+    /// Collectives of an iteration; `None` if no part of the process's collectives recurs.
     pub(super) period: Option<usize>,
     pub(super) iterations: u64,
     pub(super) p50_us: Option<u64>,
     pub(super) p99_us: Option<u64>,
-    /// Of some iterations together, where there are many: begin, how many, the mean and the longest of them.
+    /// Points of several iterations together, where there are many: begin, number, and the mean and the
+    /// longest time.
     pub(super) at: Vec<u64>,
     pub(super) n: Vec<u64>,
     pub(super) mean_us: Vec<u64>,
@@ -213,9 +214,9 @@ pub(super) struct ProcessIterationsData {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CodeData {
-    /// The innermost line that is of no installed library, or else the innermost.
+    /// The innermost line outside of installed libraries, or else the innermost.
     pub(super) line: String,
-    /// From the innermost outwards.
+    /// Frames from the innermost outwards.
     pub(super) frames: Vec<String>,
     pub(super) unknown: Option<String>,
     pub(super) functions: Vec<String>,
@@ -240,7 +241,7 @@ pub(super) struct SourceData {
     pub(super) records: u64,
     pub(super) processes: usize,
     pub(super) loss: Vec<(String, u64)>,
-    /// Moments when records are missing: begin, end, how many.
+    /// Times in which records are missing: begin, end, number.
     pub(super) gaps: Vec<(u64, u64, u64)>,
     pub(super) notes: Vec<String>,
 }

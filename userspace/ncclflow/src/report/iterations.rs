@@ -1,4 +1,4 @@
-//! How long iterations took, of some processes: the parts of their collectives that recur.
+//! Times of iterations, for some processes: an iteration is a part of a process's collectives that recurs.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use nccl_library::nccl::Name;
 
 use super::data::ProcessIterationsData;
 
-/// Processes that are looked at: those that came first. Others of the job iterate with them.
+/// Most processes that are looked at: the first ones. Others of the job iterate with them.
 const MAX_PROCESSES: usize = 32;
 
-/// Collectives in which something must recur.
+/// Number of collectives within which some part must recur.
 const LOOKED_AT: usize = 8192;
 
-/// Points on the page, of each process.
+/// Most points on the page, for each process.
 const MAX_POINTS: usize = 2048;
 
 #[derive(Debug, Default)]
 pub(super) struct Iterations {
-    /// By host and process.
+    /// Processes by host and number.
     processes: BTreeMap<(usize, u32), Process>,
     others: u64,
 }
@@ -30,7 +30,7 @@ pub(super) struct Iterations {
 #[derive(Debug)]
 struct Process {
     comm: usize,
-    /// Of a process with several ranks of one communicator, the first.
+    /// The rank in `comm`; the first, if the process has several ranks there.
     rank: i32,
     ranks: BTreeMap<usize, i32>,
     /// The last number of each communicator: an op comes once for each of its channels.
@@ -40,7 +40,7 @@ struct Process {
     has_looked: bool,
     points: Vec<Point>,
     times: Quantiles,
-    /// Iterations of a point; doubles when there are too many.
+    /// Number of iterations in a point; doubles when there are too many points.
     together: u64,
 }
 
@@ -140,7 +140,7 @@ impl Process {
         }
     }
 
-    /// Iterations that have come, each until the collective after it.
+    /// Takes the iterations that have come. Each lasts until the collective after it.
     fn take_marks(&mut self) {
         let Some(period) = &self.period else { return };
         let marks = marks(self.finder.collectives(), period);
@@ -156,7 +156,7 @@ impl Process {
             self.note(Point { at_ns: mark.first.ts_ns, n: 1, sum_ns: ns, max_ns: ns });
             passed = mark.at + length;
         }
-        // What fits nowhere is not kept for ever.
+        // Collectives that fit no iteration are not kept for ever.
         let all = self.finder.collectives().len();
         self.finder.forget(if passed == 0 && all >= LOOKED_AT { all - length } else { passed });
     }

@@ -1,4 +1,4 @@
-//! Sizes, algorithms and protocols: how often, and how long.
+//! Sizes, algorithms and protocols: how often they occurred, and how long they took.
 
 use flow::{
     schema::{ApiCall, Op},
@@ -8,12 +8,12 @@ use nccl_library::nccl::{Algorithm, Name};
 
 use super::{counted::Numbered, data::KindData, open_ops::OpTotals};
 
-/// Kinds with their exact sizes; beyond, sizes are powers of two.
+/// Most kinds with exact sizes; sizes of further ones are rounded to powers of two.
 const MAX_EXACT: usize = 1024;
 
 const MAX_KINDS: usize = 2048;
 
-/// What ops have in common.
+/// Properties that the ops of a kind have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(super) struct KindKey {
     function: Option<Name>,
@@ -81,14 +81,14 @@ pub(super) struct Kinds(Numbered<KindKey, Kind>);
 impl Default for Kinds {
     fn default() -> Self {
         let mut kinds = Numbered::new(MAX_KINDS);
-        // Of those for which there is no room.
+        // The kind of all for which there is no room.
         kinds.number(&KindKey::default(), Kind::default);
         Self(kinds)
     }
 }
 
 impl Kinds {
-    /// Counts an op. Gives the number of its kind.
+    /// Counts an op. Returns the number of its kind.
     pub(super) fn add(&mut self, op: &OpTotals) -> usize {
         let key = KindKey { channels: op.channels.count_ones(), ..op.kind.clone() };
         let key = if self.0.len() >= MAX_EXACT && !self.0.contains(&key) { key.rounded() } else { key };
@@ -105,7 +105,7 @@ impl Kinds {
         number
     }
 
-    /// Sizes were put together.
+    /// Tells whether sizes were put together.
     pub(super) fn has_rounded(&self) -> bool {
         self.0.iter().any(|(key, _)| key.is_rounded)
     }

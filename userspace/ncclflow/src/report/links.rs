@@ -1,4 +1,4 @@
-//! What went between two ranks, over all channels, as one of them saw it.
+//! Traffic between two ranks, over all channels, as one of them saw it.
 
 use flow::{
     schema::{BytesKind, MessageRow, MessageSums},
@@ -12,13 +12,13 @@ use super::{
     open_ops::{OpTotals, add_waits},
 };
 
-/// Links that are kept apart. A ring has two for each rank, an all-to-all two for each pair of them.
+/// Most links that are kept apart. A ring has two for each rank, an all-to-all two for each pair of ranks.
 const MAX_LINKS: usize = 32_768;
 
 #[derive(Debug, Default)]
 struct Link {
     transport: Option<Transport>,
-    /// A bit for each channel.
+    /// Channels, one bit for each.
     channels: u64,
     messages: u64,
     ended: u64,
@@ -80,7 +80,7 @@ impl Links {
         }
     }
 
-    /// Messages that were only planned.
+    /// Adds messages that were only planned.
     pub(super) fn add_sums(&mut self, comm: usize, rank: i32, sums: &MessageSums) {
         let Some(link) = self.0.get(&key(comm, rank, sums.op, sums.peer), Link::default) else { return };
         link.note(sums.channel, sums.transport);
@@ -89,7 +89,8 @@ impl Links {
         link.capacity = link.capacity.saturating_add(sums.bytes_capacity);
     }
 
-    /// All channels of an op have come: so long its links had messages on their way.
+    /// Adds the time of an op of which all channels have come: during it, its links had messages on their
+    /// way.
     pub(super) fn add_op(&mut self, op: &OpTotals) {
         for (direction, peer, begin, end) in &op.peers {
             let key = key(op.comm, op.rank, *direction, *peer);
@@ -103,7 +104,7 @@ impl Links {
         self.0.left_out
     }
 
-    /// Those of a communicator, by rank, direction and peer.
+    /// Returns the links of a communicator, by rank, direction and peer.
     pub(super) fn data(&self, comm: usize) -> Vec<LinkData> {
         let mut links: Vec<_> = self.0.iter().filter(|((of, ..), _)| *of == comm).collect();
         links.sort_by_key(|(key, _)| *key);

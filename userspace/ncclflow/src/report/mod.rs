@@ -1,11 +1,12 @@
-//! One page of recordings for people: the verdict first, then what it rests on.
+//! A page that shows recordings to people: the verdict first, then what it rests on.
 //!
 //! Rows come once, through the same pipeline as those of an export, and are summed up as they come: memory is
-//! bounded, whatever the recordings have. What was summed up is said on the page. The verdict is that of
+//! bounded, however large the recordings are. The page says what was summed up. The verdict is that of
 //! `ncclflow check`; nothing is judged here.
 //!
-//! The page is one file that needs no network and no server: its scripts and its style are in `assets/report`,
-//! the data is JSON in it. All that tenants chose (names, paths) is data, and shown as text only.
+//! The page is one file that needs no network and no server: its scripts and its style are in
+//! `assets/report`, the data is JSON in it. All that tenants chose (names, paths) is data, and shown as text
+//! only.
 
 mod code;
 mod collector;
@@ -50,18 +51,18 @@ pub enum Section {
     Losses,
 }
 
-/// What is asked for.
+/// Options of a report.
 #[derive(Debug)]
 pub struct ReportOptions {
     pub inputs: Vec<PathBuf>,
-    /// The new file.
+    /// Path of the new file.
     pub output: PathBuf,
     pub choice: Choice,
-    /// Where the page opens; nothing: at its beginning.
+    /// Section at which the page opens; `None` for its beginning.
     pub open: Option<Section>,
 }
 
-/// What came of it.
+/// Result of making the page.
 #[derive(Debug)]
 pub struct Reported {
     /// The verdict in one sentence.

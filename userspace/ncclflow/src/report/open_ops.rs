@@ -1,5 +1,5 @@
-//! Ops of ranks, put together from their channels: an op comes as a row for each of them, not always one after the
-//! other.
+//! Ops of ranks, put together from their channels: an op comes as a row for each channel, not always one
+//! after the other.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,17 +8,17 @@ use nccl_library::nccl::Direction;
 
 use super::kinds::KindKey;
 
-/// Ops of a rank of which further channels may come.
+/// Most ops of a rank of which further channels may come.
 const MAX_OPEN: usize = 512;
 
-/// The same of all ranks.
+/// Most ops of all ranks of which further channels may come.
 const MAX_ALL_OPEN: usize = 1 << 17;
 
-/// Peers of an op whose times are kept apart.
+/// Most peers of an op whose times are kept apart.
 const MAX_PEERS: usize = 64;
 
-/// Kinds of waits, by their names in the data. They are those of a message, but what a receive waits for the network
-/// is called `from_peer`: it is the sender's time, too.
+/// Kinds of waits, by their names in the data. They are those of a message, except that a receive's wait for
+/// the network is called `from_peer`: it is the sender's time, too.
 pub(super) const WAITS: [&str; 8] = [
     "gpu_ready",
     "peer_buffer",
@@ -57,14 +57,14 @@ pub(super) struct OpTotals {
     pub(super) seq: u64,
     pub(super) is_p2p: bool,
     pub(super) kind: KindKey,
-    /// A bit for each; NCCL has 64 at most.
+    /// Channels, one bit for each; NCCL has 64 at most.
     pub(super) channels: u64,
-    /// Unix time, as all times here: of the launch, or the call.
+    /// Time of the launch, or of the call: Unix time, as all times here.
     pub(super) ts_ns: u64,
-    /// From when its first message could begin to when its last one ended, where that was measured.
+    /// Begin, when the first message could begin, and end of the last one, where these were measured.
     pub(super) span_ns: Option<(u64, u64)>,
     pub(super) waits_ns: [u64; 8],
-    /// The same span for each direction and peer.
+    /// Span of each direction and peer, measured in the same way.
     pub(super) peers: Vec<(Direction, i32, u64, u64)>,
     pub(super) code: Option<usize>,
     pub(super) is_incomplete: bool,
@@ -88,7 +88,7 @@ impl OpTotals {
         }
     }
 
-    /// A call of the API. `number`: the how-manieth of its rank.
+    /// Makes the totals of a call of the API. `number` counts the calls of its rank.
     pub(super) fn of_call(
         (comm, rank): (usize, i32),
         number: u64,
@@ -119,7 +119,7 @@ impl OpTotals {
         self.is_incomplete |= op.row.incomplete;
     }
 
-    /// A message of it, which was looked at.
+    /// Adds a message of the op that was measured.
     pub(super) fn add_message(&mut self, message: &MessageRow, offset_ns: u64) {
         add_waits(&mut self.waits_ns, message);
         let (Some(begin), Some(end)) = (message.begin(), message.t_end_ns.get()) else { return };
@@ -137,7 +137,7 @@ impl OpTotals {
     }
 }
 
-/// Those of which more may come, by communicator and rank.
+/// Ops of which more channels may come, by communicator and rank.
 #[derive(Debug, Default)]
 pub(super) struct OpenOps {
     ranks: BTreeMap<(usize, i32), OpenRank>,
@@ -147,7 +147,7 @@ pub(super) struct OpenOps {
 #[derive(Debug, Default)]
 struct OpenRank {
     ops: BTreeMap<u64, OpTotals>,
-    /// In the order in which they came.
+    /// Numbers of the ops, in the order in which they came.
     order: VecDeque<u64>,
 }
 
@@ -158,7 +158,8 @@ impl OpenRank {
 }
 
 impl OpenOps {
-    /// The op with this number, which is made if it is new. Those that must go for it are in `closed`.
+    /// Returns the op with this number, which is made if it is new. Ops that must go for it are put into
+    /// `closed`.
     pub(super) fn get(
         &mut self,
         (comm, rank): (usize, i32),
@@ -186,7 +187,7 @@ impl OpenOps {
         self.ranks.get_mut(&(comm, rank))?.ops.get_mut(&seq)
     }
 
-    /// Nothing more comes.
+    /// Closes all ops, as no more rows come.
     pub(super) fn close(&mut self, closed: &mut Vec<OpTotals>) {
         for rank in self.ranks.values_mut() {
             while let Some(op) = rank.close_oldest() {

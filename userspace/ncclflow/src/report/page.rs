@@ -6,11 +6,11 @@ use anyhow::{Context as _, Result};
 
 use super::data::Data;
 
-/// The document, with a mark for each of what is put into it.
+/// The document, with a mark for each part that is put into it.
 const PAGE: &str = include_str!("../../assets/report/page.html");
 
-/// In the order in which they are in the document. Each has the hash of its bytes, by which the document allows it
-/// and nothing else (Content-Security-Policy).
+/// Style sheets, in the order of the document. Each has the hash of its bytes, by which the document allows
+/// it and nothing else (Content-Security-Policy).
 const STYLES: &[(&str, &str)] = &[
     (include_str!("../../assets/report/uplot/uPlot.min.css"), env!("NCCLFLOW_REPORT_UPLOT_CSS")),
     (include_str!("../../assets/report/report.css"), env!("NCCLFLOW_REPORT_CSS")),
@@ -28,7 +28,7 @@ const SCRIPTS: &[(&str, &str)] = &[
 
 const UPLOT_LICENSE: &str = include_str!("../../assets/report/uplot/LICENSE");
 
-/// Counts what it writes, and in the data hides what would end a script.
+/// Writer that counts its bytes, and escapes in the data what would end a script.
 struct Escaped<W: Write> {
     to: W,
     bytes: u64,
@@ -42,7 +42,7 @@ impl<W: Write> Write for Escaped<W> {
             self.bytes += bytes.len() as u64;
             return Ok(bytes.len());
         }
-        // In JSON, these stand in strings only.
+        // In JSON, these characters stand in strings only.
         for part in bytes.split_inclusive(|byte| matches!(byte, b'<' | b'>' | b'&')) {
             let (plain, escaped) = match part.split_last() {
                 Some((b'<', plain)) => (plain, &b"\\u003c"[..]),
@@ -62,7 +62,7 @@ impl<W: Write> Write for Escaped<W> {
     }
 }
 
-/// Writes the page. Gives its length.
+/// Writes the page. Returns its length.
 pub(super) fn write(data: &Data, to: &mut dyn Write) -> Result<u64> {
     let mut out = Escaped { to: BufWriter::with_capacity(1 << 20, to), bytes: 0, is_data: false };
     write_parts(data, &mut out).context("writing the report")?;

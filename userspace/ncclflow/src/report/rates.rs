@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Spans on the page.
+/// Most spans on the page.
 const MAX_SPANS: usize = 1200;
 
 const FIRST_WIDTH_NS: u64 = 1_000_000;
 
-/// What is counted in a span.
+/// Bytes that are counted in a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Counted {
     /// Measured bytes of sends, at their end.
@@ -48,7 +48,7 @@ impl Rates {
         let span = self.spans.entry(at_ns / self.width_ns).or_default();
         let sum = &mut span[counted as usize];
         *sum = sum.saturating_add(bytes);
-        // They are shown without gaps.
+        // Spans are shown without gaps, so they count from the first to the last.
         while self.length() > MAX_SPANS as u64 && self.width_ns < u64::MAX >> 1 {
             self.width_ns *= 2;
             for (span, sums) in std::mem::take(&mut self.spans) {

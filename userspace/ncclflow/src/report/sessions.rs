@@ -1,4 +1,4 @@
-//! What recordings say of themselves: what was traced, on what, and what was not seen.
+//! Sessions of recordings: what was traced, on what, and what was not seen.
 
 use flow::schema::{CommunicatorReport, Gap};
 use serde::Deserialize;
@@ -7,12 +7,12 @@ use serde_json::Value;
 use super::data::SourceData;
 use crate::export::Source;
 
-/// Ranks, gaps and sentences of one recording that are kept.
+/// Most ranks, gaps and sentences of one recording that are kept.
 const MAX_RANKS: usize = 65_536;
 const MAX_GAPS: usize = 256;
 const MAX_NOTES: usize = 50;
 
-/// `session.json`, as far as it is shown. It can be of any version, and of anybody's making.
+/// The parts of `session.json` that are shown. It can be of any version, and of anybody's making.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Session {
@@ -36,7 +36,7 @@ struct Session {
 pub(super) struct SessionFacts {
     pub(super) data: SourceData,
     pub(super) ranks: Vec<CommunicatorReport>,
-    /// Only calls of the API were recorded.
+    /// Set if only calls of the API were recorded.
     pub(super) has_calls_only: bool,
 }
 
@@ -118,7 +118,7 @@ impl Session {
     }
 }
 
-/// `2.27.5`
+/// Formats a version as `2.27.5`.
 fn version(library: &Value) -> Option<String> {
     let version = &library["nccl_version"];
     let part = |key: &str| version[key].as_u64();

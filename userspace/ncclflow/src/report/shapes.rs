@@ -1,4 +1,4 @@
-//! Rings and trees, as each rank's neighbours on each channel tell them.
+//! Rings and trees, derived from each rank's neighbours on each channel.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use flow::schema::OpRow;
 
 use super::data::{RingData, TreeData};
 
-/// Channels of ranks that are kept.
+/// Most channels of ranks that are kept.
 const MAX_PLACES: usize = 131_072;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,14 +17,14 @@ struct Place {
     down: [i32; 3],
 }
 
-/// By communicator, channel and rank.
+/// Neighbours by communicator, channel and rank.
 #[derive(Debug, Default)]
 pub(super) struct Shapes {
     places: BTreeMap<(usize, u32, i32), Place>,
 }
 
 impl Shapes {
-    /// Neighbours do not change while a communicator lives.
+    /// Notes the neighbours in a row. They do not change while a communicator lives.
     pub(super) fn note(&mut self, comm: usize, row: &OpRow) {
         let key = (comm, row.channel, row.rank);
         if self.places.len() >= MAX_PLACES || self.places.contains_key(&key) {
@@ -47,7 +47,7 @@ impl Shapes {
         channels
     }
 
-    /// Rings; channels of the same order together.
+    /// Returns the rings; channels with the same order are together.
     pub(super) fn rings(&self, comm: usize) -> Vec<RingData> {
         let mut rings: Vec<RingData> = Vec::new();
         for (channel, ranks) in self.channels(comm) {
@@ -72,7 +72,7 @@ impl Shapes {
         rings
     }
 
-    /// Trees; channels of the same edges together.
+    /// Returns the trees; channels with the same edges are together.
     pub(super) fn trees(&self, comm: usize) -> Vec<TreeData> {
         let mut trees: Vec<TreeData> = Vec::new();
         for (channel, ranks) in self.channels(comm) {
@@ -96,12 +96,12 @@ impl Shapes {
     }
 }
 
-/// The ways from rank to rank, from the smallest of each on; and whether it is one circle.
+/// Returns the paths from rank to rank, each from its smallest rank on, and whether they are one circle.
 fn follow(next: &BTreeMap<i32, i32>) -> (Vec<Vec<i32>>, bool) {
     let targets: BTreeSet<i32> = next.values().copied().collect();
     let mut left: BTreeMap<i32, i32> = next.clone();
     let (mut paths, mut circles) = (Vec::new(), 0);
-    // Ways that begin where nothing leads to come first; what is left are circles.
+    // Paths that begin at a rank to which nothing leads come first; the rest are circles.
     let begins: Vec<i32> = next.keys().copied().filter(|rank| !targets.contains(rank)).collect();
     let mut begins = begins.into_iter();
     while let Some(begin) = begins.next().or_else(|| left.keys().next().copied()) {

@@ -1,4 +1,4 @@
-//! The page's data against sums that are made here, row by row, in another way.
+//! Compares the page's data with sums that are made here, row by row, in another way.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ fn totals(rank: i32, seq: u64, span_ns: Option<(u64, u64)>) -> OpTotals {
     totals
 }
 
-/// The message of the op, with these times.
+/// Makes a message of the op, with these times.
 fn message(op: &Op, begin: u64, end: u64, bytes: u64) -> MessageRow {
     let mut row = message_rows().into_iter().find(|row| row.op.name() == "SEND").unwrap();
     (row.rank, row.seq, row.channel, row.peer) = (op.row.rank, op.row.seq, op.row.channel, 2);
@@ -72,8 +72,8 @@ fn an_op_is_put_together_from_its_channels_in_whatever_order_they_come() {
     assert_eq!((&*link.channels, link.waits_ns[3], link.max_ns), (&[0, 1][..], 4 * 9_995, Some(10_000)));
 }
 
-/// 64 ranks and 10,000 collectives are more than a page shows: bars are put together, the same ones on all ranks, and
-/// nothing is lost.
+/// 64 ranks and 10,000 collectives are more than a page shows: bars are put together, the same ones on all
+/// ranks, and nothing is lost.
 #[test]
 fn a_long_timeline_is_summed_up_and_loses_nothing() {
     const RANKS: i32 = 64;
@@ -82,7 +82,7 @@ fn a_long_timeline_is_summed_up_and_loses_nothing() {
     for number in 0..OPS {
         for rank in 0..RANKS {
             let begin = number * 10 * MS + u64::from(rank.unsigned_abs()) * 1000;
-            // Every hundredth was planned only, and one is longest of all.
+            // Every hundredth op was planned only, and one is the longest of all.
             let length = if (number, rank) == (5001, 3) { 9 * MS } else { 4 * MS };
             let span = (number % 100 > 0).then_some((begin, begin + length));
             timeline.add(&totals(rank, number * 2, span), 0, None);
@@ -95,7 +95,7 @@ fn a_long_timeline_is_summed_up_and_loses_nothing() {
         assert_eq!(lane.number, first, "the same collectives on all ranks");
         assert_eq!(lane.ops.iter().map(|ops| u64::from(*ops)).sum::<u64>(), OPS);
         assert_eq!(lane.measured.iter().map(|ops| u64::from(*ops)).sum::<u64>(), OPS - OPS / 100);
-        // Microseconds: 3 ms and 1 ms of each op.
+        // In microseconds: 3 ms and 1 ms of each op.
         assert_eq!(
             lane.waits.iter().map(|(wait, us)| (*wait, us.iter().sum())).collect::<Vec<_>>(),
             [(1, OPS * 3000), (4, OPS * 1000)]

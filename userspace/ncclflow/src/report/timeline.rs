@@ -1,5 +1,5 @@
-//! Ops of each rank along time. When there are too many, neighbours are put together: as many at a time on all
-//! ranks, so that one slice is the same collectives everywhere.
+//! Ops of each rank along time. When there are too many, neighbours are joined: the same number on all ranks,
+//! so that a slice is the same collectives everywhere.
 
 use std::collections::BinaryHeap;
 
@@ -7,24 +7,24 @@ use serde::Serialize;
 
 use super::{data::LongOp, open_ops::OpTotals};
 
-/// Slices of all lanes.
+/// Most slices of all lanes.
 const MAX_SLICES: usize = 65_536;
 
-/// Ops that are listed each by itself.
+/// Most ops that are listed by themselves.
 pub(super) const MAX_LONGEST: usize = 100;
 
 const US: u64 = 1000;
 
-/// Some ops of one rank, one after the other by their numbers.
+/// Consecutive ops of one rank, by their numbers.
 #[derive(Clone, Debug)]
 struct Slice {
     number: u64,
     begin_ns: u64,
     end_ns: u64,
     ops: u32,
-    /// Of these, so many were measured.
+    /// Number of these ops that were measured.
     measured: u32,
-    /// Of the longest one.
+    /// Kind of the longest op. The line of code is that op's, too.
     kind: usize,
     code: Option<usize>,
     longest_ns: u64,
@@ -48,7 +48,7 @@ impl Slice {
     }
 
     fn join(&mut self, other: &Self) {
-        // What was only planned has a moment and no length, and says nothing of when the others ran.
+        // Ops that were only planned have a moment and no length, and say nothing of when the others ran.
         match (self.measured > 0, other.measured > 0) {
             (true, false) => {}
             (false, true) => (self.begin_ns, self.end_ns) = (other.begin_ns, other.end_ns),
@@ -83,12 +83,12 @@ pub(super) struct Timeline {
     lanes: std::collections::BTreeMap<(usize, bool, i32), Lane>,
     slices: usize,
     most: usize,
-    /// Numbers that differ only below this bit are one slice.
+    /// Lowest bit by which numbers of different slices differ.
     shift: u32,
     longest: BinaryHeap<Long>,
 }
 
-/// Ordered so that the shortest is on top of a heap.
+/// A long op, ordered so that the shortest is on top of a heap.
 #[derive(Debug)]
 struct Long {
     ns: u64,
@@ -125,31 +125,32 @@ impl Ord for Long {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct TimelineData {
-    /// A slice is up to so many ops.
+    /// Most ops in a slice.
     pub(super) merge: u64,
     pub(super) lanes: Vec<LaneData>,
 }
 
-/// A slice is an index into all columns.
+/// A lane as columns: a slice is an index into all of them.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct LaneData {
     pub(super) comm: usize,
     pub(super) rank: i32,
     pub(super) p2p: bool,
-    /// Begins: the first, and each after the one before it.
+    /// Begins: the first, then the growth of each.
     pub(super) at: Vec<i64>,
-    /// How long it is; 0 where it was not measured.
+    /// Durations; 0 where a slice was not measured.
     pub(super) us: Vec<u64>,
-    /// Number (`seq` without its lowest bit) of the first op: the first, and the growth.
+    /// Number (`seq` without its lowest bit) of the first op of a slice: the first, then the growth of each.
     pub(super) number: Vec<i64>,
     pub(super) kind: Vec<usize>,
-    /// How many ops it is; empty: one each.
+    /// Number of ops of each slice; empty if each is one.
     pub(super) ops: Vec<u32>,
-    /// How many of them were measured; empty: as many as they are.
+    /// Number of measured ops of each slice; empty if all were measured.
     pub(super) measured: Vec<u32>,
     pub(super) code: Vec<Option<usize>>,
-    /// Microseconds of waits, all messages together: a column for each kind of wait that occurs, by its number.
+    /// Microseconds of waits, all messages together: a column for each kind of wait that occurs, by its
+    /// number.
     pub(super) waits: std::collections::BTreeMap<usize, Vec<u64>>,
 }
 
@@ -215,18 +216,18 @@ impl Timeline {
         }
     }
 
-    /// A slice is up to so many ops.
+    /// Returns the most ops in a slice.
     pub(super) fn merge(&self) -> u64 {
         1 << self.shift
     }
 
-    /// The first and the last moment.
+    /// Returns the first and the last moment.
     pub(super) fn span_ns(&self) -> Option<(u64, u64)> {
         let slices = || self.lanes.values().flat_map(|lane| &lane.slices);
         Some((slices().map(|slice| slice.begin_ns).min()?, slices().map(|slice| slice.end_ns).max()?))
     }
 
-    /// The longest ops, the longest first. `codes`: what became of the numbers of lines of code.
+    /// Returns the longest ops, the longest first. `codes` maps numbers of stacks to lines of code.
     pub(super) fn longest(&mut self, t0_ns: u64, codes: &[usize]) -> Vec<LongOp> {
         let longest = std::mem::take(&mut self.longest).into_sorted_vec();
         let op = |long: Long| LongOp {
@@ -237,14 +238,14 @@ impl Timeline {
         longest.into_iter().map(op).collect()
     }
 
-    /// `codes`: as above.
+    /// Returns the columns of all lanes. `codes` maps numbers of stacks to lines of code.
     pub(super) fn data(&self, t0_ns: u64, codes: &[usize]) -> TimelineData {
         let lanes = self.lanes.values().map(|lane| lane.data(t0_ns, codes)).collect();
         TimelineData { merge: self.merge(), lanes }
     }
 }
 
-/// Adds a slice, or joins it with the last one. Whether it was added.
+/// Adds a slice, or joins it with the last one. Returns whether it was added.
 fn put(slices: &mut Vec<Slice>, slice: Slice, shift: u32) -> bool {
     match slices.last_mut() {
         Some(last) if shift > 0 && last.number >> shift == slice.number >> shift => {
@@ -267,7 +268,7 @@ impl Lane {
         let counts =
             |value: &dyn Fn(&Slice) -> u32| slices.iter().map(|slice| value(slice)).collect::<Vec<_>>();
         let at = column(&|slice| slice.begin_ns.saturating_sub(t0_ns) / US);
-        // As many microseconds as lie between the two moments as they are shown.
+        // This is the distance between the two moments as they are shown.
         let until = column(&|slice| slice.end_ns.saturating_sub(t0_ns) / US);
         let us = until.iter().zip(&at).map(|(until, at)| until.saturating_sub(*at)).collect();
         let is_single = slices.iter().all(|slice| slice.ops == 1);
@@ -294,7 +295,7 @@ impl Lane {
     }
 }
 
-/// The first value, and by how much each is more than the one before.
+/// Returns the first value, and then the growth of each.
 fn growth(values: &[u64]) -> Vec<i64> {
     let mut before = 0u64;
     let step = |value: &u64| {

@@ -1,14 +1,14 @@
-//! The verdict in one sentence: of what `check` found, the worst.
+//! The verdict in one sentence: the worst finding of `check`.
 
 use flow::schema::Outcome;
 
 use super::data::{FindingData, Level, VerdictData};
 use crate::check::{CheckReport, CommunicatorCheck, Finding, FindingKind};
 
-/// Findings on the page.
+/// Most findings on the page.
 const MAX_FINDINGS: usize = 500;
 
-/// What is worse comes first.
+/// Returns the severity of a finding; lower numbers are worse.
 fn severity(kind: FindingKind) -> (u8, Level) {
     match kind {
         FindingKind::MissingJoin => (0, Level::Fault),
@@ -24,19 +24,19 @@ fn severity(kind: FindingKind) -> (u8, Level) {
     }
 }
 
-/// What else bears on it.
+/// Coverage of the recordings, which also bears on the verdict.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
-    /// Ranks of all communicators, and those of them that were recorded.
+    /// Number of ranks of all communicators, and of those that were recorded.
     pub(super) ranks: u64,
     pub(super) recorded: u64,
     pub(super) ops: u64,
     pub(super) calls: u64,
-    /// Records are missing.
+    /// Set if records are missing.
     pub(super) has_losses: bool,
 }
 
-/// `comm`: the number on the page of a communicator that is called so.
+/// Makes the verdict. `comm` returns the number on the page of the communicator with a name.
 pub(super) fn verdict(report: &CheckReport, seen: Seen, comm: &dyn Fn(&str) -> Option<usize>) -> VerdictData {
     let mut found: Vec<(&CommunicatorCheck, &Finding)> = Vec::new();
     for check in &report.communicators {

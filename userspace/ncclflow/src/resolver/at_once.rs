@@ -1,9 +1,10 @@
 //! Looks at a file on a local file system without a child, and never waits for it.
 //!
-//! Files with probes on them are looked at some times a second, for months. A child that is asked wakes this program
-//! twice each time. A file system of a disk or of memory has nobody behind it who could leave a question
-//! unanswered; what can still keep a reader waiting are a lease, a page that is not in memory, and somebody who writes. An
-//! open with O_NONBLOCK and a read with RWF_NOWAIT do not wait for these; then the child is asked.
+//! Files with probes on them are looked at some times a second, for months, and asking a child wakes this
+//! program twice each time. A file system of a disk or of memory has nobody behind it who could leave a
+//! question unanswered. What can still keep a reader waiting are a lease, a page that is not in memory, and a
+//! writer. An open with O_NONBLOCK and a read with RWF_NOWAIT do not wait for these but fail, and then the
+//! child is asked.
 
 use std::{
     fs::File,
@@ -17,10 +18,10 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use super::protocol::{MAX_PLACE, Status};
 use crate::target::{MappedLibrary, library::open_held};
 
-/// The state of a file, and its bytes at these places.
+/// Returns the state of a file, and its bytes at these places.
 ///
 /// # Errors
-/// Whatever stands against it, that it would have to be waited for among them. It says nothing of the file.
+/// Whatever prevents it, also that it would have to wait. The error says nothing of the file.
 pub(super) fn check(
     library: &MappedLibrary,
     places: &[(FileOffset, u32)],
@@ -39,7 +40,7 @@ fn read(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
     match preadv2(file, &mut [IoSliceMut::new(into)], at, ReadWriteFlags::NOWAIT) {
         Ok(read) if read == into.len() => Ok(()),
         Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
-        // It does not know the flag (tmpfs, and overlays on some kernels).
+        // The file system does not know the flag (tmpfs, and overlays on some kernels).
         Err(Errno::OPNOTSUPP) => file.read_exact_at(into, at),
         Err(error) => Err(error.into()),
     }

@@ -1,4 +1,4 @@
-//! The children's side: how this program becomes one of them.
+//! The children's side: turns this program into one of its children.
 
 use std::{
     env,
@@ -18,11 +18,11 @@ use super::{
     service,
 };
 
-/// The first argument of a child; no command has this name.
+/// First argument of a child; no command has this name.
 pub(super) const ARGUMENT: &str = "__child";
 
-/// Call it first in `main`. If this process was started as a child, it serves its parent, and the exit code is
-/// its. If not, children can be started from now on.
+/// Serves the parent and returns the exit code, if this process was started as a child. If not, children can
+/// be started from now on. To be called first in `main`.
 pub fn serve_if_asked() -> Option<ExitCode> {
     let mut arguments = env::args_os().skip(1);
     if arguments.next().is_none_or(|first| first != ARGUMENT) {

@@ -1,19 +1,19 @@
-//! Why there is no answer.
+//! Errors of questions to children.
 
 use std::{fmt, io, time::Duration};
 
-/// Why nothing is known of a file or process.
+/// Reason for which nothing is known of a file or process.
 #[derive(Debug)]
 pub enum ResolverError {
-    /// Whoever was asked answered that it cannot be done, and why.
+    /// The child answered that it cannot be done, and why.
     Refused(io::Error),
-    /// Whoever was asked did not answer within this time, and is left behind.
+    /// The child did not answer within this time, and is left behind.
     Lost(Duration),
-    /// Whoever was asked ended, and how.
+    /// The child ended; the text says how.
     Died(String),
-    /// The answer was none that could be.
+    /// The answer was impossible.
     Garbage(String),
-    /// It is not asked again.
+    /// The file or process was given up, and is not asked about again.
     GivenUp,
     /// No child could be started, or too many were lost.
     Unavailable(String),

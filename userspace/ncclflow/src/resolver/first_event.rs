@@ -1,9 +1,10 @@
 //! The host's first performance event that follows a thread, opened by a child.
 //!
-//! Who opens it waits for a grace period of RCU, out of the reach of SIGKILL (`account_event`, kernel/events/core.c, seen
-//! in Linux 6.18). Where RCU's thread gets no processor, that takes minutes, and a process cannot end before its thread
-//! has what it waits for. While one such event is open, others are opened at once. So a child opens one that follows the
-//! child itself, and this program opens its own only when the child has.
+//! The thread that opens it waits for a grace period of RCU, out of the reach of SIGKILL (`account_event`,
+//! kernel/events/core.c, seen in Linux 6.18). Where RCU's thread gets no processor, that takes minutes, and a
+//! process cannot end before its thread has what it waits for. While one such event is open, others are
+//! opened at once. So a child opens one that follows the child itself, and this program opens its own only
+//! when the child has.
 
 use std::{io, time::Duration};
 
@@ -17,10 +18,12 @@ use super::{
 };
 use crate::threads::event_of_own_thread;
 
-/// How long it may take. On two processors with 20 running threads it was seen to take 7 s.
+/// Longest time that opening the event may take. On two processors with 20 running threads it was seen to
+/// take 7 s.
 const WALL: Duration = Duration::from_secs(10);
 
-/// As long as it is there, opening events that follow threads waits for no grace period. The child ends with it.
+/// Child that holds the event open and ends when this is dropped. Meanwhile opening events that follow
+/// threads waits for no grace period.
 #[derive(Debug)]
 pub(crate) struct FirstEvent {
     /// `None`: this program cannot be its own child, or the child has opened none.
@@ -28,7 +31,7 @@ pub(crate) struct FirstEvent {
 }
 
 impl FirstEvent {
-    /// Has a child open the event, and waits for it, at most 10 s.
+    /// Has a child open the event, and waits for the child, at most 10 s.
     ///
     /// # Errors
     /// If the kernel has not opened it in that time, or no child can be started.
@@ -56,14 +59,14 @@ impl FirstEvent {
                     ),
                 ))
             }
-            // It did not wait. Whether this program may open events, which can have more capabilities, the kernel says when
-            // it tries.
+            // The child did not wait. This program can have more capabilities, so the kernel says when it
+            // tries whether it may open events.
             _ => Ok(Self { _child: None }),
         }
     }
 }
 
-/// The child: opens the event, says so, and holds it until the other end is closed.
+/// Serves as the child: opens the event, says so, and holds it until the other end is closed.
 pub(super) fn serve(channel: &Channel) -> Result<()> {
     let is_at_end = || match channel.receive(64, None) {
         Ok(_) => Ok(false),
@@ -89,7 +92,7 @@ mod tests {
 
     #[test]
     fn the_event_is_held_until_it_is_not_needed_any_more() {
-        // Held until the end: with it there the child waits for no grace period.
+        // This event is held until the end: while it is open, the child waits for no grace period.
         let own = event_of_own_thread();
         if !need("perf", own.is_ok(), "run where perf_event_open(2) is allowed") {
             return;

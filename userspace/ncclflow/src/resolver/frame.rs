@@ -18,9 +18,9 @@ use rustix::{
     },
 };
 
-/// Descriptors of one message.
+/// Most descriptors of one message.
 pub(super) const MAX_FDS: usize = 64;
-/// How long a peer may take to fetch a message.
+/// Longest time that a peer may take to fetch a message.
 const SEND_LIMIT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
@@ -30,15 +30,15 @@ pub(super) struct Frame {
     pub(super) fds: Vec<OwnedFd>,
 }
 
-/// Why no frame came.
+/// Reason for which no frame came.
 #[derive(Debug)]
 pub(super) enum NoFrame {
     TimeUp,
     /// The other end was closed.
     End,
-    /// It is no frame, or too large a one.
+    /// The bytes are no frame, or too large a one.
     Garbage(String),
-    /// It came with descriptors for which this process has no room. The next one can be asked for.
+    /// The frame came with descriptors for which this process has no room. The next one can be asked for.
     NoDescriptors,
 }
 
@@ -70,7 +70,7 @@ impl Channel {
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
             return Err(io::Error::other("more descriptors than one message takes"));
         }
-        // All at once: who waits for it is woken once.
+        // All in one call, so that the receiver is woken once.
         let parts = [IoSlice::new(&header), IoSlice::new(json), IoSlice::new(bytes)];
         let sent = sendmsg(&self.0, &parts, &mut control, SendFlags::NOSIGNAL)?;
         let Some(sent) = sent.checked_sub(header.len()) else {
@@ -80,7 +80,7 @@ impl Channel {
         (&self.0).write_all(bytes.get(sent.saturating_sub(json.len())..).unwrap_or_default())
     }
 
-    /// The next message, of at most `limit` bytes. Without a deadline it is waited for as long as it takes.
+    /// Receives the next message, of at most `limit` bytes. Without a deadline, waits as long as it takes.
     pub(super) fn receive(&self, limit: usize, deadline: Option<Instant>) -> Result<Frame, NoFrame> {
         let mut header = [0; 12];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -116,7 +116,7 @@ impl Channel {
     }
 
     fn take(&self, length: usize, deadline: Option<Instant>) -> Result<Vec<u8>, NoFrame> {
-        /// Room is made as bytes come, not for what is announced.
+        /// Bytes by which the buffer grows. It grows as bytes come, not by the length that is announced.
         const STEP: usize = 1 << 20;
         let mut taken = Vec::new();
         while taken.len() < length {
@@ -171,7 +171,7 @@ mod tests {
     fn documents_bytes_and_descriptors_arrive() {
         let (ours, theirs) = Channel::pair().unwrap();
         let theirs = Channel::new(theirs).unwrap();
-        // Who receives may have to wait for a processor.
+        // The receiver may have to wait for a processor.
         theirs.0.set_write_timeout(Some(Duration::from_mins(1))).unwrap();
         let bytes = vec![7; 3 << 20];
         let sender = thread::spawn(move || {

@@ -22,9 +22,10 @@ use super::{
 };
 use crate::{privileges, target::identify::Named};
 
-/// How often a child that has closed its socket is looked at, until it has ended.
+/// Most looks at a child that has closed its socket, a millisecond apart, until it has ended.
 const LOOKS: usize = 100;
-/// Children of all sorts that may be left behind; after that nobody is asked who could be lost, until some have ended.
+/// Most children of all kinds that may be left behind; then no child that could be lost is asked, until some
+/// have ended.
 pub(super) const MAX_LEFT: usize = 64;
 
 #[derive(Debug)]
@@ -35,7 +36,7 @@ pub(super) struct Helper {
     file: File,
 }
 
-/// Why there is no answer.
+/// Reason for which a child gave no answer.
 #[derive(Debug)]
 pub(super) enum NoAnswer {
     Lost(Duration),
@@ -44,7 +45,7 @@ pub(super) enum NoAnswer {
 }
 
 impl Helper {
-    /// Starts this program as a child. `file`: what the child writes into.
+    /// Starts this program as a child, which writes into `file`.
     pub(super) fn start(role: Role, file: File) -> io::Result<Self> {
         let (channel, theirs) = Channel::pair()?;
         // The very program that runs, even if its file was replaced.
@@ -58,12 +59,12 @@ impl Helper {
         Ok(Self { child: Some(spawn(command)?), channel, file })
     }
 
-    /// A file for the child to write into, that nobody else has.
+    /// Makes a file for the child to write into, that nobody else has.
     pub(super) fn own_file() -> io::Result<File> {
         Ok(memfd_create("ncclflow", MemfdFlags::CLOEXEC)?.into())
     }
 
-    /// Asks, and waits for the answer, of at most `limit` bytes, not longer than `wall`.
+    /// Sends a question and waits for the answer, of at most `limit` bytes, no longer than `wall`.
     pub(super) fn ask(
         &self,
         json: &[u8],
@@ -80,17 +81,17 @@ impl Helper {
         self.channel.receive(limit, Some(deadline))
     }
 
-    /// What the child has written.
+    /// Reads what the child has written.
     pub(super) fn read_file(&self, into: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(into, 0)
     }
 
-    /// Before it is asked: it is at no file.
+    /// Clears the note before a question, so that it names no file.
     pub(super) fn clear_note(&self) {
         let _ = self.file.write_all_at(&[0; 16], 0);
     }
 
-    /// The file that it has written to be at, if any.
+    /// Returns the file that the child noted to be at, if any.
     pub(super) fn note(&self) -> Option<Named> {
         let mut bytes = [0; 16];
         self.file.read_exact_at(&mut bytes, 0).ok()?;
@@ -101,7 +102,8 @@ impl Helper {
         (named != ((0, 0), 0)).then_some(named)
     }
 
-    /// What became of a child that gave no answer. It is killed and not waited for; `true`: it is left behind.
+    /// Gives up a child that sent no answer. It is killed and not waited for. Returns what became of it, and
+    /// whether it is left behind.
     pub(super) fn give_up(mut self, why: NoFrame, wall: Duration) -> (NoAnswer, bool) {
         let ended = match why {
             NoFrame::End => self.child.as_mut().and_then(ended),
@@ -115,7 +117,7 @@ impl Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // Its socket is closed with this, which ends it; one that is stuck is not waited for.
+        // This closes the child's socket, which ends it; one that is stuck is not waited for.
         if let Some(child) = self.child.take() {
             leave(child);
         }
@@ -131,7 +133,7 @@ fn no_answer(why: NoFrame, wall: Duration, ended: Option<String>) -> NoAnswer {
     }
 }
 
-/// How it ended, as soon as it has.
+/// Returns how a child ended, if it ends within [`LOOKS`].
 fn ended(child: &mut Child) -> Option<String> {
     for _ in 0..LOOKS {
         if let Ok(Some(status)) = child.try_wait() {
@@ -145,7 +147,7 @@ fn ended(child: &mut Child) -> Option<String> {
 /// Children that were killed and have not ended yet.
 static LEFT: Mutex<Vec<Child>> = Mutex::new(Vec::new());
 
-/// Kills a child and does not wait for it. Whether it is still there a moment later.
+/// Kills a child and does not wait for it. Returns whether it is still there a moment later.
 fn leave(mut child: Child) -> bool {
     let _ = child.kill();
     let has_ended = ended(&mut child).is_some();
@@ -155,7 +157,7 @@ fn leave(mut child: Child) -> bool {
     !has_ended
 }
 
-/// Children that were left behind and are still there: they sleep in the kernel.
+/// Returns the number of children that were left behind and are still there, asleep in the kernel.
 pub(super) fn still_left() -> usize {
     let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
     left.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
@@ -187,7 +189,7 @@ fn spawn(command: Command) -> io::Result<Child> {
 
 #[cfg(test)]
 impl Helper {
-    /// One whose child is the test.
+    /// Makes a helper whose child is the test.
     pub(super) fn of_test() -> (Self, Channel) {
         let (channel, theirs) = Channel::pair().unwrap();
         let file = Self::own_file().unwrap();

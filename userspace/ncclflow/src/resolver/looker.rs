@@ -32,20 +32,20 @@ use crate::target::{
     maps::Mapping,
 };
 
-/// Bytes of one request.
+/// Most bytes of one request.
 const MAX_REQUEST: usize = 1 << 20;
-/// Bytes that one answer of the reader may have. A resolution has some hundred kilobytes.
+/// Most bytes of one answer of the reader. A resolution has some hundred kilobytes.
 pub(super) const MAX_ANSWER: usize = 128 << 20;
-/// Ends the looker if its parent has forgotten it. The parent gives it up before.
+/// Time after which a looker that its parent has forgotten ends. The parent gives it up before.
 const WALL: Duration = Duration::from_secs(90);
-/// Places of one check.
+/// Most places of one check.
 const MAX_PLACES: usize = 4096;
 
-/// Serves until the other end is closed. `note`: where it writes which file it is at.
+/// Serves until the other end is closed. The looker writes into `note` which file it is at.
 pub(super) fn serve(channel: &Channel, note: File) -> Result<()> {
     let reader = Arc::new(Mutex::new(ReaderLink::Child(None)));
     let mut looker = Looker::new(reader, Some(note));
-    // It comes up while nobody waits.
+    // The reader comes up while nobody waits.
     looker.reader().start(&DebugFiles::default())?;
     loop {
         let frame = match channel.receive(MAX_REQUEST, None) {
@@ -63,7 +63,7 @@ pub(super) fn serve(channel: &Channel, note: File) -> Result<()> {
     }
 }
 
-/// What the looker knows. Without children it lives in the process that asks.
+/// State of the looker. Without children, it lives in the process that asks.
 #[derive(Debug)]
 pub(super) struct Looker {
     identifier: Identifier,
@@ -95,7 +95,7 @@ impl Looker {
         lock(&self.reader)
     }
 
-    /// What is answered: a [`Reply`], bytes, and descriptors.
+    /// Answers a request with a [`Reply`], bytes, and descriptors.
     pub(super) fn answer(&mut self, request: Request, fds: Vec<OwnedFd>) -> Frame {
         let mut frame = Frame::default();
         let reply = self.reply(request, fds, &mut frame).unwrap_or_else(|error| {
@@ -198,7 +198,7 @@ impl Looker {
     }
 
     fn package_version(&mut self, pid: u32, mapping: &Mapping) -> io::Result<Vec<u8>> {
-        /// torch's has 300 bytes.
+        /// Most bytes of `version.py`; torch's has 300.
         const LIMIT: u64 = 64 << 10;
         let path = version_file(&mapping.path);
         let path = path.ok_or_else(|| io::Error::other("it is in no folder of a Python package"))?;
@@ -217,13 +217,13 @@ impl Looker {
     }
 }
 
-/// `PACKAGE/version.py` of `PACKAGE/lib/libtorch_cuda.so`, as the process names it.
+/// Returns the path of `PACKAGE/version.py` for `PACKAGE/lib/libtorch_cuda.so`, as the process names it.
 fn version_file(library: &Path) -> Option<PathBuf> {
     let lib = library.parent().filter(|folder| folder.ends_with("lib"))?;
     Some(lib.parent()?.join("version.py"))
 }
 
-/// A file of `/proc/PID`, as far as its limit.
+/// Reads a file of `/proc/PID`, up to its limit.
 pub(super) fn read_proc(pid: u32, file: ProcFile) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let path = format!("/proc/{pid}/{}", file.name());
@@ -282,7 +282,7 @@ fn parse(
 /// The way to the reader.
 #[derive(Debug)]
 enum ReaderLink {
-    /// There is none.
+    /// There is no child: files are parsed in this process.
     InProcess,
     Child(Option<Reader>),
 }
@@ -302,7 +302,7 @@ impl Reader {
 }
 
 impl ReaderLink {
-    /// The reader's answer; or how it ended, if it did.
+    /// Asks the reader. Returns its answer or, if it ended, how it did.
     fn ask(&mut self, request: &ReaderRequest, file: OwnedFd) -> Result<Vec<u8>, String> {
         if matches!(self, Self::InProcess) {
             return Ok(reader::answer(request.clone(), file));
@@ -322,7 +322,7 @@ impl ReaderLink {
                 self.stop();
                 Err(how)
             }
-            // The reader sends none.
+            // The reader never sends descriptors.
             Err(NoFrame::NoDescriptors) => {
                 self.stop();
                 Err("its answer came with descriptors".to_owned())
@@ -351,8 +351,8 @@ impl ReaderLink {
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
-                // SAFETY: replaces the parent's socket by its own, and closes all else: nothing of the parent's
-                // is used from here on, and `_exit` runs no destructor of it.
+                // SAFETY: replaces the parent's socket by its own, and closes all else: nothing of the
+                // parent's is used from here on, and `_exit` runs no destructor of it.
                 let status = unsafe {
                     libc::dup2(theirs.as_raw_fd(), 0);
                     libc::syscall(libc::SYS_close_range, 1u32, u32::MAX, 0u32);
@@ -368,7 +368,7 @@ impl ReaderLink {
         }
     }
 
-    /// Ends the reader: what it holds of one file is nothing for the next.
+    /// Ends the reader, so that it brings nothing from one file to the next.
     fn stop(&mut self) {
         if let Self::Child(reader) = self
             && let Some(reader) = reader.take()
@@ -378,7 +378,7 @@ impl ReaderLink {
         }
     }
 
-    /// Has a reader ready for the next request.
+    /// Starts a reader for the next request, if there is none.
     fn refill(&mut self) {
         if matches!(self, Self::Child(None)) {
             let _ = self.start(&DebugFiles::default());
@@ -395,13 +395,13 @@ unsafe fn serve_reader(debug_files: &DebugFiles) -> Result<()> {
     reader::serve(&Channel::new(socket).context("its socket")?, debug_files)
 }
 
-/// Takes note of readers that have ended. One that is stuck is not waited for.
+/// Reaps readers that have ended. One that is stuck is not waited for.
 fn reap() {
     // SAFETY: only asks for the state of children.
     while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } > 0 {}
 }
 
-/// How a reader ended that has closed its end.
+/// Says how a reader ended that has closed its socket.
 fn end_of(pid: libc::pid_t) -> String {
     let deadline = Instant::now() + Duration::from_secs(1);
     let mut status = 0;

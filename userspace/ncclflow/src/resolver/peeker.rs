@@ -1,6 +1,6 @@
-//! Copies memory of processes, and lists the pages that they have filled. What a process has mapped can be backed by a
-//! file system in user space, or by `userfaultfd`: then the process itself decides whether a copy of it ever ends. And
-//! it can have the lock of its mappings held for ever, which listing pages takes.
+//! Copies memory of processes, and lists the pages that they have filled. Memory of a process can be backed
+//! by a file system in user space, or by `userfaultfd`: then the process itself decides whether a copy of it
+//! ever ends. A process can also have the lock of its mappings held for ever, which listing pages takes.
 
 use std::{
     fs::File,
@@ -24,11 +24,11 @@ use super::{
 };
 use crate::memory::filled_pages;
 
-/// The most that is copied at once.
+/// Most bytes that are copied at once.
 pub(crate) const MAX_BYTES: usize = 8 << 20;
-/// How long one copy may take: pages can have to come from a disk.
+/// Longest time that one copy may take: pages can have to come from a disk.
 const WALL: Duration = Duration::from_secs(5);
-/// Children that wait for work.
+/// Most children that wait for work.
 const MAX_IDLE: usize = 16;
 
 /// A piece of another process's memory: address and bytes.
@@ -52,11 +52,11 @@ fn pool() -> MutexGuard<'static, Pool> {
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Fills `into` from these pieces of the process's memory, as far as they can be read: the bytes read. At
-/// most 1,024 pieces and [`MAX_BYTES`], and together as long as `into`.
+/// Copies these pieces of the process's memory into `into`, as far as they can be read. Returns the bytes
+/// read. The pieces are at most 1,024 and [`MAX_BYTES`], and together as long as `into`.
 ///
 /// # Errors
-/// Those of process_vm_readv(2); `TimedOut` if it did not answer in time, now or before.
+/// Those of process_vm_readv(2); `TimedOut` if the process did not answer in time, now or before.
 pub(crate) fn peek(pid: u32, pieces: &[Piece], into: &mut [u8]) -> io::Result<usize> {
     if !has_children() {
         // SAFETY: a slice.
@@ -69,10 +69,10 @@ pub(crate) fn peek(pid: u32, pieces: &[Piece], into: &mut [u8]) -> io::Result<us
     })
 }
 
-/// The runs of filled pages of the process between `start` and `end`, by its open `pagemap`.
+/// Returns the runs of filled pages of the process between `start` and `end`, by its open `pagemap`.
 ///
 /// # Errors
-/// `TimedOut` if it did not answer in time, now or before.
+/// `TimedOut` if the process did not answer in time, now or before.
 pub(crate) fn filled(pid: u32, pagemap: &File, start: u64, end: u64) -> io::Result<Vec<(u64, u64)>> {
     if !has_children() {
         return Ok(filled_pages(pagemap, start, end));
@@ -83,12 +83,12 @@ pub(crate) fn filled(pid: u32, pagemap: &File, start: u64, end: u64) -> io::Resu
         helper.read_file(&mut runs)?;
         let words = runs.as_chunks::<8>().0.as_chunks::<2>().0.iter();
         let runs = words.map(|[from, to]| (u64::from_le_bytes(*from), u64::from_le_bytes(*to)));
-        // A child can be wrong: what it says lies where it was asked for.
+        // A child can be wrong: its ranges are clamped to the one that was asked for.
         Ok(runs.map(|(from, to)| (from.clamp(start, end), to.clamp(start, end))).collect())
     })
 }
 
-/// Has a child do it. `take`: what is made of the bytes that it has left in the memory that is shared with it.
+/// Asks a child. `take` makes the result from the bytes that the child has left in the shared memory.
 fn ask<T>(
     pid: u32,
     pieces: &[Piece],
@@ -137,7 +137,7 @@ fn ask<T>(
         let mut pool = pool();
         pool.lost.left_behind += u32::from(is_left);
         match no_answer {
-            // It was killed from outside.
+            // The child was killed from outside.
             NoAnswer::Died(_) if attempt == 0 => {
                 drop(pool);
                 helper = start()?;
@@ -160,12 +160,12 @@ fn ask<T>(
     Err(io::ErrorKind::Other.into())
 }
 
-/// Whether the process did not answer, now or before: what was not read of it may have been there.
+/// Tells whether the process did not answer, now or before: what was not read of it may have been there.
 pub(crate) fn is_silent(pid: u32) -> bool {
     pool().silent.has(pid)
 }
 
-/// What was lost with copying memory until now.
+/// Returns what was lost with copying memory until now.
 pub(super) fn lost() -> Lost {
     pool().lost
 }
@@ -177,7 +177,7 @@ fn put_back(helper: Helper) {
     }
 }
 
-/// Memory that is shared with the child. It cannot be cut, so that reading it cannot fail.
+/// Makes memory that is shared with the child. It cannot be cut, so that reading it cannot fail.
 fn memory() -> io::Result<File> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = memfd_create("ncclflow", flags)?;
@@ -186,7 +186,7 @@ fn memory() -> io::Result<File> {
     Ok(memory.into())
 }
 
-/// The child: copies until the other end is closed.
+/// Serves as the child: copies until the other end is closed.
 pub(super) fn serve(channel: &Channel, memory: &File) -> Result<()> {
     // SAFETY: a new mapping of a file that is sealed against becoming shorter; nothing else uses it.
     let shared = unsafe {
@@ -247,7 +247,7 @@ fn parse(request: &[u8]) -> (Option<u32>, Vec<Piece>) {
     (Some(u32::from_le_bytes(*pid)), pieces.collect())
 }
 
-/// One system call.
+/// Copies by one system call.
 ///
 /// # Safety
 /// `into` must be valid for writes of `length` bytes.

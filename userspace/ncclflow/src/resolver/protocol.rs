@@ -1,4 +1,4 @@
-//! What the children are asked, and what they answer.
+//! Questions to the children, and their answers.
 
 use std::{fs::Metadata, os::unix::fs::MetadataExt as _, path::PathBuf};
 
@@ -14,14 +14,14 @@ use crate::target::{
     raw_path,
 };
 
-/// What is looked up in a library.
+/// Functions and structs that are looked up in a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum What {
-    /// What probes and the proxy's ops need.
+    /// Those that probes and the proxy's ops need.
     Ops,
-    /// And the exported functions.
+    /// Those of `Ops`, and the exported functions.
     Api,
-    /// What a dump reads in memory.
+    /// Those that a dump needs to read memory.
     Dump,
 }
 
@@ -52,7 +52,7 @@ impl ProcFile {
         }
     }
 
-    /// Bytes that are read.
+    /// Returns the most bytes that are read.
     pub(super) fn limit(self) -> u64 {
         match self {
             // 65,530 mappings (the kernel's default limit) of about 100 bytes, and more.
@@ -63,17 +63,17 @@ impl ProcFile {
     }
 }
 
-/// What may not be asked.
+/// Limits on what may be asked for.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Limits {
     pub(super) allow_fuse: bool,
     pub(super) given_up: Vec<Named>,
 }
 
-/// To the looker. A library comes as a descriptor that holds it.
+/// A question to the looker. A library comes as a descriptor that holds it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Request {
-    /// Which of the process's files are NCCL?
+    /// Finds out which of the process's files are NCCL.
     Look {
         pid: u32,
         limits: Limits,
@@ -82,19 +82,19 @@ pub(super) enum Request {
         pid: u32,
         limits: Limits,
     },
-    /// The same as `Look`; NCCL by its name needs no other evidence.
+    /// Finds NCCL as `Look` does, except that NCCL by its name needs no other evidence.
     Libraries {
         pid: u32,
         wanted: Option<RawPath>,
         limits: Limits,
     },
-    /// Take hold of the file of this mapping.
+    /// Takes hold of the file of this mapping.
     Open {
         pid: u32,
         mapping: Mapping,
         limits: Limits,
     },
-    /// What does the package of Python say of its version that this mapped library is part of?
+    /// Reads the version that a package of Python states, of which this mapped library is part.
     PackageVersion {
         pid: u32,
         mapping: Mapping,
@@ -106,11 +106,12 @@ pub(super) enum Request {
     },
     Symbols {
         of_nccl: Option<DebugFiles>,
-        /// Only functions at these addresses.
+        /// Addresses whose nearest functions are wanted; all functions without them.
         at: Option<Vec<u64>>,
     },
-    /// Its status, and bytes of it.
+    /// Finds `_PyRuntime` in a file.
     Interpreter,
+    /// Asks for the state of a file, and bytes of it.
     Check {
         places: Vec<(u64, u32)>,
     },
@@ -120,7 +121,7 @@ pub(super) enum Request {
     },
 }
 
-/// To the reader, with an open file.
+/// A question to the reader, sent with an open file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum ReaderRequest {
     Judge(Depth),
@@ -132,7 +133,7 @@ pub(super) enum ReaderRequest {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct RawPath(#[serde(with = "raw_path")] pub(crate) PathBuf);
 
-/// A mapped file, whose descriptor comes at its place.
+/// A mapped file. Its descriptor comes at the same place among the descriptors.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Held {
     pub(super) id: LibraryId,
@@ -163,14 +164,14 @@ pub(super) enum NoLibraries {
     Open(RawPath, OsError),
 }
 
-/// Bytes at one place of a file that is checked.
+/// Most bytes at one place of a file that is checked.
 pub(super) const MAX_PLACE: u32 = 64;
 
 /// A file's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Status {
     pub(crate) id: LibraryId,
-    /// Names that it has; 0 once it is deleted.
+    /// Number of names of the file; 0 once it is deleted.
     pub(crate) links: u64,
 }
 
@@ -180,14 +181,15 @@ impl Status {
     }
 }
 
-/// `_PyRuntime` in a file, and what else is looked at. Distances are bytes behind the file's first byte, as it is loaded.
+/// `_PyRuntime` in a file, and other places that are looked at. Distances are bytes from the file's first
+/// byte, as it is loaded.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Interpreter {
     pub(crate) distance: u64,
     pub(crate) version: Option<Version>,
-    /// Of `PyDict_Type`.
+    /// Distance of `PyDict_Type`.
     pub(crate) dict_type: Option<u64>,
-    /// Of the variables that begin as zero, and their bytes.
+    /// Distance of the variables that begin as zero, and their bytes.
     pub(crate) zeroed: Option<(u64, u64)>,
 }
 
@@ -197,28 +199,28 @@ pub(crate) struct Symbol {
     pub(crate) address: u64,
     pub(crate) size: u64,
     pub(crate) name: Box<str>,
-    /// It stands in the table; otherwise it was found by its code.
+    /// Set if the function stands in the table; otherwise it was found by its code.
     pub(crate) in_table: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Reply {
-    /// `None`: the process has no NCCL, or has ended.
+    /// Result of the look; `None` if the process has no NCCL, or has ended.
     Looked(Option<Looked>),
     Denied,
     HasNccl(bool),
     Libraries(Result<Vec<Held>, NoLibraries>),
     Held(Held),
-    /// Its bytes come one place after the other.
+    /// The file's state. The bytes come one place after the other.
     Checked(Status),
     /// The bytes that were asked for come.
     Read,
-    /// The reader's answer comes as bytes. It is of the file as it was before and after.
+    /// The reader's answer, which comes as bytes, and the state of the file before and after it was read.
     FromReader {
         before: LibraryId,
         after: LibraryId,
     },
-    /// How the reader ended.
+    /// The reader ended; the text says how.
     ReaderDied(String),
     Failed(OsError),
 }

@@ -1,4 +1,4 @@
-//! What is asked of the looker, and how its answers are understood.
+//! Questions to the looker, and the meaning of its answers.
 
 use std::{fs::File, io, os::fd::OwnedFd, path::Path, time::Duration};
 
@@ -23,18 +23,18 @@ use crate::target::{
     library::FileSystem, maps, maps::Mapping, pids, process::is_kernel_thread,
 };
 
-/// How long a look at a process may take. Cold files of frameworks have gigabytes.
+/// Longest time of a look at a process. Cold files of frameworks have gigabytes.
 const LOOK_WALL: Duration = Duration::from_secs(10);
-/// How long resolving a library may take.
+/// Longest time of resolving a library.
 const RESOLVE_WALL: Duration = Duration::from_secs(30);
-/// How long a check may take.
+/// Longest time of a check.
 const CHECK_WALL: Duration = Duration::from_secs(2);
 
 fn unexpected<T>() -> Result<T, ResolverError> {
     Err(ResolverError::Garbage("an answer to another question".to_owned()))
 }
 
-/// Libraries, with the descriptors that hold them.
+/// Makes libraries from their descriptions and the descriptors that hold them.
 fn held(described: impl Iterator<Item = Held>, fds: Vec<OwnedFd>) -> Vec<MappedLibrary> {
     let of = |(held, fd): (Held, OwnedFd)| {
         MappedLibrary::new(held.id, held.file_system, held.path.0, held.deleted, fd)
@@ -42,7 +42,7 @@ fn held(described: impl Iterator<Item = Held>, fds: Vec<OwnedFd>) -> Vec<MappedL
     described.zip(fds).map(of).collect()
 }
 
-/// Why nothing is known of a process.
+/// Reason for which nothing is known of a process.
 #[derive(Debug)]
 pub(crate) enum Unseen {
     /// The kernel does not let us look at it.
@@ -50,9 +50,9 @@ pub(crate) enum Unseen {
     Unanswered(ResolverError),
 }
 
-/// Looks for NCCL in a process, see [`Sighting`]. `None`: it has none, or exited meanwhile.
+/// Looks for NCCL in a process, see [`Sighting`]. Gives `None` if the process has none, or exited meanwhile.
 ///
-/// It looks at as many files as one look may; [`Sighting::unfinished`] says whether there were more.
+/// A look is limited to a number of files; [`Sighting::unfinished`] says whether there were more.
 pub(crate) fn look(pid: u32) -> Result<Option<Sighting>, Unseen> {
     let process = match Process::open(pid) {
         Ok(process) => process,
@@ -90,26 +90,27 @@ pub(crate) fn look(pid: u32) -> Result<Option<Sighting>, Unseen> {
     }))
 }
 
-/// How often a process is looked at in a row until all its files were.
+/// Most looks in a row at a process, until all its files were looked at.
 const LOOKS: u32 = 16;
 
-/// The same for who does not come back to it: goes on with the files that are left, as far as that may go.
+/// Looks for NCCL as [`look`] does, for callers that do not come back to the process: goes on with the files
+/// that are left, up to [`LOOKS`] times.
 pub(crate) fn look_through(pid: u32) -> Result<Option<Sighting>, Unseen> {
     let mut sighting = look(pid)?;
     for _ in 1..LOOKS {
         if sighting.as_ref().is_none_or(|seen| seen.unfinished != Some(Unfinished::Files)) {
             break;
         }
-        // What was found out of each file is remembered.
+        // The result for each file is remembered.
         sighting = look(pid)?;
     }
     Ok(sighting.filter(Sighting::shows_something))
 }
 
-/// Whether a process has NCCL mapped, by its name or by what it exports.
+/// Tells whether a process has NCCL mapped, by its name or by what it exports.
 ///
 /// # Errors
-/// When it may not be looked at, or does not answer.
+/// When the process may not be looked at, or does not answer.
 fn has_nccl(pid: u32) -> io::Result<bool> {
     match ask_about(pid, LOOK_WALL, |limits| Request::HasNccl { pid, limits }) {
         Ok((Reply::HasNccl(has), _)) => Ok(has),
@@ -129,7 +130,7 @@ pub(crate) fn nccl_processes() -> io::Result<Discovered> {
         match has_nccl(pid) {
             Ok(true) => found.processes.extend(Process::open(pid)),
             Ok(false) => {}
-            // It exited while we looked, or may not be looked at.
+            // The process exited meanwhile, or may not be looked at.
             Err(_) => found.denied += usize::from(may_not_be_read(pid)),
         }
     }
@@ -142,8 +143,8 @@ fn may_not_be_read(pid: u32) -> bool {
     denied.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) && !is_kernel_thread(pid)
 }
 
-/// The libraries of `process` that are NCCL: by name; by content, if no name says so; or because `wanted`
-/// names their file. Never empty.
+/// Returns the libraries of `process` that are NCCL: by name; by content, if no name says so; or because
+/// `wanted` names their file. Never empty.
 pub(crate) fn libraries(
     process: &Process,
     wanted: Option<&Path>,
@@ -175,7 +176,7 @@ pub(crate) fn open_mapping(process: &Process, mapping: &Mapping) -> Result<Mappe
     }
 }
 
-/// `version.py` of the Python package that a mapped library is part of.
+/// Reads `version.py` of the Python package that a mapped library is part of.
 pub(crate) fn package_version(process: &Process, mapping: &Mapping) -> io::Result<Vec<u8>> {
     let pid = process.pid();
     let request = |limits| Request::PackageVersion { pid, mapping: mapping.clone(), limits };
@@ -194,7 +195,7 @@ pub(crate) fn take_hold(path: &Path) -> io::Result<MappedLibrary> {
     Ok(MappedLibrary::new(id, FileSystem::default(), path.to_path_buf(), false, held.into()))
 }
 
-/// Resolves a library: the answer is of the content that [`MappedLibrary::id`] names.
+/// Resolves a library. The answer is of the content that [`MappedLibrary::id`] names.
 pub(crate) fn resolve(
     library: &MappedLibrary,
     what: What,
@@ -206,8 +207,8 @@ pub(crate) fn resolve(
     Ok(resolved)
 }
 
-/// The functions of a file; of NCCL also those that stand in no table, with the help of these debug files. `at`:
-/// only those that begin nearest at or below one of these addresses.
+/// Returns the functions of a file; of NCCL also those that stand in no table, with the help of these debug
+/// files. With `at`, returns only those that begin nearest at or below one of these addresses.
 pub(crate) fn symbols(
     library: &MappedLibrary,
     of_nccl: Option<&DebugFiles>,
@@ -216,7 +217,7 @@ pub(crate) fn symbols(
     from_reader(library, &Request::Symbols { of_nccl: of_nccl.cloned(), at })
 }
 
-/// Where `_PyRuntime` is in a file; `None`: it is no interpreter of Python.
+/// Returns where `_PyRuntime` is in a file, or `None` if the file is no interpreter of Python.
 pub(crate) fn interpreter(program: &MappedLibrary) -> Result<Option<Interpreter>, ResolverError> {
     from_reader(program, &Request::Interpreter)
 }
@@ -233,8 +234,8 @@ fn from_reader<T: DeserializeOwned>(library: &MappedLibrary, request: &Request) 
     answer.map_err(|why| ResolverError::refused(&why))
 }
 
-/// The state of a library's file now, and its bytes at these places. The looker is asked, unless the file answers at
-/// once.
+/// Returns the state of a library's file now, and its bytes at these places. The looker is asked, unless the
+/// file answers at once.
 pub(crate) fn check(
     library: &MappedLibrary,
     places: &[(FileOffset, u32)],
@@ -258,7 +259,7 @@ pub(crate) fn check(
     Ok((status, parts))
 }
 
-/// A file of `/proc/PID` that can keep a reader waiting.
+/// Reads a file of `/proc/PID` that can keep a reader waiting.
 pub(crate) fn proc_bytes(pid: u32, file: ProcFile) -> io::Result<Vec<u8>> {
     match ask_about(pid, CHECK_WALL, |_| Request::Read { pid, file }) {
         Ok((Reply::Read, frame)) => Ok(frame.bytes),
@@ -270,7 +271,7 @@ pub(crate) fn proc_bytes(pid: u32, file: ProcFile) -> io::Result<Vec<u8>> {
 /// Reads and parses `/proc/PID/maps`.
 ///
 /// # Errors
-/// Also where it has more text than is read: what would be left out could be what is looked for.
+/// Also where there is more text than is read, because what is looked for could be in the rest.
 pub(crate) fn maps(pid: u32) -> io::Result<Vec<Mapping>> {
     let text = proc_bytes(pid, ProcFile::Maps)?;
     if text.len() as u64 >= ProcFile::Maps.limit() {

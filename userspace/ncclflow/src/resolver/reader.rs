@@ -1,4 +1,4 @@
-//! The reader: parses what it is given, and can do nothing else.
+//! The reader: parses the files that it is given, and can do nothing else.
 
 use std::{fs::File, os::fd::OwnedFd, time::Duration};
 
@@ -17,13 +17,14 @@ use super::{
 };
 use crate::target::identify;
 
-/// Bytes of one request.
+/// Most bytes of one request.
 pub(super) const MAX_REQUEST: usize = 1 << 20;
-/// How long it may take for one file.
+/// Longest time for one file.
 pub(super) const WALL: Duration = Duration::from_secs(60);
-/// Bytes that are read of one file for its symbols. Frameworks have symbol tables of some tens of megabytes.
+/// Most bytes that are read of one file for its symbols. Frameworks have symbol tables of some tens of
+/// megabytes.
 const MAX_SYMBOL_BYTES: u64 = 256 << 20;
-/// Functions of one file that are told.
+/// Most functions of one file that are returned.
 const MAX_SYMBOLS: usize = 1 << 20;
 
 /// Serves until the other end is closed.
@@ -44,7 +45,7 @@ pub(super) fn serve(channel: &Channel, debug_files: &DebugFiles) -> Result<()> {
     }
 }
 
-/// The answer as JSON: of the type that the request has, or an error's text.
+/// Answers in JSON: a value of the type that the request has, or an error's text.
 pub(super) fn answer(request: ReaderRequest, file: OwnedFd) -> Vec<u8> {
     let file = File::from(file);
     match request {
@@ -72,7 +73,7 @@ fn resolve<T>(file: File, find: impl FnOnce(&Image) -> Result<T>) -> Result<T, S
     find(&image).map_err(|error| crate::target::printable(&format!("{error:#}")))
 }
 
-/// `None`: it is no interpreter of Python.
+/// Locates `_PyRuntime`. Gives `None` if the file is no interpreter of Python.
 fn interpreter(image: &Image) -> Result<Option<Interpreter>> {
     let (Some(found), Some(base)) = (locate::runtime(image)?, image.base()) else { return Ok(None) };
     let distance = |address: ElfVaddr| address.0.wrapping_sub(base.0);
@@ -84,7 +85,8 @@ fn interpreter(image: &Image) -> Result<Option<Interpreter>> {
     }))
 }
 
-/// The functions of a file's symbol table; of NCCL without symbols, those that can be found otherwise.
+/// Returns the functions of a file's symbol table; of NCCL without symbols, those that can be found
+/// otherwise.
 fn symbols(image: &Image, of_nccl: Option<&DebugFiles>) -> Vec<Symbol> {
     let mut budget = Budget::new(MAX_SYMBOL_BYTES, u64::MAX);
     let table = SymbolTable::read(image, &mut budget).ok().flatten();
@@ -112,14 +114,14 @@ fn symbols(image: &Image, of_nccl: Option<&DebugFiles>) -> Vec<Symbol> {
     all
 }
 
-/// The symbols that begin nearest at or below one of these addresses.
+/// Returns the symbols that begin nearest at or below one of these addresses.
 fn nearest(all: Vec<Symbol>, mut at: Vec<u64>) -> Vec<Symbol> {
     at.sort_unstable();
     at.dedup();
-    // By address: the beginning that is nearest.
+    // The nearest beginning for each address.
     let mut starts: Vec<u64> = vec![0; at.len()];
     for symbol in &all {
-        // Only the first address behind it: the others follow below.
+        // Only the first address at or behind the symbol is set; the loop below carries it on to the others.
         let first = at.partition_point(|address| *address < symbol.address);
         if let Some(start) = starts.get_mut(first) {
             *start = (*start).max(symbol.address);

@@ -1,4 +1,4 @@
-//! What the children may do. They restrict themselves, before they read anything foreign.
+//! Restrictions of the children. They restrict themselves before they read anything foreign.
 //!
 //! Where the kernel lacks a part (Landlock before 5.13, a seccomp that is compiled out), the others hold. A
 //! system call that is not listed fails with EPERM.
@@ -23,16 +23,16 @@ use seccompiler::{
 
 use crate::memory::PAGEMAP_SCAN;
 
-/// Address space of the looker, and of the one that copies memory.
+/// Bytes of address space of the looker, and of the child that copies memory.
 const LOOKER_SPACE: u64 = 1 << 30;
-/// Of the reader. The largest official libraries make it need a tenth of that.
+/// Bytes of address space of the reader. The largest official libraries make it need a tenth of that.
 const READER_SPACE: u64 = 1 << 30;
-/// Processor time of one reader.
+/// Seconds of processor time of one reader.
 const READER_SECONDS: u64 = 60;
-/// Descriptors that a child may have open.
+/// Most descriptors that a child may have open.
 const DESCRIPTORS: u64 = 256;
 
-/// Which of the children it is.
+/// The kinds of children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Reads `/proc/PID` and opens files.
@@ -43,9 +43,10 @@ pub(super) enum Role {
     EventHolder,
 }
 
-/// Gives up what no child needs, and what this one does not. Its descriptors are 0 (the socket), 1 and 2.
+/// Gives up what no child needs, and what a child of this role does not. Its descriptors are 0 (the socket),
+/// 1 and 2.
 pub(super) fn enter(role: Role) -> Result<()> {
-    // It is read once, from a file that is out of reach later, and then kept.
+    // The page size is read once, from a file that is out of reach later, and then kept.
     let _ = rustix::param::page_size();
     // SAFETY: closes descriptors that nothing of this process refers to: it has opened none.
     unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) };
@@ -55,7 +56,7 @@ pub(super) fn enter(role: Role) -> Result<()> {
     limit(Resource::Core, 0)?;
     limit(Resource::Nofile, DESCRIPTORS)?;
     limit(Resource::As, LOOKER_SPACE)?;
-    // The note about where it is has some bytes.
+    // The note of the file that the looker is at has some bytes.
     limit(Resource::Fsize, if role == Role::Looker { 4096 } else { 0 })?;
     keep_capabilities(match role {
         Role::Looker => {
@@ -63,7 +64,7 @@ pub(super) fn enter(role: Role) -> Result<()> {
                 | CapabilitySet::DAC_READ_SEARCH
                 | CapabilitySet::CHECKPOINT_RESTORE;
             let has = capabilities(None).context("capget")?.permitted;
-            // Without the smaller one (Linux 5.9), the larger one opens /proc/PID/map_files.
+            // Without CAP_CHECKPOINT_RESTORE (Linux 5.9), CAP_SYS_ADMIN opens /proc/PID/map_files.
             if has.contains(CapabilitySet::CHECKPOINT_RESTORE) {
                 reading
             } else {
@@ -71,7 +72,7 @@ pub(super) fn enter(role: Role) -> Result<()> {
             }
         }
         Role::Peeker => CapabilitySet::SYS_PTRACE,
-        // Needed where `kernel.perf_event_paranoid` is above 2, as on Debian and Ubuntu.
+        // These are needed where `kernel.perf_event_paranoid` is above 2, as on Debian and Ubuntu.
         Role::EventHolder => CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN,
     })?;
     match role {
@@ -83,7 +84,7 @@ pub(super) fn enter(role: Role) -> Result<()> {
     }
 }
 
-/// Gives up all that parsing open files does not need. Only these places may be read besides.
+/// Gives up all that parsing open files does not need. Only files at these places may be opened and read.
 pub(super) fn enter_reader<'p>(debug_files: impl Iterator<Item = &'p Path>) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("PR_SET_PDEATHSIG")?;
     keep_capabilities(CapabilitySet::empty())?;
@@ -98,7 +99,7 @@ pub(super) fn enter_reader<'p>(debug_files: impl Iterator<Item = &'p Path>) -> R
     restrict_calls(&[COMMON, READING].concat(), opening()?)
 }
 
-/// Ends the process after so long, whatever it does, unless it sleeps in the kernel out of reach.
+/// Ends the process after this time, whatever it does, unless it sleeps in the kernel out of reach.
 pub(super) fn alarm(after: Duration) {
     let seconds = u32::try_from(after.as_secs()).unwrap_or(u32::MAX);
     // SAFETY: sets a timer of this process; its signal ends it.
@@ -108,7 +109,7 @@ pub(super) fn alarm(after: Duration) {
 fn limit(resource: Resource, to: u64) -> Result<()> {
     let limit = Rlimit { current: Some(to), maximum: Some(to) };
     match setrlimit(resource, limit) {
-        // It has a lower one already.
+        // The limit is lower already.
         Err(rustix::io::Errno::PERM | rustix::io::Errno::INVAL) => Ok(()),
         done => done.with_context(|| format!("limiting {resource:?}")),
     }
@@ -121,12 +122,12 @@ fn keep_capabilities(kept: CapabilitySet) -> Result<()> {
     set_capabilities(None, sets).context("capset")
 }
 
-/// Calls that are allowed with some arguments.
+/// System calls that are allowed with some arguments.
 type Conditional = Vec<(i64, Vec<SeccompRule>)>;
 
-/// `openat` for reading only: no access mode but O_RDONLY, nothing made or cut.
+/// Allows `openat` for reading only: no access mode but O_RDONLY, and no flag that makes or cuts a file.
 fn opening() -> Result<Conditional> {
-    // Not O_ACCMODE: musl's has O_PATH, too.
+    // Not O_ACCMODE: musl's includes O_PATH.
     let writing = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
     let for_reading = |argument| -> Result<Vec<SeccompRule>> {
         let operator = SeccompCmpOp::MaskedEq(u64::from(writing.cast_unsigned()));
@@ -140,7 +141,7 @@ fn opening() -> Result<Conditional> {
     ])
 }
 
-/// `ioctl` that lists the filled pages of a process, and no other.
+/// Allows the `ioctl` that lists the filled pages of a process, and no other.
 fn listing_pages() -> Result<Conditional> {
     let request = u64::from(PAGEMAP_SCAN);
     let condition = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, request)?;
@@ -165,7 +166,7 @@ fn restrict_calls(calls: &[i64], conditional: Conditional) -> Result<()> {
     }
 }
 
-/// What the standard library and the allocator use, and what a message takes.
+/// System calls of the standard library and the allocator, and of messages.
 const COMMON: &[i64] = &[
     libc::SYS_read,
     libc::SYS_pread64,
@@ -198,7 +199,7 @@ const COMMON: &[i64] = &[
     libc::SYS_getpid,
     libc::SYS_gettid,
     libc::SYS_tgkill,
-    // With which musl aborts.
+    // musl aborts with it.
     libc::SYS_tkill,
     libc::SYS_setitimer,
     libc::SYS_restart_syscall,
@@ -211,7 +212,7 @@ const COMMON: &[i64] = &[
     libc::SYS_alarm,
 ];
 
-/// What reading files and folders takes.
+/// System calls for reading files and folders.
 const READING: &[i64] = &[
     libc::SYS_lseek,
     libc::SYS_statx,
@@ -226,7 +227,7 @@ const READING: &[i64] = &[
     libc::SYS_readlink,
 ];
 
-/// What looking at processes takes besides.
+/// System calls for looking at processes.
 const LOOKING: &[i64] = &[
     libc::SYS_openat2,
     libc::SYS_pidfd_open,
@@ -241,7 +242,7 @@ const LOOKING: &[i64] = &[
     libc::SYS_wait4,
     libc::SYS_kill,
     libc::SYS_set_robust_list,
-    // After a fork of musl's.
+    // musl makes it after a fork.
     libc::SYS_set_tid_address,
     libc::SYS_rseq,
     libc::SYS_getppid,
@@ -251,7 +252,7 @@ const LOOKING: &[i64] = &[
     libc::SYS_fork,
 ];
 
-/// What its child, the reader, restricts itself with.
+/// System calls with which the looker's child, the reader, restricts itself.
 const LIMITING: &[i64] = &[
     libc::SYS_prctl,
     libc::SYS_seccomp,

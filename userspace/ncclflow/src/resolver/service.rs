@@ -1,4 +1,4 @@
-//! Asks the looker, and remembers what must not be asked again. What is asked is in `questions`.
+//! Asks the looker, and remembers what must not be asked again. The questions are in `questions`.
 
 use std::{
     io,
@@ -22,17 +22,17 @@ use super::{
 };
 use crate::target::identify::Named;
 
-/// Files of one device that may stay without an answer; after that none of the device is asked for.
+/// Files of one device that may stay without an answer; then no file of the device is asked for.
 const DEVICE_STRIKES: usize = 2;
 
-/// What was lost with looking at foreign files and memory.
+/// Losses from looking at foreign files and memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Lost {
     /// Children that did not answer in time.
     pub unanswered: u32,
-    /// Of these, such as were still there after they were killed: they sleep in the kernel.
+    /// Children of these that were still there after they were killed: they sleep in the kernel.
     pub left_behind: u32,
-    /// Children that ended over what they read.
+    /// Children that ended, or answered garbage, because of what they read.
     pub died: u32,
 }
 
@@ -53,7 +53,7 @@ impl std::ops::AddAssign for Lost {
 #[derive(Debug, Default)]
 struct Service {
     helper: Option<Helper>,
-    /// Without children.
+    /// The looker, where there are no children.
     in_process: Option<Looker>,
     given_up: Vec<Named>,
     /// Processes whose `/proc` does not answer.
@@ -65,7 +65,7 @@ static HAS_CHILDREN: AtomicBool = AtomicBool::new(false);
 static ALLOWS_FUSE: AtomicBool = AtomicBool::new(false);
 static SERVICE: Mutex<Option<Service>> = Mutex::new(None);
 
-/// This program can be its own child.
+/// Notes that this program can be its own child.
 pub(super) fn use_children() {
     HAS_CHILDREN.store(true, Ordering::Relaxed);
 }
@@ -74,7 +74,7 @@ pub(super) fn has_children() -> bool {
     HAS_CHILDREN.load(Ordering::Relaxed)
 }
 
-/// Has file systems asked that may block or lie.
+/// Sets whether file systems that may block or lie are asked.
 pub fn allow_fuse(allows: bool) {
     ALLOWS_FUSE.store(allows, Ordering::Relaxed);
 }
@@ -86,7 +86,7 @@ pub fn prepare() {
     }
 }
 
-/// What was lost until now, with looking at files and with copying memory.
+/// Returns what was lost until now, with looking at files and with copying memory.
 pub fn lost() -> Lost {
     let mut lost = with_service(|service| service.lost);
     lost += peeker::lost();
@@ -106,7 +106,7 @@ impl Service {
         self.helper.as_ref().ok_or_else(|| io::Error::other("there is none"))
     }
 
-    /// `about`: the process that is asked about, where `/proc` itself can be what does not answer.
+    /// Asks the looker. `about` is the process that is asked about, where `/proc` itself may not answer.
     fn ask(
         &mut self,
         request: &Request,
@@ -121,7 +121,7 @@ impl Service {
             return understand(looker.answer(request.clone(), fds));
         }
         let json = serde_json::to_vec(request).map_err(|error| ResolverError::Refused(error.into()))?;
-        // One that was killed from outside has done nothing wrong.
+        // A child that was killed from outside has done nothing wrong.
         let mut again = true;
         loop {
             if still_left() >= MAX_LEFT {
@@ -163,7 +163,8 @@ impl Service {
                     self.give_up(at, about);
                     ResolverError::Garbage(what)
                 }
-                // Whoever was asked was stopped: nothing says that it was at a file. What does not answer does not do so twice.
+                // The child was stopped, and nothing says that it was at a file. A file system that does not
+                // answer will not do so the second time either.
                 NoAnswer::Lost(_) if again && at.is_none() => {
                     self.lost.unanswered += 1;
                     again = false;
@@ -178,7 +179,8 @@ impl Service {
         }
     }
 
-    /// Has the file, or the process, not asked again; of a device that has several such, none.
+    /// Notes that the file, or the process, is not asked again; nor is any file of a device with several
+    /// such.
     fn give_up(&mut self, at: Option<Named>, about: Option<u32>) {
         if let Some((device, inode)) = at {
             self.given_up.push((device, inode));

@@ -1,22 +1,23 @@
-//! Processes that did not answer: they are not asked again. A user who has many of them has none of his asked, so that
-//! what others may cost stays theirs.
+//! Processes that did not answer and are not asked again. If a user has many of them, none of the user's
+//! processes is asked, so that the cost stays with that user.
 
 use crate::target::{is_gone, process::started, read_text, status_field, try_started};
 
-/// Processes of one user that may be silent; after that none of the user's is asked.
+/// Processes of one user that may be silent; then no process of the user is asked.
 const MAX_OF_USER: usize = 16;
-/// Processes that are remembered.
+/// Most processes that are remembered.
 const MAX: usize = 1024;
 
 #[derive(Debug)]
 struct Entry {
     pid: u32,
     started: Option<u64>,
-    /// The real user, whom a process without rights cannot change. `None`: it had ended, or has no such line.
+    /// The real user, whom a process without rights cannot change. `None`: the process had ended, or has no
+    /// such line.
     user: Option<u32>,
 }
 
-/// Of each the number and the start, so that a later process of the same number is another.
+/// Silent processes, each by its number and start, so that a later process of the same number is another.
 #[derive(Debug, Default)]
 pub(super) struct Silent(Vec<Entry>);
 
@@ -25,7 +26,7 @@ impl Silent {
         Self(Vec::new())
     }
 
-    /// It did not answer.
+    /// Adds a process that did not answer.
     pub(super) fn add(&mut self, pid: u32) {
         self.forget_ended();
         if self.0.len() >= MAX {
@@ -34,14 +35,14 @@ impl Silent {
         self.0.push(Entry { pid, started: started(pid), user: user_of(pid) });
     }
 
-    /// It is not to be asked.
+    /// Tells whether a process is not to be asked.
     pub(super) fn has(&mut self, pid: u32) -> bool {
         if self.0.is_empty() {
             return false;
         }
         let is_it = |entry: &Entry| match try_started(pid) {
             Ok(start) => entry.started == start,
-            // It cannot be seen whether it is another one.
+            // An error other than that it is gone does not show whether it is another process.
             Err(error) => entry.started.is_none() || !is_gone(&error),
         };
         if self.0.iter().any(|entry| entry.pid == pid && is_it(entry)) {
@@ -55,7 +56,7 @@ impl Silent {
         if self.0.iter().filter(is_users).count() < MAX_OF_USER {
             return false;
         }
-        // Those that have ended do not count.
+        // Processes that have ended do not count.
         self.forget_ended();
         self.0.iter().filter(is_users).count() >= MAX_OF_USER
     }
@@ -68,7 +69,7 @@ impl Silent {
     }
 }
 
-/// The real user of a process. The owner of `/proc/PID` is no answer: a process can make that root.
+/// Returns the real user of a process. The owner of `/proc/PID` is no answer: a process can make that root.
 fn user_of(pid: u32) -> Option<u32> {
     let status = read_text(format!("/proc/{pid}/status")).ok()?;
     status_field(&status, "Uid")?.split_ascii_whitespace().next()?.parse().ok()

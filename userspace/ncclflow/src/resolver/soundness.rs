@@ -1,13 +1,13 @@
-//! What a parser of a hostile file may say.
+//! Checks results of a parser of hostile files.
 
 use nccl_library::symbols::Resolved;
 
 use super::error::ResolverError;
 
-/// Functions, structs and problems that one resolution can sensibly have.
+/// Most functions, structs and problems that one resolution can sensibly have.
 const MAX_ITEMS: usize = 1 << 17;
 
-/// What a parser of a hostile file says is not believed: places must lie in the file.
+/// Checks a resolution: its places must lie in the file, and its numbers be sensible.
 pub(super) fn is_sound(resolved: &Resolved, size: u64) -> Result<(), ResolverError> {
     let inside = |at: u64, length: u64| at.checked_add(length).is_some_and(|end| end <= size);
     let Resolved { resolution, code } = resolved;

@@ -1,10 +1,11 @@
-//! Folded stacks: a line a stack, as flame graphs are made of (flamegraph.pl, inferno, speedscope).
+//! Folded stacks: one line for each stack, from which flame graphs are made (flamegraph.pl, inferno,
+//! speedscope).
 
 use std::io::{self, Write};
 
 use super::GroupedStacks;
 
-/// `top;…;innermost COUNT`. A `;` in a name becomes a `:`.
+/// Writes lines of `top;…;innermost COUNT`. A `;` in a name becomes a `:`.
 pub fn write_folded(stacks: &GroupedStacks, out: &mut dyn Write) -> io::Result<()> {
     for stack in stacks.stacks() {
         let frames: Vec<_> = stack.frames.iter().map(|frame| frame.as_str().replace(';', ":")).collect();

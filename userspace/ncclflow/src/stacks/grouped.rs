@@ -1,4 +1,4 @@
-//! Equal call stacks are one, with a count.
+//! Equal call stacks, counted as one.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 pub struct Frame(String);
 
 impl Frame {
-    /// Control characters become U+FFFD.
+    /// Makes a frame of a text; control characters become U+FFFD.
     pub fn new(text: &str) -> Self {
         Self(
             text.chars()
@@ -24,7 +24,7 @@ impl Frame {
         &self.0
     }
 
-    /// Function, file and line. A frame that is not of Python is all function.
+    /// Returns function, file and line. A frame that is not of Python is all function.
     pub fn source(&self) -> (&str, Option<(&str, u32)>) {
         let parts = || {
             let (place, function) = self.0.split_once("): ")?;
@@ -35,14 +35,14 @@ impl Frame {
     }
 }
 
-/// Frames from the top-level function to the innermost, and how often exactly these were seen.
+/// Frames from the top-level function to the innermost, and the number of stacks with exactly these frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stack {
     pub frames: Vec<Frame>,
     pub count: u64,
 }
 
-/// Each stack once, the most frequent first; of those that are equally frequent, in the order of their frames.
+/// Distinct stacks, the most frequent first; stacks of equal frequency are in the order of their frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct GroupedStacks(Vec<Stack>);
@@ -56,7 +56,7 @@ impl GroupedStacks {
         self.0.is_empty()
     }
 
-    /// How many stacks were counted.
+    /// Returns the number of stacks that were counted.
     pub fn total(&self) -> u64 {
         self.0.iter().map(|stack| stack.count).fold(0, u64::saturating_add)
     }
@@ -69,7 +69,7 @@ pub struct StackCounter {
 }
 
 impl StackCounter {
-    /// `frames`: from the top-level function to the innermost.
+    /// Adds a stack. `frames` go from the top-level function to the innermost.
     pub fn add(&mut self, frames: Vec<Frame>, count: u64) {
         let counted = self.counts.entry(frames).or_default();
         *counted = counted.saturating_add(count);

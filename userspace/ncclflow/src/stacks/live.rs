@@ -1,4 +1,4 @@
-//! Call stacks of running processes, and of recordings of them, by what was called.
+//! Call stacks of running processes, and of recordings of them, by called function.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -12,27 +12,27 @@ use serde::Serialize;
 use super::{Frame, GroupedStacks, Stack, StackCounter, trace::Pattern};
 use crate::sinks::Sink;
 
-/// Groups, and stacks, that are kept. A process that makes more of them wants to fill our memory.
+/// Most groups, and stacks, that are kept. A process that makes more of them wants to fill our memory.
 const MAX_KEPT: usize = 65_536;
 
-/// Ops whose first channel was counted and whose others may still come.
+/// Most ops whose first channel was counted and whose others may still come.
 const MAX_OPS: usize = 1 << 20;
 
-/// In the place of the frames that were not walked.
+/// Text in the place of frames that were not walked.
 const CUT: &str = "…";
 
-/// What was called, by whom.
+/// A called function, and the rank that called it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Called {
     function: Name,
-    /// `commHash` as lines have it; nothing where the communicator is not known.
+    /// `commHash` as lines have it; `None` where the communicator is not known.
     communicator: Option<Name>,
     rank: Option<i32>,
     pid: u32,
     stack: Option<StackId>,
 }
 
-/// Counts the stacks of a session that several threads have.
+/// Counter of the stacks of a session, shared by several threads.
 #[derive(Clone, Debug, Default)]
 pub struct LiveStacks(Arc<Mutex<Counts>>);
 
@@ -42,7 +42,7 @@ struct Counts {
     ops: HashMap<Called, u64>,
     seen: HashSet<(RankKey, u64)>,
     stacks: HashMap<(u32, StackId), StackRow>,
-    /// Calls and ops beyond what is kept.
+    /// Number of calls and ops beyond those that are kept.
     refused: u64,
 }
 
@@ -56,14 +56,14 @@ pub struct CallGroup {
     pub rank: Option<i32>,
     pub pid: u32,
     pub count: u64,
-    /// From the top-level function to the innermost; nothing: the stack is not known.
+    /// Frames from the top-level function to the innermost; `None` if the stack is not known.
     pub frames: Option<Vec<FrameRow>>,
-    /// There are more frames outside of these.
+    /// Set if there are more frames outside of these.
     pub cut: bool,
-    /// Why frames are missing or not known, as in `stacks.jsonl`.
+    /// Reason for which frames are missing or not known, as in `stacks.jsonl`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
-    /// Of native frames without Python's: the name of the thread.
+    /// Name of the thread, for native frames without Python's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
 }
@@ -71,19 +71,19 @@ pub struct CallGroup {
 /// The stacks behind the calls of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CallStacks {
-    /// Those of `stacks`.
+    /// Number of calls in `stacks`.
     pub calls: u64,
-    /// What was counted: `calls` of the API, or `launches`.
+    /// Name of what was counted: `calls` of the API, or `launches`.
     pub of: &'static str,
-    /// Calls without a stack that are in none of `stacks`: processes without Python, and what was lost.
+    /// Calls without a stack that are in none of `stacks`: processes without Python, and lost stacks.
     pub without_stack: u64,
     pub stacks: GroupedStacks,
-    /// The same by function, communicator and rank, the most frequent first.
+    /// The calls of `stacks` by function, communicator and rank, the most frequent first.
     pub groups: Vec<CallGroup>,
 }
 
 impl CallStacks {
-    /// Each stack, with its groups.
+    /// Returns each stack, with its groups.
     pub fn by_stack(&self) -> Vec<(&Stack, Vec<&CallGroup>)> {
         let mut of: HashMap<Vec<Frame>, Vec<&CallGroup>> = HashMap::new();
         for group in &self.groups {
@@ -105,12 +105,12 @@ impl CallStacks {
 
 impl LiveStacks {
     fn lock(&self) -> MutexGuard<'_, Counts> {
-        // Counters have no state in between that would be wrong to see.
+        // Counters have no intermediate state that would be wrong to see.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was counted of functions of this name: `AllReduce`, `ncclAllReduce`, or a pattern that one of these or
-    /// `ncclDevKernel_AllReduce` is like. `depth`: frames of each stack, the innermost ones.
+    /// Returns the counts of functions of this name: `AllReduce`, `ncclAllReduce`, or a pattern that one of
+    /// these or `ncclDevKernel_AllReduce` matches. `depth` is the number of innermost frames of each stack.
     pub fn finish(&self, name: Option<&str>, depth: usize) -> CallStacks {
         let counts = self.lock();
         let pattern = name.map(Pattern::new);
@@ -171,7 +171,7 @@ impl LiveStacks {
         CallStacks { calls: stacks.total(), of, without_stack, stacks, groups }
     }
 
-    /// The functions that were called, for who asked for one that was not.
+    /// Returns the functions that were called, for a user who asked for one that was not.
     pub fn functions(&self) -> Vec<Name> {
         let counts = self.lock();
         let names = counts.calls.keys().chain(counts.ops.keys()).map(|called| called.function.clone());
@@ -184,7 +184,7 @@ impl LiveStacks {
 type GroupKey =
     ((Name, Option<Name>, Option<i32>, u32), Option<Vec<FrameRow>>, bool, Option<String>, Option<String>);
 
-/// The frames of a stack as they are shown, with the call itself.
+/// Returns the frames of a stack as they are shown, with the call itself.
 fn shown(
     frames: &[FrameRow],
     cut: bool,
@@ -193,7 +193,7 @@ fn shown(
     function: &Name,
 ) -> Vec<Frame> {
     let outside = if cut { Some(CUT.to_owned()) } else { unknown.map(|why| format!("({why})")) };
-    // A native stack ends with what NCCL's call has called.
+    // A native stack ends with the functions that NCCL's call has called.
     let call =
         frames.last().is_none_or(|innermost| innermost.module.is_none()).then(|| format!("nccl{function}"));
     let frames = frames.iter().map(|FrameRow { function, file, line, module }| match (file, line, module) {
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn equal_stacks_are_one_and_groups_tell_ranks_apart() {
         let mut live = LiveStacks::default();
-        // Names of two processes' stacks, or of two addresses of one line: the same frames.
+        // Names of two processes' stacks, or of two addresses of one line, that have the same frames.
         live.stack(&stack(1, &[("main", 1), ("step", 5)], false));
         live.stack(&stack(2, &[("main", 1), ("step", 5)], false));
         live.stack(&stack(3, &[("step", 9)], true));

@@ -1,7 +1,8 @@
 //! Call stacks behind NCCL's kernels and collectives, grouped and counted.
 //!
-//! [`trace`] finds them in the trace of a profiler; [`LiveStacks`] counts those of running processes and of recordings. What was found is a [`GroupedStacks`], and the forms of
-//! output are made of that alone: [`write_text`], [`write_folded`], [`pprof`], and JSON by `serde`.
+//! [`trace`] finds them in the trace of a profiler; [`LiveStacks`] counts those of running processes and of
+//! recordings. The result is a [`GroupedStacks`], and all forms of output are made of that alone:
+//! [`write_text`], [`write_folded`], [`pprof`], and JSON by `serde`.
 
 mod folded;
 mod grouped;

@@ -1,4 +1,4 @@
-//! A profile for `pprof` and what reads its format: profile.proto, compressed.
+//! A profile for `pprof` and other readers of its format: profile.proto, compressed.
 //!
 //! <https://github.com/google/pprof/blob/main/proto/profile.proto>
 
@@ -36,7 +36,7 @@ struct ValueType {
 
 #[derive(Clone, PartialEq, Message)]
 struct Sample {
-    /// The innermost first.
+    /// Locations, the innermost first.
     #[prost(uint64, repeated, tag = "1")]
     location_id: Vec<u64>,
     #[prost(int64, repeated, tag = "2")]
@@ -69,7 +69,7 @@ struct Function {
     filename: i64,
 }
 
-/// Texts are numbers in a profile; the empty one is 0.
+/// Table of texts. Texts are numbers in a profile; the empty one is 0.
 #[derive(Default)]
 struct Strings {
     numbers: HashMap<String, i64>,
@@ -88,7 +88,7 @@ impl Strings {
     }
 }
 
-/// The bytes of a `.pb.gz`. `counted` says what the counts are of, as `kernels`.
+/// Returns the bytes of a `.pb.gz`. `counted` names what was counted, such as `kernels`.
 pub fn pprof(stacks: &GroupedStacks, counted: &str) -> io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(&profile(stacks, counted).encode_to_vec())?;
@@ -109,7 +109,7 @@ fn profile(stacks: &GroupedStacks, counted: &str) -> Profile {
             *locations.entry(frame).or_insert_with(|| {
                 let (name, place) = frame.source();
                 let (file, line) = place.unwrap_or_default();
-                // A function of its own for each place: two functions of a file can have one name.
+                // Each place has a function of its own: two functions of a file can have one name.
                 profile.function.push(Function {
                     id: next,
                     name: strings.number(name),

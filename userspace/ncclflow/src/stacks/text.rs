@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use super::GroupedStacks;
 
-/// Between a frame and the one that it called.
+/// Separator between a frame and the one that it called.
 const CALLS: &str = "\n ->\n";
 
-/// Each stack from the top-level function to the innermost, how often it was seen, and an empty line.
+/// Writes each stack from the top-level function to the innermost, its count, and an empty line.
 pub fn write_text(stacks: &GroupedStacks, out: &mut dyn Write) -> io::Result<()> {
     for stack in stacks.stacks() {
         let frames: Vec<_> = stack.frames.iter().map(super::Frame::as_str).collect();

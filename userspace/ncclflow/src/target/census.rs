@@ -1,8 +1,8 @@
-//! Which processes of the node to look at again: new ones, and those whose address space has changed. It
-//! grows when a library is loaded.
+//! Finds the processes of the node to look at again: new ones, and those whose address space has changed, as
+//! it does when a library is loaded.
 //!
-//! Reading the mappings of a process can take thousands of lines, and holds its mmap lock. So of most
-//! processes only the size is read, `/proc/PID/statm`, which the kernel answers from counters.
+//! Reading the mappings of a process can take thousands of lines, and holds its mmap lock. So only the size
+//! of most processes is read, from `/proc/PID/statm`, which the kernel answers from counters.
 
 use std::{
     collections::HashMap,
@@ -12,27 +12,27 @@ use std::{
 
 use super::{discover::pids, proc_text::read_text};
 
-/// A process is young for so long. Any change of its size counts.
+/// Age up to which a process is young. Any change of a young process's size counts.
 const YOUNG: Duration = Duration::from_secs(10);
-/// Of an older process, a change by this many pages counts. NCCL has tens of thousands, as it carries the
-/// code of all GPUs.
+/// Smallest change in the size of an older process that counts, in pages. NCCL has tens of thousands, as it
+/// carries the code of all GPUs.
 const MUCH: u64 = 256;
-/// After so long without a look, any change counts.
+/// Time without a look after which any change counts.
 const LONG: Duration = Duration::from_secs(10);
-/// The size of processes that are not young is read once in so many rounds.
+/// Rounds in which the size of a process that is not young is read once.
 const SOMETIMES: u32 = 2;
-/// The size of kernel threads, and of what looks like one, is read once in so many rounds.
+/// Rounds in which the size of a kernel thread, or of what looks like one, is read once.
 const SELDOM: u32 = 20;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     first_seen: Instant,
     looked: Instant,
-    /// In pages; 0 for threads of the kernel, and for what is about to exit.
+    /// Size in pages; 0 for threads of the kernel, and for processes that are about to exit.
     size: u64,
 }
 
-/// What is known of the processes of the node.
+/// Size and last look of each process of the node.
 #[derive(Debug, Default)]
 pub struct Census {
     entries: HashMap<u32, Entry>,
@@ -40,7 +40,7 @@ pub struct Census {
 }
 
 impl Census {
-    /// Processes to look at now. What has ended is forgotten.
+    /// Returns the processes to look at now, and forgets those that have ended.
     ///
     /// # Errors
     /// When `/proc` cannot be listed.
@@ -53,13 +53,13 @@ impl Census {
             if let Some(entry) = self.entries.get(&pid)
                 && now.duration_since(entry.first_seen) > YOUNG
             {
-                // Not all in the same round.
+                // These reads are spread over the rounds.
                 let every = if entry.size == 0 { SELDOM } else { SOMETIMES };
                 if !pid.wrapping_add(self.round).is_multiple_of(every) {
                     continue;
                 }
             }
-            // It is gone, or nothing that we may see.
+            // The process is gone, or not visible to us.
             let Some(size) = size(pid) else { continue };
             let entry = self.entries.entry(pid).or_insert(Entry { first_seen: now, looked: now, size: 0 });
             if is_due(entry, size, now) {
@@ -70,7 +70,7 @@ impl Census {
         Ok(due)
     }
 
-    /// The number means another process now, or the process must be looked at again.
+    /// Forgets a process: its number means another one now, or it must be looked at again.
     pub fn forget(&mut self, pid: u32) {
         self.entries.remove(&pid);
     }
@@ -101,7 +101,8 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let due = |census: &mut Census| census.round().unwrap().contains(&child.id());
         assert!(due(&mut census));
-        // It may still be changing while it starts. In one of two rounds it is looked at even if it is not young any more.
+        // The process may still be changing while it starts. In one of two rounds it is looked at even if it
+        // is not young any more.
         wait_until("a process that does nothing is due no more", Duration::from_secs(30), || {
             !due(&mut census) && !due(&mut census)
         });

@@ -1,4 +1,4 @@
-//! Which container a process is in, by the name of its control group: `/proc/PID/cgroup`.
+//! Finds the container of a process by the name of its control group: `/proc/PID/cgroup`.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,8 +9,8 @@ const ID_LENGTHS: std::ops::RangeInclusive<usize> = 32..=64;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Container {
-    /// `docker`, `containerd`, `cri-o`, `podman`; `kubernetes` where only the pod's folder says that it is
-    /// one.
+    /// Name of the runtime: `docker`, `containerd`, `cri-o`, `podman`; `kubernetes` where only the pod's
+    /// folder says that this is a container.
     pub runtime: String,
     pub id: String,
     /// UID of the Kubernetes pod.
@@ -19,8 +19,8 @@ pub struct Container {
 }
 
 impl Container {
-    /// The container that a control group's path names, the innermost if several do. `None` outside of
-    /// containers, and in those whose runtime makes no group for them (`unshare`, enroot, apptainer).
+    /// Returns the container that a control group's path names, the innermost if several do. `None` outside
+    /// of containers, and in those whose runtime makes no group for them (`unshare`, enroot, apptainer).
     ///
     /// Known forms, with systemd's slices and without: `docker-ID.scope`, `docker/ID` (Docker);
     /// `cri-containerd-ID.scope`, `nerdctl-ID.scope` (containerd); `crio-ID.scope` (cri-o); `libpod-ID.scope`
@@ -35,7 +35,7 @@ impl Container {
         })
     }
 
-    /// The runtime and the first 12 digits of the id, as `docker ps` shows it.
+    /// Returns the runtime and the first 12 digits of the id, as `docker ps` shows it.
     pub fn short(&self) -> String {
         format!("{}:{}", self.runtime, self.id.get(..12).unwrap_or(&self.id))
     }
@@ -51,7 +51,8 @@ fn runtime_and_id<'a>(part: &'a str, before: &str, in_pod: bool) -> Option<(&'st
         ("libpod-", "podman"),
     ];
     let name = part.strip_suffix(".scope").unwrap_or(part);
-    // With the cgroupfs driver of systemd-less containerd: `kubepods-…-podUID.slice:cri-containerd:ID`.
+    // The form that containerd's cgroupfs driver gives without systemd:
+    // `kubepods-…-podUID.slice:cri-containerd:ID`.
     if let Some((_, id)) = name.rsplit_once(":cri-containerd:").filter(|(_, id)| is_id(id)) {
         return Some(("containerd", id));
     }
@@ -71,7 +72,7 @@ fn is_id(text: &str) -> bool {
     ID_LENGTHS.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// `pod0123…` or `kubepods-burstable-pod0123_….slice`; systemd wants `_` for `-`.
+/// Returns the UID of `pod0123…` or `kubepods-burstable-pod0123_….slice`; systemd wants `_` for `-`.
 fn pod_uid(part: &str) -> Option<String> {
     let name = part.strip_suffix(".slice").unwrap_or(part);
     let name = name.split(':').next().and_then(|name| name.strip_suffix(".slice").or(Some(name)))?;
@@ -84,13 +85,13 @@ fn pod_uid(part: &str) -> Option<String> {
     is_uid.then(|| uid.replace('_', "-"))
 }
 
-/// The path of a process's control group, out of the text of `/proc/PID/cgroup`: of the unified hierarchy,
-/// or, where that is not in use (version 1), the longest of the others'.
+/// Returns the path of a process's control group from the text of `/proc/PID/cgroup`: that of the unified
+/// hierarchy or, where that is not in use (version 1), the longest of the others.
 pub fn cgroup_path(text: &str) -> Option<&str> {
     // hierarchy:controllers:path; the path may hold colons.
     let groups = text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
     let unified = groups.clone().find(|(controllers, path)| controllers.is_empty() && *path != "/");
-    // The first of those that are as long.
+    // The first of the longest ones.
     unified.or_else(|| groups.rev().max_by_key(|(_, path)| path.len())).map(|(_, path)| path)
 }
 
@@ -109,7 +110,7 @@ mod tests {
         for (path, runtime, pod) in [
             (format!("/docker/{ID}"), "docker", None),
             (format!("/system.slice/docker-{ID}.scope"), "docker", None),
-            // What a process of the container itself made below.
+            // A group that a process of the container itself made below.
             (format!("/system.slice/docker-{ID}.scope/init.scope"), "docker", None),
             (format!("/machine.slice/libpod-{ID}.scope/container"), "podman", None),
             (

@@ -1,4 +1,4 @@
-//! What `/proc` says of a process: its user, command line, control group, container, namespaces and start.
+//! Description of a process from `/proc`: user, command line, control group, container, namespaces and start.
 
 use std::{collections::HashMap, fs, os::unix::fs::MetadataExt as _, path::Path};
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::resolver::{self, ProcFile};
 
-/// Of a command line, what is kept.
+/// Most characters of a command line that are kept.
 const MAX_COMMAND: usize = 4096;
 
 /// A process, described.
@@ -24,16 +24,16 @@ pub struct Description {
     /// The command line, without control characters.
     pub command: String,
     pub uid: u32,
-    /// By our `/etc/passwd`; the number where that has no name for it.
+    /// Name in our `/etc/passwd`, or the number where that has none for it.
     pub user: String,
-    /// Whole seconds since it was started.
+    /// Whole seconds since the process was started.
     pub age_seconds: Option<u64>,
-    /// Path of its control group.
+    /// Path of the process's control group.
     pub cgroup: Option<String>,
     pub container: Option<Container>,
-    /// It sees other mounts than we do.
+    /// Set if the process sees other mounts than we do.
     pub own_mounts: bool,
-    /// It is in another PID namespace than we are.
+    /// Set if the process is in another PID namespace than we are.
     pub own_pids: bool,
 }
 
@@ -42,8 +42,8 @@ pub struct Description {
 pub struct Users(HashMap<u32, String>);
 
 impl Users {
-    /// Those of `/etc/passwd`. Directory services are not asked: that can take seconds, and needs a C library
-    /// at run time.
+    /// Reads the users of `/etc/passwd`. Directory services are not asked: that can take seconds, and needs a
+    /// C library at run time.
     pub fn read() -> Self {
         Self::parse(&read_text("/etc/passwd").unwrap_or_default())
     }
@@ -61,20 +61,20 @@ impl Users {
         Self(names)
     }
 
-    /// The user's name, or the number.
+    /// Returns the user's name, or the number.
     pub fn name(&self, uid: u32) -> String {
         self.0.get(&uid).cloned().unwrap_or_else(|| uid.to_string())
     }
 }
 
 impl Description {
-    /// Reads what `/proc` says of the process. What it does not say is left empty.
+    /// Reads what `/proc` says of the process. Values that it does not give are left empty.
     pub fn read(process: &Process, users: &Users) -> Self {
         let proc = process.proc_path();
         let uid = fs::metadata(&proc).map_or(u32::MAX, |metadata| real_uid(&proc).unwrap_or(metadata.uid()));
         let cgroup =
             read_text(proc.join("cgroup")).ok().and_then(|text| container::cgroup_path(&text).map(printable));
-        // It is read from the process's memory.
+        // The command line is read from the process's memory.
         let command = resolver::proc_bytes(process.pid(), ProcFile::CommandLine).unwrap_or_default();
         let command = String::from_utf8_lossy(&command);
         let command = command.trim_end_matches('\0').replace('\0', " ");
@@ -91,13 +91,13 @@ impl Description {
     }
 }
 
-/// Whole seconds since that many ticks after the start of the system.
+/// Returns whole seconds since `started`, which is in clock ticks after the start of the system.
 pub fn age_seconds(started: u64) -> Option<u64> {
     let now = u64::try_from(clock_gettime(ClockId::Boottime).tv_sec).ok()?;
     Some(now.saturating_sub(started.checked_div(rustix::param::clock_ticks_per_second())?))
 }
 
-/// The owner of /proc/PID is root for programs that may not be dumped (proc(5)).
+/// Returns the real user. The owner of /proc/PID is root for programs that may not be dumped (proc(5)).
 fn real_uid(proc: &Path) -> Option<u32> {
     status_field(&read_text(proc.join("status")).ok()?, "Uid")?.split_whitespace().next()?.parse().ok()
 }

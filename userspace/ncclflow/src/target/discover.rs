@@ -1,4 +1,4 @@
-//! All processes of the node that have NCCL mapped, under any name.
+//! Finds all processes of the node that have NCCL mapped, under any name.
 
 use std::{fs, io, path::Path};
 
@@ -11,17 +11,17 @@ use super::{
     process::{Process, ProcessError, is_kernel_thread},
 };
 
-/// What was found in `/proc`.
+/// Processes found in `/proc`.
 #[derive(Debug, Default)]
 pub struct Discovered {
-    /// In the order of their numbers.
+    /// Processes that have NCCL mapped, in the order of their numbers.
     pub processes: Vec<Process>,
-    /// Processes that may not be looked at ([`denied_remedy`]).
+    /// Number of processes that may not be looked at ([`denied_remedy`]).
     pub denied: usize,
 }
 
-/// What to do about processes that may not be looked at. Root is refused too: without `CAP_SYS_PTRACE`, for
-/// processes in user namespaces that are not ours or below it, and by security modules.
+/// Says what to do about processes that may not be looked at. Root is refused too: without `CAP_SYS_PTRACE`,
+/// for processes in user namespaces that are not ours or below it, and by security modules.
 #[must_use]
 pub fn denied_remedy() -> &'static str {
     if rustix::process::geteuid().is_root() {
@@ -35,37 +35,37 @@ pub fn denied_remedy() -> &'static str {
 #[derive(Debug)]
 pub struct Sighting {
     pub process: Process,
-    /// Each file once, with what shows that it is NCCL.
+    /// Libraries, each file once, with the evidence that it is NCCL.
     pub libraries: Vec<(MappedLibrary, Evidence)>,
-    /// Libraries that cannot be opened, and why.
+    /// Libraries that cannot be opened, with the reason.
     pub unopened: Vec<LibraryError>,
-    /// Where no library was found: one of the files that could be NCCL and were not asked for, and why.
+    /// A file that could be NCCL and was not asked for, and why; set where no library was found.
     pub not_asked: Option<String>,
-    /// Not all of it was looked at.
+    /// Set if not all of the process was looked at.
     pub unfinished: Option<Unfinished>,
 }
 
 impl Sighting {
-    /// There is something to say of it.
+    /// Tells whether there is something to say of the process.
     pub fn shows_something(&self) -> bool {
         !self.libraries.is_empty() || !self.unopened.is_empty() || self.not_asked.is_some()
     }
 }
 
-/// What of a process was not looked at.
+/// The part of a process that was not looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unfinished {
-    /// Files: a further look goes on with them.
+    /// Some files: a further look goes on with them.
     Files,
-    /// Mappings: it has more than are read.
+    /// Some mappings: the process has more than are read.
     Mappings,
 }
 
-/// The kernel does not let us look at a process.
+/// Error: the kernel does not let us look at a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied;
 
-/// The numbers of all processes that our PID namespace shows, in ascending order.
+/// Returns the numbers of all processes that our PID namespace shows, in ascending order.
 ///
 /// # Errors
 /// When `/proc` cannot be listed.
@@ -76,15 +76,15 @@ pub fn pids() -> io::Result<Vec<u32>> {
     Ok(pids)
 }
 
-/// Looks for NCCL in a process: files that are NCCL, and files that NCCL is linked into statically. `None`:
-/// the process has none, or it exited meanwhile.
+/// Looks for NCCL in a process: files that are NCCL, and files that NCCL is linked into statically. Gives
+/// `None` if the process has none, or exited meanwhile.
 ///
-/// It asks the file systems of the process, see `resolver`.
+/// This asks the file systems of the process, see `resolver`.
 ///
 /// # Errors
-/// When it may not be looked at.
+/// When the process may not be looked at.
 pub(crate) fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Option<Sighting>, Denied> {
-    // What the kernel runs for itself is denied to users, too, and has nothing to see.
+    // Threads of the kernel are denied to users, too, and have nothing to see.
     let denied = || if is_kernel_thread(pid) { Ok(None) } else { Err(Denied) };
     let process = match Process::open(pid) {
         Ok(process) => process,
@@ -128,10 +128,11 @@ pub(crate) fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Opt
     Ok((sighting.shows_something() || unfinished.is_some()).then_some(sighting))
 }
 
-/// Whether the process has NCCL mapped, by its name or by what it exports. Asks as [`look_for_nccl`] does.
+/// Tells whether the process has NCCL mapped, by its name or by what it exports. Asks as [`look_for_nccl`]
+/// does.
 ///
 /// # Errors
-/// When it may not be looked at, or has ended.
+/// When the process may not be looked at, or has ended.
 pub(crate) fn has_nccl(pid: u32, identifier: &mut Identifier) -> io::Result<bool> {
     let files = maps::read_file_code(pid)?.mappings;
     if files.is_empty() {

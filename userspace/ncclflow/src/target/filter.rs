@@ -1,9 +1,9 @@
-//! Which processes are wanted.
+//! Choice of processes by user, control group, container, command and version.
 
 use super::description::Description;
 use nccl_library::nccl::NcclVersion;
 
-/// Which processes are wanted. Of each kind of value that is given, one must match. An empty filter admits
+/// Choice of processes. At least one value of each kind that is given must match. An empty filter admits
 /// every process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
@@ -15,17 +15,17 @@ pub struct Filter {
     pub containers: Vec<String>,
     /// The kernel's short name, or a part of the command line.
     pub commands: Vec<String>,
-    /// `2`, `2.27`, `2.27.5`.
+    /// Versions, as precise as wanted: `2`, `2.27`, `2.27.5`.
     pub nccl_versions: Vec<String>,
 }
 
 impl Filter {
-    /// Nothing is asked for: every process is wanted.
+    /// Tells whether nothing is asked for, so that every process is wanted.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether the process is wanted, whatever its NCCL is.
+    /// Tells whether the process is wanted, whatever its NCCL is.
     pub fn admits(&self, name: &str, process: &Description) -> bool {
         let container = |wanted: &String| {
             process.container.as_ref().is_some_and(|container| {
@@ -43,8 +43,8 @@ impl Filter {
             && any(&self.commands, |text| name == text || process.command.contains(text.as_str()))
     }
 
-    /// Whether a library of this version is wanted. A library of unknown version is wanted only if no version
-    /// is asked for.
+    /// Tells whether a library of this version is wanted. A library of unknown version is wanted only if no
+    /// version is asked for.
     pub fn admits_version(&self, version: Option<NcclVersion>) -> bool {
         any(&self.nccl_versions, |wanted| {
             version.is_some_and(|version| {

@@ -1,13 +1,14 @@
-//! File systems in user space that owe an answer, as the kernel counts (`/sys/fs/fuse/connections`, Documentation/filesystems/fuse.rst).
-//! Looking at these counts asks no file system.
+//! File systems in user space that owe an answer, by the kernel's counts (`/sys/fs/fuse/connections`,
+//! Documentation/filesystems/fuse.rst). Looking at these counts asks no file system.
 
 use std::{fs, io::Read as _, path::Path};
 
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
-/// Connections that are looked at.
+/// Most connections that are looked at.
 const MAX_CONNECTIONS: usize = 1024;
 
-/// The numbers of those connections that have requests without an answer, in order. None where their list is not mounted, or may not be read.
+/// Returns the numbers of the connections that have requests without an answer, in order; none where their
+/// list is not mounted, or may not be read.
 pub(crate) fn fuse_connections_that_owe_an_answer() -> Vec<u32> {
     owe_an_answer(Path::new(CONNECTIONS))
 }
@@ -24,7 +25,7 @@ fn owe_an_answer(folder: &Path) -> Vec<u32> {
     numbers
 }
 
-/// Requests of a connection that have no answer yet.
+/// Returns the number of requests of a connection that have no answer yet.
 fn waiting(connection: &Path) -> Option<u64> {
     let mut text = String::new();
     fs::File::open(connection.join("waiting")).ok()?.take(32).read_to_string(&mut text).ok()?;

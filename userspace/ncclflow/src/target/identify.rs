@@ -1,6 +1,6 @@
-//! Which of the files that a process has mapped are NCCL, or contain it.
+//! Finds the files that are NCCL, or contain it, among those that a process has mapped.
 //!
-//! A file that is named like NCCL is taken for NCCL. Of others the content decides: a file with NCCL's
+//! A file that is named like NCCL is taken for NCCL. For others the content decides: a file with NCCL's
 //! version string contains NCCL. If it exports NCCL's calls, it is NCCL under another name. A library that
 //! only wraps NCCL's calls has no version string.
 
@@ -21,50 +21,51 @@ use nccl_library::{
 
 /// Calls that every NCCL exports.
 const CALLS: [&str; 2] = ["ncclCommInitRank", "ncclAllReduce"];
-/// Bytes that are read of one file to tell: the largest official library has 0.6 MB of exported symbols and
-/// 0.5 MB of strings, and frameworks with NCCL inside some tens.
+/// Most bytes of one file that are read to tell: the largest official library has 0.6 MB of exported symbols
+/// and 0.5 MB of strings, and frameworks with NCCL inside some tens.
 const MAX_BYTES: u64 = 256 << 20;
-/// Files that are remembered. When there are more, all are forgotten.
+/// Most files that are remembered. When there are more, all are forgotten.
 const MAX_KNOWN: usize = 1 << 16;
 
-/// How much of a file is looked at.
+/// Part of a file that is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Depth {
-    /// What it exports: some kilobytes.
+    /// Its exports: some kilobytes.
     Exports,
-    /// And whether NCCL is inside: all its constants.
+    /// Its exports and all its constants, to tell whether NCCL is inside.
     Constants,
 }
 
-/// What shows that a file is NCCL, or holds it.
+/// Evidence that a file is NCCL, or holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Evidence {
-    /// It is called `libnccl…`.
+    /// The file is called `libnccl…`.
     Name,
-    /// It exports NCCL's calls, and states a version of NCCL.
+    /// The file exports NCCL's calls, and states a version of NCCL.
     Exports,
-    /// Linked statically: its symbol table has NCCL's calls, and it states a version of NCCL.
+    /// Linked statically: the file's symbol table has NCCL's calls, and it states a version of NCCL.
     Symbols,
-    /// Linked statically: it states a version of NCCL; there is no symbol of NCCL's, as it was stripped.
+    /// Linked statically: the file states a version of NCCL, but has no symbol of NCCL's, as it was stripped.
     VersionString,
 }
 
-/// Files whose content is looked at in one look at a process, and bytes of them. What is named like NCCL costs none of
-/// it. Programs map some hundreds of files, most of them known from other processes.
+/// Most files whose content is looked at in one look at a process, and most bytes of them. Files that are
+/// named like NCCL do not count. Programs map some hundreds of files, most of them known from other
+/// processes.
 const FILES_PER_LOOK: usize = 512;
 const BYTES_PER_LOOK: u64 = 1 << 30;
 
-/// What the content of a file shows, and how many bytes were read for it.
+/// Evidence in the content of a file, and the number of bytes that were read for it.
 pub(crate) type Judged = (Option<Evidence>, u64);
 
-/// Why a file is not looked at. Nothing of it was touched.
+/// Reason for which a file is not looked at. Nothing of it was touched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NotAsked {
     FileSystem(Unsafe),
-    /// Whoever asked for it, or for its neighbours on this device, did not come back.
+    /// A process that asked for the file, or for its neighbours on this device, did not come back.
     GivenUp,
-    /// This look has looked at as much as one may.
+    /// This look has reached its limit.
     NotNow,
 }
 
@@ -89,21 +90,21 @@ impl From<NotAsked> for io::Error {
 /// A file as the lines of `/proc/PID/maps` name it: device, major and minor, and inode.
 pub(crate) type Named = ((u32, u32), u64);
 
-/// Nothing: who looked at it was lost over it.
+/// Function that judges a file by its content. `None`: its process was lost over the file.
 type Judge = Box<dyn FnMut(File, Depth) -> Option<Judged> + Send>;
 
-/// Looks at the files of processes, and remembers of each whether it is NCCL: most processes of a host map the
-/// same ones.
+/// Looks at the files of processes, and remembers for each whether it is NCCL: most processes of a host map
+/// the same ones.
 pub(crate) struct Identifier {
-    /// By file, and by how much of it was looked at.
+    /// Results by file, and by the depth of the look.
     known: HashMap<(LibraryId, Depth), Option<Evidence>>,
     mounts: MountTable,
     /// Files, and devices (with inode 0), that are not asked.
     given_up: Vec<Named>,
-    /// Is told of each file before its file system is asked for it.
+    /// Callback that is told of each file before its file system is asked for it.
     before: Box<dyn FnMut(Named) + Send>,
     judge: Judge,
-    /// What this look may still look at: files, and bytes of them.
+    /// Files that this look may still look at, and bytes of them.
     left: (usize, u64),
 }
 
@@ -125,19 +126,20 @@ impl Identifier {
         Self { known, mounts, given_up, before, judge, left: (0, 0) }
     }
 
-    /// What is not to be asked from now on; with `allow_fuse` file systems that may block or lie are asked.
+    /// Sets the files that are not to be asked for from now on. With `allow_fuse`, file systems that may
+    /// block or lie are asked.
     pub(crate) fn set_limits(&mut self, allow_fuse: bool, given_up: Vec<Named>) {
         self.mounts.allow_fuse = allow_fuse;
         self.given_up = given_up;
     }
 
-    /// Before the files of a process are looked at.
+    /// Prepares for a look at the files of a process.
     pub(crate) fn begin(&mut self, process: &Process) {
         self.left = (FILES_PER_LOOK, BYTES_PER_LOOK);
         self.mounts.refresh(process.pid());
     }
 
-    /// What shows that the file of a mapping is NCCL or holds it, by its name or all its content.
+    /// Returns the evidence that the file of a mapping is NCCL or holds it, by its name or all its content.
     pub(crate) fn evidence(
         &mut self,
         process: &Process,
@@ -149,7 +151,7 @@ impl Identifier {
         self.judge(process, mapping, Depth::Constants)
     }
 
-    /// The same by its content, looked at so far.
+    /// Returns the evidence in the content of the file of a mapping, looked at to this depth.
     pub(crate) fn judge(
         &mut self,
         process: &Process,
@@ -157,7 +159,7 @@ impl Identifier {
         depth: Depth,
     ) -> Result<Option<Evidence>, NotAsked> {
         self.may_ask(mapping)?;
-        // What cannot be opened or read is no library that could be used.
+        // A file that cannot be opened or read is no library that could be used.
         let Ok(file) = MappedLibrary::open(process, mapping, &self.mounts) else { return Ok(None) };
         if let Some(known) = self.known.get(&(file.id, depth)) {
             return Ok(*known);
@@ -182,7 +184,8 @@ impl Identifier {
         MappedLibrary::open(process, mapping, &self.mounts)
     }
 
-    /// A small file in the folder of a mapped one, or of that folder: `path` as the process names it.
+    /// Reads a small file in the folder of a mapped one, or in the folder above. `path` is as the process
+    /// names it.
     pub(crate) fn read_beside(
         &mut self,
         process: &Process,

@@ -21,8 +21,8 @@ use super::{
     process::Process,
 };
 
-/// Identifies a file and its content. On the file systems of a kernel each write sets the ctime, and nobody
-/// can set it back. Probes are attached to an inode; what they stand on is known of this content only.
+/// Identity of a file and its content. On the file systems of a kernel each write sets the ctime, and nobody
+/// can set it back. Probes are attached to an inode; their places are known for this content only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LibraryId {
     pub device: u64,
@@ -48,25 +48,25 @@ impl From<&Metadata> for LibraryId {
 }
 
 impl LibraryId {
-    /// Whether both are one file, whatever its content was.
+    /// Tells whether both are one file, whatever its content was.
     pub fn is_same_file(&self, other: &Self) -> bool {
         (self.device, self.inode) == (other.device, other.inode)
     }
 
-    /// What of it an overlay does not change. Above 32 bits an overlay over several file systems puts which
-    /// of them a file is of (`xino`).
+    /// Returns the parts of the identity that an overlay does not change. Above the lower 32 bits of the
+    /// inode an overlay over several file systems puts which of them the file is on (`xino`).
     fn below_overlay(&self) -> (u64, u64, (i64, i64), (i64, i64)) {
         (self.inode & u64::from(u32::MAX), self.size, self.modified, self.changed)
     }
 }
 
-/// What mount tables say of the file system that a file is on, without a question to it.
+/// Properties of a file's file system, from mount tables and without a question to the file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileSystem {
-    /// It is an overlay, as containers see the files of their images.
+    /// The file system is an overlay, as containers see the files of their images.
     pub(crate) is_overlay: bool,
-    /// Whoever runs this host has mounted it, and its files are on a disk of the host or in memory: no process and no
-    /// server answers for it, so it answers.
+    /// Whoever runs this host has mounted the file system, and its files are on a disk of the host or in
+    /// memory: no process and no server answers for it, so it always answers.
     pub(crate) is_local: bool,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct FileSystem {
 pub struct MappedLibrary {
     pub id: LibraryId,
     pub(crate) file_system: FileSystem,
-    /// As the process names it.
+    /// Path as the process names it.
     pub path: PathBuf,
     /// The file was unlinked or replaced after the process mapped it; this is still the mapped one.
     pub deleted: bool,
@@ -94,11 +94,11 @@ impl MappedLibrary {
         Self { id, file_system, path, deleted, held }
     }
 
-    /// Takes hold of the very file that is mapped: through `map_files` it is the mapped inode even if the path
-    /// now names another (needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE); otherwise by path, and only if the
-    /// inode is the mapped one. The file is not opened: a device would do something.
+    /// Takes hold of the very file that is mapped: through `map_files` it is the mapped inode even if the
+    /// path now names another (needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE); otherwise by path, and only if
+    /// the inode is the mapped one. The file is not opened, because opening a device would have an effect.
     ///
-    /// It asks the file system, which can keep the caller waiting: see `resolver`.
+    /// This asks the file system, which can keep the caller waiting: see `resolver`.
     pub(crate) fn open(process: &Process, mapping: &Mapping, mounts: &MountTable) -> io::Result<Self> {
         let by_range = process.proc_path().join("map_files").join(mapping.range_name());
         let held = match openat(CWD, &by_range, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
@@ -130,12 +130,12 @@ impl MappedLibrary {
         ))
     }
 
-    /// Opens it for reading. It asks the file system, see `resolver`.
+    /// Opens the file for reading. This asks the file system, see `resolver`.
     pub(crate) fn open_file(&self) -> io::Result<File> {
         open_held(self.held.as_fd())
     }
 
-    /// The same file held once more.
+    /// Holds the same file once more.
     pub fn try_clone(&self) -> io::Result<Self> {
         let Self { id, file_system, ref path, deleted, ref held } = *self;
         Ok(Self { id, file_system, path: path.clone(), deleted, held: held.try_clone()? })
@@ -145,34 +145,34 @@ impl MappedLibrary {
         self.held
     }
 
-    /// The descriptor that holds it.
+    /// Returns the descriptor that holds the file.
     pub(crate) fn held(&self) -> BorrowedFd<'_> {
         self.held.as_fd()
     }
 
-    /// Whether a uprobe on one is a uprobe on the other. Each overlay gives a file a device number of its
-    /// own. But the kernel attaches to the inode below it (`d_real_inode` in kernel/trace/trace_uprobe.c),
-    /// which two containers of one image share. No system call tells which inode that is. So files on
-    /// overlays count as one if everything that overlays do not change is equal.
+    /// Tells whether a uprobe on one is a uprobe on the other. Each overlay gives a file a device number of
+    /// its own. But the kernel attaches to the inode below it (`d_real_inode` in
+    /// kernel/trace/trace_uprobe.c), which two containers of one image share. No system call tells which
+    /// inode that is. So files on overlays count as one if everything that overlays do not change is equal.
     pub fn shares_probes_with(&self, other: &Self) -> bool {
         self.id == other.id
             || ((self.file_system.is_overlay || other.file_system.is_overlay)
                 && self.id.below_overlay() == other.id.below_overlay())
     }
 
-    /// Whether this can be the same inode with the content, or the rights and names, of before.
+    /// Tells whether this can be the same inode as `other`, with changed content, rights or names.
     pub(crate) fn may_be_former_of(&self, other: &Self) -> bool {
         let below = |of: &Self| of.id.inode & u64::from(u32::MAX);
         self.id.is_same_file(&other.id)
             || ((self.file_system.is_overlay || other.file_system.is_overlay) && below(self) == below(other))
     }
 
-    /// The process's name of the file, for people.
+    /// Returns the process's name of the file, for people.
     pub fn shown(&self) -> String {
         super::printable(&self.path.to_string_lossy())
     }
 
-    /// A path of ours that names exactly this inode, whatever happens to the original path.
+    /// Returns a path of ours that names exactly this inode, whatever happens to the original path.
     pub fn stable_path(&self) -> PathBuf {
         held_path(self.held.as_fd())
     }
@@ -191,10 +191,10 @@ pub(crate) fn open_held(held: BorrowedFd<'_>) -> io::Result<File> {
     File::options().read(true).custom_flags(flags.bits().cast_signed()).open(held_path(held))
 }
 
-/// A small file of a process by its path there, not more than `limit` bytes of it. `may_ask`: whether files of a device,
-/// as stat(2) has it, may be asked for.
+/// Reads a small file of a process by its path there, at most `limit` bytes of it. `may_ask` checks whether
+/// files of a device, as stat(2) has it, may be asked for.
 ///
-/// It asks the file system, which can keep the caller waiting: see `resolver`.
+/// This asks the file system, which can keep the caller waiting: see `resolver`.
 pub(crate) fn read_small(
     process: &Process,
     path: &Path,
@@ -208,7 +208,8 @@ pub(crate) fn read_small(
     Ok(bytes)
 }
 
-/// A path of a process, resolved within its root: an absolute link there leads to no file of ours.
+/// Takes hold of a path of a process, resolved within its root: an absolute link there leads to no file of
+/// ours.
 fn below_root(process: &Process, path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let root = openat(CWD, process.proc_path().join("root"), flags | OFlags::DIRECTORY, Mode::empty())?;
@@ -216,11 +217,11 @@ fn below_root(process: &Process, path: &Path) -> rustix::io::Result<OwnedFd> {
     openat2(&root, path, flags, Mode::empty(), within)
 }
 
-/// Why a process has no library to trace.
+/// Reason for which a process has no library to trace.
 #[derive(Debug)]
 pub enum LibraryError {
     Maps(u32, io::Error),
-    /// The process is there and maps no NCCL.
+    /// The process exists and maps no NCCL.
     NoNccl {
         pid: u32,
         name: String,
@@ -257,10 +258,10 @@ impl fmt::Display for LibraryError {
 
 impl std::error::Error for LibraryError {}
 
-/// The libraries of `process` that are NCCL: by name; by content, if no name says so; or because `wanted`
-/// names their file. Never empty.
+/// Returns the libraries of `process` that are NCCL: by name; by content, if no name says so; or because
+/// `wanted` names their file. Never empty.
 ///
-/// It asks the file systems of the process, see `resolver`.
+/// This asks the file systems of the process, see `resolver`.
 pub(crate) fn nccl_libraries(
     process: &Process,
     wanted: Option<&Path>,
@@ -285,7 +286,8 @@ pub(crate) fn nccl_libraries(
         for mapping in files() {
             let mut evidence = identifier.evidence(process, mapping);
             if matches!(evidence, Err(NotAsked::NotNow)) {
-                // It was asked for by its number, so it is looked through; whoever waits has a limit of its own.
+                // The process was asked for by its number, so it is looked through; the caller has a limit of
+                // its own.
                 identifier.begin(process);
                 evidence = identifier.evidence(process, mapping);
             }
@@ -309,7 +311,7 @@ pub(crate) fn nccl_libraries(
     }
     match (libraries.is_empty(), unread) {
         (false, _) => Ok(libraries),
-        // It may be NCCL.
+        // The file that was not looked at may be NCCL.
         (true, Some((path, why))) => Err(LibraryError::Open { pid, path, error: why.into() }),
         (true, None) => Err(LibraryError::NoNccl { pid, name: process.name().to_owned() }),
     }

@@ -1,4 +1,4 @@
-//! `/proc/PID/maps`, and which of the mapped files are named like NCCL.
+//! `/proc/PID/maps`, and the mapped files that are named like NCCL.
 
 use std::{
     ffi::OsString,
@@ -17,23 +17,23 @@ use serde::{Deserialize, Serialize};
 pub struct Mapping {
     pub start: RuntimeAddr,
     pub end: RuntimeAddr,
-    /// Such as `r-xp`; the last is `s` for memory that is shared.
+    /// Permissions, such as `r-xp`; the last is `s` for memory that is shared.
     pub permissions: [u8; 4],
     pub file_offset: FileOffset,
     /// Device as the kernel prints it, major and minor.
     pub device: (u32, u32),
-    /// 0 for memory that no file backs.
+    /// Inode; 0 for memory that no file backs.
     pub inode: u64,
-    /// As the process names it, in its own mount namespace; without the mark ` (deleted)`.
+    /// Path as the process names it, in its own mount namespace; without the mark ` (deleted)`.
     #[serde(with = "super::raw_path")]
     pub path: PathBuf,
     pub deleted: bool,
 }
 
 impl Mapping {
-    /// Whether the file's name says that it is NCCL: `libnccl.so`, `libnccl.so.2`, `libnccl-custom.so` …, and
-    /// neither one of NCCL's plugins (`libnccl-net.so`, `libnccl-tuner.so`, `libnccl-profiler.so`) nor a
-    /// longer word (`libncclfoo.so`).
+    /// Tells whether the file's name says that it is NCCL: `libnccl.so`, `libnccl.so.2`, `libnccl-custom.so`
+    /// …, and neither one of NCCL's plugins (`libnccl-net.so`, `libnccl-tuner.so`, `libnccl-profiler.so`) nor
+    /// a longer word (`libncclfoo.so`).
     pub fn is_nccl(&self) -> bool {
         const PLUGINS: [&[u8]; 5] = [b"-net", b"-tuner", b"-profiler", b"-env", b"_device"];
         let Some(name) = self.path.file_name() else { return false };
@@ -47,12 +47,12 @@ impl Mapping {
         self.permissions.contains(&b'x')
     }
 
-    /// Code that is in a file.
+    /// Tells whether the mapping is code that is in a file.
     pub fn is_file_code(&self) -> bool {
         self.is_executable() && self.inode != 0
     }
 
-    /// The name of the range in `/proc/PID/map_files`.
+    /// Returns the name of the range in `/proc/PID/map_files`.
     pub fn range_name(&self) -> String {
         format!("{:x}-{:x}", self.start.0, self.end.0)
     }
@@ -64,32 +64,32 @@ pub fn parse(text: &[u8]) -> Vec<Mapping> {
     text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
 }
 
-/// Reads and parses `/proc/self/maps`. Those of others are read by a child, see `resolver`.
+/// Reads and parses `/proc/self/maps`. Those of other processes are read by a child, see `resolver`.
 pub fn read_own() -> io::Result<Vec<Mapping>> {
     let mut text = Vec::new();
     File::open("/proc/self/maps")?.take(MAX_BYTES).read_to_end(&mut text)?;
     Ok(parse(&text))
 }
 
-/// Lines that are read: twice the kernel's default limit of mappings (`vm.max_map_count`).
+/// Most lines that are read: twice the kernel's default limit of mappings (`vm.max_map_count`).
 const MAX_LINES: usize = 131_072;
-/// Bytes that are read, of lines of about 100 bytes. A tenant can make lines of 4,000.
+/// Most bytes that are read, of lines of about 100 bytes. A tenant can make lines of 4,000.
 const MAX_BYTES: u64 = 16 << 20;
-/// Mappings of code that are kept: programs have some hundreds.
+/// Most mappings of code that are kept: programs have some hundreds.
 const MAX_CODE: usize = 4096;
 
 /// The mappings of a process that are code in files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileCode {
     pub mappings: Vec<Mapping>,
-    /// There were more, of code or of all, than are read.
+    /// Set if there were more, of code or of all, than are read.
     pub is_cut: bool,
-    /// There was none of any kind: the process is exiting, or a thread of the kernel.
+    /// Set if there was none of any kind: the process is exiting, or a thread of the kernel.
     pub is_empty: bool,
 }
 
-/// Reads `/proc/PID/maps` line by line and keeps what is code in a file. Code of files that are named like NCCL is kept
-/// first: whoever has too much of it hides none.
+/// Reads `/proc/PID/maps` line by line and keeps code in files. Code of files that are named like NCCL is
+/// kept first: a process with too much code hides none of it.
 pub fn read_file_code(pid: u32) -> io::Result<FileCode> {
     file_code(BufReader::new(File::open(format!("/proc/{pid}/maps"))?))
 }
@@ -165,7 +165,7 @@ fn parse_line(line: &[u8]) -> Option<Mapping> {
     })
 }
 
-/// The kernel writes a newline in a name as `\012`.
+/// Puts newlines back into a name, where the kernel writes `\012`.
 fn unescape(path: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(path.len());
     let mut rest = path;

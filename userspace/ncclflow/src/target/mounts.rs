@@ -1,9 +1,11 @@
-//! Which file systems may be asked: what `mountinfo` says of a device, without touching anything on it.
+//! Tells which file systems may be asked: reads what `mountinfo` says of a device, without touching anything
+//! on it.
 //!
 //! A file system in user space (FUSE) belongs to whoever mounted it, who can leave a question unanswered for
-//! ever, and give each reader another answer. Who asked then sleeps in the kernel, where not even SIGKILL
-//! reaches him. Device numbers are the kernel's, so any mount table that has the device says what it is. One
-//! that is in none (unmounted while it is in use, or mounted where we cannot see) could be anything.
+//! ever, and give each reader another answer. The process that asked then sleeps in the kernel, where not
+//! even SIGKILL reaches it. Device numbers are the kernel's, so any mount table that has the device says what
+//! it is. A device that is in none (unmounted while it is in use, or mounted where we cannot see) could be
+//! anything.
 
 use std::{
     cell::OnceCell,
@@ -21,32 +23,32 @@ use rustix::{
 
 use super::library::FileSystem;
 
-/// Bytes of a mount table that are read. A node with thousands of pods has one of a megabyte.
+/// Most bytes of a mount table that are read. A node with thousands of pods has one of a megabyte.
 const MAX_BYTES: u64 = 8 << 20;
-/// Mounts of one table that are kept.
+/// Most mounts of one table that are kept.
 const MAX_MOUNTS: usize = 1 << 16;
 
-/// Device, major and minor, as in `/proc/PID/maps`.
+/// Device number, major and minor, as in `/proc/PID/maps`.
 type Device = (u32, u32);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mount {
     device: Device,
     point: String,
-    /// Such as `ext4`, `fuse.sshfs`.
+    /// Type, such as `ext4`, `fuse.sshfs`.
     kind: String,
-    /// The folders that an overlay lies over.
+    /// Folders that an overlay lies over.
     below: Vec<String>,
 }
 
-/// Why files of a device are not looked at.
+/// Reason for which files of a device are not looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unsafe {
-    /// It is a file system in user space, of this type.
+    /// The device is a file system in user space, of this type.
     Fuse(String),
-    /// It is an overlay over one.
+    /// The device is an overlay over such a file system.
     OverFuse,
-    /// No mount table has it.
+    /// No mount table has the device.
     Unknown,
 }
 
@@ -63,27 +65,27 @@ impl fmt::Display for Unsafe {
     }
 }
 
-/// What is mounted, here and in the process that is looked at.
+/// The mounts of this process, of the first one, and of the process that is looked at.
 #[derive(Debug, Default)]
 pub(crate) struct MountTable {
     pub(super) allow_fuse: bool,
     ours: Watched,
-    /// Of the first process, where ours is not the host's.
+    /// Mounts of the first process, where ours are not the host's.
     first: Watched,
-    /// Of the process that is looked at; read when a device is in no other.
+    /// Mounts of the process that is looked at; read when a device is in no other table.
     theirs: OnceCell<HashMap<Device, Kind>>,
     pid: u32,
-    /// The kernel's own, for memory that has a name (memfd): it is mounted nowhere.
+    /// The kernel's own device for memory that has a name (memfd): it is mounted nowhere.
     of_memory: Option<Device>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Of a disk of this host, or in its memory.
+    /// On a disk of this host, or in its memory.
     Local,
-    /// The kernel's own, with an answer from elsewhere: a server, a hypervisor.
+    /// The kernel's own, but answers come from elsewhere: a server, a hypervisor.
     Safe,
-    /// Over nothing but local ones.
+    /// An overlay over nothing but local ones.
     LocalOverlay,
     Overlay,
     OverFuse,
@@ -91,7 +93,7 @@ enum Kind {
 }
 
 impl MountTable {
-    /// Before files of this process are looked at.
+    /// Prepares for a look at the files of this process.
     pub(super) fn refresh(&mut self, pid: u32) {
         self.ours.refresh("/proc/self/mountinfo");
         self.first.refresh("/proc/1/mountinfo");
@@ -102,7 +104,7 @@ impl MountTable {
         }
     }
 
-    /// Whether files of the device may be asked for.
+    /// Checks that files of the device may be asked for.
     pub(super) fn check(&self, device: Device) -> Result<(), Unsafe> {
         if self.allow_fuse || Some(device) == self.of_memory {
             return Ok(());
@@ -115,23 +117,24 @@ impl MountTable {
         }
     }
 
-    /// The same of a device as stat(2) has it.
+    /// Checks a device as [`Self::check`] does, by its number of stat(2).
     pub(super) fn check_number(&self, device: u64) -> Result<(), Unsafe> {
         self.check(of_number(device))
     }
 
-    /// What is known of the device, as stat(2) has it.
+    /// Returns what is known of the file system of a device, by its number of stat(2).
     pub(super) fn file_system(&self, device: u64) -> FileSystem {
         let device = of_number(device);
         let kind = self.kind_anywhere(device);
         let is_overlay = matches!(kind, Some(Kind::Overlay | Kind::LocalOverlay | Kind::OverFuse));
         let is_local = matches!(kind, Some(Kind::Local | Kind::LocalOverlay));
-        // What a tenant has mounted in namespaces of his own is not in these.
+        // A mount that a tenant has made in namespaces of its own is not in these tables.
         let is_of_host = [&self.ours, &self.first].iter().any(|table| table.kinds.contains_key(&device));
         FileSystem { is_overlay, is_local: is_local && is_of_host }
     }
 
-    /// Also where only the process's own table has it, which is read when it is needed first.
+    /// Returns the kind of a device, also where only the process's own table has it, which is read when it is
+    /// needed first.
     fn kind_anywhere(&self, device: Device) -> Option<&Kind> {
         if self.kind(device).is_none() {
             self.theirs.get_or_init(|| kinds(&read(&format!("/proc/{}/mountinfo", self.pid))));
@@ -141,7 +144,7 @@ impl MountTable {
 
     fn kind(&self, device: Device) -> Option<&Kind> {
         let tables = [Some(&self.ours.kinds), Some(&self.first.kinds), self.theirs.get()];
-        // A number that a table of before had may mean another file system now; the worst counts.
+        // A number in an earlier table may mean another file system now; the worst counts.
         let all = tables.into_iter().flatten().filter_map(|table| table.get(&device));
         all.max_by_key(|kind| match kind {
             Kind::Local => 0,
@@ -154,7 +157,7 @@ impl MountTable {
     }
 }
 
-/// A device number of stat(2), as maps and mountinfo show it.
+/// Converts a device number of stat(2) to the form of maps and mountinfo.
 fn of_number(device: u64) -> Device {
     (rustix::fs::major(device), rustix::fs::minor(device))
 }
@@ -187,7 +190,7 @@ impl Watched {
     }
 }
 
-/// How many devices of this mount table may be asked for, and how many may not: for fuzzing.
+/// Counts the devices of this mount table that may be asked for, and those that may not: for fuzzing.
 #[doc(hidden)]
 pub fn safe_and_others(mountinfo: &str) -> (usize, usize) {
     let mut table = MountTable::default();
@@ -225,20 +228,21 @@ fn kinds(text: &str) -> HashMap<Device, Kind> {
     mounts.iter().map(|mount| (mount.device, kind(mount))).collect()
 }
 
-/// `fuse`, `fuse.sshfs`, `fuseblk`. Not `fusectl`, which is the kernel's, nor `virtiofs`, which is the
-/// hypervisor's.
+/// Tells whether a type is FUSE: `fuse`, `fuse.sshfs`, `fuseblk`. Not `fusectl`, which is the kernel's, nor
+/// `virtiofs`, which is the hypervisor's.
 fn is_fuse(kind: &str) -> bool {
     kind == "fuse" || kind == "fuseblk" || kind.starts_with("fuse.") || kind.starts_with("fuseblk.")
 }
 
-/// File systems of disks and of memory.
+/// Tells whether a type is a file system of disks or of memory.
 fn is_local(kind: &str) -> bool {
     const LOCAL: [&str; 11] =
         ["ext2", "ext3", "ext4", "xfs", "btrfs", "bcachefs", "f2fs", "zfs", "erofs", "squashfs", "tmpfs"];
     LOCAL.contains(&kind)
 }
 
-/// proc(5): `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
+/// Parses a line as proc(5) has it: `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root
+/// rw,errors=continue`
 fn parse_line(line: &str) -> Option<Mount> {
     let (before, after) = line.split_once(" - ")?;
     let mut fields = before.split(' ');
@@ -256,7 +260,7 @@ fn parse_line(line: &str) -> Option<Mount> {
     Some(Mount { device, point: unescape(point), kind, below })
 }
 
-/// The kernel writes blanks as `\040` and the like.
+/// Puts blanks and the like back, where the kernel writes `\040` and so on.
 fn unescape(text: &str) -> String {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,12 +1,12 @@
-//! Our own PID namespace: whether process numbers here are the kernel's own.
+//! Our own PID namespace: tells whether process numbers here are the kernel's own.
 
 use std::{fs, io, os::unix::fs::MetadataExt as _};
 
-/// `PROC_PID_INIT_INO` (include/linux/proc_ns.h, since 3.8): the inode of `/proc/PID/ns/pid` in the first PID
-/// namespace.
+/// Inode of `/proc/PID/ns/pid` in the first PID namespace: `PROC_PID_INIT_INO` (include/linux/proc_ns.h,
+/// since 3.8).
 const FIRST: u64 = 0xEFFF_FFFC;
 
-/// Whether process numbers here are those that the kernel side sees.
+/// Tells whether process numbers here are those that the kernel side sees.
 ///
 /// # Errors
 /// Without `/proc`.

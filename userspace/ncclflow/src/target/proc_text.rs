@@ -6,19 +6,19 @@ use std::{
     path::Path,
 };
 
-/// Bytes that are read of one file. A kernel's configuration has some 300 KB; how long a command line is, a
-/// tenant chooses.
+/// Most bytes that are read of one file. A kernel's configuration has some 300 KB; a tenant chooses how long
+/// a command line is.
 pub const MAX_TEXT: u64 = 8 << 20;
 
-/// The text of a file. What is not UTF-8 is replaced: the kernel cuts a process's name at 15 bytes, which can
-/// be in the middle of a character.
+/// Returns the text of a file. Bytes that are not UTF-8 are replaced: the kernel cuts a process's name at 15
+/// bytes, which can be in the middle of a character.
 pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
     let mut text = Vec::new();
     File::open(path)?.take(MAX_TEXT).read_to_end(&mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// A field of the text of `/proc/PID/status`.
+/// Returns a field of the text of `/proc/PID/status`.
 pub fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }

@@ -18,18 +18,18 @@ use super::{
 pub struct Process {
     pid: u32,
     pidfd: OwnedFd,
-    /// PIDs in every PID namespace from ours inwards; the last is what the process itself sees.
+    /// PIDs in every PID namespace from ours inwards; the last is the one that the process itself sees.
     namespace_pids: Vec<u32>,
     /// The kernel's short name of the process.
     name: String,
 }
 
-/// Why a process cannot be a target.
+/// Reason for which a process cannot be a target.
 #[derive(Debug)]
 pub enum ProcessError {
-    /// No process has this number (or it is a thread's).
+    /// No process has this number (or it is that of a thread).
     Missing(u32),
-    /// It is there, but the kernel does not let us look at it.
+    /// The process exists, but the kernel does not let us look at it.
     Denied(u32, io::Error),
     Other(u32, io::Error),
 }
@@ -89,58 +89,58 @@ impl Process {
         &self.name
     }
 
-    /// The number that the process sees of itself; differs from [`Process::pid`] in a container.
+    /// Returns the number that the process sees of itself; it differs from [`Process::pid`] in a container.
     pub fn own_pid(&self) -> u32 {
         self.namespace_pids.last().copied().unwrap_or(self.pid)
     }
 
-    /// Readable once the process has exited.
+    /// Returns a descriptor that is readable once the process has exited.
     pub fn exit_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
-    /// Whether the process has exited.
+    /// Tells whether the process has exited.
     pub fn has_exited(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
-    /// When it was started, in clock ticks since boot: field 22 of /proc/PID/stat (proc(5)). PID and start
-    /// together identify a process.
+    /// Returns when the process was started, in clock ticks since boot: field 22 of /proc/PID/stat (proc(5)).
+    /// PID and start together identify a process.
     pub fn started(&self) -> Option<u64> {
         started(self.pid)
     }
 
-    /// `/proc/PID`.
+    /// Returns `/proc/PID`.
     pub fn proc_path(&self) -> PathBuf {
         proc_path(self.pid)
     }
 }
 
-/// [`Process::started`] of whatever has the number now.
+/// Returns [`Process::started`] of whichever process has the number now.
 pub(crate) fn started(pid: u32) -> Option<u64> {
     try_started(pid).ok().flatten()
 }
 
-/// The same; an error says why it is not known.
+/// Returns the start as [`started`] does; an error says why it is not known.
 pub(crate) fn try_started(pid: u32) -> io::Result<Option<u64>> {
     stat_field(pid, 22)
 }
 
-/// No process has the number.
+/// Tells whether the error says that no process has the number.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
 }
 
-/// Whether it is a kernel thread, which has no memory of its own. Any user may read this (proc(5), field 9;
-/// `PF_KTHREAD` in include/linux/sched.h).
+/// Tells whether a process is a kernel thread, which has no memory of its own. Any user may read this
+/// (proc(5), field 9; `PF_KTHREAD` in include/linux/sched.h).
 pub(crate) fn is_kernel_thread(pid: u32) -> bool {
     const PF_KTHREAD: u64 = 0x0020_0000;
     stat_field(pid, 9).is_ok_and(|flags| flags.is_some_and(|flags| flags & PF_KTHREAD != 0))
 }
 
-/// A number out of /proc/PID/stat, by proc(5)'s count; one behind the name.
+/// Returns a number of /proc/PID/stat, by proc(5)'s count; it must stand behind the name.
 fn stat_field(pid: u32, field: usize) -> io::Result<Option<u64>> {
     let text = read_text(proc_path(pid).join("stat"))?;
     // The name stands in parentheses and may hold anything. The third field follows.
@@ -168,7 +168,7 @@ mod tests {
         assert!(process.started().is_some() && !is_kernel_thread(std::process::id()));
     }
 
-    /// `ps` names them in brackets, as they have no command line.
+    /// `ps` shows kernel threads in brackets, as they have no command line.
     #[test]
     fn kernel_threads_are_told_by_their_flag() {
         for name in fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name()) {

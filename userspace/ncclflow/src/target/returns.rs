@@ -1,26 +1,26 @@
-//! Whether a process survives a probe on the return of one of its functions.
+//! Tells whether a process survives a probe on the return of one of its functions.
 //!
-//! A probe on a return replaces the return address by that of a trampoline, so it changes how the process runs;
-//! a probe on an entry does not. On x86-64 two things can end a process for that:
+//! A probe on a return replaces the return address by that of a trampoline, so it changes how the process
+//! runs; a probe on an entry does not. On x86-64 two things can end a process for that:
 //!
-//! - From Linux 6.11 on the trampoline makes a system call, uretprobe(2), in the process. A seccomp filter that
-//!   does not know it refuses it, and then the kernel ends the process (SIGILL). "seccomp: passthrough
+//! - From Linux 6.11 on the trampoline makes a system call, uretprobe(2), in the process. A seccomp filter
+//!   that does not know it refuses it, and then the kernel ends the process (SIGILL). "seccomp: passthrough
 //!   uretprobe systemcall without filtering" mends it, in 6.14, 6.13.3 and 6.12.14.
-//! - With a shadow stack the processor compares return addresses. Kernels of before 6.11 do not keep it in step
-//!   with the trampoline, so that the process dies of a wrong return (SIGSEGV). Whether later ones do in all
-//!   cases was not tried, so it is refused on all.
+//! - With a shadow stack the processor compares return addresses. Kernels before 6.11 do not keep it in step
+//!   with the trampoline, so that the process dies of a wrong return (SIGSEGV). Later kernels were not tried
+//!   in all cases, so returns are not probed on any of them.
 
 use super::proc_text::{read_text, status_field};
 
-/// Why returns must not be probed in a process; `None`: they may.
+/// Returns why returns must not be probed in a process; `None` if they may be.
 pub(crate) fn no_return_probes(pid: u32) -> Option<String> {
     let status = read_text(format!("/proc/{pid}/status")).unwrap_or_default();
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     reason(&status, &release, std::env::consts::ARCH)
 }
 
-/// Whether a process that nobody has looked at can be one in which returns must not be probed: then probes go
-/// into one process after the other.
+/// Tells whether a process that was not looked at can be one in which returns must not be probed: then probes
+/// go into one process after the other.
 pub(crate) fn can_end_processes() -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let cpu = read_text("/proc/cpuinfo").unwrap_or_default();
@@ -45,7 +45,7 @@ fn reason(status: &str, release: &str, arch: &str) -> Option<String> {
     })
 }
 
-/// Whether this kernel makes the system call, and lets filters refuse it.
+/// Tells whether this kernel makes the system call, and lets filters refuse it.
 fn refuses_its_own_call(release: &str) -> bool {
     let mut numbers =
         release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse::<u32>().ok());

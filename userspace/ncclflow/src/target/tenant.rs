@@ -1,4 +1,4 @@
-//! Whose a process is, where something is shared out: its pod's, its container's, or its user's.
+//! Tenant of a process, where something is shared out: its pod, its container, or its user.
 //!
 //! Control groups below these are of the tenant's own making, and one that makes many of them gets no more.
 
@@ -6,13 +6,13 @@ use std::{collections::HashMap, fmt};
 
 use super::{container::Container, description::Description};
 
-/// Who gets a share.
+/// A user, container or pod that gets a share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Tenant {
     /// A pod of Kubernetes, by its UID.
     Pod(String),
     Container(Container),
-    /// By number and name.
+    /// A user, by number and name.
     User(u32, String),
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for Tenant {
     }
 }
 
-/// Tenants that are remembered after their last process has ended.
+/// Most tenants that are remembered after their last process has ended.
 const MAX_FORMER: usize = 256;
 
 /// The tenants of the processes that are traced, each with a number.
@@ -57,7 +57,7 @@ struct Known {
 }
 
 impl Tenants {
-    /// A process of this tenant is traced from now on: the tenant's number.
+    /// Counts a process of this tenant that is traced from now on. Returns the tenant's number.
     pub(crate) fn join(&mut self, tenant: Tenant) -> u32 {
         let next = &mut self.next;
         let known = self.known.entry(tenant).or_insert_with(|| {
@@ -69,7 +69,7 @@ impl Tenants {
         known.number
     }
 
-    /// A process of the tenant with this number has ended.
+    /// Counts off a process of the tenant with this number that has ended.
     pub(crate) fn leave(&mut self, number: u32) {
         if let Some(known) = self.known.values_mut().find(|known| known.number == number) {
             known.processes = known.processes.saturating_sub(1);
@@ -83,12 +83,12 @@ impl Tenants {
         }
     }
 
-    /// Processes of the tenant with this number.
+    /// Returns the number of processes of the tenant with this number.
     pub(crate) fn processes(&self, number: u32) -> usize {
         self.known.values().find(|known| known.number == number).map_or(0, |known| known.processes)
     }
 
-    /// The tenant with this number, if it is remembered.
+    /// Returns the tenant with this number, if it is remembered.
     pub(crate) fn get(&self, number: u32) -> Option<&Tenant> {
         self.known.iter().find(|(_, known)| known.number == number).map(|(tenant, _)| tenant)
     }

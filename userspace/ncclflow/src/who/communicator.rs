@@ -1,4 +1,4 @@
-//! A rank of a communicator, as its `ncclComm` in the memory of its process says it.
+//! A rank of a communicator, as the `ncclComm` in the memory of its process describes it.
 
 use flow::{decode::CommunicatorPlaces, schema::CommunicatorReport};
 use nccl_library::{elf::RuntimeAddr, fields::IntField};
@@ -12,31 +12,31 @@ use crate::{
 /// `NCCL_MAGIC`, src/include/comm.h.
 const MAGIC: u64 = 0x0280_0280_0280_0280;
 
-/// Bytes of a communicator's name that are kept.
+/// Most bytes of a communicator's name that are kept.
 const MAX_NAME: usize = 128;
 
-/// Numbers of nodes and devices that are believed.
+/// Bound below which numbers of nodes and devices are believed.
 const MAX_NUMBER: u32 = 1 << 20;
 
 /// A communicator as a record names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Seen {
-    /// Process as records number it.
+    /// Process, by the number in records.
     pub(super) tgid: u32,
     /// Address of the `ncclComm`.
     pub(super) pointer: u64,
-    /// `commHash`; before 2.18 there is none.
+    /// `commHash`; `None` before 2.18.
     pub(super) hash: Option<u64>,
     pub(super) rank: i32,
     pub(super) n_ranks: i32,
 }
 
-/// What a communicator says of itself and of this rank. What its version lacks is not there.
+/// A communicator's description of itself and of this rank. `None` for what its version lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommunicatorFacts {
-    /// Process as ncclflow sees it.
+    /// Process, as ncclflow sees it.
     pub pid: u32,
-    /// As folders are called: see [`flow::schema::comm_hash_name`].
+    /// `commHash`, as folders are called: see [`flow::schema::comm_hash_name`].
     pub comm_hash: String,
     pub rank: i32,
     /// The name that the program gave; 2.27 and later.
@@ -45,21 +45,21 @@ pub struct CommunicatorFacts {
     pub node: Option<u32>,
     pub n_nodes: Option<u32>,
     pub cuda_dev: Option<u32>,
-    /// 2.18.3 and later.
+    /// NVML's number of the device; 2.18.3 and later.
     pub nvml_dev: Option<u32>,
     /// PCI address, as the driver writes it: `0000:3b:00.0`.
     pub bus_id: Option<String>,
-    /// As the driver has it for that address, and so are the next two.
+    /// UUID, as the driver has it for that address. The next two are also the driver's.
     pub gpu_uuid: Option<String>,
-    /// The N of the host's `/dev/nvidiaN`.
+    /// Number N of the host's `/dev/nvidiaN`.
     pub gpu_minor: Option<u32>,
-    /// Instances (MIG) that the GPU is divided into.
+    /// Number of instances (MIG) that the GPU is divided into.
     pub gpu_instances: Option<u32>,
 }
 
 impl CommunicatorFacts {
-    /// Reads the communicator that a record named some moments ago. Nothing if there is another one by now,
-    /// or none.
+    /// Reads the communicator that a record named some moments ago. Gives `None` if its memory holds another
+    /// one by now, or none.
     pub(super) fn read(
         memory: Memory<'_>,
         places: &CommunicatorPlaces,
@@ -96,7 +96,7 @@ impl CommunicatorFacts {
         if !is_it() {
             return None;
         }
-        // -1 is none, as is whatever else is no number of a device.
+        // -1 means none, as does any value that is no number of a device.
         let small = |value: Option<u64>| {
             value.and_then(|value| u32::try_from(value).ok()).filter(|value| *value < MAX_NUMBER)
         };
@@ -117,14 +117,14 @@ impl CommunicatorFacts {
         })
     }
 
-    /// Adds what the driver of this host says of the GPU.
+    /// Adds the properties of the GPU that the driver of this host states.
     pub(super) fn with_driver(self) -> Self {
         let DriverFacts { uuid, minor, instances } =
             self.bus_id.as_deref().map(DriverFacts::read).unwrap_or_default();
         Self { gpu_uuid: uuid, gpu_minor: minor, gpu_instances: instances, ..self }
     }
 
-    /// What both say: of communicators that cannot be told from each other.
+    /// Keeps the values that both have, for communicators that cannot be told from each other.
     pub(super) fn and(self, other: &Self) -> Self {
         fn same<T: PartialEq>(one: Option<T>, other: Option<&T>) -> Option<T> {
             one.filter(|one| Some(one) == other)
@@ -144,7 +144,7 @@ impl CommunicatorFacts {
         }
     }
 
-    /// Puts it into the row of this rank.
+    /// Puts the values into the row of this rank.
     pub(super) fn fill(&self, row: &mut CommunicatorReport) {
         row.comm_name.clone_from(&self.comm_name);
         row.local_rank = self.local_rank;
@@ -159,7 +159,7 @@ impl CommunicatorFacts {
     }
 }
 
-/// The values of fields of the struct at `base`; nothing for those that the version lacks.
+/// Reads fields of the struct at `base`; `None` for those that the version lacks.
 fn values<const N: usize>(
     memory: Memory<'_>,
     base: u64,
@@ -176,14 +176,14 @@ fn values<const N: usize>(
     }))
 }
 
-/// A short text that the program gave, without control characters; nothing if it gave none. NCCL keeps the
-/// address and not the text, so the program can have freed it: what is no text is nothing.
+/// Reads a short text that the program gave, without control characters; `None` if it gave none. NCCL keeps
+/// the address and not the text, so the program can have freed it: bytes that are no text give `None`.
 fn text(memory: Memory<'_>, at: u64) -> Option<String> {
     let mut bytes = [0; MAX_NAME];
     let read = memory.read_some(RuntimeAddr(at), &mut bytes).ok().filter(|_| at != 0)?;
     let text = bytes.get(..read)?.split(|byte| *byte == 0).next()?;
     let text = std::str::from_utf8(text).or_else(|error| {
-        // A long one is cut, in the middle of a character perhaps.
+        // A long text is cut, perhaps in the middle of a character.
         let is_cut = text.len() == MAX_NAME && error.error_len().is_none();
         std::str::from_utf8(text.get(..error.valid_up_to()).filter(|_| is_cut).unwrap_or(text))
     });
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
     use crate::target::Process;
 
-    /// A made-up `ncclComm` of ours: places, and the struct.
+    /// Makes up an `ncclComm`: its places, and the struct.
     fn made(name: &std::ffi::CStr) -> (CommunicatorPlaces, [u64; 12]) {
         let place = |word: u64, size| IntField::new(8 * word, size);
         let places = CommunicatorPlaces {

@@ -1,6 +1,7 @@
-//! What launchers say of a rank in its process's initial environment.
+//! Variables that launchers set in the initial environment of a rank's process.
 //!
-//! `/proc/PID/environ` has secrets, too. Only the variables that are listed here are looked at; nothing else of the file is kept.
+//! `/proc/PID/environ` has secrets, too. Only the variables that are listed here are looked at; nothing else
+//! of the file is kept.
 
 use std::{
     collections::BTreeMap,
@@ -14,14 +15,14 @@ use crate::{
     target::{Process, printable},
 };
 
-/// Bytes of an environment that are read: the kernel gives arguments and environment 6 MiB together unless
-/// the stack has no limit (`_STK_LIM / 4 * 3`, fs/exec.c).
+/// Most bytes of an environment that are read: the kernel gives arguments and environment 6 MiB together
+/// unless the stack has no limit (`_STK_LIM / 4 * 3`, fs/exec.c).
 const MAX_ENVIRONMENT: u64 = 8 << 20;
 
-/// Bytes of a variable that are looked at: its name and value.
+/// Most bytes of a variable that are looked at: its name and value.
 const MAX_VARIABLE: usize = 256;
 
-/// Bytes of a value that are kept.
+/// Most bytes of a value that are kept.
 const MAX_VALUE: usize = 128;
 
 /// A variable that a launcher sets for each process of a job.
@@ -38,19 +39,19 @@ pub enum JobVariable {
     /// mpiexec of MPICH and Intel MPI, srun --mpi=pmi2.
     PmiRank,
     PmiSize,
-    /// Whatever starts processes by PMIx.
+    /// Any launcher that uses PMIx.
     PmixRank,
     /// srun.
     SlurmProcid,
     SlurmNtasks,
     SlurmJobId,
-    /// One that a newer version writes.
+    /// A variable that a newer version writes.
     #[serde(other)]
     Unknown,
 }
 
 impl JobVariable {
-    /// All that are looked at.
+    /// All variables that are looked at.
     pub const ALL: [Self; 11] = [
         Self::Rank,
         Self::WorldSize,
@@ -90,16 +91,16 @@ impl JobVariable {
 pub struct Variables(BTreeMap<JobVariable, String>);
 
 impl Variables {
-    /// Reads those of a process. Nothing if it may not be looked at, or has ended meanwhile.
+    /// Reads the variables of a process. Gives `None` if it may not be looked at, or has ended meanwhile.
     pub fn read(process: &Process) -> Option<Self> {
-        // It is read from the process's memory.
+        // The environment is read from the process's memory.
         let bytes = resolver::proc_bytes(process.pid(), ProcFile::Environment).ok()?;
         let variables = Self::parse(bytes.as_slice().take(MAX_ENVIRONMENT)).ok()?;
-        // Its number can belong to another process only once it has ended.
+        // Another process can have its number only once it has ended.
         (!process.has_exited()).then_some(variables)
     }
 
-    /// Takes what is listed out of the bytes of an environment.
+    /// Takes the listed variables out of the bytes of an environment.
     fn parse(mut bytes: impl Read) -> io::Result<Self> {
         let (mut variables, mut chunk) = (Self::default(), vec![0; 64 << 10]);
         let (mut variable, mut is_long) = (Vec::with_capacity(MAX_VARIABLE), false);
@@ -123,13 +124,13 @@ impl Variables {
                 is_long = false;
             }
             if read == 0 {
-                // The last one has an end too; what has none is cut.
+                // The last variable ends with a zero too; one that does not is cut.
                 return Ok(variables);
             }
         }
     }
 
-    /// The first of several of one name counts, as for getenv(3).
+    /// Notes a variable. The first of several with one name counts, as for getenv(3).
     fn note(&mut self, variable: &[u8]) {
         let Some(at) = variable.iter().position(|byte| *byte == b'=') else { return };
         let (name, value) = variable.split_at(at);
@@ -137,7 +138,7 @@ impl Variables {
         let Some(known) = known else { return };
         let value = String::from_utf8_lossy(value.get(1..).unwrap_or_default());
         let value: String = printable(&value).chars().take(MAX_VALUE).collect();
-        // A job's ID is a name. The others are numbers, or say nothing.
+        // A job's ID is a name. The other values are numbers, or say nothing.
         let is_name = known == JobVariable::SlurmJobId && !value.is_empty();
         if is_name || number(&value).is_some() {
             self.0.entry(known).or_insert(value);
@@ -162,7 +163,7 @@ impl Variables {
     }
 }
 
-/// Digits and nothing else: `str::parse` takes a sign.
+/// Parses digits only: `str::parse` takes a sign.
 fn number(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
@@ -214,7 +215,7 @@ mod tests {
             .spawn()
             .unwrap();
         let process = Process::open(child.id()).unwrap();
-        // Between fork and exec it still has ours.
+        // Between fork and exec the child still has our environment.
         let expected = Variables::of(&[(JobVariable::Rank, "5")]);
         test_support::wait_until("the child has its environment", Duration::from_secs(10), || {
             Variables::read(&process).as_ref() == Some(&expected)

@@ -1,10 +1,10 @@
-//! The rank of a process in its job, and the job's size and name: by what was said of it, or else derived.
+//! The rank of a process in its job, and the job's size and name: stated by a source, or else derived.
 
 use serde::Serialize;
 
 use super::{environment::JobVariable, process::Whose};
 
-/// Who says it.
+/// Source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum JobSource {
@@ -21,12 +21,12 @@ pub enum Stated {
     RankMap,
     /// `--job`.
     Option,
-    /// Nobody: it is the rank in, and the size of, the largest communicator that was seen.
+    /// No source: the rank in, and the size of, the largest communicator that was seen.
     Derived,
 }
 
 impl JobSource {
-    /// As it is written.
+    /// Returns the name by which the source is written.
     pub fn name(self) -> &'static str {
         match self {
             Self::Variable(variable) => variable.name(),
@@ -37,7 +37,7 @@ impl JobSource {
     }
 }
 
-/// A process in its job. Each value has its source; neither is there where it is not known.
+/// A process in its job. Each value has its source; both are `None` where the value is not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Job {
     pub rank: Option<u32>,
@@ -49,7 +49,7 @@ pub struct Job {
     pub name: Option<String>,
     pub name_source: Option<JobSource>,
     /// Variables with a rank that cannot be the job's, as a communicator is larger than the job would be:
-    /// they are of the process that started this one, or number nodes.
+    /// they belong to the process that started this one, or number nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<JobVariable>,
 }
@@ -57,9 +57,9 @@ pub struct Job {
 /// The largest communicator of a process, or of one of its GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Largest {
-    /// 0: none is known.
+    /// Number of ranks; 0 if no communicator is known.
     pub n_ranks: u32,
-    /// Its rank there; nothing if it has several.
+    /// Rank in this communicator; `None` if the process has several.
     pub rank: Option<u32>,
 }
 
@@ -74,8 +74,8 @@ impl Largest {
     }
 }
 
-/// Variables with the rank and the size that belong together; who starts the training process itself comes
-/// first.
+/// Variables with the rank and the size that belong together. The launchers that start the training process
+/// itself come first.
 const RANKS: [(JobVariable, Option<JobVariable>); 5] = [
     (JobVariable::Rank, Some(JobVariable::WorldSize)),
     (JobVariable::OmpiCommWorldRank, Some(JobVariable::OmpiCommWorldSize)),
@@ -85,9 +85,9 @@ const RANKS: [(JobVariable, Option<JobVariable>); 5] = [
 ];
 
 impl Job {
-    /// What is known of the process. A variable whose job is smaller than a communicator of the process is
-    /// not believed: `mp.spawn` and Ray start processes that inherit the rank of another, and launchers of
-    /// pods set `RANK` to the number of the node.
+    /// Derives the job of a process from what is known of it. A variable whose job is smaller than a
+    /// communicator of the process is not believed: `mp.spawn` and Ray start processes that inherit the rank
+    /// of another, and launchers of pods set `RANK` to the number of the node.
     pub fn of(facts: &Whose, largest: Largest) -> Self {
         let mut job = Self::default();
         job.take_rank(facts, largest);
@@ -130,7 +130,7 @@ impl Job {
         }
     }
 
-    /// The rank in the largest communicator, where nobody says more.
+    /// Takes the rank in the largest communicator, where no source states one.
     fn derive(&mut self, largest: Largest) {
         let derived = Some(JobSource::Other(Stated::Derived));
         if largest.rank.is_some() {
@@ -141,8 +141,8 @@ impl Job {
         }
     }
 
-    /// The rank of one of the process's GPUs, by its own largest communicator; that of the process where it
-    /// says one.
+    /// Returns the rank of one of the process's GPUs, by its own largest communicator, or the rank of the
+    /// process where a source states one.
     pub fn rank_of_gpu(&self, largest: Largest) -> Option<(u32, JobSource)> {
         let derived = JobSource::Other(Stated::Derived);
         let stated = self.rank.zip(self.rank_source).filter(|(_, source)| *source != derived);
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(found.refused, [SlurmProcid], "two tasks, each of one node");
     }
 
-    /// torch.multiprocessing.spawn under srun, and in a pod with RANK and WORLD_SIZE of nodes.
+    /// Covers torch.multiprocessing.spawn under srun, and a pod with RANK and WORLD_SIZE of nodes.
     #[test]
     fn a_rank_that_was_inherited_is_not_believed() {
         for (rank_of, size) in
@@ -213,7 +213,7 @@ mod tests {
         );
     }
 
-    /// Ranks that are threads of one process.
+    /// Covers ranks that are threads of one process.
     #[test]
     fn a_process_of_several_ranks_has_none_but_its_gpus_have() {
         let mut largest = Largest::default();

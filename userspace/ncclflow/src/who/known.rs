@@ -1,5 +1,5 @@
-//! What is known of processes and communicators, for whoever makes rows of them: the recording itself, or a
-//! reader of one.
+//! Facts about processes and communicators, for those that make rows: the recording itself, or a reader of
+//! one.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,23 +13,23 @@ use super::{
 };
 use crate::recording::Event;
 
-/// Bytes of an event as JSON: a control group's path has up to 4,096.
+/// Most bytes of an event as JSON: a control group's path has up to 4,096.
 const MAX_EVENT: usize = 16 << 10;
 
-/// A rank of a communicator: process as ncclflow sees it, `commHash` as folders are called, rank.
+/// A rank of a communicator: the process as ncclflow sees it, `commHash` as folders are called, and the rank.
 type Member = (u32, String, i32);
 
-/// Everything that [`Event::Process`] and [`Event::Communicator`] said.
+/// All facts from [`Event::Process`] and [`Event::Communicator`].
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// The latest of each number.
+    /// The latest process of each number.
     processes: HashMap<u32, ProcessFacts>,
     communicators: HashMap<Member, CommunicatorFacts>,
 }
 
 impl Known {
-    /// Takes note of an event; of others than those two nothing is noted. The event can come from a recording
-    /// of anybody's making: what is larger than anything that ncclflow writes is left out, and so are those
+    /// Notes an event of these two kinds, and ignores others. The event can come from a recording of
+    /// anybody's making. An event that is larger than any that ncclflow writes is left out, and so are facts
     /// beyond a number that no node has.
     pub fn note(&mut self, event: &Event) {
         let is_ours = || serde_json::to_vec(event).is_ok_and(|text| text.len() <= MAX_EVENT);
@@ -51,17 +51,17 @@ impl Known {
         }
     }
 
-    /// The process that has, or had last, this number.
+    /// Returns the process that has, or had last, this number.
     pub fn process(&self, pid: u32) -> Option<&ProcessFacts> {
         self.processes.get(&pid)
     }
 
-    /// The rank of a communicator that this process is.
+    /// Returns the facts of the rank of a communicator that this process is.
     pub fn communicator(&self, pid: u32, comm_hash: &str, rank: i32) -> Option<&CommunicatorFacts> {
         self.communicators.get(&(pid, comm_hash.to_owned(), rank))
     }
 
-    /// Completes the rows of communicators. Gives the job of each of their processes.
+    /// Completes the rows of communicators. Returns the job of each of their processes.
     pub fn complete(&self, rows: &mut [CommunicatorReport]) -> HashMap<u32, Job> {
         let (mut of_processes, mut of_gpus) = (HashMap::new(), HashMap::new());
         for row in &mut *rows {
@@ -120,7 +120,7 @@ mod tests {
         }))
     }
 
-    /// Two threads with a GPU each, and a smaller communicator, as of tensor parallelism.
+    /// Covers two threads with a GPU each, and a smaller communicator, as of tensor parallelism.
     #[test]
     fn each_gpu_of_a_process_has_its_rank() {
         let mut known = Known::default();

@@ -1,12 +1,12 @@
 //! Who is who: the job, user and container of a process, and the GPU, node and name of a communicator's rank.
 //!
-//! Probes tell a rank of a communicator and a process ID. What people ask for is the rank in the job, whose
-//! job it is and which GPU. Some of it is in the initial environment of the process ([`environment`]), some
-//! in `ncclComm` ([`communicator`]), and the rest in files of the user ([`RankMap`]). All of it is a
-//! tenant's: it is bounded and cleaned, and nothing is decided by it.
+//! Probes give a rank of a communicator and a process ID. People ask for the rank in the job, whose job it is
+//! and which GPU. Some of this is in the initial environment of the process ([`environment`]), some in
+//! `ncclComm` ([`communicator`]), and the rest in files of the user ([`RankMap`]). All of it is a tenant's:
+//! it is bounded and cleaned, and nothing is decided by it.
 //!
-//! What was found stands in the recording ([`crate::recording::Event`]), so that a reader on another machine
-//! knows it: [`Known`] is what both a recording and its readers ask.
+//! The facts that were found stand in the recording ([`crate::recording::Event`]), so that a reader on
+//! another machine knows them: both a recording and its readers ask [`Known`].
 
 mod communicator;
 mod environment;

@@ -1,11 +1,11 @@
-//! Whose a process is.
+//! Facts about a process: its job, user and container.
 
 use serde::{Deserialize, Serialize};
 
 use super::{environment::Variables, rank_map::RankMapFile};
 use crate::target::{Container, Description, Process, Users};
 
-/// What is asked for with `--rank-map` and `--job`.
+/// Options `--rank-map` and `--job`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WhoOptions {
     pub rank_map: Option<RankMapFile>,
@@ -14,7 +14,7 @@ pub struct WhoOptions {
 }
 
 impl WhoOptions {
-    /// By `--rank-map`.
+    /// Returns the rank by `--rank-map`.
     pub(super) fn rank(&self, host: &str, pid: u32) -> Option<u32> {
         self.rank_map.as_ref().and_then(|file| file.map().rank(host, pid))
     }
@@ -23,38 +23,38 @@ impl WhoOptions {
 /// A process, and whose it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessFacts {
-    /// As ncclflow sees it.
+    /// Process number, as ncclflow sees it.
     pub pid: u32,
-    /// With the PID, what tells it from all other processes of the host: see
+    /// Start of the process. With the PID, it tells the process from all others of the host: see
     /// [`TargetReport`](crate::sinks::TargetReport).
     pub started_ticks: Option<u64>,
-    /// The kernel's short name of it.
+    /// The kernel's short name of the process.
     pub name: String,
     #[serde(flatten)]
     pub whose: Whose,
 }
 
-/// Whose a process is, as it does not change while it lives.
+/// Owner and job of a process, which do not change while it lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Whose {
     pub uid: u32,
-    /// By the recording host's `/etc/passwd`; the number where that has no name.
+    /// Name in the recording host's `/etc/passwd`, or the number where that has no name.
     pub user: String,
     pub cgroup: Option<String>,
     pub container: Option<Container>,
-    /// What launchers said in its initial environment; nothing if that could not be read.
+    /// Variables of launchers in its initial environment; `None` if that could not be read.
     pub environment: Option<Variables>,
-    /// By `--rank-map`.
+    /// Rank by `--rank-map`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mapped_rank: Option<u32>,
-    /// By `--job`.
+    /// Job's name by `--job`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub named_job: Option<String>,
 }
 
 impl ProcessFacts {
-    /// Reads what is known of the process with this number, if it is the one that was started then and has
-    /// not ended.
+    /// Reads the facts about the process with this number, if it is the one that was started then and has not
+    /// ended.
     pub(super) fn read(
         pid: u32,
         started: Option<u64>,
@@ -68,7 +68,7 @@ impl ProcessFacts {
         }
         let Description { uid, user, cgroup, container, .. } = Description::read(&process, users);
         let environment = Variables::read(&process);
-        // Its number can belong to another process only once it has ended.
+        // Another process can have its number only once it has ended.
         let (mapped_rank, named_job) = (options.rank(host, pid), options.job.clone());
         let whose = Whose { uid, user, cgroup, container, environment, mapped_rank, named_job };
         (!process.has_exited()).then(|| Self {

@@ -10,13 +10,12 @@ use std::{
 
 use serde::Deserialize;
 
-/// Bytes of a file that are read.
+/// Most bytes of a file that are read.
 const MAX_FILE: u64 = 16 << 20;
 
-/// The job's rank by process. A line for each: `PID RANK` or `HOST PID RANK`; empty lines and what follows a
-/// `#` are left out. Or JSON:
-/// `{"PID": RANK, …}`, or `[{"host": HOST, "pid": PID, "rank": RANK}, …]`, with or without `host`. A line with a host comes before one
-/// without.
+/// Ranks in the job by process. A text has a line for each: `PID RANK` or `HOST PID RANK`; empty lines and
+/// the rest of a line after a `#` are left out. JSON is `{"PID": RANK, …}`, or `[{"host": HOST, "pid": PID,
+/// "rank": RANK}, …]`, with or without `host`. An entry with a host comes before one without.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankMap(HashMap<(Option<String>, u32), u32>);
 
@@ -39,7 +38,7 @@ impl RankMap {
     /// Reads a file.
     ///
     /// # Errors
-    /// If it cannot be read, or is not such a file; which line is wrong.
+    /// If the file cannot be read, or is no rank map. The error names the wrong line.
     pub fn read(path: &Path) -> Result<Self, String> {
         Self::read_file(&File::open(path).map_err(|error| error.to_string())?)
     }
@@ -92,13 +91,13 @@ impl RankMap {
         }
     }
 
-    /// The job's rank of a process of a host.
+    /// Returns the rank in the job of a process of a host.
     pub fn rank(&self, host: &str, pid: u32) -> Option<u32> {
         self.0.get(&(Some(host.to_owned()), pid)).or_else(|| self.0.get(&(None, pid))).copied()
     }
 }
 
-/// A rank map, and the file that it is from, which can change while a recording goes on.
+/// A rank map, and its file, which can change while a recording goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankMapFile {
     path: PathBuf,
@@ -107,7 +106,7 @@ pub struct RankMapFile {
     seen: Option<Identity>,
 }
 
-/// What changes when somebody writes to a file, or puts another one in its place.
+/// Properties of a file that change when somebody writes to it, or puts another one in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     file: (u64, u64),
@@ -129,7 +128,7 @@ impl RankMapFile {
     /// Reads a file.
     ///
     /// # Errors
-    /// As [`RankMap::read`].
+    /// See [`RankMap::read`].
     pub fn read(path: &Path) -> Result<Self, String> {
         let file = File::open(path).map_err(|error| error.to_string())?;
         let seen = file.metadata().ok().map(|about| Identity::of(&about));
@@ -140,11 +139,11 @@ impl RankMapFile {
         &self.map
     }
 
-    /// Reads the file again if it is another one than before. Gives whether the map has changed. What is no
-    /// file, as a pipe, is read once only.
+    /// Reads the file again if it has changed. Returns whether the map has changed. A path that is no regular
+    /// file, such as a pipe, is read once only.
     ///
     /// # Errors
-    /// If the changed file cannot be read, or is no rank map: each change once. The map stays as it was.
+    /// If the changed file cannot be read, or is no rank map: once for each change. The map stays as it was.
     pub fn refresh(&mut self) -> Result<bool, String> {
         let now = match std::fs::metadata(&self.path) {
             Ok(about) if !about.is_file() => return Ok(false),
@@ -186,7 +185,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert!(file.refresh().is_err());
         assert_eq!((file.refresh(), file.map().rank("here", 8)), (Ok(false), Some(1)));
-        // In place of it, as launchers do it.
+        // A new file in place of the old one, as launchers do it.
         write("new", "8 5");
         std::fs::rename(folder.path().join("new"), &path).unwrap();
         assert_eq!((file.refresh(), file.map().rank("here", 8)), (Ok(true), Some(5)));

@@ -1,4 +1,4 @@
-//! What was found out while a recording goes on: written by those who find out, read by those who write.
+//! Facts that become known while a recording goes on: some threads find them, others write them.
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -8,12 +8,12 @@ use std::{
 use super::{communicator::Seen, known::Known};
 use crate::recording::Event;
 
-/// Entries that are kept, and communicators that are remembered. A node that has had more of them since the
-/// recording began loses the oldest entries.
+/// Most entries that are kept, and communicators that are remembered. A node that has had more of them since
+/// the recording began loses the oldest entries.
 pub(super) const MAX_ENTRIES: usize = 65_536;
 
-/// Processes that have ended and are still known: their last records, and windows that are being completed, ask
-/// for them.
+/// Most processes that have ended and are still known: their last records, and windows that are being
+/// completed, ask for them.
 const MAX_ENDED: usize = 1000;
 
 /// Processes and communicators by the order in which they became known.
@@ -25,7 +25,8 @@ struct Entries {
     next: u64,
     events: BTreeMap<u64, Event>,
     seen: HashSet<Seen>,
-    /// Processes that have ended, and the number that was next then: what came later is of another process.
+    /// Processes that have ended, with the number of the next entry at that time: later entries are of
+    /// another process.
     ended: VecDeque<(u32, u64)>,
 }
 
@@ -34,7 +35,7 @@ impl Registry {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Adds what became known.
+    /// Adds a fact.
     pub(super) fn push(&self, event: Event) {
         self.with(|entries| {
             entries.events.insert(entries.next, event);
@@ -45,7 +46,7 @@ impl Registry {
         });
     }
 
-    /// A process has ended. Of those that did the oldest are forgotten.
+    /// Notes that a process has ended. The oldest of the ended ones are forgotten.
     pub(super) fn ended(&self, pid: u32) {
         self.with(|entries| {
             entries.ended.push_back((pid, entries.next));
@@ -58,33 +59,33 @@ impl Registry {
         });
     }
 
-    /// Whether anything is known of a process with one of these numbers.
+    /// Keeps the process numbers of which anything is known.
     pub(crate) fn retain_known(&self, pids: &mut HashSet<u32>) {
         let known: HashSet<u32> = self.with(|entries| entries.events.values().filter_map(pid_of).collect());
         pids.retain(|pid| known.contains(pid));
     }
 
-    /// Whether the communicator was not seen before, and is to be looked at.
+    /// Notes a communicator. Returns whether it was not seen before, and is to be looked at.
     pub(super) fn is_new(&self, seen: Seen) -> bool {
         self.with(|entries| {
             if entries.seen.len() >= MAX_ENTRIES {
-                // To look at one again does no harm.
+                // Looking at a communicator again does no harm.
                 entries.seen.clear();
             }
             entries.seen.insert(seen)
         })
     }
 
-    /// What became known from the number `first` on, and the number that is next.
+    /// Returns the facts from the number `first` on, and the number of the next one.
     pub(crate) fn since(&self, first: u64) -> (Vec<(u64, Event)>, u64) {
         self.with(|entries| {
-            // Most of the time there is nothing.
+            // Most of the time there are no new facts.
             let new = entries.events.range(first..).map(|(number, event)| (*number, event.clone()));
             (new.collect(), entries.next)
         })
     }
 
-    /// All of it.
+    /// Returns all facts.
     pub(super) fn known(&self) -> Known {
         let mut known = Known::default();
         self.with(|entries| entries.events.values().for_each(|event| known.note(event)));
@@ -92,7 +93,7 @@ impl Registry {
     }
 }
 
-/// Whom it is about.
+/// Returns the process that an event is about.
 fn pid_of(event: &Event) -> Option<u32> {
     match event {
         Event::Process(facts) => Some(facts.pid),
@@ -115,7 +116,7 @@ mod tests {
         let registry = Registry::default();
         registry.push(process(1, "goes on"));
         for number in 0..100_000 {
-            // Process numbers come again.
+            // Process numbers are used again.
             let pid = 10 + number % 30_000;
             registry.push(process(pid, "short"));
             registry.ended(pid);

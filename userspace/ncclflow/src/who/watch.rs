@@ -1,5 +1,5 @@
-//! Looks at processes and communicators as they come, without keeping anybody waiting: communicators are read
-//! by a thread of its own.
+//! Looks at processes and communicators as they come, without keeping anybody waiting: a thread of its own
+//! reads communicators.
 
 use std::{
     collections::HashSet,
@@ -34,19 +34,19 @@ use crate::{
     target::{Process, Users},
 };
 
-/// Communicators that may wait to be looked at. Those beyond it have no facts.
+/// Most communicators that may wait to be looked at. Further ones have no facts.
 const MAX_WAITING: usize = 4096;
 
-/// How long the end of a recording or window waits for what is being looked at. A look takes some
+/// Longest time that the end of a recording or window waits for looks that go on. A look takes some
 /// microseconds.
 const SETTLE_LIMIT: Duration = Duration::from_millis(200);
 
-/// What a recording has to tell who is who.
+/// Finds the facts of a recording's processes and communicators.
 #[derive(Debug)]
 pub(crate) struct Who {
     options: WhoOptions,
     host: String,
-    /// Read when they are first asked for: attaching does not wait for them.
+    /// Names of users, read when they are first asked for: attaching does not wait for them.
     users: OnceLock<Users>,
     registry: Registry,
     to_thread: Option<SyncSender<Look>>,
@@ -57,13 +57,13 @@ pub(crate) struct Who {
 #[derive(Debug)]
 struct Look {
     seen: Seen,
-    /// As ncclflow sees it.
+    /// Process, as ncclflow sees it.
     pid: u32,
     decoder: Arc<Decoder>,
 }
 
 impl Who {
-    /// Where the thread cannot be started, communicators have no facts.
+    /// Starts the thread. Where that fails, communicators have no facts.
     pub(crate) fn new(options: WhoOptions, host: String, health: &Health) -> Self {
         let (registry, waiting) = (Registry::default(), Arc::new(AtomicUsize::new(0)));
         let (to_thread, looks) = sync_channel(MAX_WAITING);
@@ -79,7 +79,7 @@ impl Who {
         Self { options, host, users: OnceLock::new(), registry, to_thread, waiting }
     }
 
-    /// Tells who the process is, in its report and to those who write recordings.
+    /// Finds the facts of a process, for its report and for those who write recordings.
     pub(crate) fn describe(&self, target: &mut TargetReport) {
         let users = self.users.get_or_init(Users::read);
         let facts = ProcessFacts::read(target.pid, target.started_ticks, &self.host, users, &self.options);
@@ -89,13 +89,13 @@ impl Who {
         target.whose = facts.map(|facts| facts.whose);
     }
 
-    /// The process that had this number has ended. What is known of it is kept for those who may still ask.
+    /// Notes that the process that had this number has ended. Its facts are kept for those who may still ask.
     pub(crate) fn ended(&self, pid: u32) {
         self.registry.ended(pid);
     }
 
-    /// Reads the rank map again if its file has changed, and tells the ranks of these processes that are others
-    /// now. Gives whether there are any.
+    /// Reads the rank map again if its file has changed, and notes the new ranks of these processes. Returns
+    /// whether there are any.
     ///
     /// # Errors
     /// See [`RankMapFile::refresh`](super::RankMapFile::refresh).
@@ -121,7 +121,8 @@ impl Who {
         Ok(has_changed)
     }
 
-    /// For whoever writes a recording: has communicators looked at as they come, and is told.
+    /// Makes a watch for a thread that writes a recording: it has communicators looked at as they come, and
+    /// gets the facts.
     pub(crate) fn watch(&self) -> CommunicatorWatch {
         CommunicatorWatch {
             registry: self.registry.clone(),
@@ -132,13 +133,13 @@ impl Who {
         }
     }
 
-    /// For whoever completes reports.
+    /// Makes a view of the facts for those who complete reports.
     pub(crate) fn report(&self) -> WhoReport {
         WhoReport { registry: self.registry.clone(), waiting: Arc::clone(&self.waiting) }
     }
 }
 
-/// What is known, for reports.
+/// View of the facts, for reports.
 #[derive(Clone, Debug)]
 pub(crate) struct WhoReport {
     registry: Registry,
@@ -146,7 +147,7 @@ pub(crate) struct WhoReport {
 }
 
 impl WhoReport {
-    /// Completes a report that has its communicators.
+    /// Completes a report that has its communicators already.
     pub(crate) fn complete(&self, report: &mut SessionReport) {
         let deadline = Instant::now() + SETTLE_LIMIT;
         while self.waiting.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
@@ -157,7 +158,7 @@ impl WhoReport {
         for target in &mut report.targets {
             let latest = known.process(target.pid);
             target.job = match &target.whose {
-                // Another process has its number by now: of this one there are no communicators.
+                // Another process has this one's number by now, and the communicators are of that one.
                 Some(whose) if latest.is_some_and(|latest| latest.started_ticks != target.started_ticks) => {
                     Some(Job::of(whose, Largest::default()))
                 }
@@ -167,7 +168,7 @@ impl WhoReport {
     }
 }
 
-/// Looks at the records of a recording for communicators that were not seen before.
+/// Watch of a recording's records for communicators that were not seen before.
 #[derive(Debug)]
 pub(crate) struct CommunicatorWatch {
     pub(crate) registry: Registry,
@@ -178,7 +179,7 @@ pub(crate) struct CommunicatorWatch {
 }
 
 impl CommunicatorWatch {
-    /// One that is told only this, and looks at nothing.
+    /// Makes a watch that knows only these events, and looks at nothing.
     #[cfg(test)]
     pub(crate) fn knowing(events: impl IntoIterator<Item = Event>) -> Self {
         let registry = Registry::default();
@@ -186,7 +187,7 @@ impl CommunicatorWatch {
         Self { registry, to_thread: None, waiting: Arc::default(), seen: HashSet::new(), last: None }
     }
 
-    /// A record came.
+    /// Notes a record.
     pub(crate) fn note(&mut self, binding: &Binding, record: &RecordView<'_>) {
         let Some(seen) = seen(binding, record) else { return };
         if self.last == Some(seen) {
@@ -214,7 +215,7 @@ fn seen(binding: &Binding, record: &RecordView<'_>) -> Option<Seen> {
     let hash = spans.hash.as_ref().map(|hash| record.unsigned(hash)).transpose().ok()?;
     let (rank, n_ranks) = (record.int(&spans.rank).ok()?, record.int(&spans.n_ranks).ok()?);
     let pointer = record.unsigned(&spans.pointer).ok()?;
-    // All is zero where the memory could not be read.
+    // All values are zero where the memory could not be read.
     (n_ranks > 0 && (0..n_ranks).contains(&rank)).then_some(Seen {
         tgid: record.header.tgid,
         pointer,
@@ -224,12 +225,12 @@ fn seen(binding: &Binding, record: &RecordView<'_>) -> Option<Seen> {
     })
 }
 
-/// Looks until nobody can ask any more.
+/// Looks at communicators until nobody can ask any more.
 fn look_at_communicators(looks: &Receiver<Look>, registry: &Registry, waiting: &AtomicUsize) {
     for Look { seen, pid, decoder } in looks {
-        // A look that fails is as one that finds nothing.
+        // A look that fails counts as one that finds nothing.
         let _ = fault::here("who");
-        // Where the process has ended, or freed the communicator, nothing is known.
+        // Where the process has ended, or freed the communicator, no facts are noted.
         if let Some(places) = &decoder.communicator
             && let Ok(process) = Process::open(pid)
             && let Some(facts) = CommunicatorFacts::read(Memory::new(&process), places, &seen, pid)

@@ -1,7 +1,7 @@
-//! Kernels and copies of torch's profiler as nodes, and how long NCCL's kernels took.
+//! Kernels and copies of torch's profiler as nodes, and the durations of NCCL's kernels.
 //!
-//! A trace is of one process, which says its rank in the job. What was launched before a node of
-//! communication stands before it in the file. Which of NCCL's kernels a node is, is told by the time: NCCL
+//! A trace is of one process, which says its rank in the job. Kernels that were launched before a node of
+//! communication stand before it in the file. The time tells which of NCCL's kernels belongs to a node: NCCL
 //! launches a kernel and hands us its plan right after it, and both clocks are the host's. The kernel must
 //! have the function in its name.
 
@@ -12,21 +12,21 @@ use foldhash::HashMap;
 
 use crate::stacks::trace::{DeviceTrace, DeviceWork, TraceFile, device_work};
 
-/// Between NCCL's launch and our record of it. A hit takes some µs; a thread that loses its processor, a few
-/// ms.
+/// Longest time between NCCL's launch and our record of it. A hit takes some µs; a thread that loses its
+/// processor, a few ms.
 const SLACK_NS: u64 = 2_000_000;
 
-/// Nodes that are kept to find out what had ended before another began.
+/// Most nodes that are kept to find those that had ended before another began.
 const MAX_RECENT: usize = 256;
 
-/// A node that had ended at that time of the device.
+/// A node, and the time of the device at which it had ended.
 #[derive(Clone, Copy, Debug)]
 struct Ended {
     id: u64,
     end_ns: u64,
 }
 
-/// The last that had ended when something else began.
+/// Returns the last node that had ended when something else began.
 fn before(recent: &VecDeque<Ended>, begin_ns: u64) -> Option<u64> {
     recent.iter().rev().find(|ended| ended.end_ns <= begin_ns).map(|ended| ended.id)
 }
@@ -38,10 +38,10 @@ fn keep(recent: &mut VecDeque<Ended>, ended: Ended) {
     recent.push_back(ended);
 }
 
-/// What a node of communication is told by the trace.
+/// A kernel in the trace that belongs to a node of communication.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kernel {
-    /// Its place among the kernels of the trace.
+    /// Place among the kernels of the trace.
     at: usize,
     begin_ns: u64,
     end_ns: u64,
@@ -54,16 +54,16 @@ impl Kernel {
     }
 }
 
-/// A node of the trace's own.
+/// A node made from the trace.
 #[derive(Debug)]
 pub(super) struct ComputeNode {
     pub(super) name: String,
     pub(super) begin_ns: u64,
     pub(super) duration_ns: u64,
     pub(super) stream: u32,
-    /// Before it on its stream.
+    /// Nodes before it on its stream.
     pub(super) data_deps: Vec<u64>,
-    /// Communication that was launched before it and had ended when it began.
+    /// Nodes of communication that were launched before it and had ended when it began.
     pub(super) ctrl_deps: Vec<u64>,
 }
 
@@ -74,14 +74,15 @@ pub(super) struct Compute {
     trace: DeviceTrace,
     /// Places of NCCL's kernels, in the order of launches.
     nccl: Vec<usize>,
-    /// Of each kernel of NCCL, when its launch was recorded; nothing: no node was found for it.
+    /// Time at which the launch of each of NCCL's kernels was recorded; `None` if no node was found for the
+    /// kernel.
     found: Vec<Option<u64>>,
     next: usize,
-    /// The last nodes of each stream.
+    /// The last nodes of each stream, and the place of their kernel if it is one of NCCL's.
     streams: HashMap<u32, (Option<usize>, Vec<u64>)>,
     computed: VecDeque<Ended>,
     communicated: VecDeque<Ended>,
-    /// What each stream was last told to wait for.
+    /// Node that each stream was last told to wait for.
     told: HashMap<u32, u64>,
     pub(super) nodes: u64,
 }
@@ -111,10 +112,11 @@ fn is_nccl(name: &str) -> bool {
     name.starts_with("ncclDevKernel") || name.starts_with("ncclKernel") || name.starts_with("ncclSym")
 }
 
-/// Whether a kernel of NCCL's runs this function, by its name: `ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)`.
+/// Tells whether one of NCCL's kernels runs this function, by its name:
+/// `ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)`.
 fn runs(kernel: &str, function: &str) -> bool {
     let name = kernel.split('(').next().unwrap_or_default();
-    // One kernel runs all that a group has: then it is called by its first collective, or Generic.
+    // One kernel runs all functions of a group: then it is called by the first collective, or Generic.
     let parts = || name.split('_');
     let is_p2p = matches!(function, "Send" | "Recv" | "AlltoAll" | "Gather" | "Scatter");
     parts().any(|part| part == function || part == "Generic" || (is_p2p && part == "SendRecv"))
@@ -129,7 +131,7 @@ impl Compute {
         Self { path, trace, nccl, found, next: 0, streams, computed, communicated, told, nodes: 0 }
     }
 
-    /// NCCL's kernels in the trace, and those of them that have a node.
+    /// Returns the number of NCCL's kernels in the trace, and of those that have a node.
     pub(super) fn nccl_kernels(&self) -> (usize, usize) {
         (self.nccl.len(), self.found.iter().flatten().count())
     }
@@ -138,8 +140,8 @@ impl Compute {
         self.trace.work.get(at)
     }
 
-    /// The kernel of what was recorded at this Unix time. `is_call`: at the call, which is before the launch;
-    /// else right after the launch.
+    /// Returns the kernel of a call or op that was recorded at this Unix time. With `is_call`, that is the
+    /// time of the call, before the launch; otherwise right after the launch.
     pub(super) fn kernel(&mut self, function: &str, at_ns: u64, is_call: bool) -> Option<Kernel> {
         let launch = |at: &usize| self.work(*at).and_then(|work| work.launch_ns);
         let nth = if is_call {
@@ -156,7 +158,8 @@ impl Compute {
             return None;
         }
         let found = self.found.get_mut(nth)?;
-        // What was launched together was recorded at one moment. Calls of a group have moments of their own.
+        // Ops that were launched together were recorded at one moment. Calls of a group have moments of their
+        // own.
         if found.is_some_and(|found| found != at_ns) && !is_call {
             return None;
         }
@@ -164,7 +167,7 @@ impl Compute {
         Some(Kernel { at, begin_ns: work.begin_ns, end_ns: work.end_ns, launched_ns: begin })
     }
 
-    /// The next node that was launched before this time; NCCL's own kernels are none.
+    /// Returns the next node that was launched before this time. NCCL's own kernels are left out.
     pub(super) fn next_before(&mut self, kernel: Option<&Kernel>, at_ns: u64) -> Option<ComputeNode> {
         let until = kernel.map_or(at_ns, |kernel| kernel.launched_ns);
         loop {
@@ -193,23 +196,23 @@ impl Compute {
         }
     }
 
-    /// The node that was asked for last has this number.
+    /// Notes the number of the node that was returned last.
     pub(super) fn made(&mut self, id: u64, node: &ComputeNode) {
         self.nodes += 1;
         self.streams.insert(node.stream, (None, vec![id]));
         keep(&mut self.computed, Ended { id, end_ns: node.begin_ns.saturating_add(node.duration_ns) });
     }
 
-    /// What a node of communication that is this kernel waits for: what is before it on its stream, which is
-    /// proven, and what had ended when it began.
+    /// Returns the nodes that a node of communication with this kernel waits for: those before it on its
+    /// stream, which is proven, and the last that had ended when it began.
     pub(super) fn waits(&self, kernel: &Kernel) -> (Vec<u64>, Option<u64>) {
         let stream = self.work(kernel.at).and_then(|work| self.streams.get(&work.stream));
-        // Those of one kernel do not wait for each other.
+        // Nodes of one kernel do not wait for each other.
         let on_stream = stream.filter(|(of, _)| *of != Some(kernel.at)).map(|(_, last)| last.clone());
         (on_stream.unwrap_or_default(), before(&self.computed, kernel.begin_ns))
     }
 
-    /// The node of communication has this number.
+    /// Notes the number of a node of communication.
     pub(super) fn communicated(&mut self, id: u64, kernel: &Kernel) {
         keep(&mut self.communicated, Ended { id, end_ns: kernel.end_ns });
         let Some(stream) = self.work(kernel.at).map(|work| work.stream) else { return };

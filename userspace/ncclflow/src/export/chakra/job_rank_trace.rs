@@ -1,4 +1,4 @@
-//! The trace of a rank of the job, while it is written: its nodes, and what the next ones wait for.
+//! The trace of a rank of the job while it is written: its nodes, and those that the next ones wait for.
 
 use std::{
     cell::Cell,
@@ -16,17 +16,17 @@ use super::{
 };
 use crate::sinks::OutputDir;
 
-/// Files of ranks of the job.
+/// Most ranks of the job, each with a file.
 const MAX_RANKS: usize = 4096;
 
-/// Streams of a rank, and chains of nodes.
+/// Most streams of a rank, and most chains of nodes.
 const MAX_ORDERS: usize = 65_536;
 
-/// Ops of a communicator that are known to have a node: the rows of an op's channels do not always come in a
-/// row.
+/// Most ops of a communicator that are known to have a node: the rows of an op's channels do not always come
+/// in succession.
 const MAX_SEEN: usize = 1024;
 
-/// What comes in its own order.
+/// A sequence of nodes with an order of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Lane {
     /// Calls of a thread on a stream.
@@ -39,7 +39,7 @@ pub(super) enum Lane {
 #[derive(Debug)]
 pub(super) struct JobRankTrace {
     rank: i32,
-    /// Host and process.
+    /// Host and process that the rank is.
     owner: (String, u32),
     file: EtFile,
     last_id: u64,
@@ -49,7 +49,7 @@ pub(super) struct JobRankTrace {
 }
 
 impl JobRankTrace {
-    /// That of a rank of the job, which only this process is.
+    /// Returns the trace of a rank of the job, which only this process is.
     pub(super) fn of<'a>(
         ranks: &'a mut BTreeMap<i32, Self>,
         dir: &OutputDir,
@@ -83,7 +83,7 @@ impl JobRankTrace {
         Ok(trace)
     }
 
-    /// No node stands for this op yet: its other channels have rows, too.
+    /// Tells whether no node stands for this op yet: its other channels have rows, too.
     pub(super) fn is_first_of(&mut self, group: i32, seq: u64) -> bool {
         let seen = self.seen.entry(group).or_default();
         let is_first = seen.insert(seq);
@@ -93,7 +93,7 @@ impl JobRankTrace {
         is_first
     }
 
-    /// Adds a node. Gives its number, and how many had to be joined for it.
+    /// Adds a node. Returns its number, and how many nodes had to be joined for it.
     pub(super) fn add(
         &mut self,
         lane: Lane,
@@ -166,17 +166,17 @@ impl JobRankTrace {
         Ok(())
     }
 
-    /// Ends of chains that are kept.
+    /// Returns the number of ends of chains that are kept.
     pub(super) fn chains(&self) -> usize {
         self.chains.len()
     }
 
-    /// Nodes that are kept.
+    /// Returns the number of nodes that are kept.
     pub(super) fn kept(&self) -> usize {
         self.orders.values().map(Order::kept).sum()
     }
 
-    /// Keeps fewer: nodes that come wait for fewer.
+    /// Keeps fewer nodes: later ones wait for fewer.
     pub(super) fn forget(&mut self) {
         self.orders.values_mut().for_each(Order::forget);
     }

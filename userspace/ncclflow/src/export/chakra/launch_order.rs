@@ -1,6 +1,6 @@
-//! Ops come when their messages have ended, which is not the order in which they were launched. They wait
-//! here, so that nodes are made in the order of launches: of all communicators of a process, as kernels of a
-//! profiler's trace are put between them.
+//! Ops in the order of their launches. They come when their messages have ended, which is another order, so
+//! they wait here. The order is that of all communicators of a process, as kernels of a profiler's trace are
+//! put between them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,24 +8,24 @@ use flow::schema::RankKey;
 
 use super::Work;
 
-/// Ops of a process that wait. NCCL has some hundreds on their way at a time on a communicator.
+/// Most ops of a process that wait. NCCL has some hundreds on their way at a time on a communicator.
 const MAX_WAITING: usize = 4096;
 
-/// Moment of the launch, and the op's number.
+/// Place of an op: the time of its launch, and its number.
 type Place = (u64, u64);
 
 #[derive(Debug, Default)]
 pub(super) struct LaunchOrder {
-    /// By process: those of one recording have numbers of their own.
+    /// Waiting ops by process: processes of one recording have numbers of their own.
     waiting: HashMap<u32, BTreeMap<(Place, RankKey), Work>>,
-    /// The last that was given out, by rank.
+    /// Place of the last op that was given out, by rank.
     given: HashMap<RankKey, Place>,
-    /// Ops that came after one that was launched later was given out.
+    /// Number of ops that came after a later launch was given out.
     late: u64,
 }
 
 impl LaunchOrder {
-    /// Takes an op, once for all of its channels. Gives out the one that has waited long enough.
+    /// Takes an op, once for all of its channels. Gives out an op that has waited long enough.
     pub(super) fn add(&mut self, work: Work) -> Option<Work> {
         let (rank, place) = (work.key, (work.ts_ns, work.seq.unwrap_or_default()));
         if self.given.get(&rank) == Some(&place) {
@@ -41,7 +41,7 @@ impl LaunchOrder {
         Some(work)
     }
 
-    /// Gives out all that wait, those of a process in their order.
+    /// Gives out all waiting ops, those of a process in their order.
     pub(super) fn take_all(&mut self) -> Vec<Work> {
         let mut all = Vec::new();
         let mut processes: Vec<_> = self.waiting.drain().collect();

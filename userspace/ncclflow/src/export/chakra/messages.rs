@@ -27,7 +27,7 @@ pub(super) struct Node {
     pub(super) data_deps: Vec<u64>,
     #[prost(uint64, tag = "6")]
     pub(super) start_time_micros: u64,
-    /// 0: not known.
+    /// Duration; 0 if it is not known.
     #[prost(uint64, tag = "7")]
     pub(super) duration_micros: u64,
     #[prost(message, repeated, tag = "10")]
@@ -39,7 +39,7 @@ pub(super) struct Node {
 #[repr(i32)]
 pub(super) enum NodeType {
     Invalid = 0,
-    /// Stands for others: it does nothing.
+    /// A node that stands for others and does nothing.
     Metadata = 1,
     Compute = 4,
     Send = 5,
@@ -47,7 +47,7 @@ pub(super) enum NodeType {
     Collective = 7,
 }
 
-/// `CollectiveCommType`, by NCCL's names.
+/// Numbers of `CollectiveCommType`, by NCCL's names.
 pub(super) const COLLECTIVES: [(&str, i64); 8] = [
     ("AllReduce", 0),
     ("Reduce", 1),

@@ -1,10 +1,10 @@
-//! Execution traces in the format of MLCommons Chakra, a file for each rank of the job, for ASTRA-sim and what
-//! else reads it.
+//! Execution traces in the format of MLCommons Chakra, a file for each rank of the job, for ASTRA-sim and
+//! other readers.
 //!
 //! Nodes are collectives, sends and receives: of API calls where those were recorded, with the stream that
-//! they were given; else of the ops that NCCL launched. What a process computed is not known from outside, and
-//! the time between two launches is not it: there are no nodes for it, unless traces of torch's profiler say what ran
-//! (`compute`). `order` says which node waits for which.
+//! they were given; otherwise of the ops that NCCL launched. The computation of a process is not known from
+//! outside, and the time between two launches does not show it: there are no nodes for it, unless traces of
+//! torch's profiler say what ran (`compute`). `order` says which node waits for which.
 
 mod compute;
 mod job_rank_trace;
@@ -34,25 +34,25 @@ use self::{
 use super::{format::View, job::Job, run::Exported, source::Source};
 use crate::sinks::{OutputDir, Share, Sink};
 
-/// Nodes, and ends of chains, that are kept of all ranks.
+/// Most nodes, and ends of chains, that are kept of all ranks.
 const MAX_KEPT: usize = 1 << 21;
 
 /// A communicator.
 #[derive(Clone, Debug)]
 struct Group {
-    /// Its `pg_name`. 0 would be all ranks of the job.
+    /// Number, written as `pg_name`. 0 would be all ranks of the job.
     number: i32,
-    /// The job's ranks in the order of the communicator's.
+    /// Ranks in the job, in the order of the communicator's ranks.
     ranks: Vec<i32>,
 }
 
-/// What a node is made of.
+/// A call or an op, from which a node is made.
 #[derive(Clone, Debug)]
 struct Work {
     key: RankKey,
     function: Name,
     n_ranks: i32,
-    /// As the program called it; nothing: not known.
+    /// Bytes as the program called it; `None` if they are not known.
     bytes: Option<u64>,
     peer: Option<i32>,
     root: Option<i32>,
@@ -63,10 +63,10 @@ struct Work {
     launched: Option<u64>,
 }
 
-/// What nodes are made of.
+/// Source of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MadeOf {
-    /// `by_launch`: those of one launch have one moment.
+    /// Ops. With `by_launch`, the ops of one launch have one moment.
     Ops {
         by_launch: bool,
     },
@@ -90,12 +90,12 @@ pub(super) struct Chakra {
     job: Job,
     host: String,
     offset_ns: u64,
-    /// Of the present source.
+    /// Source of the nodes of the present recording.
     made_of: MadeOf,
     ranks: BTreeMap<i32, JobRankTrace>,
     groups: BTreeMap<u64, Group>,
     derived: BTreeSet<i32>,
-    /// Nodes since what is kept was counted.
+    /// Number of nodes since the kept ones were counted.
     uncounted: usize,
     totals: Totals,
     failed: bool,
@@ -106,7 +106,7 @@ pub(super) struct Chakra {
 }
 
 impl Chakra {
-    /// `kineto`: traces of torch's profiler, of a rank each.
+    /// Makes the view. `kineto` are traces of torch's profiler, of a rank each.
     pub(super) fn new(dir: OutputDir, kineto: &[PathBuf]) -> Result<Self> {
         let compute = compute::read(kineto)?.into_iter().collect();
         Ok(Self {
@@ -137,7 +137,7 @@ impl Chakra {
         }
     }
 
-    /// The communicator, whose ranks' places in the job are known.
+    /// Returns the communicator, if the job's ranks of all its ranks are known.
     fn group(&mut self, key: RankKey, n_ranks: i32) -> Result<Group> {
         let Some(hash) = key.hash else {
             bail!(
@@ -166,7 +166,7 @@ impl Chakra {
         Ok(group)
     }
 
-    /// Makes a node, unless there is one.
+    /// Makes a node for a call or an op, unless there is one.
     fn take(&mut self, work: &Work) -> Result<()> {
         let (kind, comm_type) = match work.function.as_str() {
             "Send" => (NodeType::Send, None),
@@ -274,14 +274,14 @@ impl Chakra {
         Ok(())
     }
 
-    /// No more ops of the present source come.
+    /// Takes the waiting ops, as no more of the present source come.
     fn take_waiting(&mut self) {
         for work in self.launches.take_all() {
             self.put(|this| this.take(&work));
         }
     }
 
-    /// Counts what is kept, now and then, and keeps less where it is too much.
+    /// Counts the kept nodes now and then, and keeps fewer where there are too many.
     fn bound(&mut self) -> Result<()> {
         self.uncounted += 1;
         if self.uncounted < MAX_KEPT / 2 {
@@ -302,13 +302,13 @@ impl Chakra {
     }
 }
 
-/// Whole microseconds, of which a node that takes time has one at least: 0 is not known.
+/// Rounds to whole microseconds, at least 1 for a node that takes time: 0 means that it is not known.
 fn micros(ns: u64) -> u64 {
     ((ns + 500) / 1000).max(1)
 }
 
-/// What a rank puts in, as ASTRA-sim counts it (`system/collective/Ring.cc`): of a reduce-scatter and an
-/// all-to-all, all ranks' parts.
+/// Returns the bytes that a rank puts in, as ASTRA-sim counts them (`system/collective/Ring.cc`): all ranks'
+/// parts for a reduce-scatter and an all-to-all.
 fn comm_size(work: &Work) -> Option<u64> {
     let n_ranks = u64::try_from(work.n_ranks).ok()?;
     match work.function.as_str() {

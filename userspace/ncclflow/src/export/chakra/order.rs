@@ -1,27 +1,26 @@
-//! What must be over before a node begins, as far as the recording proves it.
+//! Nodes that must be over before another begins, as far as the recording proves it.
 //!
-//! What one thread calls on one stream runs in its order. But calls of one group run together, and a send and
-//! a receive that wait for each other in the order of a file would never end; and where a group begins and
-//! ends is not recorded. So a node waits only for those
-//! that are proven to have been launched before it was called:
+//! Calls of one thread on one stream run in their order. But calls of one group run together, and a send and
+//! a receive that wait for each other in the order of a file would never end; and the begin and end of a
+//! group are not recorded. So a node waits only for nodes that are proven to have been launched before it was
+//! called:
 //!
-//! - called before a collective that NCCL had launched when the node was called (`launched`): whatever a
-//!   thread calls before that is in the same group, or in one before;
-//! - in another launch of the same communicator, where launches were recorded and calls were not: NCCL runs
-//!   the launches of a communicator one after the other.
+//! - those called before a collective that NCCL had launched when the node was called (`launched`): whatever
+//!   a thread calls before that is in the same group, or in one before;
+//! - those in another launch of the same communicator, where launches were recorded and calls were not: NCCL
+//!   runs the launches of a communicator one after the other.
 //!
-//! Besides, NCCL keeps the order of a communicator's collectives, and that of sends to one peer and of receives
-//! from one.
+//! NCCL also keeps the order of a communicator's collectives, of sends to one peer, and of receives from one.
 
 use std::collections::HashMap;
 
-/// Dependencies of a node on those before it. If there are more, a node that does nothing joins them.
+/// Most dependencies of a node on earlier ones. If there are more, a node that does nothing joins them.
 pub(super) const MAX_DEPENDENCIES: usize = 64;
 
-/// Nodes that are not proven to be over. Of those beyond that, it is not found out any more.
+/// Most nodes that are kept while they are not proven to be over. For more it is not found out any more.
 const MAX_OPEN: usize = 8192;
 
-/// What follows each other in any case.
+/// A sequence of nodes of which each follows the one before in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Chain {
     /// Collectives of a communicator.
@@ -31,12 +30,12 @@ pub(super) enum Chain {
     Receives(i32, i32),
 }
 
-/// What a call or a launch tells of those before it.
+/// Values of a call or a launch that prove which nodes are over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Told {
-    /// Communicator, and how many collectives NCCL had launched on it.
+    /// Communicator, and number of collectives that NCCL had launched on it.
     pub(super) launched: Option<(i32, u64)>,
-    /// Moment of the launch that it is part of.
+    /// Time of the launch that the node is part of.
     pub(super) launch_ns: Option<u64>,
 }
 
@@ -50,15 +49,15 @@ struct Open {
 /// The nodes of a thread on a stream, or of a communicator where calls were not recorded.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    /// All of them are over before the next begins.
+    /// Nodes that are all over before the next begins.
     before: Vec<u64>,
-    /// In their order.
+    /// Nodes that are not proven to be over, in their order.
     open: Vec<Open>,
 }
 
 impl Order {
-    /// Adds a node, and gives those that are over before it begins. `join` makes one node of so many, which
-    /// comes before this one.
+    /// Adds a node. Returns its number, and the nodes that are over before it begins. `join` joins too many
+    /// of them in one node, which comes before this one.
     pub(super) fn add<E>(
         &mut self,
         told: Told,
@@ -83,19 +82,20 @@ impl Order {
 }
 
 impl Order {
-    /// Nodes that it keeps.
+    /// Returns the number of nodes that are kept.
     pub(super) fn kept(&self) -> usize {
         self.before.len() + self.open.len()
     }
 
-    /// Keeps fewer: nodes that come wait for fewer.
+    /// Keeps fewer nodes: later ones wait for fewer.
     pub(super) fn forget(&mut self) {
         self.open = Vec::new();
     }
 }
 
 impl Open {
-    /// It was launched before this was called, and so were all that were called before it.
+    /// Tells whether the node was launched before `now` was called. If so, all nodes called before it were,
+    /// too.
     fn is_over(&self, now: Told) -> bool {
         let is_earlier =
             |before: Option<u64>, now: Option<u64>| before.zip(now).is_some_and(|(before, now)| before < now);
@@ -154,7 +154,7 @@ mod tests {
         assert!(nodes.call(1, 5, true).is_empty());
         assert!(nodes.call(1, 5, true).is_empty(), "in one group, perhaps");
         assert!(nodes.call(2, 9, false).is_empty(), "another communicator's count proves nothing");
-        // 1 and 2 were launched. 3 came after 2, and can be in the group of 4.
+        // Nodes 1 and 2 were launched. 3 came after 2, and can be in the group of 4.
         assert_eq!(nodes.call(1, 7, true), [1, 2]);
         assert_eq!(nodes.call(1, 7, false), [1, 2]);
         assert_eq!(nodes.call(1, 8, true), [3, 4], "5 came after 4");

@@ -1,4 +1,4 @@
-//! A `.et` file: the metadata, then the nodes, each with its length before it.
+//! A `.et` file: the metadata, then the nodes, each after its length.
 
 use std::io::{self, Write as _};
 
@@ -10,10 +10,10 @@ use crate::sinks::{OutputDir, OutputFile};
 /// Bytes that are gathered before they are written: an export has a file for each rank of the job.
 const BATCH: usize = 64 << 10;
 
-/// `GlobalMetadata.version`: that of the schema.
+/// Version of the schema, `GlobalMetadata.version`.
 const VERSION: &str = "1.0.0";
 
-/// It has its name when it is complete. If this is dropped before, it is removed.
+/// A file that gets its name when it is complete. If this is dropped before, the file is removed.
 #[derive(Debug)]
 pub(super) struct EtFile {
     dir: OutputDir,
@@ -42,7 +42,7 @@ impl EtFile {
     }
 
     fn push(&mut self, message: &impl Message) -> io::Result<()> {
-        // A vector grows as it must.
+        // A vector grows as needed.
         message.encode_length_delimited(&mut self.batch).map_err(io::Error::other)?;
         if self.batch.len() >= BATCH { self.write() } else { Ok(()) }
     }

@@ -1,4 +1,4 @@
-//! Numbers of entries, as torch counts.
+//! Numbers of entries, counted as torch does.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use nccl_library::nccl::Name;
 use super::{BY_PLACE, CommGroup, spool::Waiting};
 use crate::flight_recorder::{Entry, Function, Operation, ProcessGroup};
 
-/// What was read and written of a group.
+/// Counts of a group's entries that were read and written.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    /// Its rank in the group.
+    /// The rank in the group.
     rank: u32,
-    /// NCCL's number of the collective that comes next.
+    /// NCCL's number of the next collective.
     next: u64,
-    /// torch's number of the latest collective, from 1 on.
+    /// torch's number of the latest collective, counted from 1.
     pub(super) collectives: u64,
-    /// Collectives that NCCL does not count as such.
+    /// Number of collectives that NCCL does not count as such.
     uncounted: u64,
     p2p: u64,
     operations: u64,
@@ -28,7 +28,7 @@ impl Counts {
         Self { rank: place.and_then(|rank| u32::try_from(rank).ok()).unwrap_or(0), ..Self::default() }
     }
 
-    /// NCCL's number of a collective; of another operation, that of the next collective.
+    /// Returns NCCL's number of a collective or, for another operation, that of the next collective.
     pub(super) fn number(&mut self, operation: &Waiting, function: Function) -> u64 {
         if operation.number == BY_PLACE {
             return self.next;

@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl FlightRecorder {
-    /// The communicator's number, if the job's ranks are known of its own.
+    /// Returns the communicator's number, if the job's ranks of all its ranks are known.
     fn group(&mut self, key: RankKey, n_ranks: i32) -> Result<Option<u32>> {
         let (Some(hash), Ok(n_ranks)) = (key.hash, u32::try_from(n_ranks)) else { return Ok(None) };
         if let Some(known) = self.group_numbers.get(&(hash, key.instance)) {
@@ -56,7 +56,7 @@ impl FlightRecorder {
         Ok(number)
     }
 
-    /// The rank of a communicator, as it is known in this source.
+    /// Returns the rank of a communicator, as it is known in this source.
     pub(super) fn comm_rank(&mut self, key: RankKey, n_ranks: i32) -> Result<&mut CommRank> {
         if !self.comm_ranks.contains_key(&key) {
             if self.comm_ranks.len() >= MAX_RANKS {

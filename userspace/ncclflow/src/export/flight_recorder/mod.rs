@@ -1,9 +1,10 @@
 //! Files of torch's flight recorder, one for each rank of the job, of jobs in which it was never armed.
 //!
-//! An entry is a call of the API where calls were recorded, else an op that NCCL launched. What NCCL's calls do not tell is
-//! left as torch's readers take it: every state is `scheduled`, as nobody saw the GPU, and each tensor has one dimension.
-//! torch's analyser compares entries by `collective_seq_id`, so ranks' numbers have to meet: what is before the first
-//! collective that all recorded ranks of a communicator have is left out.
+//! An entry is a call of the API where calls were recorded, else an op that NCCL launched. Values that NCCL's
+//! calls do not tell are left as torch's readers take them: every state is `scheduled`, as nobody saw the
+//! GPU, and each tensor has one dimension. torch's analyser compares entries by `collective_seq_id`, so
+//! ranks' numbers have to meet: entries before the first collective that all recorded ranks of a communicator
+//! have are left out.
 
 mod counts;
 mod groups;
@@ -33,27 +34,28 @@ use crate::{
     sinks::Sink,
 };
 
-/// Files of ranks of the job.
+/// Most ranks of the job, each with a file.
 const MAX_FILES: usize = 4096;
 
-/// Communicators, and ranks of them.
+/// Most communicators, and most ranks of them.
 const MAX_GROUPS: usize = 65_536;
 const MAX_RANKS: usize = 65_536;
 
-/// Ranks of all communicators, recorded or not.
+/// Most ranks of all communicators, recorded or not.
 const MAX_MEMBERS: usize = 1 << 22;
 
-/// A rank that was watched for this much longer than a collective took to come on another has not joined it. Wall clocks of
-/// hosts differ less.
+/// Time by which a rank must have been watched longer than a collective took to come on another, to say that
+/// it has not joined it. Wall clocks of hosts differ less.
 const LATE_NS: u64 = 1_000_000_000;
 
-/// Ops of a rank that are known to have an entry: the rows of an op's channels do not always come in a row.
+/// Most ops of a rank that are known to have an entry: the rows of an op's channels do not always come in
+/// succession.
 const MAX_SEEN: usize = 256;
 
-/// The number of a send or receive that NCCL launched: it follows from its place among the collectives.
+/// Number of a send or receive that NCCL launched: the real one follows from its place among the collectives.
 const BY_PLACE: u64 = u64::MAX;
 
-/// Notes about communicators that are left out.
+/// Most notes about communicators that are left out.
 const MAX_NOTES: usize = 20;
 
 /// A communicator.
@@ -71,10 +73,10 @@ struct CommGroup {
 struct JobRank {
     /// Host and process.
     owner: (String, u32),
-    /// Of the process, in [`FlightRecorder::processes`].
+    /// Index of the process in [`FlightRecorder::processes`].
     process: usize,
     spool: Spool,
-    /// Its communicators, with the first and the last collective that it has of each.
+    /// Communicators of the rank, with the first and the last collective that it has of each.
     groups: BTreeMap<u32, Option<(u64, u64)>>,
     nccl_version: Option<String>,
 }
@@ -82,11 +84,11 @@ struct JobRank {
 /// A rank of a communicator, in the present source.
 #[derive(Debug)]
 struct CommRank {
-    /// Nothing: it is left out.
+    /// Number of the group; `None` if it is left out.
     group: Option<u32>,
     of_job: i64,
     numbers: CallNumbers,
-    /// Ops that have an entry.
+    /// Ops that have an entry already.
     seen: BTreeSet<u64>,
 }
 
@@ -100,21 +102,21 @@ pub(super) struct FlightRecorder {
     comm_names: HashMap<String, String>,
     host: String,
     offset_ns: u64,
-    /// When each source ended, as wall time.
+    /// Wall time of the end of each source.
     ended_ns: Vec<Option<u64>>,
-    /// Of the present source: entries are made of its calls.
+    /// Set if entries are made of calls, in the present source.
     of_calls: bool,
-    /// Of the present source: records were lost.
+    /// Set if records were lost, in the present source.
     was_lost: bool,
     nccl_version: Option<String>,
     comm_ranks: HashMap<RankKey, CommRank>,
     groups: Vec<CommGroup>,
     group_numbers: BTreeMap<(u64, u32), Option<u32>>,
-    /// Ranks of all groups, also of those that were not recorded.
+    /// Number of ranks of all groups, also of those that were not recorded.
     members: usize,
-    /// By rank of the job.
+    /// Ranks by number in the job.
     ranks: BTreeMap<i64, JobRank>,
-    /// Processes by number.
+    /// Numbers of processes, by host and process ID.
     processes: HashMap<(String, u32), usize>,
     stacks: StackTable,
     datatypes: Vec<Name>,
@@ -171,8 +173,8 @@ impl FlightRecorder {
         *self.processes.entry((self.host.clone(), pid)).or_insert(next)
     }
 
-    /// Keeps an operation of a rank. `number`: makes its number of what is known of the rank; nothing: it is known
-    /// already.
+    /// Keeps an operation of a rank. `number` makes its number from what is known of the rank, or gives
+    /// `None` if the operation has an entry already.
     fn keep(
         &mut self,
         key: RankKey,
@@ -237,7 +239,7 @@ impl FlightRecorder {
         at.and_then(|at| u8::try_from(at).ok())
     }
 
-    /// A function's operation, if torch has one and it is asked for.
+    /// Returns a function's operation, if torch has one and it is asked for.
     fn function(&mut self, name: &str) -> Option<Function> {
         let Some(function) = Function::of(name) else {
             self.totals.not_in_torch += 1;
@@ -307,12 +309,12 @@ impl FlightRecorder {
             if rank.seen.len() > MAX_SEEN {
                 rank.seen.pop_first();
             }
-            // A send's own number says nothing of collectives.
+            // A send's own number is not counted with collectives.
             is_new.then_some(if is_p2p { BY_PLACE } else { seq >> 1 })
         })
     }
 
-    /// Writes the file of a rank of the job. It has its name when it is complete.
+    /// Writes the file of a rank of the job. It gets its name when it is complete.
     fn write_file(&mut self, job_rank: i64, rank: JobRank, judged_until_ns: u64) -> Result<()> {
         let JobRank { process, spool, groups, nccl_version, owner: _ } = rank;
         let mut file = self.output.create(u64::try_from(job_rank)?)?;
@@ -434,7 +436,7 @@ impl View for FlightRecorder {
 }
 
 impl FlightRecorder {
-    /// Until when all hosts were watched, as wall time; nothing: a recording has no end.
+    /// Returns the wall time until which all hosts were watched; `None` if a recording has no end.
     fn watched_until_ns(&self, exported: &Exported) -> Option<u64> {
         let mut hosts: BTreeMap<&str, Option<u64>> = BTreeMap::new();
         for (source, ended_ns) in exported.sources.iter().zip(&self.ended_ns) {
@@ -452,7 +454,7 @@ impl FlightRecorder {
         hosts.into_values().collect::<Option<Vec<_>>>()?.into_iter().min()
     }
 
-    /// No more rows of the present source come.
+    /// Ends the present source, as no more of its rows come.
     fn end_source(&mut self) {
         for rank in self.comm_ranks.drain().map(|(_, rank)| rank) {
             self.totals.uncertain += u64::from(rank.group.is_some() && !rank.numbers.are_certain());

@@ -1,5 +1,5 @@
-//! Operations of a rank of the job, on the disk until all of them have come: only then it is known where the ranks'
-//! numbers meet.
+//! Operations of a rank of the job, kept on the disk until all of them have come: only then it is known where
+//! the ranks' numbers meet.
 
 use std::{
     cmp::Reverse,
@@ -12,18 +12,18 @@ use flow::schema::StackId;
 
 use crate::flight_recorder::Function;
 
-/// Operations that are sorted by time before they are given out: ops come when they have ended.
+/// Most operations that are sorted by time before they are given out: ops come when they have ended.
 const SORTED: usize = 4096;
 
-/// Bytes of an operation.
+/// Bytes of an operation in the file.
 const BYTES: usize = 56;
 
-/// An operation as it waits. Its group and its type are known by numbers.
+/// An operation while it waits. Its group and its type are known by numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Waiting {
-    /// Unix time.
+    /// Unix time of the operation.
     pub(super) ts_ns: u64,
-    /// NCCL's number of it, or of the next collective after it.
+    /// NCCL's number of the operation, or of the next collective after it.
     pub(super) number: u64,
     pub(super) count: Option<u64>,
     pub(super) stack: Option<StackId>,
@@ -35,7 +35,7 @@ pub(super) struct Waiting {
     pub(super) datatype: Option<u8>,
 }
 
-/// Which values are there.
+/// Bits of the values that are present.
 mod has {
     pub(super) const COUNT: u8 = 1;
     pub(super) const STACK: u8 = 2;
@@ -100,7 +100,7 @@ pub(super) struct Spool {
 }
 
 impl Spool {
-    /// In a file without a name, which is read and written.
+    /// Makes a spool of a file without a name, which is written and read.
     pub(super) fn new(file: File) -> Self {
         Self { file: BufWriter::new(file), count: 0 }
     }
@@ -110,7 +110,7 @@ impl Spool {
         self.file.write_all(&operation.to_bytes())
     }
 
-    /// Gives all of them to `take`, in the order of time.
+    /// Gives all operations to `take`, in the order of time.
     pub(super) fn read(self, mut take: impl FnMut(&Waiting) -> io::Result<()>) -> io::Result<()> {
         let mut file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.seek(SeekFrom::Start(0))?;
@@ -120,7 +120,7 @@ impl Spool {
         for at in 0..self.count {
             file.read_exact(&mut bytes)?;
             let operation = Waiting::of_bytes(&bytes);
-            // Those of one moment stay in their order.
+            // Operations of one moment stay in their order.
             sorted.push(Reverse((operation.ts_ns, at, operation)));
             if sorted.len() > SORTED
                 && let Some(Reverse((_, _, first))) = sorted.pop()

@@ -6,22 +6,22 @@ use flow::schema::{FrameRow, StackId, StackRow};
 
 use crate::flight_recorder::Frame;
 
-/// Memory of all stacks that are kept, about.
+/// Most bytes of memory of all stacks that are kept, about.
 const MAX_BYTES: usize = 256 << 20;
 
 #[derive(Debug, Default)]
 pub(super) struct StackTable {
-    /// By process and number.
+    /// Stacks by process and number.
     stacks: HashMap<(usize, StackId), Arc<[Frame]>>,
     bytes: usize,
 }
 
 impl StackTable {
-    /// Takes a stack; nothing if there is no room for it.
+    /// Takes a stack, if there is room for it.
     pub(super) fn insert(&mut self, process: usize, row: &StackRow) {
         self.bytes = self.bytes.saturating_add(row.memory());
         if self.bytes <= MAX_BYTES {
-            // torch has the innermost first.
+            // torch has the innermost frame first.
             let frames = row.frames.iter().rev().map(frame).collect();
             self.stacks.insert((process, row.stack), frames);
         }
@@ -32,7 +32,7 @@ impl StackTable {
     }
 }
 
-/// torch has `co_name`, the last part of Python's qualified name.
+/// Makes a frame of torch's, which has `co_name`, the last part of Python's qualified name.
 fn frame(row: &FrameRow) -> Frame {
     let FrameRow { function, file, line, module } = row;
     let has_extension =

@@ -1,4 +1,4 @@
-//! What was written, and what was left out.
+//! Numbers of entries that were written, and that were left out.
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
@@ -16,7 +16,8 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    /// Says what is not in the files, or may surprise. `derived`: ranks of the job that nobody said.
+    /// Adds notes on what is not in the files, or may surprise. `derived` counts ranks of the job that nobody
+    /// stated.
     pub(super) fn add_notes(&self, derived: u64, notes: &mut Vec<String>) {
         let mut note = |count: u64, text: &str| {
             if count > 0 {

@@ -1,15 +1,17 @@
 //! JSON as NCCL Inspector writes it: format v4.3 or v4.0, a file for each process.
 //!
-//! <https://github.com/NVIDIA/nccl/tree/master/plugins/profiler/inspector> (README.md of September 2026). A marker
-//! (`dump_stats`) says whose the records after it are and how many; then come collectives (`coll_perf`), sends
-//! and receives (`p2p_perf`), and what the network proxy did (`proxy_trace`).
+//! <https://github.com/NVIDIA/nccl/tree/master/plugins/profiler/inspector> (README.md of September 2026). A
+//! marker (`dump_stats`) names the rank of the records after it, and says how many they are; then come
+//! collectives (`coll_perf`), sends and receives (`p2p_perf`), and the network proxy's messages
+//! (`proxy_trace`).
 //!
-//! Inspector times kernels on the GPU, which nobody can see from outside: there is no `kernel_gpu` here. Where
-//! all messages of an op were measured, its time is that from the first to the last of them, and its
+//! Inspector times kernels on the GPU, which nobody can see from outside: there is no `kernel_gpu` here.
+//! Where all messages of an op were measured, its time is that from the first to the last of them, and its
 //! `…_timing_source` is `proxy_cpu`. Otherwise it has no time and no bandwidth.
 //!
-//! In v4.0 there are no markers: each record has header and metadata. There are collectives alone, and only those with a
-//! bandwidth: NVIDIA's exporter (NCCL 2.28 to 2.30) takes no other lines, and fails where one of them is unknown.
+//! In v4.0 there are no markers: each record has header and metadata. There are only collectives, and only
+//! those with a bandwidth: NVIDIA's exporter (NCCL 2.28 to 2.30) takes no other lines, and fails where a
+//! bandwidth is unknown.
 
 mod records;
 
@@ -30,23 +32,24 @@ use super::{
 };
 use crate::sinks::{OutputDir, OutputFile, Sink, host_in_names};
 
-/// Processes that files are made for.
+/// Most processes with files.
 const MAX_PROCESSES: usize = 4096;
 
-/// Bytes of records that wait for their marker: of a rank, and of all.
+/// Most bytes of records that wait for their marker: of a rank, and of all.
 const MAX_BATCH: usize = 256 << 10;
 const MAX_WAITING: usize = 64 << 20;
 
-/// Ops of a rank whose channels may not all have come.
+/// Most ops of a rank whose channels may not all have come.
 const MAX_OPEN_OPS: usize = 512;
 
-/// The same of all ranks.
+/// Most ops of all ranks whose channels may not all have come.
 const MAX_ALL_OPEN: usize = 1 << 17;
 
-/// Ranks of communicators.
+/// Most ranks of communicators.
 const MAX_RANKS: usize = 65_536;
 
-/// The file of a process. It has its name when it is complete; if it is dropped before, it is removed.
+/// The file of a process. It gets its name when it is complete; if this is dropped before, the file is
+/// removed.
 #[derive(Debug)]
 struct ProcessFile {
     dir: OutputDir,
@@ -94,14 +97,14 @@ struct RankRecords {
     coll: u64,
     p2p: u64,
     proxy: u64,
-    /// Unix time of the latest.
+    /// Unix time of the latest record.
     last_us: u64,
-    /// Of all its records.
+    /// Sequence numbers of its latest records.
     record_sn: u64,
     proxy_op_sn: u64,
-    /// Ops by `seq`, of which further channels may come.
+    /// Ops of which further channels may come, by `seq`.
     open: BTreeMap<u64, OpRecord>,
-    /// In the order in which they came.
+    /// Numbers of these ops, in the order in which they came.
     order: std::collections::VecDeque<u64>,
 }
 
@@ -126,9 +129,9 @@ pub(super) struct Inspector {
     files: BTreeMap<(String, u32), ProcessFile>,
     ranks: HashMap<(String, RankKey), RankRecords>,
     waiting: usize,
-    /// Ops that are open, of all ranks.
+    /// Number of open ops of all ranks.
     open: usize,
-    /// The op that came last, and its messages.
+    /// The last op, and its messages.
     last: Option<(RankKey, Op, Vec<ProxyStep>)>,
     totals: Totals,
     failed: bool,
@@ -192,7 +195,7 @@ impl Inspector {
         self.ranks.get_mut(&key).context("a rank is missing")
     }
 
-    /// All messages of the op that came last have come.
+    /// Adds the last op, as all its messages have come.
     fn finish_last(&mut self) -> Result<()> {
         let Some((_, op, steps)) = self.last.take() else { return Ok(()) };
         let offset_ns = self.offset_ns;
@@ -228,7 +231,7 @@ impl Inspector {
         Ok(())
     }
 
-    /// The marker, and the records that wait for it.
+    /// Writes the marker, and the records that wait for it.
     fn write_batch(&mut self, key: &(String, RankKey)) -> Result<()> {
         let Some(rank) = self.ranks.get_mut(key) else { return Ok(()) };
         if rank.lines.is_empty() {
@@ -246,7 +249,7 @@ impl Inspector {
             let (host, pid) = &rank.process;
             let mut name = format!("{}-pid{pid}.log", host_in_names(host));
             let is_taken = |name: &str| self.files.values().any(|file| file.name == name);
-            // Two hosts' names can be the same as far as files have them.
+            // Two hosts' names can be the same in file names.
             if is_taken(&name) {
                 name = format!("{}-{}-pid{pid}.log", host_in_names(host), self.files.len());
             }
@@ -278,7 +281,7 @@ impl Inspector {
     }
 }
 
-/// Writes the record of the op that came first.
+/// Writes the record of the oldest op.
 fn close_oldest(rank: &mut RankRecords, offset_ns: u64, totals: &mut Totals) -> Result<()> {
     let Some(record) = rank.order.pop_front().and_then(|seq| rank.open.remove(&seq)) else { return Ok(()) };
     if rank.version == InspectorVersion::V4_0 && !record.is_complete_collective() {
@@ -296,7 +299,7 @@ fn close_oldest(rank: &mut RankRecords, offset_ns: u64, totals: &mut Totals) -> 
 
 impl View for Inspector {
     fn begin(&mut self, source: &Source) -> Result<()> {
-        // What waits is of the clock before.
+        // Records that wait have the clock of the source before.
         self.put(Self::close_all);
         source.host().clone_into(&mut self.host);
         self.offset_ns = source.offset_ns();

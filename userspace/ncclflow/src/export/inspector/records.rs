@@ -1,4 +1,4 @@
-//! Lines of NCCL Inspector. Times are Unix times in microseconds; what is not known has no key.
+//! Lines of NCCL Inspector. Times are Unix times in microseconds; unknown values have no key.
 
 use anyhow::Result;
 use flow::schema::{MessageRow, Op, OpRow, Outcome};
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use super::RankRecords;
 use crate::export::{format::InspectorVersion, who::RankFacts};
 
-/// Who made the records, where Inspector says which interface of NCCL it used.
+/// Maker of the records, in the place where Inspector says which interface of NCCL it used.
 const MECHANISM: &str = concat!("ncclflow ", env!("CARGO_PKG_VERSION"));
 
-/// What a marker says of a rank.
+/// Makes the header of a rank, as a marker has it.
 pub(super) fn rank_header(op: &Op, facts: Option<&RankFacts>) -> Value {
     let name = facts.and_then(|facts| facts.comm_name.as_deref()).filter(|name| !name.is_empty());
     let mut header = json!({
@@ -27,7 +27,7 @@ pub(super) fn rank_header(op: &Op, facts: Option<&RankFacts>) -> Value {
     header
 }
 
-/// What is said of a rank at a moment.
+/// Makes the metadata of a rank at a moment.
 fn metadata(rank: &RankRecords, at_us: u64) -> Value {
     let (host, pid) = &rank.process;
     let version = match rank.version {
@@ -44,7 +44,7 @@ fn metadata(rank: &RankRecords, at_us: u64) -> Value {
     })
 }
 
-/// The line before the records that wait.
+/// Makes the line before the records that wait.
 pub(super) fn marker(rank: &RankRecords) -> Result<Vec<u8>> {
     let marker = json!({
         "header": rank.header,
@@ -61,7 +61,7 @@ pub(super) fn marker(rank: &RankRecords) -> Result<Vec<u8>> {
     Ok(line)
 }
 
-/// `at_us`: when what the record tells was over.
+/// Adds a record. `at_us` is the time at which its op was over.
 fn push(rank: &mut RankRecords, kind: &'static str, at_us: u64, record: &impl Serialize) -> Result<()> {
     rank.last_us = rank.last_us.max(at_us);
     rank.lines.extend_from_slice(b"{\"");
@@ -87,7 +87,7 @@ pub(super) struct OpRecord {
     call_bytes: Option<u64>,
     begin_ns: u64,
     end_ns: u64,
-    /// All messages of all channels that came were measured.
+    /// Set if all messages of all channels so far were measured.
     is_measured: bool,
 }
 
@@ -112,7 +112,8 @@ impl OpRecord {
         }
     }
 
-    /// Whether it has a place in v4.0: NVIDIA's exporter of that time fails where a bandwidth is missing.
+    /// Tells whether the op has a place in v4.0: NVIDIA's exporter of that time fails where a bandwidth is
+    /// missing.
     pub(super) fn is_complete_collective(&self) -> bool {
         !self.is_p2p() && self.bandwidths().is_some()
     }
@@ -133,7 +134,7 @@ impl OpRecord {
         self.row.pattern.is_p2p()
     }
 
-    /// From the first message to the last.
+    /// Returns the time from the first message to the last.
     pub(super) fn span_ns(&self) -> Option<u64> {
         self.end_ns.checked_sub(self.begin_ns).filter(|_| self.is_measured)
     }
@@ -175,7 +176,8 @@ struct P2pPerf<'a> {
     p2p_busbw_gbs: Option<f64>,
 }
 
-/// Bandwidths in GB/s: of the algorithm and of the bus, as Inspector computes them (`inspectorComputeOpBw`).
+/// Returns the bandwidths of the algorithm and of the bus in GB/s, as Inspector computes them
+/// (`inspectorComputeOpBw`).
 #[expect(clippy::cast_precision_loss, reason = "bandwidths are floating point there, too")]
 fn bandwidths(function: &str, bytes: u64, n_ranks: i32, time_us: u64) -> Option<(f64, f64)> {
     let (bytes, ranks) = (bytes as f64, f64::from(n_ranks));
@@ -234,20 +236,20 @@ pub(super) fn write_op(rank: &mut RankRecords, record: &OpRecord, offset_ns: u64
     )
 }
 
-/// What was measured of a message.
+/// Measured values of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProxyStep {
     op: Direction,
     peer: i32,
     step: u64,
     begin_ns: Option<u64>,
-    /// When it entered each of the three phases, and its end.
+    /// Times at which it entered each of the three phases, and at which it ended.
     moments: [Option<u64>; 4],
     bytes: Option<u64>,
     is_measured: bool,
 }
 
-/// Inspector's names of the phases: a message enters the first when its slot is offered to the GPU, or the
+/// Inspector's names of the phases. A message enters the first when its slot is offered to the GPU, or the
 /// network is asked for it.
 const SEND_PHASES: [&str; 4] =
     ["send_gpu_wait_ts", "send_peer_wait_ts", "send_wait_ts", "proxy_step_stop_ts"];
@@ -310,8 +312,8 @@ struct ProxyRecord<'a> {
     event_trace_ts: serde_json::Map<String, Value>,
 }
 
-/// Writes what was measured of an op on a channel: its messages, and their sum for each peer. Gives the number
-/// of messages.
+/// Writes the measured values of an op on a channel: its messages, and their sum for each peer. Returns the
+/// number of messages.
 pub(super) fn write_proxy(
     rank: &mut RankRecords,
     op: &Op,
@@ -321,7 +323,7 @@ pub(super) fn write_proxy(
     let row = &op.row;
     let parent_type = if row.pattern.is_p2p() { "p2p" } else { "coll" };
     let mut written = 0;
-    // Those of a peer come in a row.
+    // Messages of a peer come in succession.
     for of_peer in steps.chunk_by(|a, b| (a.op, a.peer) == (b.op, b.peer)) {
         if !of_peer.iter().any(|step| step.is_measured) {
             continue;
@@ -385,7 +387,7 @@ pub(super) fn write_proxy(
 mod tests {
     use super::bandwidths;
 
-    /// By the formulas of nccl-tests' PERFORMANCE.md.
+    /// Compares with the formulas of nccl-tests' PERFORMANCE.md.
     #[test]
     fn bandwidths_are_those_of_the_bus() {
         let close = |(a, b): (f64, f64), (c, d): (f64, f64)| (a - c).abs() < 1e-9 && (b - d).abs() < 1e-9;

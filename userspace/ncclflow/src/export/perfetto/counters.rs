@@ -1,4 +1,4 @@
-//! Bytes by time: how many ended in each span of time, by rank.
+//! Bytes by time: the bytes of messages that ended in each span of time, by rank.
 //!
 //! Messages do not come in the order in which they ended. So they are counted in spans of one width, which
 //! doubles when there are too many: memory is bounded, however long the recording is.
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::tracks::RankId;
 
-/// What is counted.
+/// Bytes that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Counted {
     /// Measured bytes of sends, at their end.
@@ -28,7 +28,7 @@ impl Counted {
     }
 }
 
-/// Spans of all counters together.
+/// Most spans of all counters together.
 const MAX_SPANS: usize = 1 << 20;
 
 const NS_PER_MS: u64 = 1_000_000;
@@ -45,7 +45,7 @@ impl Default for Counters {
     }
 }
 
-/// A counter: from when on which value holds.
+/// Values of a counter: the times from which each one holds.
 pub(super) type Values = Vec<(u64, u64)>;
 
 impl Counters {
@@ -56,7 +56,7 @@ impl Counters {
     fn add_within(&mut self, rank: RankId, counted: Counted, at_ns: u64, bytes: u64, most: usize) {
         let span = self.counted.entry((rank, counted, at_ns / self.width_ns)).or_default();
         *span = span.saturating_add(bytes);
-        // Counters of as many ranks as that have one span each at last.
+        // If that many ranks have counters, each counter has one span at last.
         while self.counted.len() > most && self.width_ns < u64::MAX >> 1 {
             self.width_ns *= 2;
             let mut wider: BTreeMap<(RankId, Counted, u64), u64> = BTreeMap::new();
@@ -72,7 +72,7 @@ impl Counters {
         self.width_ns / NS_PER_MS
     }
 
-    /// Each counter with its values in the order of time. Between spans it is 0.
+    /// Takes each counter with its values in the order of time. Between spans it is 0.
     pub(super) fn take(&mut self) -> Vec<(RankId, Counted, Values)> {
         let mut counters: Vec<(RankId, Counted, Values)> = Vec::new();
         let mut open_until = 0;

@@ -1,4 +1,4 @@
-//! What rows become in a trace: names, times, values.
+//! Events of a trace, made from rows: names, times, values.
 
 use flow::schema::{ApiCall, BytesKind, MessageRow, Op, OtherCallRow, Outcome, Pointer, Wait};
 use nccl_library::nccl::Direction;
@@ -11,7 +11,7 @@ use super::{
 
 type Values<'a> = Vec<(&'static str, Option<Value<'a>>)>;
 
-/// An op while its messages come.
+/// An op whose messages are still coming.
 #[derive(Debug)]
 pub(super) struct PendingOp {
     pub(super) op: Op,
@@ -50,18 +50,18 @@ impl PendingOp {
         self.end_ns = self.end_ns.max(Some(end));
     }
 
-    /// So many messages were planned, and none of them was measured.
+    /// Notes messages that were planned, of which none was measured.
     pub(super) fn note_planned(&mut self, messages: u64) {
         self.messages = self.messages.saturating_add(messages);
     }
 
-    /// From the first message that was measured to the last.
+    /// Returns the time from the first measured message to the last.
     pub(super) fn span(&self) -> Option<(u64, u64)> {
         Some((self.begin_ns?, self.end_ns?)).filter(|(begin, end)| begin <= end)
     }
 }
 
-/// The network or the GPU was seen to begin with it.
+/// Returns the time at which the network or the GPU was seen to begin with a message.
 fn measured_begin(message: &MessageRow) -> Option<u64> {
     match message.op {
         Direction::Send => message.t_start_ns.get(),
@@ -136,7 +136,7 @@ pub(super) struct MessageEvent<'a> {
     pub(super) name: &'static str,
     pub(super) content: Content,
     pub(super) begin_ns: Option<u64>,
-    /// Not before the begin.
+    /// End of the message, never before its begin.
     pub(super) end_ns: Option<u64>,
 }
 
@@ -155,7 +155,7 @@ impl<'a> MessageEvent<'a> {
         self.message.op == Direction::Send
     }
 
-    /// It was on its way when the session ended.
+    /// Tells whether the message was on its way when the session ended.
     pub(super) fn is_open(&self) -> bool {
         self.outcome == Some(Outcome::SessionEnded) && self.message.t_end_ns.get().is_none()
     }
@@ -178,14 +178,15 @@ impl<'a> MessageEvent<'a> {
         ]
     }
 
-    /// From when on it waits for what; nothing: for nothing. Moments are in order. Only waits that the row
-    /// has: where one moment was not seen, none is said.
+    /// Returns the states of a message: the time of each, in order, and its wait, or `None` where it waits
+    /// for nothing. Only waits that the row has are states: where one of a wait's times was not seen, it is
+    /// left out.
     pub(super) fn states(&self) -> Vec<(u64, Option<String>)> {
         let message = self.message;
         let (Some(mut at), Some(end)) = (self.begin_ns, self.end_ns) else { return Vec::new() };
         let mut states = Vec::new();
         for (wait, ns) in message.waits().known() {
-            // In the order of the kinds, each begins where the one before it ends.
+            // In the order of the kinds, each wait begins where the one before it ends.
             let begin = match wait {
                 Wait::PeerBuffer => message.t_ready_ns.get(),
                 Wait::Network if self.is_send() => message.t_sent_ns.get(),

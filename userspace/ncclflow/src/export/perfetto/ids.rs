@@ -1,22 +1,22 @@
-//! Numbers by which events of several ranks belong together.
+//! Numbers by which events of several ranks are joined.
 
 use flow::schema::{MessageRow, Op, RankKey};
 use nccl_library::nccl::Direction;
 
-/// Of an op: that of a collective is the same on all ranks and channels. Nothing: its number is counted from
-/// the beginning of a part, so that other ranks' need not be the same.
+/// Returns the number of an op. A collective has the same on all ranks and channels. Gives `None` if its
+/// `seq` is counted from the beginning of a part, so that other ranks' need not be the same.
 pub(super) fn op_id(op: &Op) -> Option<u64> {
     id_of(op.rank, op.row.seq, op.row.pattern.is_p2p(), op.row.seq_local)
 }
 
-/// The same of an API call's op.
+/// Returns the number of an API call's op, as [`op_id`] does.
 pub(super) fn id_of(rank: RankKey, seq: u64, is_p2p: bool, seq_local: Option<bool>) -> Option<u64> {
     if seq_local == Some(true) {
         return None;
     }
     let RankKey { hash, instance, rank, pid } = rank;
-    // Sends and receives are numbered by each rank for itself. Without a hash (before 2.18) nothing tells
-    // which ranks are of one communicator.
+    // Each rank numbers its own sends and receives. Without a hash (before 2.18) nothing tells which ranks
+    // are of one communicator.
     let own = match hash {
         Some(_) if !is_p2p => [0, 0],
         _ => [u64::from(rank.cast_unsigned()) + 1, u64::from(pid)],
@@ -24,7 +24,8 @@ pub(super) fn id_of(rank: RankKey, seq: u64, is_p2p: bool, seq_local: Option<boo
     Some(mix(&[hash.unwrap_or(0), instance.into(), seq, own[0], own[1]]))
 }
 
-/// Of a message: the same at both of its ends. Nothing: it is not known which message of the other end it is.
+/// Returns the number of a message, which is the same at both of its ends. Gives `None` if it is not known
+/// which message of the other end it is.
 pub(super) fn flow_id(op: &Op, message: &MessageRow) -> Option<u64> {
     let (row, hash) = (&op.row, op.rank.hash?);
     if row.pattern.is_p2p() || row.seq_local == Some(true) || !(0..row.n_ranks).contains(&message.peer) {
@@ -38,9 +39,10 @@ pub(super) fn flow_id(op: &Op, message: &MessageRow) -> Option<u64> {
     Some(mix(&[hash, op.rank.instance.into(), row.seq, row.channel.into(), ends, message.step]))
 }
 
-/// A number for these numbers, which is not 0. The same in each run: a trace of the same rows is the same.
+/// Mixes these numbers into one that is not 0. It is the same in each run: a trace of the same rows is the
+/// same.
 fn mix(numbers: &[u64]) -> u64 {
-    // The finaliser of splitmix64 (Vigna, public domain): one to one, each bit depends on each.
+    // This is the finaliser of splitmix64 (Vigna, public domain): one to one, each bit depends on each.
     let scramble = |mut value: u64| {
         value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,8 +1,8 @@
 //! The messages of a Perfetto trace that we write, with their fields' numbers in Perfetto's .proto files
 //! (protos/perfetto/trace/, v59).
 //!
-//! The reader of foreign traces (`stacks::trace::perfetto`) has structures of its own: they have only what it
-//! wants, so that nothing else of a foreign file is unpacked into memory.
+//! The reader of foreign traces (`stacks::trace::perfetto`) has structures of its own: they have only the
+//! fields that it wants, so that nothing else of a foreign file is unpacked into memory.
 
 use prost::Message;
 

@@ -1,12 +1,13 @@
-//! One trace for Perfetto (<https://ui.perfetto.dev>), of all ranks of all hosts, as track events.
+//! A trace for Perfetto (<https://ui.perfetto.dev>), of all ranks of all hosts, as track events.
 //!
 //! Processes are those that were recorded; in them are their ranks of communicators; in these, tracks for
-//! channels and for the peers of each channel. What was measured is a slice; what was only planned is an
-//! instant, whose values say it. Arrows lead from a send to its receive, in one file only: Perfetto follows
-//! none from file to file. So the times of all hosts are Unix times, converted by each recording's own offset.
+//! channels and for the peers of each channel. A measured op or message is a slice; one that was only planned
+//! is an instant, whose values say it. Arrows lead from a send to its receive, in one file only: Perfetto
+//! follows none from file to file. So the times of all hosts are Unix times, converted by each recording's
+//! own offset.
 //!
-//! Rows are written as they come, and nothing of them is kept but the op that came last. Slices of a track are
-//! in the order of time; the rest Perfetto sorts.
+//! Rows are written as they come, and only the last op is kept of them. Slices of a track are in the order of
+//! time; Perfetto sorts the rest.
 
 mod counters;
 mod events;
@@ -36,20 +37,20 @@ use self::{
 use super::{format::View, run::Exported, source::Source, who::Who};
 use crate::sinks::Sink;
 
-/// What came of it, for the user.
+/// Counts for the user's notes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
     slices: u64,
     instants: u64,
     flows: u64,
     states: u64,
-    /// Messages of which the begin or the end was not seen.
+    /// Number of messages of which the begin or the end was not seen.
     not_measured: u64,
-    /// Too many at once on one track.
+    /// Number of events without a slice: too many at once on one track.
     without_slice: u64,
-    /// Sends and receives between ranks: without arrows.
+    /// Number of messages of sends and receives between ranks, which have no arrows.
     p2p_messages: u64,
-    /// Recordings that do not say how their clock stands to Unix time.
+    /// Number of recordings that do not say how their clock stands to Unix time.
     without_clock: u64,
 }
 
@@ -59,17 +60,17 @@ pub(super) struct Perfetto {
     tracks: Tracks,
     counters: Counters,
     offset_ns: u64,
-    /// The op that came last, whose messages come.
+    /// The last op, whose messages come.
     op: Option<PendingOp>,
     totals: Totals,
     failed: bool,
     errors: Vec<String>,
-    /// Unix times of what was exported.
+    /// First and last Unix time that were exported.
     span_ns: Option<(u64, u64)>,
 }
 
 impl Perfetto {
-    /// `beside`: traces of torch's profiler, which are laid beside ours.
+    /// Creates the file. `beside` are traces of torch's profiler, which are laid beside ours.
     pub(super) fn create(path: &Path, beside: &[PathBuf]) -> Result<Self> {
         Ok(Self {
             file: TraceFile::create(path, beside)?,
@@ -102,7 +103,7 @@ impl Perfetto {
         (self.wall(begin_ns), self.wall(end_ns))
     }
 
-    /// A slice with the values of its begin, and the flow that its end closes.
+    /// Writes a slice with the values of its begin, and the flow that its end closes.
     fn slice(
         &mut self,
         (begin_ns, end_ns): (u64, Option<u64>),
@@ -123,7 +124,7 @@ impl Perfetto {
         self.file.event(at_ns, Some(name), TrackEvent { kind: INSTANT, ..event })
     }
 
-    /// The op that came last is complete.
+    /// Writes the last op, which is complete.
     fn finish_op(&mut self) -> io::Result<()> {
         let Some(pending) = self.op.take() else { return Ok(()) };
         let rank = pending.rank;
@@ -159,7 +160,7 @@ impl Perfetto {
             self.totals.not_measured += 1;
             return Ok(());
         };
-        // What was on its way when the session ended has a begin and no end.
+        // A message that was on its way when the session ended has a begin and no end.
         let Some(end_ns) = event.end_ns.or_else(|| event.is_open().then_some(u64::MAX)) else {
             self.totals.not_measured += 1;
             return Ok(());
@@ -338,7 +339,8 @@ impl Sink for Perfetto {
         });
     }
 
-    /// Of the others, the sums say as much, and a large ring has thousands for each op.
+    /// Takes the messages of measured ops only: for others the sums say as much, and a large ring has
+    /// thousands for each op.
     fn wants_messages(&self, op: &Op) -> bool {
         op.row.has_measured_messages()
     }

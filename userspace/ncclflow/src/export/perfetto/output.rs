@@ -18,18 +18,18 @@ use crate::{
     stacks::trace::{self, TraceFile},
 };
 
-/// Our own trace in an archive.
+/// Name of our own trace in an archive.
 const OWN: &str = "ncclflow.pftrace";
 
 const MANIFEST: &str = "perfetto_manifest.json";
 
-/// tar's blocks.
+/// Bytes of a block of tar.
 const BLOCK: usize = 512;
 
-/// Traces beside ours.
+/// Most traces beside ours.
 const MAX_TRACES: usize = 1024;
 
-/// Bytes of a trace beside ours, unpacked: the viewer holds 2 GB.
+/// Most bytes of a trace beside ours, unpacked: the viewer holds 2 GB.
 const MAX_BYTES: u64 = 16 << 30;
 
 /// A trace of torch's profiler.
@@ -37,7 +37,7 @@ const MAX_BYTES: u64 = 16 << 30;
 struct Beside {
     trace: TraceFile,
     rank: Option<i32>,
-    /// From its times to Unix times, in ns.
+    /// Offset from its times to Unix times, in ns.
     offset_ns: i64,
     /// Unix times of its first and its last slice.
     span_ns: (i64, i64),
@@ -60,8 +60,8 @@ impl Beside {
         format!("torch-{at}.json")
     }
 
-    /// What the manifest says of it. Each is a machine of its own: in containers of several hosts, processes
-    /// have the same numbers, and GPUs are processes to torch.
+    /// Makes the manifest's entry of the trace. Each trace is a machine of its own: in containers of several
+    /// hosts, processes have the same numbers, and GPUs are processes to torch.
     fn entry(&self, at: usize) -> Value {
         let file = self.trace.path().file_name().unwrap_or_default().to_string_lossy();
         let rank = self.rank.map(|rank| format!("rank {rank}, ")).unwrap_or_default();
@@ -76,11 +76,11 @@ impl Beside {
     }
 }
 
-/// Where the trace is written.
+/// Output that a trace is written to.
 #[derive(Debug)]
 pub(super) struct TraceOutput {
     file: NewFile,
-    /// Bytes so far.
+    /// Number of bytes so far.
     at: u64,
     /// Name and begin of the member that is being written.
     member: Option<(String, u64)>,
@@ -88,7 +88,7 @@ pub(super) struct TraceOutput {
 }
 
 impl TraceOutput {
-    /// A new file. One that exists, or a link, is refused. With traces beside ours, it is an archive.
+    /// Creates the file. One that exists, or a link, is refused. With traces beside ours, it is an archive.
     pub(super) fn create(path: &Path, beside: &[PathBuf]) -> Result<Self> {
         if beside.len() > MAX_TRACES {
             bail!("more than {MAX_TRACES} traces to lay beside ours: no viewer shows them");
@@ -125,7 +125,7 @@ impl TraceOutput {
         self.file.write_at(header.as_bytes(), begin)
     }
 
-    /// Completes the file, with what lies beside the trace.
+    /// Completes the file, with the traces beside ours.
     pub(super) fn finish(&mut self) -> Result<()> {
         let mut beside = std::mem::take(&mut self.beside);
         if !beside.is_empty() {
@@ -144,7 +144,7 @@ impl TraceOutput {
         }
         let entries = beside.iter().enumerate().map(|(at, one)| one.entry(at));
         let files: Vec<Value> = std::iter::once(json!({ "path": OWN })).chain(entries).collect();
-        // Perfetto knows it by its first key.
+        // Perfetto recognises the manifest by its first key.
         let manifest = json!({ "perfetto_manifest": {
             "version": 1,
             "trace_time": { "clock": "REALTIME", "file": OWN },
@@ -156,7 +156,8 @@ impl TraceOutput {
         Ok(self.write_all(&[0; 2 * BLOCK])?)
     }
 
-    /// Traces beside ours that have nothing of the time of the recordings, whose Unix times these are.
+    /// Returns notes on traces beside ours that have nothing of the time of the recordings, which is
+    /// `span_ns` in Unix time.
     pub(super) fn notes(&self, span_ns: Option<(u64, u64)>) -> Vec<String> {
         let Some((first, last)) = span_ns else { return Vec::new() };
         let unix = |at: u64| i64::try_from(at).unwrap_or(i64::MAX);

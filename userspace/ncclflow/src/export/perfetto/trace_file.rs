@@ -1,4 +1,4 @@
-//! A `.pftrace` while it is written: packets one after the other, each text that repeats once.
+//! A `.pftrace` file while it is written: packets one after the other, each repeated text once.
 
 use std::{
     io::{self, Write as _},
@@ -19,16 +19,16 @@ use super::output::TraceOutput;
 /// Bytes that are gathered before they are written.
 const BATCH: usize = 1 << 20;
 
-/// Texts of a kind that are said once. Those beyond stand in each event.
+/// Most texts of a kind that get a number. Further ones stand in each event.
 const MAX_TEXTS: usize = 65_536;
 
-/// All packets are of one writer.
+/// Number of the only writer of packets.
 const SEQUENCE: u32 = 1;
 
-/// `packet`, field 1 of `Trace`, with a length.
+/// Key of `packet`, field 1 of `Trace`, which has a length.
 const PACKET_KEY: u8 = 1 << 3 | 2;
 
-/// Texts that have a number, and those that have one since the last packet.
+/// Texts that have a number, and those that got one since the last packet.
 #[derive(Debug, Default)]
 struct Texts {
     numbers: HashMap<String, u64>,
@@ -36,7 +36,7 @@ struct Texts {
 }
 
 impl Texts {
-    /// Nothing: there are too many.
+    /// Returns the number of a text; `None` if there are too many.
     fn number(&mut self, text: &str) -> Option<u64> {
         if let Some(number) = self.numbers.get(text) {
             return Some(*number);
@@ -44,7 +44,7 @@ impl Texts {
         if self.numbers.len() >= MAX_TEXTS {
             return None;
         }
-        // 0 is no number.
+        // Numbers begin at 1.
         let number = self.numbers.len() as u64 + 1;
         self.numbers.insert(text.to_owned(), number);
         self.new.push(Interned { iid: number, text: text.to_owned() });
@@ -61,7 +61,7 @@ pub(super) enum Value<'a> {
     Text(&'a str),
 }
 
-/// The file has its name when it is complete. If this is dropped before, it is removed.
+/// A file that gets its name when it is complete. If this is dropped before, the file is removed.
 #[derive(Debug)]
 pub(super) struct TraceFile {
     file: TraceOutput,
@@ -75,8 +75,8 @@ pub(super) struct TraceFile {
 }
 
 impl TraceFile {
-    /// A new file. One that exists, or a link, is refused. With traces of torch's profiler, an archive with
-    /// them.
+    /// Creates the file. One that exists, or a link, is refused. With traces of torch's profiler, it is an
+    /// archive with them.
     pub(super) fn create(path: &Path, beside: &[PathBuf]) -> Result<Self> {
         Ok(Self {
             file: TraceOutput::create(path, beside)?,
@@ -90,8 +90,8 @@ impl TraceFile {
         })
     }
 
-    /// The first packets. All times of the trace are Unix times; `monotonic`: a moment by both clocks, where
-    /// all is of one host.
+    /// Writes the first packets. All times of the trace are Unix times. `monotonic_ns` is the time `at_ns` by
+    /// the other clock, where all rows are of one host.
     pub(super) fn begin(&mut self, at_ns: u64, monotonic_ns: Option<u64>) -> io::Result<()> {
         let clock = |id, timestamp| Clock { id, timestamp };
         let clocks = [Some(clock(REALTIME, at_ns)), monotonic_ns.map(|at| clock(MONOTONIC, at))];
@@ -106,7 +106,7 @@ impl TraceFile {
             }),
             ..TracePacket::default()
         })?;
-        // The root of all tracks: it says how processes are ordered.
+        // The root of all tracks says how processes are ordered.
         self.describe(TrackDescriptor {
             uuid: Some(0),
             process_ordering: PROCESSES_BY_RANK,
@@ -115,7 +115,7 @@ impl TraceFile {
         })
     }
 
-    /// A track. It comes before its events.
+    /// Writes a track, which must come before its events.
     pub(super) fn describe(&mut self, track: TrackDescriptor) -> io::Result<()> {
         self.push(&TracePacket {
             sequence: SEQUENCE,
@@ -124,7 +124,7 @@ impl TraceFile {
         })
     }
 
-    /// An event, with the number of its name if it has one.
+    /// Writes an event, with the number of its name if it has one.
     pub(super) fn event(&mut self, at_ns: u64, name: Option<&str>, mut event: TrackEvent) -> io::Result<()> {
         if let Some(name) = name {
             // A state's end has an empty name.
@@ -152,12 +152,12 @@ impl TraceFile {
         })
     }
 
-    /// The number of a category.
+    /// Returns the number of a category.
     pub(super) fn category(&mut self, name: &'static str) -> Vec<u64> {
         self.categories.number(name).into_iter().collect()
     }
 
-    /// Values of an event, in their order; those that are not known are left out.
+    /// Makes the values of an event, in their order; unknown values are left out.
     pub(super) fn values<'a>(
         &mut self,
         values: impl IntoIterator<Item = (&'static str, Option<Value<'a>>)>,
@@ -182,7 +182,7 @@ impl TraceFile {
 
     fn push(&mut self, packet: &TracePacket) -> io::Result<()> {
         self.batch.push(PACKET_KEY);
-        // A vector grows as it must.
+        // A vector grows as needed.
         packet.encode_length_delimited(&mut self.batch).map_err(io::Error::other)?;
         self.packets += 1;
         if self.batch.len() >= BATCH { self.write() } else { Ok(()) }

@@ -1,6 +1,6 @@
-//! Where each thing is drawn: processes, communicators in them, and tracks for channels and peers.
+//! Places of all events: processes, communicators in them, and tracks for channels and peers.
 //!
-//! Slices of one track must not overlap, and messages of one connection do: so many are on their way as its
+//! Slices of one track must not overlap, and messages of one connection do: as many are on their way as its
 //! FIFO has room for. So a track has lanes, which have one name and which Perfetto draws as one.
 
 use std::{io, mem};
@@ -17,16 +17,16 @@ use super::{
 };
 use crate::export::who::{RankFacts, Who};
 
-/// Tracks of a trace. A job of thousands of ranks has some 100,000; a viewer shows none of it beyond that.
+/// Most tracks of a trace. A job of thousands of ranks has some 100,000; a viewer shows nothing beyond that.
 const MAX_TRACKS: usize = 1 << 18;
 
-/// Lanes of a track: a connection has 8 or 16 slots.
+/// Most lanes of a track: a connection has 8 or 16 slots.
 const MAX_LANES: usize = 64;
 
-/// The most that Linux gives (`PID_MAX_LIMIT`).
+/// Largest process ID of Linux (`PID_MAX_LIMIT`).
 const MAX_PID: i32 = 1 << 22;
 
-/// The number of a rank of a communicator in the trace.
+/// Number of a rank of a communicator in the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct RankId(usize);
 
@@ -37,7 +37,7 @@ impl RankId {
     }
 }
 
-/// What is on a track.
+/// Content of a track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Content {
     /// Ops that were measured, and instants of the others.
@@ -51,19 +51,19 @@ pub(super) enum Content {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Place {
     Channel(RankId, u32, Content),
-    /// API calls of a thread.
+    /// Track of the API calls of a thread.
     Thread(u32, u32),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Lane {
     track: u64,
-    /// What it waits for.
+    /// Track of the waits in this lane.
     states: Option<u64>,
     free_from_ns: u64,
 }
 
-/// Where a slice is drawn.
+/// Place at which a slice is drawn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) track: u64,
@@ -79,15 +79,15 @@ struct Rank {
 pub(super) struct Tracks {
     last: u64,
     host: String,
-    /// Of the present source, by process ID.
+    /// Tracks of processes of the present source, by process ID.
     processes: HashMap<u32, u64>,
-    /// Processes of all sources by host and process ID: windows go on in the same.
+    /// Tracks of processes of all sources, by host and process ID: windows go on in the same tracks.
     known: HashMap<(String, u32), u64>,
     /// Process IDs that the trace has: two hosts can have the same.
     pids: HashSet<i32>,
-    /// IDs that no process has, for those whose own is taken.
+    /// Last of the IDs that no process has, for processes whose own is taken.
     made_pids: i32,
-    /// Of the present source.
+    /// Ranks of the present source.
     ranks: HashMap<RankKey, RankId>,
     known_ranks: HashMap<(String, RankKey), RankId>,
     by_id: Vec<Rank>,
@@ -96,7 +96,7 @@ pub(super) struct Tracks {
 }
 
 impl Tracks {
-    /// What comes now is of this source.
+    /// Begins this source.
     pub(super) fn begin(&mut self, host: &str, who: Who) {
         host.clone_into(&mut self.host);
         self.processes.clear();
@@ -114,7 +114,7 @@ impl Tracks {
         Ok(self.last)
     }
 
-    /// The track of a process.
+    /// Returns the track of a process.
     fn process(&mut self, pid: u32, file: &mut TraceFile) -> io::Result<u64> {
         if let Some(track) = self.processes.get(&pid) {
             return Ok(*track);
@@ -153,7 +153,7 @@ impl Tracks {
         Ok(track)
     }
 
-    /// The number of a rank, whose track is there then.
+    /// Returns the number of a rank. Its track is made if it is new.
     pub(super) fn rank(&mut self, key: RankKey, file: &mut TraceFile) -> io::Result<RankId> {
         if let Some(id) = self.ranks.get(&key) {
             return Ok(*id);
@@ -183,7 +183,7 @@ impl Tracks {
         Ok(id)
     }
 
-    /// A lane that is free from this moment until `end_ns`; nothing: there are too many at once.
+    /// Returns a lane that is free from the span's begin to its end; `None` if there are too many at once.
     pub(super) fn channel_slot(
         &mut self,
         rank: RankId,
@@ -195,7 +195,7 @@ impl Tracks {
         self.slot(Place::Channel(rank, channel, content), (begin_ns, end_ns), file)
     }
 
-    /// Where instants are drawn: they take no time, and no lane.
+    /// Returns the track of instants: they take no time, and no lane.
     pub(super) fn channel_track(
         &mut self,
         rank: RankId,
@@ -213,7 +213,7 @@ impl Tracks {
         Ok(lane.track)
     }
 
-    /// The same as a lane of a channel, for a call of a thread.
+    /// Returns a lane for a call of a thread, as [`Self::channel_slot`] does for a channel.
     pub(super) fn thread_slot(
         &mut self,
         (pid, tid): (u32, u32),
@@ -224,7 +224,7 @@ impl Tracks {
     }
 
     fn slot(&mut self, place: Place, span: (u64, u64), file: &mut TraceFile) -> io::Result<Option<Slot>> {
-        // A rank's number tells its host, a thread's does not.
+        // A rank's number identifies its host, a thread's does not.
         let host = if matches!(place, Place::Thread(..)) { self.host.clone() } else { String::new() };
         let key = (host, place);
         let mut lanes = self.lanes.get_mut(&key).map(mem::take).unwrap_or_default();
@@ -290,7 +290,7 @@ impl Tracks {
         Ok(Lane { track, states, free_from_ns: 0 })
     }
 
-    /// A counter of bytes of a rank.
+    /// Makes a counter of bytes of a rank.
     pub(super) fn counter(&mut self, rank: RankId, name: String, file: &mut TraceFile) -> io::Result<u64> {
         let track = self.next()?;
         file.describe(TrackDescriptor {
@@ -309,7 +309,7 @@ impl Tracks {
     }
 }
 
-/// `rank 3 on node-7, GPU 0000:3b:00.0`
+/// Makes a name such as `rank 3 on node-7, GPU 0000:3b:00.0`.
 fn process_name(job_ranks: &[i32], host: &str, pid: u32, ranks: &[RankFacts]) -> String {
     let listed = |numbers: &[String], one: &str, several: &str| match numbers {
         [] => None,
@@ -330,7 +330,7 @@ fn gpu(facts: &RankFacts) -> Option<String> {
     facts.bus_id.clone().or_else(|| facts.cuda_dev.map(|device| device.to_string()))
 }
 
-/// `dp, rank 3 of 8 (0x8f2c…)`
+/// Makes a name such as `dp, rank 3 of 8 (0x8f2c…)`.
 fn rank_name(key: RankKey, facts: Option<&RankFacts>) -> String {
     let rank = match facts.map(|facts| facts.n_ranks).filter(|n| *n > 0) {
         Some(n_ranks) => format!("rank {} of {n_ranks}", key.rank),

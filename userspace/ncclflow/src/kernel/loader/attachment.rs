@@ -27,7 +27,7 @@ use crate::{
 };
 use flow::wire::ProbeKind;
 
-/// A probe could not be attached.
+/// Error: the kernel refused a probe.
 #[derive(Debug)]
 pub struct AttachError {
     function: String,
@@ -58,15 +58,15 @@ impl std::error::Error for AttachError {
 /// A stored probe.
 #[derive(Debug)]
 pub struct ArmedProbe {
-    /// Its records carry this number. It is also the index in [`Attachment::probes`].
+    /// Number that the probe's records carry, and index in [`Attachment::probes`].
     pub cookie: u32,
     pub function: String,
     pub symbol: String,
     pub place: ProbePlace,
-    /// Set if this is no probe, but a plan that walking probes run: what it reads.
+    /// Name of the plan, if this is a plan that walking probes run and no probe itself.
     pub part: Option<&'static str>,
-    /// The process that it is limited to. `None` for parts, and for all probes under `--all`: they serve all
-    /// processes that use the library.
+    /// Process that the probe is limited to. `None` for parts, and for all probes under `--all`, which serve
+    /// all processes that use the library.
     pub pid: Option<u32>,
     /// Index of the library among the session's libraries.
     pub library: usize,
@@ -83,7 +83,7 @@ pub struct StoredParts {
 pub struct Attachment {
     object: LoadedObject,
     probes: Vec<ArmedProbe>,
-    /// Each with the index of its library, where it is one of a named process.
+    /// Links that are kept, with the index of their library where they are of a named process.
     links: Vec<(Option<usize>, Link)>,
     first_link: Option<Instant>,
 }
@@ -95,7 +95,7 @@ impl fmt::Debug for Attachment {
 }
 
 impl Attachment {
-    /// Loads the eBPF object. `stacks`: call stacks are recorded; they have the first cookie.
+    /// Loads the eBPF object. With `stacks`, call stacks are recorded; they have the first cookie.
     pub fn new(buffer: Buffer, links: LinkKind, development_log: bool, stacks: bool) -> Result<Self> {
         let object = LoadedObject::load(buffer, links, development_log, stacks)?;
         let stacks = stacks.then(|| ArmedProbe {
@@ -110,24 +110,24 @@ impl Attachment {
         Ok(Self { object, probes: stacks.into_iter().collect(), links: Vec::new(), first_link: None })
     }
 
-    /// Has the stacks of this process (in the initial PID namespace) walked, from now on.
+    /// Starts walking the call stacks of this process (in the initial PID namespace).
     pub fn walk_stacks(&mut self, tgid: u32, walk: &PythonWalk) -> Result<()> {
         self.object.set_python(tgid, walk)
     }
 
-    /// Where it is stored which words tell native stacks apart.
+    /// Returns the map that tells the eBPF side which words tell native stacks apart, to write to.
     pub(crate) fn return_slots(&self) -> Result<SlotSink> {
         self.object.return_slots()
     }
 
-    /// Has no stacks of this process walked any more: it has ended.
+    /// Stops walking the call stacks of this process, which has ended.
     pub fn leave_stacks(&mut self, tgid: u32) -> Result<()> {
         self.object.remove_python(tgid)
     }
 
     /// Stores the plans that a library's walking probe runs for nodes and rows, the head plan first. Each has
-    /// a cookie and counters of its own. `stored` is told of each, in their order: if one cannot be stored, those before
-    /// it have their cookies all the same.
+    /// a cookie and counters of its own. `stored` is called for each plan in their order; if one cannot be
+    /// stored, those before it keep their cookies.
     pub fn store_parts(
         &mut self,
         probe: &Probe,
@@ -171,7 +171,8 @@ impl Attachment {
         Ok(())
     }
 
-    /// Stores a probe's plan under a new cookie. `pid`: the only process to which it will be attached.
+    /// Stores a probe's plan under a new cookie. `pid` is the only process to which the probe will be
+    /// attached.
     pub fn store(
         &mut self,
         probe: &Probe,
@@ -196,9 +197,9 @@ impl Attachment {
         Ok(cookie)
     }
 
-    /// Attaches stored probes, with their cookies, to the inode behind `path`: in one process, or in all
-    /// that have it mapped now and later. They stay attached while the links live. If the kernel refuses one
-    /// of them, none is attached.
+    /// Attaches stored probes, with their cookies, to the inode behind `path`: in one process, or in all that
+    /// have it mapped now and later. They stay attached while the links live. If the kernel refuses a probe,
+    /// none is attached.
     pub fn link(
         &mut self,
         probes: &[(&Probe, u32)],
@@ -209,7 +210,7 @@ impl Attachment {
         self.link_at(probes, Site { path, held: None, pid }, shown)
     }
 
-    /// The same to a file that is held.
+    /// Attaches stored probes as [`Attachment::link`] does, to the file that `held` has open.
     pub(crate) fn link_to(
         &mut self,
         probes: &[(&Probe, u32)],
@@ -258,7 +259,7 @@ impl Attachment {
         let _ = self.object.load_programs(programs);
     }
 
-    /// When the first link was made.
+    /// Returns when the first link was made.
     pub fn first_link(&self) -> Option<Instant> {
         self.first_link
     }
@@ -268,12 +269,12 @@ impl Attachment {
         self.links.extend(links.into_iter().map(|link| (None, link)));
     }
 
-    /// The same of links to a library, by its index: [`Attachment::take_of`] gives them back.
+    /// Keeps links to a library, by its index, until [`Attachment::take_of`] or [`Attachment::detach`].
     pub fn keep_of(&mut self, library: usize, links: impl IntoIterator<Item = Link>) {
         self.links.extend(links.into_iter().map(|link| (Some(library), link)));
     }
 
-    /// The links to a library that are kept.
+    /// Takes back the links to a library that were kept.
     pub fn take_of(&mut self, library: usize) -> Vec<Link> {
         self.links.extract_if(.., |(of, _)| *of == Some(library)).map(|(_, link)| link).collect()
     }
@@ -290,8 +291,8 @@ impl Attachment {
         self.object.set_gate(Gate::Open)
     }
 
-    /// Opens the session to these processes (in the initial PID namespace), or changes to whom it is open.
-    /// Hits of others are counted as those of a closed one.
+    /// Opens the session to these processes only (in the initial PID namespace), or changes to whom it is
+    /// open. Hits of other processes are only counted.
     pub fn arm_for(&mut self, tgids: &BTreeSet<u32>) -> Result<()> {
         self.object.admit(tgids)?;
         self.object.set_gate(Gate::ToAdmitted)
@@ -302,29 +303,30 @@ impl Attachment {
         self.object.set_gate(Gate::Closed)
     }
 
-    /// The stored probes, by cookie.
+    /// Returns the stored probes, by cookie.
     pub fn probes(&self) -> &[ArmedProbe] {
         &self.probes
     }
 
-    /// What the eBPF side counted for a probe, by CPU.
+    /// Returns what the eBPF side counted for a probe, by CPU.
     pub fn counters(&self, probe: &ArmedProbe) -> Result<Vec<ProbeCounters>> {
         let per_cpu = self.object.counters(probe.cookie);
         per_cpu.with_context(|| format!("reading the counters of the probe on `{}`", probe.function))
     }
 
-    /// Number of records of this process (in the initial PID namespace) that the eBPF side could not send.
+    /// Returns the number of records of this process (in the initial PID namespace) that the eBPF side could
+    /// not send.
     pub fn lost_by_process(&self, tgid: u32) -> Result<u64> {
         self.object.lost_by_process(tgid)
     }
 
-    /// Says which tenant a process (in the initial PID namespace) is of: tenants have shares of ring buffers that are
-    /// more than half full.
+    /// Stores the tenant of a process (in the initial PID namespace). Tenants have shares of ring buffers
+    /// that are more than half full.
     pub fn set_tenant(&mut self, tgid: u32, tenant: u32) -> Result<()> {
         self.object.set_tenant(tgid, tenant)
     }
 
-    /// The process has ended.
+    /// Removes the tenant of a process that has ended.
     pub fn remove_tenant(&mut self, tgid: u32) -> Result<()> {
         self.object.remove_tenant(tgid)
     }
@@ -341,24 +343,26 @@ impl Attachment {
         self.object.share_out(&counts)
     }
 
-    /// How often tenants were refused room in a ring buffer, by their numbers: a record, or some that travel
-    /// together.
+    /// Returns how often each tenant was refused room in a ring buffer, by its number. Each time it was a
+    /// record, or some that travel together.
     pub fn refused(&self) -> Result<BTreeMap<u32, u64>> {
         self.object.refused()
     }
 
-    /// Cookies that are left.
+    /// Returns the number of cookies that are left.
     pub fn cookies_left(&self) -> usize {
         (MAX_PROBES as usize).saturating_sub(self.probes.len())
     }
 
-    /// Makes walks send again what they send only once, and call stacks their frames, because some of it was lost.
+    /// Makes walks send again what they send only once, and call stacks their frames, because some of them
+    /// were lost.
     pub fn forget_what_was_sent(&mut self) -> Result<()> {
         self.object.forget_stacks()?;
         self.object.forget_seen()
     }
 
-    /// Makes walks send again what they send only once. What call stacks are is kept by who names them.
+    /// Makes walks send again what they send only once. The frames of call stacks are not sent again: their
+    /// reader keeps them.
     pub fn forget_what_walks_sent(&mut self) -> Result<()> {
         self.object.forget_seen()
     }
@@ -368,7 +372,7 @@ impl Attachment {
         self.object.print_log();
     }
 
-    /// The buffers to read records from, for one reader.
+    /// Returns the buffers to read records from, for one reader.
     pub fn source(&mut self) -> Result<Source> {
         self.object.source()
     }
@@ -389,7 +393,7 @@ fn program_of(probe: &Probe) -> Program {
     if probe.takes_stack { program.with_stack() } else { program }
 }
 
-/// The walk, with its plans' indices replaced by their cookies.
+/// Returns the walk with its plans' indices replaced by their cookies.
 fn stored_walk(walk: &Walk, parts: StoredParts) -> Result<Walk> {
     let mut walk = *walk;
     walk.head_plan = parts.head;

@@ -19,7 +19,7 @@ pub enum BufferKind {
 }
 
 impl BufferKind {
-    /// The ring buffer, if the kernel has it.
+    /// Returns the ring buffer, if the kernel has it.
     pub fn best() -> Self {
         // If the kernel refuses the question, loading the object will fail and tell why.
         match is_map_supported(MapType::RingBuf) {
@@ -41,23 +41,23 @@ pub struct Buffer {
     pub rings: u32,
 }
 
-/// Enough for some dozens of records.
+/// Smallest size of a part: enough for some dozens of records.
 const MIN_BYTES_PER_PART: usize = 64 * 1024;
 
 impl Buffer {
-    /// Number of ring buffers for this number of processes. `None`: processes come and go; then there are
-    /// fewer, so that the one of a process with many ranks is large.
+    /// Returns the number of ring buffers for this number of processes. With `None`, processes come and go,
+    /// and there are fewer, so that the ring buffer of a process with many ranks is large.
     pub fn rings_for(processes: Option<usize>) -> u32 {
         let Some(processes) = processes else { return MAX_RINGS / 2 };
         u32::try_from(processes).unwrap_or(MAX_RINGS).clamp(1, MAX_RINGS).next_power_of_two()
     }
 
-    /// Bytes of each ring buffer, before rounding.
+    /// Returns the bytes of each ring buffer, before rounding.
     pub(super) fn bytes_per_ring(self) -> u32 {
         self.bytes.div_ceil(self.rings.max(1))
     }
 
-    /// The online CPUs, and the number of pages of each CPU's perf event buffer.
+    /// Returns the online CPUs, and the number of pages of each CPU's perf event buffer.
     pub(super) fn pages_per_cpu(self) -> Result<(Vec<u32>, usize)> {
         let cpus = online_cpus().map_err(|(file, error)| anyhow!("reading `{file}`: {error}"))?;
         let bytes = usize::try_from(self.bytes)?;
@@ -65,7 +65,7 @@ impl Buffer {
         Ok((cpus, pages))
     }
 
-    /// Bytes of all parts together, as the kernel allocates them.
+    /// Returns the bytes of all parts together, as the kernel allocates them.
     pub fn bytes_taken(self) -> u64 {
         let page = page_size();
         let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX);
@@ -80,7 +80,7 @@ impl Buffer {
     }
 }
 
-/// Pages of each of `parts` of a buffer of `bytes`.
+/// Returns the pages of each part, of a buffer of `bytes` in `parts` parts.
 fn pages(bytes: usize, parts: usize, page: usize) -> usize {
     let part = bytes.div_ceil(parts.max(1)).max(MIN_BYTES_PER_PART);
     part.div_ceil(page.max(1)).checked_next_power_of_two().unwrap_or(1)

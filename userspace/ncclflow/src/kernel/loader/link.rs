@@ -42,8 +42,9 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// Links to many, where the kernel has them (6.6) and limits them to a process. Before 46ba0e49b642
-    /// ("bpf: fix multi-uprobe PID filtering logic", 6.10 and stable kernels) it limited them to a thread.
+    /// Returns links to many, where the kernel has them (6.6) and limits them to a process. Before
+    /// 46ba0e49b642 ("bpf: fix multi-uprobe PID filtering logic", 6.10 and stable kernels) the kernel limited
+    /// them to a thread.
     pub fn best() -> Self {
         match is_uprobe_multi_supported(UProbeMultiFeature::ProcessScopedPidFilter) {
             Ok(true) => Self::Multi,
@@ -51,14 +52,14 @@ impl LinkKind {
         }
     }
 
-    /// Whether the probe on a return sees only returns of its own process, see [`COOKIE_BITS`]. If not,
+    /// Tells whether the probe on a return sees only returns of its own process, see [`COOKIE_BITS`]. If not,
     /// no return may be probed.
     pub fn tells_returns_apart(self) -> bool {
         self == Self::Multi || in_first_pid_namespace().is_ok_and(|is_first| is_first)
     }
 
-    /// Prepares the kernel for the first link, in a thread of its own. It takes 25 ms where there are many CPUs, as long as all
-    /// else, so it is the first that a recording does.
+    /// Prepares the kernel for the first link, in a thread of its own. Where there are many CPUs this takes
+    /// 25 ms, as long as all else, so a recording does it first.
     #[must_use]
     pub fn prepared(self) -> Self {
         if self == Self::Multi {
@@ -76,7 +77,7 @@ pub struct Link {
     _attached: OwnedFd,
 }
 
-/// The kernel made no link.
+/// Error: the kernel made no link.
 #[derive(Debug)]
 pub struct LinkError {
     call: &'static str,
@@ -96,17 +97,17 @@ impl std::error::Error for LinkError {
 }
 
 impl LinkError {
-    /// There is no such program.
+    /// Makes the error of a program that is not in the object.
     pub(super) fn of(error: ProgramError) -> Self {
         Self { call: "finding the program", error: io::Error::other(error) }
     }
 }
 
-/// What probes of one link share.
+/// File and process that the probes of one link share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site<'a> {
     pub(super) path: &'a Path,
-    /// The file, where it is held: it is attached to, whatever the path is.
+    /// Open descriptor of the file, where there is one: the link is made to it, whatever the path is.
     pub(super) held: Option<BorrowedFd<'a>>,
     pub(super) pid: Option<NonZeroU32>,
 }
@@ -115,12 +116,12 @@ pub(super) struct Site<'a> {
 pub(super) type Place = (u64, u32);
 
 impl Link {
-    /// How many probes it keeps attached.
+    /// Returns the number of probes that the link keeps attached.
     pub fn probes(&self) -> usize {
         self.probes
     }
 
-    /// Makes one link to all of these places; one to a performance event has one place.
+    /// Makes one link to all of these places. A link to a performance event has exactly one place.
     fn new(attaching: &Attaching, places: &[Place]) -> Result<Self, LinkError> {
         let Attaching { kind, program, is_return, path, pid, .. } = attaching;
         let program = program.as_fd();
@@ -148,13 +149,13 @@ impl Link {
     }
 }
 
-/// What a thread needs to make links, and owns: it may be left behind.
+/// Owned inputs of a thread that makes links, because the thread may be left behind.
 struct Attaching {
     kind: LinkKind,
     program: OwnedFd,
     is_return: bool,
     path: CString,
-    /// Keeps a path of ours, below /proc/self/fd, the path of the same file.
+    /// Descriptor that keeps `path` valid where that is a path of ours below /proc/self/fd.
     held: Option<OwnedFd>,
     pid: Option<NonZeroU32>,
 }
@@ -162,8 +163,8 @@ struct Attaching {
 /// Attaches a program to all of these places, or to none. The error has the index of the place
 /// that the kernel refused.
 ///
-/// The kernel resolves the path, reads pages of the file and takes locks of the process for it. If one of them
-/// keeps it waiting, the thread that asked is left behind, and what it makes in the end goes with it.
+/// The kernel resolves the path, reads pages of the file and takes locks of the process for it. If one of
+/// them keeps it waiting, the thread that asked is left behind, and what it makes in the end goes with it.
 pub(super) fn attach(
     kind: LinkKind,
     program: &UProbe,
@@ -195,9 +196,10 @@ pub(super) fn attach(
     made.unwrap_or_else(|error| Err(failed("attaching")(error)))
 }
 
-/// What may keep the kernel, for people. Who makes a uprobe takes the lock of the mappings of each process that has the file
-/// mapped, and keeps every fork of the host waiting meanwhile (`register_for_each_vma`, kernel/events/uprobes.c, up to 6.18 at
-/// least). A process has that lock held while its memory is read through `/proc/PID/mem` from a file system that does not answer.
+/// Says, for people, what may keep the kernel waiting. To make a uprobe, the kernel takes the lock of the
+/// mappings of each process that has the file mapped, and keeps every fork of the host waiting meanwhile
+/// (`register_for_each_vma`, kernel/events/uprobes.c, up to 6.18 at least). That lock of a process is held
+/// while its memory is read through `/proc/PID/mem` from a file system that does not answer.
 fn what_may_keep_it(unanswered: &[u32]) -> String {
     let begin = "it may wait for a process that waits for a file system itself; until that answers, processes of \
                  this host can start no others";
@@ -212,10 +214,10 @@ fn what_may_keep_it(unanswered: &[u32]) -> String {
     )
 }
 
-/// How long making links may take. The kernel waits some tenths of a second for the first one after a pause.
+/// Longest time to make links. The kernel waits some tenths of a second for the first one after a pause.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What `act` gives; an error if that takes longer than `limit`: its thread is left behind.
+/// Runs `act` in a thread and returns its result. Fails after `limit`, and leaves the thread behind.
 fn in_thread_that_may_be_lost<T: Send + 'static>(
     limit: Duration,
     act: impl FnOnce() -> T + Send + 'static,
@@ -255,7 +257,8 @@ fn attach_now(attaching: &Attaching, places: &[Place]) -> Result<Vec<Link>, (usi
 
 /// Detaches probes; calls `before_each` before each step with the number of probes that are left.
 pub fn detach(links: Vec<Link>, mut before_each: impl FnMut(usize)) {
-    /// Links to many wait side by side, each in a thread; a node with many processes has hundreds.
+    /// Most links to many that are closed side by side, each in a thread; a node with many processes has
+    /// hundreds.
     const AT_A_TIME: usize = 32;
     let mut left: usize = links.iter().map(Link::probes).sum();
     let (mut many, single): (Vec<Link>, Vec<Link>) =

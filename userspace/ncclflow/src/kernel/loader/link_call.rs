@@ -35,7 +35,7 @@ struct LinkCreate {
 
 /// `BPF_F_UPROBE_MULTI_RETURN`
 const MULTI_RETURN: u32 = 1;
-/// Where the kernel says how uprobes are opened as performance events.
+/// Directory in which the kernel says how uprobes are opened as performance events.
 const UPROBE_EVENTS: &str = "/sys/bus/event_source/devices/uprobe";
 
 fn number(descriptor: BorrowedFd<'_>) -> u32 {
@@ -43,8 +43,8 @@ fn number(descriptor: BorrowedFd<'_>) -> u32 {
 }
 
 fn link_create(attr: &LinkCreate) -> io::Result<OwnedFd> {
-    // SAFETY: the structure is as long as it is said to be, and what it points to lives until the call returns:
-    // both callers borrow it.
+    // SAFETY: the structure is as long as it is said to be, and what it points to lives until the call
+    // returns: both callers borrow it.
     let made = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -62,7 +62,7 @@ fn owned(made: libc::c_long) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(made) })
 }
 
-/// One link to many uprobes. `pid` 0: in all processes.
+/// Makes one link to many uprobes: in process `pid`, or in all processes if that is 0.
 pub(super) fn multi(
     program: BorrowedFd<'_>,
     path: &CStr,
@@ -84,7 +84,7 @@ pub(super) fn multi(
     })
 }
 
-/// A uprobe as a performance event.
+/// Opens a uprobe as a performance event.
 pub(super) fn event(path: &CStr, offset: u64, pid: Option<u32>, is_return: bool) -> io::Result<OwnedFd> {
     // SAFETY: integers and unions of integers, of which zeroes are values.
     let mut attr = unsafe { std::mem::zeroed::<perf_event_attr>() };
@@ -100,7 +100,7 @@ pub(super) fn event(path: &CStr, offset: u64, pid: Option<u32>, is_return: bool)
     }
     attr.__bindgen_anon_3.config1 = path.as_ptr().expose_provenance() as u64;
     attr.__bindgen_anon_4.config2 = offset;
-    // All processes: of one CPU, as the kernel wants it; the breakpoint is hit on all.
+    // For all processes the kernel wants one CPU; the breakpoint is hit on all.
     let (pid, cpu) = match pid {
         Some(pid) => (i32::try_from(pid).map_err(io::Error::other)?, -1),
         None => (-1, 0),
@@ -111,7 +111,7 @@ pub(super) fn event(path: &CStr, offset: u64, pid: Option<u32>, is_return: bool)
     })
 }
 
-/// The link of a program to a performance event, which keeps the event.
+/// Links a program to a performance event. The link keeps the event.
 pub(super) fn to_event(program: BorrowedFd<'_>, event: BorrowedFd<'_>, cookie: u64) -> io::Result<OwnedFd> {
     link_create(&LinkCreate {
         prog_fd: number(program),

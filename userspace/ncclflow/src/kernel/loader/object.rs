@@ -31,17 +31,17 @@ use crate::{
     native::SlotSink,
 };
 
-/// Built by `cargo xtask build-ebpf`, checked by the build script.
+/// The eBPF object, built by `cargo xtask build-ebpf`, checked by the build script.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ncclflow.o"));
 
-/// The object, with its programs for this kind of link: aya goes by the names of their sections, which are
-/// `uprobe.multi` and `uretprobe.multi` in the object.
+/// Returns the object with its programs for this kind of link. Aya goes by the names of their sections, which
+/// are `uprobe.multi` and `uretprobe.multi` in the object.
 fn object_for(links: LinkKind) -> Cow<'static, [u8]> {
     if links == LinkKind::Multi {
         return OBJECT.into();
     }
     let mut object = OBJECT.to_vec();
-    // In the strings of ELF and of BTF, which end with 0.
+    // The names are in the strings of ELF and of BTF, which end with 0.
     for at in memmem::find_iter(OBJECT, "probe.multi\0") {
         if let Some(dot) = object.get_mut(at + "probe".len()) {
             *dot = 0;
@@ -95,7 +95,7 @@ struct SentValue(SentStack);
 // SAFETY: as above.
 unsafe impl Pod for SentValue {}
 
-/// Keys that the map `SEEN` has at most.
+/// Most keys that the map `SEEN` has.
 const MAX_SEEN: usize = 16_384;
 
 /// [`Seen`] as a key of aya's maps.
@@ -114,7 +114,7 @@ struct TakenValue(ShareTaken);
 // SAFETY: as above.
 unsafe impl Pod for TakenValue {}
 
-/// Whose hits are recorded.
+/// State of the session on the eBPF side: whose hits are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Gate {
@@ -125,7 +125,7 @@ pub enum Gate {
 
 /// The object in the kernel.
 pub struct LoadedObject {
-    /// Has all maps: programs that are not loaded yet refer to them by their descriptors.
+    /// Object with all maps: programs that are not loaded yet refer to them by their descriptors.
     ebpf: Ebpf,
     links: LinkKind,
     buffer: Buffer,
@@ -133,7 +133,7 @@ pub struct LoadedObject {
     log: Option<EbpfLogger<StandardError>>,
 }
 
-/// Prints the eBPF side's development log on standard error.
+/// Sink that prints the eBPF side's development log on standard error.
 #[derive(Debug)]
 struct StandardError;
 
@@ -156,8 +156,8 @@ impl fmt::Debug for LoadedObject {
 }
 
 impl LoadedObject {
-    /// Makes the maps; programs are loaded on first use. `development_log`: prints the eBPF
-    /// side's log on standard error. `stacks`: the maps of call stacks have room.
+    /// Makes the maps; programs are loaded on first use. `development_log` prints the eBPF side's log on
+    /// standard error. With `stacks`, the maps of call stacks have room.
     pub fn load(buffer: Buffer, links: LinkKind, development_log: bool, stacks: bool) -> Result<Self> {
         // The maps of the other kind of buffer are as small as possible.
         let (ring_bytes, scratch_slots, through_perf) = match buffer.kind {
@@ -207,14 +207,14 @@ impl LoadedObject {
         open(self.ebpf.map_mut(name), name)
     }
 
-    /// Opens or closes the session. Hits are recorded only while it is open, and, if so, only of those that
-    /// were admitted.
+    /// Opens or closes the session. Hits are recorded only while it is open; with `ToAdmitted`, only
+    /// those of admitted processes.
     pub fn set_gate(&mut self, gate: Gate) -> Result<()> {
         let mut map: Array<_, u32> = self.map_mut("ARMED")?;
         map.set(0, &(gate as u32), 0).context("arming the probes")
     }
 
-    /// Has these processes (in the initial PID namespace) admitted instead of those before.
+    /// Admits these processes (in the initial PID namespace) in place of those admitted before.
     pub fn admit(&mut self, tgids: &BTreeSet<u32>) -> Result<()> {
         let mut map: HashMap<_, u32, u32> = self.map_mut("ADMITTED")?;
         let before: BTreeSet<u32> = map.keys().filter_map(Result::ok).collect();
@@ -264,7 +264,7 @@ impl LoadedObject {
         }
     }
 
-    /// The buffers to read records from, while the object exists.
+    /// Returns the buffers to read records from, while the object exists.
     pub(crate) fn source(&mut self) -> Result<Source> {
         match self.buffer.kind {
             BufferKind::Ring => {
@@ -280,7 +280,7 @@ impl LoadedObject {
         }
     }
 
-    /// A ring buffer, through a descriptor of its own.
+    /// Opens a ring buffer, through a descriptor of its own.
     fn ring(&self, name: &str) -> Result<RingBuf<MapData>> {
         let Some(Map::RingBuf(map)) = self.ebpf.map(name) else {
             bail!("the eBPF object has no ring buffer `{name}`");
@@ -290,7 +290,8 @@ impl LoadedObject {
         RingBuf::try_from(map).context("mapping a ring buffer")
     }
 
-    /// Stores where return addresses are, through a descriptor of its own.
+    /// Returns a sink that stores where the return addresses of a native stack are. It has a descriptor of
+    /// its own for the map.
     pub(super) fn return_slots(&self) -> Result<SlotSink> {
         const NAME: &str = "RETURN_SLOTS";
         let Some(Map::LruHashMap(map)) = self.ebpf.map(NAME) else {
@@ -302,13 +303,13 @@ impl LoadedObject {
         Ok(SlotSink(Box::new(move |key, slots| map.insert(&key, &SlotsValue(*slots), 0).is_ok())))
     }
 
-    /// Stores where the stacks of this process (in the initial PID namespace) are.
+    /// Stores how to walk the Python stacks of this process (in the initial PID namespace).
     pub(super) fn set_python(&mut self, tgid: u32, walk: &PythonWalk) -> Result<()> {
         let mut pythons: HashMap<_, u32, PythonValue> = self.map_mut("PYTHONS")?;
         pythons.insert(&tgid, &PythonValue(*walk), 0).context("writing the map `PYTHONS`")
     }
 
-    /// Forgets where they are, if they were stored.
+    /// Removes what [`Self::set_python`] stored, if it did.
     pub(super) fn remove_python(&mut self, tgid: u32) -> Result<()> {
         let mut pythons: HashMap<_, u32, PythonValue> = self.map_mut("PYTHONS")?;
         remove(&mut pythons, &tgid).context("writing the map `PYTHONS`")
@@ -334,25 +335,26 @@ impl LoadedObject {
         Ok(())
     }
 
-    /// Says which tenant a process (in the initial PID namespace) is of. Those of which nothing is said are each
-    /// their own.
+    /// Stores the tenant of a process (in the initial PID namespace). A process without one is a tenant of
+    /// its own.
     pub(super) fn set_tenant(&mut self, tgid: u32, tenant: u32) -> Result<()> {
         let mut tenants: HashMap<_, u32, u32> = self.map_mut("TENANTS")?;
         tenants.insert(&tgid, &tenant, 0).context("writing the map `TENANTS`")
     }
 
-    /// Forgets it again: the process has ended.
+    /// Removes the tenant of a process that has ended.
     pub(super) fn remove_tenant(&mut self, tgid: u32) -> Result<()> {
         let mut tenants: HashMap<_, u32, u32> = self.map_mut("TENANTS")?;
         remove(&mut tenants, &tgid).context("writing the map `TENANTS`")
     }
 
-    /// The ring buffer of a process, by its number.
+    /// Returns the number of the ring buffer of a process.
     pub(super) fn ring_of(&self, tgid: u32) -> u32 {
         ring_of(tgid, self.buffer.rings.max(1))
     }
 
-    /// So many tenants have a part in each ring buffer, by its number. Where there is one it may fill it.
+    /// Divides half of each ring buffer into equal shares, given the number of its tenants. A single tenant
+    /// may fill its ring buffer.
     pub(super) fn share_out(&mut self, tenants: &[u64]) -> Result<()> {
         if self.buffer.kind == BufferKind::Perf {
             return Ok(());
@@ -366,7 +368,7 @@ impl LoadedObject {
         Ok(())
     }
 
-    /// How often a tenant was refused room in a ring buffer, by its number.
+    /// Returns how often each tenant was refused room in a ring buffer, by its number.
     pub(super) fn refused(&self) -> Result<BTreeMap<u32, u64>> {
         let taken: HashMap<_, u64, TakenValue> = self.map("TAKEN")?;
         let mut refused = BTreeMap::new();
@@ -379,13 +381,14 @@ impl LoadedObject {
         Ok(refused)
     }
 
-    /// Number of records of this process (in the initial PID namespace) that the eBPF side could not send.
+    /// Returns the number of records of this process (in the initial PID namespace) that the eBPF side could
+    /// not send.
     pub(crate) fn lost_by_process(&self, tgid: u32) -> Result<u64> {
         let losses: Array<_, u64> = self.map("LOSSES")?;
         losses.get(&loss_slot(tgid), 0).context("reading the map `LOSSES`")
     }
 
-    /// What the eBPF side counted for the probe with this cookie, by CPU.
+    /// Returns what the eBPF side counted for the probe with this cookie, by CPU.
     pub(super) fn counters(&self, cookie: u32) -> Result<Vec<ProbeCounters>> {
         let counters: PerCpuArray<_, CountersValue> = self.map("COUNTERS")?;
         let per_cpu = counters.get(&cookie, 0)?;
@@ -398,8 +401,8 @@ fn open<S, M: TryFrom<S, Error = MapError>>(map: Option<S>, name: &str) -> Resul
     M::try_from(map).with_context(|| format!("opening the map `{name}`"))
 }
 
-/// The keys that a map has. They come and go meanwhile, and where one went the kernel begins anew: no more are looked
-/// for than there can be. What comes is new.
+/// Returns the keys of a map, `most` at most. Keys come and go meanwhile, and where one went the kernel
+/// begins anew, so that the walk may not end by itself. Keys that come are new and need no removal.
 fn keys_at_most<K>(keys: impl Iterator<Item = Result<K, MapError>>, most: usize) -> Vec<K> {
     keys.take(most).filter_map(Result::ok).collect()
 }
@@ -412,7 +415,7 @@ fn remove<K: Pod, V: Pod>(map: &mut HashMap<&mut MapData, K, V>, key: &K) -> Res
     }
 }
 
-/// The names of the maps of the ring buffers in use.
+/// Returns the names of the maps of the ring buffers in use.
 fn ring_names(rings: u32) -> impl Iterator<Item = &'static str> {
     const ALL: [&str; MAX_RINGS as usize] = [
         "RECORDS",
@@ -481,7 +484,7 @@ mod tests {
         }
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
-            // What comes takes the place of what was there, as records do that are sent meanwhile.
+            // New keys come while others are removed, as from records that are sent meanwhile.
             scope.spawn(|| {
                 for number in 0.. {
                     if is_over.load(Ordering::Relaxed) {

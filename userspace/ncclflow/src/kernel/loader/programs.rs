@@ -1,4 +1,4 @@
-//! The programs of the object: loaded on first use, and what the kernel says of one that it refuses.
+//! The programs of the object, loaded on first use, and the errors of those that the kernel refuses.
 
 use std::{collections::HashMap, fmt, io, thread};
 
@@ -17,9 +17,9 @@ pub enum Program {
     Return,
     /// Walks lists.
     Walk,
-    /// As [`Self::Fetch`], and before it the call stack of the thread.
+    /// Runs a fetch plan at an instruction, after it has sent the thread's call stack.
     FetchWithStack,
-    /// As [`Self::Walk`], and before it the call stack of the thread.
+    /// Walks lists, after it has sent the thread's call stack.
     WalkWithStack,
 }
 
@@ -27,7 +27,7 @@ impl Program {
     pub(super) const ALL: [Self; 5] =
         [Self::Fetch, Self::Return, Self::Walk, Self::FetchWithStack, Self::WalkWithStack];
 
-    /// The same with call stacks.
+    /// Returns the program that also takes call stacks, where there is one.
     #[must_use]
     pub fn with_stack(self) -> Self {
         match self {
@@ -47,14 +47,13 @@ impl Program {
         }
     }
 
-    /// The program in the object.
+    /// Finds the program in the object.
     pub(super) fn find(self, ebpf: &mut Ebpf) -> Result<&mut UProbe, ProgramError> {
         ebpf.program_mut(self.name()).ok_or(ProgramError::NotLoaded)?.try_into()
     }
 }
 
-/// Loads those of these programs that are not loaded yet, each in a thread of its own: verifying one takes
-/// milliseconds.
+/// Loads the programs that are not loaded yet, each in a thread of its own: verifying one takes milliseconds.
 pub(super) fn load(ebpf: &mut Ebpf, wanted: &[Program]) -> Result<()> {
     let mut all: HashMap<&str, &mut programs::Program> = ebpf.programs_mut().collect();
     let mut missing = Vec::new();
@@ -81,7 +80,7 @@ pub(super) fn load(ebpf: &mut Ebpf, wanted: &[Program]) -> Result<()> {
     })
 }
 
-/// The kernel refused a program.
+/// Error: the kernel refused a program.
 #[derive(Debug)]
 struct LoadError {
     error: io::Error,
@@ -105,7 +104,7 @@ impl std::error::Error for LoadError {
     }
 }
 
-/// Adds the program's name, and what may help.
+/// Adds the program's name to its error, and a hint at what may help.
 fn refusal(name: &str, error: ProgramError) -> anyhow::Error {
     const LINES: usize = 20;
     let (is_denied, error) = match error {

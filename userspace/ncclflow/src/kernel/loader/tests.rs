@@ -1,4 +1,4 @@
-//! The stack that the programs of the committed objects use, counted as the verifier does.
+//! Bounds the stack that the programs of the committed objects use, counted as the verifier does.
 //!
 //! The frames of a chain of calls, each rounded up to 32 bytes, may have 512 bytes together. Kernels from
 //! 6.13 on give the programs of probes a stack of their own and allow more. Only older kernels refuse a
@@ -12,7 +12,8 @@ use std::{
 
 use aya_obj::{Object, generated::bpf_insn};
 
-/// `MAX_BPF_STACK`, and `MAX_CALL_FRAMES` (include/linux/filter.h, include/linux/bpf_verifier.h).
+/// Limits of the verifier: `MAX_BPF_STACK`, and `MAX_CALL_FRAMES` (include/linux/filter.h,
+/// include/linux/bpf_verifier.h).
 const STACK: usize = 512;
 const FRAMES: usize = 8;
 
@@ -22,14 +23,14 @@ const PSEUDO_CALL: u8 = 1;
 const MOVE: u8 = 0xbf;
 const ADD_CONSTANT: u8 = 0x07;
 
-/// A function: bytes of its frame, and the first instructions of those that it calls.
+/// A function: bytes of its frame, and the first instructions of the functions that it calls.
 #[derive(Default)]
 struct Frame {
     bytes: usize,
     calls: Vec<usize>,
 }
 
-/// The functions of a program, by first instruction.
+/// Returns the functions of a program, by first instruction.
 fn frames(instructions: &[bpf_insn]) -> BTreeMap<usize, Frame> {
     let target = |at: usize, call: &bpf_insn| at.strict_add_signed(call.imm as isize + 1);
     let is_call = |insn: &bpf_insn| insn.code == CALL && insn.src_reg() == PSEUDO_CALL;
@@ -43,7 +44,7 @@ fn frames(instructions: &[bpf_insn]) -> BTreeMap<usize, Frame> {
             frame.calls.push(target(at, insn));
         }
         let class = insn.code & 7;
-        // Loads, and both kinds of stores.
+        // Class 1 has the loads, classes 2 and 3 the stores.
         let through_pointer = match class {
             1 => insn.src_reg() == FRAME_POINTER && insn.code != 0x18,
             2 | 3 => insn.dst_reg() == FRAME_POINTER,
@@ -62,7 +63,7 @@ fn frames(instructions: &[bpf_insn]) -> BTreeMap<usize, Frame> {
     frames
 }
 
-/// The deepest chain of calls from a function: bytes, and frames from it on.
+/// Returns the deepest chain of calls from a function: its bytes, and those of each frame in it.
 fn deepest(frames: &BTreeMap<usize, Frame>, function: usize) -> (usize, Vec<usize>) {
     let frame = frames.get(&function).unwrap();
     let below = frame.calls.iter().map(|call| deepest(frames, *call)).max().unwrap_or_default();

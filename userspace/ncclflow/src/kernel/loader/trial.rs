@@ -1,4 +1,4 @@
-//! Attaches a uprobe to a function of this program: tells whether the kernel allows tracing, and how long a
+//! Attaches a uprobe to a function of this program, to tell whether the kernel allows tracing and how long a
 //! hit takes.
 
 use std::{
@@ -25,7 +25,7 @@ const HITS: u32 = 2000;
 /// Rounds. The fastest one counts, because other programs share the machine.
 const ROUNDS: u32 = 3;
 
-/// What the trial measured.
+/// Measurements of a trial.
 #[derive(Clone, Debug)]
 pub struct Trial {
     /// The kind of link that attached it.
@@ -64,7 +64,7 @@ extern "C" fn probed(value: u32) -> u32 {
     std::arch::naked_asm!("push rbp", "lea eax, [rdi + 2 * rdi]", "pop rbp", "ret")
 }
 
-/// As above. (Kernels from 6.14 on emulate `stp`.)
+/// The probed function on aarch64, see above. (Kernels from 6.14 on emulate `stp`.)
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 extern "C" fn probed(value: u32) -> u32 {
@@ -109,8 +109,8 @@ pub fn try_uprobe() -> Result<Trial, TrialError> {
     Ok(Trial { links, load, refused, attach, hit, counted, made, detach: begun.elapsed() })
 }
 
-/// Reads a register and a few words of memory. Probes on NCCL read more, but most of a hit's time is the
-/// trap.
+/// Returns a plan that reads a register and a few words of memory. Probes on NCCL read more, but most of a
+/// hit's time is the trap.
 fn plan() -> FetchPlan {
     const WORDS: u16 = 64;
     let header = u16::try_from(size_of::<RecordHeader>()).unwrap_or(u16::MAX);
@@ -121,7 +121,7 @@ fn plan() -> FetchPlan {
     plan
 }
 
-/// Mean time of a call in one round.
+/// Measures the mean time of a call in one round.
 fn round() -> Duration {
     let begun = Instant::now();
     for value in 0..HITS {
@@ -130,7 +130,7 @@ fn round() -> Duration {
     begun.elapsed() / HITS
 }
 
-/// The offset of this address in the program's file.
+/// Returns the offset of this address in the program's file.
 fn file_offset(address: usize) -> Result<u64> {
     let address = address as u64;
     let mappings = maps::read_own().context("reading our own mappings")?;

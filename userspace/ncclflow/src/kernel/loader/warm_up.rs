@@ -9,7 +9,7 @@ use aya::{
 };
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-/// An object with a program that does nothing, `idle`.
+/// An object with one program, `idle`, which does nothing.
 static IDLE: &[u8] = aya::include_bytes_aligned!("../../../../../ebpf/obj/idle.o");
 
 /// Makes and removes a uprobe, in a thread of its own, while the object is loaded. The first uprobe of a

@@ -1,11 +1,12 @@
-//! What is copied where the program calls NCCL's API (`--level api`).
+//! Probes on calls of NCCL's API (`--level api`).
 //!
 //! Every collective, p2p and one-sided call goes through `ncclEnqueueCheck(ncclInfo*)`, whatever its exported
 //! name is. The first 72 bytes of `ncclInfo` have not moved from 2.16 to 2.32, but they are taken from the
 //! library's own layout all the same.
 //!
 //! Where that layout is not known, the exported functions' own arguments are taken, as nccl.h and the
-//! platform's calling convention have them. They do not say whose the call is: `ncclComm_t` is an address.
+//! platform's calling convention have them. They do not say who the communicator is: `ncclComm_t` is an
+//! address.
 
 use super::{
     error::PlanError,
@@ -21,7 +22,7 @@ use nccl_library::{
     symbols::{Function, Resolution, integer_argument},
 };
 
-/// `ncclEnqueueCheck`. `with_ops`: ops are probed, too.
+/// Compiles the probe on `ncclEnqueueCheck`. `with_ops`: ops are probed, too.
 pub(super) fn api_line(resolution: &Resolution, function: &Function, with_ops: bool) -> Compiled {
     let layouts = &resolution.layouts;
     let mut plan = PlanBuilder::new(resolution.machine);
@@ -65,7 +66,7 @@ pub(super) fn api_line(resolution: &Resolution, function: &Function, with_ops: b
     Ok((plan.finish()?, ProbeKind::ApiLine(spans), None))
 }
 
-/// The arguments of an exported function that communicates.
+/// Compiles the probe on the arguments of an exported function that communicates.
 pub(super) fn api_arguments(machine: Machine, function: ApiFunction) -> Compiled {
     let mut plan = PlanBuilder::new(machine);
     let mut argument = |wanted: &[Argument]| {
@@ -91,7 +92,7 @@ pub(super) fn api_arguments(machine: Machine, function: ApiFunction) -> Compiled
     Ok((plan.finish()?, ProbeKind::ApiArguments(spans), None))
 }
 
-/// An exported function's entry.
+/// Compiles the probe on an exported function's entry.
 pub(super) fn api_entry(machine: Machine, function: ApiFunction) -> Compiled {
     let mut plan = PlanBuilder::new(machine);
     let stack_pointer = plan.stack_pointer();
@@ -99,7 +100,7 @@ pub(super) fn api_entry(machine: Machine, function: ApiFunction) -> Compiled {
     Ok((plan.finish()?, ProbeKind::ApiEntry(spans), None))
 }
 
-/// An exported function's return.
+/// Compiles the probe on an exported function's return.
 pub(super) fn api_return(machine: Machine, function: ApiFunction) -> Compiled {
     let mut plan = PlanBuilder::new(machine);
     let (result, stack_pointer) = (plan.return_value(), plan.stack_pointer());

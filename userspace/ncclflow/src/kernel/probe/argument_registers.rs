@@ -5,8 +5,8 @@ use ncclflow_common::STACK_POINTER_SLOT;
 
 use super::error::PlanError;
 
-/// The slot of a plan that a register's value is in when the plan begins, by its DWARF number (x86-64: System
-/// V psABI, figure 3.36; aarch64: AADWARF64 §4.1).
+/// Returns the slot of a plan that holds a register's value when the plan begins. The register is given by
+/// its DWARF number (x86-64: System V psABI, figure 3.36; aarch64: AADWARF64 §4.1).
 pub(super) fn argument_slot(machine: Machine, register: u16) -> Result<u8, PlanError> {
     let stack_pointer = match machine {
         Machine::X86_64 => 7,

@@ -1,4 +1,4 @@
-//! The proxy's part of a connector: which connection it is, and who serves it.
+//! The proxy's part of a connector: its connection, and who serves it.
 
 use super::{
     error::PlanError,
@@ -11,16 +11,17 @@ use nccl_library::{
     layouts::Layouts,
 };
 
-/// What is copied of an `ncclProxyConnector`.
+/// Spans that are copied of an `ncclProxyConnector`.
 pub(super) struct Copied {
     pub(super) connection: Span,
-    /// Not zero where there is a proxy; 2.19 and later.
+    /// Function that is not zero where there is a proxy; 2.19 and later.
     pub(super) progress: Option<Span>,
     /// 2.18 and later.
     pub(super) owner: Option<ProxyOwnerSpans>,
 }
 
-/// Of the `ncclConnector` at `base + at`, in one copy: the fields lie together.
+/// Copies the `ncclProxyConnector` of the `ncclConnector` at `base + at`, all at once: its fields lie
+/// together.
 pub(super) fn proxy_connector(
     plan: &mut PlanBuilder,
     layouts: &Layouts,

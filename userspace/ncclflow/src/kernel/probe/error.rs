@@ -1,25 +1,25 @@
-//! Why a probe cannot be compiled.
+//! The reasons for which a probe cannot be compiled.
 
 use std::fmt;
 
 use nccl_library::{elf::Machine, fields::MissingField};
 use ncclflow_common::{MAX_STEPS, TEMP_SLOTS};
 
-/// Why a probe cannot be compiled.
+/// Reason for which a probe cannot be compiled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanError {
     Missing(MissingField),
     /// The function has no parameter of that name.
     NoParameter(&'static str),
-    /// The parameter's location at the entry is not known; the text says which and why.
+    /// The parameter's location at the entry is not known; the text names the parameter and the reason.
     Parameter(String),
-    /// A register that is no argument register of this machine, by its DWARF number.
+    /// The register, by its DWARF number, is no argument register of this machine.
     Register(u16),
     /// The machine's calling convention is not known to us.
     Machine(Machine),
     TooManySteps,
     TooManySlots,
-    /// The record would not fit the largest class, or the smallest where it has to, by its bytes.
+    /// The record, of this many bytes, fits neither the largest class nor, where it has to, the smallest.
     TooLong(usize),
 }
 

@@ -1,4 +1,4 @@
-//! Finds in a library's layouts what plans need, and says what is not there.
+//! Finds in a library's layouts what plans need, or says what is missing there.
 
 use super::{
     error::PlanError,
@@ -14,10 +14,10 @@ use nccl_library::{
 };
 use ncclflow_common::FetchPlan;
 
-/// Bytes of a communicator's identity that are copied at once.
+/// Most bytes of a communicator's identity that are copied at once.
 const MAX_IDENTITY: i64 = 64;
 
-/// A plan, what its record means, and what is collected by following lists.
+/// A plan, the meaning of its record, and the program that follows lists, if it has one.
 pub(super) type Compiled = Result<(FetchPlan, ProbeKind, Option<WalkProgram>), PlanError>;
 
 /// Copies who the communicator is, and how many collectives it has launched.
@@ -37,8 +37,8 @@ pub(super) fn communicator(
     if let Some(hash) = comm::HASH.find(layouts) {
         identity.push(place(&hash)?);
     }
-    // They have always been neighbours; were they not, a copy of what lies between would be as large as the
-    // struct.
+    // These fields have always been neighbours. Were they not, copying what lies between would copy as much
+    // as the struct has.
     let (pointer, spans) = if extent(&identity) <= MAX_IDENTITY {
         plan.emit_and_copy_together(comm, &identity)
     } else {
@@ -63,7 +63,7 @@ fn posted_collectives(
     emit_field(plan, shared, &count).map(Some)
 }
 
-/// `&comm->channels[op->channelId]`.
+/// Computes `&comm->channels[op->channelId]`.
 pub(super) fn channel_of(
     plan: &mut PlanBuilder,
     layouts: &Layouts,
@@ -114,12 +114,12 @@ pub(super) fn offset_of(layouts: &Layouts, field: FieldRef) -> Result<i64, PlanE
     offset(&field.need(layouts)?)
 }
 
-/// Offset of a field that lies in a struct's first 64 KiB.
+/// Returns the offset of a field that lies in a struct's first 64 KiB.
 pub(super) fn near_offset_of(layouts: &Layouts, field: FieldRef) -> Result<u16, PlanError> {
     len(field.need(layouts)?.offset)
 }
 
-/// Bytes from the first field to the end of the last.
+/// Returns the bytes from the first field to the end of the last.
 pub(super) fn extent(fields: &[(i64, u16)]) -> i64 {
     let end = |(offset, len): &(i64, u16)| offset.saturating_add(i64::from(*len));
     let (first, last) = (fields.iter().map(|(offset, _)| *offset).min(), fields.iter().map(end).max());

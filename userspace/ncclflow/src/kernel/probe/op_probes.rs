@@ -1,4 +1,4 @@
-//! What is copied where NCCL plans and posts an op.
+//! Probes on functions that plan and post an op.
 //!
 //! `ncclProxySaveOp` shows the op and the communicator, `SaveProxy` each peer that it sends to or receives
 //! from, with the transport. Both passes go through them (plan pass: `justInquire != NULL`).
@@ -25,10 +25,10 @@ use nccl_library::{
     symbols::{Function, Resolution, argument_registers},
 };
 
-/// Bytes of the API function's name that are copied.
+/// Bytes that are copied of the API function's name.
 const API_NAME_BYTES: u16 = 24;
 
-/// `ncclProxySaveOp`.
+/// Compiles the probe on `ncclProxySaveOp`.
 pub(super) fn proxy_op(resolution: &Resolution, function: &Function) -> Compiled {
     let layouts = &resolution.layouts;
     let mut plan = PlanBuilder::new(resolution.machine);
@@ -62,7 +62,7 @@ pub(super) fn proxy_op(resolution: &Resolution, function: &Function) -> Compiled
     Ok((plan.finish()?, ProbeKind::ProxyOp(spans), None))
 }
 
-/// What the task says of the op at `op`.
+/// Copies what the task of the op at `op` says.
 pub(super) fn task(plan: &mut PlanBuilder, layouts: &Layouts, op: Slot) -> Result<TaskSpans, PlanError> {
     let task = plan.load(op, offset_of(layouts, proxy_op::TASK)?, 8);
     let pointer = plan.emit(task);
@@ -79,7 +79,7 @@ pub(super) fn task(plan: &mut PlanBuilder, layouts: &Layouts, op: Slot) -> Resul
     })
 }
 
-/// `SaveProxy`.
+/// Compiles the probe on `SaveProxy`.
 pub(super) fn proxy_peer(resolution: &Resolution, function: &Function) -> Compiled {
     let layouts = &resolution.layouts;
     let mut plan = PlanBuilder::new(resolution.machine);
@@ -139,7 +139,7 @@ pub(super) fn proxy_peer(resolution: &Resolution, function: &Function) -> Compil
     Ok((plan.finish()?, ProbeKind::ProxyPeer(spans), None))
 }
 
-/// The parameter `channel` of `SaveProxy`, of 2.16 and 2.17.
+/// Returns the parameter `channel` of `SaveProxy`, in 2.16 and 2.17.
 fn channel(plan: &mut PlanBuilder, resolution: &Resolution, function: &Function) -> Result<Slot, PlanError> {
     let location = parameter(function, "channel")?;
     let registers = argument_registers(resolution.machine).first_chunk().copied().unwrap_or([0, 1, 2]);
@@ -149,9 +149,10 @@ fn channel(plan: &mut PlanBuilder, resolution: &Resolution, function: &Function)
     if !in_pieces {
         return Ok(plan.parameter(location));
     }
-    // GCC 8 passes the addresses of the two members that are used of it, `peers` and `id`, and says only that
-    // there are two pieces. Each hit proves it: the two lie as far apart as the members. Where they do not,
-    // the address that is read from is none, and nothing is believed.
+    // GCC 8 passes the addresses of the two members that are used of the struct, `peers` and `id`, and the
+    // debug information says only that there are two pieces. Each hit proves it: the two lie as far apart as
+    // the members. Where they do not, the computed address is none of the process, and the record is not
+    // believed.
     let layouts = &resolution.layouts;
     let (peers_at, id_at) = (offset_of(layouts, channel::PEERS)?, offset_of(layouts, channel::ID)?);
     let (peers, id) = (plan.parameter(&first), plan.parameter(&second));
@@ -161,11 +162,11 @@ fn channel(plan: &mut PlanBuilder, resolution: &Resolution, function: &Function)
     Ok(plan.scale(channel, error, NOWHERE))
 }
 
-/// Odd, so that no number but 0 gives 0 when it is multiplied with it; and the first numbers give no address
-/// of a process.
+/// Odd number, so that only 0 gives 0 when multiplied with it. Its first multiples are no addresses of a
+/// process.
 const NOWHERE: i64 = 0x5555_5555_5555_5555;
 
-/// What `ncclEnqueueCheck` is called with.
+/// Argument of `ncclEnqueueCheck`, followed to the communicator.
 pub(super) struct CalledInfo {
     /// Address of the `ncclInfo`.
     pub(super) info: Slot,
@@ -182,7 +183,7 @@ impl CalledInfo {
     }
 }
 
-/// Follows the parameter of `ncclEnqueueCheck`.
+/// Loads what the parameter of `ncclEnqueueCheck` leads to.
 pub(super) fn called_info(
     plan: &mut PlanBuilder,
     resolution: &Resolution,
@@ -196,7 +197,7 @@ pub(super) fn called_info(
     Ok(CalledInfo { info, comm, name, spans: communicator(plan, resolution, comm)? })
 }
 
-/// `ncclEnqueueCheck`.
+/// Compiles the probe on `ncclEnqueueCheck` that shows the call of ops which do not lead to their task.
 pub(super) fn api_call(resolution: &Resolution, function: &Function) -> Compiled {
     let layouts = &resolution.layouts;
     let mut plan = PlanBuilder::new(resolution.machine);

@@ -17,16 +17,17 @@ use nccl_library::{
     layouts::Layouts,
 };
 
-/// What `ncclProxySaveOp` was given.
+/// Arguments of `ncclProxySaveOp`.
 #[derive(Clone, Copy)]
 pub(super) struct Passed {
     pub(super) comm: Slot,
     pub(super) op: Slot,
-    /// Not 0 in the plan pass.
+    /// Argument that is not 0 in the plan pass.
     pub(super) just_inquire: Slot,
 }
 
-/// Copies it; nothing in versions whose ops need no such help, or whose work does not give it (before 2.20).
+/// Copies the device work. Gives `None` in versions whose ops need no such help, and in those whose work does
+/// not give it (before 2.20).
 pub(super) fn op_work(
     plan: &mut PlanBuilder,
     layouts: &Layouts,
@@ -80,11 +81,11 @@ fn node(plan: &mut PlanBuilder, layouts: &Layouts, passed: Passed) -> Result<OpW
     Ok(OpWorkSpans::Node { address, bytes })
 }
 
-/// An address that steps which may be left out look for.
+/// An address that is looked for by steps that may be left out.
 struct Found {
-    /// 0 until it is found.
+    /// Address; 0 until it is found.
     address: Slot,
-    /// What can be read in any case, so that no hit counts as one with something unread.
+    /// An address that can be read in any case, so that no hit counts as one with something unread.
     base: Slot,
 }
 
@@ -94,7 +95,7 @@ impl Found {
         Self { address, base: plan.variable(readable) }
     }
 
-    /// It is this, unless that is 0.
+    /// Takes this address as found, unless it is 0.
     fn take(&mut self, plan: &mut PlanBuilder, address: Slot) {
         plan.unless_zero(address, |plan| {
             plan.set(self.address, address);
@@ -102,7 +103,7 @@ impl Found {
         });
     }
 
-    /// Puts the address, and what lies there, into the record.
+    /// Puts the address, and the bytes there, into the record.
     fn copy(self, plan: &mut PlanBuilder, offset: i64, len: u16) -> (Span, Span) {
         (plan.emit(self.address), plan.copy(self.base, offset, len))
     }

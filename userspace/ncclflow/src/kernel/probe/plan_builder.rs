@@ -1,4 +1,4 @@
-//! Assembles a [`FetchPlan`], and checks what the kernel side does not.
+//! Assembles a [`FetchPlan`], and checks what the kernel side does not check.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ impl Slot {
     }
 }
 
-/// The intermediate values that were there at some point: see [`PlanBuilder::mark`].
+/// The intermediate values that existed at some point: see [`PlanBuilder::mark`].
 #[derive(Clone, Copy, Debug)]
 pub struct Mark(u8);
 
@@ -40,20 +40,20 @@ pub struct PlanBuilder {
     temps: Range<u8>,
     next_temp: u8,
     record_len: usize,
-    /// By slot: the steps that its value rests on.
+    /// Steps that the value of each slot rests on, as bits.
     rests_on: [u64; SLOTS],
-    /// Classes of records that it can have.
+    /// Classes that the plan's record can have.
     classes: &'static [RecordClass],
     error: Option<PlanError>,
 }
 
 impl PlanBuilder {
-    /// A plan that is run at a probe.
+    /// Begins a plan that is run at a probe.
     pub fn new(machine: Machine) -> Self {
         Self::with_temps(machine, TEMP_SLOTS)
     }
 
-    /// A plan that is run at a probe after a walk, whose record is of the smallest class.
+    /// Begins a plan that is run at a probe after a walk. Its record is of the smallest class.
     pub fn after_walk(machine: Machine) -> Self {
         let mut plan =
             Self::with_temps(machine, TEMP_SLOTS.start..u8::try_from(PART_SLOTS).unwrap_or(TEMP_SLOTS.start));
@@ -61,7 +61,7 @@ impl PlanBuilder {
         plan
     }
 
-    /// A plan that a walk runs for a node or a row, of which it is given `given` words.
+    /// Begins a plan that a walk runs for a node or a row, and gives `given` words to.
     pub fn part(machine: Machine, given: u8) -> Self {
         Self::with_temps(machine, given..u8::try_from(PART_SLOTS).unwrap_or(given))
     }
@@ -79,18 +79,18 @@ impl PlanBuilder {
         }
     }
 
-    /// A word that a walk gives to the plan of a node or a row.
+    /// Returns a word that a walk gives to the plan of a node or a row.
     pub fn given(&mut self, number: u8) -> Slot {
         if number < self.temps.start { Slot(number) } else { self.fail(PlanError::TooManySlots) }
     }
 
-    /// Room for how many nodes of each list a walk found, in the record of a plan that is run after it.
+    /// Makes room in the record of a plan that is run after a walk, for the number of nodes that the walk
+    /// found in each list.
     pub fn nodes(&mut self) -> [Span; MAX_QUEUES] {
         std::array::from_fn(|_| self.place(8))
     }
 
-    /// The intermediate values of now: [`PlanBuilder::forget_since`] makes room again for those that come
-    /// after.
+    /// Marks the intermediate values so far: [`PlanBuilder::forget_since`] frees the room of later ones.
     pub fn mark(&self) -> Mark {
         Mark(self.next_temp)
     }
@@ -101,14 +101,14 @@ impl PlanBuilder {
 
     pub fn constant(&mut self, value: i64) -> Slot {
         let dst = self.temp();
-        // Nothing is read: a difference of a word with itself is 0.
+        // This reads nothing: the difference of a word with itself is 0.
         self.push(StepOp::Scale, Step { dst: dst.0, index: dst.0, imm: -1, ..of(dst) });
         self.push(StepOp::Add, Step { dst: dst.0, imm: value, ..of(dst) });
         dst
     }
 
-    /// Steps that are left out where `value` is 0; what they load stays 0. They must not write to the record,
-    /// whose bytes would be undefined.
+    /// Adds steps that are left out where `value` is 0; what they would load stays 0. They must not write to
+    /// the record, whose bytes would be undefined.
     pub fn unless_zero(&mut self, value: Slot, steps: impl FnOnce(&mut Self)) {
         let at = self.steps.len();
         self.push(StepOp::Skip, of(value));
@@ -122,12 +122,13 @@ impl PlanBuilder {
         }
     }
 
-    /// A word that begins as `value`; steps under [`PlanBuilder::unless_zero`] can [`PlanBuilder::set`] it.
+    /// Makes a word that begins as `value`; steps under [`PlanBuilder::unless_zero`] can [`PlanBuilder::set`]
+    /// it.
     pub fn variable(&mut self, value: Slot) -> Slot {
         self.offset(value, 0)
     }
 
-    /// From here on `variable` is `value`.
+    /// Sets `variable` to `value` from here on.
     pub fn set(&mut self, variable: Slot, value: Slot) {
         let rested_on = self.rests_on(variable);
         self.push(StepOp::Add, Step { dst: variable.0, ..of(value) });
@@ -136,17 +137,17 @@ impl PlanBuilder {
         }
     }
 
-    /// `value`, less `limit` if it is not below that.
+    /// Computes `value`, less `limit` where it is not below that.
     pub fn wrap(&mut self, value: Slot, limit: Slot) -> Slot {
         self.compute(StepOp::Wrap, Step { index: limit.0, ..of(value) })
     }
 
-    /// The low 32 bits of a word, sign-extended.
+    /// Computes the low 32 bits of a word, sign-extended.
     pub fn int32(&mut self, value: Slot) -> Slot {
         self.compute(StepOp::Int32, of(value))
     }
 
-    /// The value of a parameter at the probed function's entry.
+    /// Returns the value of a parameter at the probed function's entry.
     pub fn parameter(&mut self, location: &ParamLocation) -> Slot {
         match location {
             ParamLocation::Register(number) => match argument_slot(self.machine, *number) {
@@ -158,7 +159,7 @@ impl PlanBuilder {
         }
     }
 
-    /// What the function returns; only in plans of probes at its return.
+    /// Returns the function's return value; only in plans of probes at its return.
     pub fn return_value(&self) -> Slot {
         Slot(0)
     }
@@ -167,18 +168,18 @@ impl PlanBuilder {
         Slot(STACK_POINTER_SLOT)
     }
 
-    /// The value of a parameter of type `int` (or another of 32 bits or fewer), sign-extended.
+    /// Returns the value of a parameter of type `int` (or another of 32 bits or fewer), sign-extended.
     pub fn int_parameter(&mut self, location: &ParamLocation) -> Slot {
         let raw = self.parameter(location);
         self.int32(raw)
     }
 
-    /// The unsigned integer of `len` bytes (1, 2, 4 or 8) at `base + offset` in the target.
+    /// Loads the unsigned integer of `len` bytes (1, 2, 4 or 8) at `base + offset` in the target.
     pub fn load(&mut self, base: Slot, offset: i64, len: u16) -> Slot {
         self.compute(StepOp::Load, Step { len, imm: offset, ..of(base) })
     }
 
-    /// Words of 8 bytes at these offsets from `base`, with one read where they lie close together.
+    /// Loads words of 8 bytes at these offsets from `base`, with one read where they lie close together.
     pub fn load_words(&mut self, base: Slot, offsets: &[i64]) -> Vec<Slot> {
         let first = offsets.iter().min().copied().unwrap_or(0);
         let last = offsets.iter().max().copied().unwrap_or(0);
@@ -204,12 +205,12 @@ impl PlanBuilder {
         offsets.iter().filter_map(of).collect()
     }
 
-    /// `base + offset`.
+    /// Computes `base + offset`.
     pub fn offset(&mut self, base: Slot, offset: i64) -> Slot {
         self.compute(StepOp::Add, Step { imm: offset, ..of(base) })
     }
 
-    /// `base + index * scale`.
+    /// Computes `base + index * scale`.
     pub fn scale(&mut self, base: Slot, index: Slot, scale: i64) -> Slot {
         self.compute(StepOp::Scale, Step { index: index.0, imm: scale, ..of(base) })
     }
@@ -233,8 +234,8 @@ impl PlanBuilder {
         Span { rests_on, ..span }
     }
 
-    /// Puts the word into the record and, behind it, `len` bytes at `base + offset` in the target; where each
-    /// is.
+    /// Puts the word into the record and, behind it, `len` bytes at `base + offset` in the target. Returns
+    /// the places of both.
     pub fn emit_and_copy(&mut self, base: Slot, offset: i64, len: u16) -> (Span, Span) {
         if usize::from(len) > MAX_COPY {
             return (self.emit(base), self.copy(base, offset, len));
@@ -244,7 +245,7 @@ impl PlanBuilder {
         (Span { rests_on: self.rests_on(base), ..word }, Span { rests_on, ..span })
     }
 
-    /// Copies several fields of one struct at once, with what lies between them; where each is.
+    /// Copies several fields of one struct at once, with what lies between them. Returns the place of each.
     pub fn copy_together(&mut self, base: Slot, fields: &[(i64, u16)]) -> Vec<Span> {
         self.together(fields, |plan, first, len| ((), plan.copy(base, first, len))).1
     }
@@ -254,7 +255,8 @@ impl PlanBuilder {
         self.together(fields, |plan, first, len| plan.emit_and_copy(base, first, len))
     }
 
-    /// `copy` copies from the first field's offset on so many bytes; where each field is then.
+    /// Has `copy` copy all bytes from the first field to the end of the last. Returns its result, and the
+    /// place of each field.
     fn together<T>(
         &mut self,
         fields: &[(i64, u16)],
@@ -272,7 +274,7 @@ impl PlanBuilder {
         (word, fields.iter().map(span).collect())
     }
 
-    /// The plan, with the smallest class of record that it fits.
+    /// Returns the plan, with the smallest class of record that it fits.
     pub fn finish(self) -> Result<FetchPlan, PlanError> {
         if let Some(error) = self.error {
             return Err(error);
@@ -312,14 +314,14 @@ impl PlanBuilder {
         Slot(self.next_temp - 1)
     }
 
-    /// Adds a step whose result is a new word.
+    /// Adds a step that computes a new word.
     fn compute(&mut self, op: StepOp, step: Step) -> Slot {
         let dst = self.temp();
         self.push(op, Step { dst: dst.0, ..step });
         dst
     }
 
-    /// Adds the step; gives the steps that its result rests on.
+    /// Adds a step. Returns the steps that its result rests on, as bits.
     fn push(&mut self, op: StepOp, step: Step) -> u64 {
         let step = Step { op: op as u8, ..step };
         let number = u32::try_from(self.steps.len()).unwrap_or(u32::MAX);
@@ -356,12 +358,13 @@ fn of(src: Slot) -> Step {
     Step { src: src.0, ..Step::default() }
 }
 
-/// Whether a step writes to the record.
+/// Tells whether a step writes to the record.
 fn writes(step: &Step) -> bool {
     [StepOp::Emit, StepOp::Copy, StepOp::EmitAndCopy].iter().any(|op| *op as u8 == step.op)
 }
 
-/// The kernel side refuses a step whose bytes could pass the record's end by its own, coarser, bounds.
+/// Tells whether the kernel side accepts a step: its own, coarser, bounds must show that the bytes end within
+/// the record.
 fn fits(step: &Step, record_size: usize) -> bool {
     let room = match step.op {
         op if op == StepOp::Copy as u8 => MAX_COPY,

@@ -1,9 +1,9 @@
 //! The sizes of sends of NCCL 2.16 to 2.19.
 //!
 //! There the size stands in `sizesFifo` only until the network has taken the message: it is reset before the
-//! hook tells that the message was sent. So it is taken at the instruction that resets it. That is one hit
-//! for each message, whatever the network: a send that is refused is tried again at the rate of the proxy's
-//! poll loop, so calls of the network's `isend` are no place for a probe.
+//! hook tells that the message was sent. So the size is taken at the instruction that resets it. This is one
+//! hit for each message, whatever the network. Calls of the network's `isend` are no place for a probe: a
+//! send that is refused is tried again at the rate of the proxy's poll loop.
 
 use super::{
     lookup::Compiled,
@@ -19,10 +19,10 @@ use nccl_library::{
     symbols::{Code, Function, MachineCode, Resolution, SlotReset},
 };
 
-/// Bytes of an entry of `sizesFifo`, and of what is stored into it.
+/// Bytes of an entry of `sizesFifo`, and of a store into it.
 const SIZE_BYTES: u16 = 4;
 
-/// Adds the probe, if the library is one of those that need it.
+/// Adds the probe, if the library needs it.
 pub(super) fn add_send_sizes(set: &mut ProbeSet, resolution: &Resolution, kept: &Code) {
     let Some(sizes) = recv_mem::SIZES_FIFO.find(&resolution.layouts) else { return };
     let name = CALLERS[0];
@@ -36,7 +36,7 @@ pub(super) fn add_send_sizes(set: &mut ProbeSet, resolution: &Resolution, kept: 
     }
 }
 
-/// The instruction that resets a size, in the one copy of the function that tells of steps: that of CollNet
+/// Finds the instruction that resets a size. The function has one copy that tells of steps; that of CollNet
 /// does not.
 fn place(resolution: &Resolution, kept: &Code, sizes: &Field) -> Result<(Instruction, SlotReset), String> {
     if resolution.machine != Machine::X86_64 {

@@ -1,4 +1,4 @@
-//! All probes of one library, and those that it does not allow.
+//! All probes of one library, and those that the library does not allow.
 
 use ncclflow_common::{FetchPlan, Walk};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use nccl_library::{
     symbols::{Function, Resolution},
 };
 
-/// How much is looked at.
+/// Depth at which a session looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "program", derive(clap::ValueEnum))]
@@ -33,13 +33,13 @@ pub enum Level {
     Steps,
 }
 
-/// Where in its function a probe is.
+/// Place of a probe in its function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProbePlace {
-    /// One trap a hit.
+    /// At the entry: one trap a hit.
     Entry,
-    /// One trap more at the entry, to divert the return, unless a probe is there anyway.
+    /// At the return: one trap more at the entry, to divert the return, unless a probe is there anyway.
     Return,
 }
 
@@ -52,7 +52,7 @@ impl Probe {
     }
 }
 
-/// Where NCCL's operations are read.
+/// Place at which NCCL's operations are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(feature = "program", derive(clap::ValueEnum))]
@@ -65,33 +65,33 @@ pub enum ProbeStrategy {
     PerCall,
 }
 
-/// Where the calls of the API are seen.
+/// Functions at which the calls of the API are seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CallSource {
-    /// Where all of them pass, with the communicator's identity.
+    /// `ncclEnqueueCheck`, which all calls pass, with the communicator's identity.
     EnqueueCheck,
-    /// At the exported functions, by their arguments: of the communicator its address is known, and nothing
-    /// else. For libraries whose layouts are not known.
+    /// The exported functions, by their arguments: the communicator's address is known, and nothing else of
+    /// it. For libraries whose layouts are not known.
     ExportedFunctions,
 }
 
 /// A plan that a walk runs for a node or a row, with records of its own.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// NCCL's name of what is read.
+    /// NCCL's name of the list or table that is read.
     pub name: &'static str,
     pub kind: ProbeKind,
     pub plan: FetchPlan,
 }
 
-/// What a probe collects by following lists.
+/// The lists that a probe follows, and what it reads of their nodes.
 #[derive(Clone, Debug)]
 pub struct WalkProgram {
-    /// Finds the lists; sends nothing.
+    /// Plan that finds the lists; it sends nothing.
     pub head: FetchPlan,
     pub parts: Vec<Part>,
-    /// With plans numbered by their place in `parts`.
+    /// The walk, with plans numbered by their place in `parts`.
     pub walk: Walk,
 }
 
@@ -99,13 +99,13 @@ pub struct WalkProgram {
 pub struct Probe {
     /// NCCL's name of the function.
     pub function: String,
-    /// The symbol that is probed, clone suffix and all.
+    /// The symbol that is probed, with its clone suffix.
     pub symbol: String,
     pub file_offset: FileOffset,
     pub kind: ProbeKind,
     pub plan: FetchPlan,
     pub walk: Option<WalkProgram>,
-    /// The call stack is recorded, too.
+    /// Set if the call stack is recorded, too.
     pub takes_stack: bool,
 }
 
@@ -121,14 +121,14 @@ pub struct MissingProbe {
 pub struct ProbeSet {
     pub probes: Vec<Probe>,
     pub missing: Vec<MissingProbe>,
-    /// How ops are seen; nothing if they are not.
+    /// Strategy by which ops are seen; `None` if they are not.
     pub way: Option<ProbeStrategy>,
-    /// How calls are seen; nothing if they are not.
+    /// Functions at which calls are seen; `None` if they are not.
     pub calls: Option<CallSource>,
 }
 
 /// Compiles the probes that a level needs. Those of [`Level::Steps`] are at the entries of the hooks;
-/// [`add_steps`] knows better places. Without a wanted strategy it is the first that the library allows:
+/// [`add_steps`] knows better places. Without a wanted strategy, the first that the library allows is taken:
 /// plans, then calls.
 pub fn compile(resolution: &Resolution, level: Level, wanted: Option<ProbeStrategy>) -> ProbeSet {
     if level == Level::Api {
@@ -150,7 +150,8 @@ pub fn compile(resolution: &Resolution, level: Level, wanted: Option<ProbeStrate
     set
 }
 
-/// One probe for all calls; where the library does not allow that, one for each exported function.
+/// Compiles one probe for all calls or, where the library does not allow that, one for each exported
+/// function.
 fn api_calls(resolution: &Resolution) -> ProbeSet {
     let mut set = ProbeSet { calls: Some(CallSource::EnqueueCheck), ..ProbeSet::default() };
     let lost = "the calls of the API: nothing can be recorded";
@@ -174,7 +175,7 @@ fn api_calls(resolution: &Resolution) -> ProbeSet {
     set
 }
 
-/// One probe for each plan, and one for each that is posted by a callback; both or none.
+/// Compiles a probe for launched plans, and one for those that a callback posts; both or none.
 fn plans(resolution: &Resolution) -> ProbeSet {
     let mut set = ProbeSet { way: Some(ProbeStrategy::Plan), ..ProbeSet::default() };
     let lost = "every op";
@@ -208,7 +209,7 @@ fn calls(resolution: &Resolution) -> ProbeSet {
     set
 }
 
-/// Adds the probe of `--api` to those of another level.
+/// Adds the probe of `--api` to the probes of another level.
 pub fn add_api_calls(set: &mut ProbeSet, resolution: &Resolution) {
     let (lost, before) = ("the calls of the API", set.probes.len());
     set.add(resolution, "ncclEnqueueCheck", lost, |function| api_line(resolution, function, true));
@@ -232,14 +233,14 @@ pub fn add_api_returns(set: &mut ProbeSet, resolution: &Resolution) {
     }
 }
 
-/// Has call stacks taken: at calls of the API, and where ops are launched. Of probes that are hit for each op and peer,
-/// where the call is; without one, where the op is planned.
+/// Makes probes take call stacks at calls of the API and where ops are launched. With probes that are hit for
+/// each op and peer, the stack is taken at the call or, where no call is probed, where the op is planned.
 pub fn take_stacks(set: &mut ProbeSet) {
     let has_calls = set.probes.iter().any(|probe| matches!(probe.kind, ProbeKind::ApiCall(_)));
     for probe in &mut set.probes {
         probe.takes_stack = match probe.kind {
             ProbeKind::ApiLine(_) | ProbeKind::ApiArguments(_) | ProbeKind::ApiCall(_) => true,
-            // In a callback of CUDA's nobody has called.
+            // CUDA calls the callback, so there is no caller to show.
             ProbeKind::Plan(_) => probe.function == walk_probes::LAUNCH,
             ProbeKind::ProxyOp(_) => !has_calls,
             _ => false,
@@ -248,13 +249,13 @@ pub fn take_stacks(set: &mut ProbeSet) {
 }
 
 impl ProbeSet {
-    /// Says that a probe is not possible.
+    /// Records that a probe is not possible.
     pub(super) fn add_missing(&mut self, name: &str, why: impl Into<String>, lost: &str) {
         let (function, lost) = (name.to_owned(), lost.to_owned());
         self.missing.push(MissingProbe { function, why: why.into(), lost });
     }
 
-    /// Adds the probe, or says why it is not possible.
+    /// Adds the probe, or records why it is not possible.
     pub(super) fn add_probe(
         &mut self,
         name: &str,
@@ -279,7 +280,7 @@ impl ProbeSet {
         }
     }
 
-    /// All copies of a function to probe.
+    /// Returns all copies of a function to probe.
     pub(super) fn functions<'a>(
         &mut self,
         resolution: &'a Resolution,
@@ -308,7 +309,7 @@ impl ProbeSet {
     }
 }
 
-/// Why a probe cannot be compiled: if a whole struct is not known, why that is so.
+/// Says why a probe cannot be compiled: if a whole struct is not known, why that is so.
 fn reason(resolution: &Resolution, error: &PlanError) -> String {
     if let PlanError::Missing(missing) = error
         && let Some(why) = resolution.why_unknown(missing.strukt)

@@ -14,7 +14,8 @@ const LOAD_WORDS: u8 = StepOp::LoadWords as u8;
 const COPY: u8 = StepOp::Copy as u8;
 const EMIT_AND_COPY: u8 = StepOp::EmitAndCopy as u8;
 
-/// The short way of this walk, whose probe's own plan is `own`; nothing where the walk is of another form.
+/// Compiles the short way of this walk, whose probe's own plan is `own`. Gives `None` for a walk of another
+/// form.
 pub(super) fn short(program: &WalkProgram, own: &FetchPlan) -> Option<Short> {
     let walk = &program.walk;
     let head_plan = &program.head;
@@ -55,12 +56,12 @@ pub(super) fn short(program: &WalkProgram, own: &FetchPlan) -> Option<Short> {
 /// A word of 8 bytes of the target's memory.
 #[derive(Clone, Copy)]
 struct Word {
-    /// The slot with the address that its offset is counted from.
+    /// Slot with the address that the offset is counted from.
     from: u8,
     offset: i64,
 }
 
-/// What this slot is loaded from, if that is one step.
+/// Returns the word that this slot is loaded from, if that is one step.
 fn loaded(plan: &FetchPlan, slot: u8) -> Option<Word> {
     let mut found = steps_of(plan).iter().filter_map(|step| match step.op {
         LOAD if step.len == 8 && step.dst == slot => Some(Word { from: step.src, offset: step.imm }),
@@ -77,12 +78,12 @@ fn loaded(plan: &FetchPlan, slot: u8) -> Option<Word> {
 struct Heads {
     at: u32,
     len: u16,
-    /// By head.
+    /// Number of the word of each head.
     words: [u8; 4],
 }
 
 impl Heads {
-    /// Those that the head plan has in these slots, from the argument `lists`.
+    /// Returns the heads that the head plan has in these slots, loaded from the argument `lists`.
     fn of(plan: &FetchPlan, lists: u8, slots: [u8; 4]) -> Option<Self> {
         let mut offsets = [0; 4];
         for (offset, slot) in offsets.iter_mut().zip(slots) {
@@ -99,7 +100,7 @@ impl Heads {
     }
 }
 
-/// The gate of a list that has one, which all nodes go through by a tag of one byte.
+/// Returns the gate of a list that has only one, which all nodes go through by a tag of one byte.
 fn lonely_gate<'a>(program: &'a WalkProgram, list: &Queue) -> Option<&'a Gate> {
     let gate = program.walk.gates.get(usize::from(list.first_gate))?;
     let by_tag = gate.tag_len == 1
@@ -109,7 +110,7 @@ fn lonely_gate<'a>(program: &'a WalkProgram, list: &Queue) -> Option<&'a Gate> {
     (by_tag && list.n_gates == 1 && list.gates_when == STACK_POINTER_SLOT).then_some(gate)
 }
 
-/// The tags that have no rows, a bit each.
+/// Returns the tags that have no rows, one bit for each.
 fn tags_without_rows(gate: &Gate) -> u16 {
     const { assert!(GATE_TAGS == 16) };
     gate.fans.iter().rev().fold(0, |tags, fan| tags << 1 | u16::from(fan.n_plans == 0))
@@ -120,7 +121,7 @@ struct NodeCopy {
     record_len: u16,
 }
 
-/// What is copied of the nodes of a list that is chained.
+/// Returns what is copied of the nodes of a list that is chained.
 fn node_copy(program: &WalkProgram, list: &Queue) -> Option<NodeCopy> {
     let plan = &program.parts.get(usize::try_from(list.plan).ok()?)?.plan;
     let [step] = steps_of(plan) else { return None };
@@ -133,7 +134,7 @@ fn node_copy(program: &WalkProgram, list: &Queue) -> Option<NodeCopy> {
     (whole && chained).then_some(NodeCopy { copy: copy_of(step)?, record_len: plan.record_len })
 }
 
-/// The copies that the probe's own record consists of; the other fields are 0.
+/// Returns the copies that the probe's own record consists of; the other fields are 0.
 fn own_copies(own: &FetchPlan, [table, lists]: [u8; 2]) -> Option<Short> {
     let steps = steps_of(own);
     if own.class != 0 || steps.len() > SHORT_COPIES {
@@ -151,7 +152,7 @@ fn own_copies(own: &FetchPlan, [table, lists]: [u8; 2]) -> Option<Short> {
     Some(short)
 }
 
-/// Where the probe's own record has this word.
+/// Returns the offset of this word in the probe's own record.
 fn place_of(word: Word, own: &FetchPlan) -> Option<u16> {
     let copy = steps_of(own).iter().find(|copy| {
         copy.src == word.from && copy.imm <= word.offset && word.offset + 8 <= copy.imm + i64::from(copy.len)
@@ -162,7 +163,7 @@ fn place_of(word: Word, own: &FetchPlan) -> Option<u16> {
 
 fn copy_of(step: &Step) -> Option<ShortCopy> {
     let at = if step.op == EMIT_AND_COPY { step.at.checked_add(8)? } else { step.at };
-    // Its bound is the same for all copies, as the verifier wants it.
+    // This bound is the same for all copies, as the verifier wants it.
     if usize::from(at) + MAX_COPY > PACKED_BYTES {
         return None;
     }

@@ -1,10 +1,10 @@
-//! Where the probes of the steps go.
+//! The places of the probes on steps.
 //!
 //! A hook is called for every state of every message; at the hook itself each of them is a trap. A probe at
-//! one of the *calls* of a hook, in `sendProxyProgress` or `recvProxyProgress`, is hit for the states that
-//! are told there and for no other. And both a call and a jump are cheaper to put a breakpoint on than other
-//! instructions are: see `symbols::probe_point`. Calls stand where they stand; the parameters are in the
-//! registers in which they are at the hook's entry.
+//! one of the *calls* of a hook, in `sendProxyProgress` or `recvProxyProgress`, is hit only for the states
+//! that are told there. And both a call and a jump are cheaper to put a breakpoint on than other instructions
+//! are: see `symbols::probe_point`. At a call the parameters are in the same registers as at the hook's
+//! entry.
 
 use iced_x86::Register;
 use serde::Serialize;
@@ -22,7 +22,7 @@ use nccl_library::{
     symbols::{CallSite, Code, Function, MachineCode, Resolution, x86_register},
 };
 
-/// What of a message's way is measured.
+/// The states of a message that are recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "program", derive(clap::ValueEnum))]
@@ -42,14 +42,14 @@ pub enum StepDetail {
 /// Functions that call the hooks (src/transport/net.cc).
 pub(super) const CALLERS: [&str; 2] = ["sendProxyProgress", "recvProxyProgress"];
 
-/// States of `ncclProxyProfileState` (up to 2.22) at which something is told of a message: sent or arrived,
-/// and done; besides, begun, and handed to the GPU. 0 is told of every step of an op when it begins.
+/// States of `ncclProxyProfileState` (up to 2.22): sent or arrived, and done. [`RECORD_ALL`] also has begun,
+/// and handed to the GPU. State 0 is told of every step of an op when it begins.
 const RECORD_WAITS: [i64; 2] = [RECORD_SENT, 4];
 pub(super) const RECORD_SENT: i64 = 2;
 const RECORD_ALL: [i64; 4] = [1, 2, 3, 4];
 
 /// Adds the probes of the steps. Without the library's code they are at the hooks' entries, and those that
-/// can be nowhere else are not there.
+/// need another place are left out.
 pub fn add_steps(set: &mut ProbeSet, resolution: &Resolution, code: Option<&Code>, detail: StepDetail) {
     if let Some(code) = code {
         add_send_sizes(set, resolution, code);
@@ -74,12 +74,12 @@ pub fn add_steps(set: &mut ProbeSet, resolution: &Resolution, code: Option<&Code
 pub(super) struct Instruction {
     pub(super) symbol: String,
     pub(super) file_offset: FileOffset,
-    /// Only sends come by.
+    /// Set if only sends come by.
     in_send: bool,
 }
 
 impl Instruction {
-    /// In the hook itself, hit whatever it is called for.
+    /// Returns the entry of the hook, which every call hits.
     fn in_hook(function: &Function) -> Self {
         Self {
             symbol: symbol_at(function, function.uprobe_offset),
@@ -100,7 +100,7 @@ fn symbol_at(function: &Function, distance: u64) -> String {
     if distance == 0 { function.symbol.clone() } else { format!("{}+{distance:#x}", function.symbol) }
 }
 
-/// The calls at which a wanted state is told, if all wanted states are known to be told at one.
+/// Returns the calls at which a wanted state is told, if every wanted state is known to be told at one.
 fn at_calls(
     resolution: &Resolution,
     code: &Code,
@@ -130,7 +130,7 @@ fn at_calls(
     Some(places)
 }
 
-/// The states that are wanted of sends and of receives. `None`: all that are told.
+/// Returns the states that are wanted of sends and of receives, or `None` for all that are told.
 fn wanted(resolution: &Resolution, hook: StepHook, detail: StepDetail) -> Option<[Vec<i64>; 2]> {
     match (hook, detail) {
         (StepHook::Record, StepDetail::Waits) => Some([RECORD_WAITS.to_vec(), RECORD_WAITS.to_vec()]),

@@ -1,10 +1,10 @@
-//! What is copied where the network proxy takes a message a step further.
+//! Probes on functions through which the network proxy tells that a message is a step further.
 //!
 //! NCCL calls its profiler's hooks for every message whether a plugin is loaded or not: src/transport/net.cc
 //! calls src/plugin/profiler.cc (2.26 and later) or src/misc/profiler.cc, and the test for a plugin is
-//! inside. Three eras: up to 2.22 one function that does nothing, called for each FIFO step; 2.23 a function
-//! per moment, called with a range of steps; from 2.24 with the first step of the message. Where the probes
-//! go is [`super::step_places`]'s.
+//! inside. There are three eras: up to 2.22 one function that does nothing, called for each FIFO step; 2.23 a
+//! function per moment, called with a range of steps; from 2.24 with the first step of the message. The
+//! probes' places are found by [`super::step_places`].
 
 use super::{
     error::PlanError,
@@ -21,9 +21,9 @@ use nccl_library::{
 /// The hooks of an era, and what each one shows.
 pub(super) type Era = &'static [(&'static str, StepHook)];
 
-/// The latest first. The hooks at which a message begins (`ncclProfilerStart…`) are left alone: that of a
-/// send is followed at once by the state `SendGPUWait`, and that of a receive repeats at the rate of the
-/// proxy's poll loop.
+/// The eras, the latest first. The hooks at which a message begins (`ncclProfilerStart…`) are left alone:
+/// that of a send is followed at once by the state `SendGPUWait`, and that of a receive repeats at the rate
+/// of the proxy's poll loop.
 const ERAS: [Era; 3] = [
     &[
         ("ncclProfilerRecordProxyStepEventState", StepHook::State),
@@ -36,13 +36,13 @@ const ERAS: [Era; 3] = [
     &[("ncclProfilingRecord", StepHook::Record)],
 ];
 
-/// The era of this library: the first whose functions it has, or the latest, to say what is missing.
+/// Returns the era of this library: the first whose functions it has, or the latest, to say what is missing.
 pub(super) fn era(resolution: &Resolution) -> Era {
     let has_any = |era: &Era| era.iter().any(|(name, _)| !resolution.functions(name).is_empty());
     ERAS.into_iter().find(has_any).unwrap_or(ERAS[0])
 }
 
-/// The parameter with the state that a message enters.
+/// Returns the name of the parameter with the state that a message enters.
 pub(super) fn state_parameter(hook: StepHook) -> Option<&'static str> {
     match hook {
         StepHook::State => Some("eState"),
@@ -51,8 +51,7 @@ pub(super) fn state_parameter(hook: StepHook) -> Option<&'static str> {
     }
 }
 
-/// One of the hooks.
-/// `in_send`: the probe is where only sends come by.
+/// Compiles the probe on one of the hooks. `in_send`: only sends pass the probe.
 pub(super) fn proxy_step(
     resolution: &Resolution,
     function: &Function,
@@ -74,7 +73,7 @@ pub(super) fn proxy_step(
     let subs = offset_of(layouts, proxy_args::SUBS)?;
     let first = if subs == 0 { args } else { plan.offset(args, subs) };
     let sub = plan.scale(first, sub_index, sub_size);
-    // A step of the plan costs the target some 25 ns: what lies near is copied at once.
+    // A step of the plan costs the target some 25 ns: fields that lie near each other are copied at once.
     let of_args = [place_of(layouts, proxy_args::OP_COUNT)?, place_of(layouts, proxy_args::N_SUBS)?];
     let of_args = if extent(&of_args) <= MAX_NEAR {
         plan.copy_together(args, &of_args)
@@ -93,7 +92,8 @@ pub(super) fn proxy_step(
         of_connection = plan.copy_together(connection, &places);
     }
     let (sends, same_process) = (of_connection.first().copied(), of_connection.get(1).copied());
-    // 2.23 adds a send to the sum only after it has told it: what is told next, if only the end, shows it.
+    // 2.23 adds a send to the sum only after it has told it, so the next hook, if only that of the end, shows
+    // the size.
     let adds_later = function.param("stepLo").is_some();
     let tells_size = hook == StepHook::State || (hook == StepHook::Stop && adds_later);
     let size = match proxy_sub_args::TRANSFER_SIZE.find(layouts) {
@@ -120,9 +120,9 @@ pub(super) fn proxy_step(
     Ok((plan.finish()?, ProbeKind::ProxyStep(spans), None))
 }
 
-/// The sizes of what is in a send's slots: `((sendNetResources*)
+/// Copies the sizes of the messages in a send's slots: `((sendNetResources*)
 /// connection->transportResources)->recvMem->connFifo` (2.20 to 2.22). The proxy resets an entry when the
-/// message is done, so it is there when the message has been sent.
+/// message is done, so the size is still there when the message has been sent.
 fn slot_sizes(
     plan: &mut PlanBuilder,
     resolution: &Resolution,
@@ -151,5 +151,5 @@ fn slot_sizes(
     }))
 }
 
-/// Fields of one struct are copied with what lies between them if that is not more, in bytes.
+/// Most bytes over which fields of one struct are copied at once, with what lies between them.
 const MAX_NEAR: i64 = 64;

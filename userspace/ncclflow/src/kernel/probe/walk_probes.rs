@@ -1,11 +1,10 @@
-//! What is copied where NCCL has a whole plan in memory: one probe hit for a kernel launch, however many ops
-//! it has.
+//! Probes where NCCL has a whole plan in memory: one hit for a kernel launch, however many ops it has.
 //!
 //! `ncclLaunchKernelAfter_NoCuda(comm, plan)` is called for each plan, after its kernel was launched and
 //! before its ops are posted, and is a real function in every official library from 2.16 to 2.32. There the
 //! plan's tasks, its device work and its proxy ops can be followed. Where the ops are posted from the stream
-//! instead (CUDA graphs), `hostStreamPlanCallback(plan)` is called each time. From 2.23 on a plan holds what
-//! its ops are made of: see [`flow::model`].
+//! instead (CUDA graphs), `hostStreamPlanCallback(plan)` is called each time. From 2.23 on a plan holds all
+//! that its ops are made of: see [`flow::model`].
 
 use ncclflow_common::{
     Fan, FetchPlan, GATE_TAGS, Gate, MAX_GATES, MAX_QUEUES, NODE_BYTES_AT, NODE_GIVEN, NOWHERE, ONE_NODE,
@@ -38,7 +37,7 @@ use nccl_library::{
 /// The function that NCCL calls for each plan that it has launched.
 pub(super) const LAUNCH: &str = "ncclLaunchKernelAfter_NoCuda";
 
-/// Which of a plan's probes it is.
+/// The two probes of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlanProbe {
     /// `ncclLaunchKernelAfter_NoCuda`.
@@ -47,7 +46,7 @@ pub(super) enum PlanProbe {
     Callback,
 }
 
-/// Whether the plans of this version hold all that ops are made of.
+/// Tells whether the plans of this version hold all that ops are made of.
 pub(super) fn is_possible(resolution: &Resolution) -> bool {
     let layouts = &resolution.layouts;
     [
@@ -93,7 +92,7 @@ pub(super) struct Assembly<'a> {
 }
 
 impl Assembly<'_> {
-    /// The words that both plans start from.
+    /// Loads the communicator and the plan, the words that both fetch plans start from.
     fn comm_and_plan(
         &self,
         builder: &mut PlanBuilder,
@@ -112,7 +111,7 @@ impl Assembly<'_> {
         })
     }
 
-    /// The plan that finds the lists, and the walk's own description.
+    /// Compiles the plan that finds the lists, and fills in the walk's own description.
     fn head(&mut self, function: &Function, place: PlanProbe) -> Result<FetchPlan, PlanError> {
         let mut head = PlanBuilder::new(self.resolution.machine);
         let (comm, plan) = self.comm_and_plan(&mut head, function, place)?;
@@ -147,14 +146,14 @@ impl Assembly<'_> {
             self.p2p_tasks(p2p)?;
             self.batches(&mut head, plan, p2p)?;
         }
-        // What only the launch needs is gone when a callback comes: device work lies in memory that the group
-        // frees at its end.
+        // Lists that only the launch needs are gone when a callback comes: device work lies in memory that
+        // the group frees at its end.
         self.op_counts(&mut head, comm, ops)?;
         self.proxy_ops(ops, place)?;
         head.finish()
     }
 
-    /// The record of the probe itself.
+    /// Compiles the record of the probe itself.
     fn last_record(
         &mut self,
         function: &Function,
@@ -216,7 +215,7 @@ impl Assembly<'_> {
         u32::try_from(self.parts.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// A list whose nodes' first `bytes` are copied; and of ops what their tasks say.
+    /// Adds a list, of whose nodes the first `bytes` are copied and, for ops, what their tasks say.
     fn node(&mut self, list: PlanList, bytes: u64) -> Result<Queue, PlanError> {
         let mut part = PlanBuilder::part(self.resolution.machine, NODE_GIVEN);
         let node = part.given(0);
@@ -225,7 +224,7 @@ impl Assembly<'_> {
         let task = is_op.then(|| task(&mut part, self.layouts, node)).transpose()?;
         let spans = PlanNodeSpans { list, address, bytes, task };
         let plan = part.finish()?;
-        // The bytes that the record has where the walk looks for them.
+        // The walk looks for the node's bytes at this place in the record only.
         let is_there = plan.class == 0 && usize::from(bytes.at) == NODE_BYTES_AT;
         let copied = if is_there { bytes.len } else { 0 };
         let plan = self.add_part(list.name(), ProbeKind::PlanNode(spans), &plan);
@@ -299,7 +298,8 @@ impl Assembly<'_> {
         self.add_list(PlanList::P2pTasks, queue)
     }
 
-    /// Which work is in which batch, as a p2p op's number in its plan is that of its batch.
+    /// Adds the table that tells which batch a work is in: a p2p op's number in its plan is that of its
+    /// batch.
     fn batches(&mut self, head: &mut PlanBuilder, plan: Slot, when: Slot) -> Result<(), PlanError> {
         let args_at = offset_of(self.layouts, kernel_plan::KERNEL_ARGS)?;
         let args_size = i64::from(self.size(dev_kernel_args::STRUCT)?);
@@ -321,7 +321,7 @@ impl Assembly<'_> {
         self.add_list(PlanList::Batches, queue)
     }
 
-    /// How many ops were posted before: what a queued op's number is relative to.
+    /// Adds the counts of ops that were posted before: a queued op's number is relative to them.
     fn op_counts(&mut self, head: &mut PlanBuilder, comm: Slot, when: Slot) -> Result<(), PlanError> {
         let missing = shared_resources::P2P_OP_COUNT.missing();
         let (first, bytes) = op_counts_extent(self.layouts).ok_or(missing)?;
@@ -369,7 +369,7 @@ impl Assembly<'_> {
     }
 }
 
-/// The byte that a bit field of 8 bits fills.
+/// Returns the byte that a bit field of 8 bits fills.
 fn bits_byte(at: &Field) -> Result<u16, PlanError> {
     match at.bits {
         None => len(at.offset),

@@ -1,5 +1,5 @@
-//! What a walk sends once: a channel's graphs, and the connectors that an algorithm, or a send or receive,
-//! uses of it.
+//! Rows that a walk sends once: a channel's graphs, and the connectors of it that an algorithm, or a send or
+//! receive, uses.
 
 use std::iter;
 
@@ -22,12 +22,12 @@ use nccl_library::{
 /// Dimensions of PAT that connectors are read for: 2^10 ranks.
 const PAT_DIMENSIONS: u32 = 10;
 
-/// `nChannels` and the like: rows of the table of channels.
+/// Rows of the table of channels that a gate's plans are run for: `nChannels` and the like.
 const ROWS_ALL: u8 = 0;
 const ROWS_NVLS: u8 = 1;
 
 impl Assembly<'_> {
-    /// Where only ops are seen, they tell which connectors are used.
+    /// Returns the gates for plans of which only ops are seen: these tell which connectors are used.
     pub(super) fn gates_of_ops(&mut self) -> Result<[Gate; MAX_GATES], PlanError> {
         let of_op = |field| near_offset_of(self.layouts, field);
         let (pattern, root, channel) =
@@ -62,8 +62,8 @@ impl Assembly<'_> {
         Ok([graphs, p2p(Pattern::Send, send)?, p2p(Pattern::Recv, receive)?, Gate::default()])
     }
 
-    /// Grouped broadcasts have no task among the collectives' (2.29 and later): only their ops tell which
-    /// graphs are used. `rings`: what ops on rings use of a channel.
+    /// Returns the gate of grouped broadcasts, which have no task among the collectives' (2.29 and later):
+    /// only their ops tell which graphs are used. `rings`: what ops on rings use of a channel.
     pub(super) fn gate_of_grouped(&self, rings: Fan) -> Result<Option<Gate>, PlanError> {
         let Some(function) = enums::ALL_GATHER_V.find(self.layouts) else {
             return Ok(None);
@@ -80,7 +80,7 @@ impl Assembly<'_> {
         }))
     }
 
-    /// What each algorithm's ops use of a channel: its graphs, and the connectors.
+    /// Returns what each algorithm's ops use of a channel: its graphs, and the connectors.
     pub(super) fn fans_by_algorithm(&mut self) -> Result<[Fan; GATE_TAGS], PlanError> {
         let mut fans = [Fan::default(); GATE_TAGS];
         for &algorithm in Algorithm::ALL {
@@ -138,7 +138,7 @@ impl Assembly<'_> {
         Ok(Fan { first_plan: first, n_plans, rows: if nvls { ROWS_NVLS } else { ROWS_ALL } })
     }
 
-    /// PAT's peers are at distances of powers of two, either way.
+    /// Adds PAT's connectors to the two peers at this distance, a power of two, above and below.
     fn pat_connectors(&mut self, distance: i64) -> Result<(), PlanError> {
         self.connectors(|part, layouts, _| {
             let comm = part.given(3);
@@ -155,7 +155,7 @@ impl Assembly<'_> {
         })
     }
 
-    /// The connectors of a send or receive: those to the peer that is the tag, of index 1.
+    /// Returns the connectors of a send or receive: those to the peer that is the tag, of index 1.
     pub(super) fn p2p_fan(&mut self, sends: bool) -> Result<Fan, PlanError> {
         // Sends and receives go over more channels than the graphs: those are read here too.
         let first = self.channel()?;
@@ -166,7 +166,7 @@ impl Assembly<'_> {
         Ok(Fan { first_plan: first, n_plans: 2, rows: ROWS_ALL })
     }
 
-    /// The graphs of a channel.
+    /// Adds the plan that reads the graphs of a channel.
     fn channel(&mut self) -> Result<u16, PlanError> {
         let layouts = self.layouts;
         let mut part = PlanBuilder::part(self.resolution.machine, ROW_GIVEN);
@@ -214,7 +214,7 @@ impl Assembly<'_> {
         u16::try_from(at).map_err(|_| PlanError::TooManySteps)
     }
 
-    /// A plan that reads the connectors to some peers of a row's channel.
+    /// Adds a plan that reads the connectors to some peers of a row's channel.
     fn connectors(
         &mut self,
         peers: impl Fn(&mut PlanBuilder, &Layouts, Slot) -> Result<Vec<(Slot, bool, i32)>, PlanError>,
@@ -262,13 +262,13 @@ impl Assembly<'_> {
     }
 }
 
-/// A graph that has one peer, to which this rank sends on its second connection and from which it receives on
-/// its first.
+/// Returns a graph that has one peer, to which this rank sends on its second connection and from which it
+/// receives on its first.
 fn both_ways(peer: FieldRef) -> Vec<Vec<(FieldRef, bool, i32)>> {
     vec![vec![(peer, true, 1), (peer, false, 0)]]
 }
 
-/// The graph that a pattern's ops use.
+/// Returns the graph that a pattern's ops use.
 fn algorithm_of(pattern: Pattern) -> Option<Algorithm> {
     Some(match pattern {
         Pattern::Ring | Pattern::RingTwice | Pattern::PipelineFrom | Pattern::PipelineTo => Algorithm::Ring,

@@ -1,4 +1,4 @@
-//! Records one after the other.
+//! Batches of records on their way out of the kernel.
 
 use ncclflow_common::{LOSS_MARK, RecordHeader};
 
@@ -17,7 +17,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Says that `lost` records of a process are missing in this place.
+    /// Adds a mark: `lost` records of a process are missing in this place.
     pub fn push_mark(&mut self, tgid: u32, lost: u64) {
         #[expect(clippy::cast_possible_truncation, reason = "48")]
         let len = size_of::<RecordHeader>() as u16;
@@ -26,8 +26,8 @@ impl Batch {
         self.records -= 1; // a mark is no record
     }
 
-    /// Adds a record. What follows its own length in `item` is left out: a ring buffer's items have a
-    /// constant size.
+    /// Adds a record. Bytes of `item` behind the record's own length are left out: a ring buffer's items have
+    /// a constant size.
     pub fn push(&mut self, item: &[u8]) {
         let record = item
             .first_chunk()
@@ -59,7 +59,7 @@ impl Batch {
         &self.bytes
     }
 
-    /// How many records it has, besides marks.
+    /// Returns the number of records, without marks.
     pub fn len(&self) -> usize {
         self.records
     }

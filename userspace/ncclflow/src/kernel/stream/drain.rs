@@ -19,23 +19,23 @@ use super::{
 };
 use crate::fault;
 
-/// Longest pause while records come: how late one can be that does not fill the buffer to the mark at which
-/// the kernel wakes us.
+/// Longest pause while records come: the longest delay of a record that does not fill the buffer to the mark
+/// at which the kernel wakes us.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Longest pause while none come.
 pub const MAX_PAUSE: Duration = Duration::from_millis(500);
 
-/// How long after the end of a process its last records can come: longer than any pause.
+/// Time after the end of a process within which its last records come: longer than any pause.
 const STRAGGLE: Duration = Duration::from_secs(1);
 
 /// Shortest pause where every record would wake us.
 const SHORT_PAUSE: Duration = Duration::from_millis(1);
 
-/// Records in one round after which there is no such pause: at 0.5 KiB each, a sixth of the default buffer.
+/// Records in one round after which there is no pause at all: at 0.5 KiB each, a sixth of the default buffer.
 const FLOOD: usize = 4096;
 
-/// What became of the last record of a process.
+/// The process of the last record, and its losses.
 #[derive(Clone, Copy, Debug, Default)]
 struct Process {
     tgid: u32,
@@ -47,7 +47,7 @@ struct Process {
 pub enum DrainMessage {
     /// Look for records at once, whatever the pause.
     LookNow,
-    /// This process has ended, or is not there any more; of its records the kernel has lost so many.
+    /// This process has ended, or is not there any more; the kernel has lost `lost` of its records.
     ProcessEnded {
         tgid: u32,
         lost: u64,
@@ -55,7 +55,7 @@ pub enum DrainMessage {
     Stop,
 }
 
-/// What is done at each pass. It must not wait.
+/// Callback that runs at each pass. It must not wait.
 struct EachPass(Box<dyn Fn() + Send>);
 
 impl fmt::Debug for EachPass {
@@ -66,7 +66,7 @@ impl fmt::Debug for EachPass {
 
 type TakePiece = dyn Fn(&[u8]) + Send;
 
-/// Who takes pieces of stacks. It must not wait.
+/// Callback that takes pieces of stacks. It must not wait.
 struct Pieces(Box<TakePiece>);
 
 impl fmt::Debug for Pieces {
@@ -86,7 +86,7 @@ pub struct Drain {
     lost: HashMap<u32, u64>,
     /// Processes that have ended, the kernel's count of their lost records, and when it was seen.
     ended: VecDeque<(Instant, u32, u64)>,
-    /// The process of the record before, which mostly is that of the next one too.
+    /// The process of the previous record, mostly that of the next one too.
     last: Process,
 }
 
@@ -105,22 +105,22 @@ impl Drain {
         }
     }
 
-    /// Does this each time that it has looked for records, at least every [`MAX_PAUSE`]. It must not wait.
+    /// Has `then` called after each look for records, at least every [`MAX_PAUSE`]. It must not wait.
     #[must_use]
     pub fn each_pass(mut self, then: impl Fn() + Send + 'static) -> Self {
         self.each_pass = Some(EachPass(Box::new(then)));
         self
     }
 
-    /// Gives pieces of stacks to this and to nobody else: they are memory of the processes, are of use for a moment, and
-    /// belong into no recording. It must not wait.
+    /// Gives pieces of stacks to `take` and to nobody else: they are memory of the processes, are of use for
+    /// a moment, and belong into no recording. It must not wait.
     #[must_use]
     pub fn giving_pieces(mut self, take: impl Fn(&[u8]) + Send + 'static) -> Self {
         self.pieces = Some(Pieces(Box::new(take)));
         self
     }
 
-    /// Moves records until it is told to stop. Never waits for a taker.
+    /// Moves records until a message stops it. Never waits for a taker.
     pub fn run(&mut self, mailbox: &Mailbox<DrainMessage>) -> io::Result<()> {
         let mut pause = PAUSE;
         loop {
@@ -159,8 +159,8 @@ impl Drain {
         }
     }
 
-    /// Forgets processes that have ended so long ago that all their records have come, and tells the takers what
-    /// was lost of them after the last.
+    /// Forgets processes that have ended so long ago that all their records have come, and tells the takers
+    /// how many were lost after the last.
     fn forget_ended(&mut self, now: Instant) {
         while let Some(&(at, tgid, lost)) = self.ended.front()
             && now.saturating_duration_since(at) > STRAGGLE
@@ -179,25 +179,25 @@ impl Drain {
         }
     }
 
-    /// Moves what is there. Never waits for a taker.
+    /// Moves the records that are there. Never waits for a taker.
     #[cfg(test)]
     pub(super) fn round(&mut self) -> usize {
         self.take(Outlet::push)
     }
 
-    /// What the double gives out next.
+    /// Sets the items that the double gives out next.
     #[cfg(test)]
     pub(super) fn give(&mut self, items: std::collections::VecDeque<Vec<u8>>) {
         self.source = Source::Double(items);
     }
 
-    /// Moves what is there, waiting for takers where needed: for the end, when nothing more can come. Says
-    /// how much there was.
+    /// Moves the records that are there, waiting for takers where needed: for the end, when no more can come.
+    /// Returns how many there were.
     pub fn take_all(&mut self) -> usize {
         self.take(Outlet::push_when_there_is_room)
     }
 
-    /// Nothing more comes. `lost`: the kernel's count of a process's lost records.
+    /// Closes the outlets: no more records come. `lost`: the kernel's count of a process's lost records.
     pub fn close(&mut self, lost: impl Fn(u32) -> u64) {
         self.lost.insert(self.last.tgid, self.last.lost);
         self.lost.remove(&0); // no process's: where the first record had none before it
@@ -216,8 +216,8 @@ impl Drain {
         &self.taken
     }
 
-    /// How much that is in all, for other threads to look at. It is with the takers, or dropped, when it is
-    /// counted here.
+    /// Returns the total of records taken, for other threads to look at. A record is with the takers, or
+    /// dropped, when it is counted here.
     pub fn taken_total(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.taken_total)
     }
@@ -264,7 +264,7 @@ impl Drain {
             }
         });
         pass_on(&mut batch);
-        // Nobody has counted pieces.
+        // The total does not count pieces.
         taken_total.fetch_add((taken - of_stacks) as u64, Ordering::Release);
         taken
     }
@@ -295,7 +295,7 @@ mod tests {
         drain.forget_ended(begun + STRAGGLE / 2);
         assert!(drain.lost.len() > 19_000, "their last records may still come");
         drain.forget_ended(begun + STRAGGLE * 2);
-        // 0 is no process's.
+        // Process 0 stands for none.
         assert!(drain.lost.keys().all(|tgid| *tgid == 0) && drain.ended.is_empty());
         drain.give(VecDeque::from([record(30_000, 0)]));
         drain.round();

@@ -50,7 +50,7 @@ impl<M> AsFd for Mailbox<M> {
 impl<M> MailSender<M> {
     /// Sends, and wakes the receiver. Does not wait.
     pub fn send(&self, message: M) {
-        // Nobody receives any more only when the recording is over.
+        // The receiver is gone only when the recording is over.
         let _ = self.messages.send(message);
         self.waker.wake();
     }

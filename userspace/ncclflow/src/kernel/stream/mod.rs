@@ -1,4 +1,4 @@
-//! From the kernel's buffer to whoever takes the records.
+//! Moves records from the kernel's buffer to those who take them.
 //!
 //! A [`Drain`] does nothing but move records out of the kernel, in batches, into a bounded [`Queue`] for each
 //! taker. It never waits for a taker while records can come: where a queue is full it drops, counts, and says

@@ -1,4 +1,4 @@
-//! One taker's end of the drain: its queue, and what did not fit into it.
+//! A taker's end of the drain: its queue, and the records that did not fit into it.
 
 use std::{
     collections::BTreeMap,
@@ -16,24 +16,24 @@ use super::{
     shares::Shares,
 };
 
-/// Processes that were over their share and are named.
+/// Most processes over their share that are named.
 const MAX_NAMED: usize = 1024;
 
 #[derive(Debug)]
 pub struct Outlet {
     queue: Arc<Queue>,
     dropped: Arc<Mutex<ProbeCounts>>,
-    /// Dropped records by process that the taker has not been told of.
+    /// Dropped records by process, which the taker has not been told of yet.
     untold: BTreeMap<u32, u64>,
     shares: Shares,
-    /// Of those, such as were over the share of their process.
+    /// Records, by process, that were dropped because they were over the share of their process.
     over_share: BTreeMap<u32, u64>,
-    /// Records go on after some were dropped, which nobody was told yet.
+    /// Set when records go on after some were dropped, until the callback has run.
     resumes: bool,
     on_resumption: Option<OnResumption>,
 }
 
-/// What is done when records go on after some were dropped. It must not wait.
+/// Callback that runs when records go on after some were dropped. It must not wait.
 struct OnResumption(Box<dyn Fn() + Send>);
 
 impl fmt::Debug for OnResumption {
@@ -55,7 +55,7 @@ impl Outlet {
         }
     }
 
-    /// Does this each time that records go on after some were dropped. It must not wait.
+    /// Has `then` called each time that records go on after some were dropped. It must not wait.
     #[must_use]
     pub fn on_resumption(mut self, then: impl Fn() + Send + 'static) -> Self {
         self.on_resumption = Some(OnResumption(Box::new(then)));
@@ -63,8 +63,8 @@ impl Outlet {
     }
 
     /// Passes a batch on if there is room. If not, its records are dropped and counted, and the taker is told
-    /// in the place where they would have been. Where the queue is more than half full, those of a process are that
-    /// has taken its share.
+    /// in the place where they would have been. Where the queue is more than half full, records of a process
+    /// that has taken its share are dropped.
     pub(super) fn push(&mut self, batch: &Arc<Batch>) {
         if !self.tell() {
             self.drop_batch(batch);
@@ -87,7 +87,7 @@ impl Outlet {
         }
     }
 
-    /// What is within the shares of its processes, if that is not all.
+    /// Returns the part of a batch within the shares of its processes, or `None` if that is all.
     fn within_shares(&mut self, batch: &Batch) -> Option<Batch> {
         if !self.queue.is_crowded() {
             self.shares.renew();
@@ -103,14 +103,15 @@ impl Outlet {
         shares.cut(batch, queue.limit() / 2, |header| {
             dropped.count(header.probe, header.cpu);
             *untold.entry(header.tgid).or_insert(0) += 1;
-            // As many are named as a queue tells apart.
+            // Only so many processes are named.
             if over_share.len() < MAX_NAMED || over_share.contains_key(&header.tgid) {
                 *over_share.entry(header.tgid).or_insert(0) += 1;
             }
         })
     }
 
-    /// Records that were dropped because their process had taken its share of the queue, by process.
+    /// Returns the records, by process, that were dropped because their process had taken its share of the
+    /// queue.
     pub fn over_share(&self) -> &BTreeMap<u32, u64> {
         &self.over_share
     }
@@ -132,7 +133,7 @@ impl Outlet {
         }
     }
 
-    /// The taker has failed: what it has left in the queue is dropped, and counted.
+    /// Drops and counts what a taker that has failed left in the queue.
     pub fn drop_what_is_left(&mut self) {
         self.queue.close();
         while let Popped::Batch(batch) = self.queue.pop(Some(Duration::ZERO)) {
@@ -140,14 +141,14 @@ impl Outlet {
         }
     }
 
-    /// The kernel lost so many records of a process after the last that came. The taker is told with the next
-    /// records.
+    /// Notes that the kernel lost `lost` records of a process after the last that came. The taker is told
+    /// with the next records.
     pub(super) fn note_lost(&mut self, tgid: u32, lost: u64) {
         *self.untold.entry(tgid).or_insert(0) += lost;
     }
 
-    /// Nothing more comes. `lost` says how many records of a process the kernel lost after the last that
-    /// came.
+    /// Closes the queue: no more records come. `lost` says how many records of a process the kernel lost
+    /// after the last that came.
     pub(super) fn close(&mut self, lost: impl IntoIterator<Item = (u32, u64)>) {
         for (tgid, lost) in lost {
             *self.untold.entry(tgid).or_insert(0) += lost;
@@ -160,24 +161,24 @@ impl Outlet {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The same, for other threads to look at.
+    /// Returns the counts of dropped records, for other threads to look at.
     pub fn shared_dropped(&self) -> Arc<Mutex<ProbeCounts>> {
         Arc::clone(&self.dropped)
     }
 
-    /// Most bytes that waited for the taker at a time.
+    /// Returns the most bytes that waited for the taker at a time.
     pub fn peak(&self) -> usize {
         self.queue.peak()
     }
 
-    /// Tells the taker what was dropped, if there is something to tell and room for it.
+    /// Tells the taker what was dropped, if there is room for it. Returns whether nothing is left to tell.
     fn tell(&mut self) -> bool {
         let Some(marks) = self.marks() else { return true };
         if !self.queue.push(&marks) {
             return false;
         }
         self.untold.clear();
-        // It is told when the queue is empty enough: what is sent again should not be dropped again.
+        // The callback runs when the queue is empty enough: what is sent again should not be dropped again.
         self.resumes = true;
         true
     }
@@ -190,7 +191,7 @@ impl Outlet {
         }
     }
 
-    /// A mark for each process that lost something.
+    /// Makes a batch with a mark for each process that lost records, if there is one.
     fn marks(&self) -> Option<Arc<Batch>> {
         let mut marks = Batch::default();
         self.untold.iter().for_each(|(tgid, lost)| marks.push_mark(*tgid, *lost));

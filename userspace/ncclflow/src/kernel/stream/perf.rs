@@ -1,7 +1,7 @@
 //! The perf event array: a buffer per CPU, put into one order (see [`super::order`]).
 //!
-//! So the records of a thread keep their order although it changes its CPU. What waits is never more than one
-//! round.
+//! The records of a thread thus keep their order although it changes its CPU. Never more than one round
+//! waits.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 
@@ -20,7 +20,7 @@ use crate::clock::now_ns;
 #[derive(Debug, Default)]
 struct Window {
     bytes: Vec<u8>,
-    /// Time, and place in `bytes`.
+    /// Time of each record, and its place in `bytes`.
     records: Vec<(u64, std::ops::Range<usize>)>,
 }
 
@@ -34,7 +34,8 @@ impl Window {
         self.records.push((ts_ns, range));
     }
 
-    /// Gives out what is not younger than `until`, in the order of time; says how many records that were.
+    /// Gives out the records that are not younger than `until`, in the order of time. Returns how many they
+    /// were.
     fn give(&mut self, until: u64, take: &mut impl FnMut(&[u8])) -> usize {
         // Stable: one CPU's records of the same nanosecond stay as they are.
         self.records.sort_by_key(|(ts_ns, _)| *ts_ns);
@@ -83,7 +84,7 @@ impl PerfBuffers {
         for buffer in &mut self.buffers {
             buffer.for_each(|event| match event {
                 PerfEvent::Sample { head, tail } => window.push(head, tail),
-                // What found no room is counted by the program that could not send it.
+                // The program that could not send a record counts it.
                 PerfEvent::Lost { .. } => {}
             });
         }

@@ -2,8 +2,8 @@
 
 use ncclflow_common::MAX_PROBES;
 
-/// The number of CPUs that Linux can have at most (`CONFIG_NR_CPUS`). What a capture says of further ones, or of more
-/// probes than there are, is counted together: it can be of anybody's making.
+/// Most CPUs that Linux can have (`CONFIG_NR_CPUS`). Records of a capture from further ones, or of more
+/// probes than there are, are counted together: a capture can be of anybody's making.
 const MAX_CPUS: usize = 8192;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl ProbeCounts {
         self.combine(other, u64::saturating_add);
     }
 
-    /// What has come since `earlier`, an earlier state of this account.
+    /// Returns what was counted since `earlier`, an earlier state of these counts.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut difference = self.clone();
@@ -57,12 +57,12 @@ impl ProbeCounts {
         self.cpus(probe).get(cpu).copied().unwrap_or(0)
     }
 
-    /// Over all CPUs.
+    /// Returns the count of a probe over all CPUs.
     pub fn of_probe(&self, probe: u32) -> u64 {
         self.cpus(probe).iter().sum()
     }
 
-    /// Over all probes and CPUs.
+    /// Returns the count over all probes and CPUs.
     pub fn total(&self) -> u64 {
         self.by_probe.iter().flatten().sum()
     }

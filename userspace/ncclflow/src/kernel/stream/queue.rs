@@ -11,11 +11,11 @@ use super::batch::Batch;
 #[derive(Debug)]
 pub enum Popped {
     Batch(Arc<Batch>),
-    /// Nothing came in that time.
+    /// No batch came in that time.
     Nothing,
-    /// It is empty, and someone wants the taker to look up: [`Queue::call`].
+    /// The queue is empty, and the taker is wanted for something else: [`Queue::call`].
     Called,
-    /// It is empty, and nothing will come any more.
+    /// The queue is empty, and no batch will come any more.
     Closed,
 }
 
@@ -36,13 +36,13 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Holds batches of at most `limit` bytes in all; one that alone is larger finds room if the queue is
+    /// Makes a queue for batches of at most `limit` bytes in all. A larger batch finds room if the queue is
     /// empty.
     pub fn new(limit: usize) -> Self {
         Self { limit, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Adds a batch, if there is room for it and somebody to take it. Says whether it was added.
+    /// Adds a batch, if there is room for it and somebody to take it. Returns whether it was added.
     #[must_use]
     pub fn push(&self, batch: &Arc<Batch>) -> bool {
         let mut state = self.lock();
@@ -53,7 +53,7 @@ impl Queue {
         is_added
     }
 
-    /// Adds a batch, when there is room for it. `false`: there is nobody to take it.
+    /// Adds a batch, when there is room for it. Returns `false` if there is nobody to take it.
     #[must_use]
     pub fn push_when_there_is_room(&self, batch: &Arc<Batch>) -> bool {
         let is_full = |state: &mut State| !state.closed && !self.has_room(state, batch);
@@ -91,29 +91,29 @@ impl Queue {
         }
     }
 
-    /// Has the taker look up from its batches once it has taken those that are there.
+    /// Has [`Queue::pop`] return [`Popped::Called`] once the taker has taken the batches that are there.
     pub fn call(&self) {
         self.lock().called = true;
         self.changed.notify_all();
     }
 
-    /// Nothing more comes, or nothing more is taken.
+    /// Closes the queue: no more batches come, or none are taken any more.
     pub fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
     }
 
-    /// Bytes that find room when it is empty.
+    /// Returns the bytes that find room when the queue is empty.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// It is more than half full.
+    /// Tells whether the queue is more than half full.
     pub fn is_crowded(&self) -> bool {
         self.lock().bytes > self.limit / 2
     }
 
-    /// Nothing waits in it.
+    /// Tells whether no batch waits in the queue.
     pub fn is_empty(&self) -> bool {
         self.lock().batches.is_empty()
     }

@@ -1,6 +1,6 @@
 //! The ring buffers: one, or several that processes share, put into one order (see [`super::order`]).
 //!
-//! The records of a process are all in one, in the order of their reservation, and keep it.
+//! All records of a process are in one ring buffer, in the order of their reservation, and keep it.
 
 use std::{
     ops::Deref,
@@ -28,12 +28,12 @@ impl Items for RingBuf<MapData> {
 #[derive(Debug)]
 struct Lane<R> {
     ring: R,
-    /// Empty: none was there.
+    /// The next item; empty if there was none.
     head: Vec<u8>,
 }
 
 impl<R: Items> Lane<R> {
-    /// Takes the next item, unless there is one.
+    /// Takes the next item, unless the lane has one.
     fn fill(&mut self) {
         if self.head.is_empty()
             && let Some(item) = self.ring.next_item()
@@ -43,7 +43,8 @@ impl<R: Items> Lane<R> {
     }
 }
 
-/// Gives out at most `most` records that are not younger than `until`, in the order of time; says how many.
+/// Gives out at most `most` records that are not younger than `until`, in the order of time. Returns how
+/// many.
 fn take_in_order<R: Items>(
     lanes: &mut [Lane<R>],
     until: u64,
@@ -70,12 +71,12 @@ impl Rings {
         Self(rings.into_iter().map(|ring| Lane { ring, head: Vec::new() }).collect())
     }
 
-    /// Gives out about `most` records; says how many.
+    /// Gives out about `most` records. Returns how many.
     pub(super) fn take(&mut self, most: usize, mut take: impl FnMut(&[u8])) -> usize {
         let [Lane { ring, .. }] = self.0.as_mut_slice() else {
             return take_in_order(&mut self.0, now_ns(ClockId::Monotonic), most, take);
         };
-        // The only one is in order, and nothing needs to be copied.
+        // A single ring buffer is in order, and needs no copy.
         let mut taken = 0;
         while taken < most
             && let Some(item) = ring.next()

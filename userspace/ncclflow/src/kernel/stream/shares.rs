@@ -1,5 +1,5 @@
-//! Shares of a queue that is more than half full, so that a process that floods it loses its own records and not
-//! those of others.
+//! Shares of a queue that is more than half full, so that a process that floods it loses its own records and
+//! not those of others.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,20 +7,20 @@ use ncclflow_common::RecordHeader;
 
 use super::batch::Batch;
 
-/// Processes that are told apart at a time; of a later one all is taken.
+/// Most processes that are told apart at a time; all records of later ones are taken.
 const MAX_PROCESSES: usize = 4096;
 
-/// What processes have put into the upper half of a queue since it was last half empty.
+/// Bytes that processes have put into the upper half of a queue since it was last half empty.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     /// Bytes by process.
     taken: HashMap<u32, usize>,
-    /// Processes the last time, which will mostly be there again.
+    /// Number of processes the last time, which will mostly be there again.
     processes: usize,
 }
 
 impl Shares {
-    /// The queue is at most half full.
+    /// Begins anew, as the queue is at most half full.
     pub(super) fn renew(&mut self) {
         if !self.taken.is_empty() {
             self.processes = self.taken.len();
@@ -28,8 +28,8 @@ impl Shares {
         }
     }
 
-    /// Leaves out of a batch what is over its process's share of so many bytes. `left_out` gets the headers.
-    /// Nothing: all of it may be taken.
+    /// Leaves out of a batch the records that are over their process's share of `bytes`. `left_out` gets
+    /// their headers. Returns `None` if all records may be taken.
     pub(super) fn cut(
         &mut self,
         batch: &Batch,
@@ -61,7 +61,7 @@ impl Shares {
             return None;
         }
         let mut kept = Batch::default();
-        // Of a process nothing comes after what was left out, so that its loss is in one place.
+        // No record of a process comes after one that was left out, so that its loss is in one place.
         let mut over = HashSet::<u32>::new();
         for record in batch.records() {
             let Some(header) = RecordHeader::from_bytes(record) else {

@@ -6,14 +6,14 @@ use ncclflow_common::{PACK_BYTES, PACKED, PACKED_BYTES};
 
 use super::{perf::PerfBuffers, rings::Rings};
 
-/// Records taken in one round, so that a flood does not keep the drain from ending.
+/// Most records that are taken in one round, so that a flood does not keep the drain from ending.
 const MAX_RECORDS_PER_ROUND: usize = 65_536;
 
-/// Where records come from, in the order in which they were made.
+/// The buffers that records come from, in the order in which they were made.
 pub enum Source {
     Rings(Rings),
     Perf(PerfBuffers),
-    /// No kernel: for tests. Gives out all it has, once.
+    /// Double of the kernel, for tests. Gives out all items it has, once.
     #[cfg(test)]
     Double(std::collections::VecDeque<Vec<u8>>),
 }
@@ -30,7 +30,7 @@ impl fmt::Debug for Source {
 }
 
 impl Source {
-    /// Gives every record that is there to `take`, up to a bound; says how many there were.
+    /// Gives every record that is there to `take`, up to a bound. Returns how many there were.
     pub fn take(&mut self, take: impl FnMut(&[u8])) -> usize {
         match self {
             Self::Rings(rings) => rings.take(MAX_RECORDS_PER_ROUND, take),
@@ -43,8 +43,8 @@ impl Source {
         }
     }
 
-    /// Readable when there is reason to read: a ring buffer's program says so when much has gathered, the
-    /// perf event array for every record.
+    /// Returns descriptors that are readable when there is reason to read: a ring buffer's program says so
+    /// when much has gathered, the perf event array for every record.
     pub(super) fn fds(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             Self::Rings(rings) => rings.fds(),
@@ -54,13 +54,13 @@ impl Source {
         }
     }
 
-    /// Every single record wakes whoever watches [`Source::fds`].
+    /// Tells whether every single record wakes whoever watches [`Source::fds`].
     pub(super) fn wakes_for_each_record(&self) -> bool {
         matches!(self, Self::Perf(_))
     }
 }
 
-/// The records of an item of the buffer: each of a pack (see [`PACK_BYTES`]), or the item itself.
+/// Returns the records of an item of the buffer: each of a pack (see [`PACK_BYTES`]), or the item itself.
 pub fn records_of(item: &[u8]) -> impl Iterator<Item = &[u8]> {
     // A perf event's sample is up to 7 bytes longer than what was sent.
     let packed = (PACK_BYTES..PACK_BYTES + 8).contains(&item.len());

@@ -33,7 +33,8 @@ fn records(count: u64) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// Takes what is in the queue: the records' times, and by process what marks say was dropped.
+/// Takes what is in the queue. Returns the records' times, and by process the number that marks say was
+/// dropped.
 fn take_all(queue: &Queue) -> (Vec<u64>, BTreeMap<u32, u64>) {
     let (mut times, mut marked) = (Vec::new(), BTreeMap::new());
     while let Popped::Batch(batch) = queue.pop(Some(std::time::Duration::ZERO)) {
@@ -91,7 +92,7 @@ fn losses_of_the_kernel_after_the_last_record_are_told_at_the_end() {
     let queue = Arc::new(Queue::new(1 << 20));
     let items = records(4)
         .map(|mut record| {
-            // Of each process two were lost before.
+            // Two records of each process were lost before.
             let at = std::mem::offset_of!(RecordHeader, lost);
             record[at] = 2;
             record
@@ -130,7 +131,7 @@ fn what_a_taker_that_failed_has_left_is_dropped_and_counted() {
     assert_eq!(drain.round(), 1000);
     let Popped::Batch(first) = queue.pop(None) else { panic!("nothing came") };
     let taken = first.len() as u64;
-    // As its inbox does when the taker's thread ends.
+    // The inbox does so when the taker's thread ends.
     queue.close();
     let mut late = late.into_iter().collect::<std::collections::VecDeque<_>>();
     let last = late.split_off(1000);

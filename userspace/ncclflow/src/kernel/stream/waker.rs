@@ -27,7 +27,7 @@ impl Waker {
     }
 
     pub fn clear(&self) {
-        // It only fails if the waker was not woken.
+        // The read only fails if the waker was not woken.
         let _ = rustix::io::read(&*self.0, &mut [0; 8]);
     }
 }
@@ -38,7 +38,8 @@ impl AsFd for Waker {
     }
 }
 
-/// Sleeps until one of `fds` is readable, or, if there is a `timeout`, that has passed. Says which are.
+/// Sleeps until one of `fds` is readable, or `timeout`, if there is one, has passed. Returns which ones are
+/// readable.
 pub(crate) fn wait_for(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<Vec<bool>> {
     let mut fds: Vec<PollFd<'_>> =
         fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();

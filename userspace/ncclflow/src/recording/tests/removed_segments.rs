@@ -1,4 +1,5 @@
-//! Where the recording has reached its limit or its age, the oldest segments go, and what lasts of them stays.
+//! Where the recording has reached its limit or its age, the oldest segments go, and what lasts of them
+//! stays.
 
 use std::time::Duration;
 
@@ -10,10 +11,10 @@ use super::*;
 const LASTING: u16 = 1;
 const OTHER: u16 = 0;
 
-/// Every record with such a number lasts, mostly.
+/// Distance of lasting records, for most tests: every record with such a number lasts.
 const LASTS: u64 = 20_000;
 
-/// A record whose bytes say little of those of the next.
+/// Makes a record whose bytes hardly predict those of the next.
 fn noise(number: u64, probe: u16) -> Vec<u8> {
     let header = RecordHeader {
         len: u16::try_from(RecordHeader::SIZE + 64).unwrap(),
@@ -42,7 +43,7 @@ fn bindings() -> Vec<Binding> {
 struct Blocks {
     writer: RecordingWriter,
     number: u64,
-    /// Every record with such a number lasts.
+    /// Every record whose number is a multiple of this lasts.
     lasts: u64,
 }
 
@@ -60,7 +61,7 @@ impl Blocks {
         }
     }
 
-    /// A batch of so many records, to which more can come in a block.
+    /// Pushes a batch of records, to which more can come in a block.
     fn push(&mut self, records: u64) {
         let mut batch = Batch::default();
         for _ in 0..records {
@@ -76,7 +77,7 @@ fn lasts(number: u64) -> bool {
     number.is_multiple_of(LASTS)
 }
 
-/// Reads what is there, and gives the numbers of the records.
+/// Reads all that is there, and returns the numbers of the records.
 fn read_on(reader: &mut RecordingReader) -> Vec<u64> {
     let mut numbers = Vec::new();
     let mut take = |item: Item<'_>| {
@@ -94,7 +95,7 @@ fn reader(dir: &OutputDir) -> RecordingReader {
     RecordingReader::open(OutputDir::open(&dir.path().join(FOLDER)).unwrap()).unwrap()
 }
 
-/// What must be read: the latest records without a gap, before them whole blocks that last, and no record
+/// Checks what was read: the latest records without a gap, before them whole blocks that last, and no record
 /// twice.
 fn assert_latest(numbers: &[u64], written: u64) -> u64 {
     assert_eq!(numbers.last(), Some(&(written - 1)));
@@ -106,7 +107,7 @@ fn assert_latest(numbers: &[u64], written: u64) -> u64 {
     whole_from
 }
 
-/// The records before the first gap.
+/// Returns the records before the first gap.
 fn blocks_before_the_gap(numbers: &[u64]) -> &[u64] {
     let gap = numbers.windows(2).position(|pair| pair[0] + 1 != pair[1]).unwrap();
     &numbers[..=gap]
@@ -150,7 +151,7 @@ fn at_its_limit_a_recording_keeps_the_latest_records_and_what_they_need() {
     assert_eq!(whole.damage(), Damage { removed: written - numbers.len() as u64, ..Damage::default() });
 
     late_read.extend(read_on(&mut late));
-    // It reads to the end of the segment that it had open, although that is removed.
+    // This reader reads to the end of the segment that it had open, although that is removed.
     let known = late_read.iter().zip(0..).take_while(|(number, expected)| *number == expected).count();
     assert!(known >= 4000);
     assert_latest(&late_read[known..], written);
@@ -171,7 +172,7 @@ fn records_that_are_too_old_go_by_segments() {
     let numbers = read_on(&mut reader(&dir));
     let whole_from = assert_latest(&numbers, written);
     assert!((written - 17_100..=written - 16_000).contains(&whole_from), "{whole_from} of {written}");
-    // Nothing comes any more: in the end all of it is too old.
+    // No more records come: in the end all of them are too old.
     blocks.writer.remove_old(1_000_000_000 * (written + 17_001)).unwrap();
     let numbers = read_on(&mut reader(&dir));
     assert!(!numbers.is_empty() && numbers.chunks(100).all(|block| lasts(block[0])), "{numbers:?}");
@@ -179,13 +180,13 @@ fn records_that_are_too_old_go_by_segments() {
     assert_latest(&read_on(&mut reader(&dir)), blocks.number);
 }
 
-/// What lasts came with much that does not: more than there is room for what lasts.
+/// Lasting records came with many that do not last: together more than there is room for what lasts.
 #[test]
 fn what_lasts_stays_whatever_came_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let dir = OutputDir::open(folder.path()).unwrap().limited(1 << 20, false).unwrap();
     let mut blocks = Blocks { number: 1, ..Blocks::new(&dir, None) };
-    // 70 KB of them, and no moment of theirs closes a block.
+    // Five batches, 70 KB, which no limit of time or size makes into blocks.
     for _ in 0..5 {
         blocks.push(100);
     }
@@ -209,7 +210,7 @@ fn what_lasts_stays_whatever_came_with_it() {
     assert_eq!((reader.damage().removed_lasting, blocks.writer.totals().removed_lasting), (0, 0));
 }
 
-/// What lasts and has no room is not passed over in silence.
+/// Lasting records without room are counted.
 #[test]
 fn what_lasts_and_has_no_room_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -226,15 +227,15 @@ fn what_lasts_and_has_no_room_is_told() {
     assert_eq!((reader.damage().removed_lasting, blocks.writer.totals().removed_lasting), (2000, 2000));
 }
 
-/// `session.json` grows and shrinks beside the recording, at every moment: what lasts is never lost for it, and what was
-/// removed is said.
+/// `session.json` grows and shrinks beside the recording, at every moment: what lasts is never lost for it,
+/// and what was removed is said.
 #[test]
 fn what_lasts_stays_whatever_the_report_takes() {
     const LIMIT: u64 = 1 << 20;
     let folder = tempfile::tempdir().unwrap();
     let dir = OutputDir::open(folder.path()).unwrap().limited(LIMIT, false).unwrap();
     dir.keep(Share::Report, 160_000);
-    // As much lasts as may.
+    // As many records last as may.
     let mut blocks = Blocks { lasts: 500, ..Blocks::new(&dir, None) };
     let report = |bytes: usize| {
         let text = vec![b' '; bytes];
@@ -244,7 +245,7 @@ fn what_lasts_stays_whatever_the_report_takes() {
         blocks.write(1);
     }
     for round in 0..60 {
-        // With ever less room left.
+        // Each round has less room left.
         blocks.write(round % 20);
         report(75_000);
         blocks.write(1);
@@ -257,7 +258,7 @@ fn what_lasts_stays_whatever_the_report_takes() {
     }
 }
 
-/// A segment of which nothing was kept is not passed over in silence.
+/// A segment of which nothing was kept is counted as missing.
 #[test]
 fn a_segment_that_is_missing_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -284,8 +285,8 @@ fn a_segment_that_is_missing_is_told() {
     assert_eq!(missing(), 3);
 }
 
-/// Bindings of the first segment stand in several blocks, and in one of the next segment, which is smaller. What came
-/// after that lasts all the same.
+/// Bindings of the first segment stand in several blocks, and in one of the next segment, which is smaller.
+/// Later bindings last all the same.
 #[test]
 fn bindings_that_came_later_last_too() {
     let folder = tempfile::tempdir().unwrap();
@@ -304,7 +305,7 @@ fn bindings_that_came_later_last_too() {
     while blocks.writer.totals().removed_segments < 2 {
         blocks.write(1);
     }
-    // Those of the first segment that is left: what lasts stands between two marks.
+    // These are the bindings of the first segment that is left: what lasts stands between two marks.
     let (mut reader, mut bound, mut marks) = (reader(&dir), 0, 0);
     while marks < 2 {
         let mut take = |item: Item<'_>| match item {

@@ -43,7 +43,7 @@ fn each_segment_says_who_the_processes_are_that_have_not_ended() {
     assert_eq!(read, [1, 2, 3, 0, 0, 1, 3, 0, 1, 3, 0]);
 }
 
-/// What is remembered of processes that have ended does not grow with their number.
+/// The memory of ended processes does not grow with their number.
 #[test]
 fn processes_that_ended_long_ago_are_forgotten() {
     let folder = tempfile::tempdir().unwrap();

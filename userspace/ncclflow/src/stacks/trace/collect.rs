@@ -1,7 +1,7 @@
-//! From the kernels that are asked for to the slices that launched them, and to the stacks of those.
+//! Finds the slices that launched the kernels that are asked for, and the stacks of those slices.
 //!
 //! A kernel and its launch have the same correlation: CUPTI's number, which Kineto keeps. Without it, a flow
-//! leads from one to the other. What two threads could have launched is not given to either.
+//! leads from one to the other. A kernel that two threads could have launched is given to neither.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,36 +16,36 @@ use super::{
 };
 use crate::stacks::{Frame, GroupedStacks, StackCounter};
 
-/// What is asked of a trace.
+/// Question to a trace.
 #[derive(Clone, Debug)]
 pub struct Query {
     pub window: Window,
-    /// Of the kernels; with a `%` in it, a pattern of SQL's LIKE.
+    /// Name of the kernels; with a `%` in it, a pattern of SQL's LIKE.
     pub kernel_name: String,
     /// Most callers of a launch.
     pub stack_depth: usize,
 }
 
-/// What a trace says.
+/// Answer of a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// The stacks of the launches of the kernels, counted by kernels.
     pub stacks: GroupedStacks,
-    /// Of the kernels, those that a replay of a graph launched: their stack is that of the replay.
+    /// Number of the kernels that a replay of a graph launched: their stack is that of the replay.
     pub replayed: u64,
-    /// Kernels of that name of which nothing in the trace, or in the window, says what launched them.
+    /// Number of kernels of that name whose launch neither the trace nor the window shows.
     pub without_launch: u64,
-    /// Kernels of that name that several calls may have launched.
+    /// Number of kernels of that name that several calls may have launched.
     pub ambiguous: u64,
     /// Names of all kernels that began in the window, with their numbers, the most frequent first.
     pub window_kernels: Vec<(Frame, u64)>,
-    /// Whether a kernel of the name that is asked for began in the window.
+    /// Set if a kernel of the name that is asked for began in the window.
     pub has_kernel: bool,
-    /// Events that were left out, and why.
+    /// Events that were left out, with the reason.
     pub notes: Vec<String>,
 }
 
-/// Reads a trace for the stacks behind its kernels.
+/// Reads a trace and finds the stacks behind its kernels.
 pub fn stacks_of(trace: &mut TraceFile, query: &Query, progress: &mut dyn FnMut(Progress)) -> Result<Found> {
     let mut collector = Collector::new(query);
     let left_out = trace.read(&mut collector, progress)?;
@@ -88,7 +88,7 @@ struct Launch {
 }
 
 impl Launch {
-    /// The inner of two, if one calls the other: CUDA's runtime calls the driver.
+    /// Returns the inner one of two launches, if one calls the other: CUDA's runtime calls the driver.
     fn inner_of<'a>(a: (LaunchId, &'a Self), b: (LaunchId, &'a Self)) -> Option<LaunchId> {
         let (outer, inner) = if a.1.begin <= b.1.begin { (a, b) } else { (b, a) };
         let is_called = outer.1.track == inner.1.track && inner.1.begin < outer.1.end;
@@ -96,7 +96,7 @@ impl Launch {
     }
 }
 
-/// What has a correlation: one launch, or several of which none calls the other.
+/// Launch with a correlation, or several of which none calls the other.
 #[derive(Clone, Copy, Debug)]
 enum Correlated {
     With(LaunchId),
@@ -106,11 +106,11 @@ enum Correlated {
 /// Most ends of flows that are looked at for a kernel: there is one.
 const MAX_ENDS: usize = 16;
 
-/// Where a flow begins.
+/// Begin of a flow.
 #[derive(Clone, Copy, Debug)]
 enum Origin {
     Launch(LaunchId),
-    /// What encloses this time on the track.
+    /// Slice that encloses this time on the track.
     Point(TrackId),
 }
 
@@ -122,7 +122,7 @@ struct Collector {
     launches: Vec<Launch>,
     by_correlation: HashMap<u64, Correlated, foldhash::quality::RandomState>,
     kernels: Vec<Kernel>,
-    /// With the times at which they begin.
+    /// Outgoing ends of each flow, with the times at which they begin.
     outgoing: HashMap<FlowId, Vec<(i64, Origin)>, foldhash::quality::RandomState>,
     incoming: HashMap<TrackId, Vec<(i64, FlowId)>, foldhash::quality::RandomState>,
     window_kernels: HashMap<NameId, u64, foldhash::quality::RandomState>,
@@ -139,11 +139,12 @@ impl Consumer for Collector {
     }
 }
 
-/// Flows that are events of their own. They are read for kernels that have neither a correlation nor flows of their slices
-/// only: Kineto has them besides its correlations, and they would take more memory than all else.
+/// Flows that are events of their own. They are read only for kernels that have neither a correlation nor
+/// flows of their slices: Kineto has them besides its correlations, and they would take more memory than all
+/// else.
 struct FlowEvents {
     window: Window,
-    /// Those of the kernels.
+    /// Tracks of these kernels.
     tracks: HashSet<TrackId>,
     outgoing: Vec<FlowEnd>,
     incoming: HashMap<TrackId, Vec<(i64, FlowId)>, foldhash::quality::RandomState>,
@@ -236,7 +237,7 @@ impl Collector {
         let slices = &mut self.threads[track];
         let mut at = slices.len();
         if slice.is_after_inner {
-            // Of those that take the same time the outer comes first, as where slices are told by their begin.
+            // Among slices of the same times the outer comes first, as where slices are told by their begin.
             let is_same = |inner: &ThreadSlice| (inner.begin, inner.end) == (slice.begin, slice.end);
             at -= slices.iter().rev().take_while(|inner| is_same(inner)).count();
         }
@@ -268,7 +269,7 @@ impl Collector {
         Ok(number)
     }
 
-    /// What launched a kernel, and when.
+    /// Finds the launch of a kernel, and its time.
     fn origin(&self, kernel: &Kernel) -> Launched {
         let correlated = kernel.correlation.and_then(|number| self.by_correlation.get(&number));
         if let Some(Correlated::With(launch)) = correlated {
@@ -332,7 +333,7 @@ impl Collector {
             let mut points = points.remove(&TrackId(track)).unwrap_or_default();
             found.without_launch += walk(slices, kernels_of, &mut points, depth, &mut each)?;
         }
-        // On these tracks no slice is known.
+        // These points are on tracks of which no slice is known.
         found.without_launch += points.values().flatten().map(|point| point.kernels).sum::<u64>();
         let mut counter = StackCounter::default();
         for (names, kernels) in counts {
@@ -352,7 +353,7 @@ impl Collector {
     }
 }
 
-/// What launched a kernel.
+/// Launch of a kernel.
 #[derive(Clone, Copy, Debug)]
 enum Launched {
     By(i64, Origin),
@@ -360,7 +361,7 @@ enum Launched {
     Unknown,
 }
 
-/// CUDA's, and HIP's, calls that launch all kernels of a graph.
+/// Tells whether a name is a call of CUDA, or HIP, that launches all kernels of a graph.
 fn is_replay(name: &str) -> bool {
     ["cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch"].iter().any(|call| name.starts_with(call))
 }

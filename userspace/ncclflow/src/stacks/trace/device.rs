@@ -1,4 +1,4 @@
-//! What a trace has of the device: kernels and copies with their times, and when they were launched.
+//! A device's work in a trace: kernels and copies with their times and the times of their launches.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use super::{
     names::{NameId, Names},
 };
 
-/// Kernels, copies and calls that launch them which are kept, some 40 bytes each.
+/// Most kernels, copies and calls that launch them which are kept, some 40 bytes each.
 const MAX_KEPT: usize = 1 << 23;
 
 /// A kernel, a copy or a fill. Times are Unix times in ns, by the clock of the trace's host.
@@ -18,7 +18,7 @@ const MAX_KEPT: usize = 1 << 23;
 pub(crate) struct DeviceWork {
     pub(crate) begin_ns: u64,
     pub(crate) end_ns: u64,
-    /// The call that launched it, from its begin to its end; nothing: the trace does not have it.
+    /// Begin and end of the call that launched the work; `None` if the trace does not have it.
     pub(crate) launch_ns: Option<(u64, u64)>,
     /// The stream: equal numbers are one stream.
     pub(crate) stream: u32,
@@ -26,18 +26,18 @@ pub(crate) struct DeviceWork {
 }
 
 impl DeviceWork {
-    /// When it was launched, or when it began.
+    /// Returns when the work was launched, or when it began.
     pub(crate) fn launched_ns(&self) -> u64 {
         self.launch_ns.map_or(self.begin_ns, |(begin, _)| begin)
     }
 }
 
-/// The device's work of a process.
+/// The device work of a process.
 #[derive(Debug)]
 pub(crate) struct DeviceTrace {
-    /// Which rank of its job the process says that it is.
+    /// The rank of the job that the process says it is.
     pub(crate) rank: Option<i32>,
-    /// In the order of launches.
+    /// The work, in the order of launches.
     pub(crate) work: Vec<DeviceWork>,
     names: Vec<Box<str>>,
 }
@@ -48,11 +48,12 @@ impl DeviceTrace {
     }
 }
 
-/// Times of Kineto before torch 2.3 are Unix times already. Others are counted from `baseTimeNanoseconds`, a
-/// moment of this quarter of the year: less than this, which is some years, is no Unix time.
+/// Smallest Unix time that is believed, some 32 years. Times of Kineto before torch 2.3 are Unix times
+/// already. Others are counted from `baseTimeNanoseconds`, a moment of this quarter of the year, and are far
+/// below this.
 const MIN_UNIX_NS: i64 = 1_000_000_000_000_000_000;
 
-/// From the trace's times to Unix times. `first`: one of its times.
+/// Returns the offset from the trace's times to Unix times. `first` is one of its times.
 pub(crate) fn unix_offset(base_ns: Option<u64>, first: i64) -> Result<i64> {
     let offset = base_ns.map_or(0, |base| i64::try_from(base).unwrap_or(i64::MAX));
     if first.checked_add(offset).is_none_or(|unix| unix < MIN_UNIX_NS) {
@@ -63,7 +64,7 @@ pub(crate) fn unix_offset(base_ns: Option<u64>, first: i64) -> Result<i64> {
     Ok(offset)
 }
 
-/// What a trace says of itself, and its first and last times, by its own clock; nothing: it has no slice.
+/// Reads the trace's metadata, and its first and last times, by its own clock; `None` if it has no slice.
 pub(crate) fn about(
     trace: &mut TraceFile,
     progress: &mut dyn FnMut(Progress),
@@ -90,7 +91,7 @@ pub(crate) fn about(
     Ok((head.about, head.span))
 }
 
-/// Reads the device's work out of a trace of torch's profiler.
+/// Reads the device work in a trace of torch's profiler.
 pub(crate) fn device_work(trace: &mut TraceFile, progress: &mut dyn FnMut(Progress)) -> Result<DeviceTrace> {
     let mut collector = Collector::default();
     trace.read(&mut collector, progress)?;
@@ -128,7 +129,7 @@ struct Collector {
     about: About,
     names: Names,
     kept: Vec<Kept>,
-    /// By correlation.
+    /// Launches by correlation.
     launches: HashMap<u64, (i64, i64), foldhash::quality::RandomState>,
 }
 
@@ -138,7 +139,7 @@ impl Consumer for Collector {
     }
 
     fn slice(&mut self, slice: &Slice<'_>) -> Result<()> {
-        // Annotations of the device's timeline have none: they are no work.
+        // Annotations of the device's timeline have no correlation: they are no work.
         let Some(correlation) = slice.correlation.filter(|_| slice.end < i64::MAX) else { return Ok(()) };
         if self.kept.len() + self.launches.len() >= MAX_KEPT {
             bail!("it has more than {MAX_KEPT} kernels and launches: profile fewer steps");

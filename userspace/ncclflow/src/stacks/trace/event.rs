@@ -1,4 +1,4 @@
-//! What the readers of all formats tell.
+//! Events, as the readers of all formats tell them.
 
 use anyhow::Result;
 
@@ -11,7 +11,7 @@ pub(super) struct TrackId(pub(super) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FlowId(pub(super) u64);
 
-/// What a slice's category says that it is.
+/// Kind of a slice, by its category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A kernel on a device.
@@ -25,7 +25,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// By the names that Kineto has for categories, and had before torch 1.12.
+    /// Returns the kind of a category, by the names that Kineto has, and had before torch 1.12.
     pub(super) fn of(category: &str) -> Self {
         if category.eq_ignore_ascii_case("kernel") {
             Self::Kernel
@@ -43,34 +43,34 @@ impl Kind {
     }
 }
 
-/// What happened on a track from one time to another.
+/// An event on a track that goes from one time to another.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slice<'a> {
     pub(super) track: TrackId,
     pub(super) kind: Kind,
     pub(super) name: &'a str,
     pub(super) begin: i64,
-    /// `i64::MAX`: it had not ended when the trace did.
+    /// End of the slice; `i64::MAX` if it had not ended when the trace did.
     pub(super) end: i64,
     /// CUPTI's number of a call of CUDA, and of what it launched.
     pub(super) correlation: Option<u64>,
     /// Flows that begin, pass or end here.
     pub(super) flows: &'a [FlowId],
-    /// It is told where it ends: those that it encloses were told before. Else they are told after it.
+    /// Set if the slice is told at its end, after those that it encloses. Otherwise it is told before them.
     pub(super) is_after_inner: bool,
 }
 
-/// One end of a flow, where it is not told with its slice.
+/// An end of a flow, where it is not told with its slice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FlowEnd {
     pub(super) flow: FlowId,
     pub(super) track: TrackId,
     pub(super) at: i64,
-    /// It comes to the slice that encloses this time; else it goes out from it.
+    /// Set if the flow comes to the slice that encloses this time; otherwise it goes out from it.
     pub(super) is_incoming: bool,
 }
 
-/// What a trace says of itself, beside its events.
+/// Metadata of a trace, beside its events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct About {
     /// Kineto's `baseTimeNanoseconds`: the Unix time that its times are counted from.
@@ -88,12 +88,12 @@ impl About {
 
 /// Takes the events of a trace, in the order of the file.
 pub(super) trait Consumer {
-    /// Something that the trace says of itself. It can come before the events or after them.
+    /// Takes metadata. It can come before the events or after them.
     fn about(&mut self, _: About) {}
 
     fn slice(&mut self, slice: &Slice<'_>) -> Result<()>;
 
-    /// Flows that are events of their own are told to those that take them only.
+    /// Tells whether the consumer takes flows that are events of their own. Others are not told of them.
     fn takes_flows(&self) -> bool {
         false
     }
@@ -103,13 +103,13 @@ pub(super) trait Consumer {
     }
 }
 
-/// What a reader could not make sense of, and left out.
+/// Counts of events that a reader could not make sense of, and left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LeftOut {
     /// Events without a usable time.
     pub(super) without_time: u64,
     /// Ends of slices that have no beginning.
     pub(super) ends_alone: u64,
-    /// Perfetto: packets that need others, which were lost before the trace was written.
+    /// Perfetto's packets that need others, which were lost before the trace was written.
     pub(super) without_state: u64,
 }

@@ -1,4 +1,4 @@
-//! A trace file: its format, and how far it is read.
+//! A trace file: its format, and the progress of reading.
 
 use std::{
     cell::Cell,
@@ -17,13 +17,13 @@ use super::{
     json, perfetto,
 };
 
-/// How much is read at once.
+/// Bytes that are read at once.
 const BLOCK: usize = 256 << 10;
 
-/// A message about progress comes after so many bytes.
+/// Bytes after which a message about progress comes.
 const PROGRESS: u64 = 8 << 20;
 
-/// How far a trace is read, in bytes of its file.
+/// Progress of reading a trace, in bytes of its file.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     pub bytes: u64,
@@ -45,7 +45,7 @@ enum Format {
 }
 
 impl TraceFile {
-    /// Opens a regular file. Nothing else can be read twice, or has a size.
+    /// Opens a regular file. No other file can be read twice, or has a size.
     pub fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = File::from(
@@ -68,7 +68,7 @@ impl TraceFile {
         Ok(Self { path: path.to_owned(), file, bytes: u64::try_from(status.st_size).unwrap_or(0) })
     }
 
-    /// Tells all that is in the trace to `consumer`.
+    /// Tells all events of the trace to `consumer`.
     pub(super) fn read(
         &mut self,
         consumer: &mut dyn Consumer,
@@ -81,7 +81,7 @@ impl TraceFile {
         &self.path
     }
 
-    /// Copies it, unpacked where it is compressed. Gives how many bytes that were; an error beyond `most`.
+    /// Copies the trace, unpacked where it is compressed. Returns the number of bytes. Fails beyond `most`.
     pub(crate) fn copy_unpacked(&mut self, to: &mut dyn io::Write, most: u64) -> Result<u64> {
         let context = format!("copying `{}`", self.path.display());
         self.file.rewind().with_context(|| context.clone())?;
@@ -128,7 +128,7 @@ impl TraceFile {
     }
 }
 
-/// So much of a trace says what it is.
+/// Bytes at the beginning of a trace that tell its format.
 const HEAD: u64 = 512;
 
 fn format_of(head: &[u8]) -> Result<Format> {
@@ -146,7 +146,7 @@ fn format_of(head: &[u8]) -> Result<Format> {
     }
 }
 
-/// Counts what is read of a file.
+/// Reader that counts the bytes read of a file.
 struct Counted<'f> {
     file: &'f File,
     read: Rc<Cell<u64>>,
@@ -160,7 +160,7 @@ impl Read for Counted<'_> {
     }
 }
 
-/// Tells how far the reading is.
+/// Reader that tells how far the reading is.
 struct Watched<'p, R> {
     bytes: R,
     read: Rc<Cell<u64>>,

@@ -10,16 +10,16 @@ use super::{
 };
 use crate::stacks::Frame;
 
-/// Of more slices none is chosen.
+/// Most slices: among more none is chosen.
 const MAX_MATCHES: usize = 1 << 20;
 
 /// A slice on a thread that has the name that is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Match {
     pub name: Frame,
-    /// ns of the trace's clock.
+    /// Begin, in ns of the trace's clock.
     pub start: i64,
-    /// In ns. Nothing: it had not ended when the trace did.
+    /// Duration in ns; `None` if the slice had not ended when the trace did.
     pub duration: Option<u64>,
 }
 
@@ -58,7 +58,7 @@ impl Functions {
     }
 }
 
-/// Reads the trace for the slices of a function. A `%` in `name` makes it a pattern of SQL's LIKE.
+/// Finds the slices of a function in a trace. A `%` in `name` makes it a pattern of SQL's LIKE.
 pub fn find_functions(
     trace: &mut TraceFile,
     name: &str,

@@ -1,18 +1,18 @@
-//! Names of slices: which are asked for, and which are the same.
+//! Names of slices: those that are asked for, and those that are the same.
 
 use std::{borrow::Cow, collections::HashMap, rc::Rc};
 
 use anyhow::{Result, bail};
 use memchr::memmem;
 
-/// Most bytes of names that differ. A training's trace has some hundred KB.
+/// Most bytes of different names. A training's trace has some hundred KB.
 const MAX_BYTES: usize = 256 << 20;
 
-/// A name that is kept.
+/// Number of a name that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct NameId(pub(super) u32);
 
-/// Each name once.
+/// Table that keeps each name once.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     ids: HashMap<Rc<str>, NameId, foldhash::quality::RandomState>,
@@ -35,7 +35,7 @@ impl Names {
         Ok(NameId(number))
     }
 
-    /// All of them, by their numbers.
+    /// Returns all names, by their numbers.
     pub(super) fn texts(&self) -> Vec<Box<str>> {
         self.texts.iter().map(|text| Box::from(&**text)).collect()
     }
@@ -45,8 +45,8 @@ impl Names {
     }
 }
 
-/// A name of which all that are equal are one frame: without the addresses of objects, and without the digits
-/// at its end, which number layers and steps.
+/// Returns the part of a name by which equal frames are found: without the addresses of objects, and without
+/// the digits at its end, which number layers and steps.
 pub(super) fn frame_name(name: &str) -> Cow<'_, str> {
     match without_addresses(name) {
         Cow::Borrowed(name) => Cow::Borrowed(name.trim_end_matches(|char: char| char.is_ascii_digit())),
@@ -57,7 +57,7 @@ pub(super) fn frame_name(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// ` at 0x7f…` is how Python shows where an object is.
+/// Removes ` at 0x7f…`, by which Python shows where an object is.
 fn without_addresses(name: &str) -> Cow<'_, str> {
     const AT: &str = " at 0x";
     let mut kept = String::new();
@@ -76,8 +76,8 @@ fn without_addresses(name: &str) -> Cow<'_, str> {
     Cow::Owned(kept)
 }
 
-/// Which names are asked for: one; or, if it has a `%`, those that are like it, as SQL's LIKE has it in SQLite:
-/// `%` is any text, `_` any character, and ASCII letters of both cases are the same.
+/// Names that are asked for: a single one or, with a `%`, all that match, as SQL's LIKE has it in SQLite: `%`
+/// is any text, `_` any character, and ASCII letters of both cases are the same.
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
     text: String,
@@ -93,10 +93,10 @@ impl Pattern {
     }
 }
 
-/// Takes time for each character of the pattern at each of the name, at most.
+/// Matches in the time of each character of the pattern at each of the name, at most.
 fn is_like(name: &str, pattern: &str) -> bool {
     let (mut name, mut pattern) = (name.chars(), pattern.chars());
-    // What to go on with if what follows the last `%` does not fit: one character more is under it.
+    // Point to go back to if the text after the last `%` does not fit: then `%` takes one character more.
     let mut retry: Option<(std::str::Chars<'_>, std::str::Chars<'_>)> = None;
     loop {
         let (mut next_name, mut next_pattern) = (name.clone(), pattern.clone());

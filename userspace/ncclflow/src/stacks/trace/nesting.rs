@@ -1,4 +1,4 @@
-//! Who called whom on a thread: a slice was called by those that enclose its begin.
+//! Finds callers on a thread: a slice was called by those that enclose its begin.
 
 use std::{cmp::Reverse, num::NonZeroU32};
 
@@ -12,26 +12,26 @@ pub(super) struct ThreadSlice {
     pub(super) begin: i64,
     pub(super) end: i64,
     pub(super) name: NameId,
-    /// The number of the launch that it is.
+    /// Number of the launch that the slice is, if it is one.
     pub(super) launch: Option<LaunchId>,
 }
 
 /// The number of a launch, from 1.
 pub(super) type LaunchId = NonZeroU32;
 
-/// A time on a thread at which kernels were launched, by whatever slice encloses it.
+/// A time on a thread at which kernels were launched, by the slice that encloses it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Point {
     pub(super) at: i64,
     pub(super) kernels: u64,
 }
 
-/// Calls `each` with the names from the outermost slice to the launch, the launch and at most `depth` callers, and
-/// the number of kernels, for each slice of which `kernels_of` knows some, and each of `points`. Kernels of
-/// points that no slice encloses are the result.
+/// Calls `each` with the names from the outermost slice to the launch, the launch and at most `depth`
+/// callers, and the number of kernels, for each slice of which `kernels_of` knows some, and each of `points`.
+/// Returns the kernels of points that no slice encloses.
 ///
-/// A slice that has ended is no caller, and one that goes on is, also where what it called seems to end later:
-/// profilers round begin and end each for itself.
+/// A slice that has ended is no caller. One that goes on is, also where a slice that it called seems to end
+/// later: profilers round begin and end each for itself.
 pub(super) fn walk(
     slices: &mut [ThreadSlice],
     kernels_of: impl Fn(LaunchId) -> u64,
@@ -39,8 +39,8 @@ pub(super) fn walk(
     depth: usize,
     mut each: impl FnMut(&[NameId], u64),
 ) -> Result<u64> {
-    // Of those that take the same time a launch is the innermost; else the first in the file calls the next:
-    // the sort is stable.
+    // Among slices of the same times a launch is the innermost; otherwise the first in the file calls the
+    // next: the sort is stable.
     slices.sort_by_key(|slice| (slice.begin, Reverse(slice.end), slice.launch));
     points.sort_by_key(|point| point.at);
     let mut points = points.iter().peekable();
@@ -61,7 +61,7 @@ pub(super) fn walk(
 
 struct CallStack {
     open: Vec<ThreadSlice>,
-    /// Of the last stack that was asked for.
+    /// Names of the last stack that was asked for.
     names: Vec<NameId>,
     depth: usize,
 }
@@ -89,7 +89,7 @@ impl CallStack {
         0
     }
 
-    /// Of the slice at this place of the stack and of those that call it.
+    /// Returns the names of the slice at this place of the stack and of those that call it.
     fn names(&mut self, innermost: usize, at: i64) -> &[NameId] {
         self.names.clear();
         self.names.push(self.open[innermost].name);
@@ -126,7 +126,8 @@ mod tests {
     #[test]
     fn callers_enclose_the_begin_of_a_launch() {
         let slices = vec![
-            // A launch that seems to end after its caller; one that was before it; one that begins as it does.
+            // A launch that seems to end after its caller, one before it, and one that begins at the same
+            // time.
             slice(40, 61, 9, 2),
             slice(0, 100, 1, 0),
             slice(10, 40, 2, 0),

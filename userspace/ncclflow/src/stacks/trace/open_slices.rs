@@ -31,7 +31,7 @@ pub(super) struct OpenSlices {
 }
 
 impl OpenSlices {
-    /// `slice` begins; its end is not looked at.
+    /// Notes that `slice` begins; its end is not looked at.
     pub(super) fn begin(&mut self, slice: &Slice<'_>) -> Result<()> {
         let open = self.tracks.entry(slice.track).or_default();
         self.count += 1;
@@ -51,7 +51,8 @@ impl OpenSlices {
         Ok(())
     }
 
-    /// The innermost slice of this track ends, and goes to `consumer`. Nothing is open there: `false`.
+    /// Ends the innermost slice of this track, and tells it to `consumer`. Returns `false` if none is open
+    /// there.
     pub(super) fn end(&mut self, track: TrackId, at: i64, consumer: &mut dyn Consumer) -> Result<bool> {
         let Some(open) = self.tracks.get_mut(&track).and_then(Vec::pop) else { return Ok(false) };
         self.count -= 1;
@@ -61,7 +62,7 @@ impl OpenSlices {
         Ok(true)
     }
 
-    /// The trace is over.
+    /// Ends all slices, as the trace is over.
     pub(super) fn finish(self, consumer: &mut dyn Consumer) -> Result<()> {
         for (track, open) in self.tracks {
             open.iter().try_for_each(|open| consumer.slice(&open.slice(track, i64::MAX)))?;

@@ -1,6 +1,6 @@
 //! The part of a trace that is asked for.
 
-/// What lies between two times, in ns of the trace's clock.
+/// Time between two moments, in ns of the trace's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     from: i64,
@@ -11,7 +11,7 @@ impl Window {
     /// The whole trace.
     pub const WHOLE: Self = Self { from: i64::MIN, to: i64::MAX };
 
-    /// From `start` on, for so long.
+    /// Makes a window that begins at `start` and lasts `duration`.
     pub fn new(start: i64, duration: u64) -> Self {
         Self { from: start, to: start.saturating_add_unsigned(duration) }
     }
@@ -20,18 +20,18 @@ impl Window {
         self == Self::WHOLE
     }
 
-    /// A launch counts if it begins after the window does, and before it ends: as in the NCCL Call Stack
-    /// Analyzer, where the slice that is the window does not count itself.
+    /// Tells whether a launch counts: it begins after the window does, and before it ends. The NCCL Call
+    /// Stack Analyzer does the same, so the slice that is the window does not count itself.
     pub(super) fn has_launch(self, begin: i64) -> bool {
         self.is_whole() || (begin > self.from && begin < self.to)
     }
 
-    /// A kernel is listed as one of the window if it begins in it.
+    /// Tells whether a kernel is listed as one of the window: it begins in it.
     pub(super) fn has_kernel(self, begin: i64) -> bool {
         begin >= self.from && begin < self.to
     }
 
-    /// Whether a slice may have called a launch of the window.
+    /// Tells whether a slice may have called a launch of the window.
     pub(super) fn overlaps(self, begin: i64, end: i64) -> bool {
         begin < self.to && end > self.from
     }

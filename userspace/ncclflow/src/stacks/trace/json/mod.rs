@@ -1,8 +1,8 @@
 //! Chrome's JSON, as Kineto writes it: read as a stream, an event at a time.
 //!
 //! The format is that of "Trace Event Format" (Chromium, 2016): an object with `traceEvents`, or an array of
-//! events, which need not be closed. Times are in µs. Here are slices (`X`, or `B` and `E`), flows (`s`, `t`, `f`), and
-//! slices with flows (`bind_id`); other events say nothing of who launched a kernel.
+//! events, which need not be closed. Times are in µs. Slices (`X`, or `B` and `E`), flows (`s`, `t`, `f`),
+//! and slices with flows (`bind_id`) are read; other events do not tell who launched a kernel.
 
 mod raw_event;
 mod time;
@@ -28,7 +28,7 @@ use serde_json::value::RawValue;
 
 const BLOCK: usize = 256 << 10;
 
-/// Longest event, and longest of what is not an event: Chrome's own traces have kernel logs of some 10 MB.
+/// Most bytes of an event, and of anything else: Chrome's own traces have kernel logs of some 10 MB.
 const MAX_EVENT: u64 = 16 << 20;
 const MAX_OTHER: u64 = 256 << 20;
 
@@ -58,7 +58,7 @@ pub(super) fn read(bytes: impl Read, consumer: &mut dyn Consumer) -> Result<Left
         return Err(failed.context(format!("event {}", events.count)));
     }
     if let Err(error) = parsed {
-        // An array may end without its bracket: whoever wrote it may have been killed.
+        // An array may end without its bracket: its writer may have been killed.
         if !(error.is_eof() && events.is_between) {
             return Err(explained(error, events.count));
         }
@@ -79,7 +79,7 @@ fn explained(error: serde_json::Error, events: u64) -> anyhow::Error {
     }
 }
 
-/// Of what is longer than this, an error: it would be kept in memory.
+/// Reader that fails where one item is longer than the limit, as the item would be kept in memory.
 struct Bounded<R> {
     bytes: R,
     left: Rc<Cell<u64>>,
@@ -103,7 +103,7 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-/// Threads and streams, by what `pid` and `tid` say.
+/// Threads and streams, by their `pid` and `tid`.
 #[derive(Default)]
 struct Tracks {
     ids: HashMap<(Scalar, Scalar), TrackId, foldhash::quality::RandomState>,
@@ -124,23 +124,23 @@ impl Tracks {
 
 struct Events<'c> {
     consumer: &'c mut dyn Consumer,
-    /// Bytes that may still come of what is read now.
+    /// Bytes that may still come of the item that is being read.
     left: Rc<Cell<u64>>,
     raw: RawEvent,
     tracks: Tracks,
     open: OpenSlices,
     hasher: foldhash::quality::RandomState,
     left_out: LeftOut,
-    /// Why reading ended, if it was not the JSON.
+    /// Error that ended reading, if it was not of the JSON.
     failed: Option<anyhow::Error>,
     count: u64,
-    /// Between two events of an array that is the whole trace.
+    /// Set between two events of an array that is the whole trace.
     is_between: bool,
     is_trace: bool,
 }
 
 impl Events<'_> {
-    /// Tells what the event says that was read last.
+    /// Tells the event that was read last.
     fn tell(&mut self) -> Result<()> {
         self.count += 1;
         let [phase] = self.raw.phase.as_bytes() else { return Ok(()) };
@@ -187,7 +187,7 @@ impl Events<'_> {
     }
 }
 
-/// The whole trace.
+/// Visitor of the whole trace.
 struct Document<'e, 'c>(&'e mut Events<'c>);
 
 impl<'de> Visitor<'de> for Document<'_, '_> {
@@ -206,7 +206,7 @@ impl<'de> Visitor<'de> for Document<'_, '_> {
                 }
                 Key::Base => {
                     self.0.left.set(MAX_EVENT);
-                    // What is of another type is as if it were not there.
+                    // A value of another type counts as missing.
                     let base_ns = map.next_value::<Box<RawValue>>()?.get().parse().ok();
                     self.0.consumer.about(About { base_ns, rank: None });
                 }
@@ -232,7 +232,7 @@ impl<'de> Visitor<'de> for Document<'_, '_> {
     }
 }
 
-/// Of the keys of a trace, those that count.
+/// Keys of a trace that are read.
 enum Key {
     /// `traceEvents`
     Events,

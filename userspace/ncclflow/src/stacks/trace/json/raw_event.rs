@@ -1,5 +1,5 @@
-//! What is taken of an event. Fields of another type than is expected are as if they were not there: traces
-//! come from many programs.
+//! Fields of an event. A field of another type than expected counts as missing: traces come from many
+//! programs.
 
 use std::fmt;
 
@@ -29,9 +29,9 @@ pub(super) struct RawEvent {
     pub(super) phase: String,
     pub(super) name: String,
     pub(super) category: String,
-    /// ns.
+    /// Begin, in ns.
     pub(super) begin: Option<i64>,
-    /// ns.
+    /// Duration, in ns.
     pub(super) duration: Option<i64>,
     pub(super) pid: Scalar,
     pub(super) tid: Scalar,
@@ -135,7 +135,7 @@ impl Visitor<'_> for KeySeed {
     }
 }
 
-/// The visitor's methods for what is not expected: it is read, and is nothing.
+/// Defines the visitor's methods for unexpected types: the value is read, and gives `$nothing`.
 macro_rules! nothing {
     ($nothing:expr, $($method:ident: $type:ty),*) => {
         $(fn $method<E>(self, _: $type) -> Result<Self::Value, E> {
@@ -153,7 +153,7 @@ macro_rules! nothing {
     };
 }
 
-/// No key of these is looked at.
+/// Defines the visitor's method for a map, of which no key is looked at.
 macro_rules! nothing_of_a_map {
     ($nothing:expr) => {
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {

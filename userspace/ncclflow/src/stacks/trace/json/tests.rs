@@ -1,7 +1,7 @@
 use super::*;
 use std::fmt::Write as _;
 
-/// What is told, as text.
+/// The events that were told, as text.
 #[derive(Default)]
 struct Told(Vec<String>);
 

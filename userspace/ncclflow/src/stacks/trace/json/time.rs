@@ -1,9 +1,9 @@
-//! Times of Chrome's JSON: decimal numbers of µs. As floating point, those of today would lose their ns.
+//! Times of Chrome's JSON: decimal numbers of µs. As floating point, today's times would lose their ns.
 
-/// Times beyond this, some 146 years, are nobody's.
+/// Largest time that is believed, some 146 years.
 const MAX: i64 = i64::MAX / 2;
 
-/// ns of a JSON number, or of a text with one, of µs; what is less than a ns is dropped.
+/// Returns the ns of a JSON number of µs, or of a text with one. Fractions of a ns are dropped.
 pub(super) fn nanoseconds(json: &str) -> Option<i64> {
     let text = json.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(json);
     let (is_negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
@@ -17,7 +17,7 @@ pub(super) fn nanoseconds(json: &str) -> Option<i64> {
     (ns <= MAX).then_some(if is_negative { -ns } else { ns })
 }
 
-/// As JSON also writes numbers: 1.5e9.
+/// Parses the other form of numbers in JSON: 1.5e9.
 fn of_float(text: &str) -> Option<i64> {
     let ns = text.parse::<f64>().ok()? * 1000.0;
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "within the bounds")]

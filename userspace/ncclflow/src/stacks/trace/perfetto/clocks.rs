@@ -1,32 +1,33 @@
-//! Times of a Perfetto trace: each packet says on which clock, and snapshots say how clocks compare.
+//! Clocks of a Perfetto trace: each packet names its clock, and snapshots compare clocks.
 
 use std::collections::HashMap;
 
 use super::messages::ClockSnapshot;
 
-/// `BuiltinClock.BUILTIN_CLOCK_BOOTTIME`: times are on this clock, if a packet or a snapshot says nothing else.
+/// `BuiltinClock.BUILTIN_CLOCK_BOOTTIME`, the clock of times for which neither a packet nor a snapshot names
+/// another.
 const BOOTTIME: u32 = 6;
 
-/// From this number on, a clock belongs to its sequence.
+/// Number from which on a clock belongs to its sequence.
 const FIRST_OF_SEQUENCE: u32 = 64;
 
-/// Most clocks that are known; a sequence has one or two.
+/// Most clocks that are kept; a sequence has one or two.
 const MAX_CLOCKS: usize = 1 << 16;
 
-/// Times beyond this are nobody's.
+/// Largest time that is believed.
 const MAX: i64 = i64::MAX / 2;
 
 #[derive(Clone, Copy, Debug)]
 struct Clock {
-    /// What is to be added to a time of this clock, in ns, to have one of the trace's.
+    /// Nanoseconds to add to a time of this clock, for a time of the trace's clock.
     offset: i64,
-    /// ns of its unit.
+    /// Unit of its times, in ns.
     unit: i64,
-    /// Each time is the distance from the one before, which is here, in ns.
+    /// The last time, in ns, if each time is the distance from the one before.
     incremental: Option<i64>,
 }
 
-/// The clocks of a trace, by sequence (0 for those of all) and number.
+/// The clocks of a trace, by sequence (0 for those of all sequences) and number.
 #[derive(Debug)]
 pub(super) struct Clocks {
     known: HashMap<(u32, u32), Clock, foldhash::quality::RandomState>,
@@ -45,7 +46,7 @@ fn key(sequence: u32, clock: u32) -> (u32, u32) {
 }
 
 impl Clocks {
-    /// All clocks of a snapshot were read at the same time.
+    /// Takes a snapshot, in which all clocks were read at the same time.
     pub(super) fn snapshot(&mut self, sequence: u32, snapshot: &ClockSnapshot) {
         if let Some(primary) = snapshot.primary_trace_clock {
             self.trace = primary;
@@ -59,7 +60,7 @@ impl Clocks {
                 (at <= MAX).then_some((clock, at, unit))
             })
             .collect();
-        // The trace's clock, or one that is known by it already.
+        // The time by the trace's clock, or by a clock whose offset is known.
         let trace_at = units.iter().find(|(clock, ..)| clock.id == self.trace).map(|(_, at, _)| *at);
         let by_others = || {
             units.iter().find_map(|(clock, at, _)| {
@@ -67,7 +68,7 @@ impl Clocks {
                 (clock.id < FIRST_OF_SEQUENCE).then(|| at.saturating_add(known.offset))
             })
         };
-        // None of them is known: those of the snapshot are taken as they are.
+        // If none of the clocks is known, their times are taken as they are.
         let trace_at = trace_at.or_else(by_others);
         for (clock, at, unit) in units {
             let offset = trace_at.map_or(0, |trace_at| trace_at.saturating_sub(at));
@@ -79,8 +80,8 @@ impl Clocks {
         }
     }
 
-    /// The trace's time, in ns, of a packet of this sequence, whose clock and time these are. A clock that no snapshot has is
-    /// taken for the trace's; one of a sequence is then unknown.
+    /// Returns the trace's time, in ns, of a packet of this sequence with this clock and time. A clock that
+    /// no snapshot has is taken for the trace's; a clock of a sequence is then unknown.
     pub(super) fn time(&mut self, sequence: u32, clock: Option<u32>, timestamp: u64) -> Option<i64> {
         let id = clock.unwrap_or(self.trace);
         let timestamp = i64::try_from(timestamp).ok()?;
@@ -126,11 +127,11 @@ mod tests {
             &snapshot(&[(6, 1_000_000, false, 1), (3, 400_000, false, 1), (64, 100, true, 1000)]),
         );
         assert_eq!(clocks.time(2, Some(3), 400_007), Some(1_000_007));
-        // Steps of a µs, from the snapshot on.
+        // Steps of a µs, counted from the snapshot.
         assert_eq!(clocks.time(1, Some(64), 2), Some(1_002_000));
         assert_eq!(clocks.time(1, Some(64), 3), Some(1_005_000));
         assert_eq!(clocks.time(2, Some(64), 3), None);
-        // Compared by a clock that is known, without the trace's own.
+        // These clocks are compared by one that is known, without the trace's own.
         clocks.snapshot(2, &snapshot(&[(3, 500_000, false, 1), (64, 0, true, 1)]));
         assert_eq!(clocks.time(2, Some(64), 9), Some(1_100_009));
         assert_eq!(clocks.time(1, None, u64::MAX), None);

@@ -1,4 +1,4 @@
-//! The messages of a Perfetto trace that say who called whom, with their fields' numbers in Perfetto's .proto files.
+//! Messages of a Perfetto trace that tell callers, with their fields' numbers in Perfetto's .proto files.
 
 use prost::Message;
 

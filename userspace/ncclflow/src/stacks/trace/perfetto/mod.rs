@@ -1,6 +1,6 @@
 //! Perfetto's protobuf: packets, read one at a time.
 //!
-//! Taken are track events: slices (begin and end, or Chrome's old complete ones) with their flows. Tracks of
+//! Track events are read: slices (begin and end, or Chrome's old complete ones) with their flows. Tracks of
 //! the same thread are one.
 
 mod clocks;
@@ -31,7 +31,7 @@ use sequence::Sequences;
 /// Longest packet; Perfetto's own end at some 100 KB, or, compressed, some MB.
 const MAX_PACKET: u64 = 16 << 20;
 
-/// Most of what is compressed in one packet.
+/// Most bytes of one packet after decompression.
 const MAX_UNPACKED: u64 = 256 << 20;
 
 /// Most tracks of a trace.
@@ -53,7 +53,7 @@ pub(super) fn read(mut bytes: impl BufRead, consumer: &mut dyn Consumer) -> Resu
     Ok(trace.left_out)
 }
 
-/// What a slice can be on.
+/// Key of a track that slices can be on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Track {
     Uuid(u64),
@@ -81,7 +81,8 @@ impl Tracks {
         Ok(id)
     }
 
-    /// A thread can have several tracks; a track that had slices before stays what it was.
+    /// Notes the thread of a track. A thread can have several tracks; a track that had slices before stays as
+    /// it was.
     fn describe(&mut self, descriptor: &TrackDescriptor) -> Result<()> {
         if let (Some(uuid), Some(thread)) = (descriptor.uuid, descriptor.thread)
             && !self.ids.contains_key(&Track::Uuid(uuid))
@@ -104,7 +105,7 @@ struct Trace<'c> {
 }
 
 impl Trace<'_> {
-    /// `Trace`: packets with their lengths.
+    /// Reads a message `Trace`: packets with their lengths.
     fn read_packets(&mut self, bytes: &mut dyn BufRead, may_be_compressed: bool) -> Result<()> {
         const PACKET: u64 = 1 << 3 | LENGTH;
         let mut packet = Vec::new();
@@ -180,7 +181,8 @@ impl Trace<'_> {
         if let Some(descriptor) = &packet.track_descriptor {
             self.tracks.describe(descriptor)?;
         }
-        // Each packet's time counts: that of an incremental clock says how far the next is.
+        // Each packet's time is read, also where it is not used: on an incremental clock the next one is
+        // counted from it.
         let clock = packet.timestamp_clock_id.or_else(|| {
             self.sequences.get(number).ok()?.defaults.and_then(|defaults| defaults.timestamp_clock_id)
         });
@@ -247,10 +249,10 @@ impl Trace<'_> {
     }
 }
 
-/// The wire type of what has a length before it.
+/// Wire type of fields that begin with their length.
 const LENGTH: u64 = 2;
 
-/// A number of protobuf's; nothing at the end of the bytes.
+/// Reads a number of protobuf; `None` at the end of the bytes.
 fn varint(bytes: &mut dyn BufRead) -> std::io::Result<Option<u64>> {
     let mut value = 0u64;
     for shift in (0..70).step_by(7) {

@@ -1,4 +1,4 @@
-//! What packets of one writer leave out, because an earlier one had it.
+//! Values that packets of a writer leave out, because an earlier one had them.
 
 use std::{collections::HashMap, rc::Rc};
 
@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::messages::{Defaults, Interned, InternedData};
 
-/// Most bytes of names of all writers, with what it takes to keep them.
+/// Most bytes of names of all writers, with the memory to keep them.
 const MAX_BYTES: usize = 256 << 20;
 const ENTRY: usize = 64;
 
@@ -21,7 +21,7 @@ pub(super) struct Sequence {
     names: Texts,
     categories: Texts,
     pub(super) defaults: Option<Defaults>,
-    /// Nothing is missing since the state was cleared.
+    /// Set if no packet is missing since the state was cleared.
     pub(super) is_whole: bool,
 }
 
@@ -50,7 +50,7 @@ impl Sequences {
         Ok(self.sequences.entry(number).or_default())
     }
 
-    /// The writer begins anew.
+    /// Clears the state, as the writer begins anew.
     pub(super) fn clear(&mut self, number: u32) -> Result<()> {
         let sequence = self.get(number)?;
         let texts = sequence.names.values().chain(sequence.categories.values());
