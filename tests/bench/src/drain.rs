@@ -152,7 +152,7 @@ impl Session {
         let cookie = attachment.store(&probe, None, 0, Some(pid))?;
         attachment.attach(&[(&probe, cookie)], this, this, pid)?;
         let queue = Arc::new(Queue::new(32 << 20));
-        let drain = Drain::new(attachment.source()?, vec![Outlet::new(Arc::clone(&queue))]);
+        let drain = Drain::new(attachment.source()?, Outlet::new(Arc::clone(&queue)));
         Ok(Self { attachment, drain, queue, taken: Arc::default(), record_bytes })
     }
 

@@ -32,7 +32,6 @@ mod privileges;
 // From records to files.
 pub mod record;
 
-pub mod capture;
 pub mod recording;
 pub mod sinks;
 

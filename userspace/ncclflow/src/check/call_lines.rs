@@ -10,14 +10,13 @@ use std::{
     sync::Arc,
 };
 
-use flow::schema::{ApiCallRow, FrameRow, MessageRow, OpRow, StackId, StackRow};
+use flow::schema::{ApiCall, FrameRow, Op, RankKey, StackId, StackRow};
 
 use super::{
     call_marks::{Mark, Marks},
-    rank_reader::FolderClock,
-    row_source::{Gather, TakeRows},
+    row_source::{Calls, FolderFacts, Gather},
 };
-use crate::{export::CallNumbers, flight_recorder::Function};
+use crate::{export::CallNumbers, flight_recorder::Function, sinks::Sink};
 
 /// After a collective was first seen, ranks that come later than this are not waited for: they are known not to have
 /// called it.
@@ -160,11 +159,12 @@ impl Lines {
 impl Gather for Lines {
     type Folder = FolderLines;
 
-    fn folder(&self, _clock: Option<FolderClock>) -> FolderLines {
+    fn folder(&self, facts: FolderFacts) -> FolderLines {
         FolderLines {
             wanted: Arc::clone(&self.wanted),
             is_whole: self.is_whole,
-            ranks: Vec::new(),
+            facts,
+            ranks: HashMap::new(),
             stacks: HashMap::new(),
             bytes: 0,
         }
@@ -181,6 +181,7 @@ impl Gather for Lines {
 
     fn add(&mut self, folder: FolderLines) -> bool {
         let FolderLines { ranks, stacks, .. } = folder;
+        let ranks = ranks.into_values().flatten();
         for FolderRank { communicator, rank, mut lines, is_counted, .. } in ranks {
             if !is_counted {
                 continue;
@@ -214,31 +215,45 @@ struct FolderRank {
 pub(super) struct FolderLines {
     wanted: Arc<HashMap<String, Wanted>>,
     is_whole: bool,
-    ranks: Vec<FolderRank>,
+    facts: FolderFacts,
+    /// By key; nothing: its lines are not asked for.
+    ranks: HashMap<RankKey, Option<FolderRank>>,
     stacks: HashMap<(u32, StackId), Vec<FrameRow>>,
     bytes: usize,
 }
 
-impl TakeRows for FolderLines {
-    fn rank(&mut self, communicator: &str, rank: i32) -> Option<usize> {
-        let wanted = self.wanted.get(communicator)?;
-        let mark = wanted.marks.get(&rank).filter(|_| !self.is_whole);
-        self.ranks.push(FolderRank {
-            communicator: communicator.to_owned(),
-            rank,
+impl FolderLines {
+    /// Makes the rank known, if it is not, and gives it if its rows are wanted.
+    fn rank(&mut self, key: RankKey) -> Option<&mut FolderRank> {
+        if !self.ranks.contains_key(&key) {
+            let rank = self.new_rank(key);
+            self.ranks.insert(key, rank);
+        }
+        self.ranks.get_mut(&key)?.as_mut()
+    }
+
+    fn new_rank(&self, key: RankKey) -> Option<FolderRank> {
+        let communicator = self.facts.claims.name(key);
+        let wanted = self.wanted.get(&communicator)?;
+        let mark = wanted.marks.get(&key.rank).filter(|_| !self.is_whole);
+        Some(FolderRank {
+            communicator,
+            rank: key.rank,
             wanted: wanted.number,
             mark: mark.map(|(_, mark)| *mark),
             numbers: CallNumbers::default(),
             is_counted: true,
             lines: RankLines::default(),
-        });
-        Some(self.ranks.len() - 1)
+        })
     }
+}
 
-    fn op(&mut self, rank: usize, row: &OpRow) {
-        let Some(rank) = self.ranks.get_mut(rank) else { return };
+impl Sink for FolderLines {
+    fn op(&mut self, op: &Op) {
+        let (row, is_whole) = (&op.row, self.is_whole);
+        let Some(rank) = self.rank(op.rank) else { return };
         // Replays of graphs count in NCCL before they are seen.
-        rank.is_counted &= self.is_whole || row.captured_seq.is_none();
+        rank.is_counted &= is_whole || row.captured_seq.is_none();
         if row.pattern.is_p2p() || !row.seq.is_multiple_of(2) {
             return;
         }
@@ -246,18 +261,14 @@ impl TakeRows for FolderLines {
         rank.lines.note(rank.wanted, line);
     }
 
-    fn wants_messages(&self, _rank: usize, _row: &OpRow) -> bool {
+    fn wants_messages(&self, _op: &Op) -> bool {
         false
     }
 
-    fn message(&mut self, _rank: usize, _row: &MessageRow) {}
-
-    fn wants_calls(&self) -> bool {
-        true
-    }
-
-    fn call(&mut self, rank: usize, row: &ApiCallRow, was_lost: bool) {
-        let Some(rank) = self.ranks.get_mut(rank) else { return };
+    fn call(&mut self, call: &ApiCall) {
+        let (Some(Calls { was_lost }), Some(key)) = (self.facts.calls, call.rank) else { return };
+        let Some(rank) = self.rank(key) else { return };
+        let row = &call.row;
         if let Some(mark) = rank.mark {
             if mark.at != (row.ts_ns, row.tid) {
                 return;

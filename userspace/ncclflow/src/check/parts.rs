@@ -10,7 +10,10 @@ use anyhow::Result;
 use flow::schema::ClockReport;
 use serde::Deserialize;
 
-use crate::sinks::{OutputDir, window_folders};
+use crate::{
+    export::recordings_in,
+    sinks::{OutputDir, window_folders},
+};
 
 const MAX_SESSION: u64 = 256 << 20;
 
@@ -83,7 +86,7 @@ pub(super) fn parts(folders: &[PathBuf]) -> Result<Vec<Part>> {
         let dir = OutputDir::open(folder)?;
         let names = window_folders(&dir)?;
         if names.is_empty() {
-            plain.push(folder.clone());
+            plain.extend(recordings_in(folder)?);
         }
         for name in names {
             let window = Window::find(folder, &dir, name);
@@ -132,7 +135,7 @@ mod tests {
     fn windows_that_were_open_at_the_same_time_belong_together() {
         let parent = tempfile::tempdir().unwrap();
         let (a, b, plain) = (parent.path().join("a"), parent.path().join("b"), parent.path().join("plain"));
-        fs::create_dir_all(plain.join("0x1")).unwrap();
+        fs::create_dir_all(plain.join("recording")).unwrap();
         window(&a, "window_0001_1000000_a.7", "a", 1000, 1010);
         window(&a, "window_0002_1010000_a.7", "a", 1010, 1020);
         window(&b, "window_0004_1011000_b.7", "b", 1011, 1021);

@@ -1,20 +1,17 @@
 //! A check of rows that somebody else reads: one source after the other, each row once.
 
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use flow::schema::{ClockReport, MessageRow, Op, RankKey};
+use flow::schema::{ClockReport, MessageRow, Op};
 
 use super::{
-    communicator_check::{CheckReport, Fleet, Folder},
+    communicator_check::{CheckReport, Fleet},
+    folder_rows::FolderRows,
     parts::{Part, parts},
-    rank_reader::FolderClock,
-    row_source::{Gather as _, TakeRows as _},
+    row_source::{FolderFacts, Gather as _},
 };
-use crate::sinks::{OutputDir, window_folders};
+use crate::sinks::{OutputDir, Sink as _, window_folders};
 
 /// Takes the rows of sources, which are checked together as [`check`](super::check) checks folders.
 #[derive(Debug)]
@@ -30,11 +27,7 @@ pub(crate) struct RunningCheck {
 #[derive(Debug)]
 struct Current {
     part: usize,
-    folder: Folder,
-    /// How the folder calls them.
-    ranks: HashMap<RankKey, Option<usize>>,
-    /// Of the op that came last.
-    at: Option<usize>,
+    folder: FolderRows,
 }
 
 impl RunningCheck {
@@ -64,24 +57,20 @@ impl RunningCheck {
         let of = |part: &Part| part.folders.iter().any(|folder| folder == source);
         let Some(part) = self.parts.iter().position(of) else { return };
         let Some(fleet) = self.fleets.get(part) else { return };
-        let folder = fleet.folder(clock.map(FolderClock::of_recording));
-        self.current = Some(Current { part, folder, ranks: HashMap::new(), at: None });
+        let folder = fleet.folder(FolderFacts { clock, ..FolderFacts::default() });
+        self.current = Some(Current { part, folder });
     }
 
     pub(crate) fn op(&mut self, op: &Op) {
-        let Some(Current { folder, ranks, at, .. }) = &mut self.current else { return };
-        let name = || op.rank.comm_name();
-        *at = *ranks.entry(op.rank).or_insert_with(|| folder.rank(&name(), op.rank.rank));
-        if let Some(rank) = *at {
-            folder.op(rank, &op.row);
+        if let Some(Current { folder, .. }) = &mut self.current {
+            folder.op(op);
         }
     }
 
     /// Messages of the op that came last.
-    pub(crate) fn messages(&mut self, messages: &[MessageRow]) {
-        let Some(Current { folder, at: Some(rank), .. }) = &mut self.current else { return };
-        for message in messages {
-            folder.message(*rank, message);
+    pub(crate) fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
+        if let Some(Current { folder, .. }) = &mut self.current {
+            folder.messages(op, messages);
         }
     }
 

@@ -6,7 +6,7 @@ use clap::{Args, ColorChoice, CommandFactory as _, Parser, Subcommand, error::Er
 use clap_complete::Shell;
 
 use super::{
-    export_args::{ExportArgs, ReplayArgs},
+    export_args::ExportArgs,
     filter_args::FilterArgs,
     history_args::HistoryArgs,
     record_args::RecordArgs,
@@ -107,10 +107,6 @@ pub enum Command {
     Stacks(Box<StacksArgs>),
     /// Make files for other programs out of recordings: all, or a part by time, communicator, rank or process
     Export(Box<ExportArgs>),
-    /// Write flow_rank*.json again, from the two .jsonl files of each rank
-    Aggregate(AggregateArgs),
-    /// Write a recording's files again; `export -f jsonl` does this and more
-    Replay(ReplayArgs),
     /// Show what can be resolved in an NCCL library, how, and what is lost if not
     Symbols(SymbolsArgs),
     /// Print completions for a shell
@@ -191,19 +187,6 @@ pub struct PsArgs {
     /// Longest time to look through the memory of each process, in seconds
     #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     pub max_seconds: u64,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  ncclflow aggregate /var/tmp/flows            a recording, or all windows in a folder
-  ncclflow aggregate job                       recordings of several hosts, copied into one folder
-
-`record` writes these files itself at its end, except those of ranks with very many messages.")]
-pub struct AggregateArgs {
-    /// Folder of a recording or a window, of several hosts' recordings copied together, or of windows
-    #[arg(value_name = "DIR")]
-    pub dir: PathBuf,
 }
 
 #[derive(Debug, Args)]

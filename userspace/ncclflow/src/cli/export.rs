@@ -1,4 +1,4 @@
-//! `ncclflow export` and `replay`: files out of recordings, without root.
+//! `ncclflow export`: files out of recordings, without root.
 
 use std::{
     io::{self, Write},
@@ -7,12 +7,8 @@ use std::{
 
 use anyhow::Result;
 
-use super::{
-    export_args::{ExportArgs, ReplayArgs},
-    progress::BytesLine,
-    terminal, write_json,
-};
-use crate::export::{ExportOptions, Exported, Format, InspectorVersion, ViewOptions, export, replay};
+use super::{export_args::ExportArgs, progress::BytesLine, terminal, write_json};
+use crate::export::{ExportOptions, Exported, Format, InspectorVersion, ViewOptions, export};
 
 pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
     if args.flat && args.format != Format::Compat {
@@ -111,12 +107,4 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
         )?;
     }
     exported.notes.iter().try_for_each(|note| writeln!(out, "{note}"))
-}
-
-pub(super) fn run_replay(args: &ReplayArgs) -> Result<ExitCode> {
-    let read = replay(&args.capture, &args.output)?;
-    let mut out = terminal::out();
-    writeln!(out, "{} records replayed into {}", read.records, args.output.display())?;
-    read.notes().iter().try_for_each(|note| writeln!(out, "{note}"))?;
-    Ok(ExitCode::SUCCESS)
 }

@@ -58,7 +58,13 @@ pub(super) fn run_recording(args: &StacksArgs, folder: &Path) -> Result<ExitCode
     let mut before = 0;
     for source in &found {
         let progress = &mut |bytes: u64| line.show(before + bytes, of_bytes);
-        let part = ReadPart { selection: Selection::ALL, until_ns: u64::MAX, progress, goes_on: &mut || () };
+        let part = ReadPart {
+            selection: Selection::ALL,
+            until_ns: u64::MAX,
+            progress,
+            goes_on: &mut || (),
+            is_stopped: &|| false,
+        };
         let (read, _) = source.open()?.read(SessionFiles::of_sink(Box::new(live.clone())), part)?;
         line.clear();
         before += source.bytes;

@@ -8,6 +8,7 @@ macro_rules! tell {
 }
 
 mod args;
+mod check;
 mod completions;
 mod doctor;
 mod dump;
@@ -20,7 +21,6 @@ mod history_args;
 mod keys;
 mod live_stacks;
 mod merge;
-mod offline;
 mod part_args;
 mod progress;
 mod ps;
@@ -88,9 +88,7 @@ pub fn main() -> ExitCode {
         Command::Record(args) => record::run(args, started),
         Command::Export(args) => export::run(args),
         Command::Report(args) => report::run(args),
-        Command::Replay(args) => export::run_replay(args),
-        Command::Aggregate(args) => offline::run_aggregate(args),
-        Command::Check(args) => offline::run_check(args),
+        Command::Check(args) => check::run(args),
         Command::Dump(args) => dump::run(args),
         Command::History(args) => history::run(args),
         Command::Stacks(args) => stacks::run(args, started),

@@ -135,13 +135,13 @@ fn job_name(name: &str) -> Result<String, String> {
 /// The files of lines, and what the output folder may take on the disk.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct DiskArgs {
-    /// When the .jsonl files are made of DIR/recording
-    #[arg(help_heading = "Disk", long, value_enum, value_name = "WHEN", default_value_t = FilesWhen::Live)]
+    /// When the .jsonl files and flow_rank are made of DIR/recording
+    #[arg(help_heading = "Disk", long, value_enum, value_name = "WHEN", default_value_t = FilesWhen::End)]
     pub files: FilesWhen,
 
-    /// Most bytes of lines of a recording or a window, as in 500M or 20G: there the .jsonl files end, and the
-    /// recording goes on
-    #[arg(help_heading = "Disk", long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    /// Most that these files of a recording or a window take together, as in 500M or 20G: there they end, and `ncclflow
+    /// export` makes the rest
+    #[arg(help_heading = "Disk", long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     pub files_limit: u64,
 
     /// Most that DIR may take on the disk, as in 500M or 20G (K, M, G, T; without a letter, MiB): the oldest

@@ -154,7 +154,7 @@ mod tests {
             ids
         };
         assert_eq!(excluded("pids"), ["all"]);
-        assert_eq!(excluded("all"), ["capture", "library", "pids"]);
+        assert_eq!(excluded("all"), ["library", "pids"]);
         assert_eq!(excluded("window_flag"), ["no_files", "rotate"]);
         assert_eq!(excluded("level"), [""; 0]);
     }

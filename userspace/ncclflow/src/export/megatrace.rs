@@ -9,10 +9,11 @@ use flow::schema::{ApiCall, RankKey};
 use super::{
     format::View,
     job_ranks::{JobRank, job_ranks},
+    megatrace_lines::MegatraceLines,
     run::Exported,
     source::Source,
 };
-use crate::sinks::{JsonLinesFile, MegatraceLines, OutputDir, Sink};
+use crate::sinks::{JsonLinesFile, OutputDir, Sink};
 
 /// Most processes with files.
 const MAX_PROCESSES: usize = 4096;

@@ -20,6 +20,7 @@ mod job;
 mod job_ranks;
 mod json_lines;
 mod megatrace;
+mod megatrace_lines;
 mod moment;
 mod new_file;
 #[cfg(feature = "program")]
@@ -36,7 +37,7 @@ pub use chosen_rows::RowCounts;
 pub use format::{Format, InspectorVersion, View, ViewOptions};
 pub use moment::{Moment, duration};
 pub use ranks::TwiceReport;
-pub use run::{ExportOptions, ExportProgress, Exported, SourceReport, export, replay};
-pub use source::{Source, sources};
+pub use run::{ExportOptions, ExportProgress, Exported, SourceReport, export};
+pub use source::{Source, recordings_in, sources};
 #[cfg(feature = "program")]
 pub(crate) use {new_file::NewFile, run::Chosen};

@@ -16,12 +16,11 @@ use super::{
     choice::{Choice, SourceChoice},
     chosen_rows::{ChosenRows, RowCounts, Shared, lock},
     format::{Format, View, ViewOptions},
-    json_lines,
     ranks::{Ranks, TwiceReport},
     source::{Source, sources},
 };
 use crate::{
-    record::{Kept, Read, ReadPart},
+    record::{Read, ReadPart},
     recording::{Damage, Selection},
     sinks::{OutputDir, SessionFiles, Share},
 };
@@ -29,7 +28,7 @@ use crate::{
 /// Options of an export.
 #[derive(Debug)]
 pub struct ExportOptions {
-    /// Folders and captures.
+    /// Folders of recordings.
     pub inputs: Vec<PathBuf>,
     pub output: PathBuf,
     pub format: Format,
@@ -225,6 +224,7 @@ fn read_source(
         until_ns: choice.until_ns,
         progress,
         goes_on: &mut || goes_on.store(true, Ordering::Relaxed),
+        is_stopped: &|| false,
     };
     Ok(source.open()?.read(SessionFiles::of_sink(Box::new(rows)), part)?.0)
 }
@@ -235,14 +235,4 @@ fn write_summary(output: &Path, exported: &Exported) -> Result<()> {
     let text = serde_json::to_string_pretty(exported)? + "\n";
     dir.replace_file(Share::Free, "export.json", |file| file.write_all(text.as_bytes()))
         .context("writing `export.json`")
-}
-
-/// Makes the files of a session again that `record` wrote, byte for byte. `input` is a capture, or the folder
-/// of a recording.
-pub fn replay(input: &Path, output: &Path) -> Result<Read> {
-    let kept = Kept::open(input)?;
-    let files = SessionFiles::new(OutputDir::create(output)?, kept.api(), kept.layout());
-    let (read, files) = kept.read_all(files)?;
-    json_lines::complete(&files, &read.report)?;
-    Ok(read)
 }

@@ -1,20 +1,16 @@
-//! Sources of rows: recordings and captures, and what is known of them before they are read.
+//! Sources of rows: recordings, and what is known of them before they are read.
 
 use std::{
-    fs::File,
-    io::BufReader,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result, bail};
-use flow::{decode::RecordView, schema::ClockReport};
-use ncclflow_common::LOSS_MARK;
+use flow::schema::ClockReport;
 use serde::Deserialize;
 
 use crate::{
-    capture::{self, CaptureHeader, CaptureReader},
-    record::Kept,
+    record::RecordedSession,
     recording::{FOLDER, Item, Progress, RecordingReader, Selection},
     sinks::OutputDir,
 };
@@ -22,7 +18,7 @@ use crate::{
 /// Most folders that are looked into for recordings of windows or hosts.
 const MAX_FOLDERS: usize = 65_536;
 
-/// A recording or a capture that was looked through, but not read.
+/// A recording that was looked through, but not read.
 #[derive(Debug)]
 pub struct Source {
     pub path: PathBuf,
@@ -70,18 +66,16 @@ impl Source {
     /// Looks through a recording or a capture.
     pub(crate) fn look(path: PathBuf) -> Result<Self> {
         let context = || format!("in `{}`", path.display());
-        let (text, span_ns, bytes, is_over) = match Kept::open(&path).with_context(context)? {
-            Kept::Recording(reader, _) => look_at_recording(*reader),
-            Kept::Capture(reader, header) => look_at_capture(&path, reader, *header),
-        }
-        .with_context(context)?;
+        let recorded = RecordedSession::open(&path).with_context(context)?;
+        let (text, span_ns, bytes, is_over) =
+            look_at_recording(recorded.into_reader()).with_context(context)?;
         let report = serde_json::from_str(&text).unwrap_or_default();
         Ok(Self { path, report, text, span_ns, bytes, is_over })
     }
 
-    /// Opens the source for reading.
-    pub fn open(&self) -> Result<Kept> {
-        Kept::open(&self.path)
+    /// Opens it for reading.
+    pub fn open(&self) -> Result<RecordedSession> {
+        RecordedSession::open(&self.path)
     }
 
     pub(crate) fn clock(&self) -> Option<ClockReport> {
@@ -134,45 +128,11 @@ fn look_at_recording(mut reader: RecordingReader) -> Result<Looked> {
     Ok((report, reader.span_ns(), reader.bytes().context("listing its segments")?, is_over))
 }
 
-fn look_at_capture(
-    path: &Path,
-    mut reader: CaptureReader<BufReader<File>>,
-    header: CaptureHeader,
-) -> Result<Looked> {
-    let bytes = std::fs::metadata(path)?.len();
-    let mut span: Option<(u64, u64)> = None;
-    let (report, is_over) = loop {
-        match reader.next_item()? {
-            capture::Item::Record(record) => {
-                let Ok(view) = RecordView::new(record) else { continue };
-                if view.header.probe != LOSS_MARK {
-                    let at = view.header.ts_ns;
-                    span = Some(span.map_or((at, at), |(first, last)| (first.min(at), last.max(at))));
-                }
-            }
-            capture::Item::Report(report) => break (report, true),
-            capture::Item::Cut => break (header.report, false),
-        }
-    };
-    Ok((report, span, bytes, is_over))
-}
-
-/// Finds the recordings in these folders, and looks through them. A folder can be a capture, the folder of a
-/// session or a window, a recording itself, or a folder of such folders: a session with windows, or several
-/// hosts. The sources are sorted by host and time.
+/// Finds the recordings in these folders, and looks through them. Each can be the folder of a session
+/// or a window, a recording itself, or a folder of such folders: a session with windows, or several hosts. They come sorted by host and time.
 pub fn sources(paths: &[PathBuf]) -> Result<Vec<Source>> {
-    let mut found = Vec::new();
-    for path in paths {
-        let before = found.len();
-        find(path, &mut found)?;
-        if found.len() == before {
-            bail!(
-                "`{}` has no recording: neither it nor a folder in it contains `{FOLDER}/`. Recordings of \
-                 older versions have only .jsonl files, which this command does not read",
-                path.display()
-            );
-        }
-    }
+    let found = paths.iter().map(|path| recordings_in(path)).collect::<Result<Vec<_>>>()?;
+    let found: Vec<PathBuf> = found.into_iter().flatten().collect();
     let mut seen = Vec::new();
     for path in &found {
         let about = std::fs::metadata(path).with_context(|| format!("looking at `{}`", path.display()))?;
@@ -187,12 +147,16 @@ pub fn sources(paths: &[PathBuf]) -> Result<Vec<Source>> {
     Ok(sources)
 }
 
-fn find(path: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
-    if !path.is_dir() || has_recording(&OutputDir::open(path)?)? {
-        found.push(path.to_path_buf());
-        return Ok(());
-    }
+/// This folder, if it has a recording, or else the folders in it that have one.
+///
+/// # Errors
+/// If none has one, or a folder cannot be read.
+pub fn recordings_in(path: &Path) -> Result<Vec<PathBuf>> {
     let dir = OutputDir::open(path)?;
+    if has_recording(&dir)? {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let mut found = Vec::new();
     let names = dir.names().with_context(|| format!("listing `{}`", path.display()))?;
     for name in names.into_iter().take(MAX_FOLDERS) {
         if let Ok(folder) = dir.open_subfolder(&name)
@@ -201,7 +165,14 @@ fn find(path: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
             found.push(path.join(name));
         }
     }
-    Ok(())
+    if found.is_empty() {
+        bail!(
+            "`{}` has no recording: neither it nor a folder in it contains `{FOLDER}/`. Its .jsonl files, if it has \
+             any, are for other programs: ncclflow reads recordings",
+            path.display()
+        );
+    }
+    Ok(found)
 }
 
 fn has_recording(dir: &OutputDir) -> Result<bool> {

@@ -4,7 +4,6 @@
 //! A new consumer is a function that works on an [`Inbox`], and a [`Consumer::start`] in [`super::threads`].
 
 use std::{
-    convert::Infallible,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, mpsc},
@@ -16,14 +15,9 @@ use anyhow::{Result, anyhow};
 
 use super::mailbox::{EventSender, SessionEvent};
 use crate::{
-    capture::CaptureWriter,
-    fault,
     kernel::stream::{Batch, Outlet, Popped, Queue},
     privileges,
 };
-
-/// How often the capture is brought up to date for whoever reads along.
-const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long after the end of a process records of it can come: they wait in the kernel for the drain, which
 /// pauses at most [`crate::kernel::stream::MAX_PAUSE`].
@@ -185,22 +179,6 @@ impl<M> Drop for InboxSender<M> {
     }
 }
 
-/// Keeps the records as they are until the inbox is closed.
-pub(super) fn keep_capture(inbox: &Inbox<Infallible>, capture: &mut CaptureWriter, events: &EventSender) {
-    inbox.consume(FLUSH_INTERVAL, |step| {
-        let done = match step {
-            Step::Records(batch) => fault::here("capture").and_then(|()| capture.push(&batch)),
-            Step::Flush | Step::End => capture.flush(),
-            Step::Idle => Ok(()),
-            Step::Message(message) => match message {},
-        };
-        if let Err(error) = done {
-            events.send(SessionEvent::WriteFailed(format!("writing the capture stopped: {error}")));
-        }
-        false
-    });
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,7 +231,7 @@ mod tests {
         let events = Events::new(None, Health::default(), rustix::thread::CapabilitySet::empty()).unwrap();
         let (consumer, _outlet) =
             Consumer::<(), u32>::start("ncclflow-test", 1 << 20, &events.sender, 0, |inbox, taken, _| {
-                inbox.consume(FLUSH_INTERVAL, |step| {
+                inbox.consume(PATIENCE, |step| {
                     if matches!(step, Step::Records(_)) {
                         *taken += 1;
                         assert!(*taken < 2, "as a test wants it");

@@ -8,9 +8,9 @@ use rustix::time::ClockId;
 use super::{
     accounts::Accounts,
     consumers::{Inbox, Step},
-    files::FilesFeed,
     intake::Intake,
     mailbox::{EventSender, KeeperMessage, SessionEvent},
+    row_watch::WatchFeed,
     setup::Bindings,
 };
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
 pub(super) struct OpenRecording {
     pub(super) writer: Box<RecordingWriter>,
     /// Who reads it meanwhile.
-    pub(super) reader: Option<FilesFeed>,
+    pub(super) reader: Option<WatchFeed>,
 }
 
 /// What the keeper works on, and leaves behind.

@@ -1,6 +1,6 @@
 //! `--max-size`: what of the limit is kept for what must be written in the end, and what is told of it.
 
-use std::{os::unix::fs::MetadataExt as _, path::Path};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -20,17 +20,6 @@ pub(super) fn create_folder(path: &Path, options: &RecordOptions) -> Result<Outp
     let dir = OutputDir::create(path)?;
     if options.max_size.is_none() && options.max_age.is_none() {
         return Ok(dir);
-    }
-    if let Some(capture) = &options.capture {
-        let parent = capture.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let id = |path: &Path| std::fs::metadata(path).map(|folder| (folder.dev(), folder.ino()));
-        if id(parent.unwrap_or(Path::new("."))).ok() == Some(id(path)?) {
-            dir.discard();
-            bail!(
-                "--max-size and --max-age leave the capture `{}` alone: give it another folder",
-                capture.display()
-            );
-        }
     }
     dir.limited(options.max_size.unwrap_or(u64::MAX), options.compress)
         .with_context(|| format!("looking at `{}`", path.display()))

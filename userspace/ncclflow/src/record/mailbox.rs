@@ -1,7 +1,7 @@
 //! What the threads of a recording tell each other: an enum for each thread that is told something. The
-//! drain's is [`DrainMessage`](crate::kernel::stream::DrainMessage); the capture's keeper is told nothing.
+//! drain's is [`DrainMessage`](crate::kernel::stream::DrainMessage).
 
-use std::{path::PathBuf, sync::mpsc};
+use std::sync::mpsc;
 
 use anyhow::{Context as _, Result};
 use rustix::thread::CapabilitySet;
@@ -11,7 +11,7 @@ use crate::{
     health::Health,
     kernel::stream::{MailSender, Mailbox},
     recording::FirstHit,
-    sinks::{DiskBudget, FilesReport, SessionReport, WindowReport},
+    sinks::{DiskBudget, SessionReport, WindowReport},
 };
 
 /// What the recording's own thread is told.
@@ -22,16 +22,12 @@ pub(super) enum SessionEvent {
     NewProcess(u32),
     /// The window with this number has as many ops as it may have.
     WindowFull(u32),
-    /// The files of this folder are as large as they may be; the recording goes on.
-    FilesLimit(PathBuf),
     /// Flag files came or went in containers.
     ContainerFlags,
     /// Why a container's flag file is not looked at.
     FlagNotSeen(String),
     /// A window's folder is complete.
     WindowDone(Box<(WindowReport, SessionReport)>),
-    /// Files are behind the recording.
-    FilesLag(FilesReport),
     /// Files of a recording are as complete as they become.
     FilesEnded,
     /// A dump was written, as no probe was hit.
@@ -116,7 +112,6 @@ impl Events {
                 SessionEvent::WriteFailed(error) => recording.write_failed(error),
                 SessionEvent::NewProcess(tgid) => received.new_processes.push(tgid),
                 SessionEvent::WindowFull(number) => received.full_window = Some(number),
-                SessionEvent::FilesLimit(folder) => (recording.notice)(Notice::FilesLimit(&folder)),
                 SessionEvent::WindowDone(done) => {
                     let (window, report) = *done;
                     (recording.notice)(Notice::WindowClosed(&window, &report));
@@ -129,10 +124,6 @@ impl Events {
                 }
                 SessionEvent::Dumped(what) => (recording.notice)(Notice::Hang(&what)),
                 SessionEvent::RecordsResumed => received.has_resumed = true,
-                SessionEvent::FilesLag(report) => {
-                    recording.report.files = Some(report);
-                    recording.is_outdated = true;
-                }
                 SessionEvent::FlagNotSeen(why) => recording.flag_not_seen(why),
                 SessionEvent::DiskBudget | SessionEvent::FilesEnded | SessionEvent::ContainerFlags => {}
             }

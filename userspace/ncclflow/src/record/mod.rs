@@ -38,14 +38,15 @@ mod threads;
 
 // From records to files.
 mod file_watch;
-mod files;
 mod iterations;
+mod make_lines;
 mod model_budget;
 mod named_files;
 mod neighbours;
 mod pipeline;
 mod processes;
 mod replay;
+mod row_watch;
 mod watched_recording;
 
 // What is known at the end.
@@ -60,6 +61,6 @@ pub use options::{
 };
 pub use pipeline::Pipeline;
 pub use recorder::record;
-pub use replay::{Kept, Read, ReadPart};
+pub use replay::{Read, ReadPart, RecordedSession};
 pub use setup::{LibraryInUse, Setup, Target};
 pub use watched_recording::WatchedRecording;

@@ -1,7 +1,7 @@
 //! What a recording is asked for, what it says while it goes on, and what comes of it.
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -20,7 +20,7 @@ use crate::{
         probe::{Level, ProbeStrategy, StepDetail},
         stream::Waker,
     },
-    sinks::{Aggregated, ApiFormat, FilesWhen, LiveStatistics, SessionReport, WindowReport},
+    sinks::{FilesWhen, FlowRanks, LiveStatistics, SessionReport, WindowReport},
     stacks::LiveStacks,
     target::{Filter, Process},
     who::WhoOptions,
@@ -100,7 +100,7 @@ impl std::str::FromStr for StackKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilesOptions {
     pub when: FilesWhen,
-    /// Most bytes of lines of a recording, or of a window.
+    /// Most bytes of all files of a recording, or of a window.
     pub limit_bytes: Option<u64>,
 }
 
@@ -121,14 +121,11 @@ pub struct RecordOptions {
     pub sampling: Sampling,
     /// Where rows go as they come, if nothing is written.
     pub watcher: Option<LiveStacks>,
-    /// How calls are written, with [`Level::Api`].
-    pub format: ApiFormat,
     /// `None`: until stopped, or until the targets have exited.
     pub duration: Option<Duration>,
     pub buffer: Buffer,
     pub links: LinkKind,
-    /// Most bytes of records that wait to be written into the recording. As many again may wait for the
-    /// capture.
+    /// Most bytes of records that wait to be written into the recording.
     pub queue_bytes: usize,
     /// The NCCL library's path as the target maps it, where its name does not show that it is NCCL.
     pub library: Option<PathBuf>,
@@ -146,8 +143,6 @@ pub struct RecordOptions {
     pub max_age: Option<Duration>,
     /// Compress files of lines when nothing more is added to them.
     pub compress: bool,
-    /// Keep the raw records in this new file, for [`super::replay`].
-    pub capture: Option<PathBuf>,
     /// What tells the job's ranks besides the processes themselves.
     pub who: Arc<WhoOptions>,
     /// Print the eBPF side's development log on standard error.
@@ -168,7 +163,7 @@ impl RecordOptions {
             started,
             targets,
             output: None,
-            files: FilesOptions { when: FilesWhen::Live, limit_bytes: None },
+            files: FilesOptions { when: FilesWhen::End, limit_bytes: None },
             statistics: None,
             gpus: None,
             choice: ProbeChoice {
@@ -181,7 +176,6 @@ impl RecordOptions {
             },
             sampling: Sampling::default(),
             watcher: None,
-            format: ApiFormat::default(),
             duration: None,
             buffer: Buffer { kind: buffer, bytes: 16 << 20, rings: Buffer::rings_for(processes) },
             links,
@@ -194,7 +188,6 @@ impl RecordOptions {
             max_size: None,
             max_age: None,
             compress: false,
-            capture: None,
             who: Arc::default(),
             development_log: false,
             health: Health::default(),
@@ -306,9 +299,7 @@ pub enum Notice<'a> {
     /// The files of lines in this folder of the recording were removed, to make room or for their age. The
     /// root's name is empty.
     LinesRemoved(&'a str),
-    /// The files of this folder are as large as `--files-limit` allows. The recording goes on.
-    FilesLimit(&'a Path),
-    /// The recording is whole. Of so many of its records files are made already.
+    /// The recording is whole. Of so many of its bytes files are made already.
     Finishing {
         done: u64,
         of: u64,
@@ -335,5 +326,5 @@ pub enum Notice<'a> {
 #[derive(Debug)]
 pub struct Outcome {
     pub report: SessionReport,
-    pub aggregated: Option<Aggregated>,
+    pub flow_ranks: FlowRanks,
 }

@@ -12,9 +12,8 @@ use super::{
     setup::Bindings,
 };
 use crate::{
-    capture::Binding,
     python::{StackBook, StackFeed},
-    recording::{self, Item},
+    recording::{self, Binding, Item},
     sinks::{SessionFiles, Sink as _},
 };
 use flow::{

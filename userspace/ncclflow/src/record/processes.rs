@@ -106,7 +106,7 @@ pub(super) struct Output {
     rows: Rows,
     /// Ops on a channel, or calls of the API, that may still be written.
     pub(super) room: Option<u64>,
-    /// Bytes of lines after which nothing more is written.
+    /// Bytes of all files after which nothing more is written.
     pub(super) limit_bytes: Option<u64>,
     /// They were reached when an op came, or the folder had no room for it.
     is_over_limit: bool,
@@ -114,6 +114,9 @@ pub(super) struct Output {
     pub(super) iterations: Option<WindowIterations>,
     /// Those that came when there was no room.
     pub(super) left_out: u64,
+    /// Ops on a channel, and calls of the API, that went to the files.
+    pub(super) ops: u64,
+    pub(super) calls: u64,
     /// Statistics of what passes, whether there is room for it or not.
     pub(super) live: Option<LiveStatistics>,
 }
@@ -127,8 +130,8 @@ impl Output {
     pub(super) fn push(&mut self, host: Option<&HostInfo>, record: &FlowRecord) {
         // A record of the model always stems from one of the kernel, whose process is known.
         let Some(host) = host else { return };
-        let (rows, mut sinks) =
-            self.rows_and_sinks(host.pid, record.origin().map_or(0, |origin| origin.ts_ns));
+        let ts_ns = record.origin().map_or(0, |origin| origin.ts_ns);
+        let (rows, mut sinks) = self.rows_and_sinks(host.pid, ts_ns, false);
         let op = rows.op(record, host);
         sinks.iter_mut().flatten().for_each(|sink| sink.op(&op));
         if sinks.iter().flatten().any(|sink| sink.wants_message_sums(&op)) {
@@ -150,7 +153,7 @@ impl Output {
             ApiOutput::Call(record) => record.event.origin.ts_ns,
             ApiOutput::Other(call) => call.origin.ts_ns,
         };
-        let (rows, sinks) = self.rows_and_sinks(host.pid, ts_ns);
+        let (rows, sinks) = self.rows_and_sinks(host.pid, ts_ns, true);
         match output {
             ApiOutput::Call(record) => {
                 let call = rows.call(record, host);
@@ -178,7 +181,12 @@ impl Output {
     }
 
     /// For the next op or call. Statistics take everything, files only what there is room for.
-    fn rows_and_sinks(&mut self, pid: u32, ts_ns: u64) -> (&mut Rows, [Option<&mut dyn Sink>; 2]) {
+    fn rows_and_sinks(
+        &mut self,
+        pid: u32,
+        ts_ns: u64,
+        is_call: bool,
+    ) -> (&mut Rows, [Option<&mut dyn Sink>; 2]) {
         if let Some(iterations) = &mut self.iterations
             && !iterations.take(pid, ts_ns)
         {
@@ -186,7 +194,7 @@ impl Output {
             return (&mut self.rows, [self.live.as_mut().map(|live| live as &mut dyn Sink), None]);
         }
         self.is_over_limit = self.is_over_limit
-            || self.limit_bytes.is_some_and(|limit| self.files.bytes() >= limit)
+            || self.limit_bytes.is_some_and(|limit| self.files.bytes_in_all() >= limit)
             || !self.files.has_room();
         let has_room = !self.is_out_of_room() && !self.is_over_limit;
         match &mut self.room {
@@ -194,13 +202,10 @@ impl Output {
             Some(0) => self.left_out += 1,
             _ => {}
         }
+        let count = if is_call { &mut self.calls } else { &mut self.ops };
+        *count += u64::from(has_room);
         let live = self.live.as_mut().map(|live| live as &mut dyn Sink);
         (&mut self.rows, [live, has_room.then_some(&mut self.files as &mut dyn Sink)])
-    }
-
-    /// Nothing more is written to the files.
-    pub(super) fn leave_files(&mut self) {
-        self.is_over_limit = true;
     }
 
     /// It has as many ops or calls as it may have.

@@ -10,17 +10,18 @@ use ncclflow_common::WIRE_VERSION;
 use rustix::{thread::CapabilitySet, time::ClockId};
 
 use super::{
-    ending::{Closed, ClosedFiles},
-    files::{FilesRequest, FilesThread, WindowFiles},
+    ending::Closed,
     follow::Follower,
     keeper::{Keeping, OpenRecording},
     limit,
     mailbox::{EventSender, Events},
+    make_lines::LinesRequest,
     options::{FilesOptions, Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets},
     own_limits::{self, SpareDescriptors},
     pipeline::{Following, Pipeline},
     processes::Traced,
     report::first_report,
+    row_watch::{RowWatch, WatchRequest, WindowLimits},
     setup::{Bindings, Setup, Wanted},
     stacks::Stacks,
     threads::{FirstTaker, Threads},
@@ -28,7 +29,6 @@ use super::{
     windows::Windows,
 };
 use crate::{
-    capture::{CaptureHeader, CaptureWriter},
     clock::now_ns,
     gpu::GpuSamples,
     kernel::{
@@ -40,8 +40,8 @@ use crate::{
     recording::{self, RecordingWriter},
     resolver,
     sinks::{
-        ApiOutputOptions, AttachReport, ChangedLibrary, FilesWhen, OutputDir, SessionFiles, SessionReport,
-        SessionState, TargetReport, WindowReport,
+        AttachReport, ChangedLibrary, FilesWhen, OutputDir, SessionFiles, SessionReport, SessionState, TargetReport,
+        WindowReport,
     },
     target::in_first_pid_namespace,
     who::{Who, WhoOptions},
@@ -86,13 +86,13 @@ pub fn record(
         Targets::All(filter) => Some(Follower::new(wanted, filter, bindings.clone())?),
     };
     let spare = SpareDescriptors::take();
-    let (mut recording, capture) = Recording::prepare(wanted, &setup, attachment, times, &bindings, notice)?;
+    let mut recording = Recording::prepare(wanted, &setup, attachment, times, &bindings, notice)?;
     let budget = recording.dir.as_ref().and_then(OutputDir::budget).cloned();
     let is_ours = recording.dir.as_ref().is_none_or(|dir| dir.is_private().unwrap_or(false));
     let writes = if is_ours { CapabilitySet::empty() } else { privileges::WRITES_ELSEWHERE };
     let events = Events::new(budget, options.health.clone(), writes)?;
     options.health.wakes(&stop.waker);
-    let mut closed = recording.run(stop, &events, follower.as_mut(), &bindings, capture, spare)?;
+    let mut closed = recording.run(stop, &events, follower.as_mut(), &bindings, spare)?;
     if let Some(follower) = &follower {
         follower.report_shares(&mut recording);
     }
@@ -100,11 +100,11 @@ pub fn record(
         // What was recorded is there all the same, and the probes go.
         recording.fail(&format!("ending the recording: {error:#}"));
     }
-    closed.files.begin_to_finish();
     // Files are made meanwhile: the job does not wait for them.
+    let files = recording.start_files(&closed, stop, &events.sender)?;
     recording.detach(follower);
-    let aggregated = recording.complete(closed, &events)?;
-    Ok(Outcome { report: recording.report, aggregated })
+    let flow_ranks = recording.complete(closed, files, &events)?;
+    Ok(Outcome { report: recording.report, flow_ranks })
 }
 
 /// A recording whose probes are attached: what its parts work with and write to.
@@ -135,7 +135,7 @@ impl<'a> Recording<'a> {
         times: AttachReport,
         bindings: &Bindings,
         notice: &'a mut (dyn FnMut(Notice<'_>) + 'a),
-    ) -> Result<(Self, Option<CaptureWriter>)> {
+    ) -> Result<Self> {
         let dir = options.output.as_deref().map(|path| limit::create_folder(path, options)).transpose()?;
         let report = first_report(setup, options.choice, options.buffer, options.queue_bytes);
         let begun = attachment.and_then(|attachment| {
@@ -156,14 +156,14 @@ impl<'a> Recording<'a> {
             if let Some(choice) = options.choice.stacks {
                 recording.stacks = Some(Stacks::start(choice, &recording.attachment, &options.debug_files)?);
             }
-            let capture = recording.begin(dir.as_ref(), times, bindings)?;
-            Ok((recording, capture))
+            recording.begin(dir.as_ref(), times, bindings)?;
+            Ok(recording)
         });
         match (begun, dir) {
-            (Ok((recording, capture)), Some(dir)) => {
+            (Ok(recording), Some(dir)) => {
                 let written = recording.report.write(&dir);
                 written.with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
-                Ok((Self { dir: Some(dir), ..recording }, capture))
+                Ok(Self { dir: Some(dir), ..recording })
             }
             (begun, None) => begun,
             (Err(error), Some(dir)) => {
@@ -173,13 +173,13 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// Attaches, and begins the report and the capture.
+    /// Attaches, and begins the report.
     fn begin(
         &mut self,
         dir: Option<&OutputDir>,
         mut times: AttachReport,
         bindings: &Bindings,
-    ) -> Result<Option<CaptureWriter>> {
+    ) -> Result<()> {
         let Self { options, setup, attachment, report, .. } = self;
         if options.choice.stacks.is_some() {
             bindings.push_stacks();
@@ -194,20 +194,7 @@ impl<'a> Recording<'a> {
         if let Some(dir) = dir {
             limit::check(dir, report, attachment.probes().len(), options.windows.is_some())?;
         }
-        let Some(path) = &options.capture else { return Ok(None) };
-        let header = CaptureHeader {
-            wire_version: WIRE_VERSION,
-            bindings: bindings.list(),
-            report: report.to_text()?,
-            api: self.api(),
-            sampling: self.options.sampling,
-        };
-        let capture = CaptureWriter::create(path, &header);
-        capture.with_context(|| format!("cannot write the capture `{}`", path.display())).map(Some)
-    }
-
-    pub(super) fn api(&self) -> ApiOutputOptions {
-        ApiOutputOptions { format: self.options.format, realtime_offset_ns: self.report.clock.offset_ns }
+        Ok(())
     }
 
     /// Begins a recording of this session, or of a window of it, in a folder.
@@ -229,7 +216,7 @@ impl<'a> Recording<'a> {
             steps: choice.level == Level::Steps,
             returns: choice.returns,
             sampling: *sampling,
-            api: self.api(),
+            ..recording::Session::default()
         };
         let writer = RecordingWriter::create(dir, session);
         let writer = writer
@@ -248,28 +235,40 @@ impl<'a> Recording<'a> {
         matches!(self.options.targets, Targets::All(_))
     }
 
-    /// Makes files of the recording in this folder, if anybody wants any.
-    pub(super) fn start_files(
+    /// Reads the recording in this folder while it is written, if anybody wants its rows at once.
+    pub(super) fn watch_rows(
         &self,
         dir: &OutputDir,
-        options: FilesOptions,
         stop: &StopHandle,
         events: &EventSender,
-        window: Option<WindowFiles>,
-    ) -> Result<Option<FilesThread>> {
-        let half = self.options.max_size.map(|limit| limit / 2);
-        let limit_bytes = options.limit_bytes.into_iter().chain(half).min();
-        let options = FilesOptions { limit_bytes, ..options };
+        limits: Option<WindowLimits>,
+    ) -> Result<Option<RowWatch>> {
         let live = self.options.statistics.clone();
-        let has_limit = window.is_some_and(WindowFiles::has_limit);
-        if options.when == FilesWhen::None && live.is_none() && !has_limit {
+        if live.is_none() && limits.is_none() {
             return Ok(None);
         }
         let dir = dir.try_clone().context("keeping the output folder open")?;
-        let (api, stop) = (self.api(), stop.files_flag());
-        let RecordOptions { max_age, compress, .. } = *self.options;
-        let request = FilesRequest { dir, options, api, live, window, max_age, compress, stop };
-        FilesThread::start(request, events).map(Some)
+        let has_calls_only = self.options.choice.level == Level::Api;
+        let request = WatchRequest { dir, live, limits, has_calls_only, stop: stop.files_flag() };
+        RowWatch::start(request, events).map(Some)
+    }
+
+    /// Files of lines that are wanted of the recording in this folder, when it is whole.
+    pub(super) fn lines_request(
+        &self,
+        dir: &OutputDir,
+        max_ops: Option<u64>,
+        stop: &StopHandle,
+    ) -> Result<Option<LinesRequest>> {
+        let RecordOptions { files: FilesOptions { when, limit_bytes }, max_size, compress, .. } = *self.options;
+        if when == FilesWhen::None {
+            return Ok(None);
+        }
+        let half = max_size.map(|limit| limit / 2);
+        let limit_bytes = limit_bytes.into_iter().chain(half).min();
+        let dir = dir.try_clone().context("keeping the output folder open")?;
+        let stop = stop.files_flag();
+        Ok(Some(LinesRequest { dir, limit_bytes, max_ops, keeps_names: compress, stop }))
     }
 
     /// Who takes the records first: the keeper of a recording, or, where nothing is written, who decodes
@@ -279,19 +278,19 @@ impl<'a> Recording<'a> {
         bindings: &Bindings,
         stop: &StopHandle,
         events: &EventSender,
-    ) -> Result<(FirstTaker, Option<FilesThread>)> {
+    ) -> Result<(FirstTaker, Option<RowWatch>)> {
         let Some(dir) = &self.dir else {
             return Ok((FirstTaker::Watcher(Box::new(self.watching(bindings.clone()))), None));
         };
-        let (mut kept, mut files) = (None, None);
+        let (mut kept, mut watch) = (None, None);
         if self.options.windows.is_none() {
             let writer = self.begin_recording(dir, None)?;
-            files = self.start_files(dir, self.options.files, stop, events, None)?;
-            kept = Some(OpenRecording { writer, reader: files.as_ref().map(FilesThread::feed) });
+            watch = self.watch_rows(dir, stop, events, None)?;
+            kept = Some(OpenRecording { writer, reader: watch.as_ref().map(RowWatch::feed) });
         }
         let stacks = self.stacks.as_ref().map(Stacks::feed);
         let keeping = Keeping::new(kept, bindings.clone(), self.follows(), stacks);
-        Ok((FirstTaker::Keeper(keeping), files))
+        Ok((FirstTaker::Keeper(keeping), watch))
     }
 
     /// The way from records to statistics alone.
@@ -317,7 +316,6 @@ impl<'a> Recording<'a> {
         events: &Events,
         mut follower: Option<&mut Follower<'a>>,
         bindings: &Bindings,
-        capture: Option<CaptureWriter>,
         spare: SpareDescriptors,
     ) -> Result<Closed> {
         let setup = self.setup;
@@ -327,12 +325,11 @@ impl<'a> Recording<'a> {
         if let Some(follower) = &mut follower {
             follower.round(self);
         }
-        let (first, files) = self.first_taker(bindings, stop, &events.sender)?;
+        let (first, watch) = self.first_taker(bindings, stop, &events.sender)?;
         let mut windows = Windows::new(self, stop, &events.sender)?;
         let source = self.attachment.source()?;
         let native = self.stacks.as_ref().and_then(Stacks::native);
-        let threads =
-            Threads::start(source, self.options.queue_bytes, first, capture, native, &events.sender)?;
+        let threads = Threads::start(source, self.options.queue_bytes, first, native, &events.sender)?;
         let opened = self.open(windows.is_some());
         let watched = opened.and_then(|()| {
             // What was recorded until then is kept, and the probes go, whatever happens to this thread.
@@ -348,20 +345,20 @@ impl<'a> Recording<'a> {
         let (mut taken, settled) = threads.end(&self.attachment)?;
         events.receive(self);
         self.note_failures();
-        let (files, closed) = match closed_windows {
+        let (windows, closed) = match closed_windows {
             Some((export, mut accounts, closed)) => {
                 // Of a window that could not be closed.
                 accounts.append(&taken.accounts);
                 taken.accounts = accounts;
-                (ClosedFiles::Windows(export), closed)
+                (Some(export), closed)
             }
-            None => (files.map_or(ClosedFiles::None, ClosedFiles::Thread), Ok(())),
+            None => (None, Ok(())),
         };
         // Of several the first is the cause.
         if let Err(error) = watched.and(disarmed).and(settled).and(closed) {
             self.fail(&format!("{error:#}"));
         }
-        Ok(Closed { taken, files })
+        Ok(Closed { taken, watch, windows })
     }
 
     /// Takes over what the session's health knows of failures.

@@ -1,28 +1,22 @@
-//! Rows out of what was kept of a session, through the same way as those of live records.
+//! Rows out of a recording, through the same way as those of live records.
 
-use std::{
-    fmt,
-    fs::File,
-    io::{BufReader, ErrorKind},
-    path::Path,
-};
+use std::{fmt, io::ErrorKind, mem, path::Path};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
 use super::pipeline::Pipeline;
 use crate::{
-    capture::{self, CaptureHeader, CaptureReader},
-    recording::{Damage, FOLDER, Item, Progress, RecordingReader, Selection},
-    sinks::{ApiOutputOptions, Layout, OutputDir, SessionFiles, WindowIterations},
+    recording::{Damage, FOLDER, Item, Progress, RecordingReader, Selection, Session},
+    sinks::{Layout, OutputDir, SessionFiles, WindowIterations},
 };
 
-/// What was kept of a session.
+/// The recording of a session or a window, to be read.
 #[derive(Debug)]
-pub enum Kept {
-    /// With the iterations of its window, if it has any.
-    Recording(Box<RecordingReader>, Option<WindowIterations>),
-    Capture(CaptureReader<BufReader<File>>, Box<CaptureHeader>),
+pub struct RecordedSession {
+    reader: RecordingReader,
+    /// Iterations of its window, if it has any.
+    iterations: Option<WindowIterations>,
 }
 
 /// Which part is read, and who is told about it.
@@ -31,11 +25,13 @@ pub struct ReadPart<'a> {
     /// Rows from this moment on are not asked for, by the records' clock. Reading ends before the selection
     /// does when all ops from before it are complete.
     pub until_ns: u64,
-    /// Gets the bytes that were read, after every block or some records.
+    /// Gets the bytes that were read, after every block.
     pub progress: &'a mut dyn FnMut(u64),
     /// Called when what is read is over and goes on in the recording: what the model still waits for can have
     /// come later.
     pub goes_on: &'a mut dyn FnMut(),
+    /// Reading ends where it is when this says so.
+    pub is_stopped: &'a dyn Fn() -> bool,
 }
 
 impl fmt::Debug for ReadPart<'_> {
@@ -48,6 +44,9 @@ impl fmt::Debug for ReadPart<'_> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Read {
     pub records: u64,
+    /// Ops on a channel that came of them, and calls of the API.
+    pub ops: u64,
+    pub calls: u64,
     /// Records that could not be understood.
     pub undecodable: u64,
     /// Why the first of them was not.
@@ -104,24 +103,14 @@ impl Read {
 /// of a process.
 const AFTER_NS: u64 = 2_000_000_000;
 
-/// Records of a capture after which progress is told.
-const CAPTURE_STRIDE: u64 = 4096;
-
-impl Kept {
-    /// Opens a capture, or the folder of a session, of a window or of a recording itself.
+impl RecordedSession {
+    /// Opens the folder of a session, of a window or of a recording itself.
     pub fn open(path: &Path) -> Result<Self> {
-        if path.is_dir() {
-            return Self::recording(OutputDir::open(path)?);
-        }
-        let context = || format!("reading the capture `{}`", path.display());
-        let file = File::open(path).with_context(context)?;
-        let (reader, header) =
-            CaptureReader::new(BufReader::with_capacity(1 << 20, file)).with_context(context)?;
-        Ok(Self::Capture(reader, Box::new(header)))
+        Self::open_dir(OutputDir::open(path)?)
     }
 
     /// Opens the recording in this folder, or in the one named so in it.
-    pub fn recording(dir: OutputDir) -> Result<Self> {
+    pub fn open_dir(dir: OutputDir) -> Result<Self> {
         let folder = match dir.open_subfolder(FOLDER) {
             Err(error) if error.kind() == ErrorKind::NotFound => dir,
             folder => {
@@ -134,48 +123,86 @@ impl Kept {
             None => None,
             Some(_) => iterations_at_end(RecordingReader::open(folder)?)?,
         };
-        Ok(Self::Recording(Box::new(reader), iterations))
+        Ok(Self { reader, iterations })
     }
 
-    /// How the session wrote API calls.
-    pub fn api(&self) -> ApiOutputOptions {
-        match self {
-            Self::Recording(reader, _) => reader.session().api,
-            Self::Capture(_, header) => header.api,
-        }
+    /// How and where it was recorded, and `session.json` as it was when the session began.
+    pub fn session(&self) -> &Session {
+        self.reader.session()
     }
 
-    /// `session.json` as it was when the session began.
-    pub fn first_report(&self) -> &str {
-        match self {
-            Self::Recording(reader, _) => &reader.session().report,
-            Self::Capture(_, header) => &header.report,
-        }
-    }
-
-    /// Where the session's files lay.
+    /// Places of the files that `record` makes of it.
     pub fn layout(&self) -> Layout {
-        #[derive(Deserialize)]
-        struct Report {
-            window: Option<serde_json::Value>,
-        }
-        let report = serde_json::from_str::<Report>(self.first_report());
-        let is_window = report.is_ok_and(|report| report.window.is_some());
-        if is_window { Layout::ByProcess } else { Layout::ByCommunicator }
+        Layout::of(&self.session().report)
+    }
+
+    pub(crate) fn into_reader(self) -> RecordingReader {
+        self.reader
     }
 
     /// Reads all of it.
     pub fn read_all(self, files: SessionFiles) -> Result<(Read, SessionFiles)> {
-        let (progress, goes_on) = (&mut |_| (), &mut || ());
-        self.read(files, ReadPart { selection: Selection::ALL, until_ns: u64::MAX, progress, goes_on })
+        let (progress, goes_on, is_stopped) = (&mut |_| (), &mut || (), &|| false);
+        let (selection, until_ns) = (Selection::ALL, u64::MAX);
+        self.read(files, ReadPart { selection, until_ns, progress, goes_on, is_stopped })
     }
 
     /// Reads a part and gives its rows to `files`, which come back complete.
     pub fn read(self, files: SessionFiles, part: ReadPart<'_>) -> Result<(Read, SessionFiles)> {
-        match self {
-            Self::Recording(reader, iterations) => read_recording(*reader, iterations, files, part),
-            Self::Capture(reader, header) => read_capture(reader, *header, files, part.progress),
+        let mut pipeline = self.pipeline(files);
+        let read = self.read_into(&mut pipeline, part)?;
+        if let Some(error) = pipeline.files().errors().first() {
+            bail!("{error}");
         }
+        Ok((read, mem::take(&mut pipeline.output.files)))
+    }
+
+    /// The way of its rows to files.
+    pub(super) fn pipeline(&self, files: SessionFiles) -> Pipeline {
+        let mut pipeline = Pipeline::reading(self.reader.session(), files);
+        pipeline.output.iterations.clone_from(&self.iterations);
+        pipeline
+    }
+
+    /// Reads a part into [`Self::pipeline`], until it takes no more.
+    pub(super) fn read_into(self, pipeline: &mut Pipeline, part: ReadPart<'_>) -> Result<Read> {
+        let Self { mut reader, iterations: _ } = self;
+        let ReadPart { mut selection, until_ns, progress, goes_on, is_stopped } = part;
+        let (mut records, mut report) = (0, None);
+        let mut take = |item: Item<'_>, pipeline: &mut Pipeline| {
+            records += u64::from(matches!(item, Item::Record(_)));
+            if let Item::End(text) = item {
+                report = Some(text);
+            } else {
+                pipeline.take(item);
+            }
+        };
+        while !is_stopped()
+            && !pipeline.output.is_over_limit()
+            && reader.read_next(&selection, &mut |item| take(item, pipeline))? == Progress::Read
+        {
+            pipeline.close_ended();
+            progress(reader.position());
+            if pipeline.last_ns >= until_ns.saturating_add(AFTER_NS) && !pipeline.waits_for_ops_before(until_ns) {
+                selection.to_ns = selection.to_ns.min(pipeline.last_ns);
+            }
+        }
+        if reader.span_ns().is_some_and(|(_, last_ns)| last_ns > selection.to_ns) {
+            goes_on();
+        }
+        let is_cut = report.is_none();
+        let report = report.unwrap_or_else(|| reader.session().report.clone());
+        pipeline.finish();
+        Ok(Read {
+            records,
+            ops: pipeline.output.ops,
+            calls: pipeline.output.calls,
+            undecodable: pipeline.undecodable,
+            first_undecodable: pipeline.first_error.clone(),
+            report,
+            is_cut,
+            damage: reader.damage(),
+        })
     }
 }
 
@@ -202,76 +229,4 @@ fn iterations_at_end(mut reader: RecordingReader) -> Result<Option<WindowIterati
     };
     while reader.read_next(&Selection::NOTHING, &mut take)? == Progress::Read {}
     Ok(found)
-}
-
-fn read_recording(
-    mut reader: RecordingReader,
-    iterations: Option<WindowIterations>,
-    files: SessionFiles,
-    part: ReadPart<'_>,
-) -> Result<(Read, SessionFiles)> {
-    let ReadPart { mut selection, until_ns, progress, goes_on } = part;
-    let mut pipeline = Pipeline::reading(reader.session(), files);
-    pipeline.output.iterations = iterations;
-    let (mut records, mut report) = (0, None);
-    let mut take = |item: Item<'_>, pipeline: &mut Pipeline| {
-        records += u64::from(matches!(item, Item::Record(_)));
-        if let Item::End(text) = item {
-            report = Some(text);
-        } else {
-            pipeline.take(item);
-        }
-    };
-    while reader.read_next(&selection, &mut |item| take(item, &mut pipeline))? == Progress::Read {
-        pipeline.close_ended();
-        progress(reader.position());
-        if pipeline.last_ns >= until_ns.saturating_add(AFTER_NS) && !pipeline.waits_for_ops_before(until_ns) {
-            selection.to_ns = selection.to_ns.min(pipeline.last_ns);
-        }
-    }
-    if reader.span_ns().is_some_and(|(_, last_ns)| last_ns > selection.to_ns) {
-        goes_on();
-    }
-    let is_cut = report.is_none();
-    let report = report.unwrap_or_else(|| reader.session().report.clone());
-    let (read, files) = complete(pipeline, report)?;
-    Ok((Read { records, is_cut, damage: reader.damage(), ..read }, files))
-}
-
-/// A capture has no index: all of it is read.
-fn read_capture(
-    mut reader: CaptureReader<BufReader<File>>,
-    header: CaptureHeader,
-    files: SessionFiles,
-    progress: &mut dyn FnMut(u64),
-) -> Result<(Read, SessionFiles)> {
-    let mut pipeline = Pipeline::new(header.bindings, files);
-    pipeline.traced.sampling = header.sampling;
-    let (mut records, mut bytes) = (0u64, 0);
-    let (report, is_cut) = loop {
-        match reader.next_item().context("reading the capture")? {
-            capture::Item::Record(record) => {
-                bytes += record.len() as u64;
-                pipeline.record(record);
-            }
-            capture::Item::Report(report) => break (report, false),
-            capture::Item::Cut => break (header.report, true),
-        }
-        records += 1;
-        if records.is_multiple_of(CAPTURE_STRIDE) {
-            progress(bytes);
-        }
-    };
-    let (read, files) = complete(pipeline, report)?;
-    Ok((Read { records, is_cut, ..read }, files))
-}
-
-fn complete(mut pipeline: Pipeline, report: String) -> Result<(Read, SessionFiles)> {
-    pipeline.finish();
-    if let Some(error) = pipeline.files().errors().first() {
-        anyhow::bail!("{error}");
-    }
-    let first_undecodable = pipeline.first_error.clone();
-    let read = Read { undecodable: pipeline.undecodable, first_undecodable, report, ..Read::default() };
-    Ok((read, std::mem::take(&mut pipeline.output.files)))
 }

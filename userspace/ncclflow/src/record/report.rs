@@ -20,9 +20,8 @@ use crate::{
         probe::Level,
     },
     sinks::{
-        Aggregated, AttachReport, Budget, BufferReport, DiskBudget, FilesReport, LeftOut, MAX_AGGREGATED,
-        Messages, OutputDir, OverBudget, SessionFiles, SessionReport, SessionState, Sink as _, TargetReport,
-        aggregate_directory, compress_files, is_over_max_size,
+        AttachReport, Budget, BufferReport, DiskBudget, FlowRanks, LeftOut, Messages, OutputDir, OverBudget,
+        SessionFiles, SessionReport, SessionState, Sink as _, TargetReport, compress_files, is_over_max_size,
     },
     target::Process,
 };
@@ -125,7 +124,6 @@ pub(super) fn complete_accounts(
     report.loss.records_lost = report.probes.iter().map(|probe| probe.lost).sum();
     report.loss.records_dropped = report.probes.iter().map(|probe| probe.dropped).sum();
     report.loss.records_unaccounted = records_unaccounted;
-    report.loss.records_not_captured = taken.not_captured;
     for (pid, records) in mem::take(&mut taken.over_share) {
         report.over(Budget::Queue, pid, records);
     }
@@ -144,10 +142,9 @@ pub(super) fn complete_accounts(
     Ok(())
 }
 
-/// Completes what the report says of files, and of what decoding for them gave.
-pub(super) fn complete_files(report: &mut SessionReport, pipeline: &Pipeline, files: Option<FilesReport>) {
+/// Completes what the report says of what decoding gave, for files or for statistics.
+pub(super) fn complete_files(report: &mut SessionReport, pipeline: &Pipeline) {
     let lost = pipeline.files().lost_lines();
-    report.files = files;
     report.first_undecodable.clone_from(&pipeline.first_error);
     report.loss.records_undecodable = pipeline.undecodable;
     report.loss.lines_lost = lost.lines;
@@ -188,8 +185,7 @@ fn fail(report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>), error: S
     report.errors.push(error);
 }
 
-/// Completes the folder, the recording and the capture. What cannot be written is said, and is part of the
-/// report.
+/// Completes the folder and the recording. What cannot be written is said, and is part of the report.
 pub(super) fn write_results(
     mut taken: Taken,
     files: &mut SessionFiles,
@@ -197,17 +193,12 @@ pub(super) fn write_results(
     report: &mut SessionReport,
     compress: bool,
     notice: &mut dyn FnMut(Notice<'_>),
-) -> Result<Option<Aggregated>> {
+) -> Result<FlowRanks> {
     files.close();
-    let mut aggregated = None;
-    if let Some(dir) = files.dir().filter(|dir| !files.has_no_flows() && !dir.is_removed()) {
-        match aggregate_directory(dir, MAX_AGGREGATED) {
-            Ok(done) => {
-                report.loss.aggregates_over_max_size = done.over_max_size;
-                aggregated = Some(done);
-            }
-            Err(error) => fail(report, notice, format!("{error:#}")),
-        }
+    let flow_ranks = files.flow_ranks();
+    report.loss.aggregates_over_max_size = flow_ranks.over_max_size;
+    for error in files.errors() {
+        fail(report, notice, error.clone());
     }
     if compress {
         let (compressed, errors) = compress_files(files);
@@ -230,11 +221,6 @@ pub(super) fn write_results(
         (known.removed_segments, known.removed_records) = (totals.removed_segments, totals.removed_records);
         known.removed_lasting = totals.removed_lasting;
     }
-    if let Some(capture) = taken.capture
-        && let Err(error) = capture.finish(&report.to_text()?)
-    {
-        fail(report, notice, format!("writing the capture stopped: {error}"));
-    }
     report.state = state(report);
     if let Some(dir) = dir {
         if report.max_size.is_some() {
@@ -245,7 +231,7 @@ pub(super) fn write_results(
             report.state = state(report);
         }
     }
-    Ok(aggregated)
+    Ok(flow_ranks)
 }
 
 /// From one offset to wall time to a later one, if it is worth a word.

@@ -13,13 +13,13 @@ use rustix::time::ClockId;
 
 use super::options::{ProbeChoice, RecordOptions};
 use crate::{
-    capture::Binding,
     clock::now_ns,
     kernel::{
         loader::{Attachment, Link, StoredParts, detach},
         probe::{self, Level, Probe, ProbeSet},
     },
     layout_cache::{CacheKey, LayoutCache},
+    recording::Binding,
     resolver::{self, ResolverError, Status, What},
     sinks::LibraryReport,
     target::{LibraryId, MappedLibrary, Process, no_return_probes},

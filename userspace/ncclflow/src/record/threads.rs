@@ -1,12 +1,11 @@
 //! The threads of a recording: how they are started, told and ended.
 //!
-//! The drain moves records out of the kernel and waits for nobody. The keeper of the recording and that of
-//! the capture consume them. The recording's own thread sends them messages. Files are made by others, which
-//! read the recording ([`super::files`]).
+//! The drain moves records out of the kernel and waits for nobody. The keeper of the recording
+//! consumes them. The recording's own thread sends both messages. Files are made by others, which read the
+//! recording ([`super::files`]).
 
 use std::{
     collections::BTreeMap,
-    convert::Infallible,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError,
@@ -21,14 +20,13 @@ use rustix::{thread::CapabilitySet, time::ClockId};
 
 use super::{
     accounts::Accounts,
-    consumers::{Consumer, Ended, join, keep_capture},
+    consumers::{Consumer, Ended, join},
     direct::{Watching, decode_directly},
     keeper::{Keeping, OpenRecording, keep_recording},
     mailbox::{EventSender, KeeperMessage, WatcherMessage},
     pipeline::Pipeline,
 };
 use crate::{
-    capture::CaptureWriter,
     clock::now_ns,
     health::Health,
     kernel::{
@@ -52,7 +50,6 @@ pub(super) struct Threads {
     /// Of these, those that the first taker did not get.
     dropped: Arc<Mutex<ProbeCounts>>,
     taker: Taker,
-    capturer: Option<Consumer<Infallible, CaptureWriter>>,
 }
 
 /// Who takes the records first.
@@ -87,13 +84,10 @@ pub(super) struct Taken {
     pub(super) kept: Option<OpenRecording>,
     /// What decoded the records, if nobody kept them.
     pub(super) watched: Option<Pipeline>,
-    pub(super) capture: Option<CaptureWriter>,
     /// Records that the first taker did not get, as it had not kept up.
     pub(super) dropped: ProbeCounts,
     /// Such as were over the share of their process, by process.
     pub(super) over_share: BTreeMap<u32, u64>,
-    /// Records that the capture lacks.
-    pub(super) not_captured: u64,
     /// Most bytes that waited for the first taker at a time.
     pub(super) queue_peak: usize,
     /// The keeper has panicked: its recording is good for counting, and nothing more is written to it.
@@ -101,13 +95,12 @@ pub(super) struct Taken {
 }
 
 impl Threads {
-    /// Starts them. If one cannot be started, the others end. At most `queue_bytes` of records wait for each
+    /// Starts them. If one cannot be started, the others end. At most `queue_bytes` of records wait for the
     /// consumer. `native`: who takes pieces of native stacks.
     pub(super) fn start(
         source: Source,
         queue_bytes: usize,
         first: FirstTaker,
-        capture: Option<CaptureWriter>,
         native: Option<NativeFeed>,
         events: &EventSender,
     ) -> Result<Self> {
@@ -127,15 +120,9 @@ impl Threads {
                 (Taker::Watcher(consumer), outlet)
             }
         };
-        let (dropped, mut outlets, mut capturer) = (outlet.shared_dropped(), vec![outlet], None);
-        if let Some(capture) = capture {
-            let started = Consumer::start("ncclflow-capt", queue_bytes, events, capture, keep_capture);
-            let (consumer, outlet) = started.context(context)?;
-            capturer = Some(consumer);
-            outlets.push(outlet);
-        }
+        let dropped = outlet.shared_dropped();
         let (health, each_pass) = (events.health.clone(), events.health.clone());
-        let mut drain = Drain::new(source, outlets).each_pass(move || each_pass.pass());
+        let mut drain = Drain::new(source, outlet).each_pass(move || each_pass.pass());
         if let Some(native) = native {
             drain = drain.giving_pieces(move |piece| native.add_piece(piece));
         }
@@ -146,7 +133,7 @@ impl Threads {
             .spawn(move || drain_until_told(drain, &told, &health));
         let drain = drain.context(context)?;
         let to_drain = DrainSender(to_drain);
-        Ok(Self { drain, to_drain, taken_total, dropped, taker, capturer })
+        Ok(Self { drain, to_drain, taken_total, dropped, taker })
     }
 
     /// Tells the first taker and the drain that a process has ended, or is not there any more.
@@ -213,33 +200,18 @@ impl Threads {
                 (None, Some(watched), accounts, has_failed)
             }),
         };
-        let capture = self.capturer.map(Consumer::end).transpose();
-        let ((mut drain, settled), (kept, watched, accounts, is_cut_short), capture) =
-            (drain?, taken?, capture?);
-        let has_lost_capture = capture.as_ref().is_some_and(|capture| capture.has_failed);
-        for (outlet, has_failed) in drain.outlets_mut().iter_mut().zip([is_cut_short, has_lost_capture]) {
-            if has_failed {
-                outlet.drop_what_is_left();
-            }
+        let ((mut drain, settled), (kept, watched, accounts, is_cut_short)) = (drain?, taken?);
+        if is_cut_short {
+            drain.outlet_mut().drop_what_is_left();
         }
-        let taken_total = drain.taken().total();
-        let (first, others) = drain.outlets().split_first().context("the drain gives to nobody")?;
-        let of_capture: u64 = others.iter().map(|outlet| outlet.dropped().total()).sum();
-        let (not_captured, capture) = match capture {
-            // How much of what it took is in the file is not known.
-            Some(Ended { has_failed: true, .. }) => (taken_total, None),
-            Some(Ended { state, .. }) => (of_capture + state.lost(), Some(state)),
-            None => (of_capture, None),
-        };
+        let outlet = drain.outlet();
         let taken = Taken {
             accounts,
             kept,
             watched,
-            dropped: first.dropped(),
-            over_share: first.over_share().clone(),
-            not_captured,
-            queue_peak: first.peak(),
-            capture,
+            dropped: outlet.dropped(),
+            over_share: outlet.over_share().clone(),
+            queue_peak: outlet.peak(),
             is_cut_short,
         };
         Ok((taken, settled))

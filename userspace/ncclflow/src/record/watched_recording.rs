@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
-use super::{pipeline::Pipeline, replay::Kept};
+use super::{pipeline::Pipeline, replay::RecordedSession};
 use crate::{
     recording::{Damage, Event, Item, Progress, RecordingReader, Selection},
     sinks::{LiveStatistics, SessionFiles},
@@ -25,12 +25,10 @@ impl WatchedRecording {
     /// out, but for those that later ones need.
     pub fn open(path: &Path, from_ns: u64, live: LiveStatistics) -> Result<Self> {
         let context = || format!("in `{}`", path.display());
-        let Kept::Recording(reader, _) = Kept::open(path).with_context(context)? else {
-            bail!("`{}` is a capture: only recordings can be watched", path.display());
-        };
+        let reader = RecordedSession::open(path).with_context(context)?.into_reader();
         let mut pipeline = Pipeline::reading(reader.session(), SessionFiles::nowhere());
         pipeline.output.live = Some(live);
-        Ok(Self { reader: *reader, pipeline, from_ns, is_over: false })
+        Ok(Self { reader, pipeline, from_ns, is_over: false })
     }
 
     /// Reads the next block. A process that becomes known is given to `process`.

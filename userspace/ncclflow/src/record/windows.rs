@@ -20,13 +20,13 @@ use rustix::time::ClockId;
 use super::{
     accounts::{Accounts, Baseline},
     container_flags::{Member, MountNamespace},
-    files::{FilesThread, WindowFiles},
     keeper::OpenRecording,
     limit::keep_room,
     mailbox::EventSender,
     options::{Notice, StopHandle, WindowOptions},
     recorder::Recording,
     report::complete_accounts,
+    row_watch::{RowWatch, WindowLimits},
     threads::{Taken, Threads},
     window_export::{ClosedWindow, Exporter, WindowsExport},
     window_flags::{FlagsSeen, Scope, WindowFlags},
@@ -38,7 +38,7 @@ use crate::{
     recording::{Event, FirstHit, RecordingWriter},
     shortage,
     sinks::{
-        Budget, FilesWhen, OutputDir, WhoseBudget, WindowContainer, WindowEnd, WindowIterations,
+        Budget, OutputDir, WhoseBudget, WindowContainer, WindowEnd, WindowIterations,
         WindowReport, is_over_max_size, window_name,
     },
     target::{Tenant, in_first_pid_namespace},
@@ -63,10 +63,6 @@ const MAX_ADMITTED: usize = ncclflow_common::MAX_ADMITTED as usize;
 /// of windows.
 const CONTAINER_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Windows whose files wait to be completed. While there are more, files of further ones are made when it is
-/// their turn.
-const MAX_FOLLOWED: usize = 2;
-
 #[derive(Debug)]
 struct Open {
     report: WindowReport,
@@ -78,7 +74,7 @@ struct Open {
     since: Instant,
     baseline: Baseline,
     dropped: ProbeCounts,
-    files: Option<FilesThread>,
+    watch: Option<RowWatch>,
     /// Messages of the recording's report that are older than the window.
     errors_before: u64,
 }
@@ -278,7 +274,7 @@ impl<'a> Windows<'a> {
             containers,
             iterations: self.options.iterations.map(WindowIterations::wanted),
         };
-        let (writer, files) = match self.begin(&report, &dir, &hits, recording) {
+        let (writer, watch) = match self.begin(&report, &dir, &hits, recording) {
             Ok(begun) => begun,
             Err(error) => {
                 self.dir.discard_window(&report.folder, &dir);
@@ -294,7 +290,7 @@ impl<'a> Windows<'a> {
         } else {
             recording.attachment.forget_what_was_sent()?;
         }
-        let kept = OpenRecording { writer, reader: files.as_ref().map(FilesThread::feed) };
+        let kept = OpenRecording { writer, reader: watch.as_ref().map(RowWatch::feed) };
         threads.swap_recording(Some(kept), hits)?;
         let (members, admitted) = (BTreeMap::new(), BTreeSet::new());
         let (since, dropped) = (Instant::now(), threads.dropped());
@@ -308,7 +304,7 @@ impl<'a> Windows<'a> {
             since,
             baseline,
             dropped,
-            files,
+            watch,
             errors_before,
         });
         if open.scope == Scope::All {
@@ -323,26 +319,22 @@ impl<'a> Windows<'a> {
         Ok(())
     }
 
-    /// Begins a window's recording, and its files.
+    /// Begins a window's recording, and who reads it meanwhile.
     fn begin(
         &self,
         report: &WindowReport,
         dir: &OutputDir,
         hits: &[FirstHit],
         recording: &Recording<'_>,
-    ) -> Result<(Box<RecordingWriter>, Option<FilesThread>)> {
+    ) -> Result<(Box<RecordingWriter>, Option<RowWatch>)> {
         let mut writer = recording.begin_recording(dir, Some(report))?;
         let begun = writer.push_event(&Event::HitsBegin { hits: hits.to_vec() });
         begun.context("beginning a window's recording")?;
-        // Few threads make files at a time, however many windows wait.
-        let mut options = recording.options.files;
-        if options.when == FilesWhen::Live && self.exporter.waiting() > MAX_FOLLOWED {
-            options.when = FilesWhen::End;
-        }
         let WindowOptions { max_ops, iterations, .. } = *self.options;
-        let window = WindowFiles { number: report.number, max_ops, iterations };
-        let files = recording.start_files(dir, options, &self.stop, &self.events, Some(window))?;
-        Ok((writer, files))
+        let has_limit = max_ops.is_some() || iterations.is_some();
+        let limits = has_limit.then_some(WindowLimits { number: report.number, max_ops, iterations });
+        let watch = recording.watch_rows(dir, &self.stop, &self.events, limits)?;
+        Ok((writer, watch))
     }
 
     /// A window cannot be opened, as there is no room, or no descriptor is left. It is tried again, and counted as late.
@@ -364,7 +356,7 @@ impl<'a> Windows<'a> {
 
     fn close(&mut self, end: WindowEnd, recording: &mut Recording<'_>, threads: &Threads) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
-        let Open { mut report, members, dir, baseline, dropped, files, errors_before, .. } = *open;
+        let Open { mut report, members, dir, baseline, dropped, watch, errors_before, .. } = *open;
         if report.containers.is_some() {
             report.containers = Some(describe(&members, recording));
         }
@@ -384,7 +376,8 @@ impl<'a> Windows<'a> {
         complete_accounts(&mut session, &recording.attachment, &mut taken, &baseline)?;
         recording.report.push_window(report);
         let who = recording.who.report();
-        self.exporter.push(ClosedWindow { dir, taken, report: session, files, who })
+        let lines = recording.lines_request(&dir, self.options.max_ops, &self.stop)?;
+        self.exporter.push(ClosedWindow { dir, taken, report: session, watch, lines, who })
     }
 }
 

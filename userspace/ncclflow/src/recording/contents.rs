@@ -8,13 +8,20 @@ use flow::{
     schema::{FrameRow, GpuRow, HostInfo, StackId},
     wire::ProbeKind,
 };
-use serde::{Deserialize, Serialize, de::IgnoredAny};
+use serde::{Deserialize, Serialize, Serializer, de::IgnoredAny};
 
-use crate::{
-    capture::Binding,
-    sinks::ApiOutputOptions,
-    who::{CommunicatorFacts, ProcessFacts},
-};
+use crate::who::{CommunicatorFacts, ProcessFacts};
+
+/// What the records of one cookie mean, and whose they are.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Binding {
+    pub kind: ProbeKind,
+    /// Decoder of its library.
+    pub decoder: Arc<Decoder>,
+    /// Process of its records; nothing for parts of a walk, which serve all processes of a library, and for probes that
+    /// several processes share.
+    pub host: Option<HostInfo>,
+}
 
 /// Target, place and form of a recording: all that reading needs besides bindings and records.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -33,8 +40,13 @@ pub struct Session {
     pub returns: bool,
     /// Choice of the ops whose messages are measured.
     pub sampling: Sampling,
-    /// Form in which API calls are written.
-    pub api: ApiOutputOptions,
+    /// Key that readers of before 1.6 ask for: calls are written as JSON.
+    #[serde(skip_deserializing, serialize_with = "former_api")]
+    pub api: (),
+}
+
+fn former_api<S: Serializer>(_: &(), serializer: S) -> Result<S::Ok, S::Error> {
+    serde_json::json!({ "format": "json", "realtime_offset_ns": 0 }).serialize(serializer)
 }
 
 /// An event between the records before and those after.

@@ -13,7 +13,7 @@ mod segments;
 mod what_lasts;
 mod writer;
 
-pub use contents::{Event, FirstHit, LostRecords, RemovedRecords, Session, StackFacts};
+pub use contents::{Binding, Event, FirstHit, LostRecords, RemovedRecords, Session, StackFacts};
 pub use reader::{Damage, Item, Progress, RecordingReader, Selection};
 pub use writer::{BLOCK_TIME, RecordingTotals, RecordingWriter};
 
@@ -23,7 +23,7 @@ pub const FOLDER: &str = "recording";
 /// Version of the format. Another major version cannot be read; everything known of a newer minor version is
 /// read, and the rest is counted.
 const MAJOR: u16 = 1;
-const MINOR: u16 = 5;
+const MINOR: u16 = 6;
 
 /// First bytes of a segment; its version follows, major and minor, 2 bytes little-endian each.
 const SEGMENT_MAGIC: &[u8; 12] = b"ncclflow rec";

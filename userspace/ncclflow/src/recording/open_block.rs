@@ -5,7 +5,8 @@ use std::{collections::HashSet, sync::Arc};
 use flow::{decode::RecordView, recording::Members, wire::ProbeKind};
 use ncclflow_common::LOSS_MARK;
 
-use crate::{capture::Binding, kernel::stream::Batch, who::CommunicatorWatch};
+use super::Binding;
+use crate::{kernel::stream::Batch, who::CommunicatorWatch};
 
 /// Records that are not written yet.
 #[derive(Debug, Default)]

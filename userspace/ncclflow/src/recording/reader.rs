@@ -14,9 +14,9 @@ use memchr::memmem;
 use ncclflow_common::WIRE_VERSION;
 
 use super::{
-    Event, MAJOR, PREAMBLE, RemovedRecords, SEGMENT_MAGIC, Session, contents::NewBindings, segments,
+    Binding, Event, MAJOR, PREAMBLE, RemovedRecords, SEGMENT_MAGIC, Session, contents::NewBindings, segments,
 };
-use crate::{capture::Binding, sinks::OutputDir};
+use crate::sinks::OutputDir;
 
 /// Most bytes of records in a block: the memory that a reader takes for them. A writer closes a block long
 /// before.

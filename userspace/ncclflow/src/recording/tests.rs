@@ -17,7 +17,6 @@ use ncclflow_common::{RecordHeader, WIRE_VERSION};
 
 use super::*;
 use crate::{
-    capture::Binding,
     gpu::GpuSamples,
     kernel::stream::Batch,
     sinks::{OutputDir, Share},

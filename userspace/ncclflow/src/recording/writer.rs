@@ -17,7 +17,7 @@ use flow::{
 use serde::Serialize;
 
 use super::{
-    FOLDER,
+    Binding, FOLDER,
     contents::{NewBindings, RemovedRecords},
     open_block::{OpenBlock, OpenWalks},
     open_segment::{ClosedSegment, OpenSegment},
@@ -25,7 +25,6 @@ use super::{
     what_lasts::WhatLasts,
 };
 use crate::{
-    capture::Binding,
     gpu::GpuSamples,
     kernel::stream::Batch,
     python::StackBook,

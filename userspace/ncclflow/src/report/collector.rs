@@ -415,9 +415,9 @@ impl Sink for Collector {
         !op.row.has_measured_messages()
     }
 
-    fn messages(&mut self, _op: &Op, messages: &[MessageRow]) {
+    fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
         if let Some(check) = &mut self.check {
-            check.messages(messages);
+            check.messages(op, messages);
         }
         let Some(Last { comm, rank, seq }) = self.last else { return };
         let offset_ns = self.offset_ns;

@@ -2,6 +2,7 @@
 //! one folder and none takes another's name.
 
 use anyhow::{Context as _, Result};
+use serde::{Deserialize, de::IgnoredAny};
 
 use super::output_dir::OutputDir;
 
@@ -22,6 +23,16 @@ pub enum Layout {
 }
 
 impl Layout {
+    /// Layout of a session's files, by its `session.json`.
+    pub(crate) fn of(report: &str) -> Self {
+        #[derive(Deserialize)]
+        struct Report {
+            window: Option<IgnoredAny>,
+        }
+        let report = serde_json::from_str::<Report>(report);
+        if report.is_ok_and(|report| report.window.is_some()) { Self::ByProcess } else { Self::ByCommunicator }
+    }
+
     /// Path of the folder that is called `name` within the part of this process.
     pub(super) fn folder(self, host: &str, pid: u32, name: &str) -> String {
         match self {

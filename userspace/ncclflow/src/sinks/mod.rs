@@ -2,23 +2,22 @@
 //!
 //! A new sink is a file here that implements [`Sink`], and a line in [`SessionFiles::new`].
 
-mod aggregate;
 mod budget;
 mod compress;
+mod flow_rank;
 mod json_lines;
 mod layout;
 mod lazy_lines;
 mod line_files;
 mod live_statistics;
 mod made;
-mod megatrace;
 mod messages;
 mod output_dir;
 mod output_file;
 mod over_budget;
 #[cfg(feature = "program")]
 mod parquet;
-mod read_lines;
+mod rank_files;
 mod session_file;
 mod session_files;
 mod shares;
@@ -27,26 +26,21 @@ mod sink;
 mod target_list;
 mod window_iterations;
 
-pub use aggregate::{Aggregated, MAX_AGGREGATED, aggregate_directory};
 pub(crate) use budget::is_over_max_size;
 pub use budget::{DiskBudget, DiskNews, Share};
 pub use compress::{Compressed, compress_files};
+pub use flow_rank::FlowRanks;
 pub(crate) use json_lines::JsonLinesFile;
 pub use json_lines::LostLines;
 pub use layout::Layout;
 pub(crate) use layout::{host_in_names, process_name, window_folders, window_name};
-pub use line_files::{ApiFormat, ApiOutputOptions};
 pub use live_statistics::LiveStatistics;
-pub(crate) use megatrace::MegatraceLines;
 pub use messages::Messages;
 pub use output_dir::OutputDir;
 pub use output_file::OutputFile;
 pub use over_budget::{Budget, OverBudget, Whose as WhoseBudget};
 #[cfg(feature = "program")]
 pub use parquet::{ParquetFormats, ParquetInput, ParquetTables, ParquetTotals};
-#[cfg(feature = "program")]
-pub(crate) use read_lines::has_ranks;
-pub(crate) use read_lines::{for_each_line, for_each_rank};
 pub(crate) use session_file::tell_window_of_removed_lines;
 pub use session_file::{
     AttachReport, BufferReport, ChangedLibrary, FilesReport, FilesState, FilesWhen, LeftOut, LibraryReport,

@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
-    aggregate::MAX_AGGREGATED,
     budget::{Account, ENTRY, Need, Share, over_max_size},
+    flow_rank::MAX_FLOW_STEPS,
 };
 
 /// What is made of a file at the end. Room for it is kept as the file grows.
@@ -145,7 +145,7 @@ impl Claim {
         // As far as it may come without asking again.
         let size = budget.covered(size);
         let aggregates = match source {
-            Source::FlowSteps if size <= MAX_AGGREGATED => {
+            Source::FlowSteps if size <= MAX_FLOW_STEPS => {
                 budget.cost(2 * size + size.min(LINES_OF_LINKS) + FRAME) + ENTRY
             }
             Source::ProxyFlow => budget.cost(size),

@@ -136,12 +136,9 @@ impl LeftOut {
 }
 
 /// When the files of lines are made of the recording.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "program", derive(clap::ValueEnum))]
 pub enum FilesWhen {
-    /// While it is written
-    Live,
     /// When it is over
     End,
     /// Not at all; `ncclflow export` makes them whenever they are wanted
@@ -151,8 +148,6 @@ pub enum FilesWhen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FilesState {
-    /// They are being made.
-    Following,
     /// They hold all of the recording.
     Complete,
     /// They end at `limit_bytes`.
@@ -170,16 +165,13 @@ pub enum FilesState {
 /// The files of lines, which are made from the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FilesReport {
-    pub when: FilesWhen,
     pub state: FilesState,
     /// Bytes of lines, before they are compressed.
     pub bytes: u64,
-    /// `--files-limit`.
+    /// `--files-limit`, or half of `--max-size`: of all files together, with `flow_rank`.
     pub limit_bytes: Option<u64>,
     /// Records of the recording that were read for them.
     pub records: u64,
-    /// Records that were in the recording and not yet read.
-    pub lag_records: u64,
     /// Records that were removed before they were read: the files lack them.
     pub missed_records: u64,
     /// Time of the last of these, by the records' clock.
@@ -190,20 +182,18 @@ impl FilesReport {
     /// None were asked for.
     pub fn none() -> Self {
         Self {
-            when: FilesWhen::None,
             state: FilesState::None,
             bytes: 0,
             limit_bytes: None,
             records: 0,
-            lag_records: 0,
             missed_records: 0,
             until_ns: None,
         }
     }
 
     /// Nothing is known of them.
-    pub fn failed(when: FilesWhen) -> Self {
-        Self { when, state: FilesState::Failed, ..Self::none() }
+    pub fn failed() -> Self {
+        Self { state: FilesState::Failed, ..Self::none() }
     }
 }
 

@@ -1,15 +1,16 @@
 //! Every file of a session's records, whatever its level.
 
-use std::sync::Arc;
+use std::{any::Any, sync::Arc};
 
 use flow::schema::{
     ApiCall, CommunicatorReport, GpuRow, MessageRow, MessageSums, Op, OtherCallRow, StackRow,
 };
 
 use super::{
+    flow_rank::FlowRanks,
     json_lines::LostLines,
     layout::Layout,
-    line_files::{ApiOutputOptions, LineFiles},
+    line_files::LineFiles,
     output_dir::OutputDir,
     side_lines::SideLines,
     sink::{Sink, Written},
@@ -27,17 +28,17 @@ pub struct SessionFiles {
 }
 
 impl SessionFiles {
-    pub fn new(dir: OutputDir, api: ApiOutputOptions, layout: Layout) -> Self {
+    pub fn new(dir: OutputDir, layout: Layout) -> Self {
         let dir = Arc::new(dir);
-        let lines = LineFiles::new(Arc::clone(&dir), api, layout);
+        let lines = LineFiles::new(Arc::clone(&dir), layout);
         Self::of_lines(dir, lines)
     }
 
     /// The same for a session that may go on for months, with processes that come and go: of those that have
     /// ended not all are remembered. `keeps_names`: the files are to be compressed.
-    pub fn of_node(dir: OutputDir, api: ApiOutputOptions, layout: Layout, keeps_names: bool) -> Self {
+    pub fn of_node(dir: OutputDir, layout: Layout, keeps_names: bool) -> Self {
         let dir = Arc::new(dir);
-        let lines = LineFiles::new(Arc::clone(&dir), api, layout).forgetting_ended(keeps_names);
+        let lines = LineFiles::new(Arc::clone(&dir), layout).forgetting_ended(keeps_names);
         Self::of_lines(dir, lines)
     }
 
@@ -49,6 +50,12 @@ impl SessionFiles {
     /// Gives the rows to this sink.
     pub fn of_sink(sink: Box<dyn Sink>) -> Self {
         Self { sinks: vec![sink], ..Self::default() }
+    }
+
+    /// The sink that [`Self::of_sink`] was given; nothing, if it is of another type.
+    pub fn into_sink<S: Sink>(self) -> Option<S> {
+        let sink: Box<dyn Any> = self.sinks.into_iter().next()?;
+        sink.downcast().ok().map(|sink| *sink)
     }
 
     /// Writes nothing: for sessions that are only watched.
@@ -66,9 +73,12 @@ impl SessionFiles {
         self.dir.as_ref().is_none_or(|dir| dir.make_some_room())
     }
 
-    /// No op has come: there is nothing to aggregate.
-    pub fn has_no_flows(&self) -> bool {
-        self.written().all(|written| !written.has_ops)
+    /// What became of the `flow_rank` files, once all is closed.
+    pub fn flow_ranks(&self) -> FlowRanks {
+        self.written().fold(FlowRanks::default(), |mut sum, written| {
+            sum += written.flow_ranks;
+            sum
+        })
     }
 
     pub fn errors(&self) -> &[String] {
@@ -100,6 +110,11 @@ impl SessionFiles {
     /// Bytes of lines until now, before they are compressed.
     pub fn bytes(&self) -> u64 {
         self.sinks.iter().map(|sink| sink.bytes()).sum()
+    }
+
+    /// Bytes of all files, as far as they are known: of lines, and of what will be made of them.
+    pub fn bytes_in_all(&self) -> u64 {
+        self.sinks.iter().map(|sink| sink.bytes() + sink.bytes_to_come()).sum()
     }
 
     fn written(&self) -> impl Iterator<Item = Written> {

@@ -1,15 +1,15 @@
 //! Where rows go.
 
-use std::{collections::BTreeMap, fmt};
+use std::{any::Any, collections::BTreeMap, fmt};
 
 use flow::schema::{
     ApiCall, CommunicatorReport, GpuRow, MessageRow, MessageSums, Op, OtherCallRow, StackRow,
 };
 
-use super::json_lines::LostLines;
+use super::{flow_rank::FlowRanks, json_lines::LostLines};
 
 /// Takes the rows of a session. What a sink has no use for it leaves out.
-pub trait Sink: fmt::Debug + Send {
+pub trait Sink: Any + fmt::Debug + Send {
     /// An op on a channel. Its messages follow.
     fn op(&mut self, _op: &Op) {}
 
@@ -63,6 +63,11 @@ pub trait Sink: fmt::Debug + Send {
     fn bytes(&self) -> u64 {
         0
     }
+
+    /// Bytes that will be made of these lines when they are complete.
+    fn bytes_to_come(&self) -> u64 {
+        0
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -72,8 +77,8 @@ pub struct Written {
     pub(super) forgotten_ranks: u64,
     /// Files of JSON lines that were made: folder and name.
     pub(super) files: Vec<(String, String)>,
-    /// Files of ops were made.
-    pub(super) has_ops: bool,
+    /// Files that were made of all lines of a rank.
+    pub(super) flow_ranks: FlowRanks,
     /// Lines that could not be written.
     pub lost: LostLines,
     /// Of these, such as there was no file for as their process had most files.

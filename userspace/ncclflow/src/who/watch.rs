@@ -24,12 +24,11 @@ use super::{
     registry::{MAX_ENTRIES, Registry},
 };
 use crate::{
-    capture::Binding,
     fault,
     health::Health,
     memory::Memory,
     privileges,
-    recording::Event,
+    recording::{Binding, Event},
     sinks::{SessionReport, TargetList, TargetReport},
     target::{Process, Users},
 };

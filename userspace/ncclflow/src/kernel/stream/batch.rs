@@ -8,7 +8,7 @@ pub const MAX_FRAME: u32 = 4096;
 /// Bytes at which a batch is passed on.
 const FULL: usize = 256 * 1024;
 
-/// Records one after the other, each after its length (4 bytes, little-endian): a piece of a capture, byte
+/// Records one after the other, each after its length (4 bytes, little-endian): as the kernel sent them, byte
 /// for byte.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {

@@ -16,7 +16,7 @@ use flow::schema::{ApiCallRow, Pointer, RankKey};
 const MAX_STREAMS: usize = 65_536;
 
 #[derive(Debug, Default)]
-pub(crate) struct MegatraceLines {
+pub(super) struct MegatraceLines {
     /// Adds up with a record's time to wall time, nanoseconds.
     realtime_offset_ns: u64,
     /// Calls so far, by process and stream: what the interceptor prints as `opCount`.
@@ -24,11 +24,11 @@ pub(crate) struct MegatraceLines {
 }
 
 impl MegatraceLines {
-    pub(crate) fn new(realtime_offset_ns: u64) -> Self {
+    pub(super) fn new(realtime_offset_ns: u64) -> Self {
         Self { realtime_offset_ns, calls: HashMap::new() }
     }
 
-    pub(crate) fn line(&mut self, rank: RankKey, row: &ApiCallRow) -> String {
+    pub(super) fn line(&mut self, rank: RankKey, row: &ApiCallRow) -> String {
         let key = (row.pid, row.stream.0);
         let op_count = if self.calls.len() < MAX_STREAMS || self.calls.contains_key(&key) {
             let count = self.calls.entry(key).or_insert(0);
