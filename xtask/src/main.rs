@@ -66,7 +66,7 @@ enum Command {
     OutputDocs(output_docs::Args),
     /// Make a picture (SVG) of what a terminal shows, for the documentation
     Picture(picture::Args),
-    /// Compare the Parquet tables of captures and recordings with their lines, in DuckDB and Spark
+    /// Compare the Parquet tables of recordings with their lines, in DuckDB and Spark
     Parquet(parquet::Args),
     /// Every official library, own and stripped, against the truth: a table
     Conformance(conformance::Args),

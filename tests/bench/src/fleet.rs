@@ -1,11 +1,11 @@
 //! Recordings of a large job, made of a small one's: for what is meant for fleets, and no machine of ours can
 //! run.
 //!
-//! Of each process of the capture there are as many as are wanted, with process IDs, ranks, neighbours in the
-//! ring, peers of sends and receives, and times of their own. The capture happens again and again, in the same
+//! Of each process of the recording there are as many as are wanted, with process IDs, ranks, neighbours in the
+//! ring, peers of sends and receives, and times of their own. The recording happens again and again, in the same
 //! processes and on the same communicators, until every rank has run as many collectives as are wanted: NCCL's
 //! counts go on, and so do the clocks. All the rest is as it was recorded: kinds, sizes and order of calls, how
-//! long each message took. Trees stay those of the capture.
+//! long each message took. Trees stay those of the recording.
 
 mod job;
 mod rewrite;
@@ -29,11 +29,11 @@ use self::{
     job::Job,
     rewrite::{Place, communicator, rewritten},
 };
-use crate::volume::{Captured, read_capture};
+use crate::volume::{Recorded, read_recording};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    capture: PathBuf,
+    recording: PathBuf,
 
     /// Folder for a folder of each host; must not exist
     output: PathBuf,
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     per_host: u32,
 
-    /// Collectives of each rank, on all its communicators; without it, those of the capture
+    /// Collectives of each rank, on all its communicators; without it, those of the recording
     #[arg(long)]
     collectives: Option<u64>,
 }
@@ -60,23 +60,23 @@ pub(crate) struct Fleet {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Fleet> {
-    make(&read_capture(&args.capture)?, args, |_, _| true)
+    make(&read_recording(&args.recording)?, args, |_, _| true)
 }
 
-/// Makes it of this capture. `keeps`: whether a rank has this record, by the capture's own header.
-fn make(captured: &Captured, args: &Args, keeps: impl Fn(u32, RecordHeader) -> bool) -> Result<Fleet> {
-    let originals = processes(captured);
+/// Makes it of this recording. `keeps`: whether a rank has this record, by the recording's own header.
+fn make(recorded: &Recorded, args: &Args, keeps: impl Fn(u32, RecordHeader) -> bool) -> Result<Fleet> {
+    let originals = processes(recorded);
     let copied = u32::try_from(originals.len())?;
     ensure!(
         copied > 0 && args.ranks.is_multiple_of(copied),
         "{} ranks are no multiple of {copied}",
         args.ranks
     );
-    let job = Job::of(captured)?;
+    let job = Job::of(recorded)?;
     let collectives = args.collectives.unwrap_or(job.collectives);
     let (runs, until_ns) = job.runs(collectives)?;
-    // As long as the capture's session was still open.
-    let open_ns = open_ns(captured, &job)?;
+    // As long as the recording's session was still open.
+    let open_ns = open_ns(recorded, &job)?;
     std::fs::create_dir(&args.output)?;
     let mut fleet = Fleet { collectives, ..Fleet::default() };
     for host in 0..args.ranks.div_ceil(args.per_host) {
@@ -95,12 +95,12 @@ fn make(captured: &Captured, args: &Args, keeps: impl Fn(u32, RecordHeader) -> b
         };
         let pids: Vec<u32> = ranks.clone().map(|rank| place(0, 0, rank).tgid).collect();
         let ended_ns = until_ns + up_ns + u64::from(runs - 1) * job.span_ns + open_ns;
-        let session = session(captured, &name, up_ns, ended_ns, &pids)?;
+        let session = session(recorded, &name, up_ns, ended_ns, &pids)?;
         let dir = OutputDir::create(&args.output.join(&name))?;
         let mut writer = RecordingWriter::create(&dir, session.clone())?;
-        writer.bind(|known| known.clone_from(&captured.bindings));
+        writer.bind(|known| known.clone_from(&recorded.bindings));
         for run in 0..runs {
-            for block in &captured.blocks {
+            for block in &recorded.blocks {
                 let mut batch = Batch::default();
                 for record in block.iter().flat_map(|batch| batch.records()) {
                     let Some(header) = RecordHeader::from_bytes(record) else { continue };
@@ -111,7 +111,7 @@ fn make(captured: &Captured, args: &Args, keeps: impl Fn(u32, RecordHeader) -> b
                     let copies = ranks.clone().filter(|rank| rank % copied == *original);
                     for rank in copies.filter(|rank| keeps(*rank, header)) {
                         let place = place(run, *original, rank);
-                        batch.push(&rewritten(record, header, &captured.bindings, place, &job));
+                        batch.push(&rewritten(record, header, &recorded.bindings, place, &job));
                         if batch.is_full() {
                             writer.push(&Arc::new(std::mem::take(&mut batch)))?;
                         }
@@ -130,12 +130,12 @@ fn make(captured: &Captured, args: &Args, keeps: impl Fn(u32, RecordHeader) -> b
     Ok(fleet)
 }
 
-/// The processes of the capture, numbered by their rank.
-fn processes(captured: &Captured) -> BTreeMap<u32, u32> {
+/// The processes of the recording, numbered by their rank.
+fn processes(recorded: &Recorded) -> BTreeMap<u32, u32> {
     let mut ranks = BTreeMap::new();
-    for record in captured.blocks.iter().flatten().flat_map(|batch| batch.records()) {
+    for record in recorded.blocks.iter().flatten().flat_map(|batch| batch.records()) {
         let Ok(view) = RecordView::new(record) else { continue };
-        let binding = captured.bindings.get(usize::from(view.header.probe));
+        let binding = recorded.bindings.get(usize::from(view.header.probe));
         if let Some(spans) = binding.and_then(|binding| communicator(&binding.kind))
             && let Ok(rank) = view.int(&spans.rank)
             && let Ok(rank) = u32::try_from(rank)
@@ -147,15 +147,15 @@ fn processes(captured: &Captured) -> BTreeMap<u32, u32> {
 }
 
 /// How long the session was open after its last record; a millisecond at least.
-fn open_ns(captured: &Captured, job: &Job) -> Result<u64> {
-    let report: Value = serde_json::from_str(&captured.session.report)?;
+fn open_ns(recorded: &Recorded, job: &Job) -> Result<u64> {
+    let report: Value = serde_json::from_str(&recorded.session.report)?;
     let ended = report["clock"]["ended_monotonic_ns"].as_u64().unwrap_or(0);
     Ok(ended.saturating_sub(job.last_ns).max(1_000_000))
 }
 
 /// `session.json` of a host.
-fn session(captured: &Captured, host: &str, up_ns: u64, ended_ns: u64, pids: &[u32]) -> Result<Session> {
-    let mut report: Value = serde_json::from_str(&captured.session.report)?;
+fn session(recorded: &Recorded, host: &str, up_ns: u64, ended_ns: u64, pids: &[u32]) -> Result<Session> {
+    let mut report: Value = serde_json::from_str(&recorded.session.report)?;
     report["host"] = json!(host);
     report["state"] = json!("complete");
     let clock = &mut report["clock"];
@@ -164,12 +164,12 @@ fn session(captured: &Captured, host: &str, up_ns: u64, ended_ns: u64, pids: &[u
     clock["started_monotonic_ns"] = json!(number(&clock["started_monotonic_ns"])? + up_ns);
     clock["ended_monotonic_ns"] = json!(ended_ns);
     report["targets"] = pids.iter().map(|pid| json!({"pid": pid, "job": {"name": "4711"}})).collect();
-    let steps = captured.bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ProxyStep(_)));
+    let steps = recorded.bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ProxyStep(_)));
     Ok(Session {
         report: serde_json::to_string(&report)?,
         host: Some(host.to_owned()),
         steps,
         sampling: Sampling::default(),
-        ..captured.session.clone()
+        ..recorded.session.clone()
     })
 }

@@ -24,18 +24,18 @@ enum Command {
     Burst(drain::Args),
     /// Drain while threads hit the probe as fast as they can (root)
     Sustained(drain::Args),
-    /// Decode, model and write the records of a capture, without the kernel
+    /// Decode, model and write the records of a recording, without the kernel
     Stages {
-        capture: PathBuf,
+        recording: PathBuf,
         /// Rounds; each is reported
         #[arg(long, default_value_t = 5)]
         rounds: u32,
     },
-    /// Make recordings of many ranks of a capture of few
+    /// Make recordings of many ranks of a recording of few
     Fleet(fleet::Args),
-    /// Write the records of a capture as a recording, and read them
+    /// Write the records of a recording anew, and read them
     Volume {
-        capture: PathBuf,
+        recording: PathBuf,
         /// Rounds; each is reported
         #[arg(long, default_value_t = 5)]
         rounds: u32,
@@ -47,9 +47,9 @@ fn main() -> Result<()> {
     let json = match Cli::parse().command {
         Command::Burst(args) => serde_json::to_string(&drain::burst(&args)?)?,
         Command::Sustained(args) => serde_json::to_string(&drain::sustained(&args)?)?,
-        Command::Volume { capture, rounds } => serde_json::to_string(&volume::run(&capture, rounds)?)?,
+        Command::Volume { recording, rounds } => serde_json::to_string(&volume::run(&recording, rounds)?)?,
         Command::Fleet(args) => serde_json::to_string(&fleet::run(&args)?)?,
-        Command::Stages { capture, rounds } => serde_json::to_string(&stages::run(&capture, rounds)?)?,
+        Command::Stages { recording, rounds } => serde_json::to_string(&stages::run(&recording, rounds)?)?,
     };
     println!("{json}");
     Ok(())

@@ -1,7 +1,7 @@
-//! The stages after the drain, on records of a capture that is in memory. Each stage is timed
+//! The stages after the drain, on the records of a recording in memory. Each stage is timed
 //! together with those before it.
 
-use std::{fs::File, hint::black_box, io::BufReader, path::Path, time::Duration};
+use std::{hint::black_box, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result};
 use flow::{
@@ -10,13 +10,15 @@ use flow::{
     wire::ProbeKind,
 };
 use ncclflow::{
-    capture::{Binding, CaptureHeader, CaptureReader, Item},
     kernel::stream::Batch,
     record::Pipeline,
-    sinks::{ApiOutputOptions, Layout, OutputDir, SessionFiles},
+    recording::Binding,
+    sinks::{Layout, OutputDir, SessionFiles},
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
+
+use crate::volume::{Recorded, read_recording};
 
 /// Nanoseconds of CPU per record, round by round.
 #[derive(Debug, Default, Serialize)]
@@ -30,28 +32,24 @@ pub(crate) struct Stages {
     decode_model_and_write_ns: Vec<f64>,
 }
 
-pub(crate) fn run(capture: &Path, rounds: u32) -> Result<Stages> {
-    let (header, batch) = read(capture).with_context(|| format!("reading `{}`", capture.display()))?;
+pub(crate) fn run(recording: &Path, rounds: u32) -> Result<Stages> {
+    let Recorded { bindings, blocks, .. } =
+        read_recording(recording).with_context(|| format!("reading `{}`", recording.display()))?;
+    let mut batch = Batch::default();
+    for record in blocks.iter().flatten().flat_map(|batch| batch.records()) {
+        batch.push(record);
+    }
     let mut stages = Stages { records: batch.len(), bytes: batch.bytes().len(), ..Stages::default() };
     #[expect(clippy::cast_precision_loss, reason = "a mean")]
     let per_record = |time: Duration| time.as_nanos() as f64 / batch.len().max(1) as f64;
     for _ in 0..rounds {
-        stages.decode_ns.push(per_record(decode(&header.bindings, &batch)));
-        stages.decode_and_model_ns.push(per_record(model(&header.bindings, &batch)));
-        let (time, lines) = write(&header.bindings, &batch)?;
+        stages.decode_ns.push(per_record(decode(&bindings, &batch)));
+        stages.decode_and_model_ns.push(per_record(model(&bindings, &batch)));
+        let (time, lines) = write(&bindings, &batch)?;
         stages.decode_model_and_write_ns.push(per_record(time));
         stages.lines = lines;
     }
     Ok(stages)
-}
-
-fn read(capture: &Path) -> Result<(CaptureHeader, Batch)> {
-    let (mut reader, header) = CaptureReader::new(BufReader::new(File::open(capture)?))?;
-    let mut batch = Batch::default();
-    while let Item::Record(record) = reader.next_item()? {
-        batch.push(record);
-    }
-    Ok((header, batch))
 }
 
 fn decode(bindings: &[Binding], batch: &Batch) -> Duration {
@@ -85,7 +83,7 @@ fn model(bindings: &[Binding], batch: &Batch) -> Duration {
 fn write(bindings: &[Binding], batch: &Batch) -> Result<(Duration, u64)> {
     let folder = tempfile::tempdir()?;
     let dir = OutputDir::create(&folder.path().join("out"))?;
-    let files = SessionFiles::new(dir, ApiOutputOptions::default(), Layout::default());
+    let files = SessionFiles::new(dir, Layout::default());
     let mut pipeline = Pipeline::new(bindings.to_vec(), files);
     let time = timed(|| {
         batch.records().for_each(|record| pipeline.record(record));

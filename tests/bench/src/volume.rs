@@ -1,31 +1,17 @@
-//! What a recording of a capture's records takes on disk, and what it costs to write and to read it.
+//! Size on disk of a recording, and what it costs to write and to read it.
 
-use std::{
-    fs::File,
-    io::{BufRead, BufReader},
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use flate2::bufread::GzDecoder;
-use flow::{
-    decode::{Event, RecordView, StepMoment},
-    model::Sampling,
-};
+use flow::decode::{Event, RecordView, StepMoment};
 use ncclflow::{
-    capture::{Binding, CaptureReader, Item as CaptureItem},
     kernel::stream::Batch,
-    recording::{self, FOLDER, Item, Progress, RecordingReader, RecordingWriter, Selection, Session},
+    recording::{Binding, FOLDER, Item, Progress, RecordingReader, RecordingWriter, Selection, Session},
     sinks::OutputDir,
 };
 use serde::Serialize;
 
 use crate::stages::timed;
-
-/// A block holds the records of so much time.
-const BLOCK_NS: u64 = recording::BLOCK_TIME.as_secs() * 1_000_000_000;
 
 /// Bytes, and seconds of CPU round by round.
 #[derive(Debug, Default, Serialize)]
@@ -42,9 +28,9 @@ pub(crate) struct Volume {
     read_s: Vec<f64>,
 }
 
-pub(crate) fn run(capture: &Path, rounds: u32) -> Result<Volume> {
-    let Captured { session, bindings, blocks } =
-        read_capture(capture).with_context(|| format!("reading `{}`", capture.display()))?;
+pub(crate) fn run(recording: &Path, rounds: u32) -> Result<Volume> {
+    let Recorded { session, bindings, blocks } =
+        read_recording(recording).with_context(|| format!("reading `{}`", recording.display()))?;
     let mut volume = Volume::default();
     for batch in blocks.iter().flatten() {
         volume.raw_bytes += batch.bytes().len() as u64;
@@ -92,46 +78,37 @@ fn read(dir: &OutputDir, expected: u64) -> Result<Duration> {
     Ok(time)
 }
 
-/// What a capture has.
-pub(crate) struct Captured {
+/// A recording that was read.
+pub(crate) struct Recorded {
     pub(crate) session: Session,
     pub(crate) bindings: Vec<Binding>,
-    /// Batches as the drain makes them, by the blocks that a recording would have.
+    /// Batches as the drain makes them, by blocks.
     pub(crate) blocks: Vec<Vec<Arc<Batch>>>,
 }
 
-pub(crate) fn read_capture(capture: &Path) -> Result<Captured> {
-    let file = BufReader::new(File::open(capture)?);
-    let is_compressed = capture.extension().is_some_and(|extension| extension == "gz");
-    let input: Box<dyn BufRead> =
-        if is_compressed { Box::new(BufReader::new(GzDecoder::new(file))) } else { Box::new(file) };
-    let (mut reader, header) = CaptureReader::new(input)?;
-    let (mut blocks, mut batch, mut begun) = (vec![Vec::new()], Batch::default(), None);
-    while let CaptureItem::Record(record) = reader.next_item()? {
-        let at = RecordView::new(record).map_or(0, |view| view.header.ts_ns);
-        let is_over = at > *begun.get_or_insert(at) + BLOCK_NS;
-        if (is_over || batch.is_full())
-            && let Some(block) = blocks.last_mut()
-        {
-            block.push(Arc::new(std::mem::take(&mut batch)));
-        }
-        if is_over {
-            blocks.push(Vec::new());
-            begun = Some(at);
-        }
-        batch.push(record);
-    }
-    if let Some(block) = blocks.last_mut() {
+pub(crate) fn read_recording(recording: &Path) -> Result<Recorded> {
+    let mut reader = RecordingReader::open(OutputDir::open(recording)?)?;
+    let (mut bindings, mut blocks) = (Vec::new(), Vec::new());
+    loop {
+        let (mut block, mut batch) = (Vec::new(), Batch::default());
+        let mut take = |item: Item<'_>| match item {
+            Item::Bindings(new) => bindings.extend_from_slice(new),
+            Item::Record(record) => {
+                if batch.is_full() {
+                    block.push(Arc::new(std::mem::take(&mut batch)));
+                }
+                batch.push(record);
+            }
+            Item::Event(_) | Item::End(_) => {}
+        };
+        let progress = reader.read_next(&Selection::ALL, &mut take)?;
         block.push(Arc::new(batch));
+        blocks.push(block);
+        if progress == Progress::AtEnd {
+            break;
+        }
     }
-    let session = Session {
-        wire_version: header.wire_version,
-        report: header.report,
-        api: header.api,
-        sampling: Sampling::default(),
-        ..Session::default()
-    };
-    Ok(Captured { session, bindings: header.bindings, blocks })
+    Ok(Recorded { session: reader.session().clone(), bindings, blocks })
 }
 
 fn count(volume: &mut Volume, bindings: &[Binding], record: &[u8]) {

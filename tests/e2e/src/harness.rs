@@ -15,7 +15,7 @@ pub mod program_files;
 pub mod programs;
 pub mod progress;
 pub mod recorder;
-pub mod replay;
+pub mod exported;
 pub mod run_counts;
 pub mod scrape;
 pub mod stack_program;

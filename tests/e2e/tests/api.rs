@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fs, path::PathBuf};
 use ncclflow_e2e::{
     api_trace::ApiTrace,
     compare,
-    harness::{bed::Bed, programs, recorder::Recorder, replay},
+    harness::{bed::Bed, programs, exported, recorder::Recorder},
     truth::{call_log, debug_log::DebugLog},
 };
 use test_support::root;
@@ -32,11 +32,11 @@ impl Run {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("log")).unwrap();
         let path = |name: &str| folder.path().join(name).display().to_string();
-        let (log, calls, capture) = (path("log/%p"), path("calls"), path("capture"));
+        let (log, calls) = (path("log/%p"), path("calls"));
         let mut arguments = vec!["--debug-file", &log, "--call-log", &calls];
         arguments.extend(workload);
         let mut bed = Bed::start(&bed, &library, folder.path(), &arguments).unwrap();
-        let mut options = vec!["--strict", "--level", "api", "--capture", &capture];
+        let mut options = vec!["--strict", "--level", "api"];
         options.extend(tracing);
         let recorder =
             Recorder::start(&ncclflow, &bed.pid_list(), &folder.path().join("out"), &options).unwrap();
@@ -74,11 +74,9 @@ impl Run {
         hits
     }
 
-    /// A replay of the raw records, which needs no root, makes the same files, byte for byte.
-    fn check_replay(&self) {
-        for kept in [self.folder.path().join("capture"), self.out()] {
-            replay::check(&programs::ncclflow().unwrap(), &kept, &self.out());
-        }
+    /// An export, which needs no root, makes the same files, byte for byte.
+    fn check_export(&self) {
+        exported::check(&programs::ncclflow().unwrap(), &self.out());
     }
 }
 
@@ -109,7 +107,7 @@ fn every_call_is_there_as_nccl_logs_it() {
                 assert!(rank.lines.iter().all(|line| line.bytes == Some(line.count * 4)), "float32");
             }
             assert!(trace.processes.is_empty());
-            run.check_replay();
+            run.check_export();
         }
     }
 }
@@ -136,61 +134,8 @@ fn every_return_is_there_as_the_program_saw_it() {
         assert!(trace.others.iter().any(|call| call.function == "ncclCommDestroy"));
         assert_eq!(session["model"]["unreturned_calls"], 0);
         assert_eq!(session["model"]["uncalled_returns"], 0);
-        run.check_replay();
+        run.check_export();
     }
-}
-
-/// The lines of the Megatrace interceptor, taken apart by the words that its readers look for.
-#[test]
-fn megatrace_lines() {
-    let workload = ["--ops", ALL_OPS, "--bytes", "4096", "--ranks", "3", "--comms", "2"];
-    let Some(run) = Run::new("2.27.5-cu12", &["--format", "megatrace"], &workload) else { return };
-    let (log, session) = (run.log(), run.session());
-    let started = session["clock"]["started_realtime_ns"].as_u64().unwrap();
-    let mut compared = 0;
-    for logged in &log.communicators {
-        let hash = logged.comm_hash.unwrap().0;
-        let file = run.out().join(format!("0x{hash:016x}/megatrace_rank{}.log", logged.rank));
-        let text = fs::read_to_string(file).unwrap();
-        assert_eq!(text.lines().count(), logged.calls.len());
-        for (number, (line, call)) in text.lines().zip(&logged.calls).enumerate() {
-            let words: Vec<&str> = line.split(' ').collect();
-            let [
-                save,
-                "1]",
-                time,
-                rank,
-                rank_number,
-                "Fun",
-                name,
-                "Data",
-                count,
-                "stream",
-                stream,
-                "opCount",
-                op_count,
-                "groupHash",
-                group,
-            ] = words[..]
-            else {
-                panic!("{line}")
-            };
-            let call = &call.call;
-            assert_eq!((save, rank, rank_number), ("[save_count", "[Rank", &*format!("{}]", logged.rank)));
-            let (seconds, nanoseconds) = time.trim_matches(['[', ']']).split_once('.').unwrap();
-            let time: u64 = format!("{seconds}{nanoseconds}").parse().unwrap();
-            assert!(nanoseconds.len() == 9 && time > started && time - started < 300_000_000_000, "{line}");
-            assert_eq!(name, format!("nccl{}", call.func));
-            assert_eq!(count, call.count.to_string());
-            assert_eq!(stream, format!("{:#x}", call.stream));
-            // A stream each, so its calls are the communicator's.
-            assert_eq!(op_count, (number + 1).to_string());
-            assert_eq!(group, hash.cast_signed().to_string());
-            compared += 1;
-        }
-    }
-    assert!(compared > 40, "{compared}");
-    run.check_replay();
 }
 
 /// Layouts that an earlier recording resolved are as good as fresh ones.
@@ -231,6 +176,6 @@ fn calls_that_nccl_refuses_are_told() {
             assert_eq!((line.comm, line.rank, &line.comm_hash, line.call), (0, None, &None, None));
             assert_eq!((line.function.as_str(), line.datatype.as_deref()), ("AllReduce", Some("float32")));
         }
-        run.check_replay();
+        run.check_export();
     }
 }

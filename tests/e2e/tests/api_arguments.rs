@@ -12,7 +12,7 @@ use std::{
 use ncclflow_e2e::{
     api_trace::ApiTrace,
     compare,
-    harness::{bed::Bed, programs, recorder::Recorder, replay, stripped},
+    harness::{exported, bed::Bed, programs, recorder::Recorder, exported, stripped},
     truth::{
         call_log::{self, Call},
         debug_log::DebugLog,
@@ -58,8 +58,7 @@ impl World {
 
     /// Records all that the bed does; what was said.
     fn record(&mut self, options: &[&str]) -> String {
-        let capture = self.path("capture").display().to_string();
-        let options = [&["--strict", "--level", "api", "--capture", &capture], options].concat();
+        let options = [&["--strict", "--level", "api"], options].concat();
         let recorder =
             Recorder::start(&self.ncclflow, &self.bed.pid_list(), &self.path("out"), &options).unwrap();
         self.bed.go().unwrap();
@@ -67,9 +66,7 @@ impl World {
         assert!(status.success() && summary.ok && summary.checked_elements > 0, "{summary:?}");
         let (status, said) = recorder.finish().unwrap();
         assert!(status.success(), "{said}");
-        for kept in ["capture", "out"] {
-            replay::check(&self.ncclflow, &self.path(kept), &self.path("out"));
-        }
+        exported::check(&self.ncclflow, &self.path("out"));
         said
     }
 

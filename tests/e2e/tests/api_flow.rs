@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fs, path::Path, process::Command};
 use ncclflow_e2e::{
     api_trace::ApiTrace,
     compare,
-    harness::{bed::Bed, programs, recorder::Recorder, replay},
+    harness::{bed::Bed, programs, exported, recorder::Recorder},
     truth::{
         call_log::{self, Call},
         debug_log::DebugLog,
@@ -60,7 +60,7 @@ fn run(version: &str, tracing: &[&str], workload: &[&str]) -> Option<Run> {
     assert!(status.success() && summary.ok && summary.checked_elements > 0, "{summary:?}");
     let (status, said) = recorder.finish().unwrap();
     assert!(status.success(), "{said}");
-    replay::check(&ncclflow, &out, &out);
+    exported::check(&ncclflow, &out);
     let session: Value = serde_json::from_slice(&fs::read(out.join("session.json")).unwrap()).unwrap();
     let mut ranks = BTreeMap::new();
     for row in session["communicators"].as_array().unwrap() {
@@ -331,7 +331,7 @@ fn calls_of_a_part_are_those_of_the_whole() {
     };
     let range = export("part", &[]);
     assert_eq!(export("exact", &["--exact"]), range);
-    let files = replay::files_below(&path("whole"));
+    let files = exported::files_below(&path("whole"));
     let of_calls = files.keys().filter(|name| name.to_string_lossy().contains("api_rank"));
     let whole: BTreeMap<_, _> = of_calls.map(|name| (name, lines(&path("whole").join(name)))).collect();
     assert_eq!(whole.len(), 2);

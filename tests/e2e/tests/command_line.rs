@@ -14,7 +14,7 @@ use std::{
 use ncclflow_e2e::harness::{
     bed::Bed,
     kernel_objects::{self, KernelObjects},
-    memory, program_files, programs,
+    memory, program_files, programs, progress,
     recorder::Recorder,
 };
 use rustix::{
@@ -115,7 +115,13 @@ fn libraries_that_cannot_be_read_are_named() {
     fs::write(&foreign, "no ELF file").unwrap();
     refuses(&ncclflow, &["symbols", &foreign], &["text"]);
     refuses(&ncclflow, &["symbols", &name("missing")], &["missing"]);
-    refuses(&ncclflow, &["aggregate", &name(".")], &["is it the folder of a recording?"]);
+    // A folder of an older version: lines, and no recording.
+    let lines = folder.path().join("old/0x1");
+    fs::create_dir_all(&lines).unwrap();
+    fs::write(lines.join("proxy_flow_rank0.jsonl"), "{}\n").unwrap();
+    for command in ["check", "summary"] {
+        refuses(&ncclflow, &[command, &name("old")], &["has no recording", "are for other programs"]);
+    }
 }
 
 /// The kernel side tells processes apart by their numbers in the host's PID namespace, which one
@@ -165,18 +171,6 @@ fn assert_whole_lines(out: &Path) -> u64 {
     lines
 }
 
-/// Waits until a file of a communicator has something in it.
-fn wait_for_lines(out: &Path) {
-    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
-    wait_until("the recording has a line", Duration::from_mins(1), || {
-        let folders = entries(out).map(|entry| entry.path()).filter(|path| path.is_dir());
-        folders.flat_map(|folder| entries(&folder).collect::<Vec<_>>()).any(|file| {
-            let is_lines = file.path().extension().is_some_and(|extension| extension == "jsonl");
-            is_lines && file.metadata().is_ok_and(|metadata| metadata.len() > 0)
-        })
-    });
-}
-
 fn session(out: &Path) -> serde_json::Value {
     serde_json::from_str(&fs::read_to_string(out.join("session.json")).unwrap()).unwrap()
 }
@@ -224,7 +218,7 @@ fn folders_that_are_taken_and_users_without_rights_are_refused() {
     // Root owns it, others may not write.
     let closed = folder.path().join("closed");
     fs::create_dir(&closed).unwrap();
-    let nobody = as_nobody(&["aggregate", &out(&closed)]);
+    let nobody = as_nobody(&["check", &out(&closed)]);
     assert_eq!(nobody.0, Some(1), "{}", nobody.1);
 }
 
@@ -286,7 +280,7 @@ fn only_the_named_process_pays_and_nothing_is_left_behind() {
         assert_eq!(look(other_pid), untouched, "another process on the same library has none");
         bed.go().unwrap();
         if round == 0 {
-            wait_for_lines(&out);
+            progress::wait_for_blocks(&out, 1);
         }
         let objects = kernel_objects::of_process(recorder.pid()).unwrap();
         let expected = if links == "multi" { 1 } else { 2 };
@@ -330,7 +324,7 @@ fn a_process_that_is_killed_while_it_is_traced_ends_the_recording() {
     sleep.kill().unwrap();
     sleep.wait().unwrap();
     bed.go().unwrap();
-    wait_for_lines(&out);
+    progress::wait_for_blocks(&out, 1);
     for &pid in &bed.ready.pids {
         let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         rustix::process::kill_process(pid, Signal::KILL).unwrap();

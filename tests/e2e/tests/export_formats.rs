@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -12,7 +12,7 @@ use std::{
 };
 
 use ncclflow_e2e::{
-    harness::{bed::Bed, programs, progress, recorder::Recorder, replay},
+    harness::{bed::Bed, programs, progress, exported, recorder::Recorder},
     truth::call_log::{self, Call},
 };
 use rustix::process::Signal;
@@ -79,6 +79,7 @@ struct Logged {
     time_ns: u64,
     rank: u32,
     function: String,
+    count: u64,
     stream: u64,
     op_count: u64,
     group: i64,
@@ -95,11 +96,11 @@ fn logged(line: &str) -> Option<Logged> {
     let (op_count, group) = rest.split_once(" groupHash ")?;
     let (seconds, nanoseconds) = time.split_once('.')?;
     save.parse::<u64>().ok()?;
-    data.parse::<u64>().ok()?;
     Some(Logged {
         time_ns: format!("{seconds}{nanoseconds}").parse().ok().filter(|_| nanoseconds.len() == 9)?,
         rank: rank.parse().ok()?,
         function: function.to_owned(),
+        count: data.parse().ok()?,
         stream: u64::from_str_radix(stream, 16).ok()?,
         op_count: op_count.parse().ok()?,
         group: group.parse().ok()?,
@@ -138,6 +139,9 @@ fn megatrace_analyzers_find_each_ranks_calls() {
             truth[pid].iter().filter(|call| communicates.contains(&call.function.as_str())).collect();
         assert!(lines.len() >= 28, "{}", lines.len());
         assert_eq!(lines.len(), calls.len(), "rank {rank}");
+        // Each call of a function is of as many elements as every other.
+        let counts: BTreeSet<(&str, u64)> = lines.iter().map(|line| (&*line.function, line.count)).collect();
+        assert!(counts.len() == communicates.len() && counts.iter().all(|(_, count)| *count > 0), "{counts:?}");
         let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
         for (line, call) in lines.iter().zip(&calls) {
             assert_eq!((line.rank, &line.function), (rank, &call.function));
@@ -147,7 +151,7 @@ fn megatrace_analyzers_find_each_ranks_calls() {
             *count += 1;
             assert_eq!(line.op_count, *count, "calls on a stream are counted");
         }
-        let groups: std::collections::BTreeSet<i64> = lines.iter().map(|line| line.group).collect();
+        let groups: BTreeSet<i64> = lines.iter().map(|line| line.group).collect();
         assert_eq!(groups.len(), 2, "two communicators in one file");
         files += 1;
     }
@@ -169,7 +173,7 @@ fn the_extractors_files_have_a_line_for_each_step() {
     let refused = run.export(&["-f", "megatrace", "-o", &run.path("logs").display().to_string()]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("record --level api"), "{refused:?}");
     let mut compared = 0;
-    for (name, ours) in replay::files_below(&run.path("out")) {
+    for (name, ours) in exported::files_below(&run.path("out")) {
         if !name.to_string_lossy().contains("flow_steps_rank") {
             continue;
         }
@@ -213,7 +217,7 @@ fn a_part_of_a_recording_that_goes_on() {
     });
     recorder.signal(Signal::KILL).unwrap();
     recorder.finish().unwrap();
-    let part = replay::files_below(&run.path(&format!("part{tries}")));
+    let part = exported::files_below(&run.path(&format!("part{tries}")));
     let flows: Vec<_> = part.keys().filter(|name| name.to_string_lossy().contains("proxy_flow")).collect();
     assert!(
         flows.iter().all(|name| name.ends_with("proxy_flow_rank0.jsonl")) && !flows.is_empty(),
@@ -222,7 +226,7 @@ fn a_part_of_a_recording_that_goes_on() {
     let whole = run.export(&["-f", "jsonl", "-o", &run.path("whole").display().to_string()]);
     assert!(String::from_utf8_lossy(&whole.stdout).contains("the recording has no end"), "{whole:?}");
     // The same rows as in the whole.
-    let whole = replay::files_below(&run.path("whole"));
+    let whole = exported::files_below(&run.path("whole"));
     for name in flows {
         let all = String::from_utf8_lossy(&whole[name]).into_owned();
         for line in String::from_utf8_lossy(&part[name]).lines() {

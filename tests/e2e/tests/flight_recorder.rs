@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ncclflow_e2e::harness::{programs, recorder::Recorder, replay};
+use ncclflow_e2e::harness::{programs, exported, recorder::Recorder};
 use serde_json::{Value, json};
 use test_support::{need, need_pythons, root, wait_until};
 
@@ -84,13 +84,14 @@ impl Job {
 
     /// Whether a recording of these ranks has a line of each call, and the stack of each line.
     fn has_all(&self, name: &str, ranks: &[usize]) -> bool {
-        let folder = self.path(name);
+        let exported = exported::until_now(&self.ncclflow, &self.path(name));
+        let folder = exported.path();
         let lines = |kinds: &[&str]| -> usize {
             let is_one = |path: &PathBuf| {
                 let name = path.file_name().unwrap().to_string_lossy();
                 kinds.iter().any(|kind| name.starts_with(kind))
             };
-            let files = replay::names_below(&folder).into_iter().filter(is_one);
+            let files = exported::names_below(folder).into_iter().filter(is_one);
             files.map(|name| fs::read_to_string(folder.join(name)).unwrap().matches('\n').count()).sum()
         };
         let called: Vec<Vec<Called>> =

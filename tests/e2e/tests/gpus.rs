@@ -16,7 +16,7 @@ use ncclflow_e2e::harness::{
     job::{Job, Shape},
     programs,
     recorder::Recorder,
-    replay,
+    exported,
     scrape::{self, Sample},
 };
 use serde_json::Value;
@@ -148,7 +148,7 @@ fn what_gpus_do_is_recorded_once_a_second() {
         assert!(intervals.iter().any(|interval| *interval < 3_000_000_000), "{times:?}");
     }
     assert_eq!(xids_of(&samples), 1);
-    replay::check(&job.ncclflow, &output, &output);
+    exported::check(&job.ncclflow, &output);
 
     // Of a part of the time, the rows of that part.
     let session: Value =

@@ -1,7 +1,7 @@
 //! The files of lines as a view of `DIR/recording/`: when they are made (`--files`), how large they become
 //! (`--files-limit`), how they are left (a second Ctrl-C), and what goes where a folder has reached its limit or
-//! its age (`--max-size`, `--max-age`). The truth is what a replay makes of the
-//! recording, and what the job says of itself.
+//! its age (`--max-size`, `--max-age`). The truth is what an export makes of
+//! the recording, and what the job says of itself.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use ncclflow_e2e::harness::{bed::Bed, programs, recorder::Recorder, replay, stopped_thread::StoppedThread};
+use ncclflow_e2e::harness::{bed::Bed, programs, recorder::Recorder, exported, stopped_thread::StoppedThread};
 use rustix::process::Signal;
 use serde_json::Value;
 use test_support::{root, wait_until};
@@ -54,15 +54,14 @@ fn is_lines(name: &Path) -> bool {
 
 /// Contents of the files of lines below a folder, by path from there.
 fn lines(out: &Path) -> HashMap<PathBuf, String> {
-    let files = replay::files_below(out).into_iter().filter(|(name, _)| is_lines(name));
+    let files = exported::files_below(out).into_iter().filter(|(name, _)| is_lines(name));
     files.map(|(name, text)| (name, String::from_utf8(text).unwrap())).collect()
 }
 
-/// What a replay makes of the recording.
-fn replayed(ncclflow: &Path, out: &Path) -> HashMap<PathBuf, String> {
+/// What an export makes of the recording.
+fn all_lines(ncclflow: &Path, out: &Path) -> HashMap<PathBuf, String> {
     let again = out.with_extension("again");
-    let replayed = Command::new(ncclflow).arg("replay").arg(out).arg("-o").arg(&again).output().unwrap();
-    assert!(replayed.status.success(), "{}", String::from_utf8_lossy(&replayed.stderr));
+    exported::lines(ncclflow, out, &again);
     lines(&again)
 }
 
@@ -85,7 +84,7 @@ fn without_files_the_recording_alone_is_there_and_makes_them() {
     let (out, session, _) = record(&mut world, &["--files", "none"]);
     assert!(lines(&out).is_empty());
     assert_eq!(session["files"]["state"], "none");
-    let made = replayed(&world.ncclflow, &out);
+    let made = all_lines(&world.ncclflow, &out);
     let ops: usize = made
         .iter()
         .filter(|(name, _)| name.to_string_lossy().contains("proxy_flow"))
@@ -100,13 +99,13 @@ fn without_files_the_recording_alone_is_there_and_makes_them() {
 }
 
 #[test]
-fn files_at_the_end_are_those_of_a_replay() {
+fn files_are_those_of_an_export() {
     let Some(mut world) = world("300") else { return };
-    let (out, session, _) = record(&mut world, &["--files", "end"]);
+    let (out, session, _) = record(&mut world, &[]);
     assert_eq!(session["files"]["state"], "complete");
     assert_eq!(session["files"]["records"], session["recording"]["records"]);
     assert!(!lines(&out).is_empty());
-    let (live, all) = (lines(&out), replayed(&world.ncclflow, &out));
+    let (live, all) = (lines(&out), all_lines(&world.ncclflow, &out));
     assert!(live.len() == all.len() && live.iter().all(|(name, text)| all.get(name) == Some(text)));
 }
 
@@ -114,14 +113,18 @@ fn files_at_the_end_are_those_of_a_replay() {
 fn files_end_at_their_limit_with_a_whole_op_and_the_recording_goes_on() {
     let Some(mut world) = world("2000") else { return };
     let (out, session, said) = record(&mut world, &["--files-limit", "1M"]);
-    assert_eq!(said.matches("the recording continues").count(), 1, "{said}");
-    assert!(said.contains("ncclflow export"), "{said}");
+    assert_eq!(said.matches("files end at their limit").count(), 1, "{said}");
+    let command = format!("ncclflow export {} -f jsonl -o NEW", out.display());
+    assert!(said.contains(&command), "{said}");
     assert_eq!(session["files"]["state"], "limit");
-    let (live, all) = (lines(&out), replayed(&world.ncclflow, &out));
+    let (live, all) = (lines(&out), all_lines(&world.ncclflow, &out));
     let bytes: usize = live.values().map(String::len).sum();
-    // One op beyond the limit is some kilobytes.
-    assert!((1 << 20..(1 << 20) + 65_536).contains(&bytes), "{bytes}");
     assert_eq!(session["files"]["bytes"].as_u64().unwrap(), bytes as u64);
+    // With what is made of them. One op beyond the limit is some kilobytes.
+    let aggregates = exported::files_below(&out).into_iter();
+    let aggregates = aggregates.filter(|(name, _)| name.to_string_lossy().contains("flow_rank"));
+    let all_bytes = bytes + aggregates.map(|(_, text)| text.len()).sum::<usize>();
+    assert!((900 << 10..1100 << 10).contains(&all_bytes), "{all_bytes}");
     let mut shorter = 0;
     for (name, text) in &live {
         let whole = &all[name];
@@ -160,19 +163,17 @@ fn sleeps(pid: u32) -> Option<u64> {
 fn a_second_signal_leaves_the_files_and_the_recording_is_whole() {
     let Some(World { ncclflow, folder, bed }) = world("1000000") else { return };
     let out = folder.path().join("out");
-    let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &[]).unwrap();
+    let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &["--files-limit", "1T"]).unwrap();
+    bed.go().unwrap();
+    let segment = out.join("recording/000001.nfr");
+    wait_until("files would take seconds", Duration::from_mins(2), || {
+        fs::metadata(&segment).is_ok_and(|segment| segment.len() > 80_000)
+    });
+    recorder.signal(Signal::INT).unwrap();
     {
-        // Files that lag: the thread that makes them does not run.
+        // The thread that makes the files does not run.
         let _stopped = StoppedThread::of_name(recorder.pid(), "ncclflow-files").unwrap();
-        bed.go().unwrap();
-        let segment = out.join("recording/000001.nfr");
-        wait_until("a block of the recording is written", Duration::from_secs(30), || {
-            fs::metadata(&segment).is_ok_and(|segment| segment.len() > 20_000)
-        });
-        recorder.signal(Signal::INT).unwrap();
-        wait_until("the recording is complete", Duration::from_secs(30), || {
-            session(&out)["state"] == "making_files"
-        });
+        assert_eq!(session(&out)["state"], "making_files");
         // Its first thread sleeps until a signal comes, and again when it has done what that asks for.
         let mut before = None;
         wait_until("the first signal is dealt with", Duration::from_secs(30), || {
@@ -189,7 +190,7 @@ fn a_second_signal_leaves_the_files_and_the_recording_is_whole() {
     assert!(said.contains("end where a second signal arrived"), "{said}");
     let session = session(&out);
     assert_eq!((&session["state"], &session["files"]["state"]), (&"complete".into(), &"stopped".into()));
-    let (live, all) = (lines(&out), replayed(&ncclflow, &out));
+    let (live, all) = (lines(&out), all_lines(&ncclflow, &out));
     let size = |files: &HashMap<PathBuf, String>| files.values().map(String::len).sum::<usize>();
     assert!(size(&live) < size(&all) && all.len() == 4, "{} of {}", size(&live), size(&all));
 }
@@ -219,10 +220,10 @@ fn exported(ncclflow: &Path, out: &Path) -> (Vec<Vec<Value>>, String) {
     (ops.collect(), said)
 }
 
-/// A folder with a limit: first the files of lines end, at a half of it, then they go, and then the oldest
-/// records. What is left is read, without a gap to the end of the job, and no record is lost.
+/// A folder with a limit: the oldest records go. What is left is read, without a gap to the end of the job, and no record
+/// is lost. Lines get the room that is left.
 #[test]
-fn at_the_limit_of_the_folder_lines_go_before_records_and_the_latest_records_stay() {
+fn at_the_limit_of_the_folder_the_latest_records_stay() {
     const LIMIT: u64 = 1 << 20;
     let Some(mut world) = world("25000") else { return };
     let out = world.folder.path().join("out");
@@ -245,16 +246,13 @@ fn at_the_limit_of_the_folder_lines_go_before_records_and_the_latest_records_sta
     let (status, said) = recorder.finish().unwrap();
     assert!(status.success(), "{said}");
     assert!(most <= LIMIT && looks > 50, "{most} bytes in {looks} looks");
-    for once in ["the .jsonl files end here", "removed to make room (--max-size): the .jsonl files"] {
-        assert_eq!(said.matches(once).count(), 1, "{once}: {said}");
-    }
+    assert_eq!(said.matches("files end at their limit").count(), 1, "{said}");
     assert!(!said.contains("further records are lost"), "{said}");
-    assert!(lines(&out).is_empty());
     let session = session(&out);
     assert!(session["loss"].as_object().unwrap().values().all(|count| count == 0), "{:#}", session["loss"]);
     assert_eq!(
         (&session["files"]["state"], &session["max_size"]["lines_removed"]),
-        (&"removed".into(), &1.into())
+        (&"limit".into(), &0.into())
     );
     let removed = session["recording"]["removed_records"].as_u64().unwrap();
     assert!(removed > 0 && session["recording"]["removed_segments"].as_u64().unwrap() > 0, "{session:#}");
@@ -285,19 +283,18 @@ fn what_is_too_old_goes() {
     let recorder =
         Recorder::start(&world.ncclflow, &world.bed.pid_list(), &out, &["--max-age", "10"]).unwrap();
     world.bed.go().unwrap();
-    // It is there from the beginning on; lines come, and go within seconds.
     let first = out.join("recording/000001.nfr");
     wait_until("records are removed", Duration::from_mins(3), || !first.exists());
-    let are_lines = || replay::names_below(&out).iter().any(|name| is_lines(name));
-    wait_until("lines are removed", Duration::from_mins(1), || !are_lines());
     recorder.interrupt().unwrap();
     let session = session(&out);
     assert_eq!(
         (&session["files"]["state"], &session["max_size"]["bytes"]),
-        (&"removed".into(), &Value::Null)
+        (&"complete".into(), &Value::Null)
     );
-    assert_eq!(session["max_size"]["lines_removed"], 1, "{session:#}");
-    assert!(session["files"]["bytes"].as_u64().unwrap() > 0, "{session:#}");
-    assert!(session["recording"]["removed_records"].as_u64().unwrap() > 0, "{session:#}");
+    let removed = session["recording"]["removed_records"].as_u64().unwrap();
+    assert!(removed > 0, "{session:#}");
+    // The files have what is left.
+    assert_eq!(session["files"]["missed_records"], removed, "{session:#}");
+    assert!(lines(&out).values().any(|text| text.lines().count() > 100));
     assert!(session["loss"].as_object().unwrap().values().all(|count| count == 0), "{:#}", session["loss"]);
 }

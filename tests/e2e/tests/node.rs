@@ -14,7 +14,7 @@ use std::{
 use ncclflow_e2e::{
     harness::{
         bed::Bed,
-        kernel_objects,
+        exported, kernel_objects,
         node::{Killed, namespaced_bed, outer_pid, program_with_nccl_inside, started},
         programs,
         recorder::Recorder,
@@ -210,11 +210,12 @@ fn record_all_shows_each_process(node: &mut Node) {
         bed.go().unwrap();
     }
     // Where ops are seen call by call, the last one of a thread is written when the recording ends.
-    wait_until("the files have all ops but the last", Duration::from_secs(90), || {
+    wait_until("all ops but the last are recorded", Duration::from_secs(90), || {
+        let exported = exported::until_now(&node.ncclflow, &output);
         node.known.iter().all(|known| {
             let Some((hash, _, ranks)) = &known.ranks else { return true };
             let last = u64::from(known.version == "2.21.5");
-            ranks.iter().all(|rank| lines_of(&output, hash, *rank) >= (ITERATIONS - last) * CHANNELS)
+            ranks.iter().all(|rank| lines_of(exported.path(), hash, *rank) >= (ITERATIONS - last) * CHANNELS)
         })
     });
     // The last one may not have begun when the one before it is written.

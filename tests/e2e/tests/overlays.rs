@@ -12,7 +12,7 @@ use std::{
 };
 
 use ncclflow_e2e::{
-    harness::{bed::Bed, programs, recorder::Recorder},
+    harness::{bed::Bed, exported, programs, recorder::Recorder},
     truth::call_log,
 };
 use rustix::process::Signal;
@@ -82,8 +82,9 @@ fn containers_of_one_image_are_traced_once_each() {
     }
     let lines = |bed: &Bed| -> BTreeMap<u64, u64> {
         let mut lines = BTreeMap::new();
+        let exported = exported::until_now(&ncclflow, &output);
         for rank in 0..bed.ready.nranks {
-            let path = output.join(format!("0x{}/api_rank{rank}.jsonl", bed.ready.comm_hash));
+            let path = exported.path().join(format!("0x{}/api_rank{rank}.jsonl", bed.ready.comm_hash));
             for line in fs::read_to_string(path).unwrap_or_default().lines() {
                 let line: Value = serde_json::from_str(line).unwrap();
                 *lines.entry(line["pid"].as_u64().unwrap()).or_insert(0) += 1;

@@ -68,22 +68,18 @@ fn calls_are_those_of_the_lines() {
     assert!(rows(&compared, "calls") > 20 && rows(&compared, "ops") == 0, "{compared}");
 }
 
-/// The end of the committed captures: real jobs, one of which measured nothing.
+/// The end of the committed recordings: real jobs, one of which measured nothing.
 #[test]
-fn captures_are_those_of_their_lines() {
+fn tables_of_real_jobs_are_those_of_their_lines() {
     let Some(ncclflow) = programs::ncclflow().filter(|_| tables::can_read()) else { return };
     // What DuckDB gives is compared in Python: some ten thousand rows of each take seconds.
     for (name, part, measured) in [("nvlink_flow", "0.05s", false), ("net_steps", "2.5s", true)] {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        let compressed = concat!(env!("CARGO_MANIFEST_DIR"), "/../traces");
-        let compressed = Path::new(compressed).join(format!("{name}.cap.gz"));
-        let capture = Command::new("gzip").arg("-dc").arg(&compressed).output().unwrap();
-        assert!(capture.status.success(), "{}: {capture:?}", compressed.display());
-        fs::write(path("capture"), capture.stdout).unwrap();
+        let recording = Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces").join(name);
         let export = |arguments: &[&str], output: &str| {
             let mut export = Command::new(&ncclflow);
-            export.arg("export").arg(path("capture")).args(["--last", part, "-f"]).args(arguments);
+            export.arg("export").arg(&recording).args(["--last", part, "-f"]).args(arguments);
             let done = export.arg("-o").arg(path(output)).output().unwrap();
             assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
             String::from_utf8(done.stdout).unwrap()
@@ -171,6 +167,6 @@ impl Recorded {
 
 /// Files below that are not complete.
 fn hidden(folder: &Path) -> Vec<std::path::PathBuf> {
-    let files = ncclflow_e2e::harness::replay::files_below(folder).into_keys();
+    let files = ncclflow_e2e::harness::exported::files_below(folder).into_keys();
     files.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with('.')).collect()
 }

@@ -15,7 +15,7 @@ use std::{
 use ncclflow_e2e::harness::{
     programs,
     recorder::Recorder,
-    replay,
+    exported,
     stack_program::{RecordedStacks, StackProgram, watch},
 };
 use serde_json::Value;
@@ -155,7 +155,7 @@ fn every_call_has_the_stack_that_the_program_itself_knows() {
         let said = session["targets"][0]["python"].as_str().unwrap();
         assert!(said.starts_with(&format!("3.{}", python.minor)), "{said} {version}");
         // The recording has it all.
-        replay::check(&programs::ncclflow().unwrap(), &folder, &folder);
+        exported::check(&programs::ncclflow().unwrap(), &folder);
     }
 }
 

@@ -17,7 +17,7 @@ use std::{
 use ncclflow_e2e::harness::{
     programs,
     recorder::Recorder,
-    replay,
+    exported,
     stack_program::{NOT_COPIED, RecordedStacks, StackProgram, watch},
 };
 use serde_json::Value;
@@ -155,7 +155,7 @@ fn every_call_has_the_native_stack_that_the_program_itself_knows() {
     assert!(cut > 0, "the deepest stack is larger than what is copied");
     // Functions that are alike call with the same stack pointer: only return addresses further out tell them apart.
     assert!(places.values().any(|marks| marks.len() >= 3), "{places:?}");
-    replay::check(&programs::ncclflow().unwrap(), &folder, &folder);
+    exported::check(&programs::ncclflow().unwrap(), &folder);
 }
 
 #[test]

@@ -164,25 +164,20 @@ fn a_reader_that_starves_loses_in_the_perf_event_array_and_counts() {
 /// A keeper of the recording that does not get on, as on a disk that stalls: the drain goes on, in bounded
 /// memory, and counts what it drops.
 fn starve_the_writer(kind: &str) {
-    // 0.75 MB/s of records, 12 MB in all: the queue of the capture is as large as the one that fills up, and must hold
-    // what comes while the machine lets its thread stand.
+    // 12 MB of records in all.
     let rings = [&RINGS[..], &["--iters", "4000", "--interval-ms", "4"]].concat();
     let Some(World { ncclflow, folder, mut bed }) = world(&rings) else { return };
-    let (out, capture) = (folder.path().join("out"), folder.path().join("capture"));
-    let arguments =
-        ["--buffer", kind, "--queue-size", "8", "--strict", "--capture", capture.to_str().unwrap()];
+    let out = folder.path().join("out");
+    let arguments = ["--buffer", kind, "--queue-size", "8", "--strict"];
     let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &arguments).unwrap();
     let runs = RunCounts::of_process(recorder.pid()).unwrap();
     {
         // Before the first record: the job makes not much more than the queue holds.
         let _stopped = StoppedThread::of_name(recorder.pid(), "ncclflow-keep").unwrap();
-        // The capture goes on, and shows when more has come than the queue can hold.
-        let captured = || fs::metadata(&capture).unwrap().len();
-        let before = captured();
         bed.go().unwrap();
-        wait_until("more was captured than the queue holds", Duration::from_mins(3), || {
-            captured() >= before + (10 << 20)
-        });
+        // An all-reduce of both ranks is 3 KB of records: these are more than the queue holds.
+        let calls = folder.path().join("calls");
+        progress::wait_for_calls_of("ncclAllReduce", &calls, &[(bed.ready.pids[0], 2 * 3600)]);
     }
     assert!(bed.finish().unwrap().1.ok);
     let (status, words) = recorder.finish().unwrap();
@@ -194,23 +189,6 @@ fn starve_the_writer(kind: &str) {
     let (peak, bound) = (&recorded["buffer"]["queue_peak_bytes"], &recorded["buffer"]["queue_bytes"]);
     assert!(number(peak) <= number(bound) && number(bound) == 8 << 20, "{}", recorded["buffer"]);
     assert_incomplete_ops_say_so(&out, &recorded);
-
-    // The capture has a thread and a queue of its own, and so it has everything.
-    assert_eq!(number(&recorded["loss"]["records_not_captured"]), 0);
-    let again = folder.path().join("again");
-    let status =
-        std::process::Command::new(&ncclflow).arg("replay").arg(&capture).arg("-o").arg(&again).status();
-    assert!(status.unwrap().success());
-    let mut replayed = 0;
-    for rank in recorded["communicators"].as_array().unwrap() {
-        let file = again
-            .join(rank["folder"].as_str().unwrap())
-            .join(format!("proxy_flow_rank{}.jsonl", rank["rank"]));
-        let text = fs::read_to_string(file).unwrap();
-        assert!(text.lines().all(|line| line.contains("\"incomplete\":false")));
-        replayed += text.lines().count();
-    }
-    assert_eq!(replayed, 2 * 4000);
 }
 
 #[test]

@@ -58,11 +58,9 @@ fn fails(fault: &str, more: &[&str]) -> Option<(String, Value, World)> {
     let mut world = world()?;
     let World { ncclflow, folder, bed } = &mut world;
     let out = folder.path().join("out");
-    let capture = folder.path().join("capture").display().to_string();
-    let more: Vec<&str> =
-        more.iter().map(|word| if *word == "{capture}" { &capture } else { *word }).collect();
     // If it did not end by itself, it would end well, and that is no failure.
-    let arguments = [&["-d", "60"], &more[..]].concat();
+    let time = if fault.starts_with("files") { "2" } else { "60" };
+    let arguments = [&["-d", time], more].concat();
     let gated = format!("{fault}:{}", folder.path().join("go").display());
     let recorder =
         Recorder::start_in(ncclflow, &bed.pid_list(), &out, &arguments, &[("NCCLFLOW_FAULT", &gated)])
@@ -143,8 +141,9 @@ fn a_dead_drain_ends_the_session_and_what_it_left_in_the_kernel_is_counted() {
 #[test]
 fn each_other_thread_that_dies_ends_the_session_too() {
     for (fault, name, more) in [
-        ("capture:panic:3", "ncclflow-capt", &["--capture", "{capture}"][..]),
-        ("files:panic:2", "ncclflow-files", &[]),
+        ("rows:panic:2", "ncclflow-rows", &["--metrics", "127.0.0.1:0"][..]),
+        // When the recording is over.
+        ("files:panic:1", "ncclflow-files", &[]),
         ("who:panic:1", "ncclflow-who", &[]),
         ("session:panic:3", "the recording's thread", &["--on-hang", "1"]),
         // When the first client has come.

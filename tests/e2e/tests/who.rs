@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, fs, io::Read as _, path::Path, time::Duration};
 
 use flate2::read::DeflateDecoder;
-use ncclflow_e2e::harness::{bed::Bed, program_files, programs, progress, recorder::Recorder, replay};
+use ncclflow_e2e::harness::{bed::Bed, program_files, programs, progress, exported, recorder::Recorder};
 use serde_json::{Value, json};
 use test_support::{eventually, root};
 
@@ -105,7 +105,7 @@ fn run(version: &str, tracing: &[&str], workload: &[&str], variables: &[(&str, &
     recorder.interrupt().unwrap();
     fs::write(hold, "").unwrap();
     progress::wait_for_exits(&pids);
-    replay::check(&ncclflow, &out, &out);
+    exported::check(&ncclflow, &out);
     let session = serde_json::from_slice(&fs::read(out.join("session.json")).unwrap()).unwrap();
     Some(Run { folder, session, pids, is_old: version < "2.2" })
 }

@@ -298,17 +298,6 @@ fn windows_of_two_hosts_lie_in_one_folder_and_are_read_in_their_order() {
     exports(&all, &mut found);
     assert_eq!(found.len(), 4, "{found:?}");
     assert_eq!(found.iter().collect::<BTreeSet<_>>().len(), 4, "{found:?}");
-    let merged = path("merged");
-    fs::create_dir(&merged).unwrap();
-    // What processes exported, of both hosts and one window.
-    for window in windows.iter().filter(|name| name.starts_with("window_0001")) {
-        for name in
-            names(&all.join(window)).into_iter().filter(|name| name.contains('.') && !name.ends_with("json"))
-        {
-            fs::create_dir(merged.join(&name)).unwrap();
-            copy_into(&all.join(window).join(&name), &merged.join(&name));
-        }
-    }
 
     let run = |arguments: &[&str], folder: &Path| {
         let output = Command::new(&ncclflow).args(arguments).arg(folder).output().unwrap();
@@ -332,16 +321,11 @@ fn windows_of_two_hosts_lie_in_one_folder_and_are_read_in_their_order() {
     let of_windows: Vec<&str> = ranks.iter().map(|rank| rank["window"].as_str().unwrap()).collect();
     assert!(of_windows.len() == 4 && of_windows.is_sorted(), "{of_windows:?}");
     assert!(ranks.iter().all(|rank| rank["links"][0]["messages"].as_u64().unwrap() > 0));
-    let (said, error) = run(&["aggregate"], &all);
-    assert_eq!(said.lines().filter(|line| line.starts_with("window_")).count(), 4, "{said}{error}");
-    // A window, and what processes of several hosts exported in one, without a recording.
-    for folder in [all.join(&windows[0]), merged] {
-        let (said, error) = run(&["check", "--json"], &folder);
-        let check: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{error}"));
-        let ranks = check["communicators"][0]["ranks"].as_array().unwrap().len();
-        assert_eq!(ranks, if folder.ends_with("merged") { 2 } else { 1 }, "{check:#}");
-        assert!(check["communicators"][0]["window"].is_null());
-    }
+    // A window alone.
+    let (said, error) = run(&["check", "--json"], &all.join(&windows[0]));
+    let check: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{error}"));
+    assert_eq!(check["communicators"][0]["ranks"].as_array().unwrap().len(), 1, "{check:#}");
+    assert!(check["communicators"][0]["window"].is_null());
     let exported = path("exported");
     let exported = exported.to_str().unwrap();
     let (said, error) = run(&["export", "-f", "jsonl", "-o", exported], &all);

@@ -10,7 +10,7 @@ use std::{
     process::Command,
 };
 
-use ncclflow_e2e::harness::{bed::Bed, programs, progress, recorder::Recorder};
+use ncclflow_e2e::harness::{exported, bed::Bed, programs, progress, recorder::Recorder};
 use rustix::process::Signal;
 use serde_json::Value;
 use test_support::root;
@@ -138,12 +138,9 @@ fn ops(level: &str, wanted: u64) {
         assert_eq!((&process["iterations"], &process["period_collectives"]), (&wanted.into(), &3.into()));
     }
     // Whoever reads the recording sees the same.
-    for (command, name) in [(&["replay"][..], "again"), (&["export", "-f", "jsonl"], "exported")] {
-        let made = folder.path().join(name);
-        let done = Command::new(&ncclflow).args(command).arg(&window).arg("-o").arg(&made).output().unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        assert_eq!(numbers(&made), found, "{name}");
-    }
+    let made = folder.path().join("exported");
+    exported::lines(&ncclflow, &window, &made);
+    assert_eq!(numbers(&made), found);
     let check = Command::new(&ncclflow).arg("check").arg("--json").arg(&window).output().unwrap();
     let check: Value = serde_json::from_slice(&check.stdout).unwrap();
     assert_eq!(check["communicators"][0]["collectives"], 3 * wanted, "{check:#}");

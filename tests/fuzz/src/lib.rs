@@ -3,7 +3,6 @@
 //! `userspace/ncclflow/tests/corpus.rs` includes these files, too: it runs inputs that are kept without the fuzzer.
 
 pub mod assembly;
-pub mod capture;
 pub mod dump;
 pub mod kept_memory;
 pub mod kernel_records;

@@ -97,15 +97,14 @@ pub(crate) fn run(args: &Repeated) -> Result<Value> {
         add(row);
     }
     for (level, iters) in [("flow", "3000"), ("steps", "300")] {
-        let capture = bench.fresh("capture");
         let job =
             bench.job(&["--ranks", "2", "--ops", "allreduce", "--bytes", "262144", "--iters", iters])?;
-        let capture_text = capture.display().to_string();
-        let recording = bench.record(&job, &["--level", level, "--capture", &capture_text])?;
+        let recording = bench.record(&job, &["--level", level, "--files", "none"])?;
         job.go()?;
         job.finish()?;
-        recording.finish()?;
-        let stages: Stages = ask(&program, &["stages", &capture_text, "--rounds", &args.rounds.to_string()])?;
+        let (_, recorded) = recording.finish_keeping()?;
+        let recorded = recorded.join("recording").display().to_string();
+        let stages: Stages = ask(&program, &["stages", &recorded, "--rounds", &args.rounds.to_string()])?;
         let bytes = stages.bytes / stages.records.max(1);
         #[expect(clippy::cast_precision_loss, reason = "a mean, for people")]
         let lines = stages.lines as f64 / stages.records.max(1) as f64;

@@ -1,4 +1,4 @@
-//! `cargo xtask bench fleet`: a job of many ranks, made of a capture of few: time and memory of `check`, of
+//! `cargo xtask bench fleet`: a job of many ranks, made of a recording of few: time and memory of `check`, of
 //! the export as Parquet tables, and of each query on them.
 
 use std::{
@@ -20,14 +20,14 @@ const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A capture, as it is or compressed with gzip
-    #[arg(default_value = "tests/traces/net_steps.cap.gz")]
-    capture: PathBuf,
+    /// A recording
+    #[arg(default_value = "tests/traces/net_steps")]
+    recording: PathBuf,
 
     #[arg(long, default_value_t = 1024)]
     ranks: u32,
 
-    /// Collectives of each rank: the capture happens again and again
+    /// Collectives of each rank: the recording happens again and again
     #[arg(long, default_value_t = 1000)]
     collectives: u64,
 
@@ -46,11 +46,11 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     }
     fs::create_dir_all(&folder)?;
     let (recordings, tables) = (folder.join("recordings"), folder.join("tables"));
-    let (made, hosts) = make(&programs, &args.capture, &recordings, args.ranks, args.collectives)?;
+    let (made, hosts) = make(&programs, &args.recording, &recordings, args.ranks, args.collectives)?;
     eprintln!("checking");
     let mut check = Command::new(programs.join("ncclflow"));
     check.arg("check").arg("--json").args(&hosts).stdout(fs::File::create(folder.join("check.json"))?);
-    // The capture's last ops did not end, so `check` may have findings.
+    // The recording's last ops did not end, so `check` may have findings.
     let checked = measured(&mut check, &[0, 3])?;
     eprintln!("exporting");
     let mut export = Command::new(programs.join("ncclflow"));
@@ -77,13 +77,13 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
 /// Makes recordings of a job of so many ranks. Returns what was made, and the folder of each host.
 pub(super) fn make(
     programs: &Path,
-    capture: &Path,
+    recording: &Path,
     recordings: &Path,
     ranks: u32,
     collectives: u64,
 ) -> Result<(Value, Vec<PathBuf>)> {
     let mut make = Command::new(programs.join("ncclflow-bench"));
-    make.arg("fleet").arg(capture).arg(recordings);
+    make.arg("fleet").arg(recording).arg(recordings);
     make.args(["--ranks", &ranks.to_string(), "--collectives", &collectives.to_string()]);
     let made = serde_json::from_slice(&tool::output(&mut make)?)?;
     let mut hosts = fs::read_dir(recordings)?

@@ -69,11 +69,11 @@ enum Bench {
     Memory(Repeated),
     /// Time of a job under the tracer, against ranks, channels and operations per group (root)
     Scale(scale::Args),
-    /// Bytes on disk of a recording of a capture's records, and the CPU time to write and to read it
+    /// Bytes on disk of a recording, and the CPU time to write and to read it
     Volume(volume::Args),
-    /// Parquet tables of a job of many ranks, made of a capture of few: time, memory, and the shipped queries
+    /// Parquet tables of a job of many ranks, made of a recording of few: time, memory, and the shipped queries
     Fleet(fleet::Args),
-    /// The page of `ncclflow report` of a job of 64 ranks, made of a capture of few: its size, and when a
+    /// The page of `ncclflow report` of a job of 64 ranks, made of a recording of few: its size, and when a
     /// browser shows its first picture (chromium)
     Report(report::Args),
     /// What call stacks cost a call, by their frames, seen before and new (root, python3)

@@ -1,4 +1,4 @@
-//! `cargo xtask bench report`: measures the page of a job of many ranks, made of a capture of few. It fails
+//! `cargo xtask bench report`: measures the page of a job of many ranks, made of a recording of few. It fails
 //! if the page is larger, or its first picture later, than docs/REPORT.md promises.
 
 use std::{
@@ -22,14 +22,14 @@ const MAX_FIRST_PICTURE_MS: f64 = 2000.0;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A capture, as it is or compressed with gzip
-    #[arg(default_value = "tests/traces/net_steps.cap.gz")]
-    capture: PathBuf,
+    /// A recording
+    #[arg(default_value = "tests/traces/net_steps")]
+    recording: PathBuf,
 
     #[arg(long, default_value_t = 64)]
     ranks: u32,
 
-    /// Collectives of each rank: the capture happens again and again
+    /// Collectives of each rank: the recording happens again and again
     #[arg(long, default_value_t = 10_000)]
     collectives: u64,
 
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     fs::create_dir_all(&folder)?;
     eprintln!("making the recordings");
     let recordings = folder.join("recordings");
-    let (made, hosts) = fleet::make(&programs, &args.capture, &recordings, args.ranks, args.collectives)?;
+    let (made, hosts) = fleet::make(&programs, &args.recording, &recordings, args.ranks, args.collectives)?;
     eprintln!("making the page");
     let page = folder.join("report.html");
     let mut report = Command::new(programs.join("ncclflow"));

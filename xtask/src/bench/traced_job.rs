@@ -183,8 +183,15 @@ impl Recording {
         signal(self.pid(), "INT")
     }
 
-    /// Waits until the recording has ended by itself.
-    pub(crate) fn finish(mut self) -> Result<Recorded> {
+    /// Waits until the recording has ended by itself, and removes it.
+    pub(crate) fn finish(self) -> Result<Recorded> {
+        let (recorded, output) = self.finish_keeping()?;
+        fs::remove_dir_all(output)?;
+        Ok(recorded)
+    }
+
+    /// Waits until the recording has ended by itself. Returns its folder, too.
+    pub(crate) fn finish_keeping(mut self) -> Result<(Recorded, PathBuf)> {
         self.stderr.read_to_string(&mut self.said)?;
         let status = self.child.wait()?;
         if !status.success() {
@@ -194,8 +201,7 @@ impl Recording {
         let text = fs::read_to_string(&path).with_context(|| format!("reading `{}`", path.display()))?;
         let recorded =
             Recorded { session: serde_json::from_str(&text)?, said: std::mem::take(&mut self.said) };
-        fs::remove_dir_all(&self.output)?;
-        Ok(recorded)
+        Ok((recorded, std::mem::take(&mut self.output)))
     }
 
     pub(crate) fn output(&self) -> &Path {

@@ -14,9 +14,9 @@ use crate::tool;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Captures to measure too, as they are or compressed with gzip
-    #[arg(value_name = "CAPTURE")]
-    captures: Vec<PathBuf>,
+    /// Recordings to measure too
+    #[arg(value_name = "DIR")]
+    recordings: Vec<PathBuf>,
 
     /// NCCL versions to run on the bed, like 2.27.5 or 2.28.9-cu13
     #[arg(long, value_name = "VERSION", num_args = 0.., default_values = ["2.27.5", "2.28.9-cu13"])]
@@ -71,30 +71,29 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
             ),
             ("sockets, steps", "steps", &["--iters", "500"]),
         ] {
-            let capture = bench.fresh("capture");
             let job =
                 bench.job(&[&["--ranks", "2", "--ops", "allreduce", "--bytes", "262144"], job].concat())?;
-            let recording =
-                bench.record(&job, &["--level", level, "--capture", &capture.display().to_string()])?;
+            let recording = bench.record(&job, &["--level", level, "--files", "none"])?;
             job.go()?;
             job.finish()?;
-            recording.finish()?;
-            rows.push(measure(&bench.programs, format!("NCCL {version}, {what}"), &capture, args.rounds)?);
+            let (_, recorded) = recording.finish_keeping()?;
+            let recorded = recorded.join("recording");
+            rows.push(measure(&bench.programs, format!("NCCL {version}, {what}"), &recorded, args.rounds)?);
         }
     }
-    if !args.captures.is_empty() {
+    if !args.recordings.is_empty() {
         let programs = crate::programs::build_release(&["ncclflow-bench"])?;
-        for capture in &args.captures {
-            let name = capture.file_name().context("a capture without a name")?.to_string_lossy();
-            rows.push(measure(&programs, name.into_owned(), capture, args.rounds)?);
+        for recording in &args.recordings {
+            let name = recording.file_name().context("a recording without a name")?.to_string_lossy();
+            rows.push(measure(&programs, name.into_owned(), recording, args.rounds)?);
         }
     }
     Ok(serde_json::to_value(rows)?)
 }
 
-fn measure(programs: &Path, what: String, capture: &Path, rounds: u32) -> Result<Row> {
+fn measure(programs: &Path, what: String, recording: &Path, rounds: u32) -> Result<Row> {
     let mut program = Command::new(programs.join("ncclflow-bench"));
-    program.arg("volume").arg(capture).args(["--rounds", &rounds.to_string()]);
+    program.arg("volume").arg(recording).args(["--rounds", &rounds.to_string()]);
     let volume: Volume = serde_json::from_slice(&tool::output(&mut program)?)?;
     #[expect(clippy::cast_precision_loss, reason = "a mean, for people")]
     let ratio = |over: u64| volume.bytes as f64 / over as f64;

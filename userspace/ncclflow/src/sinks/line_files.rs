@@ -24,6 +24,9 @@ use super::{
 /// Ranks of processes that have ended and are still listed, in a session in which processes come and go.
 const MAX_ENDED: usize = 1000;
 
+/// Bytes of the head of an op in `flow_rank`, about.
+const HEAD: u64 = 256;
+
 #[derive(Debug)]
 pub(super) struct LineFiles {
     dir: Arc<OutputDir>,
@@ -57,6 +60,8 @@ pub(super) struct LineFiles {
     /// Bytes of lines in all files, and of messages among them.
     bytes: u64,
     message_bytes: u64,
+    /// Ops with `flow_rank`.
+    ops: u64,
     /// The op that came last is not written, and each of its messages is so lost.
     refused: Option<LostLines>,
     errors: Vec<String>,
@@ -83,6 +88,7 @@ impl LineFiles {
             without_file: LostLines::default(),
             bytes: 0,
             message_bytes: 0,
+            ops: 0,
             refused: None,
             errors: Vec::new(),
         }
@@ -264,6 +270,7 @@ impl Sink for LineFiles {
             written
         });
         self.kept_ops = self.kept_ops.saturating_add_signed(more);
+        self.ops += u64::try_from(more).unwrap_or(0);
         self.refused = pushed.err();
     }
 
@@ -323,8 +330,8 @@ impl Sink for LineFiles {
     }
 
     fn bytes_to_come(&self) -> u64 {
-        // `flow_rank` has each message twice.
-        2 * self.message_bytes
+        // `flow_rank` has each message twice, and the heads of ops.
+        2 * self.message_bytes + HEAD * self.ops
     }
 
     fn written(&self) -> Written {

@@ -7,7 +7,7 @@ use ncclflow::{
     sinks::{OutputDir, SessionFiles},
 };
 
-use crate::{recording_blocks, traces::captured};
+use crate::{recording_blocks, traces::recorded};
 
 /// xorshift64: the same changes in every run.
 struct Random(u64);
@@ -25,11 +25,11 @@ const ROUNDS: usize = 150;
 
 #[test]
 fn changed_recordings_are_read_or_refused() {
-    for (name, seed) in [("net_steps.cap.gz", 1), ("nvlink_flow.cap.gz", 2)] {
-        let captured = captured(name);
-        let captured = captured.cut_to(1500);
+    for (name, seed) in [("net_steps", 1), ("nvlink_flow", 2)] {
+        let recorded = recorded(name);
+        let recorded = recorded.cut_to(1500);
         let folder = tempfile::tempdir().unwrap();
-        captured.record(&folder.path().join("recording"), 0..1500);
+        recorded.record(&folder.path().join("recording"), 0..1500);
         let segment = folder.path().join("recording/recording/000001.nfr");
         let whole = recording_blocks::input_of(&fs::read(&segment).unwrap());
         assert!(whole.len() > 50_000, "{}", whole.len());

@@ -1,4 +1,4 @@
-//! Live = replay: what was kept of a session makes its files again.
+//! What `export` makes of a recording, and files below a folder.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,18 +8,39 @@ use std::{
     process::Command,
 };
 
-/// Replays `kept`, a capture or the folder of a session, beside the session's folder `live` and compares
-/// every file, byte for byte.
+/// Exports the recording of this session to a new folder, as lines.
+///
+/// # Panics
+/// If that fails.
+pub fn lines(ncclflow: &Path, session: &Path, output: &Path) {
+    let mut export = Command::new(ncclflow);
+    let done = export.arg("export").arg(session).args(["-f", "jsonl", "-o"]).arg(output).output();
+    let done = done.unwrap_or_else(|error| panic!("starting ncclflow: {error}"));
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Lines of what is in the recording of a session that goes on; an empty folder, where there is no record yet.
+///
+/// # Panics
+/// If there is no room for a folder.
+pub fn until_now(ncclflow: &Path, session: &Path) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("making a folder: {error}"));
+    let mut export = Command::new(ncclflow);
+    // It fails where nothing has begun.
+    let _ = export.arg("export").arg(session).args(["-f", "jsonl", "-o"]).arg(folder.path()).output();
+    folder
+}
+
+/// Exports a session's recording, which needs no root, and compares every file with those that `record` made, byte for
+/// byte.
 ///
 /// # Panics
 /// If anything differs, or a file cannot be read.
-pub fn check(ncclflow: &Path, kept: &Path, live: &Path) {
+pub fn check(ncclflow: &Path, session: &Path) {
     let again = tempfile::tempdir().unwrap_or_else(|error| panic!("making a folder: {error}"));
     let again = again.path().join("again");
-    let replayed = Command::new(ncclflow).arg("replay").arg(kept).arg("-o").arg(&again).output();
-    let replayed = replayed.unwrap_or_else(|error| panic!("starting ncclflow: {error}"));
-    assert!(replayed.status.success(), "{}", String::from_utf8_lossy(&replayed.stderr));
-    let (mut live, again) = (files_below(live), files_below(&again));
+    lines(ncclflow, session, &again);
+    let (mut live, again) = (files_below(session), files_below(&again));
     live.retain(|name, _| !name.starts_with("recording"));
     assert!(live.len() > 1, "a recording without a file");
     assert_eq!(live.keys().collect::<Vec<_>>(), again.keys().collect::<Vec<_>>());
