@@ -253,6 +253,10 @@ fn tell_files(files: &FilesReport, report: &SessionReport, output: &Path) {
 fn summarize(outcome: &Outcome, output: Option<&Path>) {
     let report = &outcome.report;
     for rank in &report.communicators {
+        if rank.proxy_flow_lines + rank.flow_steps_lines + rank.api_lines + rank.lost_lines == 0 {
+            // The files end before its first op.
+            continue;
+        }
         let lines = if report.level == Level::Api {
             format!("{} calls", rank.api_lines)
         } else {

@@ -39,6 +39,9 @@ pub struct CommunicatorFacts {
     /// `commHash`, as folders are called: see [`flow::schema::comm_hash_name`].
     pub comm_hash: String,
     pub rank: i32,
+    /// Size of the communicator. Since 1.6.
+    #[serde(default)]
+    pub n_ranks: Option<i32>,
     /// The name that the program gave; 2.27 and later.
     pub comm_name: Option<String>,
     pub local_rank: Option<u32>,
@@ -104,6 +107,7 @@ impl CommunicatorFacts {
             pid,
             comm_hash: flow::schema::comm_hash_name(seen.hash),
             rank: seen.rank,
+            n_ranks: Some(seen.n_ranks),
             comm_name,
             local_rank: small(local_rank),
             node: small(node),
@@ -130,6 +134,7 @@ impl CommunicatorFacts {
             one.filter(|one| Some(one) == other)
         }
         Self {
+            n_ranks: same(self.n_ranks, other.n_ranks.as_ref()),
             comm_name: same(self.comm_name, other.comm_name.as_ref()),
             local_rank: same(self.local_rank, other.local_rank.as_ref()),
             node: same(self.node, other.node.as_ref()),
@@ -227,6 +232,7 @@ mod tests {
             pid: 70,
             comm_hash: "0x0000000000000abc".to_owned(),
             rank: 3,
+            n_ranks: Some(8),
             comm_name: Some("tensor[2J parallel".to_owned()),
             local_rank: Some(1),
             node: Some(0),

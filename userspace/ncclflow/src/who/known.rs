@@ -61,6 +61,28 @@ impl Known {
         self.communicators.get(&(pid, comm_hash.to_owned(), rank))
     }
 
+    /// Adds rows of ranks that have none: the files end before their first op.
+    pub fn add_missing(&self, rows: &mut Vec<CommunicatorReport>) {
+        let has = |row: &CommunicatorReport| (row.pid, row.comm_hash.clone(), row.rank);
+        let there: HashSet<Member> = rows.iter().map(has).collect();
+        let mut missing: Vec<&CommunicatorFacts> = self
+            .communicators
+            .iter()
+            .filter_map(|(member, facts)| (!there.contains(member)).then_some(facts))
+            .collect();
+        missing.sort_by_key(|facts| (&facts.comm_hash, facts.rank, facts.pid));
+        rows.extend(missing.into_iter().filter_map(|facts| {
+            Some(CommunicatorReport {
+                comm_hash: facts.comm_hash.clone(),
+                folder: facts.comm_hash.clone(),
+                rank: facts.rank,
+                n_ranks: facts.n_ranks?,
+                pid: facts.pid,
+                ..CommunicatorReport::default()
+            })
+        }));
+    }
+
     /// Completes the rows of communicators. Returns the job of each of their processes.
     pub fn complete(&self, rows: &mut [CommunicatorReport]) -> HashMap<u32, Job> {
         let (mut of_processes, mut of_gpus) = (HashMap::new(), HashMap::new());
@@ -132,6 +154,21 @@ mod tests {
         assert_eq!(ranks, [(Some(4), Some(0)), (Some(5), Some(1)), (Some(6), None)]);
         assert_eq!((jobs[&7].rank, jobs[&7].size, jobs[&8].rank), (None, Some(8), Some(6)));
         assert!(rows.iter().all(|row| row.job_rank_source.as_deref() == Some("derived")));
+    }
+
+    #[test]
+    fn ranks_without_a_line_have_a_row() {
+        let mut known = Known::default();
+        for rank in [4, 5] {
+            let Event::Communicator(facts) = facts(7, rank, 0) else { unreachable!() };
+            known.note(&Event::Communicator(Box::new(CommunicatorFacts { n_ranks: Some(8), ..*facts })));
+        }
+        // Of a recording of before 1.6, which does not say how large it is.
+        known.note(&facts(8, 6, 0));
+        let mut rows = vec![row(7, "0xa", 4, 8)];
+        known.add_missing(&mut rows);
+        let ranks: Vec<_> = rows.iter().map(|row| (row.rank, row.n_ranks, &*row.folder)).collect();
+        assert_eq!(ranks[1..], [(5, 8, "0xa")]);
     }
 
     #[test]

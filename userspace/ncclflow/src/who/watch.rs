@@ -29,7 +29,7 @@ use crate::{
     memory::Memory,
     privileges,
     recording::{Binding, Event},
-    sinks::{SessionReport, TargetList, TargetReport},
+    sinks::{FilesState, SessionReport, TargetList, TargetReport},
     target::{Process, Users},
 };
 
@@ -153,6 +153,9 @@ impl WhoReport {
             thread::sleep(Duration::from_millis(1));
         }
         let known = self.registry.known();
+        if report.window.is_none() && report.files.is_some_and(|files| files.state != FilesState::Complete) {
+            known.add_missing(&mut report.communicators);
+        }
         let jobs = known.complete(&mut report.communicators);
         for target in &mut report.targets {
             let latest = known.process(target.pid);
