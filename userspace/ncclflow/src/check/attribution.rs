@@ -44,7 +44,7 @@ enum DataPlace {
     Down(u64),
 }
 
-/// Fields of a message's row that tell what the message waited for.
+/// Fields of a message's row that tell what it waited for.
 #[derive(Clone, Copy, Debug)]
 pub struct TimedMessage {
     pub seq: u64,
@@ -202,7 +202,7 @@ impl Attribution {
         before.is_stuck = filled.is_none();
     }
 
-    /// Takes a receive. If it goes into a send, only its arrival counts, and the send has that.
+    /// Takes a receive. Of an input to a send, only the arrival counts, and the send has it.
     fn receive(&mut self, line: &TimedMessage, is_used: bool, before: &mut Before, horizon: Option<u64>) {
         let end = line.end;
         let since = before.done.or(line.begin);
@@ -223,7 +223,7 @@ struct Before {
     is_stuck: bool,
 }
 
-/// Returns the place of the input for the send at this place.
+/// Returns the input of the send at this place.
 fn needed(place: DataPlace, goes_down: bool) -> Option<DataPlace> {
     match place {
         DataPlace::Ring(loop_index, ring_step, slice) => {

@@ -4,7 +4,7 @@ use flow::schema::{ApiCallRow, OpRow};
 use nccl_library::nccl::Name;
 use serde::Serialize;
 
-/// Function and arguments, which must be the same on all ranks.
+/// Fields that must be equal on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct Call {
     /// `AllReduce` …
@@ -35,7 +35,7 @@ impl Call {
         }
     }
 
-    /// Returns the call that the program made.
+    /// Returns the program's call.
     pub(super) fn of_call(row: &ApiCallRow) -> Self {
         Self {
             coll: row.function.clone(),

@@ -29,7 +29,7 @@ const NEAR_NS: u64 = 1_000_000_000;
 /// Most memory, about, of a folder's stacks until it is known which are needed.
 const MAX_BYTES: usize = 256 << 20;
 
-/// A call of a collective by a rank, with its stack.
+/// A rank's call of a collective, with its stack.
 #[derive(Clone, Debug)]
 pub(super) struct CallLine {
     pub(super) number: u64,
@@ -60,7 +60,7 @@ pub(super) struct RankLines {
 }
 
 impl RankLines {
-    /// Returns the call to report: the wanted one, or the last before where the rank did not call it.
+    /// Returns the call to report: without the wanted one, the last before.
     fn said(&self, has_called: bool) -> Option<&CallLine> {
         if has_called { self.at.as_ref() } else { self.before.as_ref() }
     }
@@ -141,7 +141,7 @@ impl Lines {
         !self.is_whole && self.wanted.iter().any(missing)
     }
 
-    /// Returns an empty instance that reads from the beginning.
+    /// Begins anew, reading all.
     pub(super) fn whole(self) -> Self {
         Self { wanted: self.wanted, is_whole: true, ranks: BTreeMap::new() }
     }

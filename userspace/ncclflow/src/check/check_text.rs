@@ -28,7 +28,7 @@ pub fn headline(report: &CheckReport) -> String {
     }
 }
 
-/// Writes the whole report, the headline first.
+/// Writes the report, the headline first.
 pub fn write_check(report: &CheckReport, is_verbose: bool, out: &mut dyn Write) -> io::Result<()> {
     let mut window = None;
     for communicator in &report.communicators {
@@ -41,7 +41,7 @@ pub fn write_check(report: &CheckReport, is_verbose: bool, out: &mut dyn Write) 
     report.notes.iter().try_for_each(|note| writeln!(out, "{note}"))
 }
 
-/// Returns a finding's rank: differences between ranks come before slowness, and that before cut recordings.
+/// Orders findings: differences come before slowness, and that before cut recordings.
 fn importance(kind: FindingKind) -> u8 {
     match kind {
         FindingKind::CollectiveMismatch | FindingKind::OrderMismatch => 0,
@@ -58,7 +58,7 @@ fn counted(number: usize, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
-/// Returns a note that not all ranks were recorded: finding nothing says nothing of these.
+/// Returns a note on ranks that were not recorded, where nothing was found.
 fn missing_ranks(communicators: &[CommunicatorCheck]) -> String {
     let is_part =
         |check: &&CommunicatorCheck| usize::try_from(check.n_ranks).is_ok_and(|n| check.ranks.len() < n);

@@ -1,4 +1,4 @@
-//! Compares collectives: do all ranks of a communicator run the same ones, in the same order?
+//! Do all ranks of a communicator run the same collectives, in the same order?
 //!
 //! A collective has one number (`seq`) on all ranks, which is NCCL's own count. So ranks that ran different
 //! things, or the same in another order, have different ops under one number.
@@ -177,8 +177,8 @@ impl Collectives {
         }
     }
 
-    /// Returns what ranks ran under this number, and when the first of them was seen in it. `absent`: ranks
-    /// known not to have run it. Other ranks that did not are left out: nothing is known of them.
+    /// Returns what ranks ran under this number, and when the first was seen in it. `absent`: ranks known not
+    /// to have run it; of others that did not, nothing is known.
     pub(super) fn at(&self, number: u64, absent: &[i32]) -> Option<At> {
         let first_seen_ns = self.by_number.get(number)?.first_seen;
         let mut by_call: BTreeMap<Option<u32>, Vec<i32>> = BTreeMap::new();
@@ -193,7 +193,7 @@ impl Collectives {
         Some(At { first_seen_ns, groups })
     }
 
-    /// Returns the wall time at which any rank was first seen in this collective.
+    /// Returns the wall time at which this one was first seen.
     pub(super) fn first_seen(&self, number: u64) -> Option<u64> {
         self.by_number.get(number).map(|collective| collective.first_seen)
     }
@@ -202,7 +202,7 @@ impl Collectives {
         self.ranks.keys().copied().collect()
     }
 
-    /// Returns the number of collectives of the rank that has most.
+    /// Counts the collectives of the rank that has most.
     pub(super) fn ops(&self) -> u64 {
         self.ranks.values().map(|rank| rank.ran.count()).max().unwrap_or(0)
     }
@@ -233,7 +233,7 @@ impl Collectives {
         self.others.range((number, i32::MIN)..=(number, i32::MAX)).map(|((_, rank), call)| (*rank, *call))
     }
 
-    /// Returns the call that a rank ran under this number.
+    /// Returns a rank's call under this number.
     fn call_of(&self, rank: i32, ops: &RankOps, number: u64) -> Option<u32> {
         let first = || Some(self.by_number.get(number)?.call);
         self.others.get(&(number, rank)).copied().or_else(first).filter(|_| ops.ran.contains(number))
@@ -427,7 +427,7 @@ mod tests {
         }
     }
 
-    /// Tests that nothing false is found where memory ends, and that the report says from which number on.
+    /// Tests that nothing false is found where memory ends, and that this is reported.
     #[test]
     fn what_does_not_fit_is_not_compared() {
         for bytes in [0, CALL_BYTES, 4 * CALL_BYTES, 1 << 20] {

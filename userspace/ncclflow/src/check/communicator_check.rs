@@ -178,7 +178,7 @@ pub(super) struct Checked {
 }
 
 impl Checked {
-    /// Returns the checks, with the lines that were found.
+    /// Completes the checks by the lines that were found.
     pub(super) fn complete(self) -> impl Iterator<Item = CommunicatorCheck> {
         let Self { checks, lines } = self;
         checks.into_iter().map(move |(check, difference)| {
@@ -191,7 +191,7 @@ impl Checked {
 }
 
 impl Fleet {
-    /// Returns a note on what cannot be judged, as the clocks of some hosts are not known.
+    /// Notes what cannot be judged, as the clocks of some hosts are not known.
     fn clocks_not_known(&self) -> Option<String> {
         let hosts: Vec<&str> = self.without_clock.iter().map(String::as_str).collect();
         (!hosts.is_empty()).then(|| {
@@ -203,7 +203,7 @@ impl Fleet {
         })
     }
 
-    /// Compares the communicators, when all rows have come.
+    /// Compares all, when everything has come.
     pub(super) fn checked(self, window: Option<&str>, notes: &mut Vec<String>) -> Checked {
         let (mut checked, mut all_wanted) = (Checked::default(), HashMap::new());
         notes.extend(self.clocks_not_known());
@@ -288,7 +288,7 @@ impl CommunicatorRows {
         self.places.extend(places);
     }
 
-    /// Returns notes on what there was no memory to compare.
+    /// Notes what there was no memory to compare.
     fn not_compared(&self, communicator: &str) -> Vec<String> {
         let why = "they do not fit into memory; shorter windows can be compared completely";
         let collectives = self

@@ -90,7 +90,7 @@ impl FolderRows {
         })
     }
 
-    /// Completes the ranks, when all rows of the folder have come.
+    /// Completes the ranks, when all rows have come.
     pub(super) fn end_ranks(&mut self) {
         let offset = self.clock.as_ref().map(|clock| clock.offset_ns);
         let ended = self.clock.as_ref().and_then(|clock| clock.ended_monotonic_ns);

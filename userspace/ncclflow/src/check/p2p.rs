@@ -1,4 +1,4 @@
-//! Compares sends and receives: has every SEND its RECV?
+//! Has every SEND its RECV?
 //!
 //! Sends and receives between two ranks match in their order. Where a recording begins in the middle, one
 //! side can have some more at its beginning, and where it ends in the middle, at its end.

@@ -79,7 +79,7 @@ impl Window {
     }
 }
 
-/// Groups the folders into parts. Folders without windows are one part, which comes first.
+/// Groups folders. Those without windows are one part, which comes first.
 pub(super) fn parts(folders: &[PathBuf]) -> Result<Vec<Part>> {
     let (mut plain, mut groups) = (Vec::new(), Vec::<Vec<Window>>::new());
     for folder in folders {
@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// Creates a window; times are in seconds.
+    /// Makes a window; times are in seconds.
     fn window(parent: &Path, name: &str, host: &str, from: u64, until: u64) {
         let folder = parent.join(name);
         fs::create_dir_all(&folder).unwrap();

@@ -24,7 +24,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct FolderFacts {
     pub(super) clock: Option<ClockReport>,
-    /// Owners, from which communicators get their names.
+    /// Owners, for the names of communicators.
     pub(super) claims: Claims,
     /// Set where calls are taken, as there are no ops.
     pub(super) calls: Option<Calls>,
@@ -59,8 +59,8 @@ pub(super) trait Gather: Send {
 /// Callback with the bytes read, and of all recordings. Called by several threads, one at a time.
 pub type ReadingProgress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
-/// Passes all rows of these folders to `gather`, and returns notes on what could not be read. A window in
-/// which nothing ran gives a note; any other folder without ops is an error.
+/// Gives all rows of these folders to `gather`, and returns what could not be read. A window in which nothing
+/// ran is told, too; another folder without ops is an error.
 pub(super) fn read_rows<G: Gather>(
     part: &Part,
     gather: G,
@@ -96,7 +96,7 @@ pub(super) fn read_rows<G: Gather>(
 /// State shared by the reading threads.
 struct Work<'a, G: Gather> {
     inputs: &'a [Source],
-    /// The folders are windows, in which nothing may have run.
+    /// The folders are windows; possibly nothing ran in them.
     is_window: bool,
     progress: Mutex<Told<'a>>,
     state: Mutex<State<G>>,

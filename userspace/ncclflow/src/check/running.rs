@@ -51,7 +51,7 @@ impl RunningCheck {
         Ok(Self { parts, fleets, sources, current: None })
     }
 
-    /// Begins a source, to which the next rows belong. `clock`: of the part of it that is read.
+    /// Begins the source of the next rows. `clock`: of the part of it that is read.
     pub(crate) fn begin(&mut self, source: &Path, clock: Option<ClockReport>) {
         self.end();
         let of = |part: &Part| part.folders.iter().any(|folder| folder == source);

@@ -14,7 +14,7 @@ use crate::text::{bytes, column_widths, spaced_seconds};
 /// Most links of a rank that are shown, those with most bytes; with `-v` all.
 const MAX_LINKS: usize = 16;
 
-/// Returns the number of links, and the link with the least bandwidth, in one sentence.
+/// Says how many links there are, and which has the least bandwidth, in one sentence.
 pub fn headline(report: &SummaryReport) -> String {
     let links = || report.ranks.iter().flat_map(|rank| rank.links.iter().map(move |link| (rank, link)));
     let (count, ranks) = (links().count(), report.ranks.len());
@@ -120,7 +120,7 @@ fn with_whom(link: &LinkRow) -> String {
     format!("{} rank {}", if link.op == Direction::Send { "to" } else { "from" }, link.peer)
 }
 
-/// Returns the waits, the largest first, without those of less than a hundredth.
+/// Lists waits, the largest first; those of less than a hundredth are left out.
 fn waits(link: &LinkRow) -> String {
     let all: u64 = link.waits.values().map(|wait| wait.total_ns).sum();
     let percent = |ns: u64| u128::from(ns) * 100 / u128::from(all.max(1));

@@ -138,7 +138,7 @@ fn circle<'a>(
     (slowest, members().flat_map(outside).max_by_key(|(_, ns)| *ns))
 }
 
-/// Returns the link on which messages were longest, if it stands out; for when no GPU is at fault.
+/// Returns the link on which messages were longest, if it stands out, where no GPU is at fault.
 fn link(by_rank: &BTreeMap<i32, &RankWaits>, way: &[i32]) -> Option<Culprit> {
     let mut links: Vec<(u64, i32, i32)> = by_rank
         .values()

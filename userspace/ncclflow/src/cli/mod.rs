@@ -64,7 +64,7 @@ fn write_json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// Writes a JSON document on one line.
+/// Writes a document on one line.
 fn write_json_line(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
     serde_json::to_writer(PlainWriter::of_json(&mut *out), value)?;
     writeln!(out)?;

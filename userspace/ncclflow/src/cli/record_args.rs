@@ -33,7 +33,7 @@ const AUTO_BUFFER: &str = "The ring buffer where the kernel has it, or else the 
 const AUTO_LINKS: &str = "One kernel link for many probes, where the kernel has it (Linux 6.6 and later); \
                           otherwise one for each";
 
-/// Parses a number of frames that the kernel side can walk.
+/// Parses a number of frames for the kernel side.
 pub(super) fn stack_depth() -> clap::builder::RangedI64ValueParser<u8> {
     clap::value_parser!(u8).range(1..=i64::try_from(MAX_STACK_FRAMES).unwrap_or(i64::MAX))
 }
@@ -254,7 +254,7 @@ impl RecordArgs {
         if self.no_cache { None } else { self.cache_dir.clone().or_else(default_folder) }
     }
 
-    /// Returns an error in options that make sense with some values of others only.
+    /// Returns what is wrong with options that make sense with some values of others only.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
         if self.level != Level::Steps && self.sampling.sampling() != Sampling::default() {
             return Some("--steps-every, --channels and --min-bytes need --level steps");

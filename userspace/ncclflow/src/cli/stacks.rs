@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// Words by which kernels are suggested if the wanted one is not found.
+/// Words of kernels to suggest where the wanted one is not found.
 const WORDS: [&str; 5] = ["nccl", "reduce", "gather", "broadcast", "scatter"];
 
 /// Most calls of a function that an error lists.

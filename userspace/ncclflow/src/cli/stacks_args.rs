@@ -22,7 +22,7 @@ use ncclflow_common::{MAX_STACK_FRAMES, STACK_FRAMES};
 const WINDOW: &str = "Window";
 const OUTPUT: &str = "Output";
 
-/// Default kernel of the NCCL Call Stack Analyzer: NCCL's generic kernel, for ops without one of their own.
+/// Default of the NCCL Call Stack Analyzer: NCCL's kernel for what has none of its own.
 const KERNEL: &str = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)";
 
 /// Default number of a launch's callers in a trace.
@@ -131,12 +131,12 @@ pub struct StacksArgs {
 }
 
 impl StacksArgs {
-    /// Returns the name of a trace's kernels.
+    /// Returns the kernels' name in a trace.
     pub(super) fn kernel(&self) -> &str {
         self.kernel_name.as_deref().unwrap_or(KERNEL)
     }
 
-    /// Returns the number of a launch's callers.
+    /// Counts the callers of a launch.
     pub(super) fn callers(&self) -> usize {
         self.stack_depth.unwrap_or(CALLERS)
     }

@@ -1,5 +1,5 @@
-//! Output on standard output and standard error. All of it goes through [`PlainWriter`]: many names and paths
-//! in it were chosen by a tenant.
+//! Output on standard output and standard error. All of it goes through [`PlainWriter`]: tenants chose many
+//! of its names and paths.
 
 use std::{
     env, fmt,
@@ -37,8 +37,7 @@ pub(super) fn choose_color(choice: ColorChoice) {
     let _ = COLOR.set(choice);
 }
 
-/// Tells whether standard output gets colours: if it is a terminal, and nobody asks for none
-/// (<https://no-color.org>).
+/// Tells whether standard output gets colours: a terminal, unless asked otherwise (<https://no-color.org>).
 pub(super) fn has_color() -> bool {
     match COLOR.get() {
         Some(ColorChoice::Always) => true,
@@ -111,8 +110,7 @@ pub(super) fn flush_told(patience: Duration) {
     }
 }
 
-/// Writes a line to standard error, for people. Nobody may be there to read it, and that is no reason to
-/// stop.
+/// Writes a line to standard error, for people. If nobody reads it, that is no reason to stop.
 pub(super) fn tell(line: fmt::Arguments<'_>) {
     let line = format!("{line}\n");
     match TOLD.get() {

@@ -1,6 +1,5 @@
 //! Lines for people that nobody may read. A full pipe blocks whoever writes to it, and the recording's own
-//! thread has lines to tell: so a separate thread writes them, and lines that it cannot get rid of are left
-//! out and counted.
+//! thread tells lines: a separate thread writes them, and leaves out and counts what it cannot get rid of.
 
 use std::{
     io::{self, Write},

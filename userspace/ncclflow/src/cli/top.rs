@@ -30,7 +30,7 @@ use crate::{
     views::top::{Action, Rates, Snapshot, State, Subject, TopReport, draw, print_table, rows},
 };
 
-/// Longest time for which a signal can go unnoticed.
+/// Longest time that a signal goes unnoticed.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
@@ -133,7 +133,7 @@ fn follow(
         let Ok(news) = news.recv() else { return Ok(()) };
         session.take(news);
         if session.over {
-            // The session reports the reason itself.
+            // The session tells why itself.
             return Ok(());
         }
         if let Some(line) = session.line.take() {

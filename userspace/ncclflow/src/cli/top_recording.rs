@@ -36,7 +36,7 @@ use nccl_library::nccl::NcclVersion;
 /// Nanoseconds before its end from which an unfinished recording is read.
 const TAIL_NS: u64 = 10_000_000_000;
 
-/// Longest time for which a key, a signal or a new block can go unnoticed.
+/// Longest time that a key, a signal or a new block goes unnoticed.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Time that a block can take to be written, and some more.
@@ -102,7 +102,7 @@ struct View {
     recording: WatchedRecording,
     live: LiveStatistics,
     subject: Subject,
-    /// Time until which the recording is known, by the records' clock.
+    /// End of what is known, by the records' clock.
     at_ns: u64,
     /// Time of the latest new block.
     grown: Instant,
@@ -166,7 +166,7 @@ impl View {
         Ok(())
     }
 
-    /// Returns a note on damage or silence, if there is any.
+    /// Returns a note on damage or silence.
     fn note(&self) -> Option<String> {
         let damage = self.recording.damage();
         if damage.blocks + damage.bytes > 0 {

@@ -18,7 +18,7 @@ const COMMAND: &str = "record";
 
 const PREFIX: &str = "NCCLFLOW_";
 
-/// Returns the command line, where `record`'s options name their variables: for help, man pages, completions.
+/// Returns the command line with the variables of `record`'s options: for help, man pages, completions.
 pub fn command() -> Command {
     Cli::command().mut_subcommand(COMMAND, |record| record.mut_args(with_variable))
 }
@@ -96,8 +96,8 @@ fn excluded(record: &Command, given: &[Id]) -> Vec<Id> {
     excluded
 }
 
-/// Tells whether a variable counts as unset: an empty one, or `false` for a flag, which clap would take as
-/// given, so that it excludes others.
+/// Tells whether a variable is as good as unset: empty, or `false` for a flag, which clap would take as
+/// given.
 fn says_nothing(arg: &Arg, value: &str) -> bool {
     let no = ["false", "no", "off", "n", "f", "0"];
     value.is_empty() || (is_flag(arg) && no.contains(&value.to_ascii_lowercase().as_str()))

@@ -84,8 +84,8 @@ fn mapped(library: &MappedLibrary, pid: u32, opens_all: bool) -> Finding {
     judge(library, &format!("process {pid}{deleted}"), opens_all)
 }
 
-/// Judges a library that a process has mapped and that cannot be opened. If a process that may open all is
-/// refused, it can trace nothing.
+/// Judges a mapped library that cannot be opened. A process that may open all and is refused can trace
+/// nothing.
 pub(super) fn unopened(error: &LibraryError, opens_all: bool) -> Finding {
     match error {
         LibraryError::Open { error: why, .. } if opens_all && files::is_refused(why) => {

@@ -48,7 +48,7 @@ fn bpf(facts: &Facts) -> Finding {
     no(format!("{} lacks {missing}: eBPF programs cannot be loaded", who(facts)), "run as root")
 }
 
-/// Judges a capability. `without`: what is lost where the process has none of these.
+/// Judges capabilities. `without`: what is lost where the process has none of these.
 fn there(facts: &Facts, any: Capabilities, name: &str, without: &str) -> Finding {
     if has(facts, any) {
         return ok("there");

@@ -16,7 +16,7 @@ pub(super) fn checks(outcome: &Result<Trial, TrialError>) -> Vec<Check> {
     iter::once(uprobe(outcome).named("uprobe")).chain(refused).chain(least).collect()
 }
 
-/// Returns the capabilities with which everything works on this kernel, under `--all`, too.
+/// Returns capabilities with which everything works on this kernel, also `--all`.
 fn least_capabilities(links: LinkKind) -> &'static str {
     match links {
         LinkKind::Multi => {

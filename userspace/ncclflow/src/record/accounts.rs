@@ -1,5 +1,5 @@
-//! Accounts for every hit: compares what the kernel counted with the records that came or were dropped. Hits
-//! are also numbered per probe and CPU: a missing number is a loss, and shows when it happened.
+//! Accounts for every hit: compares the kernel's counts with the records that came or were dropped. Hits are
+//! also numbered per probe and CPU: a missing number shows when a loss happened.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -78,9 +78,8 @@ impl Baseline {
     }
 }
 
-/// Draws up the accounts since the baseline, once the session is closed and all records have been taken.
-/// Returns the number of hits unaccounted for and of records that were never counted as a hit. A result other
-/// than 0 is a fault of ncclflow.
+/// Draws up the accounts since the baseline, once the session is closed and all records are taken. Returns
+/// the number of hits unaccounted for and of records never counted as a hit; if not 0, ncclflow is at fault.
 pub(super) fn draw_up(
     report: &mut SessionReport,
     attachment: &Attachment,
@@ -142,7 +141,7 @@ pub(super) fn draw_up(
     Ok(unaccounted)
 }
 
-/// Adds the hits that came while probes were detached: no records are owed for them. `report` lists the
+/// Adds the hits that came while probes were detached, for which no records are owed. `report` lists the
 /// probes in the attachment's order.
 pub(super) fn add_hits_while_detaching(report: &mut SessionReport, attachment: &Attachment) -> Result<()> {
     for (known, probe) in report.probes.iter_mut().zip(attachment.probes()) {
@@ -186,7 +185,7 @@ impl Gaps {
         }
     }
 
-    /// Makes `hit` the first number that is expected of this probe on this CPU.
+    /// Makes `hit` the first expected number of this probe on this CPU.
     pub(super) fn begin_at(&mut self, probe: u16, cpu: u32, hit: u64) {
         self.by_probe_and_cpu.insert((probe, cpu), Numbers { next: hit, ..Numbers::default() });
     }

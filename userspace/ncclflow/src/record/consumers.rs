@@ -108,8 +108,8 @@ impl<M> Inbox<M> {
         (InboxSender { records: Arc::clone(&records), messages: sender }, Self { records, messages })
     }
 
-    /// Calls `take` with one step after another until the end. `take` returns whether it wants to be called
-    /// again soon even if nothing comes.
+    /// Calls `take` for each step until the end. `take` returns whether it wants to be called again soon even
+    /// if nothing comes.
     pub(super) fn consume(&self, flush_interval: Duration, mut take: impl FnMut(Step<M>) -> bool) {
         let (mut flushed, mut unflushed, mut waits) = (Instant::now(), false, false);
         loop {
@@ -150,7 +150,7 @@ impl<M> Inbox<M> {
 }
 
 impl<M> Drop for Inbox<M> {
-    /// Closes the queue when the consumer has ended or panicked, so that nobody waits for it.
+    /// Closes the queue at the consumer's end or panic: nobody must wait for it.
     fn drop(&mut self) {
         self.records.close();
     }
@@ -172,7 +172,7 @@ impl<M> InboxSender<M> {
 }
 
 impl<M> Drop for InboxSender<M> {
-    /// Closes the queue at the recording's end or failure, so that the consumer does not wait for more.
+    /// Closes the queue at the recording's end or failure: the consumer must not wait for more.
     fn drop(&mut self) {
         self.records.close();
     }

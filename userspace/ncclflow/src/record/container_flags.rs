@@ -1,7 +1,7 @@
 //! The flag file as processes see it in containers.
 //!
 //! Paths inside a container belong to a tenant, while we are root. So a path is resolved within the
-//! container's root, and files are opened only to be looked at. A file system that does not answer (FUSE)
+//! container's root, and nothing is opened but to be looked at. A file system that does not answer (FUSE)
 //! costs a thread, and that container its flag, but nobody waits for it. A tenant with several such
 //! containers has none looked into, and one with very many containers does not keep others from theirs.
 
@@ -61,7 +61,7 @@ pub(super) type MountNamespace = u64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ContainerFlag {
     pub(super) file: FlagId,
-    /// Traced processes in the container, by the numbers that ncclflow sees.
+    /// Traced processes in the container, as ncclflow numbers them.
     pub(super) pids: BTreeSet<u32>,
 }
 
@@ -116,7 +116,7 @@ impl ContainerFlags {
         Ok(Self { members, told: Vec::new(), found })
     }
 
-    /// Tells the thread which processes are traced.
+    /// Tells the thread the traced processes.
     pub(super) fn look_for(&mut self, members: Vec<Member>) {
         if self.told != members {
             self.told.clone_from(&members);
@@ -247,8 +247,8 @@ impl Looker {
 
 type LeftOut = Vec<(Option<Tenant>, usize)>;
 
-/// Chooses the containers to look into: the first of each tenant, the second, and so on, up to
-/// [`MAX_CONTAINERS`]. Also returns how many of each tenant are left out.
+/// Chooses the containers to look into, up to [`MAX_CONTAINERS`]: the first of each tenant, the second, and
+/// so on. Also returns how many of each tenant are left out.
 fn share_out(containers: BTreeMap<MountNamespace, Container>) -> (Vec<(MountNamespace, Container)>, LeftOut) {
     let mut of_tenant = HashMap::<_, usize>::new();
     let mut turns: Vec<_> = containers
@@ -279,7 +279,7 @@ struct Look {
 /// The flag file found, if any. The outer `None`: the process has ended, or is in another container.
 type Seen = Option<Option<FlagId>>;
 
-/// A thread that may block for good in a file system.
+/// A thread that may block in a file system.
 #[derive(Debug)]
 struct LookThread {
     looks: Sender<Look>,
@@ -303,7 +303,7 @@ impl LookThread {
         Ok(Self { looks, seen, thread })
     }
 
-    /// Asks the thread to look; `None` if it does not answer in time.
+    /// Asks the thread to look; `None` if it does not answer.
     fn look(&self, look: Look) -> Option<Seen> {
         self.looks.send(look).ok()?;
         self.seen.recv_timeout(PATIENCE).ok()
@@ -321,8 +321,8 @@ fn look(pid: u32, namespace: MountNamespace, path: &Path) -> Seen {
     (mount_namespace(&pid.to_string()).ok()? == namespace).then(|| file_within(root, path))
 }
 
-/// Returns the file at a path that begins at this root and does not leave it, whatever links are on the way.
-/// A dangling link counts as a file.
+/// Returns the file at a path from this root, never leaving it, whatever links are on the way. A dangling
+/// link counts as a file.
 fn file_within(root: impl AsFd, path: &Path) -> Option<FlagId> {
     // No open here can wait for another end (FIFO) or have a side effect (device).
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -346,7 +346,7 @@ impl FlagId {
         Self::at(file, Path::new(""), AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC)
     }
 
-    /// Reads the identity of a file in our own mount namespace.
+    /// Identifies a file in our own mount namespace.
     pub(super) fn of_path(path: &Path) -> io::Result<Self> {
         Self::at(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
     }

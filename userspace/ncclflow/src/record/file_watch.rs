@@ -1,7 +1,7 @@
 //! Watches files with probes on them for changes.
 //!
-//! inotify tells of writes at once, but not of writes through a mapping or below an overlay. So each
-//! [`INTERVAL`] the files' identity, and the instructions at the probes, are compared as well.
+//! inotify tells of writes at once, but not of writes through a mapping or below an overlay. So the files'
+//! identity and the probed instructions are compared as well, each [`INTERVAL`].
 
 use std::{
     collections::HashMap,
@@ -16,8 +16,8 @@ use std::{
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 
-/// Interval between two looks. Documented: probes go within half a second, of which the kernel needs up to
-/// 0.15 s to take them away.
+/// Interval between two looks. Documented: probes go within half a second, of which the kernel takes up to
+/// 0.15 s.
 pub(super) const INTERVAL: Duration = Duration::from_millis(350);
 /// Pause after an event, so that a burst of events causes few looks.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -44,11 +44,11 @@ impl FileWatch {
             let changes = WatchFlags::MODIFY | WatchFlags::ATTRIB;
             let _ = inotify::add_watch(&*inotify, path, changes);
         };
-        // Without the watch the file is still compared at each interval.
+        // Without the watch the file is still compared.
         let _ = thread::Builder::new().name("ncclflow-inotify".to_owned()).spawn(watch);
     }
 
-    /// Returns a descriptor that becomes readable when a file is changed.
+    /// Returns a descriptor that is readable when a file was changed.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.inotify.as_ref().map(|inotify| inotify.as_fd())
     }
@@ -88,8 +88,8 @@ impl FileWatch {
     }
 }
 
-/// Files changed while they were watched, by device and inode: the time of the change, in ticks as process
-/// starts are counted, and the number of changes.
+/// Files changed while they were watched, by device and inode: the latest change, in ticks as process starts
+/// are counted, and the number of changes.
 #[derive(Debug, Default)]
 pub(super) struct ChangedFiles(HashMap<(u64, u64), (u64, u32)>);
 
@@ -128,7 +128,7 @@ pub(super) fn ticks_now() -> u64 {
     seconds * per_second + (nanoseconds * per_second).div_ceil(1_000_000_000)
 }
 
-/// Ticks by which the files' clock can lag: it advances with the kernel's timer, every 10 ms at the slowest.
+/// Ticks by which file times can lag: their clock advances every 10 ms at the slowest.
 const COARSE: u64 = 2;
 
 /// Converts a wall time (seconds and nanoseconds since 1970) to ticks since boot, rounded up by [`COARSE`].

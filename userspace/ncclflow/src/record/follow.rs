@@ -159,7 +159,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Tells whether processes are still waiting to be looked at.
+    /// Tells whether processes still wait to be looked at.
     pub(super) fn is_behind(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -236,7 +236,7 @@ impl<'a> Follower<'a> {
 
     fn look(&mut self, pid: u32, recording: &mut Recording<'_>) {
         if self.processes.get(&pid).is_some_and(|followed| followed.process.has_exited(true)) {
-            // The number belongs to another process already; it is looked at once the first is let go of.
+            // The number belongs to another process already, which is looked at once the first is let go of.
             self.census.forget(pid);
             return;
         }
@@ -282,7 +282,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Takes up a process and its libraries. `false`: something failed that may succeed the next time.
+    /// Takes up a process and its libraries. `false`: a failure that may not recur.
     fn consider(&mut self, sighting: Sighting, recording: &mut Recording<'_>) -> bool {
         let Sighting { process, libraries, unopened, not_asked, .. } = sighting;
         let pid = process.pid();
@@ -403,7 +403,7 @@ impl<'a> Follower<'a> {
         HeldProcess::new(process, is_held)
     }
 
-    /// Tells whether a process of this tenant may take descriptors. The tenant's count includes it already.
+    /// Tells whether a process of this tenant, which counts already, may take descriptors.
     fn has_room(&self, tenant: Option<u32>) -> bool {
         let of_tenant = tenant.map_or(0, |tenant| self.tenants.processes(tenant));
         self.limits.have_room(self.held, of_tenant.saturating_sub(1))
@@ -416,7 +416,7 @@ impl<'a> Follower<'a> {
         tenant
     }
 
-    /// Tells the kernel side which tenant a process belongs to.
+    /// Tells the kernel side the tenant of a process.
     fn say_tenant(&mut self, pid: u32, tenant: u32, recording: &mut Recording<'_>) {
         self.is_to_be_shared = true;
         // Where this fails the process is its own tenant.
@@ -512,7 +512,7 @@ impl<'a> Follower<'a> {
         recording.is_outdated = true;
     }
 
-    /// Returns all links, at the end of the recording.
+    /// Returns all links, when the recording is over.
     pub(super) fn into_links(self) -> Vec<Link> {
         let of_processes = self.processes.into_values().flat_map(|followed| followed.links);
         let of_processes = of_processes.map(|(_, link)| link);

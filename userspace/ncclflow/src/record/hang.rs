@@ -127,7 +127,7 @@ impl HangWatch {
     }
 }
 
-/// Writes a dump. Returns its file name and its verdict.
+/// Writes a dump. Returns its file's name and its verdict.
 fn write_dump(pids: Vec<u32>, options: &DumpOptions, dir: &OutputDir) -> Result<(String, String)> {
     let report = dump::dump(&Choice::Pids(pids), options, &mut |_| {})?;
     let name = format!("dump_{}.json", now_ns(ClockId::Realtime) / 1_000_000);

@@ -1,5 +1,5 @@
-//! Followed processes, and how their ends are noticed. Each held process takes a descriptor, and these are
-//! limited: beyond a tenant's share, the ends of its processes are noticed later.
+//! Followed processes, and how their ends are noticed. Each held process takes a descriptor, of which there
+//! are few: beyond a tenant's share, ends are noticed later.
 
 use std::os::fd::BorrowedFd;
 
@@ -15,18 +15,18 @@ pub(super) struct HeldLimits {
 }
 
 impl HeldLimits {
-    /// Returns limits by the soft limit of descriptors. Half of these are left for files, links and sockets.
+    /// Returns half of the descriptors; the rest is for files, links and sockets.
     pub(super) fn of_this_process() -> Self {
         Self::of(getrlimit(Resource::Nofile).current)
     }
 
-    /// `descriptors` is `None` where there is no limit.
+    /// `descriptors`: `None` without a limit.
     fn of(descriptors: Option<u64>) -> Self {
         let all = usize::try_from(descriptors.unwrap_or(u64::MAX) / 2).unwrap_or(usize::MAX);
         Self { all, of_one: all / 4 * 3 }
     }
 
-    /// Tells whether one more process may be held beside `all`, of which `of_tenant` are its tenant's.
+    /// Tells whether one more process may be held beside so many, and so many of its tenant.
     pub(super) fn have_room(self, all: usize, of_tenant: usize) -> bool {
         all < self.all && of_tenant < self.of_one
     }
@@ -35,9 +35,9 @@ impl HeldLimits {
 /// A process that is followed.
 #[derive(Debug)]
 pub(super) enum HeldProcess {
-    /// Held by a descriptor that becomes readable at the process's end.
+    /// A process held by a descriptor, which is readable at its end.
     Held(Process),
-    /// Known by number only; checked for its end at intervals.
+    /// A number alone; the process's end is checked at intervals.
     Known { pid: u32, started: Option<u64> },
 }
 
@@ -53,7 +53,7 @@ impl HeldProcess {
         matches!(self, Self::Held(_))
     }
 
-    /// Returns a descriptor that becomes readable when the process has ended.
+    /// Returns a descriptor that is readable once the process has ended.
     pub(super) fn exit_fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Held(process) => Some(process.exit_fd()),
@@ -70,8 +70,8 @@ impl HeldProcess {
     }
 }
 
-/// Tells whether the number is free or belongs to another process. A process of which nothing can be read,
-/// for want of descriptors for instance, has not ended.
+/// Tells whether the number is free or another process's. A process of which nothing can be read, for want of
+/// descriptors for instance, has not ended.
 fn has_ended(pid: u32, begun: Option<u64>) -> bool {
     match try_started(pid) {
         Ok(now) => begun.is_some() && now != begun,

@@ -72,8 +72,8 @@ impl Intake {
 struct Arrivals(HashMap<u32, Option<u64>>);
 
 impl Arrivals {
-    /// Tells whether this is the first record of its process. After an end was seen, older records can still
-    /// come; a newer one belongs to another process with the same number.
+    /// Tells whether this is the first record of its process. Older records can come after a process's end
+    /// was seen; newer ones are of another process with its number.
     fn is_new(&mut self, header: &RecordHeader) -> bool {
         let is_known =
             self.0.get(&header.tgid).is_some_and(|ended| ended.is_none_or(|at| header.ts_ns <= at));

@@ -55,7 +55,7 @@ struct Watched {
 pub(super) enum Decision {
     /// The recording has all wanted iterations.
     Complete(WindowIterations),
-    /// The recording has no iterations, or fewer.
+    /// The recording has fewer, or none.
     Ended(WindowIterations),
 }
 
@@ -216,7 +216,7 @@ impl Watched {
         self.finder.push(collective);
     }
 
-    /// Returns the number of collectives until now.
+    /// Counts the collectives until now.
     fn count(&self) -> usize {
         self.forgotten + self.finder.collectives().len()
     }

@@ -25,7 +25,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct OpenRecording {
     pub(super) writer: Box<RecordingWriter>,
-    /// Feed to a thread that reads the recording meanwhile.
+    /// Feed to a thread that reads it meanwhile.
     pub(super) reader: Option<WatchFeed>,
 }
 
@@ -57,8 +57,8 @@ impl Keeping {
     }
 }
 
-/// Writes records into the recording until the inbox is closed. Between windows, without a recording, records
-/// are skipped.
+/// Writes records into the recording until the inbox is closed. Without one, between windows, they are
+/// skipped.
 pub(super) fn keep_recording(inbox: &Inbox<KeeperMessage>, keeping: &mut Keeping, events: &EventSender) {
     let mut keeper = Keeper { inbox, keeping, events };
     inbox.consume(BLOCK_TIME, |step| {

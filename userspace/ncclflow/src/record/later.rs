@@ -19,7 +19,7 @@ struct Pause {
     until: Instant,
 }
 
-/// Processes or files that could not be looked at, with their pauses.
+/// Processes or files that could not be looked at, and their pauses.
 #[derive(Debug)]
 pub(super) struct Later<K>(HashMap<K, Pause>);
 

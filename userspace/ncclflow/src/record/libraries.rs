@@ -38,7 +38,7 @@ use crate::{
 };
 
 /// Most library files held at a time, of which one tenant has three quarters at most. Each is checked again
-/// and again, and takes descriptors: where there are few, fewer are held.
+/// and again, and takes descriptors: where these are few, fewer files are held.
 const MAX_HELD: usize = 512;
 const DESCRIPTORS_OF_ONE: u64 = 8;
 /// Most cookies of one tenant's libraries; those that share another's cookies cost none.
@@ -55,7 +55,7 @@ struct Library {
     unchanged_ns: u64,
     traced: Result<Traced, String>,
     is_wanted: bool,
-    /// The library is not traced because this host was short of something.
+    /// This host was short of something, so the library is not traced.
     was_short: bool,
     /// Cookies left over by a library that is over, and their meaning.
     spare: Option<(Meaning, Vec<u32>)>,
@@ -93,13 +93,13 @@ pub(super) struct Libraries<'a> {
     known: Vec<Library>,
     watch: FileWatch,
     changed: ChangedFiles,
-    /// Changed libraries that are not reported yet.
+    /// Changed libraries, not reported yet.
     gone: Vec<Gone>,
     /// Why the last look at files did not see them all.
     not_looked_at: Option<String>,
     /// Cookies of libraries that were refused in the end, or changed.
     unused: Vec<(Meaning, Vec<u32>)>,
-    /// Number of cookies that each tenant's libraries were the first to take.
+    /// Cookies that each tenant's libraries were the first to take.
     cookies_of: HashMap<u32, usize>,
     /// Files that could not be resolved or traced, and when they are tried again.
     failed: Later<LibraryId>,
@@ -138,8 +138,8 @@ impl<'a> Libraries<'a> {
         self.reaper.take(links);
     }
 
-    /// Returns the library's index; a new library is resolved first. A file that could not be resolved or
-    /// traced is tried again after growing pauses, for whichever process it is seen in.
+    /// Returns the library's index; a new one is resolved first. A file that could not be resolved or traced
+    /// is tried again after growing pauses, by whichever process it is seen.
     pub(super) fn index_of(
         &mut self,
         file: MappedLibrary,
@@ -254,7 +254,7 @@ impl<'a> Libraries<'a> {
     }
 
     /// Gives the library's probes cookies, and, without a filter, attaches them for all processes. Returns
-    /// the index of the library whose cookies it takes over, or the next one.
+    /// the index of the library whose cookies they were, or the next one.
     fn trace(
         &mut self,
         library: LibraryInUse,
@@ -359,7 +359,7 @@ impl<'a> Libraries<'a> {
         over.find(|(index, _)| !has_probes(*index) && !is_listed(*index)).map_or(next, |(index, _)| index)
     }
 
-    /// Tells whether a library that could not be traced should be tried again after its pause.
+    /// Tells whether a library, whose pause is over, was wanted and not traced.
     fn is_worth_another_try(&self, index: usize) -> bool {
         self.known.get(index).is_some_and(|library| library.is_wanted && library.traced.is_err())
     }
@@ -452,7 +452,7 @@ impl<'a> Libraries<'a> {
         self.watch.fd()
     }
 
-    /// Returns the time until the next look at files; `None` if none has probes on it.
+    /// Returns the time until the next look; `None` if no file has probes.
     pub(super) fn watch_timeout(&self) -> Option<Duration> {
         self.known.iter().any(|library| library.traced.is_ok()).then(|| self.watch.timeout())
     }
@@ -512,7 +512,7 @@ impl<'a> Libraries<'a> {
         since.is_some_and(|since| started.is_none_or(|started| started <= since))
     }
 
-    /// Returns all links, at the end of the recording.
+    /// Returns all links, when the recording is over.
     pub(super) fn into_links(self) -> impl Iterator<Item = Link> {
         let traced = self.known.into_iter().filter_map(|library| library.traced.ok());
         traced.flat_map(|traced| traced.links)

@@ -40,14 +40,14 @@ pub(super) fn check(dir: &OutputDir, report: &SessionReport, probes: usize, has_
     Ok(())
 }
 
-/// Keeps room for the recording's own `session.json`, and, if it has windows, for the folder of the next one.
-/// Returns the most bytes that a window's `session.json` may need.
+/// Keeps room for the recording's own `session.json`, and, if it has windows, for the next one's folder.
+/// Returns the most bytes of a window's `session.json`.
 pub(super) fn keep_room(dir: &OutputDir, report: &SessionReport, probes: usize, has_windows: bool) -> u64 {
     if dir.budget().is_none() {
         return 0;
     }
     let room = report_room(report, probes);
-    // For the current file, and for the next one that takes its place.
+    // For this file, and for the one that takes its place.
     dir.keep(Share::Report, 2 * room);
     if !has_windows {
         return room;
@@ -67,8 +67,8 @@ fn report_room(report: &SessionReport, probes: usize) -> u64 {
     (text + LISTS + probes * PROBE) as u64
 }
 
-/// Reports what has become of the limit, in the session's report and in those of windows. Returns `true` if
-/// windows, or lines of some, were removed.
+/// Reports what has become of the limit, also in the reports of windows. Returns `true` if windows, or lines
+/// of some, were removed.
 pub(super) fn tell(
     budget: &DiskBudget,
     dir: &OutputDir,

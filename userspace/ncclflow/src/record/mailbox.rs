@@ -43,8 +43,8 @@ pub(super) enum SessionEvent {
 pub(super) enum KeeperMessage {
     /// The process with this number was seen to have ended, at this time of `CLOCK_MONOTONIC`.
     ProcessEnded { tgid: u32, at_ns: u64 },
-    /// Take all records that are there, go on with another recording or with none, and send back the former
-    /// one with its accounts. Accounts of the next one begin at `hits`.
+    /// Take all records that are there, go on with another recording or none, and send back the former one
+    /// with its accounts. The next accounts begin at `hits`.
     Swap {
         next: Option<Box<OpenRecording>>,
         hits: Vec<FirstHit>,
@@ -74,7 +74,7 @@ impl EventSender {
         self.events.send(event);
     }
 
-    /// Reports changes of the disk's budget. To be called after using any of it.
+    /// Reports changes of the disk's budget; called after using it.
     pub(super) fn look_at_budget(&self) {
         if self.budget.as_ref().is_some_and(DiskBudget::has_news) {
             self.send(SessionEvent::DiskBudget);

@@ -23,7 +23,7 @@ use crate::{
     sinks::{FilesReport, FilesState, OutputDir, SessionFiles},
 };
 
-/// Request for the files of a recording.
+/// Request to make files.
 #[derive(Debug)]
 pub(super) struct LinesRequest {
     /// Folder of the session or the window that has the recording.

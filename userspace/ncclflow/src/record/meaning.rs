@@ -10,7 +10,7 @@ use ncclflow_common::{FetchPlan, Walk};
 
 use super::setup::LibraryInUse;
 
-/// Meaning of a library's records. If two libraries' are equal, a record of either decodes the same for both.
+/// Meaning of a library's records. If two are equal, a record of either decodes the same by both.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Meaning {
     probes: Vec<ProbeMeaning>,
@@ -35,7 +35,7 @@ struct WalkMeaning {
 }
 
 impl Meaning {
-    /// Returns `None` where the meaning cannot be determined; nothing is shared then.
+    /// Returns `None` if that cannot be determined; nothing is shared then.
     pub(super) fn of(library: &LibraryInUse) -> Option<Self> {
         let probes = &library.probes.probes;
         let parts = |probe: &Probe| probe.walk.iter().flat_map(|walk| walk.parts.clone()).collect::<Vec<_>>();

@@ -16,7 +16,7 @@ const EVERY: u32 = 1021;
 /// Bytes held for a process that has done nothing.
 const BASE: usize = 4 << 10;
 
-/// Memory held by models, in bytes of [`flow::model::Session::held_bytes`].
+/// Memory of models, as in [`flow::model::Session::held_bytes`].
 #[derive(Debug)]
 pub(super) struct ModelBudget {
     of_one: usize,

@@ -51,7 +51,7 @@ impl Neighbours {
         }
     }
 
-    /// Looks at the waiting steps again if the process of a rank has become known.
+    /// Looks at waiting steps again if a rank's process has become known.
     pub(super) fn look_again(
         &mut self,
         processes: &mut HashMap<u32, TracedProcess>,

@@ -152,8 +152,8 @@ pub struct RecordOptions {
 }
 
 impl RecordOptions {
-    /// Returns options for ops of these targets through buffers of 16 MiB in all and a queue of 32 MiB, until
-    /// stopped. Nothing is written.
+    /// Returns options for ops of these targets, until stopped, through buffers of 16 MiB in all and a queue
+    /// of 32 MiB. Nothing is written.
     pub fn new(started: Instant, targets: Targets, buffer: BufferKind, links: LinkKind) -> Self {
         let processes = match &targets {
             Targets::Pids(pids) => Some(pids.len()),
@@ -197,8 +197,8 @@ impl RecordOptions {
 
 #[derive(Clone, Debug)]
 pub struct WindowOptions {
-    /// Flag file: a window is open while it exists. Where a process sees a file at this path in a container
-    /// of its own, the window is for that container's processes. `None`: a window is always open.
+    /// Flag file: a window is open while it exists. Where a process sees one at this path in a container of
+    /// its own, the window is that container's. `None`: a window is always open.
     pub flag: Option<PathBuf>,
     /// Most ops on a channel, or calls of the API, over all processes.
     pub max_ops: Option<u64>,

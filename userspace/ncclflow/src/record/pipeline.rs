@@ -66,7 +66,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// `bindings` are in the order of cookies.
+    /// `bindings` are sorted by cookie.
     pub fn new(bindings: Vec<Binding>, files: SessionFiles) -> Self {
         let traced = Traced {
             steps: bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ProxyStep(_))),
@@ -76,7 +76,7 @@ impl Pipeline {
         Self { bindings, traced, output: Output::new(files), ..Self::default() }
     }
 
-    /// Returns a pipeline for records that are read from a recording.
+    /// Returns a pipeline for reading a recording.
     pub fn reading(session: &recording::Session, files: SessionFiles) -> Self {
         let recording::Session { steps, returns, sampling, .. } = *session;
         let host = session.host.clone();
@@ -87,7 +87,7 @@ impl Pipeline {
         }
     }
 
-    /// Returns a pipeline like [`Self::reading`]'s, without messages: ops and calls are given out at once.
+    /// Returns one that gives out ops and calls at once, without messages.
     pub(super) fn reading_ops(session: &recording::Session, files: SessionFiles) -> Self {
         let mut pipeline = Self::reading(session, files);
         (pipeline.traced.steps, pipeline.without_messages) = (false, true);
@@ -128,7 +128,7 @@ impl Pipeline {
         }
     }
 
-    /// Takes note that a process was seen to have ended. Records of it can still come.
+    /// Notes that the process was seen to have ended. Records of it can still come.
     pub(super) fn process_ended(&mut self, tgid: u32, at_ns: u64) {
         self.ended_ns.insert(tgid, at_ns);
         self.told_ns = self.told_ns.max(at_ns);
@@ -252,7 +252,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Weighs a process's model, and restarts the model that holds too much memory.
+    /// Weighs a process's model; the largest begins anew if there is too much.
     fn weigh(&mut self, tgid: u32) {
         let Some(process) = self.processes.get(&tgid) else { return };
         let held = process.session.held_bytes() + process.api.held_bytes();

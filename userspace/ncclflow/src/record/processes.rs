@@ -179,8 +179,7 @@ impl Output {
         }
     }
 
-    /// Returns the sinks of the next op or call. Statistics take everything, files only what there is room
-    /// for.
+    /// Returns the next op's or call's sinks. Statistics take everything, files only what there is room for.
     fn rows_and_sinks(
         &mut self,
         pid: u32,

@@ -14,7 +14,7 @@ use crate::{
     privileges,
 };
 
-/// A thread that detaches probes, so that nobody waits: that takes about 0.1 s on Linux 6.12 and later, or,
+/// A thread that detaches probes, so that nobody waits: it takes about 0.1 s on Linux 6.12 and later, or,
 /// without multi-links, as long for each probe.
 pub(super) struct Reaper {
     links: Option<Sender<Vec<Link>>>,
@@ -51,7 +51,7 @@ impl Drop for Reaper {
     fn drop(&mut self) {
         self.links = None;
         if let Some(thread) = self.thread.take() {
-            // The thread only drops links, and cannot panic.
+            // It only drops links, and cannot panic.
             let _ = thread.join();
         }
     }

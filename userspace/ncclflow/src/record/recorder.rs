@@ -446,7 +446,7 @@ impl<'a> Recording<'a> {
         self.is_outdated = true;
     }
 
-    /// Ends the recording of stacks of a process that has ended.
+    /// Stops recording the stacks of an ended process.
     pub(super) fn leave_stacks(&mut self, pid: u32) {
         if self.stacks.is_some() {
             Stacks::leave(pid, &mut self.attachment);

@@ -155,7 +155,7 @@ impl RecordedSession {
         Ok((read, mem::take(&mut pipeline.output.files)))
     }
 
-    /// Returns a pipeline from its records to files.
+    /// Returns the pipeline from its records to files.
     pub(super) fn pipeline(&self, files: SessionFiles) -> Pipeline {
         let mut pipeline = Pipeline::reading(self.reader.session(), files);
         pipeline.output.iterations.clone_from(&self.iterations);

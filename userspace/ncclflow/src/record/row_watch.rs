@@ -1,5 +1,4 @@
-//! Reads a recording while it is written, where its rows are wanted at once: for live statistics, and for the
-//! limits of a window.
+//! Reads a recording while it is written, for live statistics and the limits of a window.
 //!
 //! The reader may lag: it loses nothing, as the records are on the disk.
 
@@ -121,9 +120,9 @@ impl RowWatch {
         self.feed.clone()
     }
 
-    /// Tells the thread that the recording is whole, and waits until it has been read.
+    /// Says that the recording is whole, and waits until it is read.
     pub(super) fn finish(self) -> Result<Watched> {
-        // If the thread has failed, joining it returns the error.
+        // A failed thread returns its error below.
         let _ = self.feed.messages.send(WatchMessage::Finish);
         self.thread.join().map_err(|_| anyhow!("the thread that reads the recording failed"))?
     }
@@ -228,7 +227,7 @@ impl<'a> Watcher<'a> {
         self.written.load(Ordering::Relaxed).saturating_sub(passed)
     }
 
-    /// Looks for a reached limit, and tells that the window is full. `is_over`: nothing more comes.
+    /// Tells when the window is full. `is_over`: nothing more comes.
     fn look_at_limits(&mut self, is_over: bool) {
         let Some(WindowLimits { number, .. }) = self.limits else { return };
         let mut is_full = self.pipeline.output.is_out_of_room();

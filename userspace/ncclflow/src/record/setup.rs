@@ -58,7 +58,7 @@ pub struct LibraryInUse {
     pub decoder: Arc<Decoder>,
     /// The resolution came from the cache.
     pub cached: bool,
-    /// Key to keep the resolution under, if it is to be kept.
+    /// Key of the resolution in the cache, if it is to be kept.
     to_keep: Option<CacheKey>,
 }
 
@@ -289,7 +289,7 @@ pub(super) enum Change {
     OtherCode,
     /// A probe's place has no instruction to compare.
     NotKept,
-    /// The file could not be checked.
+    /// Could not be checked.
     Unanswered(ResolverError),
 }
 
@@ -303,8 +303,8 @@ pub(super) fn is_recent(seen_ns: u64) -> bool {
 }
 
 impl Change {
-    /// Tells whether the file was not looked at, for want of descriptors for instance. That says nothing of
-    /// the file: the next look tells.
+    /// Tells whether the file was not seen, for want of descriptors for instance. That says nothing of the
+    /// file: the next look tells.
     pub(super) fn is_unseen(&self) -> bool {
         matches!(self, Self::Unanswered(ResolverError::Unavailable(_)))
     }
@@ -373,7 +373,7 @@ impl LibraryInUse {
         self.probes.probes.iter().zip(walks).map(store).collect()
     }
 
-    /// Returns the number of cookies that its probes need.
+    /// Counts the cookies that its probes need.
     pub(super) fn cookies(&self) -> usize {
         let of_walk = |probe: &Probe| probe.walk.as_ref().map_or(0, |walk| 1 + walk.parts.len());
         self.probes.probes.iter().map(|probe| 1 + of_walk(probe)).sum()

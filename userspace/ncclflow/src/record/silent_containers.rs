@@ -1,5 +1,5 @@
 //! Containers whose file systems do not answer. They are not asked again, and a tenant with several of them
-//! is asked nothing, so that others do not pay for it.
+//! not at all: others do not pay for it.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -36,8 +36,7 @@ impl SilentContainers {
             || silent.is_some_and(|silent| silent.len() >= MAX_STUCK_OF_TENANT || silent.contains(&namespace))
     }
 
-    /// Notes that the container did not answer, and returns the message about it. `thread` waits for the
-    /// answer.
+    /// Notes a container that did not answer; returns the message. `thread` waits for it.
     pub(super) fn add(
         &mut self,
         namespace: MountNamespace,

@@ -55,7 +55,7 @@ impl Stacks {
         self.feed.clone()
     }
 
-    /// Tells whether native frames are recorded, which every process has.
+    /// Tells whether native frames are recorded, for every process.
     pub(super) fn has_native(&self) -> bool {
         self.choice.kind.has_native()
     }

@@ -1,4 +1,4 @@
-//! The threads of a recording: how they are started, told and ended.
+//! Starts, tells and ends the threads of a recording.
 //!
 //! The drain moves records out of the kernel and waits for nobody. The keeper of the recording consumes them.
 //! The recording's own thread sends both messages. Files are made by others, which read the recording
@@ -67,7 +67,7 @@ enum Taker {
     Watcher(Consumer<WatcherMessage, Watching>),
 }
 
-/// Sender that stops the drain when it is dropped, whatever happens to its holder.
+/// Sender that stops the drain when dropped.
 #[derive(Debug)]
 struct DrainSender(MailSender<DrainMessage>);
 
@@ -172,8 +172,8 @@ impl Threads {
         })
     }
 
-    /// Takes the remaining records of a closed session, and ends all threads. Also returns whether all
-    /// records came. A thread that has panicked is counted with, and reported by the session's health.
+    /// Takes the remaining records of a closed session, and ends all threads. Also returns whether all came.
+    /// A thread that has panicked is included; the session's health reports it.
     pub(super) fn end(self, attachment: &Attachment) -> Result<(Taken, Result<()>)> {
         drop(self.to_drain);
         let drain = join(self.drain).map(|Ended { state: mut drain, has_failed }| {
@@ -234,9 +234,9 @@ fn drain_until_told(mut drain: Drain, told: &Mailbox<DrainMessage>, health: &Hea
     Ended { state: drain, has_failed }
 }
 
-/// Waits until every counted hit has been taken or was lost in the kernel, or it is clear that this will not
-/// come true. The session is closed: no more hits come. `taken` looks for records, and returns how many were
-/// taken in all.
+/// Waits until every counted hit was taken or lost in the kernel, or it is clear that this will not come
+/// true. The session is closed: no more hits come. `taken` looks for records, and returns the number taken in
+/// all.
 fn settle(attachment: &Attachment, mut taken: impl FnMut() -> u64) -> Result<()> {
     let deadline = Instant::now() + SETTLE_LIMIT;
     loop {

@@ -1,5 +1,5 @@
-//! Watches, in the recording's own thread, for the end, for processes that start and exit, and for windows to
-//! open and close.
+//! Watches, in the recording's own thread, for the end, starting and exiting processes, and windows to open
+//! and close.
 
 use std::{
     mem,
@@ -42,7 +42,7 @@ pub(super) struct Watch<'a, 'r> {
     follower: Option<&'a mut Follower<'r>>,
     windows: Option<&'a mut Windows<'r>>,
     hang: Option<HangWatch>,
-    /// Set while it cannot be seen whether anything moves, so that it is reported once.
+    /// Set while it cannot be seen whether anything moves: reported once.
     failed_to_look: bool,
     /// Named targets that have not exited.
     running: Vec<&'r Process>,

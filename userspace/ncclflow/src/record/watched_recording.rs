@@ -22,7 +22,7 @@ pub struct WatchedRecording {
 
 impl WatchedRecording {
     /// Opens the recording of a session or a window. Records from before `from_ns`, by their clock, are left
-    /// out, except those that later ones need.
+    /// out, unless later ones need them.
     pub fn open(path: &Path, from_ns: u64, live: LiveStatistics) -> Result<Self> {
         let context = || format!("in `{}`", path.display());
         let reader = RecordedSession::open(path).with_context(context)?.into_reader();
@@ -49,8 +49,8 @@ impl WatchedRecording {
         self.is_over
     }
 
-    /// Returns the time of the latest record that was read, in nanoseconds of the recording host's
-    /// `CLOCK_MONOTONIC`; 0 before the first.
+    /// Returns the latest record's time, in nanoseconds of the recording host's `CLOCK_MONOTONIC`; 0 before
+    /// the first.
     pub fn last_ns(&self) -> u64 {
         self.pipeline.last_ns
     }

@@ -41,7 +41,7 @@ impl FlagFile {
         Ok(Self { path: path.to_owned(), name, events })
     }
 
-    /// Returns a descriptor that becomes readable when something happens in the file's folder.
+    /// Returns a descriptor that is readable when something happens in that folder.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }

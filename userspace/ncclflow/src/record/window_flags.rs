@@ -99,7 +99,7 @@ impl WindowFlags {
         FlagsSeen { wanted, own_stayed: is_there && !has_gone, containers }
     }
 
-    /// Takes note that a limit has closed the window that these flags had opened.
+    /// Notes that a limit has closed the window that these flags had opened.
     pub(super) fn spend(&mut self, scope: &Scope) {
         match (scope, &mut self.own) {
             (Scope::All, Some(own)) => own.is_spent = true,
@@ -124,7 +124,7 @@ impl FlagsSeen {
         self.containers.get(&namespace).is_some_and(|flag| flag.file == file)
     }
 
-    /// Tells whether a flag that opened this window has gone, though it may be there again.
+    /// Tells whether a flag that opened this window has gone, also if it is there again.
     pub(super) fn has_gone(&self, scope: &Scope) -> bool {
         match scope {
             Scope::All => !self.own_stayed,

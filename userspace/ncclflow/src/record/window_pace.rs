@@ -54,7 +54,7 @@ impl WindowPace {
         over
     }
 
-    /// Takes note that a window of these containers was opened.
+    /// Notes that a window of these containers was opened.
     pub(super) fn opened(
         &mut self,
         scope: &Scope,

@@ -53,15 +53,13 @@ const ASK_FOR_ROOM: Duration = Duration::from_millis(100);
 
 /// Interval at which windows are checked for their age.
 const ASK_FOR_AGE: Duration = Duration::from_secs(1);
-/// Descriptors that a window takes: folders, a segment, and what the thread that makes its files reads and
-/// writes at first.
+/// Descriptors of a window: folders, a segment, and first files of the thread that makes its files.
 const DESCRIPTORS: usize = 8;
 
 /// Most processes in a window of some containers.
 const MAX_ADMITTED: usize = ncclflow_common::MAX_ADMITTED as usize;
 
-/// Time after the opening of a window until a tenant's flag can open the next: whoever plays with one makes
-/// no flood of windows.
+/// Pause after a window was opened until a tenant's flag can open the next: a flood of windows is prevented.
 const CONTAINER_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -137,7 +135,7 @@ impl<'a> Windows<'a> {
         }))
     }
 
-    /// Returns a descriptor that becomes readable when a window may have to be opened or closed.
+    /// Returns a descriptor that is readable when a window may have to be opened or closed.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.flags.fd()
     }
@@ -218,8 +216,8 @@ impl<'a> Windows<'a> {
         *scope == Scope::All || self.last_opened.is_none_or(|last| last.elapsed() >= CONTAINER_INTERVAL)
     }
 
-    /// Closes the open window at the end of the recording, and returns the accounts of all windows. Their
-    /// folders may still have to be completed. An error is of the last one.
+    /// Closes the open window at the recording's end, and returns the accounts of all windows. Their folders
+    /// may still be incomplete. An error is of the last one.
     pub(super) fn finish(
         mut self,
         recording: &mut Recording<'_>,
@@ -338,8 +336,8 @@ impl<'a> Windows<'a> {
         Ok((writer, watch))
     }
 
-    /// Puts off a window that cannot be opened for lack of room or descriptors. It is tried again, and
-    /// counted as late. Any other error ends the recording.
+    /// Puts off a window for which there is no room, or no descriptor. It is tried again, and counted as
+    /// late. Any other error ends the recording.
     fn put_off(&mut self, why: anyhow::Error, recording: &mut Recording<'_>) -> Result<()> {
         if !shortage::caused(&why) {
             return Err(why);
@@ -398,7 +396,7 @@ impl Open {
     }
 }
 
-/// Checks that as many descriptors as a window takes are available.
+/// Checks that there are as many descriptors as a window takes.
 fn descriptors() -> io::Result<()> {
     let spare: io::Result<Vec<_>> = (0..DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
     spare.map(|_| ())
@@ -453,7 +451,7 @@ fn describe(
     members.iter().map(of).collect()
 }
 
-/// Returns the part of the folder's name that stands for the containers.
+/// Returns what stands for the containers in the folder's name.
 fn scope_name(containers: &[WindowContainer]) -> String {
     match containers {
         [WindowContainer { container: Some(container), .. }] => container.short().replace(':', "-"),

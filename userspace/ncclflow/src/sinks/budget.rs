@@ -82,7 +82,7 @@ impl DiskBudget {
         Account { budget: self.clone(), part: MAIN, within: "".into() }
     }
 
-    /// Returns the bytes on disk of a file of so many bytes.
+    /// Returns what a file of so many bytes takes on disk.
     pub(super) fn cost(&self, bytes: u64) -> u64 {
         let blocks = bytes.div_ceil(self.0.block);
         let index = if blocks > BLOCKS_IN_INODE { 1 + blocks / BLOCKS_IN_INDEX } else { 0 };
@@ -130,7 +130,7 @@ impl DiskBudget {
         self.0.limit < u64::MAX
     }
 
-    /// Tries, and makes room until the attempt succeeds. Notes a refusal.
+    /// Tries, and makes room until the attempt succeeds.
     fn obtain(&self, part: u64, attempt: impl FnMut(&mut State, u64) -> bool) -> bool {
         let obtained = self.make_room_until(part, attempt);
         if !obtained {
@@ -227,8 +227,8 @@ impl Account {
         Self { budget: self.budget.clone(), part: self.part, within }
     }
 
-    /// Opens an account for a window in this folder. The folder's own bytes are taken, and `report` bytes
-    /// kept for its report. `tenant`: owner of the window's processes; empty for all processes.
+    /// Opens an account for a window in this folder, with the folder's own bytes, and `report` bytes kept for
+    /// its report. `tenant`: owner of its processes; empty for all processes.
     pub(super) fn open_window(&self, name: &str, report: u64, tenant: &str) -> io::Result<Self> {
         let mut opened = None;
         self.budget.obtain(self.part, |state, limit| {
@@ -271,7 +271,7 @@ impl Account {
     pub(super) fn of_lines(&self) -> Self {
         let mut state = self.budget.state();
         let new = state.next_part;
-        // The account of a removed part stays as it is, and has nothing left to write.
+        // A removed part's account has nothing that may be written.
         let Some(part) = state.parts.get_mut(&self.part).filter(|part| !part.is_lines) else {
             return self.clone();
         };
@@ -322,7 +322,7 @@ impl Account {
         self.budget.make_room(self.part, some_room(self.budget.0.limit))
     }
 
-    /// Drops the account of a window that came to nothing.
+    /// Drops the account of a discarded window.
     pub(super) fn abandon_window(&self) {
         let mut state = self.budget.state();
         if let Some(part) = state.parts.remove(&self.part) {
@@ -385,8 +385,8 @@ impl Account {
                 // `session.json` is written again and again, each time in the former one's place: what is
                 // kept for it stays. Lines keep room for what it says of them.
                 Share::Report => borrowed = kept.saturating_add(kept_by_lines),
-                // It takes the place of more. What `session.json` has drawn beyond what is free, from the
-                // room kept for it, is not taken from this.
+                // It replaces more than it takes. What `session.json` has drawn beyond what is free, of its
+                // kept room, is not taken from this.
                 Share::Lasting => {
                     let over = state.used.saturating_add(state.kept).saturating_sub(limit);
                     borrowed = kept.saturating_add(over);

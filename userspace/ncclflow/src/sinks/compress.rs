@@ -48,8 +48,8 @@ pub fn compress_files(files: &SessionFiles) -> (Compressed, Vec<String>) {
     (done, errors)
 }
 
-/// Puts the compressed form into the file's place; the file is removed only when that is on the disk under
-/// its name. Returns the bytes of both.
+/// Replaces the file by its compressed form, once that is on the disk under its name. Returns the bytes of
+/// both.
 fn compress(dir: &OutputDir, name: &str) -> io::Result<(u64, u64)> {
     let mut lines = dir.open_file(name)?;
     let (mut bytes, mut compressed_bytes) = (0, 0);

@@ -1,7 +1,7 @@
 //! `flow_rank<r>.json`: the messages of a rank, and the same grouped by op.
 //!
-//! A rank's messages do not fit into memory: only the places of each op's lines in `flow_steps` are kept, and
-//! the lines are copied at the end.
+//! A rank's messages do not fit into memory: only the places of each op's lines in `flow_steps` are kept; the
+//! lines are copied at the end.
 
 use std::{
     collections::HashMap,

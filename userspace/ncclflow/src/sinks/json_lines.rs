@@ -74,7 +74,7 @@ impl JsonLinesFile {
         }
     }
 
-    /// Adds a line that is not JSON. Control characters, which could end the line early, are left out.
+    /// Adds a line that is not JSON, without control characters, which could end it early.
     pub(crate) fn push_text(&mut self, line: &str) -> io::Result<()> {
         self.push(|batch| {
             batch.extend(line.bytes().filter(|byte| !byte.is_ascii_control()));

@@ -47,15 +47,15 @@ pub(crate) fn process_name(host: &str, pid: u32) -> String {
     format!("{}.{pid}", host_in_names(host))
 }
 
-/// Returns a host's name without characters that file names should not have.
+/// Returns a host's name as used in file names.
 pub(crate) fn host_in_names(host: &str) -> String {
     let is_plain = |c: &char| c.is_ascii_alphanumeric() || "-_.".contains(*c);
     let name: String = host.trim_start_matches('.').chars().filter(is_plain).take(MAX_HOST).collect();
     if name.is_empty() { "host".to_owned() } else { name }
 }
 
-/// Returns the folder name of a window: number, Unix time in milliseconds, and the host and process that
-/// record it; `scope` is for a window that not all processes are in.
+/// Returns a window's folder name: number, Unix time in milliseconds, and the host and process that record
+/// it; `scope` is for a window that not all processes are in.
 pub(crate) fn window_name(number: u32, opened_ms: u64, host: &str, scope: Option<&str>) -> String {
     let recorder = process_name(host, std::process::id());
     let scope = scope.map_or_else(String::new, |scope| format!("_{scope}"));

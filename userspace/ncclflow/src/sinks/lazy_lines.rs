@@ -73,7 +73,7 @@ impl LazyLines {
         self.file.as_ref().map_or(0, JsonLinesFile::bytes)
     }
 
-    /// Returns the file's name, if it was created.
+    /// Returns its name, if it was created.
     pub(super) fn file_name(&self) -> Option<String> {
         self.file.as_ref().map(|_| self.name.to_owned())
     }

@@ -88,13 +88,13 @@ impl LineFiles {
         }
     }
 
-    /// Limits the memory of ranks of ended processes: the oldest are forgotten.
+    /// Forgets old ranks of ended processes.
     pub(super) fn forgetting_ended(self, keeps_names: bool) -> Self {
         Self { ended: Some(VecDeque::new()), keeps_names, ..self }
     }
 
-    /// Writes a line to the owner's files, which are created if necessary. The error tells how the line is
-    /// lost, without files or for lack of room.
+    /// Writes a line to the owner's files, which are created if necessary. An error tells how the line is
+    /// lost: without files, or for lack of room.
     fn push(
         &mut self,
         owner: Owner,

@@ -20,7 +20,7 @@ impl LiveStatistics {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the statistics as they are now. Nothing is copied while the lock is held.
+    /// Returns the current statistics. Nothing is copied while the lock is held.
     pub fn read(&self) -> Arc<Statistics> {
         self.lock().snapshot()
     }

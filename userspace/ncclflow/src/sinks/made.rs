@@ -66,7 +66,7 @@ impl Made {
     }
 }
 
-/// Removes an entry, or returns the bytes of what could not be removed.
+/// Removes an entry, or returns its bytes if that fails.
 fn remove_one(folder: &OutputDir, name: &str, id: FileId) -> Option<u64> {
     match folder.look_at(name) {
         // The name belongs to another file now: ours has been moved or removed.

@@ -46,7 +46,7 @@ impl Messages {
         self
     }
 
-    /// Returns the messages as they are shown: the last says how many more there were.
+    /// Returns the messages for display: the last says how many more there were.
     pub fn shown(&self) -> impl Iterator<Item = String> {
         let more = (self.more > 0).then(|| format!("and {} more", self.more));
         self.kept.iter().cloned().chain(more)

@@ -210,8 +210,7 @@ impl OutputDir {
     }
 
     /// Creates a folder inside for a window. With a limit, the window has an account of its own, and `report`
-    /// bytes are kept for its `session.json`. `tenant`: owner of the window's processes; empty for all
-    /// processes.
+    /// bytes are kept for its `session.json`. `tenant`: owner of its processes; empty for all processes.
     pub fn window(&self, name: &str, report: u64, tenant: &str) -> io::Result<Self> {
         let Some(account) = &self.account else { return self.subfolder(name) };
         let report = account.budget().cost(report) + ENTRY;
@@ -364,7 +363,7 @@ impl OutputDir {
         Ok(file)
     }
 
-    /// Opens a name inside, with mode 0600 if the file is new.
+    /// Opens a name inside, new files with mode 0600.
     fn open_at(&self, name: &str, flags: OFlags) -> io::Result<File> {
         Ok(openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR)?.into())
     }
@@ -384,8 +383,8 @@ impl OutputDir {
         })
     }
 
-    /// Writes a whole file under a new name, which it gets when it is on the disk; the name is on the disk,
-    /// too, when this returns. If the name exists, that is an error.
+    /// Writes a whole file under a new name, which it gets when it is on the disk; so is the name when this
+    /// returns. An existing name is an error.
     pub(super) fn add_file(
         &self,
         share: Share,

@@ -27,10 +27,10 @@ const RANK_IN_REPORT: u64 = 1024;
 /// Most bytes of the sums of a rank's links: some hundreds of them.
 const LINES_OF_LINKS: u64 = 256 << 10;
 
-/// Bytes of `flow_rank` besides lines and sums.
+/// Bytes of `flow_rank` besides.
 const FRAME: u64 = 4096;
 
-/// Divisor of the room for a compressed file: most shrink to a tenth or less; others stay as they are.
+/// Room for a compressed file, as a divisor: most are a tenth or less; others are left as they are.
 const COMPRESSED_TO: u64 = 8;
 
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 /// Most processes and budgets that are named; more are counted.
 const MAX_NAMED: usize = 256;
 
-/// A budget, with what is counted when it is overrun.
+/// A budget, and what is counted where it is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Budget {
@@ -40,10 +40,10 @@ pub enum Budget {
     LineFiles,
 }
 
-/// The process or tenant that was over a budget.
+/// Process or tenant that was over a budget.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Whose {
-    /// A process, by its number in our PID namespace.
+    /// Number of a process in our PID namespace.
     Process(u32),
     /// A user, a pod or a container.
     Tenant(String),
@@ -64,7 +64,7 @@ struct Over {
 }
 
 impl OverBudget {
-    /// Adds an overrun. `name`: the process's, if known. `count`: as described at the budget.
+    /// Adds an overrun. `name`: the process's, if known. `count`: see [`Budget`].
     pub fn add(&mut self, budget: Budget, whose: Whose, name: &str, count: u64) {
         let key = (budget, whose);
         if count == 0 {

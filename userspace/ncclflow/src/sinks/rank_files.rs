@@ -40,7 +40,7 @@ impl Owner {
         }
     }
 
-    /// Describes the limit of files that was reached, for messages.
+    /// Describes the limit that was reached, for messages.
     pub(super) fn limit(self) -> String {
         match self {
             Self::Ops(_) => format!("there are files of {MAX_OWNERS} ranks already"),
@@ -148,7 +148,7 @@ impl RankFiles {
         Self { folder, communicator, n_ranks, lines, flow_steps: None, flow_rank: None, names, number: 0 }
     }
 
-    /// Returns the number of ops that are kept for `flow_rank`.
+    /// Counts the ops that are kept for `flow_rank`.
     pub(super) fn kept_ops(&self) -> usize {
         self.flow_rank.as_ref().map_or(0, |flow_rank| flow_rank.len())
     }
@@ -208,13 +208,13 @@ impl RankFiles {
         }
         let LostLines { lines, over_max_size } = self.lost();
         if lines > over_max_size {
-            // It is not known which lines are missing, and where the others stand.
+            // It is not known which are missing, and where the others stand.
             return Err(io::Error::other("not made, as lines could not be written"));
         }
         flow_rank.write(&dir.open_below(&self.folder)?, key.rank)
     }
 
-    /// Returns the bytes of lines in both files.
+    /// Counts the bytes of lines in both.
     pub(super) fn bytes(&self) -> u64 {
         self.lines.bytes() + self.flow_steps.as_ref().map_or(0, JsonLinesFile::bytes)
     }
@@ -223,7 +223,7 @@ impl RankFiles {
         [Some(&self.lines), self.flow_steps.as_ref()].into_iter().flatten().map(JsonLinesFile::lost).sum()
     }
 
-    /// Returns the report of a rank; `None` for a process.
+    /// Reports a rank; `None` for a process.
     pub(super) fn report(&self, owner: Owner) -> Option<CommunicatorReport> {
         let (key, ops, calls) = match owner {
             Owner::Ops(key) => (key, self.lines.lines(), 0),

@@ -99,8 +99,8 @@ pub struct SessionReport {
     /// Contents of the folder `recording`, except its last blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recording: Option<RecordingTotals>,
-    /// Files that were made from the recording. `model`, `communicators`, and the counts of lines and of
-    /// records that could not be decoded are of these files.
+    /// Files made from the recording, on which `model`, `communicators`, and the counts of lines and of
+    /// undecodable records rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub files: Option<FilesReport>,
     /// State of `--max-size`, in the recording's folder.
@@ -178,7 +178,7 @@ pub struct FilesReport {
 }
 
 impl FilesReport {
-    /// Returns the report where no files were asked for.
+    /// Reports that no files were asked for.
     pub fn none() -> Self {
         Self {
             state: FilesState::None,
@@ -190,7 +190,7 @@ impl FilesReport {
         }
     }
 
-    /// Returns the report where nothing is known of the files.
+    /// Reports files of which nothing is known.
     pub fn failed() -> Self {
         Self { state: FilesState::Failed, ..Self::none() }
     }
@@ -374,7 +374,7 @@ pub struct ProbeReport {
     pub hits: u64,
     /// Records that came into the recording's thread.
     pub delivered: u64,
-    /// Records lost in the kernel, as its buffer was full.
+    /// Lost in the kernel, as its buffer was full.
     pub lost: u64,
     /// Records taken out of the kernel, and dropped as writing the recording had not kept up and the queue
     /// was full.

@@ -34,8 +34,8 @@ impl SessionFiles {
         Self::of_lines(dir, lines)
     }
 
-    /// Returns files for a session that may go on for months, with processes that come and go: not all ended
-    /// processes are remembered. `keeps_names`: the files are to be compressed.
+    /// Returns files for a session that may go on for months, while processes come and go: old ended ones are
+    /// forgotten. `keeps_names`: the files are to be compressed.
     pub fn of_node(dir: OutputDir, layout: Layout, keeps_names: bool) -> Self {
         let dir = Arc::new(dir);
         let lines = LineFiles::new(Arc::clone(&dir), layout).forgetting_ended(keeps_names);
@@ -73,7 +73,7 @@ impl SessionFiles {
         self.dir.as_ref().is_none_or(|dir| dir.make_some_room())
     }
 
-    /// Returns the result of writing the `flow_rank` files, once all is closed.
+    /// Returns what became of the `flow_rank` files, once all is closed.
     pub fn flow_ranks(&self) -> FlowRanks {
         self.written().fold(FlowRanks::default(), |mut sum, written| {
             sum += written.flow_ranks;

@@ -35,8 +35,8 @@ impl Shares {
         }
     }
 
-    /// Returns the process that must give one up for this process when none is left. Afterwards it still has
-    /// as many as this one.
+    /// Returns the process that must give one up for this process when none is left. It then still has as
+    /// many as this one.
     pub(super) fn who_gives_up_for(&self, pid: u32) -> Option<u32> {
         let (most, whose) = self.by_number.last()?;
         let own = self.held.get(&pid).copied().unwrap_or(0);

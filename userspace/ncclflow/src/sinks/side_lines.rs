@@ -17,7 +17,7 @@ const MAX_STACKS: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct SideLines {
     stacks: LazyLines,
-    /// Stacks already written: segments of a recording repeat them.
+    /// Stacks already written: segments repeat them.
     written: HashSet<(u32, StackId)>,
     gpus: LazyLines,
 }

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WindowIterations {
-    /// Number of iterations that were asked for.
+    /// Number that was asked for.
     pub wanted: u64,
-    /// Set if so many were found. If not, the window is as long as the flag was there.
+    /// Set if so many were found; if not, the window is as long as the flag was there.
     pub found: bool,
     /// Always true: NCCL knows of no iterations.
     pub inferred: bool,
@@ -17,7 +17,7 @@ pub struct WindowIterations {
     pub why_not: Option<String>,
     /// Collectives of an iteration; of several processes, those of most of them.
     pub period_collectives: Option<u64>,
-    /// Beginning and end of the iterations in each process.
+    /// Beginning and end in each process.
     pub processes: Vec<ProcessIterations>,
     /// Ops on a channel, and calls, that are in the recording and in none of these iterations.
     pub ops_outside: u64,
@@ -37,13 +37,13 @@ pub struct ProcessIterations {
 }
 
 impl WindowIterations {
-    /// Returns the iterations of a window that begins.
+    /// Begins the search for so many.
     pub fn wanted(wanted: u64) -> Self {
         Self { wanted, inferred: true, ..Self::default() }
     }
 
-    /// Tells whether a process's activity at this time belongs to the iterations. For a process without
-    /// iterations of its own, activity during others' iterations does.
+    /// Tells whether the iterations contain a process's activity at this time. For a process without its own,
+    /// activity during others' iterations counts.
     pub(crate) fn take(&self, pid: u32, ts_ns: u64) -> bool {
         let is_in = |from: u64, until: Option<u64>| ts_ns >= from && until.is_none_or(|until| ts_ns < until);
         if !self.found {

@@ -72,7 +72,7 @@ pub(super) struct State {
     pub(super) spare_entries: u64,
     pub(super) is_full: bool,
     pub(super) was_refused: bool,
-    /// Counts of removed windows and lines, and the latest folders.
+    /// Windows and lines that were removed, with the latest folders.
     pub(super) removed: MaxSizeReport,
     pub(super) news: DiskNews,
     /// The news was announced.
@@ -110,8 +110,8 @@ pub struct DiskNews {
 }
 
 impl State {
-    /// Changes what a part takes and keeps, if the budget stays within the limit. `borrowed`: kept bytes that
-    /// need not be free now.
+    /// Changes what a part takes and keeps, if that stays within the limit. `borrowed`: kept bytes that need
+    /// not be free now.
     pub(super) fn change(&mut self, limit: u64, part: u64, from: &Need, to: &Need, borrowed: u64) -> bool {
         let Some(entry) = self.parts.get(&part) else { return false };
         let mut kept = entry.kept;
@@ -140,8 +140,8 @@ impl State {
     }
 
     /// Takes the next part to remove out of its list, as `part` needs room: line files, then windows. Of
-    /// several tenants', it is the oldest of the one whose windows take most, so that nobody pushes out what
-    /// others recorded. `None`: the list is empty, or only others' are listed and `part`'s tenant takes most.
+    /// several tenants', it is the oldest of the one whose windows take most: nobody pushes out what others
+    /// recorded. `None`: none is listed, or only others' and `part`'s tenant takes most.
     pub(super) fn next_to_remove(&mut self, part: u64) -> Option<u64> {
         let lines = self.removable_lines.iter().copied();
         if let Some(at) = self.oldest_of_the_largest(part, lines) {
@@ -154,7 +154,7 @@ impl State {
         self.complete.remove(at).map(|(window, _)| window)
     }
 
-    /// Returns the position of the part to remove in a list that is sorted by age.
+    /// Returns the position of that part in a list in order of age.
     fn oldest_of_the_largest(&self, part: u64, listed: impl Iterator<Item = u64>) -> Option<usize> {
         // By tenant: position of the oldest part, and bytes of all its windows.
         let mut tenants = HashMap::<&str, (usize, u64)>::new();
@@ -182,7 +182,7 @@ impl State {
         self.parts.get(&part).map_or("", |part| &part.tenant)
     }
 
-    /// Notes the tenant of a removed part that was not the oldest. `at`: its position in the list.
+    /// Notes the tenant of a removed part if older ones stay. `at`: its position in the list.
     fn note_over_share(&mut self, at: usize, part: Option<u64>) {
         let tenant = part.and_then(|part| self.parts.get(&part)).map(|part| Arc::clone(&part.tenant));
         if let Some(tenant) = tenant.filter(|_| at > 0) {

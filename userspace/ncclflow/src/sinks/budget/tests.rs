@@ -307,7 +307,7 @@ fn a_recording_without_windows_loses_lines_and_can_be_completed() {
     }
 }
 
-/// Writes the files of the end again, as `session.json` is written again and again.
+/// Writes the last files again, as `session.json` is.
 fn finish_again(dir: &OutputDir) {
     let report = vec![b' '; usize::try_from(REPORT).unwrap()];
     dir.replace_file(Share::Report, "session.json", |file| file.write_all(&report)).unwrap();

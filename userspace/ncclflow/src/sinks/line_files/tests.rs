@@ -57,7 +57,7 @@ fn a_process_with_many_ranks_gives_files_up_for_others_and_is_named() {
     // The first six are still written; the others are complete as they are.
     (0..16).for_each(|rank| op(&mut files, 1, rank));
     assert_eq!(lines_of(&mut files, 1), (16 + 6, 4 + 10));
-    // A process that would have as many as process 2 loses its own lines, and takes no files.
+    // A process that would have as many loses its own, and takes none.
     (5..9).for_each(|rank| op(&mut files, 2, rank));
     assert_eq!((lines_of(&mut files, 2), lines_of(&mut files, 3)), ((5, 4), (5, 0)));
     // Files of a process that has ended are for others; those that were given up stay complete.

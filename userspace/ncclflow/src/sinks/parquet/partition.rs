@@ -91,7 +91,7 @@ impl Partition {
         })
     }
 
-    /// Opens the folder of a table. It is not kept open: an export can have thousands of them.
+    /// Opens a table's folder. It is not kept open: an export can have thousands of them.
     fn folder(&self, table: Table) -> io::Result<OutputDir> {
         let [job, host] = &self.folders;
         self.common.dir.subfolder(table.name())?.subfolder(job)?.subfolder(host)
@@ -220,7 +220,7 @@ impl Partition {
         largest.map_or(Ok(()), |table| self.write_rows(table, false))
     }
 
-    /// Returns the number of files that are being written.
+    /// Counts the files that are being written.
     pub(super) fn open_files(&self) -> usize {
         self.tables.iter().filter(|state| state.file.is_some()).count()
     }

@@ -36,7 +36,7 @@ impl Report {
         serde_json::from_str(text).unwrap_or_default()
     }
 
-    /// Returns the offset from CLOCK_MONOTONIC to Unix time, which is 0 before the clocks were read.
+    /// Returns the offset from CLOCK_MONOTONIC to Unix time; `None` before the clocks were read.
     pub(super) fn offset_ns(&self) -> Option<u64> {
         self.clock.as_ref().map(|clock| clock.offset_ns).filter(|offset| *offset != 0)
     }

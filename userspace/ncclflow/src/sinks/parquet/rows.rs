@@ -123,7 +123,7 @@ impl TableRows {
         row.put(&mut PartCells { rows: self, places: places.iter() });
     }
 
-    /// Completes the row that is being made.
+    /// Completes the row.
     pub(super) fn end_row(&mut self) {
         self.rows += 1;
     }

@@ -25,7 +25,7 @@ impl Table {
     pub(super) const ALL: [Self; 6] =
         [Self::Op, Self::Message, Self::Call, Self::Comm, Self::Host, Self::Link1s];
 
-    /// Returns the name of the table's folder.
+    /// Returns its folder's name.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Op => "op",
@@ -61,7 +61,7 @@ impl Table {
     }
 }
 
-/// A table's columns, and where its values go.
+/// Columns of a table, and where values go.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) table: Table,

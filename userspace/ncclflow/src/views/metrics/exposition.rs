@@ -32,7 +32,7 @@ impl Exposition {
         Self { registry }
     }
 
-    /// Returns the metrics in the OpenMetrics text format.
+    /// Returns the OpenMetrics text format.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         text::encode(&mut text, &self.registry)?;
@@ -97,7 +97,7 @@ impl<'a> Ranks<'a> {
         series
     }
 
-    /// Returns a series for each thing of a rank's messages with its peers of one kind in one direction.
+    /// Returns a series for each thing of a rank's messages of one kind in one direction.
     fn peer_series<'s, T, V>(
         &'s self,
         things: impl Fn(&'s Traffic) -> T,

@@ -37,7 +37,7 @@ impl Gpu<'_> {
     }
 }
 
-/// Returns a series for each GPU whose driver reports the value.
+/// Returns a series for each GPU with that value.
 fn each<'g>(
     gpus: &'g [Gpu<'_>],
     value: impl Fn(&GpuRow) -> Option<f64> + 'g,

@@ -47,7 +47,7 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Starts the server. `health` is served, and told if the server ends.
+    /// Starts the server. `health` is served, and told of its end.
     pub fn start(address: SocketAddr, exposition: Exposition, health: &Health) -> Result<Self> {
         let listener =
             TcpListener::bind(address).with_context(|| format!("cannot serve metrics on {address}"))?;
@@ -175,7 +175,7 @@ fn answer(request: &Request<Incoming>, served: &Served) -> Response<Full<Bytes>>
     }
 }
 
-/// Answers an orchestrator's probe: by the status, and for people with the reason.
+/// Answers an orchestrator: by the status, and for people why.
 fn tell(state: Result<(), String>) -> Response<Full<Bytes>> {
     const PLAIN: &str = "text/plain; charset=utf-8";
     match state {

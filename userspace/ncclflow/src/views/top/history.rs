@@ -48,7 +48,7 @@ impl History {
         }
     }
 
-    /// Returns the history of several ranks, put together by `join`. A rank that came later has zeros before.
+    /// Returns several ranks' history, put together by `join`. A rank that came later has zeros before.
     pub(super) fn of(&self, keys: &[RankKey], join: fn(f64, f64) -> f64) -> Vec<Point> {
         let mut all = vec![Point::default(); self.points];
         for points in keys.iter().filter_map(|key| self.ranks.get(key)) {

@@ -23,9 +23,9 @@ pub enum Lag {
     WaitedFor(u64),
 }
 
-/// Shortest wait that counts as a lag: the interval divided by this.
+/// Shortest wait that is a lag: the interval divided by this.
 const LONG: u64 = 5;
-/// Least ratio of the others' wait for a rank to the rank's own wait.
+/// Least ratio of the wait for a rank to its own wait.
 const MORE: u64 = 4;
 
 /// Marks the ranks that lag. `before`: the statistics of the reading before.

@@ -160,7 +160,7 @@ fn several(ranks: &[&RankRates]) -> String {
 }
 
 impl Row {
-    /// Returns the key that makes it the same row at another time.
+    /// Returns what makes it the same row at another time.
     pub(super) fn identity(&self) -> (String, String, String) {
         (self.comm.clone(), self.rank.clone(), self.pid.clone())
     }

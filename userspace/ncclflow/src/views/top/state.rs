@@ -1,4 +1,4 @@
-//! State of the view: the user's choices (view, order, filter, row), and how keys change them.
+//! The user's choices: view, order, filter, row; and how keys change them.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub struct State {
     pub(super) rates: Rates,
     /// GPUs that a watched process uses, or all where the driver does not tell.
     pub(super) gpus: Vec<Arc<GpuRow>>,
-    /// The display of GPUs was toggled: shown despite little room, or hidden despite enough.
+    /// GPUs are shown despite little room, or hidden despite enough.
     pub(super) toggled_gpus: bool,
     before: Snapshot,
     pub(super) rows: Vec<Row>,
@@ -122,7 +122,7 @@ impl State {
         Action::Nothing
     }
 
-    /// Returns a row's earlier rates: the busiest of a communicator's ranks, the sum of a process's.
+    /// Returns earlier rates: the busiest of a communicator's ranks, the sum of a process's.
     pub(super) fn history_of(&self, row: &Row) -> Vec<Point> {
         let key = |at: &usize| self.rates.ranks.get(*at).and_then(|rank| rank.key);
         let keys: Vec<RankKey> = row.members.iter().filter_map(key).collect();

@@ -1,5 +1,4 @@
-//! Checks that docs/METRICS.md lists exactly what is exported, and that the dashboard of dist/grafana asks
-//! for nothing else.
+//! Tests that docs/METRICS.md lists exactly what is exported, and that dist/grafana asks for no more.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -140,7 +139,7 @@ fn queries_are_taken_apart() {
     assert_eq!(labels, BTreeSet::from(["le", "rank", "instance", "wait"]));
 }
 
-/// Tells whether a query may use this metric: also with the ending of a histogram's series.
+/// Tells whether a query may name this metric, also with a histogram's ending.
 fn is_sample(name: &str, kinds: &BTreeMap<String, String>) -> bool {
     let is =
         |name: &str, histogram: bool| kinds.get(name).is_some_and(|kind| (kind == "histogram") == histogram);
