@@ -54,7 +54,7 @@ impl ByNumber {
         }
     }
 
-    /// Iterates by number.
+    /// Iterates over them by number.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Collective)> {
         self.0.iter().flat_map(|(chunk, of)| {
             (0..CHUNK).filter_map(move |at| Some((chunk * CHUNK as u64 + at as u64, of.get(at)?)))

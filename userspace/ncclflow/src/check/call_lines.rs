@@ -60,7 +60,7 @@ pub(super) struct RankLines {
 }
 
 impl RankLines {
-    /// Returns the call to report: without the wanted one, the last before.
+    /// Returns the wanted call, or, of a rank that did not call it, the last before.
     fn said(&self, has_called: bool) -> Option<&CallLine> {
         if has_called { self.at.as_ref() } else { self.before.as_ref() }
     }
@@ -141,7 +141,7 @@ impl Lines {
         !self.is_whole && self.wanted.iter().any(missing)
     }
 
-    /// Begins anew, reading all.
+    /// Begins anew, for reading from the beginning.
     pub(super) fn whole(self) -> Self {
         Self { wanted: self.wanted, is_whole: true, ranks: BTreeMap::new() }
     }

@@ -268,7 +268,7 @@ pub(super) struct CommunicatorRows {
 }
 
 impl CommunicatorRows {
-    /// Adds the ranks of a further folder, which are others.
+    /// Adds the ranks of a further folder, none of them known yet.
     fn append(&mut self, more: Self, room: &mut Room) {
         let Self { collectives, p2p, measured, findings, waits, messages, messages_not_judged, .. } = more;
         let Self { seen, has_stacks, uncertain, places, marks, .. } = more;

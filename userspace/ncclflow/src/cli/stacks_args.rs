@@ -136,7 +136,7 @@ impl StacksArgs {
         self.kernel_name.as_deref().unwrap_or(KERNEL)
     }
 
-    /// Counts the callers of a launch.
+    /// Returns how many callers of a launch are wanted.
     pub(super) fn callers(&self) -> usize {
         self.stack_depth.unwrap_or(CALLERS)
     }
@@ -146,7 +146,7 @@ impl StacksArgs {
         self.stack_depth.map_or(STACK_FRAMES, |depth| u8::try_from(depth).unwrap_or(u8::MAX))
     }
 
-    /// Returns an error in options that make sense with some values of others only.
+    /// Returns what is wrong with options that make sense with some values of others only.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
         let most = u8::try_from(MAX_STACK_FRAMES).unwrap_or(u8::MAX);
         (self.source.is_none() && !(1..=most).contains(&self.frames()))

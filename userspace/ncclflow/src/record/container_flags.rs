@@ -116,7 +116,7 @@ impl ContainerFlags {
         Ok(Self { members, told: Vec::new(), found })
     }
 
-    /// Tells the thread the traced processes.
+    /// Tells the thread which processes are traced.
     pub(super) fn look_for(&mut self, members: Vec<Member>) {
         if self.told != members {
             self.told.clone_from(&members);

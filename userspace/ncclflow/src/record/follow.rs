@@ -43,7 +43,7 @@ const MAX_PASSED_OVER: usize = 1000;
 const MAX_PASSED_OVER_BYTES: usize = 1024;
 /// Time spent on the node's processes in one round; the rest wait for the next.
 const ROUND_TIME: Duration = Duration::from_millis(500);
-/// Time of the first round, before the session opens.
+/// Time spent in the first round, before the session opens.
 const FIRST_ROUND_TIME: Duration = Duration::from_secs(3);
 
 /// A process that is traced, or has NCCL and cannot be.

@@ -15,7 +15,7 @@ pub(super) struct HeldLimits {
 }
 
 impl HeldLimits {
-    /// Returns half of the descriptors; the rest is for files, links and sockets.
+    /// Limits held processes to half of the descriptors; the rest is for files, links and sockets.
     pub(super) fn of_this_process() -> Self {
         Self::of(getrlimit(Resource::Nofile).current)
     }

@@ -91,7 +91,7 @@ pub(super) fn first_report(
     }
 }
 
-/// Returns the report of a traced process, unless it has ended already.
+/// Returns the report of a traced process; without a `process`, of one that has ended already.
 pub(super) fn target_report(pid: u32, process: Option<&Process>, libraries: Vec<usize>) -> TargetReport {
     TargetReport {
         pid,

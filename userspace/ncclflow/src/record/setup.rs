@@ -34,7 +34,7 @@ use nccl_library::{
     symbols::{PLACE_BYTES, Resolution, Resolved},
 };
 
-/// Search options.
+/// Options and cache for finding targets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) options: &'a RecordOptions,

@@ -1,4 +1,4 @@
-//! Starts, tells and ends the threads of a recording.
+//! Starts, informs and ends the threads of a recording.
 //!
 //! The drain moves records out of the kernel and waits for nobody. The keeper of the recording consumes them.
 //! The recording's own thread sends both messages. Files are made by others, which read the recording

@@ -228,7 +228,7 @@ impl Account {
     }
 
     /// Opens an account for a window in this folder, with the folder's own bytes, and `report` bytes kept for
-    /// its report. `tenant`: owner of its processes; empty for all processes.
+    /// its report. `tenant`: of its processes; empty for all processes.
     pub(super) fn open_window(&self, name: &str, report: u64, tenant: &str) -> io::Result<Self> {
         let mut opened = None;
         self.budget.obtain(self.part, |state, limit| {

@@ -46,7 +46,7 @@ impl Made {
         self.find(folder, name).and_then(|at| self.0.get(at)).is_some_and(|entry| entry.id == id)
     }
 
-    /// Removes all that is still what was made. Returns the bytes left, each file by its `cost`.
+    /// Removes all that nobody has replaced. Returns the bytes left, each file by its `cost`.
     pub(super) fn remove(self, root: &OutputDir, cost: impl Fn(u64) -> u64) -> u64 {
         let mut left = 0;
         let mut open: Option<(Arc<str>, io::Result<OutputDir>)> = None;

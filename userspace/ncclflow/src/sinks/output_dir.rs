@@ -210,7 +210,7 @@ impl OutputDir {
     }
 
     /// Creates a folder inside for a window. With a limit, the window has an account of its own, and `report`
-    /// bytes are kept for its `session.json`. `tenant`: owner of its processes; empty for all processes.
+    /// bytes are kept for its `session.json`. `tenant`: of its processes; empty for all processes.
     pub fn window(&self, name: &str, report: u64, tenant: &str) -> io::Result<Self> {
         let Some(account) = &self.account else { return self.subfolder(name) };
         let report = account.budget().cost(report) + ENTRY;

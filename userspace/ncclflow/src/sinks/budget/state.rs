@@ -84,7 +84,7 @@ pub(super) struct State {
 pub(super) struct Part {
     /// Folder of the window, from the root.
     pub(super) folder: Arc<str>,
-    /// Owner of the processes, for a window of some containers; empty for all processes.
+    /// Tenant of the processes, for a window of some containers; empty for all processes.
     pub(super) tenant: Arc<str>,
     /// The part's line files, as a part.
     pub(super) lines: Option<u64>,

@@ -32,7 +32,7 @@ impl Exposition {
         Self { registry }
     }
 
-    /// Returns the OpenMetrics text format.
+    /// Encodes them in the OpenMetrics text format.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         text::encode(&mut text, &self.registry)?;
