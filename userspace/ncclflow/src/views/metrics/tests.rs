@@ -150,7 +150,8 @@ fn a_thousand_clients_that_say_nothing_or_read_nothing_do_not_keep_anybody_from_
                 assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
                 begun.elapsed()
             };
-            // On a busy machine one answer may wait for a processor; those that the clients keep back would all wait.
+            // On a busy machine one answer may wait for a processor; if clients held answers back, all would
+            // wait.
             let least = (0..3).map(|_| time_of_an_answer()).min().unwrap();
             assert!(least < Duration::from_secs(2), "it took {least:?}");
         }
