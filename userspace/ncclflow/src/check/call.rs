@@ -4,7 +4,7 @@ use flow::schema::{ApiCallRow, OpRow};
 use nccl_library::nccl::Name;
 use serde::Serialize;
 
-/// What must be the same on all ranks.
+/// Fields that must be equal on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct Call {
     /// `AllReduce` …
@@ -35,7 +35,7 @@ impl Call {
         }
     }
 
-    /// What the program called.
+    /// Returns the program's call.
     pub(super) fn of_call(row: &ApiCallRow) -> Self {
         Self {
             coll: row.function.clone(),
@@ -46,7 +46,7 @@ impl Call {
         }
     }
 
-    /// The first thing in which they differ.
+    /// Returns the first difference between two calls.
     pub(super) fn difference(&self, other: &Self) -> Option<&'static str> {
         if self.coll != other.coll {
             return Some("another operation");

@@ -1,5 +1,5 @@
-//! Whose the ranks of a recording are. A communicator's hash stands in the memory of processes, and a tenant can write
-//! any into its own. So ranks of one hash are told apart by user and job before they are compared.
+//! Owners of a recording's ranks. A communicator's hash comes from the memory of processes, and a tenant can
+//! write any into its own. So ranks of one hash are told apart by user and job.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -7,25 +7,25 @@ use flow::schema::{RankKey, comm_hash_name, comm_hash_of_name};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Processes and ranks of one report that are kept.
+/// Most processes and ranks of one report that are kept.
 const MAX_LISTED: usize = 65_536;
 
-/// User and job, as they are called.
+/// Names of user and job.
 type Owner = String;
 
-/// The communicators of one recording of which several users, or jobs, say that they are theirs.
+/// Communicators of one recording that several users or jobs claim.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     owners: HashMap<u32, Owner>,
-    /// By hash: who has most of its ranks.
+    /// Owner of most ranks, by hash.
     contested: HashMap<u64, Option<Owner>>,
-    /// Which of the communicators of a hash and rank are an owner's.
+    /// Instances of a communicator, by hash, rank and owner.
     instances: HashMap<(u64, i32, Option<Owner>), BTreeSet<u32>>,
 }
 
 impl Claims {
-    /// By a report, of any version and of anybody's making. One of a recording that goes on has no ranks yet: then
-    /// nothing is told apart.
+    /// Parses a report, of any version and of anybody's making. While a recording goes on, its report has no
+    /// ranks yet: then nothing is told apart.
     pub(super) fn parse(report: &str) -> Self {
         #[derive(Default, Deserialize)]
         #[serde(default)]
@@ -56,7 +56,7 @@ impl Claims {
             *ranks.entry(hash).or_default().entry(owner.clone()).or_default() += 1;
             claims.instances.entry((hash, number, owner)).or_default().insert(instance);
         }
-        // Of whom the user is not known, nothing speaks against anything.
+        // An unknown user contradicts no other.
         let is_contested = |owners: &BTreeMap<Option<Owner>, usize>| {
             owners.keys().filter(|owner| owner.is_some()).count() > 1
         };
@@ -67,7 +67,7 @@ impl Claims {
         claims
     }
 
-    /// What a rank's communicator is called.
+    /// Returns the name of a rank's communicator.
     pub(super) fn name(&self, key: RankKey) -> String {
         let contested = key.hash.and_then(|hash| Some((hash, self.contested.get(&hash)?)));
         let Some((hash, most)) = contested else { return key.comm_name() };

@@ -1,4 +1,4 @@
-//! `ncclflow check`: all of it, over the folders of one or several hosts.
+//! `ncclflow check`: the whole check, over the folders of one or several hosts.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -44,7 +44,7 @@ pub enum FindingKind {
     Unfinished,
     /// A rank, or a link, that the others wait for.
     Slowest,
-    /// Two files speak of one rank.
+    /// Two files are about one rank.
     TwoRecordings,
 }
 
@@ -57,11 +57,11 @@ pub struct Finding {
     pub text: String,
 }
 
-/// Where a rank is.
+/// Location of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Place {
     pub host: String,
-    /// As ncclflow saw it there.
+    /// Process ID as ncclflow saw it there.
     pub pid: u32,
 }
 
@@ -71,15 +71,15 @@ pub struct CommunicatorCheck {
     /// The windows that it was checked in, if a folder with windows was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<String>,
-    /// Its folder: `commHash`, and a number if there are several of that hash.
+    /// Name of its folder: `commHash`, and a number if there are several of that hash.
     pub communicator: String,
     pub n_ranks: i32,
     pub ranks: Vec<i32>,
-    /// Those of which a row says it.
+    /// Places of ranks, where a row has them.
     pub places: BTreeMap<i32, Place>,
     /// Collectives of the rank that has most.
     pub collectives: u64,
-    /// Ops of all ranks and channels by what became of their messages, where they were measured.
+    /// Ops of all ranks and channels by the outcome of their messages, where these were measured.
     pub measured: BTreeMap<Outcome, u64>,
     pub findings: Vec<Finding>,
     /// The first collective at which ranks differ, if they do.
@@ -93,12 +93,12 @@ pub struct CheckReport {
     pub consistent: bool,
     pub recordings: Vec<PathBuf>,
     pub communicators: Vec<CommunicatorCheck>,
-    /// What could not be read.
+    /// Notes on what could not be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// Compares what these folders have. They are read by as many threads as there are processors.
+/// Compares the recordings in these folders. They are read by as many threads as there are processors.
 ///
 /// # Errors
 /// If a folder has no recording, or cannot be read.
@@ -130,17 +130,17 @@ impl CheckReport {
     }
 }
 
-/// The first collective at which ranks differ, before it is known where in their programs they were.
+/// The first collective at which ranks differ, before their source lines are known.
 #[derive(Debug)]
 struct Difference {
     number: u64,
     at: At,
-    /// When the collective before it was first seen.
+    /// Time at which the collective before it was first seen.
     before_seen_ns: Option<u64>,
 }
 
 impl Difference {
-    /// What a second reading is to find of it.
+    /// Returns what a second reading is to find.
     fn wanted(&self, marks: &BTreeMap<i32, (u64, Marks)>) -> Wanted {
         let ranks = |(call, ranks): &(Option<_>, Vec<i32>)| {
             let has_called = call.is_some();
@@ -164,21 +164,21 @@ impl Difference {
 #[derive(Debug, Default)]
 pub(super) struct Fleet {
     communicators: BTreeMap<String, CommunicatorRows>,
-    /// Hosts of which the clock is not known.
+    /// Hosts whose clock is not known.
     without_clock: BTreeSet<String>,
     room: Room,
 }
 
-/// Communicators that were compared; where ranks differ, the lines that they were at are not known yet.
+/// Communicators that were compared; where ranks differ, their source lines are still to be found.
 #[derive(Debug, Default)]
 pub(super) struct Checked {
     checks: Vec<(CommunicatorCheck, Option<Difference>)>,
-    /// What a second reading is to find.
+    /// Lines that a second reading is to find.
     lines: Lines,
 }
 
 impl Checked {
-    /// With the lines that were found.
+    /// Completes the checks by the lines that were found.
     pub(super) fn complete(self) -> impl Iterator<Item = CommunicatorCheck> {
         let Self { checks, lines } = self;
         checks.into_iter().map(move |(check, difference)| {
@@ -191,7 +191,7 @@ impl Checked {
 }
 
 impl Fleet {
-    /// What cannot be judged, as the clocks of some hosts are not known.
+    /// Notes what cannot be judged, as the clocks of some hosts are not known.
     fn clocks_not_known(&self) -> Option<String> {
         let hosts: Vec<&str> = self.without_clock.iter().map(String::as_str).collect();
         (!hosts.is_empty()).then(|| {
@@ -203,7 +203,7 @@ impl Fleet {
         })
     }
 
-    /// Everything has come.
+    /// Compares all, when everything has come.
     pub(super) fn checked(self, window: Option<&str>, notes: &mut Vec<String>) -> Checked {
         let (mut checked, mut all_wanted) = (Checked::default(), HashMap::new());
         notes.extend(self.clocks_not_known());
@@ -258,17 +258,17 @@ pub(super) struct CommunicatorRows {
     pub(super) messages_not_judged: u64,
     /// Ranks that a folder has.
     pub(super) seen: BTreeSet<i32>,
-    /// Calls or ops say which call stack they are of.
+    /// Calls or ops name their call stacks.
     pub(super) has_stacks: bool,
     /// Ranks whose calls may be numbered otherwise than those of others.
     pub(super) uncertain: BTreeSet<i32>,
     pub(super) places: BTreeMap<i32, Place>,
-    /// Of ranks of which calls with stacks were recorded, with the way from their clock to wall time.
+    /// Marks of ranks with recorded calls and stacks, with the offset from their clock to wall time.
     pub(super) marks: BTreeMap<i32, (u64, Marks)>,
 }
 
 impl CommunicatorRows {
-    /// Adds what a further folder has of it: other ranks.
+    /// Adds the ranks of a further folder, none of them known yet.
     fn append(&mut self, more: Self, room: &mut Room) {
         let Self { collectives, p2p, measured, findings, waits, messages, messages_not_judged, .. } = more;
         let Self { seen, has_stacks, uncertain, places, marks, .. } = more;
@@ -288,7 +288,7 @@ impl CommunicatorRows {
         self.places.extend(places);
     }
 
-    /// What there was no memory to compare.
+    /// Notes what there was no memory to compare.
     fn not_compared(&self, communicator: &str) -> Vec<String> {
         let why = "they do not fit into memory; shorter windows can be compared completely";
         let collectives = self

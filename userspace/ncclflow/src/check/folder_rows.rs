@@ -1,4 +1,4 @@
-//! What `check` takes of the rows of one folder: what its ranks launched, and how long they waited.
+//! The rows that `check` takes from one folder: what its ranks launched, and how long they waited.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry};
 
@@ -20,42 +20,42 @@ use crate::{export::CallNumbers, flight_recorder::Function, sinks::Sink};
 #[derive(Debug)]
 pub(super) struct FolderRows {
     pub(super) communicators: BTreeMap<String, CommunicatorRows>,
-    /// By key; nothing: another rank of the communicator has this number already.
+    /// Ranks by key; `None`: another rank of the communicator has this number already.
     ranks: HashMap<RankKey, Option<RankRows>>,
-    /// Ranks that folders before it have.
+    /// Ranks in earlier folders.
     earlier: BTreeMap<String, BTreeSet<i32>>,
     claims: Claims,
     clock: Option<ClockReport>,
     calls: Option<Calls>,
-    /// Hosts of which the clock is not known.
+    /// Hosts whose clock is not known.
     pub(super) without_clock: BTreeSet<String>,
     room: Room,
 }
 
-/// What is gathered of a rank while its folder is read.
+/// Data gathered of a rank while its folder is read.
 #[derive(Debug)]
 struct RankRows {
     communicator: String,
     rank: i32,
     attribution: Attribution,
-    /// How long its messages were in the network, by peer.
+    /// Time that its messages were in the network, by peer.
     in_network: BTreeMap<i32, u64>,
-    /// Messages of the op that came last.
+    /// Messages of the latest op.
     op: Vec<TimedMessage>,
-    /// Of its calls, where ops were not recorded.
+    /// Numbers of its calls, where ops were not recorded.
     numbers: CallNumbers,
     marks: Marks,
 }
 
 impl FolderRows {
-    /// `earlier`: ranks that folders before it have, by communicator.
+    /// `earlier`: ranks in earlier folders, by communicator.
     pub(super) fn new(facts: FolderFacts, earlier: BTreeMap<String, BTreeSet<i32>>) -> Self {
         let FolderFacts { clock, claims, calls } = facts;
         let (communicators, ranks, without_clock, room) = Default::default();
         Self { communicators, ranks, earlier, claims, clock, calls, without_clock, room }
     }
 
-    /// Makes the rank known, if it is not; whether its rows are taken.
+    /// Tells whether the rank's rows are taken; adds the rank if it is new.
     fn takes(&mut self, key: RankKey) -> bool {
         if !self.ranks.contains_key(&key) {
             let rank = self.new_rank(key);
@@ -90,7 +90,7 @@ impl FolderRows {
         })
     }
 
-    /// All rows of the folder's ranks have come.
+    /// Completes the ranks, when all rows have come.
     pub(super) fn end_ranks(&mut self) {
         let offset = self.clock.as_ref().map(|clock| clock.offset_ns);
         let ended = self.clock.as_ref().and_then(|clock| clock.ended_monotonic_ns);
@@ -120,7 +120,7 @@ impl Sink for FolderRows {
         let Some(rows) = communicators.get_mut(&rank.communicator) else { return };
         let row = &op.row;
         rows.has_stacks |= row.stack.is_some();
-        // Its first op: the host is in it.
+        // The rank's first op names the host.
         if let Entry::Vacant(place) = rows.places.entry(row.rank) {
             place.insert(Place { host: row.host.to_string(), pid: row.pid });
             if clock.is_none() {
@@ -135,7 +135,7 @@ impl Sink for FolderRows {
         }
     }
 
-    /// Messages of which nothing was seen tell nothing of waits.
+    /// Takes messages of measured ops only: others tell nothing of waits.
     fn wants_messages(&self, op: &Op) -> bool {
         self.ranks.get(&op.rank).is_some_and(Option::is_some)
             && op.row.peers.iter().any(|peer| peer.messages_measured.is_some())
@@ -177,7 +177,7 @@ impl Sink for FolderRows {
 }
 
 impl RankRows {
-    /// `ended`: of the session, by the records' clock.
+    /// `ended`: end of the session, by the records' clock.
     fn end_op(&mut self, ended: Option<u64>) {
         self.attribution.add_op(&self.op, ended);
         self.op.clear();

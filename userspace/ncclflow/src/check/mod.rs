@@ -1,5 +1,5 @@
-//! What recordings say, across ranks and hosts: who moved how much over which link and waited for whom, and
-//! whether the ranks agree.
+//! Analyses of recordings across ranks and hosts: how much went over which link, which rank waited for which,
+//! and whether the ranks agree.
 //!
 //! Everything here comes from recordings. Times are only ever compared with times of the same rank.
 

@@ -1,4 +1,4 @@
-//! The folders that are looked at together. A folder with windows is looked at window by window, in their
+//! Groups folders that are analysed together. A folder with windows is analysed window by window, in their
 //! order; windows of several hosts that were open at the same time belong together.
 
 use std::{
@@ -21,23 +21,23 @@ const MAX_SESSION: u64 = 256 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) folders: Vec<PathBuf>,
-    /// They are windows that were found in folders that were asked for: their names.
+    /// Names of the windows, if the folders are windows of the given folders.
     pub(super) windows: Option<String>,
 }
 
 #[derive(Clone, Debug)]
 struct Window {
     path: PathBuf,
-    /// As its folder is called.
+    /// Name of its folder.
     name: String,
-    /// Who recorded it.
+    /// Host and process that recorded it.
     recorder: String,
-    /// Wall time in which it was open; without an end, one that nothing is known of.
+    /// Wall time in which it was open; open-ended without a known end.
     from_ns: u64,
     until_ns: u64,
 }
 
-/// What of a window's `session.json` tells when it was open.
+/// Fields of a window's `session.json` that tell when it was open.
 #[derive(Debug, Deserialize)]
 struct Session {
     host: String,
@@ -59,7 +59,7 @@ impl Window {
             file.take(MAX_SESSION).read_to_string(&mut text).ok()?;
             serde_json::from_str::<Session>(&text).ok()
         };
-        // Number and time; then, of one that this version wrote, who recorded it.
+        // The name has number and time; then, since this version, who recorded it.
         let recorder = name.splitn(4, '_').nth(3).map(str::to_owned);
         let (mut host, mut from_ns, mut until_ns) = (String::new(), 0, 0);
         if let Some(Session { host: of, clock, window }) = read() {
@@ -71,7 +71,7 @@ impl Window {
         Self { path: folder.join(&name), name, recorder, from_ns, until_ns }
     }
 
-    /// Both were open for more than half of the time that the shorter one was.
+    /// Tells whether both were open for more than half of the shorter one's time.
     fn overlaps(&self, other: &Self) -> bool {
         let length = |window: &Self| window.until_ns.saturating_sub(window.from_ns);
         let both = self.until_ns.min(other.until_ns).saturating_sub(self.from_ns.max(other.from_ns));
@@ -79,7 +79,7 @@ impl Window {
     }
 }
 
-/// Folders without windows are one part, which comes first.
+/// Groups folders. Those without windows are one part, which comes first.
 pub(super) fn parts(folders: &[PathBuf]) -> Result<Vec<Part>> {
     let (mut plain, mut groups) = (Vec::new(), Vec::<Vec<Window>>::new());
     for folder in folders {
@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// Seconds.
+    /// Makes a window; times are in seconds.
     fn window(parent: &Path, name: &str, host: &str, from: u64, until: u64) {
         let folder = parent.join(name);
         fs::create_dir_all(&folder).unwrap();

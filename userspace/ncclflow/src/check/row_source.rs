@@ -20,47 +20,47 @@ use crate::{
     sinks::{SessionFiles, Sink},
 };
 
-/// What is known of a folder before its rows come.
+/// Facts about a folder before its rows come.
 #[derive(Debug, Default)]
 pub(super) struct FolderFacts {
     pub(super) clock: Option<ClockReport>,
-    /// How communicators are called.
+    /// Owners, for the names of communicators.
     pub(super) claims: Claims,
-    /// Calls are taken, as there are no ops.
+    /// Set where calls are taken, as there are no ops.
     pub(super) calls: Option<Calls>,
 }
 
 /// Calls of a recording without ops.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Calls {
-    /// Records of the recording were lost: calls may be missing before any.
+    /// The recording lost records: calls may be missing before any.
     pub(super) was_lost: bool,
 }
 
-/// Puts together what several folders have. They are read side by side, and come in their order.
+/// Collects from several folders, which are read side by side, and added in their order.
 pub(super) trait Gather: Send {
-    /// What takes the rows of a folder.
+    /// Sink for the rows of a folder.
     type Folder: Sink;
 
-    /// For the rows of this folder. Folders before it can still be missing here.
+    /// Returns the sink for a folder. Earlier folders may not have been added yet.
     fn folder(&self, facts: FolderFacts) -> Self::Folder;
 
-    /// From when and until when rows are of use, as wall time in nanoseconds. `is_of_calls`: of a recording of calls,
-    /// which has no ops.
+    /// Returns the range of wall times, in nanoseconds, whose rows are of use. `is_of_calls`: the recording
+    /// has calls and no ops.
     fn times(&self, _is_of_calls: bool) -> RangeInclusive<u64> {
         0..=u64::MAX
     }
 
-    /// Takes what the next folder has. False: that depends on the folders before it, of which some were
-    /// missing when it was begun; it must be read once more.
+    /// Adds the next folder. `false`: its content depends on earlier folders, some of which were missing when
+    /// it was begun; it must be read once more.
     fn add(&mut self, folder: Self::Folder) -> bool;
 }
 
-/// How far the reading of recordings is, in bytes. Called by several threads, one at a time.
+/// Callback with the bytes read, and of all recordings. Called by several threads, one at a time.
 pub type ReadingProgress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
-/// Gives all rows of these folders to `gather`, and says what could not be read. A window in which nothing ran
-/// is said, too; another folder without ops is an error.
+/// Gives all rows of these folders to `gather`, and returns what could not be read. A window in which nothing
+/// ran is told, too; another folder without ops is an error.
 pub(super) fn read_rows<G: Gather>(
     part: &Part,
     gather: G,
@@ -93,10 +93,10 @@ pub(super) fn read_rows<G: Gather>(
     failed.map_or(Ok((gather, notes)), Err)
 }
 
-/// What the threads that read have in common.
+/// State shared by the reading threads.
 struct Work<'a, G: Gather> {
     inputs: &'a [Source],
-    /// Nothing need have run in them.
+    /// The folders are windows; possibly nothing ran in them.
     is_window: bool,
     progress: Mutex<Told<'a>>,
     state: Mutex<State<G>>,
@@ -110,14 +110,14 @@ struct Told<'a> {
     progress: ReadingProgress<'a>,
 }
 
-/// What was made of a folder's rows, and what a reader should know of them.
+/// Result of a folder's rows, and notes for the reader.
 type ReadFolder<G> = (<G as Gather>::Folder, Vec<String>);
 
 struct State<G: Gather> {
     /// Folders that a thread has taken, and those of them that `gather` has.
     begun: usize,
     added: usize,
-    /// Folders that were read before those before them.
+    /// Folders that were read before earlier ones.
     waiting: BTreeMap<usize, Result<ReadFolder<G>>>,
     gather: G,
     notes: Vec<String>,
@@ -185,7 +185,7 @@ impl<G: Gather> Work<'_, G> {
             progress(*sum, *of_bytes);
         })?;
         let mut notes = said(&source.path, &read);
-        // Of a part of it, the rows can lie elsewhere.
+        // If only a part was read, the rows may be elsewhere.
         let has_rows = read.ops > 0 || source.is_of_calls() && read.calls > 0;
         if !has_rows && *times.start() == 0 {
             let none = format!(
@@ -232,7 +232,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a reader should know of what was read.
+/// Returns notes for the reader on what was read.
 fn said(path: &Path, read: &Read) -> Vec<String> {
     read.notes().into_iter().map(|note| format!("{}: {note}", path.display())).collect()
 }

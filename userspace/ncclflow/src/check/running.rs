@@ -17,13 +17,13 @@ use crate::sinks::{OutputDir, Sink as _, window_folders};
 #[derive(Debug)]
 pub(crate) struct RunningCheck {
     parts: Vec<Part>,
-    /// Of each of the parts.
+    /// Communicators of each part.
     fleets: Vec<Fleet>,
     sources: Vec<PathBuf>,
     current: Option<Current>,
 }
 
-/// The source whose rows come.
+/// The source whose rows are coming.
 #[derive(Debug)]
 struct Current {
     part: usize,
@@ -31,7 +31,7 @@ struct Current {
 }
 
 impl RunningCheck {
-    /// For these sources: windows that were open at the same time are one part, and all that are no windows.
+    /// Groups sources: windows open at the same time are one part, and so are all that are no windows.
     pub(crate) fn new(sources: Vec<PathBuf>) -> Result<Self> {
         let (mut folders, mut plain) = (Vec::new(), Vec::new());
         for source in &sources {
@@ -42,7 +42,7 @@ impl RunningCheck {
             }
         }
         let mut parts = parts(&folders)?;
-        // Rows of what is asked for come, and of no other window.
+        // Only rows of the given sources come, not those of other windows.
         parts.retain(|part| part.folders.iter().any(|folder| sources.contains(folder)));
         if !plain.is_empty() {
             parts.insert(0, Part { folders: plain, windows: None });
@@ -51,7 +51,7 @@ impl RunningCheck {
         Ok(Self { parts, fleets, sources, current: None })
     }
 
-    /// The next rows are of this source. `clock`: of the part of it that is read.
+    /// Begins the source of the next rows. `clock`: of the part of it that is read.
     pub(crate) fn begin(&mut self, source: &Path, clock: Option<ClockReport>) {
         self.end();
         let of = |part: &Part| part.folders.iter().any(|folder| folder == source);
@@ -67,7 +67,7 @@ impl RunningCheck {
         }
     }
 
-    /// Messages of the op that came last.
+    /// Takes messages of the latest op.
     pub(crate) fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
         if let Some(Current { folder, .. }) = &mut self.current {
             folder.messages(op, messages);
@@ -92,7 +92,7 @@ impl RunningCheck {
     }
 }
 
-/// The folder of a recording with windows, of which this is one.
+/// Returns the folder of the recording with windows that this one belongs to.
 fn window_parent(source: &Path) -> Option<PathBuf> {
     let name = source.file_name()?.to_str()?;
     let parent = source.parent().filter(|parent| !parent.as_os_str().is_empty())?;

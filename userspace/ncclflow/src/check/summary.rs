@@ -25,14 +25,14 @@ pub struct RankReport {
     pub communicator: String,
     pub rank: i32,
     pub links: Vec<LinkRow>,
-    /// Those with messages that were measured.
+    /// Ops with messages that were measured.
     pub ops: Vec<OpTimesRow>,
 }
 
 #[derive(Clone, Debug, Serialize)]
 pub struct SummaryReport {
     pub ranks: Vec<RankReport>,
-    /// What could not be read.
+    /// Notes on what could not be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -100,7 +100,7 @@ impl Sink for FolderLinks {
     }
 }
 
-/// The links of all ranks of these folders, in the order of the folders.
+/// Returns the links of all ranks of these folders, in the order of the folders.
 ///
 /// # Errors
 /// If a folder has no recording, or cannot be read.

@@ -32,8 +32,8 @@ macro_rules! long_version {
     };
 }
 
-/// What `--version` says: a line of `key: value` for each thing that tells two builds of one version apart. A static
-/// program loads no library.
+/// Output of `--version`: a line of `key: value` for each thing that tells two builds of one version apart. A
+/// static program loads no library.
 const LONG_VERSION: &str =
     if cfg!(target_feature = "crt-static") { long_version!("no") } else { long_version!("yes") };
 
@@ -62,7 +62,7 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// What the derived parser cannot check: options that make sense with some values of others only.
+    /// Checks what the derived parser cannot: options that make sense with some values of others only.
     pub fn check(&self) -> Result<(), clap::Error> {
         let chosen = match &self.command {
             Command::Record(args) => Some((args.all, &args.filter)),
@@ -82,7 +82,7 @@ impl Cli {
     }
 }
 
-// In the order in which people need them.
+// Sorted by when people need them.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Check whether this host can trace, and say what to do where it cannot
@@ -114,7 +114,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether file systems are asked that may not answer.
+    /// Tells whether file systems are asked that may not answer.
     pub(super) fn allows_fuse(&self) -> bool {
         match self {
             Self::Ps(args) => args.debug.allow_fuse,
@@ -129,7 +129,7 @@ impl Command {
     }
 }
 
-/// Where debugging information is that the library itself has not.
+/// Places of debugging information that the library itself does not have.
 #[derive(Clone, Debug, Args)]
 pub struct DebugArgs {
     /// Debugging information of a stripped library: the library before it was stripped, or its .debug file

@@ -46,7 +46,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
     if args.json {
         write_json(&mut out, &report)?;
     } else {
-        // Its first paragraph is the verdict.
+        // The first paragraph is the verdict.
         let text = dump::render(&report, args.verbose || args.stacks);
         let (verdict, rest) = match (&report.job, text.split_once("\n\n")) {
             (Some(_), Some(parts)) if terminal::has_color() => parts,
@@ -77,7 +77,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
     })
 }
 
-/// What is in the files is said on standard error: standard output has the report.
+/// Notes about the files go to standard error: standard output has the report.
 fn write_flight_recorder(report: &DumpReport, prefix: &Path) -> Result<()> {
     let RecorderDumps { ranks, notes } = dump::recorder_dumps(report);
     for note in notes {

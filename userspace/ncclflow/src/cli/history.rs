@@ -49,7 +49,7 @@ pub(super) fn run(args: &HistoryArgs) -> Result<ExitCode> {
     })
 }
 
-/// Why no process has torch's notes.
+/// Returns why no process has torch's notes.
 fn why_nothing(report: &HistoryReport) -> Option<String> {
     let is_read = |process: &&history::ProcessHistory| {
         process.notes.as_ref().is_some_and(|notes| notes.rings.iter().any(|ring| ring.enabled))

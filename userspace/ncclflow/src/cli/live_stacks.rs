@@ -20,10 +20,10 @@ use crate::{
     stacks::{CallStacks, LiveStacks, pprof, write_folded},
 };
 
-/// Groups that are listed below a stack.
+/// Most groups that are listed below a stack.
 const LISTED: usize = 16;
 
-/// Of processes, as they run.
+/// Counts the stacks of processes as they run.
 pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<ExitCode> {
     let live = LiveStacks::default();
     let options = args.options(started, live.clone());
@@ -47,7 +47,7 @@ pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<ExitCode> {
     finish(args, &live)
 }
 
-/// Of a recording, or of all windows in a folder.
+/// Counts the stacks of a recording, or of all windows in a folder.
 pub(super) fn run_recording(args: &StacksArgs, folder: &Path) -> Result<ExitCode> {
     if args.function_name.is_some() || args.start_ts.is_some() {
         bail!("--function-name and --start-ts are for traces; of a recording all calls count");
@@ -110,7 +110,7 @@ fn write_stacks(found: &CallStacks, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// What the stacks do not say.
+/// Reports what the stacks do not show.
 fn say(args: &StacksArgs, found: &CallStacks, live: &LiveStacks) {
     if found.without_stack > 0 {
         tell!("{} {} have no known stack", found.without_stack, found.of);

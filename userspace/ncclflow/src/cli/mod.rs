@@ -1,6 +1,6 @@
 //! Arguments, messages and exit codes.
 
-/// A line on standard error, for people.
+/// Writes a line to standard error, for people.
 macro_rules! tell {
     ($($argument:tt)*) => {
         crate::cli::terminal::tell(format_args!($($argument)*))
@@ -54,7 +54,7 @@ use crate::{allocator, descriptor_table, resolver, text::PlainWriter};
 pub use args::{Cli, Command};
 pub use variables::command;
 
-/// A document of JSON, and the end of its line.
+/// Writes a JSON document, and the end of its line.
 fn write_json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
     // Standard output writes each line by itself: a merged dump of 1,024 ranks has 400,000.
     let mut out = BufWriter::with_capacity(1 << 16, out);
@@ -64,7 +64,7 @@ fn write_json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// The same on one line.
+/// Writes a document on one line.
 fn write_json_line(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
     serde_json::to_writer(PlainWriter::of_json(&mut *out), value)?;
     writeln!(out)?;

@@ -1,4 +1,4 @@
-//! How far work is that takes long: on a line of the terminal that is written over; nothing where standard
+//! Progress of work that takes long, on a line of the terminal that is overwritten; nothing where standard
 //! error is no terminal.
 
 use std::{
@@ -8,14 +8,14 @@ use std::{
 
 use crate::dump::Progress;
 
-/// How far a scan of memory is.
+/// Progress of a scan of memory.
 pub(super) struct ProgressLine {
     is_terminal: bool,
     is_shown: bool,
 }
 
 impl ProgressLine {
-    /// Scans that are over before are not worth a line.
+    /// Duration up to which scans are not worth a line.
     const PATIENCE: Duration = Duration::from_secs(1);
 
     pub(super) fn new() -> Self {
@@ -48,7 +48,7 @@ impl ProgressLine {
     }
 }
 
-/// How far files are read.
+/// Progress of reading files.
 pub(super) struct BytesLine {
     label: &'static str,
     is_terminal: bool,
@@ -88,7 +88,7 @@ impl BytesLine {
     }
 }
 
-/// How far the files are that are made of a recording.
+/// Progress of making files from a recording.
 #[derive(Default)]
 pub(super) struct FilesProgress {
     since: Option<Instant>,

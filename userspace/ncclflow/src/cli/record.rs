@@ -71,8 +71,8 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     })
 }
 
-/// Serves metrics. It begins before anything is attached, so that an address that is taken ends the
-/// recording before it begins.
+/// Serves metrics. The server starts before anything is attached: if the address is taken, the recording does
+/// not begin.
 fn serve(address: SocketAddr, exposition: Exposition, health: &Health, quiet: bool) -> Result<MetricsServer> {
     let server = MetricsServer::start(address, exposition, health)?;
     if !quiet {
@@ -220,7 +220,7 @@ fn joined(process: &Process, library: &LibraryInUse) {
     }
 }
 
-/// Calls that came by the arguments of exported functions.
+/// Counts calls that were seen by the arguments of exported functions.
 fn calls_by_arguments(report: &SessionReport) -> u64 {
     let is_so = |probe: &&ProbeReport| {
         let library = report.libraries.get(probe.library);
@@ -232,7 +232,7 @@ fn calls_by_arguments(report: &SessionReport) -> u64 {
     report.probes.iter().filter(is_so).map(|probe| probe.delivered).sum()
 }
 
-/// Says which part of the recording the files have, and how the rest is made.
+/// Tells which part of the recording the files have, and how the rest is made.
 fn tell_files(files: &FilesReport, report: &SessionReport, output: &Path) {
     let why = match files.state {
         FilesState::Limit => "end at their limit (--files-limit, or half of --max-size)",
@@ -249,7 +249,7 @@ fn tell_files(files: &FilesReport, report: &SessionReport, output: &Path) {
     );
 }
 
-/// `output`: nothing was written without it.
+/// `output` is `None` if nothing was written.
 fn summarize(outcome: &Outcome, output: Option<&Path>) {
     let report = &outcome.report;
     for rank in &report.communicators {

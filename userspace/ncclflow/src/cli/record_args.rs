@@ -27,13 +27,13 @@ use crate::{
 use flow::model::Sampling;
 use ncclflow_common::{MAX_STACK_FRAMES, STACK_FRAMES};
 
-/// What `auto` means, for `--help`.
+/// Meaning of `auto`, for `--help`.
 const AUTO_PROBES: &str = "At each kernel launch, where the library allows it; otherwise at each operation";
 const AUTO_BUFFER: &str = "The ring buffer where the kernel has it, or else the perf event array";
 const AUTO_LINKS: &str = "One kernel link for many probes, where the kernel has it (Linux 6.6 and later); \
                           otherwise one for each";
 
-/// Frames that the kernel side can walk.
+/// Parses a number of frames for the kernel side.
 pub(super) fn stack_depth() -> clap::builder::RangedI64ValueParser<u8> {
     clap::value_parser!(u8).range(1..=i64::try_from(MAX_STACK_FRAMES).unwrap_or(i64::MAX))
 }
@@ -249,12 +249,12 @@ impl RecordArgs {
         options
     }
 
-    /// Where resolved layouts are kept, if they are.
+    /// Returns the folder of resolved layouts, if they are kept.
     pub fn cache_folder(&self) -> Option<PathBuf> {
         if self.no_cache { None } else { self.cache_dir.clone().or_else(default_folder) }
     }
 
-    /// What is wrong with options that make sense with some values of others only.
+    /// Returns what is wrong with options that make sense with some values of others only.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
         if self.level != Level::Steps && self.sampling.sampling() != Sampling::default() {
             return Some("--steps-every, --channels and --min-bytes need --level steps");

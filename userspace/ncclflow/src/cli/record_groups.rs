@@ -19,7 +19,7 @@ use crate::{
 };
 use flow::model::Sampling;
 
-/// Of which ops messages are measured.
+/// Choice of ops whose messages are measured.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct SamplingArgs {
     /// With --level steps: measure one op of N, by NCCL's own count: the same collectives on all ranks
@@ -42,7 +42,7 @@ impl SamplingArgs {
     }
 }
 
-/// A bit for each channel of a list of numbers and ranges.
+/// Parses a list of numbers and ranges into a bit for each channel.
 fn channels(text: &str) -> Result<u64, String> {
     let mut channels = 0;
     for part in text.split(',') {
@@ -88,7 +88,7 @@ pub struct WindowArgs {
 }
 
 impl WindowArgs {
-    /// As the library takes it; `None`: the recording is one.
+    /// Returns the library's options; `None`: the recording is one.
     pub fn options(&self) -> Option<WindowOptions> {
         let max_duration = self.window_max_secs.or(self.rotate);
         (self.window_flag.is_some() || self.rotate.is_some()).then(|| WindowOptions {
@@ -100,7 +100,7 @@ impl WindowArgs {
     }
 }
 
-/// Who is who, where the processes themselves do not say it.
+/// Identity of ranks and job, where the processes themselves do not tell.
 #[derive(Clone, Debug, Default, Args)]
 pub struct WhoArgs {
     /// Ranks in the job, where the processes' environment does not have them (mp.spawn, Ray): lines `PID
@@ -132,7 +132,7 @@ fn job_name(name: &str) -> Result<String, String> {
     Ok(name.to_owned())
 }
 
-/// The files of lines, and what the output folder may take on the disk.
+/// The line files, and what the output folder may take on the disk.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct DiskArgs {
     /// When the .jsonl files and flow_rank are made of DIR/recording
@@ -167,7 +167,7 @@ impl DiskArgs {
 /// The smallest limit of a folder.
 const MIN_SIZE: u64 = 1 << 20;
 
-/// Bytes, by a number and a letter; without a letter MiB, as the sizes of buffers.
+/// Parses a size: a number and a letter; without a letter MiB, as the sizes of buffers.
 fn size(text: &str) -> Result<u64, String> {
     let (number, shift) = match text.char_indices().next_back() {
         Some((at, letter)) if letter.is_ascii_alphabetic() => {
@@ -190,7 +190,7 @@ fn size(text: &str) -> Result<u64, String> {
 /// The shortest age: some blocks of a recording.
 const MIN_AGE: Duration = Duration::from_secs(10);
 
-/// A time, by a number and a letter; without a letter seconds.
+/// Parses a time: a number and a letter; without a letter seconds.
 fn age(text: &str) -> Result<Duration, String> {
     let (number, seconds) = match text.char_indices().next_back() {
         Some((at, letter)) if letter.is_ascii_alphabetic() => {

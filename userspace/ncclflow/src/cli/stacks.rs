@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// What may be meant if a kernel is not there.
+/// Words of kernels to suggest where the wanted one is not found.
 const WORDS: [&str; 5] = ["nccl", "reduce", "gather", "broadcast", "scatter"];
 
 /// Most calls of a function that an error lists.
@@ -100,7 +100,7 @@ fn duration_of(found: &Match, before: &str) -> String {
     found.duration.map_or_else(|| ", never ended".to_owned(), |duration| format!("{before}{duration}"))
 }
 
-/// Asks which of the slices is meant, until one is.
+/// Asks which of the slices is meant, until one is chosen.
 fn choose(found: &Functions, answers: &mut dyn BufRead, out: &mut dyn Write) -> Result<usize> {
     writeln!(out, "{} slices match:\n", found.len())?;
     write_matches(found, usize::MAX, out)?;
@@ -165,7 +165,7 @@ fn write_stacks(found: &Found, args: &StacksArgs, window: Window, out: &mut Vec<
     Ok(())
 }
 
-/// Why nothing was found.
+/// Explains why nothing was found.
 fn explain(found: &Found, kernel: &str, place: &str, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "No call stacks found matching the criteria.\n")?;
     if found.ambiguous > 0 {
@@ -205,7 +205,7 @@ fn explain(found: &Found, kernel: &str, place: &str, out: &mut dyn Write) -> io:
     }
 }
 
-/// What the stacks do not say.
+/// Reports what the stacks do not show.
 fn say(found: &Found, window: Window) {
     if found.replayed > 0 {
         tell!(

@@ -29,7 +29,7 @@ pub(super) fn run(args: &SymbolsArgs) -> Result<ExitCode> {
     Ok(if traceable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether the library has everything that tracing cannot do without.
+/// Shows the library. Returns whether it has everything that tracing needs.
 fn show(library: &MappedLibrary, debug_files: &DebugFiles, json: bool) -> Result<bool> {
     let resolved = resolver::resolve(library, What::Api, debug_files);
     let resolution = resolved.with_context(|| format!("reading `{}`", library.shown()))?.resolution;
@@ -45,7 +45,7 @@ fn show(library: &MappedLibrary, debug_files: &DebugFiles, json: bool) -> Result
     Ok(traceable)
 }
 
-/// What `record` can do with the library, by level.
+/// Describes what `record` can do with the library, by level.
 fn levels(resolution: &Resolution) -> String {
     let mut returns = ProbeSet::default();
     add_api_returns(&mut returns, resolution);

@@ -99,7 +99,7 @@ pub struct TopArgs {
 }
 
 impl TopArgs {
-    /// As the library takes it: nothing is written, `statistics` are kept.
+    /// Returns the library's options: nothing is written, `statistics` are kept.
     pub(super) fn options(&self, started: Instant, statistics: LiveStatistics) -> RecordOptions {
         let targets = Targets::new(self.all, &self.pids, &self.filter.filter());
         let mut options = RecordOptions {

@@ -1,5 +1,5 @@
-//! `ncclflow top --recording DIR`: the same view of a recording, of all of it when it is over, or of its latest
-//! moments while it is written.
+//! `ncclflow top --recording DIR`: the same view of a recording: of all of it when it is over, or of its
+//! latest moments while it is written.
 
 use std::{
     io::{self, Write as _},
@@ -33,13 +33,13 @@ use crate::{
 };
 use nccl_library::nccl::NcclVersion;
 
-/// What is read of a recording that is being written, before its end.
+/// Nanoseconds before its end from which an unfinished recording is read.
 const TAIL_NS: u64 = 10_000_000_000;
 
-/// How long a key, a signal or a new block can go unnoticed.
+/// Longest time that a key, a signal or a new block goes unnoticed.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How long a block can take to be written, and some more.
+/// Time that a block can take to be written, and some more.
 const SILENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn run(args: &TopArgs, path: &Path) -> Result<ExitCode> {
@@ -77,7 +77,7 @@ fn watch(args: &TopArgs, path: &Path, stop: &StopHandle) -> Result<()> {
     shown
 }
 
-/// Host, level and processes, as the session's report has them. It can be of any version, and of anybody's
+/// Reads host, level and processes from the session's report, which can be of any version, and of anybody's
 /// making.
 fn subject(source: &Source) -> Subject {
     let report: serde_json::Value = serde_json::from_str(source.report()).unwrap_or_default();
@@ -102,9 +102,9 @@ struct View {
     recording: WatchedRecording,
     live: LiveStatistics,
     subject: Subject,
-    /// Until then it is known, by the records' clock.
+    /// End of what is known, by the records' clock.
     at_ns: u64,
-    /// When there was a new block.
+    /// Time of the latest new block.
     grown: Instant,
 }
 
@@ -118,7 +118,7 @@ impl View {
         Ok(progress == Progress::Read)
     }
 
-    /// Reads what is new; of a recording that is over there is nothing.
+    /// Reads what is new; in a recording that is over there is nothing.
     fn read_on(&mut self) -> Result<()> {
         while !self.recording.is_over() && self.read_next()? {
             self.grown = Instant::now();
@@ -126,7 +126,7 @@ impl View {
         Ok(())
     }
 
-    /// What is known now: until the latest record, or, where nothing comes, until now.
+    /// Returns what is known now: until the latest record, or, where nothing comes, until now.
     fn snapshot(&mut self) -> Snapshot {
         let last_ns = self.recording.last_ns();
         self.at_ns = if last_ns > self.at_ns || self.recording.is_over() {
@@ -166,7 +166,7 @@ impl View {
         Ok(())
     }
 
-    /// What else there is to know.
+    /// Returns a note on damage or silence.
     fn note(&self) -> Option<String> {
         let damage = self.recording.damage();
         if damage.blocks + damage.bytes > 0 {
@@ -190,7 +190,7 @@ impl View {
             if next.is_some_and(|next| Instant::now() >= next) {
                 state.take(self.snapshot(), &self.subject);
                 state.message = self.note();
-                // What is over is shown as a whole, or until its end.
+                // A finished recording is shown as a whole, or until its end.
                 next = (!self.recording.is_over()).then(|| Instant::now() + interval);
             }
             if key_pressed(&mut terminal, &mut state, &self.subject).context("the terminal")? == Action::Quit

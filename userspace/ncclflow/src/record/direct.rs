@@ -1,4 +1,4 @@
-//! The thread of a session that writes nothing and is only watched: it decodes what the drain gives.
+//! The thread of a session that is only watched and writes nothing: it decodes records from the drain.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::{
 use crate::clock::now_ns;
 use rustix::time::ClockId;
 
-/// How often it is seen which processes have ended.
+/// Interval at which ended processes are looked for.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What the thread works on, and leaves behind.
+/// State that the thread works on, and leaves behind.
 #[derive(Debug)]
 pub(super) struct Watching {
     pipeline: Pipeline,

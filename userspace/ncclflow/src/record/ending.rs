@@ -1,4 +1,4 @@
-//! How a recording ends: it is said to be whole, probes are taken away, and files are completed.
+//! The end of a recording: it is marked as whole, probes are detached, and files are completed.
 
 use std::{os::fd::AsFd as _, time::Duration};
 
@@ -23,20 +23,20 @@ use crate::{
     sinks::{FilesReport, FlowRanks},
 };
 
-/// How often it is said how far the files are, when everything else is done.
+/// Interval of progress notices while only files are left to be made.
 const FINISHING: Duration = Duration::from_millis(200);
 
 /// A recording to which no more records come.
 pub(super) struct Closed {
     pub(super) taken: Taken,
-    /// Reads it for statistics.
+    /// Reader of the recording for statistics.
     pub(super) watch: Option<RowWatch>,
     /// Windows, which have files of their own.
     pub(super) windows: Option<WindowsExport>,
 }
 
 impl Recording<'_> {
-    /// Says in the recording, and in `session.json`, that the recording is whole.
+    /// Writes into the recording, and into `session.json`, that the recording is whole.
     pub(super) fn end(&mut self, closed: &mut Closed, stop: &StopHandle) -> Result<()> {
         let Self { attachment, report, dir, notice, .. } = self;
         attachment.print_log();
@@ -44,7 +44,8 @@ impl Recording<'_> {
         report.lost_readers = (lost != Lost::default()).then_some(lost);
         complete_accounts(report, attachment, &mut closed.taken, &Baseline::default())?;
         end_recording(&mut closed.taken, report, notice)?;
-        // From here on, and before anybody can read so, a second signal ends the files, and not the program.
+        // From here on a second signal ends the making of files, not the program. Set before `session.json`
+        // says so.
         stop.finishes_files();
         if let Some(dir) = dir
             && let Err(error) = report.write(dir)
@@ -80,7 +81,7 @@ impl Recording<'_> {
         request.map(|request| LinesThread::start(request, events)).transpose()
     }
 
-    /// Waits for the files, and writes what is written at the end.
+    /// Waits for the files, and writes the final reports.
     pub(super) fn complete(
         &mut self,
         closed: Closed,
@@ -101,14 +102,14 @@ impl Recording<'_> {
                 (self.notice)(Notice::Finishing { done: files.read(), of });
             }
         }
-        // Of several that decoded the records, those that made files tell of these.
+        // If several pipelines decoded the records, the one that made files is reported.
         let mut pipeline = taken.watched.take().or(watched.map(|watched| watched.pipeline));
         let mut made = taken.kept.is_some().then(FilesReport::none);
         match files.map(LinesThread::join) {
             Some(Ok(Made { pipeline: of_files, report })) => {
                 (pipeline, made) = (Some(of_files), Some(report));
             }
-            // It has said so when it happened.
+            // The thread reported its error when it happened.
             Some(Err(_)) => made = Some(FilesReport::failed()),
             None => {}
         }
@@ -134,7 +135,7 @@ impl Recording<'_> {
         if let Some((budget, dir)) = limited
             && limit::tell(budget, dir, report, notice)
         {
-            // Even the last file can have needed the room of a window, which is named in it.
+            // Even the last file can have needed the room of a window, which is named in the report.
             report.write(dir).context("writing `session.json`")?;
         }
         Ok(flow_ranks)

@@ -1,5 +1,5 @@
-//! Processes that are followed, and how their ends are seen. Each that is held takes a descriptor, of which there are so
-//! many: who has more processes than its share has the ends of the further ones seen later.
+//! Followed processes, and how their ends are noticed. Each held process takes a descriptor, of which there
+//! are few: beyond a tenant's share, ends are noticed later.
 
 use std::os::fd::BorrowedFd;
 
@@ -7,7 +7,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::target::{Process, is_gone, try_started};
 
-/// How many processes are held at a time, and how many of one tenant.
+/// Most processes held at a time, in all and of one tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeldLimits {
     all: usize,
@@ -15,18 +15,18 @@ pub(super) struct HeldLimits {
 }
 
 impl HeldLimits {
-    /// The other half of the descriptors is for files, links and sockets.
+    /// Limits held processes to half of the descriptors; the rest is for files, links and sockets.
     pub(super) fn of_this_process() -> Self {
         Self::of(getrlimit(Resource::Nofile).current)
     }
 
-    /// `None`: there is no limit.
+    /// `descriptors`: `None` without a limit.
     fn of(descriptors: Option<u64>) -> Self {
         let all = usize::try_from(descriptors.unwrap_or(u64::MAX) / 2).unwrap_or(usize::MAX);
         Self { all, of_one: all / 4 * 3 }
     }
 
-    /// One more may be held where so many are, and so many of its tenant.
+    /// Tells whether one more process may be held beside so many, and so many of its tenant.
     pub(super) fn have_room(self, all: usize, of_tenant: usize) -> bool {
         all < self.all && of_tenant < self.of_one
     }
@@ -35,9 +35,9 @@ impl HeldLimits {
 /// A process that is followed.
 #[derive(Debug)]
 pub(super) enum HeldProcess {
-    /// Its end wakes whoever waits for it.
+    /// A process held by a descriptor, which is readable at its end.
     Held(Process),
-    /// It is asked for now and then.
+    /// A number alone; the process's end is checked at intervals.
     Known { pid: u32, started: Option<u64> },
 }
 
@@ -53,7 +53,7 @@ impl HeldProcess {
         matches!(self, Self::Held(_))
     }
 
-    /// Readable once it has ended.
+    /// Returns a descriptor that is readable once the process has ended.
     pub(super) fn exit_fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Held(process) => Some(process.exit_fd()),
@@ -61,7 +61,7 @@ impl HeldProcess {
         }
     }
 
-    /// Whether it has ended. `asks`: those that are not held are asked for, too.
+    /// Tells whether the process has ended. `asks`: also check a process that is not held.
     pub(super) fn has_exited(&self, asks: bool) -> bool {
         match self {
             Self::Held(process) => process.has_exited(),
@@ -70,8 +70,8 @@ impl HeldProcess {
     }
 }
 
-/// Nobody has the number, or another process has. A process of which nothing can be read, for want of descriptors for
-/// instance, has not ended.
+/// Tells whether the number is free or another process's. A process of which nothing can be read, for want of
+/// descriptors for instance, has not ended.
 fn has_ended(pid: u32, begun: Option<u64>) -> bool {
     match try_started(pid) {
         Ok(now) => begun.is_some() && now != begun,

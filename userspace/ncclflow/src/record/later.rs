@@ -1,4 +1,4 @@
-//! What is to be asked again, after pauses that grow.
+//! Retries after growing pauses.
 
 use std::{
     collections::HashMap,
@@ -6,11 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The first pause, which doubles each time, and the longest.
+/// First pause, which doubles each time, and longest pause.
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// How many are remembered; of more, those are forgotten that are to be asked last.
+/// Most keys that are remembered; beyond that, the one with the latest retry is forgotten.
 const MAX: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ struct Pause {
     until: Instant,
 }
 
-/// Processes or files that could not be looked at.
+/// Processes or files that could not be looked at, and their pauses.
 #[derive(Debug)]
 pub(super) struct Later<K>(HashMap<K, Pause>);
 
@@ -30,13 +30,14 @@ impl<K> Default for Later<K> {
 }
 
 impl<K: Copy + Eq + Hash> Later<K> {
-    /// It failed, or was not looked at to the end: it is asked again after a pause. Gives how long that is.
+    /// Puts a key off for its next pause, after a failure or an incomplete look. Returns the pause's length.
     pub(super) fn put_off(&mut self, key: K, now: Instant) -> Duration {
         let length = self.0.get(&key).map_or(FIRST, |pause| (pause.length * 2).min(LONGEST));
         self.put_off_for(key, length, now)
     }
 
-    /// It is not at fault, for want of descriptors for instance: it is asked again soon, however often.
+    /// Puts a key off for the first pause only: the failure is not its fault (want of descriptors, for
+    /// instance).
     pub(super) fn put_off_shortly(&mut self, key: K, now: Instant) {
         self.put_off_for(key, FIRST, now);
     }
@@ -51,17 +52,17 @@ impl<K: Copy + Eq + Hash> Later<K> {
         length
     }
 
-    /// It is not to be asked yet.
+    /// Tells whether the key's pause is still running.
     pub(super) fn is_put_off(&self, key: &K, now: Instant) -> bool {
         self.0.get(key).is_some_and(|pause| now < pause.until)
     }
 
-    /// It is well, or gone.
+    /// Forgets a key that is well or gone.
     pub(super) fn forget(&mut self, key: &K) {
         self.0.remove(key);
     }
 
-    /// Those whose pause is over. They are given once, and remembered for the next pause.
+    /// Returns the keys whose pause is over, once. They stay remembered for their next pause.
     pub(super) fn due(&mut self, now: Instant) -> Vec<K> {
         let due = self.0.iter_mut().filter(|(_, pause)| pause.until <= now);
         due.map(|(key, pause)| {

@@ -1,5 +1,5 @@
-//! What the threads of a recording tell each other: an enum for each thread that is told something. The
-//! drain's is [`DrainMessage`](crate::kernel::stream::DrainMessage).
+//! Messages between the threads of a recording: one enum for each receiving thread. The drain's is
+//! [`DrainMessage`](crate::kernel::stream::DrainMessage).
 
 use std::sync::mpsc;
 
@@ -14,13 +14,13 @@ use crate::{
     sinks::{DiskBudget, SessionReport, WindowReport},
 };
 
-/// What the recording's own thread is told.
+/// Messages to the recording's own thread.
 #[derive(Debug)]
 pub(super) enum SessionEvent {
     WriteFailed(String),
-    /// A first record came of the process with this number, from probes that several processes share.
+    /// The first record of this process came, from probes that several processes share.
     NewProcess(u32),
-    /// The window with this number has as many ops as it may have.
+    /// The window with this number has reached its limit of ops.
     WindowFull(u32),
     /// Flag files came or went in containers.
     ContainerFlags,
@@ -28,7 +28,7 @@ pub(super) enum SessionEvent {
     FlagNotSeen(String),
     /// A window's folder is complete.
     WindowDone(Box<(WindowReport, SessionReport)>),
-    /// Files of a recording are as complete as they become.
+    /// Files of a recording are as complete as they will become.
     FilesEnded,
     /// A dump was written, as no probe was hit.
     Dumped(String),
@@ -38,13 +38,13 @@ pub(super) enum SessionEvent {
     RecordsResumed,
 }
 
-/// What the recording's keeper is told, besides the records.
+/// Messages to the recording's keeper, besides the records.
 #[derive(Debug)]
 pub(super) enum KeeperMessage {
-    /// The process that has this number was seen to have ended, at this moment of `CLOCK_MONOTONIC`.
+    /// The process with this number was seen to have ended, at this time of `CLOCK_MONOTONIC`.
     ProcessEnded { tgid: u32, at_ns: u64 },
-    /// Take all records that are there, go on with another recording or with none, and send back the one
-    /// before, with the accounts of what came for it. Accounts of the next one begin at `hits`.
+    /// Take all records that are there, go on with another recording or none, and send back the former one
+    /// with its accounts. The next accounts begin at `hits`.
     Swap {
         next: Option<Box<OpenRecording>>,
         hits: Vec<FirstHit>,
@@ -52,20 +52,20 @@ pub(super) enum KeeperMessage {
     },
 }
 
-/// What the thread is told that decodes directly, besides the records.
+/// Messages to the thread that decodes directly, besides the records.
 #[derive(Debug)]
 pub(super) enum WatcherMessage {
-    /// As [`KeeperMessage::ProcessEnded`].
+    /// See [`KeeperMessage::ProcessEnded`].
     ProcessEnded { tgid: u32, at_ns: u64 },
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct EventSender {
     pub(super) events: MailSender<SessionEvent>,
-    /// With `--max-size`.
+    /// The disk's budget, with `--max-size`.
     pub(super) budget: Option<DiskBudget>,
     pub(super) health: Health,
-    /// What a thread that writes into the output folder needs.
+    /// Capabilities that a thread needs to write into the output folder.
     pub(super) writes: CapabilitySet,
 }
 
@@ -74,7 +74,7 @@ impl EventSender {
         self.events.send(event);
     }
 
-    /// After anything that takes of the disk's budget.
+    /// Reports changes of the disk's budget; called after using it.
     pub(super) fn look_at_budget(&self) {
         if self.budget.as_ref().is_some_and(DiskBudget::has_news) {
             self.send(SessionEvent::DiskBudget);
@@ -82,14 +82,14 @@ impl EventSender {
     }
 }
 
-/// The mailbox of the recording's own thread.
+/// Mailbox of the recording's own thread.
 #[derive(Debug)]
 pub(super) struct Events {
     pub(super) mailbox: Mailbox<SessionEvent>,
     pub(super) sender: EventSender,
 }
 
-/// What the other threads have said, besides what went wrong.
+/// Messages of the other threads, except failures.
 #[derive(Debug, Default)]
 pub(super) struct Received {
     pub(super) new_processes: Vec<u32>,
@@ -98,13 +98,13 @@ pub(super) struct Received {
 }
 
 impl Events {
-    /// `writes`: what a thread that writes needs.
+    /// `writes`: capabilities of threads that write.
     pub(super) fn new(budget: Option<DiskBudget>, health: Health, writes: CapabilitySet) -> Result<Self> {
         let (events, mailbox) = Mailbox::new().context("making an eventfd")?;
         Ok(Self { mailbox, sender: EventSender { events, budget, health, writes } })
     }
 
-    /// Passes on what went wrong, and gives back the rest.
+    /// Reports failures, and returns the other messages.
     pub(super) fn receive(&self, recording: &mut Recording<'_>) -> Received {
         let mut received = Received::default();
         for event in self.mailbox.take() {

@@ -1,6 +1,6 @@
-//! Makes the files of lines of a recording that is whole, as `export` makes them: decode → model → rows → files.
+//! Makes the line files of a complete recording, as `export` does: decode → model → rows → files.
 //!
-//! They end with a whole op where there is no room for more; the rest can be exported whenever somebody wants it.
+//! Where there is no room for more they end after a whole op; the rest can be exported later.
 
 use std::{
     sync::{
@@ -23,29 +23,29 @@ use crate::{
     sinks::{FilesReport, FilesState, OutputDir, SessionFiles},
 };
 
-/// Files that are wanted.
+/// Request to make files.
 #[derive(Debug)]
 pub(super) struct LinesRequest {
-    /// Folder of the session or the window, in which the recording is.
+    /// Folder of the session or the window that has the recording.
     pub(super) dir: OutputDir,
     /// Most bytes of all files.
     pub(super) limit_bytes: Option<u64>,
-    /// Ops or calls that a window has at most.
+    /// Most ops or calls of a window.
     pub(super) max_ops: Option<u64>,
-    /// Names of all files are wanted, to compress them.
+    /// Keep the names of all files, to compress them.
     pub(super) keeps_names: bool,
-    /// The files end where they are when this is set.
+    /// When set, the files end where they are.
     pub(super) stop: Arc<AtomicBool>,
 }
 
-/// Files that are as complete as they become.
+/// Files that are as complete as they will become.
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) pipeline: Pipeline,
     pub(super) report: FilesReport,
 }
 
-/// Makes them. `progress` gets the bytes of the recording that were read.
+/// Makes the files. `progress` gets the bytes of the recording that were read.
 pub(super) fn make_lines(request: &LinesRequest, progress: &mut dyn FnMut(u64)) -> Result<Made> {
     fault::here("files")?;
     let LinesRequest { dir, limit_bytes, max_ops, keeps_names, stop } = request;
@@ -93,7 +93,7 @@ fn report(pipeline: &Pipeline, read: &Read, is_stopped: bool) -> FilesReport {
     }
 }
 
-/// A thread that makes the files while probes are taken away.
+/// A thread that makes the files while probes are detached.
 #[derive(Debug)]
 pub(super) struct LinesThread {
     /// Bytes of the recording that were read.
@@ -113,7 +113,7 @@ impl LinesThread {
                 events.look_at_budget();
             });
             if let Err(error) = &made {
-                // Files can be made of the recording later.
+                // Files can be made from the recording later.
                 events.send(SessionEvent::WriteFailed(format!("making the files stopped: {error:#}")));
             }
             events.send(SessionEvent::FilesEnded);
@@ -128,7 +128,7 @@ impl LinesThread {
         self.thread.is_finished()
     }
 
-    /// Bytes of the recording that were read until now.
+    /// Returns the bytes of the recording that were read until now.
     pub(super) fn read(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
     }

@@ -1,12 +1,12 @@
-//! One recording from beginning to end: targets found, probes attached, records drained, files written,
-//! probes detached.
+//! One recording from beginning to end: finds targets, attaches probes, drains records, writes files,
+//! detaches probes.
 
-// What is asked for, and what is traced.
+// Options and targets.
 mod options;
 mod own_limits;
 mod setup;
 
-// The recording, and what it watches while it goes on.
+// The recording, and what it watches meanwhile.
 mod recorder;
 mod stacks;
 mod watch;
@@ -28,7 +28,7 @@ mod libraries;
 mod meaning;
 mod reaper;
 
-// From the drain to those who take records.
+// From the drain to the threads that take records.
 mod consumers;
 mod direct;
 mod intake;
@@ -49,7 +49,7 @@ mod replay;
 mod row_watch;
 mod watched_recording;
 
-// What is known at the end.
+// Results known at the end.
 mod accounts;
 mod ending;
 mod limit;

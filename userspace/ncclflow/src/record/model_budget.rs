@@ -1,22 +1,22 @@
-//! The memory of all processes' models together, beside the limits within each.
+//! Limits the memory of all processes' models together, beside the limits within each.
 //!
-//! A tenant decides how many communicators it has and how many of its ops never end. So models are weighed now and
-//! then. One that holds more than one may hold gives out what it has open, as it is, and begins anew; where all
-//! together hold too much, the largest does. The recording has all records all the same.
+//! A tenant decides how many communicators it has and how many of its ops never end. So models are weighed
+//! now and then. A model over the limit of one gives out its open ops as they are, and begins anew; where all
+//! together are over theirs, the largest does. The recording has all records all the same.
 
 use std::collections::BTreeMap;
 
-/// What one process may hold, and what all may together, in bytes.
+/// Most bytes of one process's model, and of all together.
 const OF_ONE: usize = 256 << 20;
 const OF_ALL: usize = 512 << 20;
 
-/// A model is weighed at one record in so many: a prime, so that processes that take turns are all met.
+/// Records between two weighings: a prime, so that processes that take turns are all met.
 const EVERY: u32 = 1021;
 
-/// What a process holds that has done nothing.
+/// Bytes held for a process that has done nothing.
 const BASE: usize = 4 << 10;
 
-/// Bytes are those of [`flow::model::Session::held_bytes`].
+/// Memory of models, as in [`flow::model::Session::held_bytes`].
 #[derive(Debug)]
 pub(super) struct ModelBudget {
     of_one: usize,
@@ -24,7 +24,7 @@ pub(super) struct ModelBudget {
     held: BTreeMap<u32, usize>,
     total: usize,
     records: u32,
-    /// How often a process had to begin anew.
+    /// Number of times each process had to begin anew.
     over: BTreeMap<u32, u64>,
 }
 
@@ -47,7 +47,7 @@ impl ModelBudget {
         Self { of_one, of_all, ..Self::default() }
     }
 
-    /// A record came. Says whether the model of its process is to be weighed.
+    /// Counts a record. Tells whether the model of its process is to be weighed.
     #[inline]
     pub(super) fn is_due(&mut self) -> bool {
         self.records += 1;
@@ -58,7 +58,7 @@ impl ModelBudget {
         is_due
     }
 
-    /// The model of this process holds so many bytes. Gives the process that has to begin anew.
+    /// Notes that this process's model holds so many bytes. Returns the process that must begin anew.
     pub(super) fn weigh(&mut self, tgid: u32, bytes: usize) -> Option<u32> {
         let bytes = bytes.saturating_add(BASE);
         let before = self.held.insert(tgid, bytes).unwrap_or(0);
@@ -80,12 +80,12 @@ impl ModelBudget {
         whose
     }
 
-    /// The process holds nothing any more.
+    /// Forgets a process, which holds nothing any more.
     pub(super) fn forget(&mut self, tgid: u32) {
         self.total = self.total.saturating_sub(self.held.remove(&tgid).unwrap_or(0));
     }
 
-    /// How often processes had to begin anew.
+    /// Returns how often processes had to begin anew.
     pub(super) fn over(&self) -> &BTreeMap<u32, u64> {
         &self.over
     }

@@ -1,4 +1,4 @@
-//! Steps of one process's proxy that are of another process's ops (PXN): NCCL sends through another GPU of
+//! Proxy steps in one process that belong to another process's ops (PXN): NCCL sends through another GPU of
 //! the node, and the process of that GPU's rank executes the op.
 
 use std::mem;
@@ -14,19 +14,19 @@ use flow::{
 #[cfg(test)]
 mod tests;
 
-/// Steps that are kept until it is known whether their process has the rank that an op names. Each op that is
-/// on its way when a recording begins has some hundred messages.
+/// Most steps that are kept until it is known whether their process has the rank that an op names. Each op
+/// that is under way when a recording begins has some hundred messages.
 const MAX_WAITING: usize = 1 << 16;
 
-/// Steps of which it is not known yet which process posted their op.
+/// Steps whose op's poster is not known yet.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
     waiting: Vec<ProxyStepEvent>,
-    /// [`flow::model::ProxyRanks::changes`] when the waiting ones were looked at.
+    /// [`flow::model::ProxyRanks::changes`] when the waiting steps were last looked at.
     seen: u64,
 }
 
-/// Which process posted a step's op.
+/// The process that posted a step's op.
 enum Poster {
     /// This process, and the step's process has the rank that the op names.
     Process(u32, CommunicatorRank),
@@ -36,7 +36,7 @@ enum Poster {
 }
 
 impl Neighbours {
-    /// A step of a process that posted no such op.
+    /// Takes a step of a process that posted no such op.
     pub(super) fn step(
         &mut self,
         step: ProxyStepEvent,
@@ -51,7 +51,7 @@ impl Neighbours {
         }
     }
 
-    /// The process of a rank may have become known.
+    /// Looks at waiting steps again if a rank's process has become known.
     pub(super) fn look_again(
         &mut self,
         processes: &mut HashMap<u32, TracedProcess>,
@@ -69,7 +69,7 @@ impl Neighbours {
         }
     }
 
-    /// No poster will be found any more for what this process did, or, without one, for anything.
+    /// Gives up the steps of this process, or of all: no poster will be found any more.
     pub(super) fn give_up(&mut self, tgid: Option<u32>, processes: &mut HashMap<u32, TracedProcess>) {
         let is_over = |step: &mut ProxyStepEvent| tgid.is_none_or(|tgid| step.origin.tgid == tgid);
         for step in self.waiting.extract_if(.., is_over) {
@@ -96,7 +96,7 @@ fn poster_of(step: &ProxyStepEvent, processes: &HashMap<u32, TracedProcess>, nod
         }
     }
     match found {
-        // A connection is one poster's.
+        // A connection belongs to one poster.
         Some((tgid, at)) if is_one => Poster::Process(tgid, at),
         None if may_be => Poster::NotKnown,
         _ => Poster::Nobody,

@@ -1,5 +1,5 @@
-//! Records in, files written: decode → model → sinks. Knows nothing of the kernel, so a replay can drive it
-//! too.
+//! Records in, files written: decode → model → sinks. Independent of the kernel, so that a replay can drive
+//! it too.
 
 use foldhash::HashMap;
 use ncclflow_common::{LOSS_MARK, RecordHeader};
@@ -23,10 +23,10 @@ use flow::{
     wire::ProbeKind,
 };
 
-/// Processes that have ended, and are waited for, while no record says how late it is.
+/// Most ended processes that are waited for while no record tells the time.
 const MAX_ENDED: usize = 4096;
 
-/// What a pipeline needs of probes that several processes share.
+/// Extra state of a pipeline for probes that several processes share.
 #[derive(Clone, Debug)]
 pub(super) struct Following {
     /// Bindings that come later.
@@ -43,30 +43,30 @@ pub struct Pipeline {
     pub(super) traced: Traced,
     node: Node,
     pub(super) output: Output,
-    /// Who finds out what call stacks are, where no recording says it.
+    /// Feed and book of call stacks, where no recording names them.
     pub(super) stacks: Option<(StackFeed, StackBook)>,
-    /// Records of messages are passed over, and ops do not wait for them.
+    /// Records of messages are skipped, and ops do not wait for them.
     without_messages: bool,
-    /// Records that could not be understood.
+    /// Records that could not be decoded.
     pub(super) undecodable: u64,
-    /// The first reason, and whose record it was.
+    /// The first error of decoding, and whose record it was.
     pub(super) first_error: Option<String>,
-    /// By the process id that records carry, which is of the initial PID namespace and need not be ours.
+    /// Processes by the id that records carry, which is of the initial PID namespace and need not be ours.
     processes: HashMap<u32, TracedProcess>,
     neighbours: Neighbours,
     /// When processes were seen to have ended, by the records' clock. Records of them can still come.
     pub(super) ended_ns: HashMap<u32, u64>,
-    /// Of processes that have ended.
+    /// Counters of processes that have ended.
     counters: ModelCounters,
     /// Time of the latest record.
     pub(super) last_ns: u64,
-    /// The latest end of a process that was told.
+    /// Latest process end that was told.
     told_ns: u64,
     pub(super) budget: ModelBudget,
 }
 
 impl Pipeline {
-    /// `bindings` by cookie.
+    /// `bindings` are sorted by cookie.
     pub fn new(bindings: Vec<Binding>, files: SessionFiles) -> Self {
         let traced = Traced {
             steps: bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ProxyStep(_))),
@@ -76,7 +76,7 @@ impl Pipeline {
         Self { bindings, traced, output: Output::new(files), ..Self::default() }
     }
 
-    /// A pipeline for what is read of a recording.
+    /// Returns a pipeline for reading a recording.
     pub fn reading(session: &recording::Session, files: SessionFiles) -> Self {
         let recording::Session { steps, returns, sampling, .. } = *session;
         let host = session.host.clone();
@@ -87,14 +87,14 @@ impl Pipeline {
         }
     }
 
-    /// The same for who wants to know of ops and calls as they come, and of no message.
+    /// Returns one that gives out ops and calls at once, without messages.
     pub(super) fn reading_ops(session: &recording::Session, files: SessionFiles) -> Self {
         let mut pipeline = Self::reading(session, files);
         (pipeline.traced.steps, pipeline.without_messages) = (false, true);
         pipeline
     }
 
-    /// Takes what was read of a recording.
+    /// Takes an item that was read from a recording.
     pub fn take(&mut self, item: Item<'_>) {
         match item {
             Item::Bindings(new) => self.bindings.extend_from_slice(new),
@@ -108,7 +108,7 @@ impl Pipeline {
                 }
             }
             Item::Event(recording::Event::RecordsRemoved(_)) => {
-                // How many are of which process is not known; ops that have begun lack some.
+                // It is not known how many belong to which process; ops that have begun lack some.
                 let known: Vec<u32> = self.processes.keys().copied().collect();
                 for tgid in known {
                     self.mark_lost(tgid, 1);
@@ -128,13 +128,13 @@ impl Pipeline {
         }
     }
 
-    /// The process was seen to have ended at this moment. Records of it can still come.
+    /// Notes that the process was seen to have ended. Records of it can still come.
     pub(super) fn process_ended(&mut self, tgid: u32, at_ns: u64) {
         self.ended_ns.insert(tgid, at_ns);
         self.told_ns = self.told_ns.max(at_ns);
     }
 
-    /// Takes what call stacks are from where they were named.
+    /// Takes facts of call stacks from the thread that names them.
     pub(super) fn take_stacks(&mut self) {
         let Some((_, book)) = &self.stacks else { return };
         book.settle();
@@ -148,7 +148,7 @@ impl Pipeline {
         self.output.push_stack(&StackRow { stack, pid, frames, cut, unknown, thread });
     }
 
-    /// Records of a process are missing before those that come.
+    /// Notes that records of a process are missing before those that come.
     fn mark_lost(&mut self, tgid: u32, records: u64) {
         let Some(process) = self.processes.get_mut(&tgid) else { return };
         process.marked = process.marked.saturating_add(records);
@@ -186,7 +186,7 @@ impl Pipeline {
             following.bindings.update(&mut self.bindings);
         }
         if self.ended_ns.get(&header.tgid).is_some_and(|ended_ns| header.ts_ns > *ended_ns) {
-            // It is of a later process with the same number.
+            // The record belongs to a later process with the same number.
             self.ended_ns.remove(&header.tgid);
             self.close(header.tgid);
         }
@@ -252,7 +252,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Sees that models hold no more memory than they may.
+    /// Weighs a process's model; the largest begins anew if there is too much.
     fn weigh(&mut self, tgid: u32) {
         let Some(process) = self.processes.get(&tgid) else { return };
         let held = process.session.held_bytes() + process.api.held_bytes();
@@ -266,7 +266,8 @@ impl Pipeline {
         self.processes.insert(over, anew);
     }
 
-    /// Completes the files of processes that ended so long before the latest record that all of theirs have come.
+    /// Completes the files of processes that ended so long before the latest record that all theirs have
+    /// come.
     pub(super) fn close_ended(&mut self) {
         let mut latest_ns = self.last_ns;
         if self.ended_ns.len() > MAX_ENDED {
@@ -276,7 +277,7 @@ impl Pipeline {
         self.close_ended_before(latest_ns.saturating_sub(STRAGGLE_NS));
     }
 
-    /// All records from before this moment have come: files of processes that ended before are complete.
+    /// Completes the files of processes that ended before this time: all earlier records have come.
     pub(super) fn close_ended_before(&mut self, ts_ns: u64) {
         let ended: Vec<_> = self.ended_ns.extract_if(|_, ended_ns| *ended_ns < ts_ns).collect();
         for (tgid, _) in ended {
@@ -284,7 +285,7 @@ impl Pipeline {
         }
     }
 
-    /// Whether ops that were first seen before this moment still wait for messages.
+    /// Tells whether ops first seen before this time still wait for messages.
     pub(super) fn waits_for_ops_before(&self, ts_ns: u64) -> bool {
         self.processes.values().any(|process| process.session.waits_for_ops_before(ts_ns))
     }

@@ -1,5 +1,4 @@
-//! The processes that records come from. Each has a model of its own; all models give their rows to one
-//! output.
+//! Processes that records come from. Each has a model of its own; all models give their rows to one output.
 
 use foldhash::HashMap;
 
@@ -12,34 +11,34 @@ use flow::{
     schema::{GpuRow, HostInfo, StackRow},
 };
 
-/// What is traced, which the model has to know.
+/// Traced events that the model has to know of.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Traced {
     /// Messages, with `--level steps`.
     pub(super) steps: bool,
     /// Returns of the API's functions.
     pub(super) returns: bool,
-    /// Of which ops messages are measured.
+    /// Ops whose messages are measured.
     pub(super) sampling: Sampling,
 }
 
 #[derive(Debug)]
 pub(super) struct TracedProcess {
-    /// Not known before the first record of a probe.
+    /// Known from the first record of a probe.
     pub(super) host: Option<HostInfo>,
-    /// Of its records, those that the kernel lost until now.
+    /// Records of this process that the kernel lost until now.
     pub(super) lost: u64,
-    /// Those that were dropped after that, as marks say.
+    /// Records that were dropped after that, by loss marks.
     pub(super) marked: u64,
     pub(super) session: Session,
     pub(super) api: ApiSession,
     pub(super) stacks: LastStacks,
 }
 
-/// Threads whose last stack is kept.
+/// Most threads whose last stack is kept.
 const MAX_STACKS: usize = 4096;
 
-/// The last call stack of each thread: of the hit at the same time.
+/// The last call stack of each thread, with the time of its hit.
 #[derive(Debug, Default)]
 pub(super) struct LastStacks(HashMap<u32, (u64, u64)>);
 
@@ -51,7 +50,7 @@ impl LastStacks {
         self.0.insert(stack.origin.tid, (stack.origin.ts_ns, stack.id));
     }
 
-    /// The stack of a hit on this thread at this time.
+    /// Returns the stack of a hit on this thread at this time.
     pub(super) fn of(&self, tid: u32, ts_ns: u64) -> Option<u64> {
         if self.0.is_empty() {
             return None;
@@ -81,7 +80,7 @@ impl TracedProcess {
         self.lost.saturating_add(self.marked)
     }
 
-    /// No more records of it come: what is still open goes out as it is.
+    /// Gives out what is still open as it is: no more records of the process come.
     pub(super) fn finish(&mut self, node: &mut Node, output: &mut Output) {
         let lost = self.lost_in_all();
         let Self { host, session, api, .. } = self;
@@ -99,7 +98,7 @@ impl TracedProcess {
     }
 }
 
-/// The files, and how much may go into them.
+/// The files, and the limits of what goes into them.
 #[derive(Debug, Default)]
 pub(super) struct Output {
     pub(super) files: SessionFiles,
@@ -108,16 +107,16 @@ pub(super) struct Output {
     pub(super) room: Option<u64>,
     /// Bytes of all files after which nothing more is written.
     pub(super) limit_bytes: Option<u64>,
-    /// They were reached when an op came, or the folder had no room for it.
+    /// The limit was reached when an op came, or the folder had no room for it.
     is_over_limit: bool,
-    /// The window's iterations: files have what is in them.
+    /// Iterations of the window. Files contain only these.
     pub(super) iterations: Option<WindowIterations>,
-    /// Those that came when there was no room.
+    /// Ops or calls that came when there was no room.
     pub(super) left_out: u64,
     /// Ops on a channel, and calls of the API, that went to the files.
     pub(super) ops: u64,
     pub(super) calls: u64,
-    /// Statistics of what passes, whether there is room for it or not.
+    /// Statistics of everything that passes, whether there is room for it or not.
     pub(super) live: Option<LiveStatistics>,
 }
 
@@ -126,7 +125,7 @@ impl Output {
         Self { files, ..Self::default() }
     }
 
-    /// An op is laid out to rows once, for all sinks.
+    /// Lays an op out to rows once, for all sinks.
     pub(super) fn push(&mut self, host: Option<&HostInfo>, record: &FlowRecord) {
         // A record of the model always stems from one of the kernel, whose process is known.
         let Some(host) = host else { return };
@@ -166,21 +165,21 @@ impl Output {
         }
     }
 
-    /// What a call stack is that ops or calls have named, or will.
+    /// Writes a call stack that ops or calls name, or will name.
     pub(super) fn push_stack(&mut self, stack: &StackRow) {
         if !self.is_over_limit {
             self.files.stack(stack);
         }
     }
 
-    /// What a GPU did.
+    /// Writes a GPU's activity.
     pub(super) fn push_gpu(&mut self, row: &GpuRow) {
         if !self.is_over_limit {
             self.files.gpu(row);
         }
     }
 
-    /// For the next op or call. Statistics take everything, files only what there is room for.
+    /// Returns the next op's or call's sinks. Statistics take everything, files only what there is room for.
     fn rows_and_sinks(
         &mut self,
         pid: u32,
@@ -208,12 +207,12 @@ impl Output {
         (&mut self.rows, [live, has_room.then_some(&mut self.files as &mut dyn Sink)])
     }
 
-    /// It has as many ops or calls as it may have.
+    /// Tells whether there is no room for further ops or calls.
     pub(super) fn is_out_of_room(&self) -> bool {
         self.room == Some(0)
     }
 
-    /// The files have as many bytes as they may have, or as there is room for, and more would have come.
+    /// Tells whether the files have reached their limit of bytes, or the folder's, and more would have come.
     pub(super) fn is_over_limit(&self) -> bool {
         self.is_over_limit
     }

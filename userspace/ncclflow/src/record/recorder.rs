@@ -107,19 +107,19 @@ pub fn record(
     Ok(Outcome { report: recording.report, flow_ranks })
 }
 
-/// A recording whose probes are attached: what its parts work with and write to.
+/// A recording whose probes are attached, and what its parts share.
 pub(super) struct Recording<'a> {
     pub(super) options: &'a RecordOptions,
     pub(super) setup: &'a Setup,
-    /// Where what was resolved is kept, once the session is open.
+    /// Cache for resolved libraries, filled once the session is open.
     cache: Option<&'a LayoutCache>,
     pub(super) attachment: Attachment,
     pub(super) report: SessionReport,
-    /// The folder of `session.json`.
+    /// Folder of `session.json`.
     pub(super) dir: Option<OutputDir>,
     /// The report has changed since it was last written.
     pub(super) is_outdated: bool,
-    /// Of what the session's health knows of, so many failures are in the report.
+    /// Number of the health's failures that are in the report already.
     failures_told: usize,
     pub(super) who: Who,
     pub(super) stacks: Option<Stacks>,
@@ -127,7 +127,7 @@ pub(super) struct Recording<'a> {
 }
 
 impl<'a> Recording<'a> {
-    /// Makes the folder, attaches, and begins what is written. If any of these fails, the folder is removed.
+    /// Makes the folder, attaches, and begins the output. If any of these fails, the folder is removed.
     fn prepare(
         Wanted { options, cache }: Wanted<'a>,
         setup: &'a Setup,
@@ -230,12 +230,12 @@ impl<'a> Recording<'a> {
         writer.with_context(|| format!("beginning a recording in `{}`", dir.path().display()))
     }
 
-    /// Processes and bindings come while it runs.
+    /// Tells whether processes and bindings come while it runs.
     fn follows(&self) -> bool {
         matches!(self.options.targets, Targets::All(_))
     }
 
-    /// Reads the recording in this folder while it is written, if anybody wants its rows at once.
+    /// Starts to read the recording in this folder while it is written, if its rows are wanted at once.
     pub(super) fn watch_rows(
         &self,
         dir: &OutputDir,
@@ -253,7 +253,7 @@ impl<'a> Recording<'a> {
         RowWatch::start(request, events).map(Some)
     }
 
-    /// Files of lines that are wanted of the recording in this folder, when it is whole.
+    /// Returns the line files wanted of the recording in this folder, to be made when it is whole.
     pub(super) fn lines_request(
         &self,
         dir: &OutputDir,
@@ -271,8 +271,8 @@ impl<'a> Recording<'a> {
         Ok(Some(LinesRequest { dir, limit_bytes, max_ops, keeps_names: compress, stop }))
     }
 
-    /// Who takes the records first: the keeper of a recording, or, where nothing is written, who decodes
-    /// them. Windows begin recordings of their own.
+    /// Returns the first taker of records: the keeper of a recording, or a decoder where nothing is written.
+    /// Windows begin recordings of their own.
     fn first_taker(
         &self,
         bindings: &Bindings,
@@ -293,7 +293,7 @@ impl<'a> Recording<'a> {
         Ok((FirstTaker::Keeper(keeping), watch))
     }
 
-    /// The way from records to statistics alone.
+    /// Returns a pipeline from records to statistics alone.
     fn watching(&self, bindings: Bindings) -> Pipeline {
         let options = self.options;
         let files = options.watcher.clone().map(|watcher| SessionFiles::of_sink(Box::new(watcher)));
@@ -309,7 +309,7 @@ impl<'a> Recording<'a> {
         pipeline
     }
 
-    /// Opens the session, takes records until it is to end, closes it, and takes what is left.
+    /// Opens the session, takes records until the end, closes the session, and takes the remaining records.
     fn run(
         &mut self,
         stop: &StopHandle,
@@ -347,21 +347,21 @@ impl<'a> Recording<'a> {
         self.note_failures();
         let (windows, closed) = match closed_windows {
             Some((export, mut accounts, closed)) => {
-                // Of a window that could not be closed.
+                // Records of a window that could not be closed.
                 accounts.append(&taken.accounts);
                 taken.accounts = accounts;
                 (Some(export), closed)
             }
             None => (None, Ok(())),
         };
-        // Of several the first is the cause.
+        // The first of several errors is the cause.
         if let Err(error) = watched.and(disarmed).and(settled).and(closed) {
             self.fail(&format!("{error:#}"));
         }
         Ok(Closed { taken, watch, windows })
     }
 
-    /// Takes over what the session's health knows of failures.
+    /// Takes over new failures from the session's health.
     pub(super) fn note_failures(&mut self) {
         let failures = self.options.health.failures();
         for why in failures.iter().skip(self.failures_told) {
@@ -370,7 +370,7 @@ impl<'a> Recording<'a> {
         self.failures_told = failures.len();
     }
 
-    /// The session has failed: it is not what was asked for, although what there is of it is whole.
+    /// Marks the session as failed: it is not what was asked for, although what there is of it is whole.
     pub(super) fn fail(&mut self, why: &str) {
         (self.notice)(Notice::Failed(why));
         self.report.errors.push(why.to_owned());
@@ -391,7 +391,7 @@ impl<'a> Recording<'a> {
         self.is_outdated = true;
         let probes = self.attachment.probes().iter().filter(|probe| probe.part.is_none()).count();
         (self.notice)(Notice::Recording { probes });
-        // If what was resolved cannot be kept for the next time, the recording goes on.
+        // If resolved libraries cannot be kept for the next time, the recording goes on.
         let Some(cache) = self.cache else { return Ok(()) };
         for error in self.setup.libraries.iter().filter_map(|library| library.keep(cache).err()) {
             (self.notice)(Notice::NotCached(&format!("{error:#}")));
@@ -399,13 +399,13 @@ impl<'a> Recording<'a> {
         Ok(())
     }
 
-    /// Says that something could not be written, and has it in the report.
+    /// Reports that something could not be written.
     pub(super) fn write_failed(&mut self, error: String) {
         (self.notice)(Notice::WriteFailed(&error));
         self.report.errors.push(error);
     }
 
-    /// Says that a container's flag file does not open windows, and has it in the report.
+    /// Reports that a container's flag file does not open windows.
     pub(super) fn flag_not_seen(&mut self, why: String) {
         (self.notice)(Notice::FlagNotSeen(&why));
         self.report.flags_not_seen.push(why);
@@ -428,9 +428,9 @@ impl<'a> Recording<'a> {
         self.is_outdated = true;
     }
 
-    /// Says that the probes of a library are gone, because its file was changed, and has it in the report.
+    /// Reports that the probes of a library are gone, because its file was changed.
     pub(super) fn library_changed(&mut self, changed: ChangedLibrary) {
-        /// Those beyond it are told, and not reported.
+        /// Most entries of the report; further ones are only told.
         const MAX: usize = 1000;
         let whose = if changed.pids.is_empty() {
             "no traced process had it mapped".to_owned()
@@ -446,14 +446,14 @@ impl<'a> Recording<'a> {
         self.is_outdated = true;
     }
 
-    /// The process has ended.
+    /// Stops recording the stacks of an ended process.
     pub(super) fn leave_stacks(&mut self, pid: u32) {
         if self.stacks.is_some() {
             Stacks::leave(pid, &mut self.attachment);
         }
     }
 
-    /// Adds a process to the report. Gives its number there.
+    /// Adds a process to the report. Returns its number there.
     pub(super) fn add_target(&mut self, mut target: TargetReport) -> usize {
         self.is_outdated = true;
         self.who.describe(&mut target);
@@ -462,7 +462,7 @@ impl<'a> Recording<'a> {
         number
     }
 
-    /// Sees whether `--rank-map` says something else by now.
+    /// Reads `--rank-map` again if it has changed.
     pub(super) fn refresh_ranks(&mut self) {
         match self.who.refresh_ranks(&mut self.report.targets) {
             Ok(has_changed) => self.is_outdated |= has_changed,
@@ -471,7 +471,7 @@ impl<'a> Recording<'a> {
     }
 }
 
-/// Finds processes, libraries and layouts while the eBPF object and its programs go into the kernel.
+/// Finds processes, libraries and layouts while the eBPF object and its programs are loaded.
 fn find_and_load(wanted: &Wanted<'_>, times: &mut AttachReport) -> (Result<Setup>, Result<Attachment>) {
     let options = wanted.options;
     std::thread::scope(|scope| {
@@ -500,7 +500,7 @@ fn find_and_load(wanted: &Wanted<'_>, times: &mut AttachReport) -> (Result<Setup
     })
 }
 
-/// What the libraries of today need; what others need is loaded with their first probe.
+/// Returns the programs that today's libraries need; others are loaded with their first probe.
 fn likely_programs(choice: ProbeChoice) -> &'static [Program] {
     match (choice.level, choice.way) {
         (Level::Api, _) | (_, Some(ProbeStrategy::PerCall)) if choice.returns => {

@@ -1,4 +1,4 @@
-//! Rows out of a recording, through the same way as those of live records.
+//! Rows from a recording, made in the same way as from live records.
 
 use std::{fmt, io::ErrorKind, mem, path::Path};
 
@@ -15,22 +15,21 @@ use crate::{
 #[derive(Debug)]
 pub struct RecordedSession {
     reader: RecordingReader,
-    /// Iterations of its window, if it has any.
+    /// Iterations of the recording's window, if it has any.
     iterations: Option<WindowIterations>,
 }
 
-/// Which part is read, and who is told about it.
+/// The part to read, and callbacks while it is read.
 pub struct ReadPart<'a> {
     pub selection: Selection<'a>,
-    /// Rows from this moment on are not asked for, by the records' clock. Reading ends before the selection
-    /// does when all ops from before it are complete.
+    /// Time from which rows are not wanted, by the records' clock. Reading ends before the selection does
+    /// when all ops from before it are complete.
     pub until_ns: u64,
     /// Gets the bytes that were read, after every block.
     pub progress: &'a mut dyn FnMut(u64),
-    /// Called when what is read is over and goes on in the recording: what the model still waits for can have
-    /// come later.
+    /// Called when the part ends before the recording does: what the model still waits for can come later.
     pub goes_on: &'a mut dyn FnMut(),
-    /// Reading ends where it is when this says so.
+    /// Tells whether to stop reading here.
     pub is_stopped: &'a dyn Fn() -> bool,
 }
 
@@ -40,27 +39,27 @@ impl fmt::Debug for ReadPart<'_> {
     }
 }
 
-/// What came of reading.
+/// Result of reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Read {
     pub records: u64,
-    /// Ops on a channel that came of them, and calls of the API.
+    /// Ops on a channel, and calls of the API, in these records.
     pub ops: u64,
     pub calls: u64,
-    /// Records that could not be understood.
+    /// Records that could not be decoded.
     pub undecodable: u64,
-    /// Why the first of them was not.
+    /// Why the first of them could not.
     pub first_undecodable: Option<String>,
-    /// The session's report; of one that has no end, that of its beginning.
+    /// The session's report; without an end, the one of its beginning.
     pub report: String,
     /// There is no report at the end: the recording was killed, its disk was full, or it still goes on.
     pub is_cut: bool,
-    /// What could not be read.
+    /// Parts that could not be read.
     pub damage: Damage,
 }
 
 impl Read {
-    /// What a reader should know of what was read, a sentence each.
+    /// Returns notes for the reader about what was read, a sentence each.
     pub fn notes(&self) -> Vec<String> {
         let Self { undecodable, is_cut, damage, .. } = *self;
         let Damage { blocks, bytes, unknown, removed, removed_lasting, missing_segments } = damage;
@@ -99,8 +98,7 @@ impl Read {
     }
 }
 
-/// Records after a part that are read in any case: the post passes of plans, and what the model learns late
-/// of a process.
+/// Time after a part whose records are read as well: post passes of plans, and late facts of a process.
 const AFTER_NS: u64 = 2_000_000_000;
 
 impl RecordedSession {
@@ -109,7 +107,7 @@ impl RecordedSession {
         Self::open_dir(OutputDir::open(path)?)
     }
 
-    /// Opens the recording in this folder, or in the one named so in it.
+    /// Opens the recording in this folder, or in its subfolder of that name.
     pub fn open_dir(dir: OutputDir) -> Result<Self> {
         let folder = match dir.open_subfolder(FOLDER) {
             Err(error) if error.kind() == ErrorKind::NotFound => dir,
@@ -126,12 +124,12 @@ impl RecordedSession {
         Ok(Self { reader, iterations })
     }
 
-    /// How and where it was recorded, and `session.json` as it was when the session began.
+    /// Returns how and where it was recorded, and `session.json` as it was when the session began.
     pub fn session(&self) -> &Session {
         self.reader.session()
     }
 
-    /// Places of the files that `record` makes of it.
+    /// Returns the places of the files that `record` makes of it.
     pub fn layout(&self) -> Layout {
         Layout::of(&self.session().report)
     }
@@ -157,7 +155,7 @@ impl RecordedSession {
         Ok((read, mem::take(&mut pipeline.output.files)))
     }
 
-    /// The way of its rows to files.
+    /// Returns the pipeline from its records to files.
     pub(super) fn pipeline(&self, files: SessionFiles) -> Pipeline {
         let mut pipeline = Pipeline::reading(self.reader.session(), files);
         pipeline.output.iterations.clone_from(&self.iterations);
@@ -206,7 +204,7 @@ impl RecordedSession {
     }
 }
 
-/// What a report says of iterations, if it is of a window with any.
+/// Returns the iterations in a report, if it is of a window with any.
 fn iterations_of(report: &str) -> Option<WindowIterations> {
     #[derive(Deserialize)]
     struct Report {
@@ -219,7 +217,7 @@ fn iterations_of(report: &str) -> Option<WindowIterations> {
     serde_json::from_str::<Report>(report).ok()?.window?.iterations
 }
 
-/// The same by the report at the end: until then it is not known. Without an end, it is not known at all.
+/// Returns the iterations in the report at the end, where they are first known; `None` without an end.
 fn iterations_at_end(mut reader: RecordingReader) -> Result<Option<WindowIterations>> {
     let mut found = None;
     let mut take = |item: Item<'_>| {

@@ -1,4 +1,4 @@
-//! `session.json`: how it begins, and how it and what belongs to it are completed, for a recording or a window.
+//! `session.json`: its beginning, and its completion with what belongs to it, for a recording or a window.
 
 use std::mem;
 
@@ -30,7 +30,7 @@ use flow::{
     schema::{ClockReport, LossReport},
 };
 
-/// The report of a session that begins.
+/// Returns the report of a session that begins.
 pub(super) fn first_report(
     setup: &Setup,
     choice: ProbeChoice,
@@ -91,7 +91,7 @@ pub(super) fn first_report(
     }
 }
 
-/// A process that is traced, if it has not ended already.
+/// Returns the report of a traced process; without a `process`, of one that has ended already.
 pub(super) fn target_report(pid: u32, process: Option<&Process>, libraries: Vec<usize>) -> TargetReport {
     TargetReport {
         pid,
@@ -108,7 +108,7 @@ pub(super) fn target_report(pid: u32, process: Option<&Process>, libraries: Vec<
     }
 }
 
-/// Completes what the report says of records: no more come. Files may still be made of them.
+/// Completes the report's accounts of records: no more come. Files may still be made of them.
 pub(super) fn complete_accounts(
     report: &mut SessionReport,
     attachment: &Attachment,
@@ -132,7 +132,7 @@ pub(super) fn complete_accounts(
         report.recording = Some(totals);
         report.loss.records_not_recorded = totals.lost;
         if taken.is_cut_short {
-            // Of what it took, that is in the recording which is in blocks.
+            // Of the records taken, those in complete blocks are in the recording.
             report.loss.records_not_recorded = taken.accounts.delivered().saturating_sub(totals.records);
         }
     }
@@ -142,7 +142,7 @@ pub(super) fn complete_accounts(
     Ok(())
 }
 
-/// Completes what the report says of what decoding gave, for files or for statistics.
+/// Completes the report's results of decoding, for files or for statistics.
 pub(super) fn complete_files(report: &mut SessionReport, pipeline: &Pipeline) {
     let lost = pipeline.files().lost_lines();
     report.first_undecodable.clone_from(&pipeline.first_error);
@@ -160,7 +160,7 @@ pub(super) fn complete_files(report: &mut SessionReport, pipeline: &Pipeline) {
     report.left_out.communicators = pipeline.files().forgotten_ranks();
 }
 
-/// Writes into the recording that it is whole. An error is told and reported.
+/// Marks the recording as whole. An error is told and reported.
 pub(super) fn end_recording(
     taken: &mut Taken,
     report: &mut SessionReport,
@@ -168,7 +168,7 @@ pub(super) fn end_recording(
 ) -> Result<()> {
     let Some(OpenRecording { writer, .. }) = &mut taken.kept else { return Ok(()) };
     if taken.is_cut_short {
-        // It has no end, as that of a process that was killed.
+        // The recording has no end, like that of a killed process.
         return Ok(());
     }
     let text = report.to_text()?;
@@ -185,7 +185,7 @@ fn fail(report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>), error: S
     report.errors.push(error);
 }
 
-/// Completes the folder and the recording. What cannot be written is said, and is part of the report.
+/// Completes the folder and the recording. Failed writes are told and reported.
 pub(super) fn write_results(
     mut taken: Taken,
     files: &mut SessionFiles,
@@ -215,7 +215,7 @@ pub(super) fn write_results(
     };
     report.state = state(report);
     end_recording(&mut taken, report, notice)?;
-    // To write the end, older records may have been removed.
+    // Older records may have been removed to write the end.
     if let (Some(kept), Some(known)) = (&taken.kept, &mut report.recording) {
         let totals = kept.writer.totals();
         (known.removed_segments, known.removed_records) = (totals.removed_segments, totals.removed_records);
@@ -234,7 +234,7 @@ pub(super) fn write_results(
     Ok(flow_ranks)
 }
 
-/// From one offset to wall time to a later one, if it is worth a word.
+/// Returns the change between two offsets to wall time, if it is worth reporting.
 fn clock_moved(before_ns: u64, now_ns: u64) -> Option<i64> {
     const WORTH_A_WORD_NS: u64 = 1_000_000;
     let moved = i64::try_from(i128::from(now_ns) - i128::from(before_ns)).ok()?;

@@ -1,7 +1,6 @@
-//! Reads a recording while it is written, for who wants to know of its rows at once: live statistics, and the
-//! limits of a window.
+//! Reads a recording while it is written, for live statistics and the limits of a window.
 //!
-//! It may lag: nothing is lost for it, as the records are on the disk.
+//! The reader may lag: it loses nothing, as the records are on the disk.
 
 use std::{
     mem,
@@ -30,23 +29,23 @@ use crate::{
     sinks::{LiveStatistics, OutputDir, SessionFiles, WindowIterations},
 };
 
-/// How often it is seen which processes have ended.
+/// Interval at which ended processes are looked for.
 const ENDED_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Readers of a recording that is being written.
+/// Request to read a recording while it is written.
 #[derive(Debug)]
 pub(super) struct WatchRequest {
-    /// Folder of the session or the window, in which the recording is.
+    /// Folder of the session or the window that has the recording.
     pub(super) dir: OutputDir,
     pub(super) live: Option<LiveStatistics>,
     pub(super) limits: Option<WindowLimits>,
-    /// Calls are recorded, and no ops.
+    /// The recording has calls, and no ops.
     pub(super) has_calls_only: bool,
     /// Set when nobody waits for the end any more.
     pub(super) stop: Arc<AtomicBool>,
 }
 
-/// What ends a window.
+/// Limits that end a window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WindowLimits {
     pub(super) number: u32,
@@ -56,16 +55,16 @@ pub(super) struct WindowLimits {
     pub(super) iterations: Option<u64>,
 }
 
-/// What the thread is told.
+/// Messages to the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WatchMessage {
     /// There is more in the recording.
     Written,
-    /// Nothing more comes into it.
+    /// The recording is complete.
     Finish,
 }
 
-/// For who writes the recording: tells the thread that there is more.
+/// Handle of the recording's writer, to tell the thread that there is more.
 #[derive(Clone, Debug)]
 pub(super) struct WatchFeed {
     messages: Sender<WatchMessage>,
@@ -88,7 +87,7 @@ pub(super) struct RowWatch {
     thread: JoinHandle<Result<Watched>>,
 }
 
-/// What it has found, when it has read the whole recording.
+/// Results of the thread, when it has read the whole recording.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) pipeline: Pipeline,
@@ -123,7 +122,7 @@ impl RowWatch {
 
     /// Says that the recording is whole, and waits until it is read.
     pub(super) fn finish(self) -> Result<Watched> {
-        // A thread that has failed says so here.
+        // A failed thread returns its error below.
         let _ = self.feed.messages.send(WatchMessage::Finish);
         self.thread.join().map_err(|_| anyhow!("the thread that reads the recording failed"))?
     }
@@ -134,11 +133,11 @@ struct Watcher<'a> {
     pipeline: Pipeline,
     limits: Option<WindowLimits>,
     looker: Option<IterationLooker>,
-    /// What the looker has found.
+    /// Iterations that the looker has found.
     iterations: Option<WindowIterations>,
     stop: Arc<AtomicBool>,
     events: &'a EventSender,
-    /// Records that were read, and those that are in the recording.
+    /// Records that were read, and records in the recording.
     records: u64,
     written: Arc<AtomicU64>,
     is_full_sent: bool,
@@ -178,7 +177,7 @@ impl<'a> Watcher<'a> {
         Ok(Watched { pipeline: self.pipeline, iterations: self.iterations })
     }
 
-    /// Waits until there is more, or it is time to see which processes have ended. `true`: nothing comes after that.
+    /// Waits for more records, or until it is time to look for ended processes. `true`: nothing more comes.
     fn wait(&mut self, inbox: &Receiver<WatchMessage>) -> bool {
         loop {
             let message = if self.pipeline.ended_ns.is_empty() {
@@ -187,7 +186,7 @@ impl<'a> Watcher<'a> {
                 inbox.recv_timeout(ENDED_INTERVAL)
             };
             match message {
-                // Of many that waited one is enough.
+                // Many waiting messages count as one.
                 Ok(WatchMessage::Written) => {
                     return inbox.try_iter().any(|message| message == WatchMessage::Finish);
                 }
@@ -222,13 +221,13 @@ impl<'a> Watcher<'a> {
         Ok(())
     }
 
-    /// Records in the recording that were not read yet.
+    /// Returns the number of records that have not been read yet.
     fn lag(&self) -> u64 {
         let passed = self.records + self.reader.damage().removed;
         self.written.load(Ordering::Relaxed).saturating_sub(passed)
     }
 
-    /// Says that the window is full. `is_over`: nothing more comes.
+    /// Tells when the window is full. `is_over`: nothing more comes.
     fn look_at_limits(&mut self, is_over: bool) {
         let Some(WindowLimits { number, .. }) = self.limits else { return };
         let mut is_full = self.pipeline.output.is_out_of_room();

@@ -1,5 +1,5 @@
-//! What is to be traced: processes, their libraries (each inode once), the probes that each library allows,
-//! and how they are attached.
+//! Things to trace: processes, their libraries (each inode once), the probes that each library allows, and
+//! their attachment.
 
 use std::{
     fmt,
@@ -34,11 +34,11 @@ use nccl_library::{
     symbols::{PLACE_BYTES, Resolution, Resolved},
 };
 
-/// What is looked for in the processes.
+/// Options and cache for finding targets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) options: &'a RecordOptions,
-    /// Where what is resolved is kept from one time to the next.
+    /// Cache of resolved libraries between sessions.
     pub(super) cache: Option<&'a LayoutCache>,
 }
 
@@ -56,9 +56,9 @@ pub struct LibraryInUse {
     pub resolved: Resolved,
     pub probes: ProbeSet,
     pub decoder: Arc<Decoder>,
-    /// What was resolved was kept from an earlier time.
+    /// The resolution came from the cache.
     pub cached: bool,
-    /// To be kept, and under which key.
+    /// Key of the resolution in the cache, if it is to be kept.
     to_keep: Option<CacheKey>,
 }
 
@@ -67,7 +67,7 @@ pub struct LibraryInUse {
 pub struct Setup {
     pub targets: Vec<Target>,
     pub libraries: Vec<LibraryInUse>,
-    /// What cannot be traced beside something that can, a process or a library that looks like NCCL: why.
+    /// Reasons why a process, or a library that looks like NCCL, cannot be traced beside others that can.
     pub passed_over: Vec<String>,
 }
 
@@ -81,7 +81,7 @@ impl Setup {
             }
             match setup.add(pid, wanted) {
                 Ok(()) => {}
-                // Of several, those that can be traced are: `-p $(pgrep train.py)` names launchers and shells
+                // Several pids: trace those that can be. `-p $(pgrep train.py)` names launchers and shells
                 // too.
                 Err(error) if pids.len() > 1 => {
                     setup.passed_over.push(format!("{error:#}"));
@@ -98,7 +98,7 @@ impl Setup {
         }
     }
 
-    /// Adds a process and what it has mapped.
+    /// Adds a process and its mapped libraries.
     fn add(&mut self, pid: u32, wanted: &Wanted<'_>) -> Result<()> {
         let process = Process::open(pid)?;
         let (mut libraries, mut refused) = (Vec::new(), Vec::new());
@@ -164,20 +164,20 @@ impl Setup {
     }
 }
 
-/// What the records of each cookie mean: the thread that attaches adds to it, and the one that decodes looks.
-/// A cookie's binding is there before its probe is attached, and none is there without its cookie: they are found by
-/// their number.
+/// Meaning of each cookie's records. The thread that attaches adds to it, and the one that decodes looks. A
+/// cookie and its binding have the same number: the binding is there before the probe is attached, and there
+/// is none without a cookie.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bindings(Arc<Mutex<Vec<Binding>>>);
 
 impl Bindings {
-    /// The next cookie's.
+    /// Adds the next cookie's binding.
     fn push(&self, kind: &ProbeKind, library: &LibraryInUse, host: Option<HostInfo>) {
         let binding = Binding { kind: kind.clone(), decoder: Arc::clone(&library.decoder), host };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(binding);
     }
 
-    /// The binding of call stacks: the first, in sessions that have them.
+    /// Adds the binding of call stacks: the first, in sessions that have them.
     pub(super) fn push_stacks(&self) {
         let decoder = Decoder {
             op_fields: None,
@@ -190,7 +190,7 @@ impl Bindings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(binding);
     }
 
-    /// Adds to `known` what has come since.
+    /// Adds the bindings that `known` lacks.
     pub(super) fn update(&self, known: &mut Vec<Binding>) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.extend(all.iter().skip(known.len()).cloned());
@@ -203,13 +203,13 @@ impl Bindings {
     }
 }
 
-/// A library of which it is known what it is, and not yet whether it can be traced.
+/// A library that is identified, before it is known whether it can be traced.
 #[derive(Debug)]
 pub(super) struct ResolvedLibrary {
     file: MappedLibrary,
     pub(super) resolved: Resolved,
     cached: bool,
-    /// Under which it is to be kept.
+    /// Key to keep the resolution under.
     key: Option<CacheKey>,
 }
 
@@ -226,12 +226,12 @@ impl ResolvedLibrary {
         Ok(Self { file, resolved, cached, key })
     }
 
-    /// What is said of it where it cannot be traced.
+    /// Returns the report of a library that cannot be traced.
     pub(super) fn report(&self) -> LibraryReport {
         report(&self.file, &self.resolved.resolution, self.cached, &ProbeSet::default())
     }
 
-    /// Compiles its probes.
+    /// Compiles the library's probes.
     pub(super) fn into_use(self, choice: ProbeChoice) -> Result<LibraryInUse> {
         let Self { file, resolved, cached, key } = self;
         let resolution = &resolved.resolution;
@@ -283,26 +283,28 @@ impl ResolvedLibrary {
 /// Why a library's file is no longer what was resolved.
 #[derive(Debug)]
 pub(super) enum Change {
-    /// Its size or its mtime.
+    /// The size or the mtime differs.
     Changed,
-    /// Its instructions, although size and mtime are the same.
+    /// The instructions differ, although size and mtime are the same.
     OtherCode,
     /// A probe's place has no instruction to compare.
     NotKept,
-    /// It is not known.
+    /// Could not be checked.
     Unanswered(ResolverError),
 }
 
-/// How long probes stay on a file that cannot be looked at. Who can bring that about may write to the file meanwhile.
+/// Time that probes stay on a file that cannot be looked at. Whoever can cause that may write to the file
+/// meanwhile.
 const UNSEEN: Duration = Duration::from_secs(60);
 
-/// At this moment of the records' clock a file was seen, not too long ago.
+/// Tells whether a file was seen not too long ago, at `seen_ns` of the records' clock.
 pub(super) fn is_recent(seen_ns: u64) -> bool {
     u128::from(now_ns(ClockId::Monotonic).saturating_sub(seen_ns)) < UNSEEN.as_nanos()
 }
 
 impl Change {
-    /// It was not looked at, for want of descriptors for instance. That says nothing of the file: the next look tells.
+    /// Tells whether the file was not seen, for want of descriptors for instance. That says nothing of the
+    /// file: the next look tells.
     pub(super) fn is_unseen(&self) -> bool {
         matches!(self, Self::Unanswered(ResolverError::Unavailable(_)))
     }
@@ -371,14 +373,14 @@ impl LibraryInUse {
         self.probes.probes.iter().zip(walks).map(store).collect()
     }
 
-    /// Cookies that its probes need.
+    /// Counts the cookies that its probes need.
     pub(super) fn cookies(&self) -> usize {
         let of_walk = |probe: &Probe| probe.walk.as_ref().map_or(0, |walk| 1 + walk.parts.len());
         self.probes.probes.iter().map(|probe| 1 + of_walk(probe)).sum()
     }
 
-    /// Attaches its probes, stored with these cookies: to one process, or to all. Before that, and after,
-    /// the file must be what was resolved: a probe stands on that instruction or nowhere.
+    /// Attaches its probes, stored with these cookies: to one process, or to all. Before and after that the
+    /// file must be what was resolved: a probe stands on that instruction or nowhere.
     pub(super) fn link(
         &self,
         cookies: &[u32],
@@ -395,7 +397,7 @@ impl LibraryInUse {
         Ok(links)
     }
 
-    /// Whether the file is what was resolved: its identity, and the instructions that probes stand on.
+    /// Checks that the file is what was resolved: its identity, and the instructions that probes stand on.
     pub(super) fn unchanged(&self) -> Result<Status, Change> {
         let code = &self.resolved.code;
         let kept = |probe: &Probe| Some((probe.file_offset, code.at(probe.file_offset, PLACE_BYTES)?));
@@ -414,12 +416,12 @@ impl LibraryInUse {
         if is_same { Ok(status) } else { Err(Change::OtherCode) }
     }
 
-    /// The file is as it was resolved, and has this identity now.
+    /// Takes over the file's new identity: its content is as resolved.
     pub(super) fn adopt(&mut self, id: LibraryId) {
         self.file.id = id;
     }
 
-    /// Keeps what was resolved for the next time.
+    /// Keeps the resolution for the next time.
     pub(super) fn keep(&self, cache: &LayoutCache) -> Result<()> {
         if let Some(key) = &self.to_keep {
             cache.store(key, &self.resolved)?;

@@ -1,5 +1,5 @@
-//! Containers whose file systems do not answer. They are not asked again, and a tenant with several of them is asked
-//! nothing, so that what others may cost stays theirs.
+//! Containers whose file systems do not answer. They are not asked again, and a tenant with several of them
+//! not at all: others do not pay for it.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -9,26 +9,26 @@ use std::{
 use super::container_flags::MountNamespace;
 use crate::target::Tenant;
 
-/// Threads that wait for file systems, at most. While there are so many, no container is looked into.
+/// Most threads that wait for file systems. While there are so many, no container is looked into.
 const MAX_STUCK: usize = 64;
 
-/// Containers of one tenant whose file systems did not answer. After so many none of the tenant's is looked into.
+/// Silent containers of one tenant after which none of the tenant's is looked into.
 const MAX_STUCK_OF_TENANT: usize = 4;
 
 pub(super) fn whose(tenant: Option<&Tenant>) -> String {
     tenant.map_or_else(|| "tenants that are not known".to_owned(), ToString::to_string)
 }
 
-/// By tenant.
+/// Silent containers by tenant.
 #[derive(Debug, Default)]
 pub(super) struct SilentContainers {
     of: HashMap<Option<Tenant>, HashSet<MountNamespace>>,
-    /// Those that wait for an answer, and whose container they are at.
+    /// Threads that wait for an answer, each with the tenant of its container.
     threads: Vec<(Option<Tenant>, JoinHandle<()>)>,
 }
 
 impl SilentContainers {
-    /// It is not to be asked.
+    /// Tells whether the container is not to be asked.
     pub(super) fn has(&mut self, namespace: MountNamespace, tenant: Option<&Tenant>) -> bool {
         self.threads.retain(|(_, thread)| !thread.is_finished());
         let silent = self.of.get(&tenant.cloned());
@@ -36,7 +36,7 @@ impl SilentContainers {
             || silent.is_some_and(|silent| silent.len() >= MAX_STUCK_OF_TENANT || silent.contains(&namespace))
     }
 
-    /// It did not answer: what is to be said of it. `thread` waits for it.
+    /// Notes a container that did not answer; returns the message. `thread` waits for it.
     pub(super) fn add(
         &mut self,
         namespace: MountNamespace,

@@ -1,8 +1,8 @@
-//! The threads of a recording: how they are started, told and ended.
+//! Starts, informs and ends the threads of a recording.
 //!
-//! The drain moves records out of the kernel and waits for nobody. The keeper of the recording
-//! consumes them. The recording's own thread sends both messages. Files are made by others, which read the
-//! recording ([`super::files`]).
+//! The drain moves records out of the kernel and waits for nobody. The keeper of the recording consumes them.
+//! The recording's own thread sends both messages. Files are made by others, which read the recording
+//! ([`super::make_lines`]).
 
 use std::{
     collections::BTreeMap,
@@ -38,7 +38,7 @@ use crate::{
     recording::FirstHit,
 };
 
-/// How long the end, of the recording or of a window, waits for records that a CPU is still putting together.
+/// Time that the end of a recording or a window waits for records that a CPU is still putting together.
 const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
@@ -47,17 +47,17 @@ pub(super) struct Threads {
     to_drain: DrainSender,
     /// Records that the drain has passed on, or dropped.
     taken_total: Arc<AtomicU64>,
-    /// Of these, those that the first taker did not get.
+    /// Records of these that the first taker did not get.
     dropped: Arc<Mutex<ProbeCounts>>,
     taker: Taker,
 }
 
-/// Who takes the records first.
+/// The thread that takes the records first.
 #[derive(Debug)]
 pub(super) enum FirstTaker {
-    /// Into a recording.
+    /// Writes them into a recording.
     Keeper(Keeping),
-    /// For statistics alone. Boxed, as it is much larger.
+    /// Decodes them for statistics alone. Boxed, as it is much larger.
     Watcher(Box<Pipeline>),
 }
 
@@ -67,7 +67,7 @@ enum Taker {
     Watcher(Consumer<WatcherMessage, Watching>),
 }
 
-/// Whatever happens to who holds it, the drain does not go on.
+/// Sender that stops the drain when dropped.
 #[derive(Debug)]
 struct DrainSender(MailSender<DrainMessage>);
 
@@ -77,16 +77,16 @@ impl Drop for DrainSender {
     }
 }
 
-/// What was taken in.
+/// Results of taking records.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     pub(super) accounts: Accounts,
     pub(super) kept: Option<OpenRecording>,
-    /// What decoded the records, if nobody kept them.
+    /// Pipeline that decoded the records, if nobody kept them.
     pub(super) watched: Option<Pipeline>,
     /// Records that the first taker did not get, as it had not kept up.
     pub(super) dropped: ProbeCounts,
-    /// Such as were over the share of their process, by process.
+    /// Records that were over the share of their process, by process.
     pub(super) over_share: BTreeMap<u32, u64>,
     /// Most bytes that waited for the first taker at a time.
     pub(super) queue_peak: usize,
@@ -95,8 +95,8 @@ pub(super) struct Taken {
 }
 
 impl Threads {
-    /// Starts them. If one cannot be started, the others end. At most `queue_bytes` of records wait for the
-    /// consumer. `native`: who takes pieces of native stacks.
+    /// Starts the threads. If one cannot be started, the others end. At most `queue_bytes` of records wait
+    /// for the consumer. `native`: feed for pieces of native stacks.
     pub(super) fn start(
         source: Source,
         queue_bytes: usize,
@@ -148,8 +148,8 @@ impl Threads {
         };
     }
 
-    /// Gives the keeper another recording, or none, once it has taken all that has come. Gives back the one
-    /// that it had, and the accounts of what came for it. The accounts of the next begin at `hits`.
+    /// Gives the keeper another recording, or none, once it has taken all that has come. Returns the former
+    /// one with its accounts. The accounts of the next begin at `hits`.
     pub(super) fn swap_recording(
         &self,
         next: Option<OpenRecording>,
@@ -159,7 +159,7 @@ impl Threads {
         keeper.inbox.ask(|reply| KeeperMessage::Swap { next: next.map(Box::new), hits, reply })
     }
 
-    /// Records that the first taker did not get until now.
+    /// Returns the records that the first taker did not get until now.
     pub(super) fn dropped(&self) -> ProbeCounts {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -172,12 +172,12 @@ impl Threads {
         })
     }
 
-    /// Takes what is left, and ends them all. The session is closed. Says, too, whether all that was left
-    /// came. A thread that has panicked is counted with, and told of by the session's health.
+    /// Takes the remaining records of a closed session, and ends all threads. Also returns whether all came.
+    /// A thread that has panicked is included; the session's health reports it.
     pub(super) fn end(self, attachment: &Attachment) -> Result<(Taken, Result<()>)> {
         drop(self.to_drain);
         let drain = join(self.drain).map(|Ended { state: mut drain, has_failed }| {
-            // Whatever it failed of would fail again.
+            // The cause of its failure would make it fail again.
             let settled = if has_failed {
                 Ok(())
             } else {
@@ -189,7 +189,7 @@ impl Threads {
             drain.close(|tgid| attachment.lost_by_process(tgid).unwrap_or(0));
             (drain, settled)
         });
-        // Whatever fails, all have ended first.
+        // All threads end before any error is returned.
         let taken = match self.taker {
             Taker::Keeper(keeper) => keeper.end().map(|Ended { state, has_failed }| {
                 let (kept, accounts) = state.into_parts();
@@ -218,7 +218,7 @@ impl Threads {
     }
 }
 
-/// Works until it is told to stop. If it ends before, the session has failed.
+/// Runs the drain until it is told to stop. If it ends earlier, the session has failed.
 fn drain_until_told(mut drain: Drain, told: &Mailbox<DrainMessage>, health: &Health) -> Ended<Drain> {
     privileges::keep_only(CapabilitySet::empty());
     // What was taken until then is to be counted.
@@ -234,9 +234,9 @@ fn drain_until_told(mut drain: Drain, told: &Mailbox<DrainMessage>, health: &Hea
     Ended { state: drain, has_failed }
 }
 
-/// Waits until every hit that was counted has been taken or was lost in the kernel, or it is clear that this
-/// will not come true. The session is closed: no more hits are made. `taken` looks for records, and says how
-/// many were taken in all.
+/// Waits until every counted hit was taken or lost in the kernel, or it is clear that this will not come
+/// true. The session is closed: no more hits come. `taken` looks for records, and returns the number taken in
+/// all.
 fn settle(attachment: &Attachment, mut taken: impl FnMut() -> u64) -> Result<()> {
     let deadline = Instant::now() + SETTLE_LIMIT;
     loop {

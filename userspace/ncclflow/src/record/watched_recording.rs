@@ -22,7 +22,7 @@ pub struct WatchedRecording {
 
 impl WatchedRecording {
     /// Opens the recording of a session or a window. Records from before `from_ns`, by their clock, are left
-    /// out, but for those that later ones need.
+    /// out, unless later ones need them.
     pub fn open(path: &Path, from_ns: u64, live: LiveStatistics) -> Result<Self> {
         let context = || format!("in `{}`", path.display());
         let reader = RecordedSession::open(path).with_context(context)?.into_reader();
@@ -44,23 +44,23 @@ impl WatchedRecording {
         Ok(progress)
     }
 
-    /// The session has ended: no more records come.
+    /// Tells whether the session has ended: no more records come.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Time of the latest record that was read, in nanoseconds of the recording host's `CLOCK_MONOTONIC`; 0
-    /// before the first.
+    /// Returns the latest record's time, in nanoseconds of the recording host's `CLOCK_MONOTONIC`; 0 before
+    /// the first.
     pub fn last_ns(&self) -> u64 {
         self.pipeline.last_ns
     }
 
-    /// Bytes that were read or passed over.
+    /// Returns the bytes that were read or skipped.
     pub fn position(&self) -> u64 {
         self.reader.position()
     }
 
-    /// What could not be read.
+    /// Returns what could not be read.
     pub fn damage(&self) -> Damage {
         self.reader.damage()
     }

@@ -34,14 +34,14 @@ pub(super) struct ClosedWindow {
     pub(super) dir: OutputDir,
     pub(super) taken: Taken,
     pub(super) report: SessionReport,
-    /// Reads its recording while it is written.
+    /// Reader of the window's recording while it is written.
     pub(super) watch: Option<RowWatch>,
     /// Files that are wanted.
     pub(super) lines: Option<LinesRequest>,
     pub(super) who: WhoReport,
 }
 
-/// What is known of all windows in the end.
+/// Sums of all windows.
 #[derive(Debug, Default)]
 pub(super) struct WindowTotals {
     model: ModelCounters,
@@ -63,7 +63,7 @@ impl WindowTotals {
         }
     }
 
-    /// Puts it into the report of the whole recording.
+    /// Puts the sums into the report of the whole recording.
     pub(super) fn add_to(self, report: &mut SessionReport) {
         let Self { model, loss, first_undecodable } = self;
         report.model = model;
@@ -76,7 +76,7 @@ impl WindowTotals {
     }
 }
 
-/// The thread, and the way to it.
+/// The thread, and the channel to it.
 #[derive(Debug)]
 pub(super) struct Exporter {
     windows: Sender<ClosedWindow>,
@@ -103,7 +103,7 @@ impl Exporter {
         sent.map_err(|_| anyhow!("the thread that completes windows has failed"))
     }
 
-    /// No more windows come.
+    /// Tells that no more windows come.
     pub(super) fn close(self) -> WindowsExport {
         WindowsExport(self.thread)
     }
@@ -145,7 +145,7 @@ fn complete(window: ClosedWindow, compress: bool, totals: &mut WindowTotals, eve
             fail(error.to_owned());
         }
     };
-    // What it has found of the window is part of the recording's end.
+    // The reader's findings on the window are part of the recording's end.
     let watched = watch.and_then(|watch| watch.finish().ok());
     if let (Some(watched), Some(window)) = (&watched, &mut report.window) {
         window.ops_left_out = watched.pipeline.output.left_out;
@@ -215,7 +215,7 @@ fn link_by_process(
         ] {
             let name = format!("{stem}{number}.{extension}");
             match folder.link(&name, &format!("{stem}{number}_{tag}.{extension}")) {
-                // Which of them there is depends on the level; large ones are not aggregated.
+                // The level decides which files exist; large ones are not aggregated.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 linked => linked?,
             }

@@ -45,29 +45,28 @@ use crate::{
     who::Whose,
 };
 
-/// How often the flag file is asked for where its folder tells nothing.
+/// Interval at which the flag file is looked for where its folder tells nothing.
 const ASK: Duration = Duration::from_millis(250);
 
-/// How often it is asked whether there is room for a window that cannot be opened without.
+/// Interval of retries while there is no room for a window.
 const ASK_FOR_ROOM: Duration = Duration::from_millis(100);
 
-/// How often it is seen whether windows are too old.
+/// Interval at which windows are checked for their age.
 const ASK_FOR_AGE: Duration = Duration::from_secs(1);
-/// Descriptors that a window takes: folders, a segment, and what the thread that makes its files reads and writes at first.
+/// Descriptors of a window: folders, a segment, and first files of the thread that makes its files.
 const DESCRIPTORS: usize = 8;
 
-/// Processes that a window of some containers can be open to.
+/// Most processes in a window of some containers.
 const MAX_ADMITTED: usize = ncclflow_common::MAX_ADMITTED as usize;
 
-/// How long after a window was opened a tenant's flag can open the next: whoever plays with one makes no flood
-/// of windows.
+/// Pause after a window was opened until a tenant's flag can open the next: a flood of windows is prevented.
 const CONTAINER_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Open {
     report: WindowReport,
     scope: Scope,
-    /// If it is of some containers: their processes until now, and those that are admitted.
+    /// For a window of some containers: their processes until now, and those that are admitted.
     members: BTreeMap<MountNamespace, BTreeSet<u32>>,
     admitted: BTreeSet<u32>,
     dir: OutputDir,
@@ -90,11 +89,11 @@ pub(super) struct Windows<'a> {
     exporter: Exporter,
     open: Option<Box<Open>>,
     number: u32,
-    /// How long windows are kept.
+    /// Greatest age of windows.
     max_age: Option<Duration>,
-    /// Of all windows.
+    /// Accounts of all windows.
     accounts: Accounts,
-    /// Windows that were opened late.
+    /// Number of windows that were opened late.
     late: u64,
     /// There was no room for the next one.
     is_late: bool,
@@ -102,7 +101,7 @@ pub(super) struct Windows<'a> {
 }
 
 impl<'a> Windows<'a> {
-    /// Without an output folder there are no windows.
+    /// Returns `None` without an output folder.
     pub(super) fn new(
         recording: &mut Recording<'a>,
         stop: &StopHandle,
@@ -136,12 +135,12 @@ impl<'a> Windows<'a> {
         }))
     }
 
-    /// Readable when a window may have to be opened or closed.
+    /// Returns a descriptor that is readable when a window may have to be opened or closed.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.flags.fd()
     }
 
-    /// When to look again, at the latest.
+    /// Returns the longest time until the next look.
     pub(super) fn timeout(&self) -> Option<Duration> {
         let ask = self.options.flag.as_ref().map(|_| ASK);
         let ask_for_room = self.is_late.then_some(ASK_FOR_ROOM);
@@ -153,8 +152,8 @@ impl<'a> Windows<'a> {
         ask.into_iter().chain(ask_for_room).chain(ask_for_age).chain(limit).min()
     }
 
-    /// Opens and closes. `full`: the number of a window that has as many ops as it may have. `rotate`: a new
-    /// window is wanted.
+    /// Opens and closes windows. `full`: the number of a window that has reached its limit of ops. `rotate`:
+    /// a new window is wanted.
     pub(super) fn step(
         &mut self,
         recording: &mut Recording<'_>,
@@ -202,7 +201,7 @@ impl<'a> Windows<'a> {
         }
     }
 
-    /// What the flags say, without those of tenants who open too many windows.
+    /// Returns the flags' state, without those of tenants who open too many windows.
     fn look(&mut self, recording: &mut Recording<'_>) -> FlagsSeen {
         let mut seen = self.flags.look(|| traced(recording));
         let over = self.pace.hold_back(&mut seen, Instant::now(), |pids| tenant_of(pids, recording));
@@ -217,8 +216,8 @@ impl<'a> Windows<'a> {
         *scope == Scope::All || self.last_opened.is_none_or(|last| last.elapsed() >= CONTAINER_INTERVAL)
     }
 
-    /// The recording ends: closes what is open, and gives the accounts of all windows. Their folders may
-    /// still have to be completed. An error is of the last one.
+    /// Closes the open window at the recording's end, and returns the accounts of all windows. Their folders
+    /// may still be incomplete. An error is of the last one.
     pub(super) fn finish(
         mut self,
         recording: &mut Recording<'_>,
@@ -319,7 +318,7 @@ impl<'a> Windows<'a> {
         Ok(())
     }
 
-    /// Begins a window's recording, and who reads it meanwhile.
+    /// Begins a window's recording, and its reader.
     fn begin(
         &self,
         report: &WindowReport,
@@ -337,8 +336,8 @@ impl<'a> Windows<'a> {
         Ok((writer, watch))
     }
 
-    /// A window cannot be opened, as there is no room, or no descriptor is left. It is tried again, and counted as late.
-    /// What else is wrong with it ends the recording.
+    /// Puts off a window for which there is no room, or no descriptor. It is tried again, and counted as
+    /// late. Any other error ends the recording.
     fn put_off(&mut self, why: anyhow::Error, recording: &mut Recording<'_>) -> Result<()> {
         if !shortage::caused(&why) {
             return Err(why);
@@ -346,7 +345,7 @@ impl<'a> Windows<'a> {
         let is_first = !mem::replace(&mut self.is_late, true);
         self.late += u64::from(is_first);
         if why.chain().filter_map(|cause| cause.downcast_ref()).any(is_over_max_size) {
-            // It is opened when a window before it is complete, and can be removed.
+            // It is opened when an earlier window is complete, and can be removed.
             self.events.look_at_budget();
         } else if is_first {
             recording.write_failed(format!("window {} cannot be opened yet: {why:#}", self.number + 1));
@@ -360,8 +359,8 @@ impl<'a> Windows<'a> {
         if report.containers.is_some() {
             report.containers = Some(describe(&members, recording));
         }
-        // Before the word is changed, as `opened_monotonic_ns` is after it: what is hit between them is
-        // recorded for certain.
+        // Taken before the word is changed, as `opened_monotonic_ns` is after it: hits between them are
+        // certainly recorded.
         report.closed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
         recording.attachment.disarm()?;
         report.closed_by = Some(end);
@@ -371,7 +370,7 @@ impl<'a> Windows<'a> {
         self.accounts.append(&accounts);
         let mut taken = Taken { accounts, kept, dropped, ..Taken::default() };
         let mut session = recording.report.of_window(&report);
-        // What went wrong before it was opened is not this window's.
+        // Errors from before it was opened are not this window's.
         session.errors = session.errors.without_first(errors_before);
         complete_accounts(&mut session, &recording.attachment, &mut taken, &baseline)?;
         recording.report.push_window(report);
@@ -397,13 +396,13 @@ impl Open {
     }
 }
 
-/// As many descriptors as a window takes are there.
+/// Checks that there are as many descriptors as a window takes.
 fn descriptors() -> io::Result<()> {
     let spare: io::Result<Vec<_>> = (0..DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
     spare.map(|_| ())
 }
 
-/// The first process of each container, then the second of each, and so on, so many at most.
+/// Returns the first process of each container, then the second of each, and so on, up to `most`.
 fn in_turns(members: &BTreeMap<MountNamespace, BTreeSet<u32>>, most: usize) -> BTreeSet<u32> {
     let (mut chosen, mut left): (_, Vec<_>) =
         (BTreeSet::new(), members.values().map(|pids| pids.iter().copied()).collect());
@@ -424,7 +423,7 @@ fn traced(recording: &Recording<'_>) -> Vec<Member> {
     traced.map(|target| (target.pid, target.whose.as_ref().map(tenant))).collect()
 }
 
-/// Whose these processes of a container are, by the first of which it is known.
+/// Returns the tenant of a container's processes, by the first of which it is known.
 fn tenant_of(pids: &BTreeSet<u32>, recording: &Recording<'_>) -> String {
     let mut whose = recording.report.targets.iter().filter(|target| pids.contains(&target.pid));
     let whose = whose.find_map(|target| target.whose.as_ref());
@@ -452,7 +451,7 @@ fn describe(
     members.iter().map(of).collect()
 }
 
-/// What the folder's name says of the containers.
+/// Returns what stands for the containers in the folder's name.
 fn scope_name(containers: &[WindowContainer]) -> String {
     match containers {
         [WindowContainer { container: Some(container), .. }] => container.short().replace(':', "-"),

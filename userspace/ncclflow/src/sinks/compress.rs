@@ -1,4 +1,4 @@
-//! Files of lines to which nothing more comes are compressed.
+//! Compression of line files that are complete.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use super::{
     session_files::SessionFiles,
 };
 
-/// Three times as fast as the usual one, for files that are a tenth larger: the job wants the processor more
+/// Three times as fast as the default, for files that are a tenth larger: the job needs the processor more
 /// than we do.
 const LEVEL: Compression = Compression::new(3);
 
@@ -21,15 +21,15 @@ const COMPRESSED: &str = ".gz";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Compressed {
     pub files: u64,
-    /// Of the lines.
+    /// Bytes of the lines.
     pub bytes: u64,
-    /// Of the compressed files.
+    /// Bytes of the compressed files.
     pub compressed_bytes: u64,
-    /// Files that are left as they were, as there was no room for both forms under the limit.
+    /// Files left as they were, for lack of room for both forms under the limit.
     pub files_left: u64,
 }
 
-/// Compresses all files of JSON lines, and gives what could not be. They are complete.
+/// Compresses all files of JSON lines, which are complete. Also returns errors.
 pub fn compress_files(files: &SessionFiles) -> (Compressed, Vec<String>) {
     let (mut done, mut errors) = (Compressed::default(), Vec::new());
     let Some(dir) = files.dir().filter(|dir| !dir.is_removed()) else { return (done, errors) };
@@ -48,8 +48,8 @@ pub fn compress_files(files: &SessionFiles) -> (Compressed, Vec<String>) {
     (done, errors)
 }
 
-/// Puts the compressed form into the file's place: when it is on the disk under its name, and not before, the
-/// file is removed. Gives the bytes of both.
+/// Replaces the file by its compressed form, once that is on the disk under its name. Returns the bytes of
+/// both.
 fn compress(dir: &OutputDir, name: &str) -> io::Result<(u64, u64)> {
     let mut lines = dir.open_file(name)?;
     let (mut bytes, mut compressed_bytes) = (0, 0);
@@ -82,7 +82,7 @@ mod tests {
         (parent, dir)
     }
 
-    /// Lines of which hardly anything can be said in fewer bytes.
+    /// Lines that can hardly be compressed.
     fn noise(bytes: usize) -> String {
         let mut state = 1u64;
         let mut text = String::new();

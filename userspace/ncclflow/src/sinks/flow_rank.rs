@@ -1,7 +1,7 @@
 //! `flow_rank<r>.json`: the messages of a rank, and the same grouped by op.
 //!
-//! A rank's messages do not fit into memory: only where each op's lines stand in `flow_steps` is kept, and the
-//! lines are copied in the end.
+//! A rank's messages do not fit into memory: only the places of each op's lines in `flow_steps` are kept; the
+//! lines are copied at the end.
 
 use std::{
     collections::HashMap,
@@ -20,14 +20,14 @@ use flow::{
 };
 use nccl_library::nccl::{Algorithm, Name, Pattern, Protocol};
 
-/// Bytes of the largest `flow_steps` that a `flow_rank` is made of: it has more than twice as many, and few readers take a
-/// JSON document of gigabytes.
+/// Bytes of the largest `flow_steps` that a `flow_rank` is made of: it becomes more than twice as large, and
+/// few readers take a JSON document of gigabytes.
 pub(super) const MAX_FLOW_STEPS: u64 = 256 << 20;
 
-/// Ops of all ranks that are kept at a time. Ranks with whose ops there would be more get no `flow_rank`.
+/// Most ops of all ranks that are kept at a time. Ranks beyond that get no `flow_rank`.
 const MAX_OPS: usize = 4 << 20;
 
-/// What became of the `flow_rank` files.
+/// Result of writing the `flow_rank` files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowRanks {
     pub written: u64,
@@ -64,11 +64,11 @@ struct Head {
 struct Op {
     head: Head,
     channels: u64,
-    /// Byte ranges of its lines in `flow_steps`; neighbours are one range.
+    /// Byte ranges of the op's lines in `flow_steps`; adjacent ones are merged.
     ranges: Vec<(u64, u64)>,
 }
 
-/// What is known of a rank's lines while they are written.
+/// Facts about a rank's lines, gathered while they are written.
 #[derive(Debug, Default)]
 pub(super) struct FlowRank {
     ops: Vec<Op>,
@@ -81,12 +81,12 @@ pub(super) struct FlowRank {
 }
 
 impl FlowRank {
-    /// Number of ops.
+    /// Returns the number of ops.
     pub(super) fn len(&self) -> usize {
         self.ops.len()
     }
 
-    /// Whether another op would be too much, where those of all ranks are so many.
+    /// Tells whether another op would be too much, where all ranks keep `ops_of_all`.
     pub(super) fn is_too_large(&self, ops_of_all: usize) -> bool {
         self.end > MAX_FLOW_STEPS || ops_of_all > MAX_OPS
     }

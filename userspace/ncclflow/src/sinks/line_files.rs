@@ -1,5 +1,5 @@
-//! The files of JSON lines: two of every rank of every communicator for ops and messages, or one for its API
-//! calls, and one of each process for calls that belong to no communicator.
+//! Files of JSON lines: for every rank of every communicator, two for ops and messages or one for its API
+//! calls, and for each process one for calls that belong to no communicator.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque, btree_map::Entry},
@@ -21,7 +21,7 @@ use super::{
     sink::{Sink, Written},
 };
 
-/// Ranks of processes that have ended and are still listed, in a session in which processes come and go.
+/// Most ranks of ended processes that are listed, in a session where processes come and go.
 const MAX_ENDED: usize = 1000;
 
 /// Bytes of the head of an op in `flow_rank`, about.
@@ -32,37 +32,37 @@ pub(super) struct LineFiles {
     dir: Arc<OutputDir>,
     layout: Layout,
     open: HashMap<Owner, RankFiles>,
-    /// As many as may be open.
+    /// Most owners whose files may be open.
     most: usize,
-    /// Which process has how many of them.
+    /// Number of open owners of each process.
     shares: Shares,
-    /// Those that were given up for others, of processes that go on.
+    /// Owners given up for others, of processes that go on.
     given_up: HashSet<Owner>,
-    /// Files that were made.
+    /// Number of files made.
     number: u64,
-    /// Of ranks whose files are complete.
+    /// Ranks whose files are complete.
     closed: BTreeMap<Owner, CommunicatorReport>,
-    /// Those of processes that have ended, oldest first, where not all are remembered.
+    /// Closed owners of ended processes, oldest first, where not all are remembered.
     ended: Option<VecDeque<Owner>>,
-    /// Of them, those that are forgotten.
+    /// Number of these that are forgotten.
     forgotten: u64,
     flow_ranks: FlowRanks,
     /// Ops that are kept for the `flow_rank` of open files.
     kept_ops: usize,
-    /// Names of files are wanted in the end.
+    /// Names of files are wanted at the end.
     keeps_names: bool,
     /// Folders and names of all files of JSON lines that were made.
     made: Vec<(String, String)>,
     /// Lines that could not be written to files that are complete.
     closed_lost: LostLines,
-    /// Lines whose file could not be made, and those that were not tried as there was no room.
+    /// Lines whose file could not be made, and those not tried for lack of room.
     without_file: LostLines,
     /// Bytes of lines in all files, and of messages among them.
     bytes: u64,
     message_bytes: u64,
     /// Ops with `flow_rank`.
     ops: u64,
-    /// The op that came last is not written, and each of its messages is so lost.
+    /// Loss of each message of the latest op, if that op was not written.
     refused: Option<LostLines>,
     errors: Vec<String>,
 }
@@ -94,13 +94,13 @@ impl LineFiles {
         }
     }
 
-    /// Remembers not all ranks of processes that have ended.
+    /// Forgets old ranks of ended processes.
     pub(super) fn forgetting_ended(self, keeps_names: bool) -> Self {
         Self { ended: Some(VecDeque::new()), keeps_names, ..self }
     }
 
-    /// Writes a line to the owner's files, which are made if they are not there. An error: how the line is
-    /// lost, as there are no files or is no room.
+    /// Writes a line to the owner's files, which are created if necessary. An error tells how the line is
+    /// lost: without files, or for lack of room.
     fn push(
         &mut self,
         owner: Owner,
@@ -123,7 +123,7 @@ impl LineFiles {
         owner: Owner,
         create: impl FnOnce(&OutputDir) -> io::Result<RankFiles>,
     ) -> Result<&mut RankFiles, LostLines> {
-        // An op as a whole, and not the half of it that still finds room.
+        // An op is written as a whole, or not at all.
         if self.dir.has_no_room() {
             return Err(LostLines::over_max_size(1));
         }
@@ -143,8 +143,8 @@ impl LineFiles {
         self.open.get_mut(&owner).ok_or(LostLines { lines: 1, over_max_size: 0 })
     }
 
-    /// Whether there may be files of this owner. Where there are as many as can be, the process that has most gives its
-    /// latest up, if it has more than this one would have.
+    /// Tells whether this owner may have files. At the limit, the process that has most gives its latest up,
+    /// if it has more than this one would have.
     fn has_place_for(&mut self, owner: Owner) -> bool {
         if self.given_up.contains(&owner) {
             return false;
@@ -162,7 +162,7 @@ impl LineFiles {
             let text = "files of others are needed, and its process has most";
             self.errors.push(format!("{} end before their process does: {text}", latest.files()));
         }
-        // It is named from now on, with each line that comes.
+        // From now on it is named with each line that comes.
         self.shares.refuse(whose, 0);
         self.end_files(latest, files);
         self.given_up.insert(latest);
@@ -203,7 +203,7 @@ impl LineFiles {
     fn push_to_process(&mut self, pid: u32, host: &str, row: &impl Serialize) {
         let layout = self.layout;
         let create = |dir: &OutputDir| RankFiles::of_process(dir, layout, pid, host);
-        // What is lost is counted.
+        // Lost lines are counted.
         let _ = self.push(Owner::Process(pid), create, |files| {
             files.push_call(|line| serde_json::to_writer(line, row))
         });
@@ -237,7 +237,7 @@ impl LineFiles {
     }
 }
 
-/// The rows of ranks: of one that has ops and calls, what both say.
+/// Returns the rows of ranks, merged where a rank has both ops and calls.
 fn by_rank(owners: BTreeMap<Owner, CommunicatorReport>) -> Vec<CommunicatorReport> {
     let mut ranks: BTreeMap<RankKey, CommunicatorReport> = BTreeMap::new();
     for (owner, report) in owners {
@@ -316,7 +316,7 @@ impl Sink for LineFiles {
     }
 
     fn close(&mut self) {
-        // Those that go on to the end are all remembered.
+        // Owners that go on to the end are all remembered.
         self.ended = None;
         self.close_files(|_| true);
     }

@@ -1,11 +1,11 @@
-//! What is said in a report, where it could be said without end.
+//! Messages of a report, limited in number and length.
 
 use serde::{Serialize, Serializer};
 
-/// Messages that are kept; a tenant can cause as many as it likes.
+/// Most messages that are kept; a tenant can cause as many as it likes.
 const MAX_MESSAGES: usize = 500;
 
-/// Bytes of one: paths have up to 4,096.
+/// Most bytes of a message: paths have up to 4,096.
 const MAX_BYTES: usize = 2048;
 
 /// Messages in their order: the first are kept, and the others counted.
@@ -32,12 +32,12 @@ impl Messages {
         self.kept.is_empty()
     }
 
-    /// How many there are until now.
+    /// Returns the number of messages until now.
     pub(crate) fn count(&self) -> u64 {
         self.kept.len() as u64 + self.more
     }
 
-    /// Without the first of them.
+    /// Drops the first `count` messages.
     #[must_use]
     pub(crate) fn without_first(mut self, count: u64) -> Self {
         let kept = usize::try_from(count).unwrap_or(usize::MAX).min(self.kept.len());
@@ -46,7 +46,7 @@ impl Messages {
         self
     }
 
-    /// As they are shown: the last says how many more there were.
+    /// Returns the messages for display: the last says how many more there were.
     pub fn shown(&self) -> impl Iterator<Item = String> {
         let more = (self.more > 0).then(|| format!("and {} more", self.more));
         self.kept.iter().cloned().chain(more)

@@ -1,4 +1,4 @@
-//! Where rows go: files of JSON lines, what is made of them at the end, and statistics.
+//! Sinks for rows: files of JSON lines, what is made of them at the end, and statistics.
 //!
 //! A new sink is a file here that implements [`Sink`], and a line in [`SessionFiles::new`].
 

@@ -1,59 +1,59 @@
-//! What was over a budget, and whose it was. Nothing that tenants do is without a bound; who goes beyond its share
-//! loses its own, and is named here.
+//! Overruns of budgets, and whose they are. Everything that tenants do has a bound; whoever goes beyond its
+//! share loses its own data, and is named here.
 
 use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-/// Processes and budgets that are named; more are counted.
+/// Most processes and budgets that are named; more are counted.
 const MAX_NAMED: usize = 256;
 
-/// A budget.
+/// A budget, and what is counted where it is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Budget {
-    /// The tenant's part of a ring buffer that was more than half full: how often it was refused room, for a record or
-    /// for some that travel together.
+    /// The tenant's part of a ring buffer that was more than half full: how often it was refused room, for a
+    /// record or for some that travel together.
     KernelBuffer,
-    /// The process's part of the queue from the kernel to the recording, which was more than half full: records that
-    /// were dropped.
+    /// The process's part of the queue from the kernel to the recording, which was more than half full:
+    /// records dropped.
     Queue,
-    /// Memory for ops, calls and communicators that are not complete: how often what was open was given out as it
-    /// was.
+    /// Memory for ops, calls and communicators that are not complete: how often open ones were given out as
+    /// they were.
     Model,
     /// Mappings that were read: looks at the process that did not see all of them.
     Mappings,
-    /// Files that were looked at, or their bytes: looks that were not finished, and were gone on with later.
+    /// Files that were looked at, or their bytes: looks that were interrupted, and continued later.
     Files,
-    /// Libraries that are traced at a time: such as were refused.
+    /// Libraries traced at a time: libraries refused.
     Libraries,
-    /// Numbers for probes: libraries that were refused, as the process's user had most of them.
+    /// Numbers for probes: libraries refused, as the process's user had most of them.
     Cookies,
-    /// Windows that flags in containers open: flags that had to wait, as others of the tenant had opened many.
+    /// Windows that flags in containers open: flags that had to wait, as the tenant's had opened many.
     Windows,
-    /// Room under `--max-size`: windows, or files of lines, that were removed although others' were older, as the
+    /// Room under `--max-size`: windows, or line files, that were removed although others' were older, as the
     /// tenant's took most.
     Disk,
-    /// Descriptors: processes whose end is seen late, as the tenant has most of those that are followed.
+    /// Descriptors: processes whose end is seen late, as the tenant has most of the followed processes.
     Descriptors,
-    /// Files of lines: lines that are in none, as there are as many files as can be, and the process has most of them.
+    /// Line files: lines without a file, as the limit of files is reached, and the process has most of them.
     LineFiles,
 }
 
-/// Who was over a budget.
+/// Process or tenant that was over a budget.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Whose {
-    /// In our PID namespace.
+    /// Number of a process in our PID namespace.
     Process(u32),
     /// A user, a pod or a container.
     Tenant(String),
 }
 
-/// What was over, by budget and process or tenant.
+/// Overruns by budget and process or tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OverBudget {
     named: BTreeMap<(Budget, Whose), Over>,
-    /// Of budgets and processes that are not named.
+    /// Sum of those that are not named.
     more: u64,
 }
 
@@ -64,7 +64,7 @@ struct Over {
 }
 
 impl OverBudget {
-    /// `name`: of the process, if it is known. `count`: what the budget says.
+    /// Adds an overrun. `name`: the process's, if known. `count`: see [`Budget`].
     pub fn add(&mut self, budget: Budget, whose: Whose, name: &str, count: u64) {
         let key = (budget, whose);
         if count == 0 {

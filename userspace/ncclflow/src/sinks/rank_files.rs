@@ -1,4 +1,4 @@
-//! The files of lines of one rank, or of one process for calls that belong to no communicator.
+//! The line files of one rank, or of one process for calls that belong to no communicator.
 
 use std::io;
 
@@ -12,20 +12,20 @@ use super::{
     output_file::{OutputFile, Source},
 };
 
-/// Ranks and processes that files are made for: two open files each at most. A process of many communicators
-/// has some hundreds of ranks.
+/// Most ranks and processes with files: two open files each at most. A process of many communicators has some
+/// hundreds of ranks.
 pub(super) const MAX_OWNERS: usize = 4096;
 
 /// Folder of the files of processes.
 const PROCESSES: &str = "processes";
 
-/// Processes of one number, one after the other, that have files of their own.
+/// Most processes with the same number, one after the other, that have files of their own.
 const MAX_OF_ONE_PID: u32 = 100;
 
-/// Whose files they are, and what is in them.
+/// Owner and content of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Owner {
-    /// Ops and messages.
+    /// Ops and messages of a rank.
     Ops(RankKey),
     Calls(RankKey),
     /// Calls that belong to no communicator, by process ID as ncclflow sees it.
@@ -40,7 +40,7 @@ impl Owner {
         }
     }
 
-    /// There are as many as can be, for messages.
+    /// Describes the limit that was reached, for messages.
     pub(super) fn limit(self) -> String {
         match self {
             Self::Ops(_) => format!("there are files of {MAX_OWNERS} ranks already"),
@@ -48,7 +48,7 @@ impl Owner {
         }
     }
 
-    /// The files, for messages.
+    /// Names the files, for messages.
     pub(super) fn files(self) -> String {
         match self {
             Self::Ops(key) => format!("the files of rank {}", key.rank),
@@ -57,12 +57,12 @@ impl Owner {
         }
     }
 
-    /// What is made of them in the end, for messages.
+    /// Names what is made of the files at the end, for messages.
     pub(super) fn aggregate(self) -> String {
         format!("`flow_rank` of {}", self.content())
     }
 
-    /// What is written to them, for messages.
+    /// Names the files' content, for messages.
     pub(super) fn content(self) -> String {
         match self {
             Self::Ops(key) => format!("the files of rank {}", key.rank),
@@ -74,19 +74,19 @@ impl Owner {
 
 #[derive(Debug)]
 pub(super) struct RankFiles {
-    /// From the output folder on.
+    /// Path from the output folder.
     pub(super) folder: String,
-    /// What `session.json` calls it.
+    /// Name of the communicator in `session.json`.
     communicator: String,
     n_ranks: i32,
-    /// Of ops, or of calls.
+    /// Lines of ops, or of calls.
     lines: JsonLinesFile,
     flow_steps: Option<JsonLinesFile>,
-    /// Of ops, until there are too many.
+    /// Places of ops, until there are too many.
     flow_rank: Option<Box<FlowRank>>,
-    /// Of those files that have JSON lines.
+    /// Names of the files of JSON lines.
     pub(super) names: Vec<String>,
-    /// Files that were made before.
+    /// Number of files that were made before.
     pub(super) number: u64,
 }
 
@@ -148,7 +148,7 @@ impl RankFiles {
         Self { folder, communicator, n_ranks, lines, flow_steps: None, flow_rank: None, names, number: 0 }
     }
 
-    /// Ops that are kept for `flow_rank`.
+    /// Counts the ops that are kept for `flow_rank`.
     pub(super) fn kept_ops(&self) -> usize {
         self.flow_rank.as_ref().map_or(0, |flow_rank| flow_rank.len())
     }
@@ -208,13 +208,13 @@ impl RankFiles {
         }
         let LostLines { lines, over_max_size } = self.lost();
         if lines > over_max_size {
-            // It is not known which, and where the others stand.
+            // It is not known which are missing, and where the others stand.
             return Err(io::Error::other("not made, as lines could not be written"));
         }
         flow_rank.write(&dir.open_below(&self.folder)?, key.rank)
     }
 
-    /// Bytes of lines in both.
+    /// Counts the bytes of lines in both.
     pub(super) fn bytes(&self) -> u64 {
         self.lines.bytes() + self.flow_steps.as_ref().map_or(0, JsonLinesFile::bytes)
     }
@@ -223,7 +223,7 @@ impl RankFiles {
         [Some(&self.lines), self.flow_steps.as_ref()].into_iter().flatten().map(JsonLinesFile::lost).sum()
     }
 
-    /// None for those of processes.
+    /// Reports a rank; `None` for a process.
     pub(super) fn report(&self, owner: Owner) -> Option<CommunicatorReport> {
         let (key, ops, calls) = match owner {
             Owner::Ops(key) => (key, self.lines.lines(), 0),

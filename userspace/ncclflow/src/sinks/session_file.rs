@@ -1,4 +1,4 @@
-//! `session.json`: what was traced, how well, and what was lost.
+//! `session.json`: targets, quality of the trace, and losses.
 
 use std::{
     collections::BTreeSet,
@@ -30,7 +30,7 @@ use flow::{
 };
 use nccl_library::{elf::BuildId, nccl::NcclVersion, symbols::SymbolSource};
 
-/// Windows that are listed in the report of their recording.
+/// Most windows that are listed in the report of their recording.
 const MAX_WINDOWS: usize = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -56,14 +56,13 @@ pub struct SessionReport {
     pub level: Level,
     /// The API's calls are recorded, too.
     pub api: bool,
-    /// What of each message was measured; with [`Level::Steps`] only.
+    /// Detail of measured messages; with [`Level::Steps`] only.
     pub step_detail: Option<StepDetail>,
-    /// Of which ops messages were measured, if not of all.
+    /// Ops whose messages were measured, if not all.
     pub sampling: Option<Sampling>,
     pub clock: ClockReport,
-    /// By so much wall time has moved against the records' clock from the beginning to the end, if it was more than
-    /// 1 ms: it was set, or the host slept. Wall times that were made with `clock.offset_ns` are wrong by up to as
-    /// much.
+    /// Movement of wall time against the records' clock from the beginning to the end, if over 1 ms: the
+    /// clock was set, or the host slept. Wall times made with `clock.offset_ns` are wrong by up to as much.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_moved_ns: Option<i64>,
     pub attach: AttachReport,
@@ -72,53 +71,53 @@ pub struct SessionReport {
     pub communicators: Vec<CommunicatorReport>,
     pub buffer: BufferReport,
     pub probes: Vec<ProbeReport>,
-    /// Over all probes; CPUs on which there was a hit.
+    /// Sums over all probes, for each CPU with a hit.
     pub cpus: Vec<CpuReport>,
     pub loss: LossReport,
     pub gaps: Vec<Gap>,
     pub model: ModelCounters,
-    /// Why the first record that was not understood was not.
+    /// Why the first record that could not be decoded could not.
     pub first_undecodable: Option<String>,
     /// Libraries that look like NCCL and could not be traced, and why.
     pub passed_over: Vec<String>,
     /// Libraries whose files were changed while probes were on them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changed_libraries: Vec<ChangedLibrary>,
-    /// Children of ncclflow that looked at tenants' files and were lost; nothing: none was.
+    /// Children of ncclflow that looked at tenants' files and were lost, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost_readers: Option<Lost>,
     pub errors: Messages,
     /// Containers whose flag files are not looked at, and why.
     #[serde(skip_serializing_if = "Messages::is_empty")]
     pub flags_not_seen: Messages,
-    /// Who was over its share of something that processes have in common, and lost of its own.
+    /// Processes and tenants that were over their share of something in common, and lost of their own.
     #[serde(skip_serializing_if = "OverBudget::is_empty")]
     pub over_budget: OverBudget,
-    /// What is not listed, as there was more of it than a report may have.
+    /// Counts of entries that are not listed, as there are too many for a report.
     #[serde(skip_serializing_if = "LeftOut::is_nothing")]
     pub left_out: LeftOut,
-    /// What was kept in the folder `recording`, but for its last blocks.
+    /// Contents of the folder `recording`, except its last blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recording: Option<RecordingTotals>,
-    /// What was made of it. `model`, `communicators` and what is said of lines and of records that were not
-    /// understood are of these files.
+    /// Files made from the recording, on which `model`, `communicators`, and the counts of lines and of
+    /// undecodable records rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub files: Option<FilesReport>,
-    /// With `--max-size`, in the recording's folder.
+    /// State of `--max-size`, in the recording's folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_size: Option<MaxSizeReport>,
-    /// With `--compress`, of the files in this folder.
+    /// Result of `--compress`, for the files in this folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compressed: Option<Compressed>,
-    /// In the folder of a window: which it is.
+    /// The window, in a window's folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<WindowReport>,
-    /// In the folder of a recording with windows: all that are closed, and were not removed.
+    /// All windows that are closed and were not removed, in the folder of a recording with windows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<WindowReport>,
 }
 
-/// What a report has left out, by the list that lacks it. A report is as large after a year as after a day.
+/// Counts of entries that a report has left out, by list. A report is as large after a year as after a day.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
     /// Processes that have ended; the latest 1,000 of them are listed.
@@ -135,7 +134,7 @@ impl LeftOut {
     }
 }
 
-/// When the files of lines are made of the recording.
+/// Time at which line files are made from the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "program", derive(clap::ValueEnum))]
 pub enum FilesWhen {
@@ -148,38 +147,38 @@ pub enum FilesWhen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FilesState {
-    /// They hold all of the recording.
+    /// The files hold all of the recording.
     Complete,
-    /// They end at `limit_bytes`.
+    /// The files end at `limit_bytes`.
     Limit,
-    /// They end where a second signal ended them.
+    /// The files end where a second signal ended them.
     Stopped,
-    /// They were removed, as `max_size` or the age wanted it.
+    /// The files were removed for `max_size` or their age.
     Removed,
-    /// They could not be made to the end; `errors` says why.
+    /// The files are not complete; `errors` says why.
     Failed,
-    /// None were asked for.
+    /// No files were asked for.
     None,
 }
 
-/// The files of lines, which are made from the recording.
+/// The line files, which are made from the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FilesReport {
     pub state: FilesState,
     /// Bytes of lines, before they are compressed.
     pub bytes: u64,
-    /// `--files-limit`, or half of `--max-size`: of all files together, with `flow_rank`.
+    /// Most bytes of all files with `flow_rank`: `--files-limit`, or half of `--max-size`.
     pub limit_bytes: Option<u64>,
-    /// Records of the recording that were read for them.
+    /// Records of the recording that were read for the files.
     pub records: u64,
     /// Records that were removed before they were read: the files lack them.
     pub missed_records: u64,
-    /// Time of the last of these, by the records' clock.
+    /// Time of the last record read, by the records' clock.
     pub until_ns: Option<u64>,
 }
 
 impl FilesReport {
-    /// None were asked for.
+    /// Reports that no files were asked for.
     pub fn none() -> Self {
         Self {
             state: FilesState::None,
@@ -191,32 +190,32 @@ impl FilesReport {
         }
     }
 
-    /// Nothing is known of them.
+    /// Reports files of which nothing is known.
     pub fn failed() -> Self {
         Self { state: FilesState::Failed, ..Self::none() }
     }
 }
 
-/// What became of `--max-size` and `--max-age`.
+/// State of `--max-size` and `--max-age`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MaxSizeReport {
-    /// What the folder may take on the disk; nothing: there is only an age.
+    /// Most bytes of the folder on the disk; `None`: there is only an age.
     pub bytes: Option<u64>,
-    /// What it took when this was written; this file in its last form is not counted.
+    /// Bytes that the folder took when this was written, without this file in its last form.
     pub used_bytes: u64,
     /// Windows that were removed to make room, always the oldest.
     pub windows_removed: u64,
     pub bytes_removed: u64,
-    /// Their folders; of more than 256 the latest.
+    /// Folders of removed windows; of more than 256 the latest.
     pub folders_removed: Vec<String>,
-    /// Windows, or recordings, of which the files of lines were removed; `ncclflow export` makes them again.
+    /// Windows, or recordings, whose line files were removed; `ncclflow export` makes them again.
     pub lines_removed: u64,
 }
 
 /// A part of a recording that has a folder of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WindowReport {
-    /// From 1.
+    /// Number of the window, from 1.
     pub number: u32,
     /// Folder inside the recording's.
     pub folder: String,
@@ -227,14 +226,14 @@ pub struct WindowReport {
     /// … until here, by the records' clock.
     pub closed_monotonic_ns: Option<u64>,
     pub closed_by: Option<WindowEnd>,
-    /// Ops and calls that came after as many as may be were written, and before the window was closed.
+    /// Ops and calls beyond the limit that came before the window was closed.
     pub ops_left_out: u64,
-    /// Its files of lines were removed, as `max_size` wanted it.
+    /// The window's line files were removed for `max_size`.
     pub lines_removed: bool,
-    /// Of a window of some containers' processes: which. Hits of others are counted as `disarmed`.
+    /// Containers, if the window is for some containers' processes. Hits of others are counted as `disarmed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub containers: Option<Vec<WindowContainer>>,
-    /// With `--window-iterations`.
+    /// Training iterations, with `--window-iterations`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iterations: Option<WindowIterations>,
 }
@@ -244,7 +243,7 @@ pub struct WindowReport {
 pub struct WindowContainer {
     /// Inode of `/proc/PID/ns/mnt`.
     pub mount_namespace: u64,
-    /// As its runtime names it, where a control group tells.
+    /// The runtime's name of the container, where a control group tells.
     pub container: Option<Container>,
     /// Traced processes that were in it while the window was open, as ncclflow sees them.
     pub pids: BTreeSet<u32>,
@@ -255,17 +254,17 @@ pub struct WindowContainer {
 pub enum WindowEnd {
     /// The flag file had gone.
     Flag,
-    /// A flag came in another container, or the host's did: the next window is of more processes.
+    /// A flag came in another container, or the host's did: the next window is for more processes.
     OtherFlag,
     MaxOps,
     MaxSecs,
-    /// It has as many iterations as were asked for.
+    /// The window has as many iterations as were asked for.
     Iterations,
     Signal,
     Recording,
 }
 
-/// How long it took until hits were recorded: milliseconds since the start of the program.
+/// Times until hits were recorded, in milliseconds since the start of the program.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct AttachReport {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -274,41 +273,40 @@ pub struct AttachReport {
     pub resolved_ms: f64,
     /// The eBPF object is in the kernel, with the programs that are likely to be needed.
     pub loaded_ms: f64,
-    /// The first probe is in the kernel, and all are.
+    /// The first probe is in the kernel; `attached_ms`: all are.
     pub first_probe_ms: f64,
     pub attached_ms: f64,
     /// The session is open: hits are recorded from here on.
     pub armed_ms: f64,
-    /// That moment by the records' clock.
+    /// Time of `armed_ms` by the records' clock.
     pub armed_monotonic_ns: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize)]
 pub struct TargetReport {
-    /// In our PID namespace.
+    /// Number of the process in our PID namespace.
     pub pid: u32,
-    /// What the process sees of itself.
+    /// Number that the process itself sees.
     pub own_pid: u32,
     pub name: String,
     /// Indexes into `libraries`.
     pub libraries: Vec<usize>,
     pub exited: bool,
-    /// With the PID, what tells it from all other processes: when it was started, in ticks since the system
-    /// was.
+    /// Start of the process, in ticks since boot. With the PID, it identifies the process.
     pub started_ticks: Option<u64>,
-    /// With `--all`: since when its hits are recorded, by the records' clock, at the latest.
+    /// Latest time from which its hits are recorded, by the records' clock; with `--all`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub followed_since_ns: Option<u64>,
     /// Why it is not traced, though it has NCCL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub untraced: Option<String>,
-    /// Nothing: it had ended, or could not be looked at.
+    /// `None`: it had ended, or could not be looked at.
     #[serde(flatten)]
     pub whose: Option<Whose>,
     /// At the end of the recording or window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<Job>,
-    /// With `--stacks`: the version of its Python, or `not known: ` and why its stacks are not.
+    /// Version of its Python, or `not known: ` and why its stacks are not; with `--stacks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub python: Option<String>,
 }
@@ -319,15 +317,15 @@ pub struct ChangedLibrary {
     /// Index into `libraries`.
     pub library: usize,
     pub path: String,
-    /// When it was seen, by the records' clock.
+    /// Time when the change was seen, by the records' clock.
     pub seen_ns: u64,
-    /// What was found.
+    /// The change that was found.
     pub what: String,
     /// The processes that had it mapped. They are not traced any more: what their memory has of the file is a
     /// mixture of both contents.
     pub pids: Vec<u32>,
-    /// The probes could have been on other instructions from this moment on, by the records' clock: the last
-    /// look that found the file as it was resolved.
+    /// Time from which the probes could have been on other instructions, by the records' clock: the last look
+    /// that found the file as it was resolved.
     pub unchanged_until_ns: u64,
 }
 
@@ -342,22 +340,22 @@ pub struct LibraryReport {
     pub cuda_version: Option<(u32, u32)>,
     pub symbols: SymbolSource,
     pub cached: bool,
-    /// Where ops are seen: whole plans at their launch, or call by call.
+    /// Probes of ops: whole plans at their launch, or call by call.
     pub probes: Option<ProbeStrategy>,
-    /// Where the calls of the API are seen; nothing if they are not recorded.
+    /// Probes of the API's calls; `None` if calls are not recorded.
     pub calls: Option<CallSource>,
     pub missing_probes: Vec<MissingProbe>,
 }
 
-/// What is between the kernel and the files.
+/// Buffers between the kernel and the files.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct BufferReport {
     pub kind: BufferKind,
-    /// Of the kernel's buffers, all CPUs together.
+    /// Size of the kernel's buffers, all CPUs together.
     pub bytes: u64,
-    /// Records that wait to be written into the recording, at most.
+    /// Most bytes of records that wait to be written into the recording.
     pub queue_bytes: u64,
-    /// Most that waited at a time.
+    /// Most bytes that waited at a time.
     pub queue_peak_bytes: u64,
 }
 
@@ -367,7 +365,7 @@ pub struct ProbeReport {
     pub function: String,
     pub symbol: String,
     pub at: ProbePlace,
-    /// What it reads, if it is no probe but a part of those that walk lists.
+    /// Content of a part, if this is no probe but a part of those that walk lists.
     pub part: Option<&'static str>,
     /// Process that it is limited to; parts serve all processes that use the library.
     pub pid: Option<u32>,
@@ -376,13 +374,14 @@ pub struct ProbeReport {
     pub hits: u64,
     /// Records that came into the recording's thread.
     pub delivered: u64,
-    /// In the kernel: its buffer was full.
+    /// Lost in the kernel, as its buffer was full.
     pub lost: u64,
-    /// Taken out of the kernel, and dropped as writing the recording had not kept up and the queue was full.
+    /// Records taken out of the kernel, and dropped as writing the recording had not kept up and the queue
+    /// was full.
     pub dropped: u64,
     /// Hits before the session opened and after it closed.
     pub disarmed: u64,
-    /// Delivered with memory of the target that could not be read.
+    /// Records delivered although memory of the target could not be read.
     pub faulted: u64,
     /// CPUs on which something was lost or dropped.
     pub cpus: Vec<CpuReport>,
@@ -391,8 +390,8 @@ pub struct ProbeReport {
 /// Largest `session.json` of a window that is read again.
 const MAX_SESSION: u64 = 64 << 20;
 
-/// Says in the `session.json` of a complete window that its files of lines were removed. Room that there is not is
-/// not made for it: the recording's own `session.json` says the same.
+/// Notes in the `session.json` of a complete window that its line files were removed. No room is made for it:
+/// the recording's own `session.json` says the same.
 pub(crate) fn tell_window_of_removed_lines(dir: &OutputDir, window: &str) -> std::io::Result<()> {
     let Some(dir) = dir.complete_window(window)? else { return Ok(()) };
     let mut text = Vec::new();
@@ -410,7 +409,7 @@ pub(crate) fn tell_window_of_removed_lines(dir: &OutputDir, window: &str) -> std
 
 impl SessionReport {
     /// Writes `session.json`, in the place of an earlier one. Where the folder's limit leaves no room for all
-    /// of it, what lists moments and processors is left out.
+    /// of it, lists of gaps and CPUs are left out.
     pub fn write(&self, dir: &OutputDir) -> std::io::Result<()> {
         let write = |report: &Self| {
             let text = report.to_text()?;
@@ -422,7 +421,7 @@ impl SessionReport {
         }
     }
 
-    /// The process was over a budget.
+    /// Notes that the process was over a budget.
     pub fn over(&mut self, budget: Budget, pid: u32, count: u64) {
         let name = self.targets.iter().find(|target| target.pid == pid).map(|target| target.name.as_str());
         self.over_budget.add(budget, WhoseBudget::Process(pid), name.unwrap_or_default(), count);
@@ -438,7 +437,7 @@ impl SessionReport {
         }
     }
 
-    /// The report of a window of this session, as it begins.
+    /// Returns the report of a window of this session, as it begins.
     #[must_use]
     pub fn of_window(&self, window: &WindowReport) -> Self {
         let mut report = self.clone();

@@ -1,4 +1,4 @@
-//! Every file of a session's records, whatever its level.
+//! All files of a session's records, for every level.
 
 use std::{any::Any, sync::Arc};
 
@@ -16,7 +16,7 @@ use super::{
     sink::{Sink, Written},
 };
 
-/// Errors that are kept; what is lost by further ones is counted all the same.
+/// Most errors that are kept; losses of further ones are counted all the same.
 const MAX_ERRORS: usize = 1000;
 
 /// The sinks that write to one output folder; or none.
@@ -34,8 +34,8 @@ impl SessionFiles {
         Self::of_lines(dir, lines)
     }
 
-    /// The same for a session that may go on for months, with processes that come and go: of those that have
-    /// ended not all are remembered. `keeps_names`: the files are to be compressed.
+    /// Returns files for a session that may go on for months, while processes come and go: old ended ones are
+    /// forgotten. `keeps_names`: the files are to be compressed.
     pub fn of_node(dir: OutputDir, layout: Layout, keeps_names: bool) -> Self {
         let dir = Arc::new(dir);
         let lines = LineFiles::new(Arc::clone(&dir), layout).forgetting_ended(keeps_names);
@@ -52,7 +52,7 @@ impl SessionFiles {
         Self { sinks: vec![sink], ..Self::default() }
     }
 
-    /// The sink that [`Self::of_sink`] was given; nothing, if it is of another type.
+    /// Returns the sink that [`Self::of_sink`] was given; `None` if it is of another type.
     pub fn into_sink<S: Sink>(self) -> Option<S> {
         let sink: Box<dyn Any> = self.sinks.into_iter().next()?;
         sink.downcast().ok().map(|sink| *sink)
@@ -63,17 +63,17 @@ impl SessionFiles {
         Self::default()
     }
 
-    /// Where the files are, if there are any.
+    /// Returns the folder of the files, if there are any.
     pub fn dir(&self) -> Option<&OutputDir> {
         self.dir.as_deref()
     }
 
-    /// Under the folder's limit there is room for a further op.
+    /// Tells whether there is room for a further op under the folder's limit.
     pub(crate) fn has_room(&self) -> bool {
         self.dir.as_ref().is_none_or(|dir| dir.make_some_room())
     }
 
-    /// What became of the `flow_rank` files, once all is closed.
+    /// Returns what became of the `flow_rank` files, once all is closed.
     pub fn flow_ranks(&self) -> FlowRanks {
         self.written().fold(FlowRanks::default(), |mut sum, written| {
             sum += written.flow_ranks;
@@ -89,7 +89,7 @@ impl SessionFiles {
         self.written().map(|written| written.lost).sum()
     }
 
-    /// Lines that there was no file for, as their process had most files.
+    /// Returns lines without a file, by process: the process had most files.
     pub fn over_share(&self) -> impl Iterator<Item = (u32, u64)> {
         self.written().flat_map(|written| written.over_share)
     }
@@ -102,17 +102,17 @@ impl SessionFiles {
         self.written().flat_map(|written| written.ranks).collect()
     }
 
-    /// Ranks of processes that have ended, and that [`Self::ranks`] does not list any more.
+    /// Returns the number of ranks of ended processes that [`Self::ranks`] does not list any more.
     pub fn forgotten_ranks(&self) -> u64 {
         self.written().map(|written| written.forgotten_ranks).sum()
     }
 
-    /// Bytes of lines until now, before they are compressed.
+    /// Returns the bytes of lines until now, before they are compressed.
     pub fn bytes(&self) -> u64 {
         self.sinks.iter().map(|sink| sink.bytes()).sum()
     }
 
-    /// Bytes of all files, as far as they are known: of lines, and of what will be made of them.
+    /// Returns the bytes of all files, as far as known: lines, and what will be made from them.
     pub fn bytes_in_all(&self) -> u64 {
         self.sinks.iter().map(|sink| sink.bytes() + sink.bytes_to_come()).sum()
     }

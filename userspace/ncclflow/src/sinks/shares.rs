@@ -1,26 +1,26 @@
-//! Shares of things of which there are so many at most, by process.
+//! Shares of limited things, by process.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::MAX_ENDED_TARGETS;
 
-/// Which process has how many.
+/// Number of things that each process has.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     held: BTreeMap<u32, usize>,
-    /// The same, by number.
+    /// Reverse of `held`, sorted.
     by_number: BTreeSet<(usize, u32)>,
-    /// What did not come to be as its process had most, or would have had.
+    /// Refusals, by process: it had most, or would have had.
     refused: BTreeMap<u32, u64>,
 }
 
 impl Shares {
-    /// The process has one more.
+    /// Notes that the process has one more.
     pub(super) fn take(&mut self, pid: u32) {
         self.change(pid, |held| held + 1);
     }
 
-    /// The process has one less.
+    /// Notes that the process has one less.
     pub(super) fn give_back(&mut self, pid: u32) {
         self.change(pid, |held| held.saturating_sub(1));
     }
@@ -35,15 +35,15 @@ impl Shares {
         }
     }
 
-    /// There are no more: who gives one up, so that this process has one more. It is one that then still has as many as
-    /// this one.
+    /// Returns the process that must give one up for this process when none is left. It then still has as
+    /// many as this one.
     pub(super) fn who_gives_up_for(&self, pid: u32) -> Option<u32> {
         let (most, whose) = self.by_number.last()?;
         let own = self.held.get(&pid).copied().unwrap_or(0);
         (*most > own + 1).then_some(*whose)
     }
 
-    /// So much of this process did not come to be.
+    /// Notes that so much of this process was refused.
     pub(super) fn refuse(&mut self, pid: u32, count: u64) {
         // As many are named as a report has processes that have ended.
         if self.refused.len() < MAX_ENDED_TARGETS || self.refused.contains_key(&pid) {

@@ -6,13 +6,13 @@ use serde::{Serialize, Serializer};
 
 use super::session_file::TargetReport;
 
-/// Processes that have ended and are still listed. A node has as many in an hour as somebody starts.
+/// Most ended processes that are listed. A node has as many in an hour as somebody starts.
 pub(crate) const MAX_ENDED: usize = 1000;
 
-/// Those over it are forgotten so many at a time.
+/// Number of excess processes that are forgotten at once.
 const AT_A_TIME: usize = 64;
 
-/// Processes in the order in which they were found. Of those that have ended the oldest are forgotten, and
+/// Processes in the order in which they were found. The oldest of those that have ended are forgotten, and
 /// counted.
 #[derive(Clone, Debug, Default)]
 pub struct TargetList {
@@ -22,7 +22,7 @@ pub struct TargetList {
 }
 
 impl TargetList {
-    /// Adds a process. The number stands for it as long as it is listed.
+    /// Adds a process. Returns its number, valid as long as it is listed.
     pub fn push(&mut self, target: TargetReport) -> usize {
         let number = self.next;
         self.next += 1;
@@ -51,7 +51,7 @@ impl TargetList {
         self.listed.is_empty()
     }
 
-    /// Processes that have ended and are not listed any more.
+    /// Returns the number of ended processes that are not listed any more.
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }

@@ -1,4 +1,4 @@
-//! Which iterations a window is of (`--window-iterations`).
+//! The iterations that a window contains (`--window-iterations`).
 
 use serde::{Deserialize, Serialize};
 
@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WindowIterations {
-    /// As many as were asked for.
+    /// Number that was asked for.
     pub wanted: u64,
-    /// If not, the window is as long as the flag was there.
+    /// Set if so many were found; if not, the window is as long as the flag was there.
     pub found: bool,
-    /// Always: NCCL knows of no iterations.
+    /// Always true: NCCL knows of no iterations.
     pub inferred: bool,
     /// Why none were found, or not as many as were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why_not: Option<String>,
     /// Collectives of an iteration; of several processes, those of most of them.
     pub period_collectives: Option<u64>,
-    /// Where they begin and end.
+    /// Beginning and end in each process.
     pub processes: Vec<ProcessIterations>,
     /// Ops on a channel, and calls, that are in the recording and in none of these iterations.
     pub ops_outside: u64,
@@ -26,24 +26,24 @@ pub struct WindowIterations {
 /// The iterations of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessIterations {
-    /// As ncclflow sees it.
+    /// Process ID as ncclflow sees it.
     pub pid: u32,
     pub period_collectives: u64,
     pub iterations: u64,
-    /// When the first began, by the records' clock …
+    /// Beginning of the first iteration, by the records' clock …
     pub from_ns: u64,
-    /// … and when the one after the last did; nothing: nothing came after it.
+    /// … and of the one after the last; `None` if nothing came after it.
     pub until_ns: Option<u64>,
 }
 
 impl WindowIterations {
-    /// Those of a window that begins.
+    /// Begins the search for so many.
     pub fn wanted(wanted: u64) -> Self {
         Self { wanted, inferred: true, ..Self::default() }
     }
 
-    /// Whether what this process did at this time belongs to them. Of a process without iterations of its own,
-    /// what it did while others had theirs does.
+    /// Tells whether the iterations contain a process's activity at this time. For a process without its own,
+    /// activity during others' iterations counts.
     pub(crate) fn take(&self, pid: u32, ts_ns: u64) -> bool {
         let is_in = |from: u64, until: Option<u64>| ts_ns >= from && until.is_none_or(|until| ts_ns < until);
         if !self.found {

@@ -49,7 +49,7 @@ impl Recording {
         }
     }
 
-    /// Ends it; what the poster and another process could not put together.
+    /// Ends the recording. Returns what the poster and another process could not join.
     fn end(mut self, tgid: u32) -> [ModelCounters; 2] {
         self.neighbours.give_up(None, &mut self.processes);
         [POSTER, tgid].map(|tgid| {
@@ -60,8 +60,8 @@ impl Recording {
     }
 }
 
-/// As when a recording begins in the middle: the process has posted nothing yet, and its proxy is at
-/// another's op.
+/// A recording that begins in the middle: the process has posted nothing yet, and its proxy is at another's
+/// op.
 #[test]
 fn steps_wait_until_their_process_has_said_who_it_is() {
     let mut node = Recording::new();

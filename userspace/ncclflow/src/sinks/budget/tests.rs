@@ -15,10 +15,10 @@ use serde_json::Value;
 use super::*;
 use crate::sinks::{MAX_AGGREGATED, aggregate_directory, json_lines::JsonLinesFile, output_file::Source};
 
-/// What is kept for the report of a window.
+/// Bytes kept for the report of a window.
 const REPORT: u64 = 20_000;
 
-/// Blocks of files, each once, and one of each folder.
+/// Bytes on disk: blocks of files, each once, and one of each folder.
 fn taken(path: &Path) -> u64 {
     let (mut sum, mut seen, mut folders) = (0, HashSet::new(), vec![path.to_path_buf()]);
     while let Some(folder) = folders.pop() {
@@ -51,7 +51,7 @@ fn step(seq: u64, length: usize) -> Value {
     row
 }
 
-/// The files of a rank.
+/// Files of a rank.
 struct Rank {
     flows: JsonLinesFile,
     steps: JsonLinesFile,
@@ -84,7 +84,7 @@ impl Rank {
     }
 }
 
-/// As at the end of a window.
+/// Writes the files of a window's end.
 fn finish(dir: &OutputDir, report: u64) {
     let aggregated = aggregate_directory(dir, MAX_AGGREGATED).unwrap();
     assert_eq!((aggregated.ranks, aggregated.over_max_size), (1, 0));
@@ -160,7 +160,7 @@ fn the_oldest_complete_windows_make_room_and_what_others_made_stays() {
     let replaced = paths[1].join("0x1/flow_rank0.json");
     fs::remove_file(&replaced).unwrap();
     fs::write(&replaced, "precious").unwrap();
-    // Somebody has taken care of it.
+    // Removed by somebody.
     fs::remove_dir_all(&paths[2]).unwrap();
     fs::create_dir(dir.path().join("foreign")).unwrap();
 
@@ -182,8 +182,8 @@ fn the_oldest_complete_windows_make_room_and_what_others_made_stays() {
     let report = budget.report();
     assert_eq!((report.windows_removed, &*report.folders_removed), (4, &*order));
 
-    // The open window alone has reached the limit: lines are lost, and its last files have the
-    // room that was kept for them.
+    // The open window alone has reached the limit: lines are lost, and its last files have the room that was
+    // kept for them.
     assert!(dir.has_no_room());
     finish(&window, REPORT);
     assert!(taken(dir.path()) <= 2 << 20);
@@ -196,7 +196,7 @@ fn the_oldest_complete_windows_make_room_and_what_others_made_stays() {
     assert_eq!((rank.lost(), budget.take_news().removed), (0, vec!["window_4".to_owned()]));
 }
 
-/// A window with a recording of 40,000 bytes and files of lines.
+/// A window with a recording of 40,000 bytes and line files.
 fn window_with_lines(dir: &OutputDir, number: u64) -> (OutputDir, Rank) {
     let window = dir.window(&format!("window_{number}"), REPORT, "").unwrap();
     let mut recording = window.subfolder("recording").unwrap().create_file("000001.nfr").unwrap();
@@ -255,7 +255,7 @@ fn lines_of_a_recording_without_windows_go_when_nothing_more_is_written_to_them(
     assert_eq!(dir.names().unwrap(), ["recording"]);
     assert!(lines.is_removed() && !dir.is_removed());
     assert_eq!(dir.budget().unwrap().take_news().lines_removed, [""]);
-    // What the files still have in memory goes nowhere.
+    // Lines that are still in memory go nowhere.
     (0..100).for_each(|_| rank.push(800));
     assert!(rank.lost() > 0);
     assert!(Rank::new(&lines).is_none());
@@ -307,7 +307,7 @@ fn a_recording_without_windows_loses_lines_and_can_be_completed() {
     }
 }
 
-/// `session.json` is written again and again.
+/// Writes the last files again, as `session.json` is.
 fn finish_again(dir: &OutputDir) {
     let report = vec![b' '; usize::try_from(REPORT).unwrap()];
     dir.replace_file(Share::Report, "session.json", |file| file.write_all(&report)).unwrap();
@@ -360,7 +360,7 @@ fn a_tenant_of_many_windows_pushes_out_its_own_and_is_named() {
     assert!(names().contains(&"window_0".to_owned()), "it is the oldest, and of who has least");
     assert_eq!(news.over_share.len(), news.removed.len());
     assert!(news.over_share.iter().all(|tenant| &**tenant == "user bob (1001)"));
-    // Among a tenant's own it is the oldest that goes.
+    // Among a tenant's own windows the oldest goes.
     assert_eq!(news.removed.first().map(String::as_str), Some("window_1"));
     assert!(names().contains(&"window_99".to_owned()));
 }
@@ -374,13 +374,14 @@ fn an_open_window_that_takes_most_pushes_out_its_own_tenants_and_then_nothing() 
     let mut recording = window.subfolder("recording").unwrap().create_file("000001.nfr").unwrap();
     while recording.write_all(&[7; 4096]).is_ok() {}
     assert_eq!(dir.names().unwrap(), ["window_0", "window_2"]);
-    // What is of all processes is the operator's.
+    // Files for all processes are the operator's.
     dir.create_file("more").unwrap().write_all(&vec![7; 150_000]).unwrap();
     assert_eq!(dir.names().unwrap(), ["more", "window_2"]);
     assert!(taken(dir.path()) <= 2 << 20);
 }
 
-/// `session.json` grows at the end: what it takes beyond what is free is not taken from what lasts of the recording.
+/// `session.json` grows at the end: what it takes beyond what is free is not taken from the recording's
+/// lasting facts.
 #[test]
 fn what_is_kept_for_what_lasts_is_there_although_the_report_has_grown() {
     const LIMIT: u64 = 1 << 20;

@@ -1,4 +1,4 @@
-//! What went over each link of each rank, by seconds: the table `link_1s`.
+//! Traffic of each link of each rank, by seconds: the table `link_1s`.
 
 use flow::schema::{BytesKind, LinkSecond, MessageRow, MessageSums, Op, RankKey, SecondOf};
 use foldhash::HashMap;
@@ -6,8 +6,8 @@ use nccl_library::nccl::{Direction, Transport};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Rows that are kept to be added to. Then all are written, and what comes later for one of them makes
-/// another row.
+/// Rows that are kept to be added to. At the limit all are written, and later data for them makes further
+/// rows.
 const MAX_KEPT: usize = 50_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,7 +24,7 @@ struct Key {
 #[derive(Debug, Default)]
 pub(super) struct LinkSeconds {
     seconds: HashMap<Key, LinkSecond>,
-    /// Where the message before was added, which is where the next one mostly goes.
+    /// Row that the last message was added to, where the next one mostly goes.
     last: Option<(Key, LinkSecond)>,
 }
 
@@ -81,7 +81,7 @@ impl LinkSeconds {
         self.seconds.len() >= MAX_KEPT
     }
 
-    /// Gives all rows.
+    /// Takes all rows.
     pub(super) fn take(&mut self) -> impl Iterator<Item = LinkSecond> {
         let last = self.last.take().map(|(_, row)| row);
         std::mem::take(&mut self.seconds).into_values().chain(last)

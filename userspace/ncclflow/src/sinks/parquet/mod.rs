@@ -1,9 +1,9 @@
 //! Tables for fleets: Parquet files, partitioned by job and host, that DuckDB, Spark and others read as they
 //! are (docs/PARQUET.md).
 //!
-//! The columns are those of the schema's rows. Rows wait in memory until they are a row group, which is
-//! sorted and written; what waits is bounded, over all tables. Files get their names at the end, so that
-//! readers never see half of a recording.
+//! The columns are those of the schema's rows. Rows are gathered in memory into a row group, which is sorted
+//! and written; the memory is bounded over all tables. Files get their names at the end, so that readers
+//! never see half of a recording.
 
 mod file;
 mod links;
@@ -27,43 +27,43 @@ use self::{
 };
 use super::{output_dir::OutputDir, sink::Sink};
 
-/// Job of processes of which none is known.
+/// Job of processes whose job is not known.
 const NO_JOB: &str = "unknown";
 
-/// Jobs and hosts of a recording; containers have host names of their own.
+/// Most jobs and hosts of a recording; containers have host names of their own.
 const MAX_PARTITIONS: usize = 1024;
 
-/// Files that are written at a time. Hosts and jobs beyond that get more and smaller ones.
+/// Most files that are written at a time. Hosts and jobs beyond that get more and smaller ones.
 const MAX_OPEN_FILES: usize = 256;
 
-/// Rows after which the memory of those that wait is looked at.
+/// Rows between two looks at the memory of waiting rows.
 const LOOK_EVERY: u32 = 4096;
 
-/// Memory of rows that wait to be written, in bytes.
+/// Most memory of rows that wait to be written, in bytes.
 const MEMORY: usize = 128 << 20;
 
-/// What was read of a recording.
+/// Facts about reading a recording.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ParquetInput {
-    /// It has no end.
+    /// The recording has no end.
     pub is_cut: bool,
     pub records: u64,
-    /// Records that could not be understood.
+    /// Records that could not be decoded.
     pub undecodable: u64,
     /// Blocks that are damaged or unknown.
     pub blocks_left_out: u64,
 }
 
-/// What was written of a recording.
+/// Totals written of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ParquetTotals {
-    /// In all tables.
+    /// Rows in all tables.
     pub rows: u64,
     pub files: u64,
     pub bytes: u64,
 }
 
-/// How tables are written, whatever recording they are of.
+/// Formats of tables, the same for all recordings.
 #[derive(Clone, Debug)]
 pub struct ParquetFormats(Arc<[(Layout, Format)]>);
 
@@ -83,21 +83,21 @@ impl ParquetFormats {
 pub struct ParquetTables {
     common: Arc<Common>,
     report: Report,
-    /// By process.
+    /// Jobs by process.
     jobs: HashMap<u32, String>,
     partitions: Vec<(String, String, Partition)>,
-    /// Which partition the rows of a process go to that come from a host of that name.
+    /// Partition of a process's rows, by the host name in them.
     places: HashMap<u32, Vec<(Name, usize)>>,
     /// Rows until the memory is looked at again.
     until_look: u32,
-    /// Something could not be written; nothing more is.
+    /// A write has failed; nothing more is written.
     failed: bool,
     errors: Vec<String>,
 }
 
 impl ParquetTables {
-    /// Tables in the folder, of the recording that has this `session.json`: that of its end, or else of its
-    /// beginning.
+    /// Begins tables in the folder, for the recording that has this `session.json`: that of its end, or else
+    /// of its beginning.
     pub fn new(dir: OutputDir, formats: &ParquetFormats, report: &str) -> Self {
         let report = Report::parse(report);
         let common = Arc::new(Common {
@@ -118,7 +118,7 @@ impl ParquetTables {
         }
     }
 
-    /// All rows have come: writes what is left of them. Memory and open files are free then.
+    /// Writes the remaining rows, when all have come. Memory and open files are free then.
     pub fn complete(&mut self) -> Result<()> {
         if self.failed {
             bail!("{}", self.errors.first().map_or("writing Parquet tables failed", String::as_str));
@@ -133,7 +133,7 @@ impl ParquetTables {
         Ok(())
     }
 
-    /// Writes what was read of the recording. After [`complete`](Self::complete).
+    /// Writes the facts about reading the recording. After [`complete`](Self::complete).
     pub fn finish(&mut self, input: &ParquetInput) -> Result<()> {
         for (_, _, partition) in &mut self.partitions {
             let host = FleetHost {
@@ -153,8 +153,8 @@ impl ParquetTables {
         Ok(())
     }
 
-    /// Gives the files their names: readers see them from now on. What has none when this is dropped is
-    /// removed.
+    /// Gives the files their names: readers see them from now on. Files without a name when this is dropped
+    /// are removed.
     pub fn publish(&mut self) -> Result<ParquetTotals> {
         let mut totals = ParquetTotals::default();
         for (job, host, partition) in &mut self.partitions {

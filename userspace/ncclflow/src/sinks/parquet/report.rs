@@ -1,4 +1,4 @@
-//! What a recording says of itself, in its `session.json`.
+//! Facts about a recording from its `session.json`.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,8 @@ use flow::schema::{ClockReport, CommunicatorReport, LossReport, RankKey};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Of what is in it, what tables need. Another version may have written it: what is not there is not known.
+/// Contents of `session.json` that tables need. Another version may have written it: missing values are
+/// unknown.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Report {
@@ -30,17 +31,17 @@ struct Window {
 }
 
 impl Report {
-    /// Nothing is known from what is no report.
+    /// Parses a report; anything else gives an empty one.
     pub(super) fn parse(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
     }
 
-    /// From CLOCK_MONOTONIC to Unix time; before the clocks were read it was 0.
+    /// Returns the offset from CLOCK_MONOTONIC to Unix time; `None` before the clocks were read.
     pub(super) fn offset_ns(&self) -> Option<u64> {
         self.clock.as_ref().map(|clock| clock.offset_ns).filter(|offset| *offset != 0)
     }
 
-    /// A name that no other recording of the host has: when it began, and which window of it this is.
+    /// Returns a name that no other recording of the host has: when it began, and which window of it this is.
     pub(super) fn recording(&self) -> String {
         let began = self.clock.as_ref().map_or(0, |clock| clock.started_realtime_ns);
         match &self.window {
@@ -49,7 +50,7 @@ impl Report {
         }
     }
 
-    /// Names of jobs by process, where they are known.
+    /// Returns the known names of jobs, by process.
     pub(super) fn jobs(&self) -> HashMap<u32, String> {
         let job = |target: &Value| {
             let pid = u32::try_from(target.get("pid")?.as_u64()?).ok()?;

@@ -26,7 +26,7 @@ fn files(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Names are a tenant's: a job can be called anything, and so can the host that a container sees.
+/// Tenants choose names: a job can be called anything, and so can the host that a container sees.
 #[test]
 fn any_names_and_many_communicators_stay_in_the_folder() {
     let folder = tempfile::tempdir().unwrap();
@@ -60,7 +60,7 @@ fn any_names_and_many_communicators_stay_in_the_folder() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// What was not completed leaves nothing.
+/// Tables that were not completed leave nothing.
 #[test]
 fn an_export_that_fails_leaves_no_files() {
     let folder = tempfile::tempdir().unwrap();

@@ -26,14 +26,14 @@ use crate::{
     text::{ago, bytes, nanoseconds, number},
 };
 
-/// From here on the table shows whole names.
+/// Width from which the table shows whole names.
 const WIDE: u16 = 120;
-/// With fewer lines there is no room for details.
+/// Height from which there is room for details.
 const TALL: u16 = 16;
 
-/// With so many lines the GPUs are shown; with fewer, when the user wants them.
+/// Height from which the GPUs are shown; below, only when the user wants them.
 const ROOM_FOR_GPUS: u16 = 32;
-/// GPUs that are shown: as many as most hosts have.
+/// Most GPUs that are shown: as many as most hosts have.
 const MAX_GPUS: usize = 8;
 
 const HELP: &str = "\
@@ -208,8 +208,7 @@ fn table_row(row: &Row, view: View, wide: bool, room: usize) -> TableRow<'static
     let comm = if wide || view == View::Processes {
         row.comm.clone()
     } else {
-        // The beginning of a hash is mostly enough to tell communicators apart. The filter (`/`) uses all of
-        // it.
+        // The beginning of a hash mostly tells communicators apart. The filter (`/`) uses all of it.
         row.comm.strip_prefix("0x").map_or_else(|| row.comm.clone(), |hash| hash.chars().take(9).collect())
     };
     let pid =
@@ -229,7 +228,7 @@ fn table_row(row: &Row, view: View, wide: bool, room: usize) -> TableRow<'static
     TableRow::new(cells).style(style)
 }
 
-/// The kinds of op with their shares of the ops of the interval, or of all where there were none.
+/// Lists the kinds of op with their shares of the ops of the interval, or of all ops if it had none.
 fn mix(kinds: &[KindRates], wide: bool, room: usize) -> String {
     let total: f64 = kinds.iter().map(|kind| kind.ops_per_s).sum();
     let mut text = String::new();

@@ -15,7 +15,7 @@ pub struct TopReport<'a> {
     schema: u32,
     host: &'a str,
     level: Option<Level>,
-    /// How long was watched; the rates are over this time.
+    /// Length of the interval that the rates are over.
     interval_s: f64,
     processes: Vec<ProcessLine<'a>>,
     ranks: Vec<RankLine<'a>>,

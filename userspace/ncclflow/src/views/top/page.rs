@@ -1,4 +1,4 @@
-//! The page of one row: its history, all kinds of ops, all peers and what was waited for.
+//! The page of one row: its history, all kinds of ops, all peers and all waits.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::text::{ago, bytes, nanoseconds, number};
 
-/// Draws it over all but the last line, which has the keys.
+/// Draws the page over all but the last line, which has the keys.
 pub(super) fn draw_page(frame: &mut Frame<'_>, area: Rect, state: &State, subject: &Subject) {
     let Some(row) = state.rows.get(state.selected) else {
         frame.render_widget(Paragraph::new("no row is selected"), area);
@@ -108,7 +108,7 @@ fn facts(row: &Row, ranks: &[&RankRates], subject: &Subject) -> Vec<Line<'static
     vec![Line::from(text), Line::from(verdict).red().bold()]
 }
 
-/// A line over time; at its right end the largest value.
+/// Draws a line over time, with the largest value at its right end.
 pub(super) fn draw_history(
     frame: &mut Frame<'_>,
     area: Rect,
@@ -119,7 +119,7 @@ pub(super) fn draw_history(
     let [name, line, most] =
         Layout::horizontal([Constraint::Length(9), Constraint::Min(4), Constraint::Length(16)]).areas(area);
     frame.render_widget(Paragraph::new(label.to_owned()).dim(), name);
-    // The latest that there is room for, at the right end.
+    // The latest points that fit, at the right end.
     let shown = &values[values.len().saturating_sub(usize::from(line.width))..];
     let largest = shown.iter().copied().fold(0.0, f64::max);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a height of a bar")]
