@@ -1,5 +1,9 @@
 //! Every hit is accounted for: what the kernel counted, against the records that came and those that were
 //! dropped. Hits are also numbered per probe and CPU: a number that does not come is a loss, and says when.
+//!
+//! Each record carries how many records of its process were lost before it. If the first record of an op and
+//! the one that completes it differ in that count, the op says `incomplete`; it takes no peers that come
+//! after a loss.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -2,6 +2,9 @@
 //!
 //! inotify tells of writes at once, but of none that is made through a mapping, nor below an overlay. So the
 //! files are looked at as well, each [`INTERVAL`]: their identity, and the instructions at the probes.
+//!
+//! Files on disks of the host and in memory are looked at without a child (`resolver::at_once`), so an idle
+//! tracer is woken five times a second.
 
 use std::{
     collections::HashMap,

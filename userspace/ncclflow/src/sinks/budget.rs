@@ -5,6 +5,10 @@
 //! of what is oldest: first of files of lines, which can be made again of the recording, then of complete
 //! windows. Where windows are of several tenants, it is made of those of the tenant whose windows take most. A recording without windows removes its own oldest segments
 //! ([`crate::recording::RecordingWriter`]).
+//!
+//! A window reserves room for its `session.json`. A recording reserves room for its own and for that of the
+//! next window, which must be able to open while the last one is being completed. Nothing is removed by a
+//! name pattern: each part of a recording knows its files by device and inode.
 
 mod state;
 

@@ -1,4 +1,7 @@
 //! What the readers of all formats tell.
+//!
+//! Readers report events in the order of the file and keep nothing. The consumer decides what to keep, so the
+//! window bounds the memory.
 
 use anyhow::Result;
 
