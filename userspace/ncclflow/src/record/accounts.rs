@@ -1,5 +1,9 @@
 //! Accounts for every hit: compares the kernel's counts with the records that came or were dropped. Hits are
 //! also numbered per probe and CPU: a missing number shows when a loss happened.
+//!
+//! Each record carries how many records of its process were lost before it. If the first record of an op and
+//! the one that completes it differ in that count, the op says `incomplete`; it takes no peers that come
+//! after a loss.
 
 use std::collections::{HashMap, VecDeque};
 

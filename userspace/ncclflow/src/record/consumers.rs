@@ -1,6 +1,10 @@
 //! Threads that take records from the drain. Each has its own inbox, so that none stops another or the drain.
 //!
 //! A new consumer is a function that works on an [`Inbox`], and a [`Consumer::start`] in [`super::threads`].
+//!
+//! A full queue drops whole batches, counts them by probe and CPU, and says so in the stream. The state of a
+//! consumer survives its panic, for counting only: records in its queue count as dropped, those in the open
+//! block as not recorded, and the recording gets no end block.
 
 use std::{
     io,

@@ -4,6 +4,12 @@
 //! container's root, and nothing is opened but to be looked at. A file system that does not answer (FUSE)
 //! costs a thread, and that container its flag, but nobody waits for it. A tenant with several such
 //! containers has none looked into, and one with very many containers does not keep others from theirs.
+//!
+//! `openat2` resolves the path within the container's root (RESOLVE_IN_ROOT, no magic links), and `O_PATH`
+//! opens nothing. The session's word has a third value: open to the processes in the map `ADMITTED`. The
+//! kernel side drops hits of others before it copies anything, at the cost of one lookup, and counts them as
+//! `disarmed`. Hits are counted by probe and CPU, so the losses of two simultaneous windows could not be told
+//! apart: one is open at a time.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},

@@ -4,6 +4,11 @@
 //! Without a filter a probe is attached to the library's inode, so that a process that starts later is traced
 //! from its first instruction, before anybody has looked at it. With a filter it is attached process by
 //! process: the kernel then places no breakpoint in processes that are not wanted.
+//!
+//! Twice a second (every 0.7 s while files have probes, because one timer serves both) young processes are
+//! asked for their size, and others once. Mappings are read of those that are new or have grown. The first
+//! record of a process that was not looked at yet makes it known, too. Records carry the process ID of the
+//! initial PID namespace, so `--all` needs to run there.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},

@@ -1,4 +1,10 @@
 //! Looks for training iterations in what is recorded of a window.
+//!
+//! The thread that makes a window's files first reads its recording without messages, until it knows where
+//! iterations begin and end. Then it makes the files and leaves out what belongs to no iteration. As it looks
+//! back, the window can begin with the first iteration after the flag, although it takes three to recognise
+//! one. `session.json`, at the end of the recording, has the moments, so every later reader leaves out the
+//! same records.
 
 use std::{
     collections::{BTreeMap, HashMap},

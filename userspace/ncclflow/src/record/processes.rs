@@ -1,4 +1,8 @@
 //! Processes that records come from. Each has a model of its own; all models give their rows to one output.
+//!
+//! A pidfd holds each process; when it ends, the recording gets the time. A record with the same process ID
+//! and a later time belongs to another process. After a second of silence the model of the old process is
+//! finished. Lists keep running processes and the latest 1,000 that have ended, and count the rest.
 
 use foldhash::HashMap;
 

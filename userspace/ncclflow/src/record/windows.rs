@@ -5,6 +5,11 @@
 //! nothing else happens. A window begins without memory of the one before: what walks send once for a
 //! communicator is sent again. It ends when every hit that was counted while it was open has come to the
 //! recording, or is accounted for as lost. Its files can be made later.
+//!
+//! inotify watches the folder of the flag file, which is also read four times a second. To close a window,
+//! the word is cleared, and the drain is woken until it has taken as many records as the kernel side counted.
+//! A thread of its own (`record::window_export`) makes the files, at most two windows at a time, so the next
+//! window can open meanwhile.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

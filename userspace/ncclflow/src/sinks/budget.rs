@@ -5,6 +5,10 @@
 //! removing the oldest: first line files, which can be made again from the recording, then complete windows.
 //! Where windows are of several tenants, the tenant whose windows take most loses its own. A recording
 //! without windows removes its own oldest segments ([`crate::recording::RecordingWriter`]).
+//!
+//! A window reserves room for its `session.json`. A recording reserves room for its own and for that of the
+//! next window, which must be able to open while the last one is being completed. Nothing is removed by a
+//! name pattern: each part of a recording knows its files by device and inode.
 
 mod state;
 

@@ -7,6 +7,12 @@
 //!
 //! The facts that were found stand in the recording ([`crate::recording::Event`]), so that a reader on
 //! another machine knows them: both a recording and its readers ask [`Known`].
+//!
+//! Name, GPU and node of a communicator are read in the process's memory by the thread `ncclflow-who`, when
+//! the recording first has a record of it: no trap more and no record longer, at the price that a job which
+//! ends within some tenths of a second is not read. The read proves, before and after, that it is the
+//! communicator of the record. Each recording, window and segment takes from one list what it does not have
+//! yet.
 
 mod communicator;
 mod environment;

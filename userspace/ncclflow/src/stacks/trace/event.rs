@@ -1,4 +1,7 @@
 //! Events, as the readers of all formats tell them.
+//!
+//! Readers report events in the order of the file and keep nothing. The consumer decides what to keep, so the
+//! window bounds the memory.
 
 use anyhow::Result;
 
