@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fs, path::PathBuf};
 use ncclflow_e2e::{
     api_trace::ApiTrace,
     compare,
-    harness::{bed::Bed, programs, exported, recorder::Recorder},
+    harness::{bed::Bed, exported, programs, recorder::Recorder},
     truth::{call_log, debug_log::DebugLog},
 };
 use test_support::root;

@@ -12,7 +12,7 @@ use std::{
 use ncclflow_e2e::{
     api_trace::ApiTrace,
     compare,
-    harness::{exported, bed::Bed, programs, recorder::Recorder, exported, stripped},
+    harness::{bed::Bed, exported, programs, recorder::Recorder, stripped},
     truth::{
         call_log::{self, Call},
         debug_log::DebugLog,

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fs, path::Path, process::Command};
 use ncclflow_e2e::{
     api_trace::ApiTrace,
     compare,
-    harness::{bed::Bed, programs, exported, recorder::Recorder},
+    harness::{bed::Bed, exported, programs, recorder::Recorder},
     truth::{
         call_log::{self, Call},
         debug_log::DebugLog,

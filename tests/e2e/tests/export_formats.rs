@@ -12,7 +12,7 @@ use std::{
 };
 
 use ncclflow_e2e::{
-    harness::{bed::Bed, programs, progress, exported, recorder::Recorder},
+    harness::{bed::Bed, exported, programs, progress, recorder::Recorder},
     truth::call_log::{self, Call},
 };
 use rustix::process::Signal;
@@ -141,7 +141,10 @@ fn megatrace_analyzers_find_each_ranks_calls() {
         assert_eq!(lines.len(), calls.len(), "rank {rank}");
         // Each call of a function is of as many elements as every other.
         let counts: BTreeSet<(&str, u64)> = lines.iter().map(|line| (&*line.function, line.count)).collect();
-        assert!(counts.len() == communicates.len() && counts.iter().all(|(_, count)| *count > 0), "{counts:?}");
+        assert!(
+            counts.len() == communicates.len() && counts.iter().all(|(_, count)| *count > 0),
+            "{counts:?}"
+        );
         let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
         for (line, call) in lines.iter().zip(&calls) {
             assert_eq!((line.rank, &line.function), (rank, &call.function));

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ncclflow_e2e::harness::{programs, exported, recorder::Recorder};
+use ncclflow_e2e::harness::{exported, programs, recorder::Recorder};
 use serde_json::{Value, json};
 use test_support::{need, need_pythons, root, wait_until};
 

@@ -13,10 +13,10 @@ use std::{
 };
 
 use ncclflow_e2e::harness::{
+    exported,
     job::{Job, Shape},
     programs,
     recorder::Recorder,
-    exported,
     scrape::{self, Sample},
 };
 use serde_json::Value;

@@ -15,7 +15,9 @@ use std::{
     time::Duration,
 };
 
-use ncclflow_e2e::harness::{bed::Bed, programs, recorder::Recorder, exported, stopped_thread::StoppedThread};
+use ncclflow_e2e::harness::{
+    bed::Bed, exported, programs, recorder::Recorder, stopped_thread::StoppedThread,
+};
 use rustix::process::Signal;
 use serde_json::Value;
 use test_support::{root, wait_until};

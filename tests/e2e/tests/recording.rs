@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use ncclflow_e2e::harness::{bed::Bed, programs, progress, exported, recorder::Recorder};
+use ncclflow_e2e::harness::{bed::Bed, exported, programs, progress, recorder::Recorder};
 use rustix::process::Signal;
 use serde_json::Value;
 use test_support::{root, wait_until};

@@ -13,9 +13,8 @@ use std::{
 };
 
 use ncclflow_e2e::harness::{
-    programs,
+    exported, programs,
     recorder::Recorder,
-    exported,
     stack_program::{RecordedStacks, StackProgram, watch},
 };
 use serde_json::Value;

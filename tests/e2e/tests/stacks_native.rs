@@ -15,9 +15,8 @@ use std::{
 };
 
 use ncclflow_e2e::harness::{
-    programs,
+    exported, programs,
     recorder::Recorder,
-    exported,
     stack_program::{NOT_COPIED, RecordedStacks, StackProgram, watch},
 };
 use serde_json::Value;

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, fs, io::Read as _, path::Path, time::Duration};
 
 use flate2::read::DeflateDecoder;
-use ncclflow_e2e::harness::{bed::Bed, program_files, programs, progress, exported, recorder::Recorder};
+use ncclflow_e2e::harness::{bed::Bed, exported, program_files, programs, progress, recorder::Recorder};
 use serde_json::{Value, json};
 use test_support::{eventually, root};
 

@@ -10,7 +10,7 @@ use std::{
     process::Command,
 };
 
-use ncclflow_e2e::harness::{exported, bed::Bed, programs, progress, recorder::Recorder};
+use ncclflow_e2e::harness::{bed::Bed, exported, programs, progress, recorder::Recorder};
 use rustix::process::Signal;
 use serde_json::Value;
 use test_support::root;

@@ -6,13 +6,8 @@ use clap::{Args, ColorChoice, CommandFactory as _, Parser, Subcommand, error::Er
 use clap_complete::Shell;
 
 use super::{
-    export_args::ExportArgs,
-    filter_args::FilterArgs,
-    history_args::HistoryArgs,
-    record_args::RecordArgs,
-    report::ReportArgs,
-    stacks_args::StacksArgs,
-    top_args::TopArgs,
+    export_args::ExportArgs, filter_args::FilterArgs, history_args::HistoryArgs, record_args::RecordArgs,
+    report::ReportArgs, stacks_args::StacksArgs, top_args::TopArgs,
 };
 use nccl_library::symbols::DebugFiles;
 

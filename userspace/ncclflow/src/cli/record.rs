@@ -18,7 +18,9 @@ use crate::{
     health::Health,
     kernel::probe::{CallSource, Level, ProbePlace},
     record::{LibraryInUse, Notice, Outcome, Setup, record},
-    sinks::{FilesReport, FilesState, LiveStatistics, ProbeReport, SessionReport, SessionState, WindowIterations},
+    sinks::{
+        FilesReport, FilesState, LiveStatistics, ProbeReport, SessionReport, SessionState, WindowIterations,
+    },
     target::Process,
     views::metrics::{Exposition, MetricsServer},
 };

@@ -21,8 +21,7 @@ The page is one file, without scripts, fonts or pictures from elsewhere: mail it
 Times and waits are there for recordings of --level steps, lines of code for those with --stacks. TIME is as for `ncclflow export`.
 docs/REPORT.md says what each picture shows. Exit codes: 0 done, whatever the verdict is (`ncclflow check` tells it by its exit code); 1 not done.")]
 pub struct ReportArgs {
-    /// Folders of recordings: of sessions, windows or hosts, or a folder of such folders; or files of record
-    /// --capture
+    /// Folders of recordings: of sessions, windows or hosts, or a folder of such folders
     #[arg(value_name = "DIR", required = true, num_args = 1..)]
     pub inputs: Vec<PathBuf>,
 

@@ -63,7 +63,7 @@ pub(super) struct ReportedRank {
 }
 
 impl Source {
-    /// Looks through a recording or a capture.
+    /// Looks through a recording.
     pub(crate) fn look(path: PathBuf) -> Result<Self> {
         let context = || format!("in `{}`", path.display());
         let recorded = RecordedSession::open(&path).with_context(context)?;

@@ -40,8 +40,8 @@ use crate::{
     recording::{self, RecordingWriter},
     resolver,
     sinks::{
-        AttachReport, ChangedLibrary, FilesWhen, OutputDir, SessionFiles, SessionReport, SessionState, TargetReport,
-        WindowReport,
+        AttachReport, ChangedLibrary, FilesWhen, OutputDir, SessionFiles, SessionReport, SessionState,
+        TargetReport, WindowReport,
     },
     target::in_first_pid_namespace,
     who::{Who, WhoOptions},
@@ -174,12 +174,7 @@ impl<'a> Recording<'a> {
     }
 
     /// Attaches, and begins the report.
-    fn begin(
-        &mut self,
-        dir: Option<&OutputDir>,
-        mut times: AttachReport,
-        bindings: &Bindings,
-    ) -> Result<()> {
+    fn begin(&mut self, dir: Option<&OutputDir>, mut times: AttachReport, bindings: &Bindings) -> Result<()> {
         let Self { options, setup, attachment, report, .. } = self;
         if options.choice.stacks.is_some() {
             bindings.push_stacks();
@@ -260,7 +255,8 @@ impl<'a> Recording<'a> {
         max_ops: Option<u64>,
         stop: &StopHandle,
     ) -> Result<Option<LinesRequest>> {
-        let RecordOptions { files: FilesOptions { when, limit_bytes }, max_size, compress, .. } = *self.options;
+        let RecordOptions { files: FilesOptions { when, limit_bytes }, max_size, compress, .. } =
+            *self.options;
         if when == FilesWhen::None {
             return Ok(None);
         }

@@ -181,7 +181,9 @@ impl RecordedSession {
         {
             pipeline.close_ended();
             progress(reader.position());
-            if pipeline.last_ns >= until_ns.saturating_add(AFTER_NS) && !pipeline.waits_for_ops_before(until_ns) {
+            if pipeline.last_ns >= until_ns.saturating_add(AFTER_NS)
+                && !pipeline.waits_for_ops_before(until_ns)
+            {
                 selection.to_ns = selection.to_ns.min(pipeline.last_ns);
             }
         }

@@ -161,7 +161,18 @@ impl<'a> Watcher<'a> {
         pipeline.output.room = limits.and_then(|limits| limits.max_ops);
         pipeline.output.live = live;
         let (iterations, records, is_full_sent) = Default::default();
-        Ok(Self { reader, pipeline, limits, looker, iterations, stop, events, records, written, is_full_sent })
+        Ok(Self {
+            reader,
+            pipeline,
+            limits,
+            looker,
+            iterations,
+            stop,
+            events,
+            records,
+            written,
+            is_full_sent,
+        })
     }
 
     fn run(mut self, inbox: &Receiver<WatchMessage>) -> Result<Watched> {

@@ -23,9 +23,7 @@ use super::{
 };
 use crate::{
     privileges,
-    sinks::{
-        FilesReport, OutputDir, SessionReport, host_in_names, is_over_max_size, process_name,
-    },
+    sinks::{FilesReport, OutputDir, SessionReport, host_in_names, is_over_max_size, process_name},
     who::WhoReport,
 };
 
@@ -123,11 +121,7 @@ impl WindowsExport {
 }
 
 /// Completes windows until no more come.
-fn export(
-    windows: &Receiver<ClosedWindow>,
-    compress: bool,
-    events: &EventSender,
-) -> WindowTotals {
+fn export(windows: &Receiver<ClosedWindow>, compress: bool, events: &EventSender) -> WindowTotals {
     let mut totals = WindowTotals::default();
     for window in windows {
         complete(window, compress, &mut totals, events);
@@ -208,11 +202,7 @@ fn link_by_process(
         let CommunicatorReport { folder, rank: number, pid, .. } = rank;
         let tag = format!("{folder}_{}_pid{pid}_{opened_ms}", host_in_names(host));
         let folder = dir.open_below(&format!("{}/{folder}", process_name(host, *pid)))?;
-        for (stem, extension) in [
-            ("flow_rank", "json"),
-            ("api_rank", "jsonl"),
-            ("api_rank", "jsonl.gz"),
-        ] {
+        for (stem, extension) in [("flow_rank", "json"), ("api_rank", "jsonl"), ("api_rank", "jsonl.gz")] {
             let name = format!("{stem}{number}.{extension}");
             match folder.link(&name, &format!("{stem}{number}_{tag}.{extension}")) {
                 // The level decides which files exist; large ones are not aggregated.

@@ -43,8 +43,8 @@ use crate::{
     recording::{Event, FirstHit, RecordingWriter},
     shortage,
     sinks::{
-        Budget, OutputDir, WhoseBudget, WindowContainer, WindowEnd, WindowIterations,
-        WindowReport, is_over_max_size, window_name,
+        Budget, OutputDir, WhoseBudget, WindowContainer, WindowEnd, WindowIterations, WindowReport,
+        is_over_max_size, window_name,
     },
     target::{Tenant, in_first_pid_namespace},
     who::Whose,

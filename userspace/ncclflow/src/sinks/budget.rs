@@ -288,24 +288,6 @@ impl Account {
         Self { part: lines, ..self.clone() }
     }
 
-    /// Allows these line files to be removed: nothing is added before the end. What is kept for them stays.
-    pub(super) fn may_be_removed(&self) {
-        let mut state = self.budget.state();
-        if state.parts.get(&self.part).is_some_and(|part| part.is_lines)
-            && !state.removable_lines.contains(&self.part)
-        {
-            state.removable_lines.push_back(self.part);
-        }
-    }
-
-    /// Removes these line files.
-    pub(super) fn remove_lines(&self) {
-        let is_lines = self.budget.state().parts.get(&self.part).is_some_and(|part| part.is_lines);
-        if is_lines {
-            self.budget.remove(self.part);
-        }
-    }
-
     /// Tells whether the part was removed.
     pub(super) fn is_removed(&self) -> bool {
         !self.budget.state().parts.contains_key(&self.part)

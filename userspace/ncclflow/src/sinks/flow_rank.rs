@@ -169,7 +169,8 @@ impl FlowRank {
 
 impl Op {
     fn write_head(&self, out: &mut impl Write) -> io::Result<()> {
-        let Head { seq, op_count, coll, coll_api, pattern, protocol, algorithm, posted, api_call } = &self.head;
+        let Head { seq, op_count, coll, coll_api, pattern, protocol, algorithm, posted, api_call } =
+            &self.head;
         let fields = [
             ("seq", serde_json::json!(seq)),
             ("opCount", serde_json::json!(op_count)),

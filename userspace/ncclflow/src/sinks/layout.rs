@@ -30,7 +30,11 @@ impl Layout {
             window: Option<IgnoredAny>,
         }
         let report = serde_json::from_str::<Report>(report);
-        if report.is_ok_and(|report| report.window.is_some()) { Self::ByProcess } else { Self::ByCommunicator }
+        if report.is_ok_and(|report| report.window.is_some()) {
+            Self::ByProcess
+        } else {
+            Self::ByCommunicator
+        }
     }
 
     /// Returns the path of the folder `name` within the part of this process.
@@ -69,10 +73,6 @@ fn window_order(name: &str) -> Option<(u64, u32)> {
     Some((parts.next()?.parse().ok()?, number))
 }
 
-pub(super) fn is_window(name: &str) -> bool {
-    window_order(name).is_some()
-}
-
 /// Lists the folders of windows in `dir`, in the order in which they were opened.
 pub(crate) fn window_folders(dir: &OutputDir) -> Result<Vec<String>> {
     let names = dir.names().with_context(|| format!("cannot list `{}`", dir.path().display()))?;
@@ -97,12 +97,14 @@ mod tests {
             window_name(1, 1_700_000_000_000, "node7", Some("mnt-4026532601")),
         ];
         for (at, name) in names.iter().enumerate() {
-            assert!(is_window(name), "{name}");
+            assert!(window_order(name).is_some(), "{name}");
             assert!(!names[..at].contains(name), "{name}");
         }
         // Windows of older versions.
         assert!(
-            is_window("window_0001_1755877674248") && !is_window("window_0001") && !is_window("window_x_1")
+            window_order("window_0001_1755877674248").is_some()
+                && !window_order("window_0001").is_some()
+                && !window_order("window_x_1").is_some()
         );
         assert_eq!(process_name("../no de\n7.example", 12), "node7.example.12");
         assert_eq!(process_name("..", 1), "host.1");

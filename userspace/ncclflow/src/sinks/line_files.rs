@@ -178,7 +178,7 @@ impl LineFiles {
         }
         match files.complete(&self.dir, owner) {
             Ok(done) => self.flow_ranks += done,
-            Err(error) => self.errors.push(format!("{} in `{}`: {error}", owner.aggregate(), files.folder)),
+            Err(error) => self.errors.push(format!("making `flow_rank` in `{}`: {error}", files.folder)),
         }
         self.closed_lost += files.lost();
         self.closed.extend(files.report(owner).map(|report| (owner, report)));
@@ -212,8 +212,8 @@ impl LineFiles {
     fn push_to_rank(&mut self, rank: RankKey, call: &ApiCall) {
         let layout = self.layout;
         let create = |dir: &OutputDir| RankFiles::of_calls(dir, layout, rank, call);
-        let _ = self
-            .push(Owner::Calls(rank), create, |files| files.push_call(|line| call.row.write_json(line)));
+        let _ =
+            self.push(Owner::Calls(rank), create, |files| files.push_call(|line| call.row.write_json(line)));
     }
 
     fn close_files(&mut self, is_closed: impl Fn(u32) -> bool) {

@@ -109,16 +109,6 @@ impl OutputDir {
         Ok(Self { account, ..self.try_clone()? })
     }
 
-    /// Allows these line files to be removed: nothing is added before the end.
-    pub(crate) fn lines_may_be_removed(&self) {
-        self.account.iter().for_each(Account::may_be_removed);
-    }
-
-    /// Removes these line files.
-    pub(crate) fn remove_lines(&self) {
-        self.account.iter().for_each(Account::remove_lines);
-    }
-
     /// Tells whether what was made here was removed, for the limit or its age.
     pub(crate) fn is_removed(&self) -> bool {
         self.account.as_ref().is_some_and(Account::is_removed)

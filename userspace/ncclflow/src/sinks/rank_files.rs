@@ -57,11 +57,6 @@ impl Owner {
         }
     }
 
-    /// Names what is made of the files at the end, for messages.
-    pub(super) fn aggregate(self) -> String {
-        format!("`flow_rank` of {}", self.content())
-    }
-
     /// Names the files' content, for messages.
     pub(super) fn content(self) -> String {
         match self {

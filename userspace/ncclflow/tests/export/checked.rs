@@ -65,9 +65,15 @@ fn links_and_outcomes_are_those_of_the_lines() {
     assert!(communicators.len() >= 2);
     for comm in communicators {
         let measured: BTreeMap<String, u64> = serde_json::from_value(comm["measured"].clone()).unwrap();
-        assert_eq!(&measured, outcomes.get(comm["communicator"].as_str().unwrap()).unwrap_or(&BTreeMap::new()));
+        assert_eq!(
+            &measured,
+            outcomes.get(comm["communicator"].as_str().unwrap()).unwrap_or(&BTreeMap::new())
+        );
     }
-    assert!(communicators.iter().any(|comm| comm["verdict"]["messages"].as_u64().unwrap() > 1000), "{report}");
+    assert!(
+        communicators.iter().any(|comm| comm["verdict"]["messages"].as_u64().unwrap() > 1000),
+        "{report}"
+    );
 }
 
 /// A recording that was cut says so; lines without a recording are refused.

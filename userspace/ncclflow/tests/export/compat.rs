@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use ncclflow::export::{Choice, ExportOptions, Format, ViewOptions, export};
 use serde::Deserialize;
 
-use crate::traces::{recorded, lines, run};
+use crate::traces::{lines, recorded, run};
 
 /// `proxy_flow`, as its reader knows it: these keys, these types, no others.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -2,10 +2,7 @@
 
 use std::fs;
 
-use ncclflow::{
-    record::Kept,
-    sinks::{OutputDir, SessionFiles},
-};
+use ncclflow::{record::RecordedSession, sinks::SessionFiles};
 
 use crate::{recording_blocks, traces::recorded};
 
@@ -50,10 +47,8 @@ fn changed_recordings_are_read_or_refused() {
                 }
             }
             fs::write(&segment, recording_blocks::segment(&bytes)).unwrap();
-            let Ok(kept) = Kept::recording(OutputDir::open(&folder.path().join("recording")).unwrap()) else {
-                continue;
-            };
-            let Ok((done, _)) = kept.read_all(SessionFiles::nowhere()) else { continue };
+            let Ok(read_again) = RecordedSession::open(&folder.path().join("recording")) else { continue };
+            let Ok((done, _)) = read_again.read_all(SessionFiles::nowhere()) else { continue };
             read += 1;
             damaged += u64::from(done.damage.blocks + done.damage.bytes > 0 || done.is_cut);
         }

@@ -5,7 +5,7 @@ use std::{collections::HashSet, path::Path, time::Duration};
 use ncclflow::export::{Choice, Exported, Format, Moment};
 use serde_json::Value;
 
-use crate::traces::{Recorded, recorded, lines, run};
+use crate::traces::{Recorded, lines, recorded, run};
 
 struct World {
     folder: tempfile::TempDir,

@@ -44,9 +44,7 @@ fn pages_show_what_lines_say() {
     if !has_browser() {
         return;
     }
-    for (name, records, is_measured) in
-        [("net_steps", 45_000, true), ("nvlink_flow", 2_000, false)]
-    {
+    for (name, records, is_measured) in [("net_steps", 45_000, true), ("nvlink_flow", 2_000, false)] {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         recorded(name).cut_to(records).record(&path("recorded"), 0..records);

@@ -4,7 +4,7 @@ use std::{collections::HashSet, fs};
 
 use ncclflow::export::{Choice, Format};
 
-use crate::traces::{recorded, lines, run};
+use crate::traces::{lines, recorded, run};
 
 #[test]
 fn a_rank_that_comes_twice_is_told_and_kept_apart() {

@@ -77,9 +77,7 @@ fn perfetto_has_what_was_measured_and_what_was_planned() {
     if !has_perfetto() {
         return;
     }
-    for (name, records, is_measured) in
-        [("net_steps", 45_000, true), ("nvlink_flow", 2_000, false)]
-    {
+    for (name, records, is_measured) in [("net_steps", 45_000, true), ("nvlink_flow", 2_000, false)] {
         let world = World::new(&recorded(name).cut_to(records));
         let trace = world.export(Format::Perfetto, "job.pftrace", Choice::default());
         let compared = compare("perfetto_trace.py", &trace, &[world.lines()], &[]);
@@ -167,9 +165,7 @@ fn chakra_has_the_ops_and_their_order() {
 
 #[test]
 fn inspector_has_ops_and_proxy_steps() {
-    for (name, records, is_measured) in
-        [("net_steps", 45_000, true), ("nvlink_flow", 2_000, false)]
-    {
+    for (name, records, is_measured) in [("net_steps", 45_000, true), ("nvlink_flow", 2_000, false)] {
         let world = World::new(&recorded(name).cut_to(records));
         let logs = world.export(Format::Inspector, "logs", Choice::default());
         let compared = compare("inspector_records.py", &logs, &[world.lines()], &[]);
@@ -184,11 +180,11 @@ fn inspector_has_ops_and_proxy_steps() {
 fn views_refuse_what_they_cannot_do() {
     let recorded = recorded("net_steps").cut_to(2_000);
     let world = World::new(&recorded);
-    let recorded = [world.path("recorded")];
+    let inputs = [world.path("recorded")];
     fs::write(world.path("precious"), "mine").unwrap();
     let said = |output: &str, format| {
         let options = ExportOptions {
-            inputs: recorded.to_vec(),
+            inputs: inputs.to_vec(),
             output: world.path(output),
             format,
             view: ViewOptions::default(),

@@ -201,8 +201,7 @@ impl Drain {
     pub fn close(&mut self, lost: impl Fn(u32) -> u64) {
         self.lost.insert(self.last.tgid, self.last.lost);
         self.lost.remove(&0); // no process's: where the first record had none before it
-        let after_last =
-            self.lost.iter().map(|(tgid, known)| (*tgid, lost(*tgid).saturating_sub(*known)));
+        let after_last = self.lost.iter().map(|(tgid, known)| (*tgid, lost(*tgid).saturating_sub(*known)));
         self.outlet.close(after_last.filter(|(_, lost)| *lost > 0));
     }
 
