@@ -84,7 +84,7 @@ impl Job {
 
     /// Whether a recording of these ranks has a line of each call, and the stack of each line.
     fn has_all(&self, name: &str, ranks: &[usize]) -> bool {
-        let exported = exported::until_now(&self.ncclflow, &self.path(name));
+        let exported = exported::until_now(&programs::ncclflow().unwrap(), &self.path(name));
         let folder = exported.path();
         let lines = |kinds: &[&str]| -> usize {
             let is_one = |path: &PathBuf| {

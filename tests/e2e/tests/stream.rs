@@ -15,7 +15,7 @@ use ncclflow_e2e::harness::{
 };
 use rustix::process::Signal;
 use serde_json::Value;
-use test_support::{root, wait_until};
+use test_support::root;
 
 const VERSION: &str = "2.27.5-cu12";
 

@@ -87,7 +87,9 @@ impl Sink for FolderLinks {
 
     fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
         let links = self.ranks.entry(op.rank).or_default();
-        messages.iter().for_each(|message| links.add(message));
+        for message in messages {
+            links.add(message);
+        }
     }
 
     fn wants_message_sums(&self, op: &Op) -> bool {
@@ -96,7 +98,9 @@ impl Sink for FolderLinks {
 
     fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
         let links = self.ranks.entry(op.rank).or_default();
-        sums.iter().for_each(|sums| links.add_sums(sums));
+        for sums in sums {
+            links.add_sums(sums);
+        }
     }
 }
 

@@ -40,7 +40,6 @@ pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
             manifest: args.manifest.clone(),
             kineto: args.kineto.clone(),
             inspector: args.inspector_version,
-            ..ViewOptions::default()
         },
         choice: args.part.choice(),
     };

@@ -279,7 +279,8 @@ impl Pipeline {
 
     /// Completes the files of processes that ended before this time: all earlier records have come.
     pub(super) fn close_ended_before(&mut self, ts_ns: u64) {
-        let ended: Vec<_> = self.ended_ns.extract_if(|_, ended_ns| *ended_ns < ts_ns).collect();
+        let mut ended: Vec<_> = self.ended_ns.extract_if(|_, ended_ns| *ended_ns < ts_ns).collect();
+        ended.sort_unstable_by_key(|(tgid, ended_ns)| (*ended_ns, *tgid));
         for (tgid, _) in ended {
             self.close(tgid);
         }
@@ -307,7 +308,10 @@ impl Pipeline {
 
     pub fn finish(&mut self) {
         self.neighbours.give_up(None, &mut self.processes);
-        for process in self.processes.values_mut() {
+        // In one order, so that the same recording gives the same bytes each time.
+        let mut processes: Vec<_> = self.processes.iter_mut().collect();
+        processes.sort_unstable_by_key(|(tgid, _)| **tgid);
+        for (_, process) in processes {
             process.finish(&mut self.node, &mut self.output);
         }
         if let Some(live) = &self.output.live {

@@ -45,6 +45,7 @@ pub struct Session {
     pub api: (),
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
 fn former_api<S: Serializer>(_: &(), serializer: S) -> Result<S::Ok, S::Error> {
     serde_json::json!({ "format": "json", "realtime_offset_ns": 0 }).serialize(serializer)
 }

@@ -103,8 +103,8 @@ mod tests {
         // Windows of older versions.
         assert!(
             window_order("window_0001_1755877674248").is_some()
-                && !window_order("window_0001").is_some()
-                && !window_order("window_x_1").is_some()
+                && window_order("window_0001").is_none()
+                && window_order("window_x_1").is_none()
         );
         assert_eq!(process_name("../no de\n7.example", 12), "node7.example.12");
         assert_eq!(process_name("..", 1), "host.1");

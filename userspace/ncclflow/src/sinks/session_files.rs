@@ -177,7 +177,7 @@ impl Sink for SessionFiles {
     }
 
     fn flush(&mut self) {
-        self.each(|sink| sink.flush());
+        self.each(Sink::flush);
     }
 
     fn close_process(&mut self, pid: u32) {
@@ -185,6 +185,6 @@ impl Sink for SessionFiles {
     }
 
     fn close(&mut self) {
-        self.each(|sink| sink.close());
+        self.each(Sink::close);
     }
 }

@@ -60,7 +60,7 @@ fn long_line(row: &MessageRow, length: usize) -> Value {
 struct Rank {
     flows: JsonLinesFile,
     steps: JsonLinesFile,
-    flow_rank: FlowRank,
+    aggregate: FlowRank,
     lines: u64,
 }
 
@@ -70,7 +70,7 @@ impl Rank {
         let file = |name: &str, source| folder.create_source(name, source).ok().map(JsonLinesFile::new);
         let flows = file("proxy_flow_rank0.jsonl", Source::ProxyFlow)?;
         let steps = file("flow_steps_rank0.jsonl", Source::FlowSteps)?;
-        Some(Self { flows, steps, flow_rank: FlowRank::default(), lines: 0 })
+        Some(Self { flows, steps, aggregate: FlowRank::default(), lines: 0 })
     }
 
     fn push(&mut self, length: usize) {
@@ -80,10 +80,10 @@ impl Rank {
         self.flows.push(|line| serde_json::to_writer(line, &op)).unwrap();
         self.steps.push(|line| serde_json::to_writer(line, &long_line(&message, length))).unwrap();
         if self.flows.bytes() > before.0 {
-            self.flow_rank.add_op(&op).unwrap();
+            self.aggregate.add_op(&op).unwrap();
         }
         if self.steps.bytes() > before.1 {
-            self.flow_rank.add_message(&message, self.steps.bytes());
+            self.aggregate.add_message(&message, self.steps.bytes());
         }
     }
 
@@ -101,7 +101,7 @@ impl Rank {
 
 /// Writes the files of a window's end.
 fn finish(dir: &OutputDir, rank: Rank, report: u64) {
-    let written = rank.flow_rank.write(&dir.open_subfolder("0x1").unwrap(), 0).unwrap();
+    let written = rank.aggregate.write(&dir.open_subfolder("0x1").unwrap(), 0).unwrap();
     assert_eq!(written, FlowRanks { written: 1, ..FlowRanks::default() });
     let report = vec![b' '; usize::try_from(report).unwrap()];
     dir.replace_file(Share::Report, "session.json", |file| file.write_all(&report)).unwrap();
@@ -296,7 +296,7 @@ fn a_recording_without_windows_loses_lines_and_can_be_completed() {
         report_again(&dir);
         assert!(taken(dir.path()) <= limit);
     }
-    let made = rank.flow_rank.write(&dir.open_subfolder("0x1").unwrap(), 0).unwrap();
+    let made = rank.aggregate.write(&dir.open_subfolder("0x1").unwrap(), 0).unwrap();
     assert_eq!(made.written + made.over_max_size, 1);
     report_again(&dir);
     assert!(taken(dir.path()) <= limit);

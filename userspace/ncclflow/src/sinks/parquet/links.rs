@@ -10,14 +10,14 @@ const NS_PER_SECOND: u64 = 1_000_000_000;
 /// rows.
 const MAX_KEPT: usize = 50_000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Key {
+    second: u64,
     rank: RankKey,
     peer: i32,
     channel: u32,
     op: Direction,
     transport: Transport,
-    second: u64,
     second_of: SecondOf,
 }
 
@@ -81,10 +81,12 @@ impl LinkSeconds {
         self.seconds.len() >= MAX_KEPT
     }
 
-    /// Takes all rows.
+    /// Takes all rows, in one order, so that the same recording gives the same bytes each time.
     pub(super) fn take(&mut self) -> impl Iterator<Item = LinkSecond> {
-        let last = self.last.take().map(|(_, row)| row);
-        std::mem::take(&mut self.seconds).into_values().chain(last)
+        let last = self.last.take();
+        let mut rows: Vec<_> = std::mem::take(&mut self.seconds).into_iter().chain(last).collect();
+        rows.sort_unstable_by_key(|(key, _)| *key);
+        rows.into_iter().map(|(_, row)| row)
     }
 }
 
