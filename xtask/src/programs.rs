@@ -35,6 +35,11 @@ pub(crate) fn build_all() -> Result<PathBuf> {
     own_folder()
 }
 
+/// Builds all tests.
+pub(crate) fn build_tests() -> Result<()> {
+    tool::run(cargo_command("test").args(["--workspace", "--no-run"]), "the tests")
+}
+
 /// Builds an example with optimisation. Returns the program.
 pub(crate) fn build_release_example(package: &str, example: &str) -> Result<PathBuf> {
     build_with(&[package], &["--release", "--example", example])?;

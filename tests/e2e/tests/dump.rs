@@ -20,7 +20,7 @@ use rustix::process::Signal;
 use test_support::{eventually, is_long, root, wait_until};
 
 /// Dumps of busy jobs, over all libraries.
-const BUSY_DUMPS: usize = 48;
+const BUSY_DUMPS: usize = 24;
 const BUSY_DUMPS_LONG: usize = 1000;
 
 /// For what takes a moment where a processor is free.
@@ -261,7 +261,7 @@ fn ends_now(job: &mut Job) -> bool {
 
 #[test]
 fn a_job_that_is_dumped_all_the_time_ends_with_the_right_data() {
-    let rounds = if is_long() { 40 } else { 4 };
+    let rounds = if is_long() { 40 } else { 2 };
     for (index, version) in VERSIONS.into_iter().enumerate() {
         let shape = Shape { ranks: 4, processes: index % 2 == 1, tree: false };
         let iters = (75 * rounds).to_string();

@@ -124,7 +124,7 @@ fn files_end_at_their_limit_with_a_whole_op_and_the_recording_goes_on() {
     assert_eq!(session["files"]["bytes"].as_u64().unwrap(), bytes as u64);
     // With what is made of them. One op beyond the limit is some kilobytes.
     let aggregates = exported::files_below(&out).into_iter();
-    let aggregates = aggregates.filter(|(name, _)| name.to_string_lossy().contains("flow_rank"));
+    let aggregates = aggregates.filter(|(name, _)| name.to_string_lossy().contains("/flow_rank"));
     let all_bytes = bytes + aggregates.map(|(_, text)| text.len()).sum::<usize>();
     assert!((900 << 10..1100 << 10).contains(&all_bytes), "{all_bytes}");
     let mut shorter = 0;
@@ -295,8 +295,9 @@ fn what_is_too_old_goes() {
     );
     let removed = session["recording"]["removed_records"].as_u64().unwrap();
     assert!(removed > 0, "{session:#}");
-    // The files have what is left.
-    assert_eq!(session["files"]["missed_records"], removed, "{session:#}");
+    // The files have what was left when they were made; for the recording's end, more can have gone.
+    let missed = session["files"]["missed_records"].as_u64().unwrap();
+    assert!(missed > 0 && missed <= removed, "{session:#}");
     assert!(lines(&out).values().any(|text| text.lines().count() > 100));
     assert!(session["loss"].as_object().unwrap().values().all(|count| count == 0), "{:#}", session["loss"]);
 }
