@@ -1,4 +1,4 @@
-//! `cargo xtask conformance`: fetches each official library, resolves it with and without its
+//! `cargo xtask verify conformance`: fetches each official library, resolves it with and without its
 //! debugging information, runs it under the tracer, and compares the recording with the truth. Makes a
 //! row of a table for each library.
 //!
@@ -19,7 +19,7 @@ use self::row::Row;
 use crate::{nccl, programs, repository, root};
 
 const DOCUMENT: &str = "docs/NCCL-SUPPORT.md";
-const BEGIN: &str = "<!-- cargo xtask conformance --nccl all --write: begin -->";
+const BEGIN: &str = "<!-- cargo xtask verify conformance --nccl all --write: begin -->";
 const END: &str = "<!-- end -->";
 const HEAD: &str = "\
 | NCCL | CUDA | processor | build-id | functions | structs / fields | patterns | bed | witnesses | mismatches |

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: makes seeds with this machine's compiler, and runs the fuzz targets of `tests/fuzz` on
+//! `cargo xtask verify fuzz`: makes seeds with this machine's compiler, and runs the fuzz targets of `tests/fuzz` on
 //! them.
 //!
 //! Needs `cargo install cargo-fuzz --locked`, and takes long, which is why it is not part of the tests. The

@@ -1,4 +1,4 @@
-//! `cargo xtask output-docs`: makes the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows that are
+//! `cargo xtask make output-docs`: makes the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows that are
 //! written.
 //!
 //! The program that does it is an example of the `flow` crate: xtask itself must build without the `ncclflow`

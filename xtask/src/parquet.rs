@@ -1,4 +1,4 @@
-//! `cargo xtask parquet`: compares the Parquet tables of recordings with their lines.
+//! `cargo xtask verify parquet`: compares the Parquet tables of recordings with their lines.
 
 use std::{
     fs,

@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use test_support::Heartbeat;
 
 use self::cargo_test::Outcome;
-use crate::{nccl, prerequisites, prerequisites::say, programs, pythons, repository, root};
+use crate::{nccl, prerequisites, programs, pythons, repository, root, tool::say};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -166,9 +166,7 @@ fn runner(python_path: &OsStr) -> Result<Vec<String>> {
     }
     let words = words.into_iter().chain([root::assignment("PYTHONPATH", python_path)]);
     let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
-    // TOML has strings and lists as JSON has them.
-    let words = serde_json::to_string(&words).context("the words of the runner")?;
-    Ok(vec!["--config".to_owned(), format!("target.'cfg(all())'.runner={words}")])
+    Ok(programs::run_by(&words)?.into())
 }
 
 pub(crate) fn print_skipped(skipped: &[String]) {

@@ -2,7 +2,7 @@
 //! is found in its stripped copies, and what is recorded of jobs that use it with the truth. Writes a line
 //! of JSON for each library.
 //!
-//! `cargo xtask conformance` fetches the libraries, runs this and makes a table of it.
+//! `cargo xtask verify conformance` fetches the libraries, runs this and makes a table of it.
 
 #[path = "conformance/row.rs"]
 mod row;

@@ -1,7 +1,7 @@
 //! `ncclflow dump` on kinds of hangs, and of waits that are none, of ranks on one node without proxies and over
 //! sockets. An NVML double tells what the emulated GPUs do.
 //!
-//! The kinds are those of `harness::hangs`, which `cargo xtask hangs` makes often and counts. Here each that concerns what
+//! The kinds are those of `harness::hangs`, which `cargo xtask verify hangs` makes often and counts. Here each that concerns what
 //! GPUs and processes tell is made once, on one library, and over them all libraries run; `NCCLFLOW_LONG=1` makes each on all.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -21,7 +21,7 @@
 //! # Layouts
 //!
 //! From 3.13 on CPython states its own layouts at `_PyRuntime` (`_Py_DebugOffsets`), in the target's memory,
-//! so sizes and offsets are checked. 3.8 to 3.12 have shipped tables (`cargo xtask python-offsets`). A wrong
+//! so sizes and offsets are checked. 3.8 to 3.12 have shipped tables (`cargo xtask make python-offsets`). A wrong
 //! layout shows: each thread must lead back to its interpreter, and each frame to an object whose type is
 //! called `code`.
 //!

@@ -8,7 +8,7 @@ use std::{fs, io, thread};
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::progress::Progress;
-use super::say;
+use crate::tool::say;
 use crate::retried::retried;
 
 /// Tags of NVIDIA's wheels before the processor: pip needs the exact one.

@@ -31,7 +31,7 @@ use crate::{
     native::SlotSink,
 };
 
-/// The eBPF object, built by `cargo xtask build-ebpf`, checked by the build script.
+/// The eBPF object, built by `cargo xtask make ebpf`, checked by the build script.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ncclflow.o"));
 
 /// Returns the object with its programs for this kind of link. Aya goes by the names of their sections, which
