@@ -116,9 +116,7 @@ fn unit() -> Result<()> {
         let reachable =
             Command::new(nobody[0]).args(&nobody[1..]).arg("test").arg("-r").arg(repository::root()).status();
         if reachable.is_ok_and(|status| status.success()) {
-            cargo
-                .args(programs::run_by(&nobody)?)
-                .env("HOME", "/nonexistent");
+            cargo.args(programs::run_by(&nobody)?).env("HOME", "/nonexistent");
         } else {
             say("user 65534 cannot read this checkout: the unit tests run as root");
         }

@@ -57,7 +57,7 @@ pub mod ps;
 pub mod torch_notes;
 
 // Call stacks of NCCL's calls.
-mod native;
+mod call_stacks;
 pub mod python;
 pub mod stacks;
 

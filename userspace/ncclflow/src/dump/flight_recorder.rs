@@ -15,8 +15,11 @@ use super::{
     dump_report::{CommunicatorReport, DumpReport, ProcessReport},
     rank_report::RankReport,
 };
-use crate::flight_recorder::{
-    Dump, Entry, Frame, Function, GlobalRanks, GroupStatus, Operation, Places, ProcessGroup,
+use crate::{
+    flight_recorder::{
+        Dump, Entry, Frame, Function, GlobalRanks, GroupStatus, Operation, Places, ProcessGroup,
+    },
+    python::PythonFrame,
 };
 
 /// Maximum number of collectives of a rank of which entries are made: the latest.
@@ -275,7 +278,7 @@ fn called(process: &ProcessReport) -> Option<Function> {
 /// Returns the frames of the main thread of a process.
 fn frames(process: &ProcessReport) -> Option<Arc<[Frame]>> {
     let thread = process.python.as_ref()?.main_thread()?;
-    let frame = |frame: &super::PythonFrame| Frame {
+    let frame = |frame: &PythonFrame| Frame {
         name: frame.function.clone(),
         filename: frame.file.clone(),
         line: frame.line.unwrap_or(0),
@@ -286,7 +289,7 @@ fn frames(process: &ProcessReport) -> Option<Arc<[Frame]>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dump::{Counters, PythonFrame, PythonReport, PythonThread};
+    use crate::dump::{Counters, PythonReport, PythonThread};
 
     fn rank(rank: u32, pid: u32, seq_number: &[(&str, u64)]) -> RankReport {
         let seq_number = seq_number.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();

@@ -16,7 +16,6 @@ mod flight_recorder;
 mod forged;
 mod gpu_text;
 mod gpus;
-mod layout;
 mod motion;
 mod noted;
 mod own_list;
@@ -47,10 +46,9 @@ pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessRepo
 pub use flight_recorder::{RecorderDumps, recorder_dumps};
 #[doc(hidden)]
 pub use forged::dump_of_forged_memory;
-pub(crate) use layout::request;
 pub use noted::{Noted, NotedCall, NotedKind};
 pub use pending::Pending;
-pub use python::{PythonFrame, PythonGroup, PythonReport, PythonThread};
+pub use python::{PythonGroup, PythonReport, PythonThread};
 pub use rank_gpu::RankGpu;
 pub use rank_report::{
     ChannelReport, CommStatus, ConnectionReport, Counters, Motion, OpReport, ProxyListState, ProxyReport,

@@ -28,7 +28,7 @@ pub struct Owner {
 
 impl Owner {
     pub(super) fn read(process: &Process, users: &Users) -> Self {
-        let Description { uid, user, container, .. } = Description::read(process, users);
+        let Description { uid, user, container, .. } = Description::read(process, users, &[]);
         let environment = Variables::read(process);
         let job = environment.as_ref().and_then(|known| known.text(JobVariable::SlurmJobId));
         Self {

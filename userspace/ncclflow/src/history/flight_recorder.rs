@@ -10,8 +10,8 @@ use anyhow::{Result, bail};
 
 use super::report::{HistoryReport, ProcessHistory};
 use crate::{
-    dump::PythonFrame,
     flight_recorder::{Entry, Frame, GroupStatus, ProcessGroup, RankFiles, State},
+    python::PythonFrame,
     torch_notes::{EntryReport, ProcessGroupReport, RingReport},
 };
 

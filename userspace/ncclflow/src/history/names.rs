@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::{dump::PythonFrame, torch_notes::EntryReport};
+use crate::{python::PythonFrame, torch_notes::EntryReport};
 
 /// Name of a process: its rank in the job, or its PID where nothing tells the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -27,7 +27,7 @@ use crate::{
     host::host_name,
     layout_cache::{CacheKey, LayoutCache},
     memory::ScanLimits,
-    resolver::{self, ResolverError, Unseen, What},
+    resolver::{self, ProcFile, ResolverError, Unseen, What},
     target::{Description, Evidence, Filter, LibraryId, MappedLibrary, Process, Sighting, Users, pids},
 };
 use nccl_library::{
@@ -111,7 +111,9 @@ impl Lister {
 
     fn entry(&mut self, sighting: &Sighting, in_use: &mut Vec<LibraryId>) -> Option<ProcessEntry> {
         let process = &sighting.process;
-        let description = Description::read(process, &self.users);
+        // The command line is read from the process's memory.
+        let command = resolver::proc_bytes(process.pid(), ProcFile::CommandLine).unwrap_or_default();
+        let description = Description::read(process, &self.users, &command);
         if !self.options.filter.admits(process.name(), &description) {
             return None;
         }

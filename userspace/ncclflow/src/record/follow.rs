@@ -32,7 +32,7 @@ use super::{
 use crate::{
     clock::now_ns,
     kernel::loader::Link,
-    resolver::{self, ResolverError, Unseen},
+    resolver::{self, ProcFile, ResolverError, Unseen},
     sinks::{Budget, ChangedLibrary, TargetReport, WhoseBudget},
     target::{
         Census, Description, Filter, Process, ProcessError, Sighting, Tenant, Tenants, Unfinished, Users,
@@ -296,7 +296,8 @@ impl<'a> Follower<'a> {
         let known = known.map(|followed| followed.libraries.clone());
         let mut newcomer = None;
         if known.is_none() {
-            let description = Description::read(&process, &self.users);
+            let command = resolver::proc_bytes(pid, ProcFile::CommandLine).unwrap_or_default();
+            let description = Description::read(&process, &self.users, &command);
             if !self.filter.admits(process.name(), &description) {
                 return true;
             }
@@ -416,7 +417,7 @@ impl<'a> Follower<'a> {
 
     /// Registers the tenant of a process, and returns the tenant's number.
     fn join(&mut self, process: &Process, recording: &mut Recording<'_>) -> u32 {
-        let tenant = self.tenants.join(Tenant::of(&Description::read(process, &self.users)));
+        let tenant = self.tenants.join(Tenant::of(&Description::read(process, &self.users, &[])));
         self.say_tenant(process.pid(), tenant, recording);
         tenant
     }

@@ -10,7 +10,7 @@ use super::{
     accounts::Accounts,
     mailbox::{EventSender, SessionEvent},
 };
-use crate::{kernel::stream::Batch, python::StackFeed, recording::FirstHit};
+use crate::{call_stacks::StackFeed, kernel::stream::Batch, recording::FirstHit};
 
 /// Number of processes at which ended ones are forgotten.
 const MAX_ENDED: usize = 1024;

@@ -13,10 +13,10 @@ use super::{
     setup::Bindings,
 };
 use crate::{
+    call_stacks::StackFeed,
     clock::now_ns,
     fault,
     kernel::stream::{Batch, Popped},
-    python::StackFeed,
     recording::{BLOCK_TIME, Event, RecordingWriter},
     sinks::is_over_max_size,
 };

@@ -12,14 +12,14 @@ use super::{
     setup::Bindings,
 };
 use crate::{
-    python::{StackBook, StackFeed},
+    call_stacks::{StackBook, StackFeed},
     recording::{self, Binding, Item},
     sinks::{SessionFiles, Sink as _},
 };
 use flow::{
     decode::{DecodeError, Event, RecordView},
     model::{ApiOutput, ModelCounters, Node},
-    schema::{HostInfo, StackRow},
+    schema::HostInfo,
     wire::ProbeKind,
 };
 
@@ -115,8 +115,8 @@ impl Pipeline {
                 }
             }
             Item::Event(recording::Event::Stacks { stacks }) => {
-                for facts in stacks {
-                    self.take_stack(facts);
+                for row in &stacks {
+                    self.output.push_stack(row);
                 }
             }
             Item::Event(recording::Event::Gpus { rows }) => {
@@ -139,13 +139,8 @@ impl Pipeline {
         let Some((_, book)) = &self.stacks else { return };
         book.settle();
         for facts in book.since(0).0 {
-            self.take_stack(recording::StackFacts::clone(&facts));
+            self.output.push_stack(&facts);
         }
-    }
-
-    fn take_stack(&mut self, facts: recording::StackFacts) {
-        let recording::StackFacts { pid, stack, frames, cut, unknown, thread } = facts;
-        self.output.push_stack(&StackRow { stack, pid, frames, cut, unknown, thread });
     }
 
     /// Notes that records of a process are missing before those that come.

@@ -6,9 +6,13 @@ use ncclflow_common::{TAKES_NATIVE, TAKES_PYTHON};
 
 use super::options::StackChoice;
 use crate::{
+    call_stacks::{
+        Interpreters, StackBook, StackFeed,
+        native::{self, NativeFeed, NativeOptions, SlotSink},
+        start,
+    },
     kernel::loader::Attachment,
-    native::{self, NativeFeed, NativeOptions},
-    python::{Interpreter, Interpreters, Runtimes, StackBook, StackFeed, start, without_python},
+    python::{Interpreter, Runtimes, without_python},
     target::Process,
 };
 
@@ -32,7 +36,8 @@ impl Stacks {
         let context = "starting a thread";
         let (interpreters, mut book, mut native) = (Interpreters::default(), StackBook::default(), None);
         if choice.kind.has_native() {
-            let sink = attachment.return_slots().context("opening the map of return addresses")?;
+            let store = attachment.return_slots().context("opening the map of return addresses")?;
+            let sink = SlotSink(Box::new(store));
             let debug_files = debug_files.clone();
             let options = NativeOptions { with_python: choice.kind.has_python(), debug_files, sink };
             book = StackBook::of_native();

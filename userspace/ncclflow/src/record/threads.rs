@@ -27,13 +27,13 @@ use super::{
     pipeline::Pipeline,
 };
 use crate::{
+    call_stacks::native::NativeFeed,
     clock::now_ns,
     health::Health,
     kernel::{
         loader::Attachment,
         stream::{Drain, DrainMessage, MailSender, Mailbox, ProbeCounts, Source},
     },
-    native::NativeFeed,
     privileges,
     recording::FirstHit,
 };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flow::{
     decode::Decoder,
     model::Sampling,
-    schema::{FrameRow, GpuRow, HostInfo, StackId},
+    schema::{GpuRow, HostInfo, StackRow},
     wire::ProbeKind,
 };
 use serde::{Deserialize, Serialize, Serializer, de::IgnoredAny};
@@ -74,7 +74,7 @@ pub enum Event {
     /// A rank of a communicator became known. Since 1.1, and repeated as processes are.
     Communicator(Box<CommunicatorFacts>),
     /// Call stacks became known that records name. Since 1.3, and repeated as processes are.
-    Stacks { stacks: Vec<StackFacts> },
+    Stacks { stacks: Vec<StackRow> },
     /// Activity of the host's GPUs until now, in the order in which the driver was asked. Since 1.4.
     Gpus { rows: Vec<GpuRow> },
     /// An event that a newer version writes.
@@ -114,25 +114,6 @@ pub struct RemovedRecords {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
-}
-
-/// A call stack.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StackFacts {
-    /// Process, as ncclflow sees it.
-    pub pid: u32,
-    /// Number of the stack, as the process's records name it.
-    pub stack: StackId,
-    /// Frames from the top-level function to the innermost.
-    pub frames: Vec<FrameRow>,
-    /// Set if there are more frames than were walked.
-    pub cut: bool,
-    /// Reason for missing frames, as in [`StackRow`](flow::schema::StackRow).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unknown: Option<String>,
-    /// Name of the thread, as in [`StackRow`](flow::schema::StackRow).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub thread: Option<String>,
 }
 
 /// Bindings of further cookies. Decoders are large, and the same for all cookies of a library.

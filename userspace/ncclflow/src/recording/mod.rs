@@ -13,7 +13,7 @@ mod segments;
 mod what_lasts;
 mod writer;
 
-pub use contents::{Binding, Event, FirstHit, LostRecords, RemovedRecords, Session, StackFacts};
+pub use contents::{Binding, Event, FirstHit, LostRecords, RemovedRecords, Session};
 pub use reader::{Damage, Item, Progress, RecordingReader, Selection};
 pub use writer::{BLOCK_TIME, RecordingTotals, RecordingWriter};
 

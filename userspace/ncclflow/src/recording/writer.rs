@@ -12,7 +12,7 @@ use std::{
 use flow::{
     decode::RecordView,
     recording::{BlockAbout, BlockKind, append_block, encode_records},
-    schema::GpuRow,
+    schema::{GpuRow, StackRow},
 };
 use serde::Serialize;
 
@@ -25,10 +25,10 @@ use super::{
     what_lasts::WhatLasts,
 };
 use crate::{
+    call_stacks::StackBook,
     gpu::GpuSamples,
     kernel::stream::Batch,
-    python::StackBook,
-    recording::{Event, LostRecords, Session, StackFacts},
+    recording::{Event, LostRecords, Session},
     shortage,
     sinks::{DiskBudget, OutputDir, Share, is_over_max_size},
     who::CommunicatorWatch,
@@ -459,7 +459,7 @@ impl RecordingWriter {
         let Some(stacks) = &self.stacks else { return Ok(()) };
         let (new, next) = stacks.since(self.segment.stacks);
         for stacks in new.chunks(STACKS_IN_BLOCK) {
-            let stacks = stacks.iter().map(|facts| StackFacts::clone(facts)).collect();
+            let stacks = stacks.iter().map(|facts| StackRow::clone(facts)).collect();
             self.write_json(BlockKind::Event, &Event::Stacks { stacks })?;
         }
         self.segment.stacks = next;

@@ -13,10 +13,10 @@ use anyhow::{Result, bail};
 use super::{
     frame::{Channel, NoFrame},
     helper::{Helper, MAX_LEFT, still_left},
+    perf_event::event_of_own_thread,
     sandbox::Role,
     service::has_children,
 };
-use crate::threads::event_of_own_thread;
 
 /// Longest time that opening the event may take. On two processors with 20 running threads it was seen to
 /// take 7 s.

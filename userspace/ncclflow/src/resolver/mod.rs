@@ -29,7 +29,9 @@ mod first_event;
 mod frame;
 mod helper;
 mod looker;
+mod page_map;
 mod peeker;
+mod perf_event;
 mod protocol;
 mod questions;
 mod reader;
@@ -42,6 +44,7 @@ pub use child::serve_if_asked;
 pub use error::ResolverError;
 pub(crate) use first_event::FirstEvent;
 pub(crate) use peeker::{filled, is_silent, peek};
+pub(crate) use perf_event::{open_event, time_on_processors};
 pub(crate) use protocol::{Interpreter, ProcFile, Status, Symbol, What};
 pub(crate) use questions::{
     Unseen, check, interpreter, libraries, look, look_through, maps, nccl_processes, open_mapping,

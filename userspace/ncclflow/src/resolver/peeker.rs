@@ -18,11 +18,11 @@ use super::{
     error::ResolverError,
     frame::{Channel, NoFrame},
     helper::{Helper, MAX_LEFT, NoAnswer, still_left},
+    page_map::filled_pages,
     sandbox::{self, Role},
     service::{Lost, has_children},
     silent::Silent,
 };
-use crate::memory::filled_pages;
 
 /// Most bytes that are copied at once.
 pub(crate) const MAX_BYTES: usize = 8 << 20;

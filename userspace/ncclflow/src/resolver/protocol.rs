@@ -3,7 +3,9 @@
 use std::{fs::Metadata, os::unix::fs::MetadataExt as _, path::PathBuf};
 
 use cpython::Version;
-use nccl_library::symbols::{DebugFiles, Request as SymbolRequest, nccl_request, nccl_request_with_api};
+use nccl_library::symbols::{
+    DebugFiles, Request as SymbolRequest, nccl_request, nccl_request_of_memory, nccl_request_with_api,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::target::{
@@ -30,7 +32,7 @@ impl What {
         match self {
             Self::Ops => nccl_request(),
             Self::Api => nccl_request_with_api(),
-            Self::Dump => crate::dump::request(),
+            Self::Dump => nccl_request_of_memory(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dump::PythonFrame;
+use crate::python::PythonFrame;
 
 /// Notes of the torch in one process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

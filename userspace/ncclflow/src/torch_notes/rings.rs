@@ -12,9 +12,8 @@ use super::{
 };
 use crate::{
     clock::now_ns,
-    dump::PythonFrame,
     memory::{AddressSpace, Memory},
-    python::Runtimes,
+    python::{PythonFrame, Runtimes},
     resolver,
     target::{Process, printable},
 };

@@ -66,7 +66,7 @@ impl ProcessFacts {
         if process.started() != started {
             return None;
         }
-        let Description { uid, user, cgroup, container, .. } = Description::read(&process, users);
+        let Description { uid, user, cgroup, container, .. } = Description::read(&process, users, &[]);
         let environment = Variables::read(&process);
         // Another process can have its number only once it has ended.
         let (mapped_rank, named_job) = (options.rank(host, pid), options.job.clone());

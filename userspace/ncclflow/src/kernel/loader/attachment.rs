@@ -10,7 +10,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use ncclflow_common::{FetchPlan, MAX_PROBES, MAX_RINGS, ProbeCounters, PythonWalk, STACK_COOKIE, Walk};
+use ncclflow_common::{
+    FetchPlan, MAX_PROBES, MAX_RINGS, ProbeCounters, PythonWalk, ReturnSlots, STACK_COOKIE, Walk,
+};
 
 use super::{
     buffer::Buffer,
@@ -18,12 +20,9 @@ use super::{
     object::{Gate, LoadedObject},
     programs::Program,
 };
-use crate::{
-    kernel::{
-        probe::{Probe, ProbePlace, WalkProgram},
-        stream::Source,
-    },
-    native::SlotSink,
+use crate::kernel::{
+    probe::{Probe, ProbePlace, WalkProgram},
+    stream::Source,
 };
 use flow::wire::ProbeKind;
 
@@ -116,7 +115,7 @@ impl Attachment {
     }
 
     /// Returns the map that tells the eBPF side which words tell native stacks apart, to write to.
-    pub(crate) fn return_slots(&self) -> Result<SlotSink> {
+    pub(crate) fn return_slots(&self) -> Result<impl FnMut(u64, &ReturnSlots) -> bool + Send + use<>> {
         self.object.return_slots()
     }
 

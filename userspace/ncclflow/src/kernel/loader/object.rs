@@ -26,10 +26,7 @@ use super::{
     link::{self, Link, LinkError, LinkKind, Place, Site},
     programs::{self, Program},
 };
-use crate::{
-    kernel::stream::{PerfBuffers, Rings, Source},
-    native::SlotSink,
-};
+use crate::kernel::stream::{PerfBuffers, Rings, Source};
 
 /// The eBPF object, built by `cargo xtask make ebpf`, checked by the build script.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ncclflow.o"));
@@ -290,9 +287,9 @@ impl LoadedObject {
         RingBuf::try_from(map).context("mapping a ring buffer")
     }
 
-    /// Returns a sink that stores where the return addresses of a native stack are. It has a descriptor of
+    /// Returns a function that stores under a key where the return addresses of a native stack are. It has a descriptor of
     /// its own for the map.
-    pub(super) fn return_slots(&self) -> Result<SlotSink> {
+    pub(super) fn return_slots(&self) -> Result<impl FnMut(u64, &ReturnSlots) -> bool + Send + use<>> {
         const NAME: &str = "RETURN_SLOTS";
         let Some(Map::LruHashMap(map)) = self.ebpf.map(NAME) else {
             bail!("the eBPF object has no map `{NAME}`");
@@ -300,7 +297,7 @@ impl LoadedObject {
         let descriptor = map.fd().as_fd().try_clone_to_owned().context("duplicating a descriptor")?;
         let map = Map::from_map_data(MapData::from_fd(descriptor)?)?;
         let mut map: HashMap<MapData, u64, SlotsValue> = open(Some(map), NAME)?;
-        Ok(SlotSink(Box::new(move |key, slots| map.insert(&key, &SlotsValue(*slots), 0).is_ok())))
+        Ok(move |key, slots: &ReturnSlots| map.insert(&key, &SlotsValue(*slots), 0).is_ok())
     }
 
     /// Stores how to walk the Python stacks of this process (in the initial PID namespace).

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::recording::StackFacts;
+use flow::schema::StackRow;
 
 /// Maximum number of stacks that are kept. A job has some hundreds; if one has more, the oldest are not
 /// repeated in later segments and windows.
@@ -34,7 +34,7 @@ pub(crate) struct StackBook {
 #[derive(Debug, Default)]
 struct Stacks {
     next: u64,
-    facts: BTreeMap<u64, Arc<StackFacts>>,
+    facts: BTreeMap<u64, Arc<StackRow>>,
 }
 
 impl StackBook {
@@ -47,7 +47,7 @@ impl StackBook {
         work(&mut self.stacks.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn push(&self, facts: StackFacts) {
+    pub(crate) fn push(&self, facts: StackRow) {
         self.with(|stacks| {
             stacks.facts.insert(stacks.next, Arc::new(facts));
             stacks.next += 1;
@@ -58,7 +58,7 @@ impl StackBook {
     }
 
     /// Returns the stacks from the number `first` on, and the number of the next one.
-    pub(crate) fn since(&self, first: u64) -> (Vec<Arc<StackFacts>>, u64) {
+    pub(crate) fn since(&self, first: u64) -> (Vec<Arc<StackRow>>, u64) {
         self.with(|stacks| {
             (stacks.facts.range(first..).map(|(_, facts)| Arc::clone(facts)).collect(), stacks.next)
         })

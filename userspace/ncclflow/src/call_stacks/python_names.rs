@@ -15,19 +15,13 @@ use std::{
 use cpython::{CodeObject, Instruction, Offsets, Walker};
 use flow::{
     decode::{RecordView, StackEvent},
-    schema::{FrameRow, StackId},
+    schema::{FrameRow, StackId, StackRow},
 };
 use ncclflow_common::{RawFrame, STACK_COOKIE};
 
-use super::{
-    book::StackBook,
-    copied::Copied,
-    interpreter::Interpreter,
-    walk::{guard_of, guard_places, is_alive, word},
-};
+use super::{book::StackBook, native::NativeFeed};
 use crate::{
-    native::NativeFeed,
-    recording::StackFacts,
+    python::{Copied, Interpreter, guard_of, guard_places, is_alive, word},
     target::{Process, printable},
 };
 
@@ -159,7 +153,7 @@ struct Names {
 
 impl Names {
     /// Names a stack; `None`: it was named before, or its process is not traced.
-    fn facts(&mut self, event: &StackEvent, interpreters: &Interpreters) -> Option<StackFacts> {
+    fn facts(&mut self, event: &StackEvent, interpreters: &Interpreters) -> Option<StackRow> {
         let traced = interpreters.get(event.origin.tgid)?;
         if self.named.len() >= MAX_KNOWN {
             self.named.clear();
@@ -183,7 +177,7 @@ impl Names {
         } else {
             None
         };
-        Some(StackFacts {
+        Some(StackRow {
             pid: traced.process.pid(),
             stack: StackId(event.id),
             frames,

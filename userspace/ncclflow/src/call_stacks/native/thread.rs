@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use flow::decode::StackEvent;
+use flow::{decode::StackEvent, schema::StackRow};
 use nccl_library::symbols::DebugFiles;
 
 use super::{
@@ -20,8 +20,7 @@ use super::{
     slots::{SlotSink, Slots},
 };
 use crate::{
-    python::{StackBook, Traced},
-    recording::StackFacts,
+    call_stacks::{StackBook, Traced},
     threads::{NativeFrame, NativeNames, Unwinder, Unwound},
 };
 
@@ -52,7 +51,7 @@ enum Work {
 /// A stack with Python's frames.
 struct Named {
     hit: (u32, u32, u64),
-    facts: StackFacts,
+    facts: StackRow,
     traced: Arc<Traced>,
 }
 
@@ -74,12 +73,7 @@ impl NativeFeed {
 
     /// Adds native frames to a stack whose pieces have come, and then puts it into the book. Waits for room
     /// in the queue. Gives the stack back if the thread has ended.
-    pub(crate) fn add(
-        &self,
-        event: &StackEvent,
-        facts: StackFacts,
-        traced: Arc<Traced>,
-    ) -> Option<StackFacts> {
+    pub(crate) fn add(&self, event: &StackEvent, facts: StackRow, traced: Arc<Traced>) -> Option<StackRow> {
         let hit = (event.origin.tgid, event.origin.tid, event.origin.ts_ns);
         // Waiting is harmless: the thread that names Python's frames has its own queue.
         match self.0.send(Work::Stack(Box::new(Named { hit, facts, traced }))) {
@@ -152,7 +146,7 @@ impl Worker {
     }
 
     /// Unwinds a stack now: its process, and its code, may be gone soon.
-    fn unwind(&mut self, named: Named) -> Result<Ready, StackFacts> {
+    fn unwind(&mut self, named: Named) -> Result<Ready, StackRow> {
         const UNKNOWN: &str = "native frames not known";
         let Named { hit, facts, traced } = &named;
         let Some(copied) = self.copies.take(*hit) else {
@@ -191,13 +185,13 @@ impl Worker {
     }
 }
 
-fn with_unknown(facts: StackFacts, why: &str) -> StackFacts {
+fn with_unknown(facts: StackRow, why: &str) -> StackRow {
     let unknown = facts.unknown.or_else(|| Some(why.to_owned()));
-    StackFacts { unknown, ..facts }
+    StackRow { unknown, ..facts }
 }
 
 /// Makes the stack with its native frames.
-fn facts(ready: &Ready, native: &[NativeFrame], with_python: bool) -> StackFacts {
+fn facts(ready: &Ready, native: &[NativeFrame], with_python: bool) -> StackRow {
     let Ready { named: Named { facts, .. }, copied, unwound, of_runtime } = ready;
     let mut python = facts.frames.clone();
     python.reverse();
@@ -212,7 +206,7 @@ fn facts(ready: &Ready, native: &[NativeFrame], with_python: bool) -> StackFacts
     let reaches_out = with_python && has_python && !merged.lacks_python;
     let cut = if reaches_out { facts.cut } else { unwound.is_cut || merged.lacks_python };
     let is_lost = merged.lacks_native || !(unwound.is_whole || unwound.is_cut);
-    let all = StackFacts {
+    let all = StackRow {
         frames: merged.frames,
         cut,
         thread: (!has_python || !with_python).then(|| copied.thread.clone()),
