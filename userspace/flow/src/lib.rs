@@ -18,8 +18,15 @@ pub mod statistics;
 
 pub mod iterations;
 
-// Records as a recording stores them.
+// Records as a recording stores them, whose they are, and the report of it all.
 pub mod recording;
+
+pub mod identity;
+
+pub mod session;
+
+// Text for people.
+pub mod text;
 
 #[cfg(any(test, feature = "made"))]
 pub mod made;

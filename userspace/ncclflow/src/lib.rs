@@ -22,7 +22,6 @@ pub mod kernel;
 
 pub mod clock;
 mod host;
-pub mod text;
 
 // Health of a session, and faults that tests put in.
 mod fault;

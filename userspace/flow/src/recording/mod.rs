@@ -8,10 +8,14 @@
 
 mod block;
 mod columns;
+mod contents;
 mod members;
 mod records;
 mod varint;
 
 pub use block::{Block, BlockAbout, BlockHeader, BlockKind, HEADER_BYTES, MAX_BODY, MAX_INDEX, append_block};
+pub use contents::{
+    Binding, BoundCookies, Event, FirstHit, LostRecords, NewBindings, RemovedRecords, Session,
+};
 pub use members::{Member, MemberRank, Members, communicator_spans};
 pub use records::{RecordsError, decode_records, encode_records};

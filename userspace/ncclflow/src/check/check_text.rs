@@ -2,13 +2,12 @@
 
 use std::io::{self, Write};
 
-use flow::schema::Outcome;
+use flow::{schema::Outcome, text::spaced_seconds};
 
 use super::{
     communicator_check::{CheckReport, CommunicatorCheck, Finding, FindingKind},
     verdict::RankWaits,
 };
-use crate::text::spaced_seconds;
 
 /// Most ranks whose waits are shown, those that waited longest; with `-v` all.
 const MAX_RANKS: usize = 8;

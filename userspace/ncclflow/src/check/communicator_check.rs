@@ -20,8 +20,7 @@ use super::{
     row_source::{FolderFacts, Gather, ReadingProgress, read_rows},
     verdict::{self, Culprit, RankWaits, Reason, Verdict},
 };
-use crate::text::spaced_seconds;
-use flow::schema::Outcome;
+use flow::{schema::Outcome, text::spaced_seconds};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -5,11 +5,13 @@ use std::{
     io::{self, Write},
 };
 
-use flow::schema::{LinkRow, Wait};
+use flow::{
+    schema::{LinkRow, Wait},
+    text::{bytes, column_widths, spaced_seconds},
+};
 use nccl_library::nccl::Direction;
 
 use super::summary::{RankReport, SummaryReport};
-use crate::text::{bytes, column_widths, spaced_seconds};
 
 /// Most links of a rank that are shown, those with most bytes; with `-v` all.
 const MAX_LINKS: usize = 16;

@@ -49,7 +49,8 @@ use std::{
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::{allocator, descriptor_table, resolver, text::PlainWriter};
+use crate::{allocator, descriptor_table, resolver};
+use flow::text::PlainWriter;
 
 pub use args::{Cli, Command};
 pub use variables::command;

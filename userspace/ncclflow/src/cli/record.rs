@@ -16,13 +16,14 @@ use crate::{
     clock::realtime_offset_ns,
     gpu::{self, GpuSamples},
     health::Health,
-    kernel::probe::{CallSource, Level, ProbePlace},
     record::{LibraryInUse, Notice, Outcome, Setup, record},
-    sinks::{
-        FilesReport, FilesState, LiveStatistics, ProbeReport, SessionReport, SessionState, WindowIterations,
-    },
+    sinks::LiveStatistics,
     target::Process,
     views::metrics::{Exposition, MetricsServer},
+};
+use flow::session::{
+    CallSource, FilesReport, FilesState, Level, ProbePlace, ProbeReport, SessionReport, SessionState,
+    WindowIterations,
 };
 use nccl_library::nccl::{ApiFunction, ApiKind};
 
@@ -241,7 +242,7 @@ fn tell_files(files: &FilesReport, report: &SessionReport, output: &Path) {
         FilesState::Stopped => "end where a second signal arrived",
         FilesState::Removed => "were removed (--max-size)",
         FilesState::Failed => "could not be made to the end",
-        FilesState::Complete | FilesState::None => return,
+        FilesState::Complete | FilesState::None | FilesState::Unknown => return,
     };
     let records = report.recording.map_or(0, |recording| recording.records);
     tell!(
@@ -259,7 +260,7 @@ fn summarize(outcome: &Outcome, output: Option<&Path>) {
             // The files end before its first op.
             continue;
         }
-        let lines = if report.level == Level::Api {
+        let lines = if report.level == Some(Level::Api) {
             format!("{} calls", rank.api_lines)
         } else {
             let calls = if report.api { format!("{} calls, ", rank.api_lines) } else { String::new() };

@@ -1,5 +1,13 @@
 //! The arguments of `ncclflow record`.
 
+use crate::{
+    gpu::GpuSamples,
+    kernel::loader::{best_buffer, best_links, prepared},
+    layout_cache::default_folder,
+    record::{ProbeChoice, RecordOptions, StackChoice, StackKind, Targets},
+    sinks::LiveStatistics,
+    views::metrics::parse_address,
+};
 use std::{
     net::SocketAddr,
     path::PathBuf,
@@ -13,18 +21,10 @@ use super::{
     filter_args::FilterArgs,
     record_groups::{Auto, DiskArgs, SamplingArgs, WhoArgs, WindowArgs, auto_or},
 };
-use crate::{
-    gpu::GpuSamples,
-    kernel::{
-        loader::{BufferKind, LinkKind},
-        probe::{Level, ProbeStrategy, StepDetail},
-    },
-    layout_cache::default_folder,
-    record::{ProbeChoice, RecordOptions, StackChoice, StackKind, Targets},
-    sinks::LiveStatistics,
-    views::metrics::parse_address,
+use flow::{
+    model::Sampling,
+    session::{BufferKind, Level, LinkKind, ProbeStrategy, StepDetail},
 };
-use flow::model::Sampling;
 use ncclflow_common::{MAX_STACK_FRAMES, STACK_FRAMES};
 
 /// Meaning of `auto`, for `--help`.
@@ -215,8 +215,8 @@ impl RecordArgs {
         gpus: Option<GpuSamples>,
     ) -> RecordOptions {
         let targets = Targets::new(self.all, &self.pids, &self.filter.filter());
-        let buffer = self.buffer.0.unwrap_or_else(BufferKind::best);
-        let links = self.links.0.unwrap_or_else(LinkKind::best).prepared();
+        let buffer = self.buffer.0.unwrap_or_else(best_buffer);
+        let links = prepared(self.links.0.unwrap_or_else(best_links));
         let mut options = RecordOptions {
             choice: ProbeChoice {
                 level: self.level,

@@ -1,5 +1,9 @@
 //! Groups of options of `ncclflow record`, and how their values are written.
 
+use crate::{
+    record::{FilesOptions, FilesWhen, WindowOptions},
+    who::{RankMapFile, WhoOptions},
+};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -12,11 +16,6 @@ use clap::{
 };
 
 use super::args::seconds;
-use crate::{
-    record::{FilesOptions, WindowOptions},
-    sinks::FilesWhen,
-    who::{RankMapFile, WhoOptions},
-};
 use flow::model::Sampling;
 
 /// Choice of ops whose messages are measured.

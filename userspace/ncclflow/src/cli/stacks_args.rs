@@ -1,5 +1,11 @@
 //! The arguments of `stacks`.
 
+use crate::{
+    kernel::loader::{best_buffer, best_links, prepared},
+    layout_cache::default_folder,
+    record::{RecordOptions, StackChoice, StackKind, Targets},
+    stacks::LiveStacks,
+};
 use std::{
     path::PathBuf,
     time::{Duration, Instant},
@@ -8,15 +14,7 @@ use std::{
 use clap::Args;
 
 use super::{args::seconds, filter_args::FilterArgs};
-use crate::{
-    kernel::{
-        loader::{BufferKind, LinkKind},
-        probe::Level,
-    },
-    layout_cache::default_folder,
-    record::{RecordOptions, StackChoice, StackKind, Targets},
-    stacks::LiveStacks,
-};
+use flow::session::{BufferKind, Level, LinkKind};
 use ncclflow_common::{MAX_STACK_FRAMES, STACK_FRAMES};
 
 const WINDOW: &str = "Window";
@@ -160,7 +158,7 @@ impl StacksArgs {
             watcher: Some(live),
             duration: self.seconds,
             cache: default_folder(),
-            ..RecordOptions::new(started, targets, BufferKind::best(), LinkKind::best().prepared())
+            ..RecordOptions::new(started, targets, best_buffer(), prepared(best_links()))
         };
         options.choice.level = Level::Api;
         let kind = match (self.native, self.both) {

@@ -6,10 +6,11 @@ use anyhow::{Context as _, Result};
 
 use super::{args::SymbolsArgs, terminal, write_json_line};
 use crate::{
-    kernel::probe::{CallSource, Level, ProbeSet, add_api_returns, compile},
+    kernel::probe::{ProbeSet, add_api_returns, compile},
     resolver::{self, What},
     target::{MappedLibrary, Process, printable},
 };
+use flow::session::{CallSource, Level};
 use nccl_library::symbols::{DebugFiles, Resolution, nccl_request_with_api, render};
 
 pub(super) fn run(args: &SymbolsArgs) -> Result<ExitCode> {

@@ -16,7 +16,7 @@ use clap::{
 };
 
 use super::told_lines::ToldLines;
-use crate::text::{PlainWriter, plain};
+use flow::text::{PlainWriter, plain};
 
 /// Value of `--color`.
 static COLOR: OnceLock<ColorChoice> = OnceLock::new();

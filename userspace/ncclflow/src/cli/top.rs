@@ -26,9 +26,10 @@ use crate::{
     host::host_name,
     privileges,
     record::{LibraryInUse, Notice, RecordOptions, StopHandle, record},
-    sinks::{LiveStatistics, SessionState},
+    sinks::LiveStatistics,
     views::top::{Action, Rates, Snapshot, State, Subject, TopReport, draw, print_table, rows},
 };
+use flow::session::SessionState;
 
 /// Longest time that a signal goes unnoticed.
 const PATIENCE: Duration = Duration::from_millis(100);

@@ -25,12 +25,12 @@ use super::{
 use crate::{
     clock::now_ns,
     export::Source,
-    kernel::probe::Level,
     record::{StopHandle, WatchedRecording},
     recording::Progress,
     sinks::LiveStatistics,
     views::top::{Action, Rates, Snapshot, State, Subject, draw},
 };
+use flow::session::Level;
 use nccl_library::nccl::NcclVersion;
 
 /// Nanoseconds before its end from which an unfinished recording is read.

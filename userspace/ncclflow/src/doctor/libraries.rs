@@ -12,10 +12,11 @@ use super::{
     files, privileges,
 };
 use crate::{
-    kernel::probe::{CallSource, Level, ProbeStrategy, compile},
+    kernel::probe::compile,
     resolver::{self, ResolverError, What},
     target::{Discovered, LibraryError, LibraryId, MappedLibrary, denied_remedy},
 };
+use flow::session::{CallSource, Level, ProbeStrategy};
 use nccl_library::symbols::{DebugFiles, Resolution};
 
 /// Most libraries that are examined. Each takes some tenths of a second.

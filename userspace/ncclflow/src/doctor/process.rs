@@ -2,10 +2,11 @@
 
 use super::checks::{Check, degraded, no, ok};
 use crate::{
-    kernel::probe::{Level, compile},
+    kernel::probe::compile,
     resolver::{self, Unseen, What},
     target::{Process, no_return_probes, printable, read_text, status_field},
 };
+use flow::session::Level;
 use nccl_library::{elf::RuntimeAddr, symbols::DebugFiles};
 
 /// Returns the checks of a process. It is looked at and not touched: no probe is tried, and 8 bytes of its

@@ -3,7 +3,8 @@
 use std::{io, iter, time::Duration};
 
 use super::checks::{Check, Finding, degraded, no, ok};
-use crate::kernel::loader::{LinkKind, Program, Trial, TrialError};
+use crate::kernel::loader::{Program, Trial, TrialError};
+use flow::session::LinkKind;
 
 /// Duration above which a hit slows small launches down.
 const SLOW_HIT: Duration = Duration::from_micros(20);

@@ -9,7 +9,8 @@ use super::{
     rank_report::RankReport,
     verdict::{JobVerdict, Verdict},
 };
-use crate::{gpu::GpuReport, memory::ScanReport, resolver::Lost, threads::Thread};
+use crate::{gpu::GpuReport, memory::ScanReport, threads::Thread};
+use flow::session::LostReaders as Lost;
 use nccl_library::symbols::{LayoutSource, SymbolSource};
 
 /// Version of the schema. Fields may be added within one version; none changes its meaning.

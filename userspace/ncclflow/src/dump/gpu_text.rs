@@ -3,10 +3,8 @@
 use std::fmt::Write as _;
 
 use super::dump_report::DumpReport;
-use crate::{
-    gpu::{GpuReport, Traffic},
-    text::write_wrapped,
-};
+use crate::gpu::{GpuReport, Traffic};
+use flow::text::write_wrapped;
 
 const WIDTH: usize = 98;
 

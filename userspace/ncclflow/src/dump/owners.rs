@@ -1,15 +1,16 @@
 //! Owners of ranks. The hash that tells communicators apart stands in the memory of processes, and a tenant
 //! can write any into its own. So ranks of one hash are told apart by user and job before they are judged.
 
+use crate::{
+    target::{Description, Process, Users},
+    who::read_variables,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
 use super::{dump_report::ProcessReport, rank_report::RankReport};
-use crate::{
-    target::{Description, Process, Users},
-    who::{JobVariable, Variables},
-};
+use flow::identity::JobVariable;
 
 /// Owner of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -29,7 +30,7 @@ pub struct Owner {
 impl Owner {
     pub(super) fn read(process: &Process, users: &Users) -> Self {
         let Description { uid, user, container, .. } = Description::read(process, users, &[]);
-        let environment = Variables::read(process);
+        let environment = read_variables(process);
         let job = environment.as_ref().and_then(|known| known.text(JobVariable::SlurmJobId));
         Self {
             uid,

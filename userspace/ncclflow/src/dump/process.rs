@@ -1,5 +1,14 @@
 //! A process with its libraries, its communicators, and readings of them.
 
+use crate::{
+    gpu::bus_id,
+    host::host_name,
+    memory::{AddressSpace, Memory, ReadError, ScanEnd},
+    resolver::{self, What},
+    target::{LibraryId, MappedLibrary, Process, Users, age_seconds, read_text, status_field},
+    threads::{self, Names, Sampler},
+    who::read_variables,
+};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     sync::Arc,
@@ -25,15 +34,7 @@ use super::{
     ras_peers::RasPeers,
     set_up::SetUpLayout,
 };
-use crate::{
-    gpu::bus_id,
-    host::host_name,
-    memory::{AddressSpace, Memory, ReadError, ScanEnd},
-    resolver::{self, What},
-    target::{LibraryId, MappedLibrary, Process, Users, age_seconds, read_text, status_field},
-    threads::{self, Names, Sampler},
-    who::{Job, JobSource, Largest, Variables, Whose},
-};
+use flow::identity::{Job, JobSource, Largest, Whose};
 use nccl_library::{
     fields::{IntField, comm},
     layouts::Layouts,
@@ -305,7 +306,7 @@ impl Target {
         if largest == Largest::default() {
             return;
         }
-        let whose = Whose { environment: Variables::read(&self.process), ..Whose::default() };
+        let whose = Whose { environment: read_variables(&self.process), ..Whose::default() };
         let job = Job::of(&whose, largest);
         self.report.job_rank = job.rank.filter(|_| matches!(job.rank_source, Some(JobSource::Variable(_))));
     }

@@ -9,7 +9,8 @@ use super::{
     rank_report::{OpReport, RankReport},
     verdict::{State, named},
 };
-use crate::{memory::ScanEnd, text::write_wrapped, threads::Thread};
+use crate::{memory::ScanEnd, threads::Thread};
+use flow::text::write_wrapped;
 use nccl_library::nccl::Direction;
 
 const WIDTH: usize = 98;

@@ -1,12 +1,8 @@
 //! Rank of a process in its job.
 
 use super::report::ProcessHistory;
-use crate::{
-    dump::RankReport,
-    target::Process,
-    torch_notes::ProcessGroupReport,
-    who::{Job, Largest, Variables, Whose},
-};
+use crate::{dump::RankReport, target::Process, torch_notes::ProcessGroupReport, who::read_variables};
+use flow::identity::{Job, Largest, Whose};
 
 /// Returns the largest process group.
 fn largest(history: &ProcessHistory) -> Option<&ProcessGroupReport> {
@@ -23,7 +19,7 @@ pub(super) fn by_itself(process: &Process, history: &mut ProcessHistory) {
         return;
     }
     let n_ranks = u32::try_from(group.ranks.len()).unwrap_or(u32::MAX);
-    let facts = Whose { environment: Variables::read(process), ..Whose::default() };
+    let facts = Whose { environment: read_variables(process), ..Whose::default() };
     let job = Job::of(&facts, Largest { n_ranks, rank: None });
     let Some(rank) = job.rank.map(u64::from).filter(|rank| group.ranks.contains(rank)) else { return };
     history.rank_from = job.rank_source.map(|source| source.name().to_owned());

@@ -10,10 +10,8 @@ use super::{
     names::{self, Who},
     report::{GroupHistory, HistoryReport, Member, ProcessHistory},
 };
-use crate::{
-    text::{nanoseconds, number, write_wrapped},
-    torch_notes::EntryReport,
-};
+use crate::torch_notes::EntryReport;
+use flow::text::{nanoseconds, number, write_wrapped};
 
 const WIDTH: usize = 98;
 /// Collectives that are shown of each group, unless `--last` says otherwise.

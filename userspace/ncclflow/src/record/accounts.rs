@@ -5,17 +5,20 @@
 //! the one that completes it differ in that count, the op says `incomplete`; it takes no peers that come
 //! after a loss.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, VecDeque},
+};
 
 use anyhow::Result;
-use flow::schema::{CpuReport, Gap};
+use flow::{
+    recording::FirstHit,
+    schema::{CpuReport, Gap},
+    session::{ProbeReport, SessionReport},
+};
 use ncclflow_common::{ProbeCounters, RecordHeader};
 
-use crate::{
-    kernel::{loader::Attachment, stream::ProbeCounts},
-    recording::FirstHit,
-    sinks::{ProbeReport, SessionReport},
-};
+use crate::kernel::{loader::Attachment, stream::ProbeCounts};
 
 /// Most gaps told apart per probe and CPU, and in the report. Further ones are merged with neighbours.
 const MAX_GAPS: usize = 256;
@@ -128,7 +131,7 @@ pub(super) fn draw_up(
             function: probe.function.clone(),
             symbol: probe.symbol.clone(),
             at: probe.place,
-            part: probe.part,
+            part: probe.part.map(Cow::Borrowed),
             pid: probe.pid,
             library: probe.library,
             hits: sum.hits + disarmed,

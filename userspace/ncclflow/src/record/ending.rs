@@ -1,5 +1,10 @@
 //! The end of a recording: it is marked as whole, probes are detached, and files are completed.
 
+use crate::{
+    kernel::stream::wait_for,
+    resolver::{self},
+    sinks::{FlowRanks, write_session},
+};
 use std::{os::fd::AsFd as _, time::Duration};
 
 use anyhow::{Context as _, Result};
@@ -17,11 +22,7 @@ use super::{
     threads::Taken,
     window_export::WindowsExport,
 };
-use crate::{
-    kernel::stream::wait_for,
-    resolver::{self, Lost},
-    sinks::{FilesReport, FlowRanks},
-};
+use flow::session::{FilesReport, LostReaders as Lost};
 
 /// Interval of progress notices while only files are left to be made.
 const FINISHING: Duration = Duration::from_millis(200);
@@ -48,7 +49,7 @@ impl Recording<'_> {
         // says so.
         stop.finishes_files();
         if let Some(dir) = dir
-            && let Err(error) = report.write(dir)
+            && let Err(error) = write_session(dir, report)
         {
             self.write_failed(format!("writing `session.json`: {error}"));
         }
@@ -136,7 +137,7 @@ impl Recording<'_> {
             && limit::tell(budget, dir, report, notice)
         {
             // Even the last file can have needed the room of a window, which is named in the report.
-            report.write(dir).context("writing `session.json`")?;
+            write_session(dir, report).context("writing `session.json`")?;
         }
         Ok(flow_ranks)
     }

@@ -33,12 +33,12 @@ use crate::{
     clock::now_ns,
     kernel::loader::Link,
     resolver::{self, ProcFile, ResolverError, Unseen},
-    sinks::{Budget, ChangedLibrary, TargetReport, WhoseBudget},
     target::{
         Census, Description, Filter, Process, ProcessError, Sighting, Tenant, Tenants, Unfinished, Users,
         in_first_pid_namespace,
     },
 };
+use flow::session::{Budget, ChangedLibrary, TargetReport, WhoseBudget};
 
 /// Rounds between two searches for libraries that are no longer used.
 const RETIRE_ROUNDS: u32 = 10;

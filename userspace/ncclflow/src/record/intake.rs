@@ -3,14 +3,14 @@
 
 use std::collections::HashMap;
 
-use flow::decode::RecordView;
+use flow::{decode::RecordView, recording::FirstHit};
 use ncclflow_common::{LOSS_MARK, RecordHeader};
 
 use super::{
     accounts::Accounts,
     mailbox::{EventSender, SessionEvent},
 };
-use crate::{call_stacks::StackFeed, kernel::stream::Batch, recording::FirstHit};
+use crate::{call_stacks::StackFeed, kernel::stream::Batch};
 
 /// Number of processes at which ended ones are forgotten.
 const MAX_ENDED: usize = 1024;

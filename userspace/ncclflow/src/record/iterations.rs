@@ -15,10 +15,11 @@ use std::{
 use flow::{
     iterations::{Collective, IterationFinder, MAX_COLLECTIVES, Mark, Period, marks},
     schema::{ApiCall, Op, RankKey},
+    session::{ProcessIterations, WindowIterations},
 };
 use nccl_library::nccl::Name;
 
-use crate::sinks::{ProcessIterations, Sink, WindowIterations};
+use crate::sinks::Sink;
 
 /// Most processes that are looked at. What others do meanwhile belongs to the window.
 const MAX_PROCESSES: usize = 512;

@@ -17,9 +17,10 @@ use crate::{
     clock::now_ns,
     fault,
     kernel::stream::{Batch, Popped},
-    recording::{BLOCK_TIME, Event, RecordingWriter},
+    recording::{BLOCK_TIME, RecordingWriter},
     sinks::is_over_max_size,
 };
+use flow::recording::Event;
 
 /// A recording that is being written.
 #[derive(Debug)]

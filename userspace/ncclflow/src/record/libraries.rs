@@ -33,9 +33,9 @@ use crate::{
     kernel::loader::{Attachment, Link},
     resolver::{self, ResolverError},
     shortage,
-    sinks::Budget,
     target::{Filter, LibraryId, MappedLibrary, can_end_processes, no_return_probes},
 };
+use flow::session::Budget;
 
 /// Most library files held at a time, of which one tenant has three quarters at most. Each is checked again
 /// and again, and takes descriptors: where these are few, fewer files are held.

@@ -5,9 +5,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 
 use super::options::{Notice, RecordOptions};
-use crate::sinks::{
-    Budget, DiskBudget, OutputDir, SessionReport, Share, WhoseBudget, tell_window_of_removed_lines,
-};
+use crate::sinks::{DiskBudget, OutputDir, Share, tell_window_of_removed_lines};
+use flow::session::{Budget, SessionReport, WhoseBudget};
 
 /// Owner of windows that no container's flag opened.
 const ALL_PROCESSES: &str = "all processes";

@@ -10,8 +10,11 @@ use super::{accounts::Accounts, keeper::OpenRecording, limit, options::Notice, r
 use crate::{
     health::Health,
     kernel::stream::{MailSender, Mailbox},
+    sinks::DiskBudget,
+};
+use flow::{
     recording::FirstHit,
-    sinks::{DiskBudget, SessionReport, WindowReport},
+    session::{SessionReport, WindowReport},
 };
 
 /// Messages to the recording's own thread.

@@ -20,8 +20,9 @@ use super::{
 use crate::{
     fault, privileges,
     recording::Selection,
-    sinks::{FilesReport, FilesState, OutputDir, SessionFiles},
+    sinks::{OutputDir, SessionFiles},
 };
+use flow::session::{FilesReport, FilesState};
 
 /// Request to make files.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 //!
 //! The build-id does not tell: anybody can write one into a file.
 
-use crate::kernel::probe::{Probe, ProbePlace};
-use flow::wire::ProbeKind;
+use crate::kernel::probe::Probe;
+use flow::{session::ProbePlace, wire::ProbeKind};
 use nccl_library::elf::FileOffset;
 use ncclflow_common::{FetchPlan, Walk};
 

@@ -56,8 +56,8 @@ mod limit;
 mod report;
 
 pub use options::{
-    FilesOptions, Notice, Outcome, ProbeChoice, RecordOptions, StackChoice, StackKind, StopHandle, Targets,
-    WindowOptions,
+    FilesOptions, FilesWhen, Notice, Outcome, ProbeChoice, RecordOptions, StackChoice, StackKind, StopHandle,
+    Targets, WindowOptions,
 };
 pub use pipeline::Pipeline;
 pub use recorder::record;

@@ -73,7 +73,7 @@ impl ModelBudget {
         if let Some(whose) = whose {
             self.forget(whose);
             // As many are named as a report has processes that have ended.
-            if self.over.len() < crate::sinks::MAX_ENDED_TARGETS || self.over.contains_key(&whose) {
+            if self.over.len() < flow::session::MAX_ENDED_TARGETS || self.over.contains_key(&whose) {
                 *self.over.entry(whose).or_default() += 1;
             }
         }

@@ -9,7 +9,8 @@ use super::{
     recorder::Recording,
     setup::{Setup, is_recent},
 };
-use crate::{clock::now_ns, kernel::loader::detach, sinks::ChangedLibrary};
+use crate::{clock::now_ns, kernel::loader::detach};
+use flow::session::ChangedLibrary;
 
 #[derive(Debug)]
 pub(super) struct NamedFiles {

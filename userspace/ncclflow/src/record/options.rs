@@ -15,18 +15,27 @@ use super::setup::{LibraryInUse, Setup};
 use crate::{
     gpu::GpuSamples,
     health::Health,
-    kernel::{
-        loader::{Buffer, BufferKind, LinkKind},
-        probe::{Level, ProbeStrategy, StepDetail},
-        stream::Waker,
-    },
-    sinks::{FilesWhen, FlowRanks, LiveStatistics, SessionReport, WindowReport},
+    kernel::{loader::Buffer, stream::Waker},
+    sinks::{FlowRanks, LiveStatistics},
     stacks::LiveStacks,
     target::{Filter, Process},
     who::WhoOptions,
 };
-use flow::model::Sampling;
+use flow::{
+    model::Sampling,
+    session::{BufferKind, Level, LinkKind, ProbeStrategy, SessionReport, StepDetail, WindowReport},
+};
 use nccl_library::symbols::DebugFiles;
+
+/// Time at which line files are made from the recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "program", derive(clap::ValueEnum))]
+pub enum FilesWhen {
+    /// When it is over
+    End,
+    /// Not at all; `ncclflow export` makes them whenever they are wanted
+    None,
+}
 
 #[derive(Clone, Debug)]
 pub enum Targets {

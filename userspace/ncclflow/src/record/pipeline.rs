@@ -1,6 +1,13 @@
 //! Records in, files written: decode → model → sinks. Independent of the kernel, so that a replay can drive
 //! it too.
 
+use flow::{
+    decode::{DecodeError, Event, RecordView},
+    model::{ApiOutput, ModelCounters, Node},
+    recording::{self, Binding, Session},
+    schema::HostInfo,
+    wire::ProbeKind,
+};
 use foldhash::HashMap;
 use ncclflow_common::{LOSS_MARK, RecordHeader};
 
@@ -13,14 +20,8 @@ use super::{
 };
 use crate::{
     call_stacks::{StackBook, StackFeed},
-    recording::{self, Binding, Item},
+    recording::Item,
     sinks::{SessionFiles, Sink as _},
-};
-use flow::{
-    decode::{DecodeError, Event, RecordView},
-    model::{ApiOutput, ModelCounters, Node},
-    schema::HostInfo,
-    wire::ProbeKind,
 };
 
 /// Most ended processes that are waited for while no record tells the time.
@@ -77,8 +78,8 @@ impl Pipeline {
     }
 
     /// Returns a pipeline for reading a recording.
-    pub fn reading(session: &recording::Session, files: SessionFiles) -> Self {
-        let recording::Session { steps, returns, sampling, .. } = *session;
+    pub fn reading(session: &Session, files: SessionFiles) -> Self {
+        let Session { steps, returns, sampling, .. } = *session;
         let host = session.host.clone();
         Self {
             traced: Traced { steps, returns, sampling },
@@ -88,7 +89,7 @@ impl Pipeline {
     }
 
     /// Returns one that gives out ops and calls at once, without messages.
-    pub(super) fn reading_ops(session: &recording::Session, files: SessionFiles) -> Self {
+    pub(super) fn reading_ops(session: &Session, files: SessionFiles) -> Self {
         let mut pipeline = Self::reading(session, files);
         (pipeline.traced.steps, pipeline.without_messages) = (false, true);
         pipeline

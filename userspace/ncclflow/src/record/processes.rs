@@ -6,13 +6,14 @@
 
 use foldhash::HashMap;
 
-use crate::sinks::{LiveStatistics, SessionFiles, Sink, WindowIterations};
+use crate::sinks::{LiveStatistics, SessionFiles, Sink};
 use flow::{
     decode::StackEvent,
     model::{
         ApiOutput, ApiSession, FlowRecord, ModelCounters, Node, Rows, Sampling, Session, other_call_row,
     },
     schema::{GpuRow, HostInfo, StackRow},
+    session::WindowIterations,
 };
 
 /// Traced events that the model has to know of.

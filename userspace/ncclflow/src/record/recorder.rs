@@ -1,5 +1,18 @@
 //! A recording from beginning to end.
 
+use super::options::FilesWhen;
+use crate::{
+    clock::now_ns,
+    gpu::GpuSamples,
+    kernel::loader::{Attachment, Program, tells_returns_apart},
+    layout_cache::LayoutCache,
+    privileges,
+    recording::RecordingWriter,
+    resolver,
+    sinks::{OutputDir, SessionFiles, write_session},
+    target::in_first_pid_namespace,
+    who::{Who, WhoOptions},
+};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     time::Duration,
@@ -28,25 +41,13 @@ use super::{
     watch::Watch,
     windows::Windows,
 };
-use crate::{
-    clock::now_ns,
-    gpu::GpuSamples,
-    kernel::{
-        loader::{Attachment, Program},
-        probe::{Level, ProbeStrategy},
+use flow::{
+    model::Sampling,
+    session::{
+        AttachReport, ChangedLibrary, Level, ProbeStrategy, SessionReport, SessionState, TargetReport,
+        WindowReport,
     },
-    layout_cache::LayoutCache,
-    privileges,
-    recording::{self, RecordingWriter},
-    resolver,
-    sinks::{
-        AttachReport, ChangedLibrary, FilesWhen, OutputDir, SessionFiles, SessionReport, SessionState,
-        TargetReport, WindowReport,
-    },
-    target::in_first_pid_namespace,
-    who::{Who, WhoOptions},
 };
-use flow::model::Sampling;
 
 /// Records until the time is up, the targets are gone, or `stop` says so. The recording is whole before the
 /// probes are detached, which can take a while; its files are completed after that.
@@ -55,7 +56,7 @@ pub fn record(
     stop: &StopHandle,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Outcome> {
-    if options.choice.returns && !options.links.tells_returns_apart() {
+    if options.choice.returns && !tells_returns_apart(options.links) {
         bail!(
             "`--returns` with a link for each probe (`--links perf`, or a kernel without uprobe_multi, before Linux 6.6) needs \
              the host's PID namespace: it could not be told whose returns they are; `--level api` works without `--returns`"
@@ -161,7 +162,7 @@ impl<'a> Recording<'a> {
         });
         match (begun, dir) {
             (Ok(recording), Some(dir)) => {
-                let written = recording.report.write(&dir);
+                let written = write_session(&dir, &recording.report);
                 written.with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
                 Ok(Self { dir: Some(dir), ..recording })
             }
@@ -200,7 +201,7 @@ impl<'a> Recording<'a> {
     ) -> Result<Box<RecordingWriter>> {
         let RecordOptions { choice, sampling, .. } = self.options;
         let follows = self.follows();
-        let session = recording::Session {
+        let session = flow::recording::Session {
             ncclflow: env!("CARGO_PKG_VERSION").to_owned(),
             wire_version: WIRE_VERSION,
             report: match window {
@@ -211,7 +212,7 @@ impl<'a> Recording<'a> {
             steps: choice.level == Level::Steps,
             returns: choice.returns,
             sampling: *sampling,
-            ..recording::Session::default()
+            ..flow::recording::Session::default()
         };
         let writer = RecordingWriter::create(dir, session);
         let writer = writer

@@ -7,9 +7,10 @@ use serde::Deserialize;
 
 use super::pipeline::Pipeline;
 use crate::{
-    recording::{Damage, FOLDER, Item, Progress, RecordingReader, Selection, Session},
-    sinks::{Layout, OutputDir, SessionFiles, WindowIterations},
+    recording::{Damage, FOLDER, Item, Progress, RecordingReader, Selection},
+    sinks::{Layout, OutputDir, SessionFiles},
 };
+use flow::{recording::Session, session::WindowIterations};
 
 /// The recording of a session or a window, to be read.
 #[derive(Debug)]

@@ -1,5 +1,14 @@
 //! `session.json`: its beginning, and its completion with what belongs to it, for a recording or a window.
 
+use crate::{
+    clock::{now_ns, realtime_offset_ns},
+    kernel::loader::{Attachment, Buffer},
+    sinks::{
+        DiskBudget, FlowRanks, OutputDir, SessionFiles, Sink as _, compress_files, is_over_max_size,
+        write_session,
+    },
+    target::Process,
+};
 use std::mem;
 
 use anyhow::Result;
@@ -13,21 +22,13 @@ use super::{
     setup::{LibraryInUse, Setup, Target},
     threads::Taken,
 };
-use crate::{
-    clock::{now_ns, realtime_offset_ns},
-    kernel::{
-        loader::{Attachment, Buffer},
-        probe::Level,
-    },
-    sinks::{
-        AttachReport, Budget, BufferReport, DiskBudget, FlowRanks, LeftOut, Messages, OutputDir, OverBudget,
-        SessionFiles, SessionReport, SessionState, Sink as _, TargetReport, compress_files, is_over_max_size,
-    },
-    target::Process,
-};
 use flow::{
     model::ModelCounters,
     schema::{ClockReport, LossReport},
+    session::{
+        AttachReport, Budget, BufferReport, LeftOut, Level, Messages, OverBudget, SessionReport,
+        SessionState, TargetReport,
+    },
 };
 
 /// Returns the report of a session that begins.
@@ -43,11 +44,11 @@ pub(super) fn first_report(
     };
     let (monotonic, realtime) = (now_ns(ClockId::Monotonic), now_ns(ClockId::Realtime));
     SessionReport {
-        ncclflow: env!("CARGO_PKG_VERSION"),
+        ncclflow: env!("CARGO_PKG_VERSION").into(),
         state: SessionState::Recording,
         host: host.nodename().to_string_lossy().into_owned(),
         kernel: host.release().to_string_lossy().into_owned(),
-        level: choice.level,
+        level: Some(choice.level),
         api: choice.api,
         sampling: None,
         step_detail: (choice.level == Level::Steps).then_some(choice.detail),
@@ -226,7 +227,7 @@ pub(super) fn write_results(
         if report.max_size.is_some() {
             report.max_size = dir.budget().map(DiskBudget::report);
         }
-        if let Err(error) = report.write(dir) {
+        if let Err(error) = write_session(dir, report) {
             fail(report, notice, format!("writing `session.json`: {error}"));
             report.state = state(report);
         }

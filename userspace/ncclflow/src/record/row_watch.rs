@@ -26,8 +26,9 @@ use crate::{
     clock::now_ns,
     fault, privileges,
     recording::{BLOCK_TIME, FOLDER, Item, Progress, RecordingReader, Selection},
-    sinks::{LiveStatistics, OutputDir, SessionFiles, WindowIterations},
+    sinks::{LiveStatistics, OutputDir, SessionFiles},
 };
+use flow::session::WindowIterations;
 
 /// Interval at which ended processes are looked for.
 const ENDED_INTERVAL: Duration = Duration::from_millis(500);

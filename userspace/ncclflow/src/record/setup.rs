@@ -16,17 +16,17 @@ use crate::{
     clock::now_ns,
     kernel::{
         loader::{Attachment, Link, StoredParts, detach},
-        probe::{self, Level, Probe, ProbeSet},
+        probe::{self, Probe, ProbeSet},
     },
     layout_cache::{CacheKey, LayoutCache},
-    recording::Binding,
     resolver::{self, ResolverError, Status, What},
-    sinks::LibraryReport,
     target::{LibraryId, MappedLibrary, Process, no_return_probes},
 };
 use flow::{
     decode::{CommunicatorPlaces, Decoder, OpWorkFields, PlanFields, ProxyOpFields},
+    recording::Binding,
     schema::HostInfo,
+    session::{Level, LibraryReport},
     wire::ProbeKind,
 };
 use nccl_library::{

@@ -35,8 +35,8 @@ use crate::{
         stream::{Drain, DrainMessage, MailSender, Mailbox, ProbeCounts, Source},
     },
     privileges,
-    recording::FirstHit,
 };
+use flow::recording::FirstHit;
 
 /// Time that the end of a recording or a window waits for records that a CPU is still putting together.
 const SETTLE_LIMIT: Duration = Duration::from_millis(500);

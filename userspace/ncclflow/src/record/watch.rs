@@ -1,6 +1,7 @@
 //! Watches, in the recording's own thread, for the end, starting and exiting processes, and windows to open
 //! and close.
 
+use crate::{fault, kernel::stream::wait_for, sinks::write_session, target::Process};
 use std::{
     mem,
     os::fd::AsFd as _,
@@ -20,7 +21,6 @@ use super::{
     threads::Threads,
     windows::Windows,
 };
-use crate::{fault, kernel::stream::wait_for, target::Process};
 
 /// Shortest interval of searches for new processes. While files have probes on them, every second look at
 /// these includes one.
@@ -212,7 +212,7 @@ impl<'a, 'r> Watch<'a, 'r> {
         self.next_report = now + REPORT;
         let Recording { dir: Some(dir), report, attachment, .. } = &*self.recording else { return };
         keep_room(dir, report, attachment.probes().len(), self.windows.is_some());
-        if let Err(error) = report.write(dir) {
+        if let Err(error) = write_session(dir, report) {
             self.recording.write_failed(format!("writing `session.json`: {error}"));
         }
     }

@@ -6,10 +6,10 @@ use anyhow::{Context as _, Result};
 
 use super::{pipeline::Pipeline, replay::RecordedSession};
 use crate::{
-    recording::{Damage, Event, Item, Progress, RecordingReader, Selection},
+    recording::{Damage, Item, Progress, RecordingReader, Selection},
     sinks::{LiveStatistics, SessionFiles},
-    who::ProcessFacts,
 };
+use flow::{identity::ProcessFacts, recording::Event};
 
 /// A recording that is read into statistics.
 #[derive(Debug)]

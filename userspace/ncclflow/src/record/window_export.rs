@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, anyhow};
 use flow::{
     model::ModelCounters,
     schema::{CommunicatorReport, LossReport},
+    session::{FilesReport, SessionReport},
 };
 
 use super::{
@@ -23,7 +24,7 @@ use super::{
 };
 use crate::{
     privileges,
-    sinks::{FilesReport, OutputDir, SessionReport, host_in_names, is_over_max_size, process_name},
+    sinks::{OutputDir, host_in_names, is_over_max_size, process_name},
     who::WhoReport,
 };
 

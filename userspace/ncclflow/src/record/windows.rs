@@ -40,14 +40,15 @@ use super::{
 use crate::{
     clock::now_ns,
     kernel::{loader::Attachment, stream::ProbeCounts},
-    recording::{Event, FirstHit, RecordingWriter},
+    recording::RecordingWriter,
     shortage,
-    sinks::{
-        Budget, OutputDir, WhoseBudget, WindowContainer, WindowEnd, WindowIterations, WindowReport,
-        is_over_max_size, window_name,
-    },
+    sinks::{OutputDir, is_over_max_size, window_name},
     target::{Tenant, in_first_pid_namespace},
-    who::Whose,
+};
+use flow::{
+    identity::Whose,
+    recording::{Event, FirstHit},
+    session::{Budget, WhoseBudget, WindowContainer, WindowEnd, WindowIterations, WindowReport},
 };
 
 /// Interval at which the flag file is looked for where its folder tells nothing.

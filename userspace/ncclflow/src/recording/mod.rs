@@ -5,7 +5,6 @@
 //! records. A segment is only appended to, so it can be read while it is written. docs/RECORDING.md is the
 //! description for others who want to read it.
 
-mod contents;
 mod open_block;
 mod open_segment;
 mod reader;
@@ -13,9 +12,8 @@ mod segments;
 mod what_lasts;
 mod writer;
 
-pub use contents::{Binding, Event, FirstHit, LostRecords, RemovedRecords, Session};
 pub use reader::{Damage, Item, Progress, RecordingReader, Selection};
-pub use writer::{BLOCK_TIME, RecordingTotals, RecordingWriter};
+pub use writer::{BLOCK_TIME, RecordingWriter};
 
 /// Name of the recording's folder in the folder of a session or a window.
 pub const FOLDER: &str = "recording";

@@ -2,10 +2,13 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use flow::{decode::RecordView, recording::Members, wire::ProbeKind};
+use flow::{
+    decode::RecordView,
+    recording::{Binding, Members},
+    wire::ProbeKind,
+};
 use ncclflow_common::LOSS_MARK;
 
-use super::Binding;
 use crate::{kernel::stream::Batch, who::CommunicatorWatch};
 
 /// Records that are not written yet.

@@ -11,14 +11,17 @@ use std::{
 
 use flow::{
     decode::RecordView,
-    recording::{BlockAbout, BlockKind, append_block, encode_records},
+    recording::{
+        Binding, BlockAbout, BlockKind, Event, LostRecords, NewBindings, RemovedRecords, Session,
+        append_block, encode_records,
+    },
     schema::{GpuRow, StackRow},
+    session::RecordingTotals,
 };
 use serde::Serialize;
 
 use super::{
-    Binding, FOLDER,
-    contents::{NewBindings, RemovedRecords},
+    FOLDER,
     open_block::{OpenBlock, OpenWalks},
     open_segment::{ClosedSegment, OpenSegment},
     preamble, segments,
@@ -28,7 +31,6 @@ use crate::{
     call_stacks::StackBook,
     gpu::GpuSamples,
     kernel::stream::Batch,
-    recording::{Event, LostRecords, Session},
     shortage,
     sinks::{DiskBudget, OutputDir, Share, is_over_max_size},
     who::CommunicatorWatch,
@@ -68,23 +70,6 @@ const GPU_TIME: Duration = Duration::from_secs(10);
 
 /// Number of ended processes at which they are looked through.
 const MAX_ENDED: usize = 4096;
-
-/// Amounts that were written; `recording` of `session.json`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct RecordingTotals {
-    pub bytes: u64,
-    pub records: u64,
-    pub blocks: u64,
-    pub segments: u64,
-    /// Records that could not be written.
-    pub lost: u64,
-    /// Segments and records that were removed again, to make room or for their age. `bytes`, `records`,
-    /// `blocks` and `segments` count them, too.
-    pub removed_segments: u64,
-    pub removed_records: u64,
-    /// Number of removed records in blocks that later records need.
-    pub removed_lasting: u64,
-}
 
 /// A recording being written. Where a block cannot be written, its records are counted as lost and the next
 /// one is tried: one full disk is not the end.

@@ -50,4 +50,4 @@ pub(crate) use questions::{
     Unseen, check, interpreter, libraries, look, look_through, maps, nccl_processes, open_mapping,
     package_version, proc_bytes, resolve, symbols, take_hold,
 };
-pub use service::{Lost, allow_fuse, lost, prepare};
+pub use service::{allow_fuse, lost, prepare};

@@ -2,6 +2,7 @@
 //! by a file system in user space, or by `userfaultfd`: then the process itself decides whether a copy of it
 //! ever ends. A process can also have the lock of its mappings held for ever, which listing pages takes.
 
+use flow::session::LostReaders;
 use std::{
     fs::File,
     io,
@@ -20,7 +21,7 @@ use super::{
     helper::{Helper, MAX_LEFT, NoAnswer, still_left},
     page_map::filled_pages,
     sandbox::{self, Role},
-    service::{Lost, has_children},
+    service::has_children,
     silent::Silent,
 };
 
@@ -39,13 +40,13 @@ struct Pool {
     idle: Vec<Helper>,
     /// Processes whose memory did not answer.
     silent: Silent,
-    lost: Lost,
+    lost: LostReaders,
 }
 
 static POOL: Mutex<Pool> = Mutex::new(Pool {
     idle: Vec::new(),
     silent: Silent::new(),
-    lost: Lost { unanswered: 0, left_behind: 0, died: 0 },
+    lost: LostReaders { unanswered: 0, left_behind: 0, died: 0 },
 });
 
 fn pool() -> MutexGuard<'static, Pool> {
@@ -166,7 +167,7 @@ pub(crate) fn is_silent(pid: u32) -> bool {
 }
 
 /// Returns what was lost with copying memory until now.
-pub(super) fn lost() -> Lost {
+pub(super) fn lost() -> LostReaders {
     pool().lost
 }
 

@@ -1,5 +1,6 @@
 //! Asks the looker, and remembers what must not be asked again. The questions are in `questions`.
 
+use flow::session::LostReaders;
 use std::{
     io,
     os::fd::BorrowedFd,
@@ -25,31 +26,6 @@ use crate::target::identify::Named;
 /// Files of one device that may stay without an answer; then no file of the device is asked for.
 const DEVICE_STRIKES: usize = 2;
 
-/// Losses from looking at foreign files and memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Lost {
-    /// Children that did not answer in time.
-    pub unanswered: u32,
-    /// Children of these that were still there after they were killed: they sleep in the kernel.
-    pub left_behind: u32,
-    /// Children that ended, or answered garbage, because of what they read.
-    pub died: u32,
-}
-
-impl Lost {
-    pub fn is_none(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-impl std::ops::AddAssign for Lost {
-    fn add_assign(&mut self, more: Self) {
-        self.unanswered = self.unanswered.saturating_add(more.unanswered);
-        self.left_behind = self.left_behind.saturating_add(more.left_behind);
-        self.died = self.died.saturating_add(more.died);
-    }
-}
-
 #[derive(Debug, Default)]
 struct Service {
     helper: Option<Helper>,
@@ -58,7 +34,7 @@ struct Service {
     given_up: Vec<Named>,
     /// Processes whose `/proc` does not answer.
     silent: Silent,
-    lost: Lost,
+    lost: LostReaders,
 }
 
 static HAS_CHILDREN: AtomicBool = AtomicBool::new(false);
@@ -87,7 +63,7 @@ pub fn prepare() {
 }
 
 /// Returns what was lost until now, with looking at files and with copying memory.
-pub fn lost() -> Lost {
+pub fn lost() -> LostReaders {
     let mut lost = with_service(|service| service.lost);
     lost += peeker::lost();
     lost

@@ -12,6 +12,7 @@
 
 mod state;
 
+use flow::session::MaxSizeReport;
 use std::{
     collections::HashMap,
     io,
@@ -19,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{made::Made, output_dir::OutputDir, session_file::MaxSizeReport};
+use super::{made::Made, output_dir::OutputDir};
 use state::{MAIN, Part, State, some_room};
 
 pub(super) use state::Need;

@@ -1,9 +1,9 @@
 //! Compression of line files that are complete.
 
+use flow::session::Compressed;
 use std::io;
 
 use flate2::{Compression, write::GzEncoder};
-use serde::Serialize;
 
 use super::{
     budget::{Share, is_over_max_size},
@@ -17,17 +17,6 @@ const LEVEL: Compression = Compression::new(3);
 
 /// Ending of a compressed file's name.
 const COMPRESSED: &str = ".gz";
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Compressed {
-    pub files: u64,
-    /// Bytes of the lines.
-    pub bytes: u64,
-    /// Bytes of the compressed files.
-    pub compressed_bytes: u64,
-    /// Files left as they were, for lack of room for both forms under the limit.
-    pub files_left: u64,
-}
 
 /// Compresses all files of JSON lines, which are complete. Also returns errors.
 pub fn compress_files(files: &SessionFiles) -> (Compressed, Vec<String>) {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::MAX_ENDED_TARGETS;
+use flow::session::MAX_ENDED_TARGETS;
 
 /// Number of things that each process has.
 #[derive(Debug, Default)]

@@ -1,13 +1,12 @@
 //! Description of a process from `/proc`: user, command line, control group, container, namespaces and start.
 
+use flow::identity::{Container, cgroup_path};
 use std::{collections::HashMap, fs, os::unix::fs::MetadataExt as _, path::Path};
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use super::{
-    container,
-    container::Container,
     printable,
     proc_text::{read_text, status_field},
     process::Process,
@@ -72,8 +71,7 @@ impl Description {
     pub fn read(process: &Process, users: &Users, command: &[u8]) -> Self {
         let proc = process.proc_path();
         let uid = fs::metadata(&proc).map_or(u32::MAX, |metadata| real_uid(&proc).unwrap_or(metadata.uid()));
-        let cgroup =
-            read_text(proc.join("cgroup")).ok().and_then(|text| container::cgroup_path(&text).map(printable));
+        let cgroup = read_text(proc.join("cgroup")).ok().and_then(|text| cgroup_path(&text).map(printable));
         let command = String::from_utf8_lossy(command);
         let command = command.trim_end_matches('\0').replace('\0', " ");
         Self {

@@ -14,22 +14,21 @@ use std::{
 
 use flow::{
     decode::{Decoder, RecordView},
-    recording::communicator_spans,
+    identity::{Job, Largest, MAX_KNOWN, ProcessFacts},
+    recording::{Binding, Event, communicator_spans},
+    session::{FilesState, SessionReport, TargetList, TargetReport},
 };
 
 use super::{
-    communicator::{CommunicatorFacts, Seen},
-    job::{Job, Largest},
-    process::{ProcessFacts, WhoOptions},
-    registry::{MAX_ENTRIES, Registry},
+    communicator::{Seen, read_communicator, with_driver},
+    process::{WhoOptions, read_process},
+    registry::Registry,
 };
 use crate::{
     fault,
     health::Health,
     memory::Memory,
     privileges,
-    recording::{Binding, Event},
-    sinks::{FilesState, SessionReport, TargetList, TargetReport},
     target::{Process, Users},
 };
 
@@ -81,7 +80,7 @@ impl Who {
     /// Finds the facts of a process, for its report and for those who write recordings.
     pub(crate) fn describe(&self, target: &mut TargetReport) {
         let users = self.users.get_or_init(Users::read);
-        let facts = ProcessFacts::read(target.pid, target.started_ticks, &self.host, users, &self.options);
+        let facts = read_process(target.pid, target.started_ticks, &self.host, users, &self.options);
         if let Some(facts) = &facts {
             self.registry.push(Event::Process(Box::new(facts.clone())));
         }
@@ -196,7 +195,7 @@ impl CommunicatorWatch {
             return;
         }
         self.last = Some(seen);
-        if self.seen.len() >= MAX_ENTRIES {
+        if self.seen.len() >= MAX_KNOWN {
             self.seen.clear();
         }
         if !self.seen.insert(seen) || !self.registry.is_new(seen) {
@@ -235,9 +234,9 @@ fn look_at_communicators(looks: &Receiver<Look>, registry: &Registry, waiting: &
         // Where the process has ended, or freed the communicator, no facts are noted.
         if let Some(places) = &decoder.communicator
             && let Ok(process) = Process::open(pid)
-            && let Some(facts) = CommunicatorFacts::read(Memory::new(&process), places, &seen, pid)
+            && let Some(facts) = read_communicator(Memory::new(&process), places, &seen, pid)
         {
-            registry.push(Event::Communicator(Box::new(facts.with_driver())));
+            registry.push(Event::Communicator(Box::new(with_driver(facts))));
         }
         waiting.fetch_sub(1, Ordering::AcqRel);
     }

@@ -1,5 +1,9 @@
 //! The probes of a session: stored, attached, armed, disarmed, counted, detached.
 
+use flow::{
+    session::{LinkKind, ProbePlace},
+    wire::ProbeKind,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -16,15 +20,14 @@ use ncclflow_common::{
 
 use super::{
     buffer::Buffer,
-    link::{Link, LinkError, LinkKind, Place, Site, detach},
+    link::{Link, LinkError, Place, Site, detach},
     object::{Gate, LoadedObject},
     programs::Program,
 };
 use crate::kernel::{
-    probe::{Probe, ProbePlace, WalkProgram},
+    probe::{Probe, WalkProgram},
     stream::Source,
 };
-use flow::wire::ProbeKind;
 
 /// Error: the kernel refused a probe.
 #[derive(Debug)]

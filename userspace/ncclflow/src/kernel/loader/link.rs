@@ -25,48 +25,35 @@ use aya::{
     programs::{ProbeKind, ProgramError, UProbe},
     sys::{UProbeMultiFeature, is_uprobe_multi_supported},
 };
+use flow::session::LinkKind;
 use ncclflow_common::COOKIE_BITS;
 
 use super::{link_call, warm_up::warm_up};
 use crate::target::{fuse_connections_that_owe_an_answer, in_first_pid_namespace};
 
-/// The two kinds of link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "program", derive(clap::ValueEnum))]
-pub enum LinkKind {
-    /// One kernel link for all probes that run the same program in the same process and library
-    Multi,
-    /// One performance event for each probe: on Linux 6.12 and later each takes 0.1 s to detach
-    Perf,
+/// Returns links to many, where the kernel has them (6.6) and limits them to a process. Before 46ba0e49b642
+/// ("bpf: fix multi-uprobe PID filtering logic", 6.10 and stable kernels) the kernel limited them to a thread.
+pub fn best_links() -> LinkKind {
+    match is_uprobe_multi_supported(UProbeMultiFeature::ProcessScopedPidFilter) {
+        Ok(true) => LinkKind::Multi,
+        Ok(false) | Err(_) => LinkKind::Perf,
+    }
 }
 
-impl LinkKind {
-    /// Returns links to many, where the kernel has them (6.6) and limits them to a process. Before
-    /// 46ba0e49b642 ("bpf: fix multi-uprobe PID filtering logic", 6.10 and stable kernels) the kernel limited
-    /// them to a thread.
-    pub fn best() -> Self {
-        match is_uprobe_multi_supported(UProbeMultiFeature::ProcessScopedPidFilter) {
-            Ok(true) => Self::Multi,
-            Ok(false) | Err(_) => Self::Perf,
-        }
-    }
+/// Tells whether the probe on a return sees only returns of its own process, see [`COOKIE_BITS`]. If not, no
+/// return may be probed.
+pub fn tells_returns_apart(links: LinkKind) -> bool {
+    links == LinkKind::Multi || in_first_pid_namespace().is_ok_and(|is_first| is_first)
+}
 
-    /// Tells whether the probe on a return sees only returns of its own process, see [`COOKIE_BITS`]. If not,
-    /// no return may be probed.
-    pub fn tells_returns_apart(self) -> bool {
-        self == Self::Multi || in_first_pid_namespace().is_ok_and(|is_first| is_first)
+/// Prepares the kernel for the first link, in a thread of its own. Where there are many CPUs this takes 25 ms,
+/// as long as all else, so a recording does it first.
+#[must_use]
+pub fn prepared(links: LinkKind) -> LinkKind {
+    if links == LinkKind::Multi {
+        warm_up();
     }
-
-    /// Prepares the kernel for the first link, in a thread of its own. Where there are many CPUs this takes
-    /// 25 ms, as long as all else, so a recording does it first.
-    #[must_use]
-    pub fn prepared(self) -> Self {
-        if self == Self::Multi {
-            warm_up();
-        }
-        self
-    }
+    links
 }
 
 /// Keeps probes attached until it is dropped.

@@ -29,8 +29,8 @@ mod warm_up;
 mod tests;
 
 pub use attachment::{ArmedProbe, AttachError, Attachment, StoredParts};
-pub use buffer::{Buffer, BufferKind};
-pub use link::{Link, LinkError, LinkKind, detach};
+pub use buffer::{Buffer, best_buffer};
+pub use link::{Link, LinkError, best_links, detach, prepared, tells_returns_apart};
 pub use object::LoadedObject;
 pub use programs::Program;
 pub use trial::{Trial, TrialError, try_uprobe};

@@ -1,5 +1,6 @@
 //! The embedded eBPF object in the kernel: its maps, its programs, and links to them.
 
+use flow::session::{BufferKind, LinkKind};
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
@@ -22,8 +23,8 @@ use ncclflow_common::{
 };
 
 use super::{
-    buffer::{Buffer, BufferKind},
-    link::{self, Link, LinkError, LinkKind, Place, Site},
+    buffer::Buffer,
+    link::{self, Link, LinkError, Place, Site},
     programs::{self, Program},
 };
 use crate::kernel::stream::{PerfBuffers, Rings, Source};
@@ -466,7 +467,7 @@ mod tests {
             return;
         }
         let buffer = Buffer { kind: BufferKind::Ring, bytes: 1 << 16, rings: 1 };
-        let mut object = LoadedObject::load(buffer, LinkKind::best(), false, false).unwrap();
+        let mut object = LoadedObject::load(buffer, best_links(), false, false).unwrap();
         let Some(Map::LruHashMap(map)) = object.ebpf.map("SEEN") else { panic!("no such map") };
         let descriptor = map.fd().as_fd().try_clone_to_owned().unwrap();
         let map = Map::from_map_data(MapData::from_fd(descriptor).unwrap()).unwrap();

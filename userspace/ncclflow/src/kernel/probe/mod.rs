@@ -37,8 +37,5 @@ mod walk_rows;
 
 pub use error::PlanError;
 pub use plan_builder::{PlanBuilder, Slot};
-pub use set::{
-    CallSource, Level, MissingProbe, Part, Probe, ProbePlace, ProbeSet, ProbeStrategy, WalkProgram,
-    add_api_calls, add_api_returns, compile, take_stacks,
-};
-pub use step_places::{StepDetail, add_steps};
+pub use set::{Part, Probe, ProbeSet, WalkProgram, add_api_calls, add_api_returns, compile, take_stacks};
+pub use step_places::add_steps;

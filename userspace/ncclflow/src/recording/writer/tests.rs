@@ -1,10 +1,8 @@
 use ncclflow_common::WIRE_VERSION;
 
 use super::*;
-use crate::{
-    recording::{Item, Progress, RecordingReader, Selection},
-    who::ProcessFacts,
-};
+use crate::recording::{Item, Progress, RecordingReader, Selection};
+use flow::identity::ProcessFacts;
 
 fn process(pid: u32) -> Event {
     Event::Process(Box::new(ProcessFacts { pid, ..ProcessFacts::default() }))

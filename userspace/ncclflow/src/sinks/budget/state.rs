@@ -1,5 +1,6 @@
 //! State of the budget: bytes taken and kept, by windows and files.
 
+use flow::session::MaxSizeReport;
 use std::{
     cmp::Reverse,
     collections::{HashMap, VecDeque},
@@ -7,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use crate::sinks::{made::Made, session_file::MaxSizeReport};
+use crate::sinks::made::Made;
 
 /// Free room at which ops are written; at most a 16th of the limit. Avoids halves of ops, and ops now and
 /// then.

@@ -3,7 +3,11 @@
 
 use std::fmt::Write as _;
 
-use flow::schema::GpuRow;
+use flow::{
+    schema::GpuRow,
+    session::Level,
+    text::{ago, bytes, nanoseconds, number},
+};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -20,10 +24,6 @@ use super::{
     rows::{Row, View},
     state::State,
     subject::Subject,
-};
-use crate::{
-    kernel::probe::Level,
-    text::{ago, bytes, nanoseconds, number},
 };
 
 /// Width from which the table shows whole names.

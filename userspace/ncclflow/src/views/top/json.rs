@@ -6,8 +6,7 @@ use super::{
     rates::{RankRates, Rates, Snapshot},
     subject::Subject,
 };
-use crate::kernel::probe::Level;
-use flow::{schema::GpuRow, statistics::RankKey};
+use flow::{schema::GpuRow, session::Level, statistics::RankKey};
 
 #[derive(Debug, Serialize)]
 pub struct TopReport<'a> {

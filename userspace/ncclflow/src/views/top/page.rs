@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use flow::statistics::Sum;
+use flow::{
+    statistics::Sum,
+    text::{ago, bytes, nanoseconds, number},
+};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -19,7 +22,6 @@ use super::{
     state::State,
     subject::Subject,
 };
-use crate::text::{ago, bytes, nanoseconds, number};
 
 /// Draws the page over all but the last line, which has the keys.
 pub(super) fn draw_page(frame: &mut Frame<'_>, area: Rect, state: &State, subject: &Subject) {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{lag::Lag, rows::Row};
-use crate::text::{ago, bytes, column_widths, number};
+use flow::text::{ago, bytes, column_widths, number};
 
 pub(super) const HEADINGS: [&str; 8] = ["COMM", "RANK", "PID", "OPS/S", "BYTES/S", "SEEN", "LAG", "MOST"];
 

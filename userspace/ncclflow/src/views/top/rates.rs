@@ -5,8 +5,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::Serialize;
 
 use super::lag::{self, Lag};
-use flow::schema::GpuRow;
-use flow::statistics::{OpKind, PeerStatistics, RankKey, RankStatistics, Statistics, Sum, Wait};
+use flow::{
+    schema::GpuRow,
+    statistics::{OpKind, PeerStatistics, RankKey, RankStatistics, Statistics, Sum, Wait},
+};
 use nccl_library::nccl::Direction;
 
 #[derive(Clone, Debug, Default)]

@@ -9,10 +9,12 @@ use ratatui::{
 };
 
 use super::*;
-use crate::kernel::probe::Level;
-use flow::made::ops::{Op, host, messages};
-use flow::schema::{GpuProcessRow, GpuRow};
-use flow::statistics::{Statistics, Tally};
+use flow::{
+    made::ops::{Op, host, messages},
+    schema::{GpuProcessRow, GpuRow},
+    session::Level,
+    statistics::{Statistics, Tally},
+};
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, btree_map};
 
 use serde::{Serialize, Serializer};
 
-use super::session_file::TargetReport;
+use super::TargetReport;
 
 /// Most ended processes that are listed. A node has as many in an hour as somebody starts.
-pub(crate) const MAX_ENDED: usize = 1000;
+pub const MAX_ENDED_TARGETS: usize = 1000;
 
 /// Number of excess processes that are forgotten at once.
 const AT_A_TIME: usize = 64;
@@ -57,11 +57,11 @@ impl TargetList {
     }
 
     fn forget_ended(&mut self) {
-        if self.listed.len() <= MAX_ENDED + AT_A_TIME {
+        if self.listed.len() <= MAX_ENDED_TARGETS + AT_A_TIME {
             return;
         }
         let ended = || self.listed.iter().filter(|(_, target)| target.exited).map(|(number, _)| *number);
-        let over = ended().count().saturating_sub(MAX_ENDED);
+        let over = ended().count().saturating_sub(MAX_ENDED_TARGETS);
         if over < AT_A_TIME {
             return;
         }

@@ -1,20 +1,21 @@
 //! The rank of a process in its job, and the job's size and name: stated by a source, or else derived.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{environment::JobVariable, process::Whose};
+use super::{JobVariable, Whose};
 
 /// Source of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum JobSource {
+    // Before the variables, as any name that is not known counts as one.
+    Other(Stated),
     /// This variable of the initial environment.
     Variable(JobVariable),
-    Other(Stated),
 }
 
 /// Sources besides the environment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stated {
     /// `--rank-map`.
@@ -38,7 +39,8 @@ impl JobSource {
 }
 
 /// A process in its job. Each value has its source; both are `None` where the value is not known.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Job {
     pub rank: Option<u32>,
     pub rank_source: Option<JobSource>,
@@ -157,7 +159,7 @@ mod tests {
         JobVariable::{SlurmNtasks, SlurmProcid, WorldSize},
         *,
     };
-    use crate::who::Variables;
+    use crate::identity::Variables;
 
     fn job(pairs: &[(JobVariable, &str)], largest: Largest) -> Job {
         let environment = Some(Variables::of(pairs));

@@ -44,7 +44,7 @@ impl WindowIterations {
 
     /// Tells whether the iterations contain a process's activity at this time. For a process without its own,
     /// activity during others' iterations counts.
-    pub(crate) fn take(&self, pid: u32, ts_ns: u64) -> bool {
+    pub fn take(&self, pid: u32, ts_ns: u64) -> bool {
         let is_in = |from: u64, until: Option<u64>| ts_ns >= from && until.is_none_or(|until| ts_ns < until);
         if !self.found {
             return true;

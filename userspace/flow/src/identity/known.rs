@@ -3,15 +3,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use flow::schema::CommunicatorReport;
+use super::{CommunicatorFacts, Job, Largest, ProcessFacts, Whose};
+use crate::{recording::Event, schema::CommunicatorReport};
 
-use super::{
-    communicator::CommunicatorFacts,
-    job::{Job, Largest},
-    process::{ProcessFacts, Whose},
-    registry::MAX_ENTRIES,
-};
-use crate::recording::Event;
+/// Most entries that are kept, and communicators that are remembered. A node that has had more of them since
+/// the recording began loses the oldest entries.
+pub const MAX_KNOWN: usize = 65_536;
 
 /// Most bytes of an event as JSON: a control group's path has up to 4,096.
 const MAX_EVENT: usize = 16 << 10;
@@ -33,7 +30,7 @@ impl Known {
     /// beyond a number that no node has.
     pub fn note(&mut self, event: &Event) {
         let is_ours = || serde_json::to_vec(event).is_ok_and(|text| text.len() <= MAX_EVENT);
-        let has_room = self.processes.len().max(self.communicators.len()) < MAX_ENTRIES;
+        let has_room = self.processes.len().max(self.communicators.len()) < MAX_KNOWN;
         match event {
             Event::Process(_) | Event::Communicator(_) if !has_room || !is_ours() => {}
             Event::Process(facts) => {
@@ -180,6 +177,6 @@ mod tests {
         for pid in 0..100_000 {
             known.note(&Event::Process(Box::new(ProcessFacts { pid, ..ProcessFacts::default() })));
         }
-        assert_eq!(known.processes.len(), MAX_ENTRIES);
+        assert_eq!(known.processes.len(), MAX_KNOWN);
     }
 }

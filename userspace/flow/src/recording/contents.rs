@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use flow::{
+use serde::{Deserialize, Serialize, Serializer, de::IgnoredAny};
+
+use crate::{
     decode::Decoder,
+    identity::{CommunicatorFacts, ProcessFacts},
     model::Sampling,
     schema::{GpuRow, HostInfo, StackRow},
     wire::ProbeKind,
 };
-use serde::{Deserialize, Serialize, Serializer, de::IgnoredAny};
-
-use crate::who::{CommunicatorFacts, ProcessFacts};
 
 /// What the records of one cookie mean, and whose they are.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -118,7 +118,7 @@ fn is_zero(number: &u64) -> bool {
 
 /// Bindings of further cookies. Decoders are large, and the same for all cookies of a library.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct NewBindings {
+pub struct NewBindings {
     /// Cookie of the first binding; the others follow.
     first: usize,
     decoders: Vec<Arc<Decoder>>,
@@ -139,21 +139,21 @@ struct NewBinding {
 
 /// The cookies that [`NewBindings`] bind.
 #[derive(Debug, Deserialize)]
-pub(super) struct BoundCookies {
+pub struct BoundCookies {
     first: usize,
     bindings: Vec<IgnoredAny>,
 }
 
 impl BoundCookies {
     /// Returns the cookie behind the last.
-    pub(super) fn end(&self) -> usize {
+    pub fn end(&self) -> usize {
         self.first.saturating_add(self.bindings.len())
     }
 }
 
 impl NewBindings {
     /// Makes the bindings from the cookie `first` on, at most `count`.
-    pub(super) fn of(bindings: &[Binding], first: usize, count: usize) -> Self {
+    pub fn of(bindings: &[Binding], first: usize, count: usize) -> Self {
         let (mut decoders, mut new) = (Vec::<Arc<Decoder>>::new(), Vec::new());
         for Binding { kind, decoder, host } in bindings.iter().skip(first).take(count) {
             let known = decoders.iter().position(|known| Arc::ptr_eq(known, decoder));
@@ -170,7 +170,7 @@ impl NewBindings {
 
     /// Adds those that are not among `known` yet. Returns `false` if some are missing before them, they
     /// contradict themselves, or they are more than there are cookies.
-    pub(super) fn add_to(self, known: &mut Vec<Binding>) -> bool {
+    pub fn add_to(self, known: &mut Vec<Binding>) -> bool {
         let Some(to_skip) = known.len().checked_sub(self.first) else { return false };
         for NewBinding { kind, decoder, host, is_stack } in self.bindings.into_iter().skip(to_skip) {
             let kind = if is_stack { ProbeKind::Stack } else { kind };

@@ -1,6 +1,8 @@
 //! Messages of a report, limited in number and length.
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::lenient;
 
 /// Most messages that are kept; a tenant can cause as many as it likes.
 const MAX_MESSAGES: usize = 500;
@@ -33,13 +35,13 @@ impl Messages {
     }
 
     /// Returns the number of messages until now.
-    pub(crate) fn count(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.kept.len() as u64 + self.more
     }
 
     /// Drops the first `count` messages.
     #[must_use]
-    pub(crate) fn without_first(mut self, count: u64) -> Self {
+    pub fn without_first(mut self, count: u64) -> Self {
         let kept = usize::try_from(count).unwrap_or(usize::MAX).min(self.kept.len());
         self.kept.drain(..kept);
         self.more = self.more.saturating_sub(count.saturating_sub(kept as u64));
@@ -56,6 +58,14 @@ impl Messages {
 impl Serialize for Messages {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.shown())
+    }
+}
+
+impl<'de> Deserialize<'de> for Messages {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut messages = Self::default();
+        lenient::list::<_, String, Vec<_>>(from)?.into_iter().for_each(|message| messages.push(message));
+        Ok(messages)
     }
 }
 

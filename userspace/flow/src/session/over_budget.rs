@@ -3,13 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::lenient;
 
 /// Most processes and budgets that are named; more are counted.
 const MAX_NAMED: usize = 256;
 
 /// A budget, and what is counted where it is exceeded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Budget {
     /// The tenant's part of a ring buffer that was more than half full: how often it was refused room, for a
@@ -71,11 +73,11 @@ impl OverBudget {
             return;
         }
         if self.named.len() >= MAX_NAMED && !self.named.contains_key(&key) {
-            self.more += count;
+            self.more = self.more.saturating_add(count);
             return;
         }
         let over = self.named.entry(key).or_default();
-        over.count += count;
+        over.count = over.count.saturating_add(count);
         if over.name.is_empty() {
             name.clone_into(&mut over.name);
         }
@@ -86,29 +88,45 @@ impl OverBudget {
     }
 }
 
+/// An overrun, as it is written; without a budget the sum of those that are not named.
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    budget: Option<Budget>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tenant: Option<String>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    name: String,
+    count: u64,
+}
+
 impl Serialize for OverBudget {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        struct Entry<'a> {
-            budget: Option<Budget>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            pid: Option<u32>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            tenant: Option<&'a str>,
-            #[serde(skip_serializing_if = "str::is_empty")]
-            name: &'a str,
-            count: u64,
-        }
         let named = self.named.iter().map(|((budget, whose), Over { name, count })| {
             let (pid, tenant) = match whose {
                 Whose::Process(pid) => (Some(*pid), None),
-                Whose::Tenant(tenant) => (None, Some(tenant.as_str())),
+                Whose::Tenant(tenant) => (None, Some(tenant.clone())),
             };
-            Entry { budget: Some(*budget), pid, tenant, name, count: *count }
+            Entry { budget: Some(*budget), pid, tenant, name: name.clone(), count: *count }
         });
-        let more = Entry { budget: None, pid: None, tenant: None, name: "", count: self.more };
+        let more = Entry { budget: None, pid: None, tenant: None, name: String::new(), count: self.more };
         let more = (self.more > 0).then_some(more);
         serializer.collect_seq(named.chain(more))
+    }
+}
+
+impl<'de> Deserialize<'de> for OverBudget {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut over = Self::default();
+        for Entry { budget, pid, tenant, name, count } in lenient::list::<_, _, Vec<_>>(from)? {
+            let whose = pid.map(Whose::Process).or(tenant.map(Whose::Tenant));
+            match budget.zip(whose) {
+                Some((budget, whose)) => over.add(budget, whose, &name, count),
+                None => over.more = over.more.saturating_add(count),
+            }
+        }
+        Ok(over)
     }
 }
 
