@@ -9,6 +9,7 @@
 mod block;
 mod columns;
 mod contents;
+mod known;
 mod members;
 mod records;
 mod varint;
@@ -17,5 +18,6 @@ pub use block::{Block, BlockAbout, BlockHeader, BlockKind, HEADER_BYTES, MAX_BOD
 pub use contents::{
     Binding, BoundCookies, Event, FirstHit, LostRecords, NewBindings, RemovedRecords, Session,
 };
+pub use known::{Known, MAX_KNOWN};
 pub use members::{Member, MemberRank, Members, communicator_spans};
 pub use records::{RecordsError, decode_records, encode_records};

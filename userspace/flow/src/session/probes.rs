@@ -21,6 +21,17 @@ pub enum Level {
     Steps,
 }
 
+impl Level {
+    /// Returns the name by which the level is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Api => "api",
+            Self::Flow => "flow",
+            Self::Steps => "steps",
+        }
+    }
+}
+
 /// Place of a probe in its function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

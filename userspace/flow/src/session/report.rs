@@ -36,6 +36,20 @@ pub enum SessionState {
     Unknown,
 }
 
+impl SessionState {
+    /// Returns the name by which the state is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Recording => "recording",
+            Self::Complete => "complete",
+            Self::MakingFiles => "making_files",
+            Self::WriteFailed => "write_failed",
+            Self::Failed => "failed",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// The report of a recording or window. Any version, and anybody, can have written it: what is not understood
 /// counts as missing.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -154,6 +168,21 @@ impl SessionReport {
     /// Returns the offset from CLOCK_MONOTONIC to Unix time; `None` before the clocks were read.
     pub fn offset_ns(&self) -> Option<u64> {
         Some(self.clock.offset_ns).filter(|offset| *offset != 0)
+    }
+
+    /// Returns the name of the level; empty where it is not known.
+    pub fn level_name(&self) -> &'static str {
+        self.level.map_or("", Level::name)
+    }
+
+    /// Tells whether hits were lost or dropped.
+    pub fn has_losses(&self) -> bool {
+        self.probes.iter().any(|probe| probe.lost > 0 || probe.dropped > 0)
+    }
+
+    /// Returns the clock; `None` where it was not read.
+    pub fn known_clock(&self) -> Option<ClockReport> {
+        Some(&self.clock).filter(|clock| !clock.clock.is_empty()).cloned()
     }
 
     /// Returns the row of a rank, by its folder.

@@ -1,21 +1,13 @@
 //! Groups folders that are analysed together. A folder with windows is analysed window by window, in their
 //! order; windows of several hosts that were open at the same time belong together.
 
-use std::{
-    io::Read as _,
-    path::{Path, PathBuf},
-};
-
-use anyhow::Result;
-use flow::schema::ClockReport;
-use serde::Deserialize;
-
 use crate::{
     export::recordings_in,
-    sinks::{OutputDir, window_folders},
+    sinks::{OutputDir, read_session, window_folders},
 };
+use std::path::{Path, PathBuf};
 
-const MAX_SESSION: u64 = 256 << 20;
+use anyhow::Result;
 
 /// Folders whose ranks belong together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,34 +29,15 @@ struct Window {
     until_ns: u64,
 }
 
-/// Fields of a window's `session.json` that tell when it was open.
-#[derive(Debug, Deserialize)]
-struct Session {
-    host: String,
-    clock: ClockReport,
-    window: Times,
-}
-
-#[derive(Debug, Deserialize)]
-struct Times {
-    opened_monotonic_ns: u64,
-    closed_monotonic_ns: Option<u64>,
-}
-
 impl Window {
     fn find(folder: &Path, dir: &OutputDir, name: String) -> Self {
-        let read = || {
-            let mut text = String::new();
-            let file = dir.open_subfolder(&name).ok()?.open_file("session.json").ok()?;
-            file.take(MAX_SESSION).read_to_string(&mut text).ok()?;
-            serde_json::from_str::<Session>(&text).ok()
-        };
         // The name has number and time; then, since this version, who recorded it.
         let recorder = name.splitn(4, '_').nth(3).map(str::to_owned);
         let (mut host, mut from_ns, mut until_ns) = (String::new(), 0, 0);
-        if let Some(Session { host: of, clock, window }) = read() {
-            let wall = |at: u64| at.saturating_add(clock.offset_ns);
-            (host, from_ns) = (of, wall(window.opened_monotonic_ns));
+        let session = dir.open_subfolder(&name).and_then(|window| read_session(&window)).unwrap_or_default();
+        if let Some(window) = &session.window {
+            let wall = |at: u64| at.saturating_add(session.clock.offset_ns);
+            (host, from_ns) = (session.host, wall(window.opened_monotonic_ns));
             until_ns = window.closed_monotonic_ns.map_or(u64::MAX, wall);
         }
         let recorder = recorder.unwrap_or(host);

@@ -204,9 +204,9 @@ impl<G: Gather> Work<'_, G> {
 
 fn facts(source: &Source) -> FolderFacts {
     FolderFacts {
-        clock: source.clock(),
-        claims: Claims::parse(source.report()),
-        calls: source.is_of_calls().then(|| Calls { was_lost: source.has_losses() }),
+        clock: source.session().known_clock(),
+        claims: Claims::of(source.session()),
+        calls: source.is_of_calls().then(|| Calls { was_lost: source.session().has_losses() }),
     }
 }
 

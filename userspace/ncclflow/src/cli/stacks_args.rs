@@ -14,7 +14,7 @@ use std::{
 use clap::Args;
 
 use super::{args::seconds, filter_args::FilterArgs};
-use flow::session::{BufferKind, Level, LinkKind};
+use flow::session::Level;
 use ncclflow_common::{MAX_STACK_FRAMES, STACK_FRAMES};
 
 const WINDOW: &str = "Window";

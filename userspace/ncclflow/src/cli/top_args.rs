@@ -18,7 +18,7 @@ use super::{
     args::{DebugArgs, seconds},
     filter_args::FilterArgs,
 };
-use flow::session::{BufferKind, Level, LinkKind};
+use flow::session::Level;
 
 #[derive(Clone, Debug, Args)]
 #[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all", "recording"]))]

@@ -9,10 +9,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use clap::ValueEnum as _;
 use ratatui::DefaultTerminal;
 use rustix::time::ClockId;
-use serde::Deserialize as _;
 
 use super::{
     keys::{Input, wait_for_key},
@@ -30,8 +28,7 @@ use crate::{
     sinks::LiveStatistics,
     views::top::{Action, Rates, Snapshot, State, Subject, draw},
 };
-use flow::session::Level;
-use nccl_library::nccl::NcclVersion;
+use flow::session::{SessionReport, TargetReport};
 
 /// Nanoseconds before its end from which an unfinished recording is read.
 const TAIL_NS: u64 = 10_000_000_000;
@@ -54,7 +51,7 @@ fn watch(args: &TopArgs, path: &Path, stop: &StopHandle) -> Result<()> {
     let from_ns = if source.is_over { first_ns } else { last_ns.saturating_sub(TAIL_NS).max(first_ns) };
     let live = LiveStatistics::default();
     let recording = WatchedRecording::open(path, from_ns, live.clone())?;
-    let subject = subject(&source);
+    let subject = subject(source.session());
     let mut view = View { recording, live, subject, at_ns: from_ns, grown: Instant::now() };
     let mut progress = BytesLine::new("");
     while view.read_next()? {
@@ -77,24 +74,17 @@ fn watch(args: &TopArgs, path: &Path, stop: &StopHandle) -> Result<()> {
     shown
 }
 
-/// Reads host, level and processes from the session's report, which can be of any version, and of anybody's
-/// making.
-fn subject(source: &Source) -> Subject {
-    let report: serde_json::Value = serde_json::from_str(source.report()).unwrap_or_default();
-    let version = |index: &serde_json::Value| {
-        let library = report["libraries"].get(usize::try_from(index.as_u64()?).ok()?)?;
-        Some(NcclVersion::deserialize(&library["nccl_version"]).ok()?.to_string())
-    };
-    let process = |target: &serde_json::Value| {
-        let pid = u32::try_from(target["pid"].as_u64()?).ok()?;
-        let versions = target["libraries"].as_array().into_iter().flatten().filter_map(version);
-        let name = target["name"].as_str().unwrap_or_default().to_owned();
-        Some((pid, (name, versions.collect::<Vec<_>>().join(","))))
+/// Takes host, level and processes out of the session's report.
+fn subject(session: &SessionReport) -> Subject {
+    let version = |index: &usize| Some(session.libraries.get(*index)?.nccl_version?.to_string());
+    let process = |target: &TargetReport| {
+        let versions: Vec<String> = target.libraries.iter().filter_map(version).collect();
+        (target.pid, (target.name.clone(), versions.join(",")))
     };
     Subject {
-        host: source.host().to_owned(),
-        level: report["level"].as_str().and_then(|level| Level::from_str(level, true).ok()),
-        processes: report["targets"].as_array().into_iter().flatten().filter_map(process).collect(),
+        host: session.host.clone(),
+        level: session.level,
+        processes: session.targets.iter().map(process).collect(),
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) struct Job {
 impl Job {
     /// Notes the ranks that a recording has.
     pub(super) fn add(&mut self, source: &Source) -> Result<()> {
-        let who = Who::of(source);
+        let who = Who::of(source.session());
         let job_ranks = job_ranks(source)?;
         let mut ranks: Vec<RankKey> = who.keys().collect();
         if ranks.is_empty() {
@@ -46,7 +46,7 @@ impl Job {
             ranks = read_ranks(source)?;
         }
         for key in ranks {
-            let said = who.rank(key).and_then(|facts| facts.job_rank);
+            let said = who.rank(key).and_then(|facts| i32::try_from(facts.job_rank?).ok());
             let said = said.map(|rank| JobRank { rank, is_derived: false });
             let job_rank = said.or_else(|| job_ranks.get(&key.pid).copied());
             self.note(key, Member { host: source.host().to_owned(), pid: key.pid, job_rank });

@@ -1,13 +1,15 @@
 //! Ranks of processes in their jobs.
 
+use flow::{
+    schema::{ApiCall, Op},
+    session::TargetReport,
+};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
 };
 
 use anyhow::Result;
-use flow::schema::{ApiCall, Op};
-use serde_json::Value;
 
 use super::{chosen_rows::lock, source::Source};
 use crate::sinks::{SessionFiles, Sink};
@@ -27,7 +29,7 @@ const MAX_PROCESSES: usize = 65_536;
 /// Returns job ranks by process ID, as far as they are known.
 pub(super) fn job_ranks(source: &Source) -> Result<HashMap<u32, JobRank>> {
     let mut largest = Largest::default();
-    for rank in &source.report.communicators {
+    for rank in &source.session().communicators {
         largest.note(rank.pid, rank.n_ranks, rank.rank);
     }
     // A recording that was cut off has only the report of its beginning.
@@ -36,16 +38,16 @@ pub(super) fn job_ranks(source: &Source) -> Result<HashMap<u32, JobRank>> {
     }
     let derived = largest.0.into_iter().map(|(pid, (_, rank))| (pid, JobRank { rank, is_derived: true }));
     let mut ranks: HashMap<u32, JobRank> = derived.collect();
-    ranks.extend(source.report.targets.iter().filter_map(told));
+    ranks.extend(source.session().targets.iter().filter_map(told));
     Ok(ranks)
 }
 
 /// Returns the rank of a process in a report, and whether it was derived there.
-fn told(target: &Value) -> Option<(u32, JobRank)> {
-    let pid = u32::try_from(target["pid"].as_u64()?).ok()?;
-    let job = &target["job"];
-    let rank = i32::try_from(job["rank"].as_i64()?).ok().filter(|rank| *rank >= 0)?;
-    Some((pid, JobRank { rank, is_derived: job["rank_source"] == "derived" }))
+fn told(target: &TargetReport) -> Option<(u32, JobRank)> {
+    let job = target.job.as_ref()?;
+    let rank = i32::try_from(job.rank?).ok()?;
+    let is_derived = job.rank_source.is_some_and(|source| source.name() == "derived");
+    Some((target.pid, JobRank { rank, is_derived }))
 }
 
 /// Size of the largest communicator of each process, and its rank there; of equal ones, the first.

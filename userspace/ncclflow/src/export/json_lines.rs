@@ -28,7 +28,7 @@ impl View for JsonLines {
     fn look_at(&mut self, sources: &[Source]) -> Result<()> {
         // Rows of several sources lie side by side; those of one as `record` puts them.
         let layout = match sources {
-            [source] => Layout::of(source.report()),
+            [source] => Layout::of(source.session()),
             _ => Layout::ByCommunicator,
         };
         self.files = SessionFiles::new(self.dir.try_clone()?, layout);

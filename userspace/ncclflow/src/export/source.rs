@@ -6,8 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use flow::schema::ClockReport;
-use serde::Deserialize;
+use flow::session::{Level, SessionReport};
 
 use crate::{
     record::RecordedSession,
@@ -22,44 +21,13 @@ const MAX_FOLDERS: usize = 65_536;
 #[derive(Debug)]
 pub struct Source {
     pub path: PathBuf,
-    pub(super) report: Report,
-    /// The whole `session.json`, of the end or else of the beginning.
-    pub(super) text: String,
+    pub(super) session: SessionReport,
     /// Times of the earliest and the latest record, by the source's own clock; `None` if it has no records.
     pub span_ns: Option<(u64, u64)>,
     /// Number of bytes that reading all of it takes.
     pub bytes: u64,
     /// Set if the session has ended: it has a report at its end.
     pub is_over: bool,
-}
-
-/// The parts of `session.json` that an export needs. It can be of any version, and of anybody's making.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Report {
-    pub(super) host: String,
-    pub(super) level: String,
-    clock: Option<ClockReport>,
-    pub(super) targets: Vec<serde_json::Value>,
-    pub(super) communicators: Vec<ReportedRank>,
-    probes: Vec<ReportedProbe>,
-}
-
-/// Lost hits of a probe.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ReportedProbe {
-    lost: u64,
-    dropped: u64,
-}
-
-/// A rank of a communicator, as a report has it.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct ReportedRank {
-    pub(super) rank: i32,
-    pub(super) n_ranks: i32,
-    pub(super) pid: u32,
 }
 
 impl Source {
@@ -69,8 +37,8 @@ impl Source {
         let recorded = RecordedSession::open(&path).with_context(context)?;
         let (text, span_ns, bytes, is_over) =
             look_at_recording(recorded.into_reader()).with_context(context)?;
-        let report = serde_json::from_str(&text).unwrap_or_default();
-        Ok(Self { path, report, text, span_ns, bytes, is_over })
+        let session = SessionReport::parse(&text);
+        Ok(Self { path, session, span_ns, bytes, is_over })
     }
 
     /// Opens it for reading.
@@ -78,32 +46,23 @@ impl Source {
         RecordedSession::open(&self.path)
     }
 
-    pub(crate) fn clock(&self) -> Option<ClockReport> {
-        self.report.clock.clone()
-    }
-
-    /// Returns `session.json`, of its end or else of its beginning.
-    pub fn report(&self) -> &str {
-        &self.text
+    /// Returns the session's report, of its end or else of its beginning.
+    pub fn session(&self) -> &SessionReport {
+        &self.session
     }
 
     pub fn host(&self) -> &str {
-        &self.report.host
+        &self.session.host
     }
 
     /// Tells whether the source has only calls of the API, without ops.
     pub(crate) fn is_of_calls(&self) -> bool {
-        self.report.level == "api"
-    }
-
-    /// Tells whether records were lost, as far as its report says so.
-    pub(crate) fn has_losses(&self) -> bool {
-        self.report.probes.iter().any(|probe| probe.lost > 0 || probe.dropped > 0)
+        self.session.level == Some(Level::Api)
     }
 
     /// Returns the offset from its own clock to wall time.
     pub fn offset_ns(&self) -> u64 {
-        self.report.clock.as_ref().map_or(0, |clock| clock.offset_ns)
+        self.session.clock.offset_ns
     }
 
     /// Returns the wall times of its earliest and its latest record.

@@ -1,16 +1,18 @@
 //! Rows from a recording, made in the same way as from live records.
 
+use flow::{
+    recording::Session,
+    session::{SessionReport, WindowIterations},
+};
 use std::{fmt, io::ErrorKind, mem, path::Path};
 
 use anyhow::{Context as _, Result, bail};
-use serde::Deserialize;
 
 use super::pipeline::Pipeline;
 use crate::{
     recording::{Damage, FOLDER, Item, Progress, RecordingReader, Selection},
     sinks::{Layout, OutputDir, SessionFiles},
 };
-use flow::{recording::Session, session::WindowIterations};
 
 /// The recording of a session or a window, to be read.
 #[derive(Debug)]
@@ -132,7 +134,7 @@ impl RecordedSession {
 
     /// Returns the places of the files that `record` makes of it.
     pub fn layout(&self) -> Layout {
-        Layout::of(&self.session().report)
+        Layout::of(&SessionReport::parse(&self.session().report))
     }
 
     pub(crate) fn into_reader(self) -> RecordingReader {
@@ -209,15 +211,7 @@ impl RecordedSession {
 
 /// Returns the iterations in a report, if it is of a window with any.
 fn iterations_of(report: &str) -> Option<WindowIterations> {
-    #[derive(Deserialize)]
-    struct Report {
-        window: Option<Window>,
-    }
-    #[derive(Deserialize)]
-    struct Window {
-        iterations: Option<WindowIterations>,
-    }
-    serde_json::from_str::<Report>(report).ok()?.window?.iterations
+    SessionReport::parse(report).window?.iterations
 }
 
 /// Returns the iterations in the report at the end, where they are first known; `None` without an end.

@@ -367,7 +367,7 @@ impl View for Collector {
         self.sources.push(session.data);
         let (from_ns, until_ns) = self.ranges.next().unwrap_or((0, u64::MAX));
         // Times outside of the chosen range are not shown.
-        let clock = source.clock().map(|mut clock| {
+        let clock = source.session().known_clock().map(|mut clock| {
             clock.started_monotonic_ns = clock.started_monotonic_ns.max(from_ns);
             let ended = clock.ended_monotonic_ns.unwrap_or(u64::MAX).min(until_ns);
             clock.ended_monotonic_ns = (ended < u64::MAX).then_some(ended);

@@ -2,7 +2,7 @@
 //! without a conflict.
 
 use anyhow::{Context as _, Result};
-use serde::{Deserialize, de::IgnoredAny};
+use flow::session::SessionReport;
 
 use super::output_dir::OutputDir;
 
@@ -23,18 +23,9 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Returns the layout of a session's files, by its `session.json`.
-    pub(crate) fn of(report: &str) -> Self {
-        #[derive(Deserialize)]
-        struct Report {
-            window: Option<IgnoredAny>,
-        }
-        let report = serde_json::from_str::<Report>(report);
-        if report.is_ok_and(|report| report.window.is_some()) {
-            Self::ByProcess
-        } else {
-            Self::ByCommunicator
-        }
+    /// Returns the layout of a session's files.
+    pub(crate) fn of(session: &SessionReport) -> Self {
+        if session.window.is_some() { Self::ByProcess } else { Self::ByCommunicator }
     }
 
     /// Returns the path of the folder `name` within the part of this process.

@@ -35,6 +35,6 @@ pub use output_dir::OutputDir;
 pub use output_file::OutputFile;
 #[cfg(feature = "program")]
 pub use parquet::{ParquetFormats, ParquetInput, ParquetTables, ParquetTotals};
-pub(crate) use session_file::{tell_window_of_removed_lines, write_session};
+pub(crate) use session_file::{read_session, tell_window_of_removed_lines, write_session};
 pub use session_files::SessionFiles;
 pub use sink::{Sink, Written};

@@ -1,13 +1,9 @@
 //! Facts that become known while a recording goes on: some threads find them, others write them.
 
+use flow::recording::{Event, Known, MAX_KNOWN};
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
     sync::{Arc, Mutex, PoisonError},
-};
-
-use flow::{
-    identity::{Known, MAX_KNOWN},
-    recording::Event,
 };
 
 use super::communicator::Seen;

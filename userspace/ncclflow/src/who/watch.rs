@@ -1,6 +1,12 @@
 //! Looks at processes and communicators as they come, without keeping anybody waiting: a thread of its own
 //! reads communicators.
 
+use flow::{
+    decode::{Decoder, RecordView},
+    identity::{Job, Largest, ProcessFacts},
+    recording::{Binding, Event, MAX_KNOWN, communicator_spans},
+    session::{FilesState, SessionReport, TargetList, TargetReport},
+};
 use std::{
     collections::HashSet,
     sync::{
@@ -10,13 +16,6 @@ use std::{
     },
     thread,
     time::{Duration, Instant},
-};
-
-use flow::{
-    decode::{Decoder, RecordView},
-    identity::{Job, Largest, MAX_KNOWN, ProcessFacts},
-    recording::{Binding, Event, communicator_spans},
-    session::{FilesState, SessionReport, TargetList, TargetReport},
 };
 
 use super::{

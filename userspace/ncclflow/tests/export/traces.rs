@@ -2,11 +2,14 @@
 
 use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
 
-use flow::decode::RecordView;
+use flow::{
+    decode::RecordView,
+    recording::{Binding, Session},
+};
 use ncclflow::{
     export::{Choice, ExportOptions, Exported, Format, ViewOptions, export},
     kernel::stream::Batch,
-    recording::{Binding, Item, Progress, RecordingReader, RecordingWriter, Selection, Session},
+    recording::{Item, Progress, RecordingReader, RecordingWriter, Selection},
     sinks::OutputDir,
 };
 use ncclflow_common::{LOSS_MARK, RecordHeader};

@@ -20,7 +20,6 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use flow::schema::{ApiCall, Op, RankKey, StackRow};
 use nccl_library::nccl::{Name, Pattern, datatype_bytes};
-use serde_json::Value;
 
 use self::{
     counts::Counts,
@@ -365,7 +364,7 @@ impl View for FlightRecorder {
     fn look_at(&mut self, sources: &[Source]) -> Result<()> {
         for source in sources {
             self.job.add(source).with_context(|| format!("in `{}`", source.path.display()))?;
-            for facts in Who::of(source).all() {
+            for facts in Who::of(source.session()).all() {
                 if let Some(name) = facts.comm_name.as_ref().filter(|name| !name.is_empty()) {
                     self.comm_names.entry(facts.comm_hash.clone()).or_insert_with(|| name.clone());
                 }
@@ -377,14 +376,16 @@ impl View for FlightRecorder {
     fn begin(&mut self, source: &Source) -> Result<()> {
         source.host().clone_into(&mut self.host);
         self.offset_ns = source.offset_ns();
-        let ended_ns = source.clock().and_then(|clock| clock.ended_monotonic_ns);
+        let session = source.session();
+        let ended_ns = session.clock.ended_monotonic_ns;
         self.ended_ns.push(ended_ns.map(|ended| ended.saturating_add(self.offset_ns)));
-        let report: Value = serde_json::from_str(&source.text).unwrap_or_default();
-        self.of_calls = source.is_of_calls() || report["api"] == true;
-        self.was_lost = source.has_losses();
-        let libraries = report["libraries"].as_array().map_or(&[][..], Vec::as_slice);
-        self.nccl_version =
-            libraries.iter().find_map(|library| library["nccl_version"].as_str().map(str::to_owned));
+        self.of_calls = source.is_of_calls() || session.api;
+        self.was_lost = session.has_losses();
+        self.nccl_version = session
+            .libraries
+            .iter()
+            .find_map(|library| library.nccl_version)
+            .map(|version| version.to_string());
         self.end_source();
         Ok(())
     }

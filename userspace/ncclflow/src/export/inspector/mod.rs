@@ -303,7 +303,7 @@ impl View for Inspector {
         self.put(Self::close_all);
         source.host().clone_into(&mut self.host);
         self.offset_ns = source.offset_ns();
-        self.who = Who::of(source);
+        self.who = Who::of(source.session());
         Ok(())
     }
 

@@ -265,7 +265,7 @@ impl View for Perfetto {
         self.put(Self::finish_op);
         self.offset_ns = source.offset_ns();
         self.totals.without_clock += u64::from(self.offset_ns == 0);
-        self.tracks.begin(source.host(), Who::of(source));
+        self.tracks.begin(source.host(), Who::of(source.session()));
         Ok(())
     }
 

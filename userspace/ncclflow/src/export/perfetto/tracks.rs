@@ -3,9 +3,9 @@
 //! Slices of one track must not overlap, and messages of one connection do: as many are on their way as its
 //! FIFO has room for. So a track has lanes, which have one name and which Perfetto draws as one.
 
+use flow::schema::{CommunicatorReport, RankKey};
 use std::{io, mem};
 
-use flow::schema::RankKey;
 use foldhash::{HashMap, HashSet};
 
 use super::{
@@ -15,7 +15,7 @@ use super::{
     },
     trace_file::TraceFile,
 };
-use crate::export::who::{RankFacts, Who};
+use crate::export::who::Who;
 
 /// Most tracks of a trace. A job of thousands of ranks has some 100,000; a viewer shows nothing beyond that.
 const MAX_TRACKS: usize = 1 << 18;
@@ -146,7 +146,9 @@ impl Tracks {
                 .who
                 .command(pid)
                 .map(|command| format!("process {pid} ({command}) on {}", self.host)),
-            sibling_order_rank: Some(ranks.first().copied().unwrap_or(i32::MAX)),
+            sibling_order_rank: Some(
+                ranks.first().and_then(|rank| i32::try_from(*rank).ok()).unwrap_or(i32::MAX),
+            ),
             child_ordering: CHILDREN_BY_RANK,
             ..TrackDescriptor::default()
         })?;
@@ -310,13 +312,13 @@ impl Tracks {
 }
 
 /// Makes a name such as `rank 3 on node-7, GPU 0000:3b:00.0`.
-fn process_name(job_ranks: &[i32], host: &str, pid: u32, ranks: &[RankFacts]) -> String {
+fn process_name(job_ranks: &[u32], host: &str, pid: u32, ranks: &[CommunicatorReport]) -> String {
     let listed = |numbers: &[String], one: &str, several: &str| match numbers {
         [] => None,
         [only] => Some(format!("{one} {only}")),
         all => Some(format!("{several} {}", all.join(", "))),
     };
-    let job: Vec<String> = job_ranks.iter().take(16).map(i32::to_string).collect();
+    let job: Vec<String> = job_ranks.iter().take(16).map(u32::to_string).collect();
     let named = listed(&job, "rank", "ranks").unwrap_or_else(|| format!("process {pid}"));
     let mut gpus: Vec<String> = ranks.iter().filter_map(gpu).collect();
     gpus.sort();
@@ -326,12 +328,12 @@ fn process_name(job_ranks: &[i32], host: &str, pid: u32, ranks: &[RankFacts]) ->
     format!("{named} on {host}{gpus}")
 }
 
-fn gpu(facts: &RankFacts) -> Option<String> {
+fn gpu(facts: &CommunicatorReport) -> Option<String> {
     facts.bus_id.clone().or_else(|| facts.cuda_dev.map(|device| device.to_string()))
 }
 
 /// Makes a name such as `dp, rank 3 of 8 (0x8f2c…)`.
-fn rank_name(key: RankKey, facts: Option<&RankFacts>) -> String {
+fn rank_name(key: RankKey, facts: Option<&CommunicatorReport>) -> String {
     let rank = match facts.map(|facts| facts.n_ranks).filter(|n| *n > 0) {
         Some(n_ranks) => format!("rank {} of {n_ranks}", key.rank),
         None => format!("rank {}", key.rank),
@@ -348,8 +350,11 @@ mod tests {
 
     #[test]
     fn names_say_rank_host_and_gpu() {
-        let facts =
-            |bus: &str| RankFacts { bus_id: Some(bus.to_owned()), n_ranks: 8, ..RankFacts::default() };
+        let facts = |bus: &str| CommunicatorReport {
+            bus_id: Some(bus.to_owned()),
+            n_ranks: 8,
+            ..CommunicatorReport::default()
+        };
         let two = [facts("0000:3b:00.0"), facts("0000:3b:00.0")];
         assert_eq!(process_name(&[3], "node-7", 9, &two), "rank 3 on node-7, GPU 0000:3b:00.0");
         let two = [facts("a"), facts("b")];
@@ -357,7 +362,7 @@ mod tests {
         assert_eq!(process_name(&[], "node-7", 9, &[]), "process 9 on node-7");
         let key = RankKey { hash: Some(0x8f), instance: 1, rank: 3, pid: 9 };
         assert_eq!(rank_name(key, None), "0x000000000000008f-1, rank 3");
-        let named = RankFacts { comm_name: Some("dp".to_owned()), ..facts("a") };
+        let named = CommunicatorReport { comm_name: Some("dp".to_owned()), ..facts("a") };
         assert_eq!(rank_name(key, Some(&named)), "dp, rank 3 of 8 (0x000000000000008f-1)");
     }
 }

@@ -430,6 +430,7 @@ fn ring_names(rings: u32) -> impl Iterator<Item = &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use crate::kernel::loader::best_links;
     use std::{
         sync::atomic::{AtomicBool, Ordering},
         thread,

@@ -9,20 +9,21 @@ mod file;
 mod links;
 mod names;
 mod partition;
-mod report;
 mod rows;
 mod table;
 
+use flow::{
+    schema::{ApiCall, ClockReport, FleetHost, MessageRow, MessageSums, Op, OtherCallRow},
+    session::{SessionReport, SessionState, TargetReport, WindowReport},
+};
 use std::{collections::HashMap, io, mem, sync::Arc};
 
 use anyhow::{Context as _, Result, bail};
-use flow::schema::{ApiCall, ClockReport, FleetHost, MessageRow, MessageSums, Op, OtherCallRow};
 use nccl_library::nccl::Name;
 
 use self::{
     file::Format,
     partition::{Common, Counts, Partition},
-    report::Report,
     table::{Layout, Table},
 };
 use super::{output_dir::OutputDir, sink::Sink};
@@ -82,7 +83,7 @@ impl ParquetFormats {
 #[derive(Debug)]
 pub struct ParquetTables {
     common: Arc<Common>,
-    report: Report,
+    report: SessionReport,
     /// Jobs by process.
     jobs: HashMap<u32, String>,
     partitions: Vec<(String, String, Partition)>,
@@ -98,18 +99,17 @@ pub struct ParquetTables {
 impl ParquetTables {
     /// Begins tables in the folder, for the recording that has this `session.json`: that of its end, or else
     /// of its beginning.
-    pub fn new(dir: OutputDir, formats: &ParquetFormats, report: &str) -> Self {
-        let report = Report::parse(report);
+    pub fn new(dir: OutputDir, formats: &ParquetFormats, report: &SessionReport) -> Self {
         let common = Arc::new(Common {
             dir,
             formats: Arc::clone(&formats.0),
-            recording: report.recording(),
+            recording: recording_name(report),
             offset_ns: report.offset_ns(),
         });
         Self {
             common,
-            jobs: report.jobs(),
-            report,
+            jobs: jobs(report),
+            report: report.clone(),
             partitions: Vec::new(),
             places: HashMap::new(),
             until_look: LOOK_EVERY,
@@ -124,7 +124,7 @@ impl ParquetTables {
             bail!("{}", self.errors.first().map_or("writing Parquet tables failed", String::as_str));
         }
         if self.partitions.is_empty() {
-            let host = self.report.host.clone().unwrap_or_default();
+            let host = self.report.host.clone();
             self.partition_of(NO_JOB, &host)?;
         }
         for (_, _, partition) in &mut self.partitions {
@@ -135,19 +135,20 @@ impl ParquetTables {
 
     /// Writes the facts about reading the recording. After [`complete`](Self::complete).
     pub fn finish(&mut self, input: &ParquetInput) -> Result<()> {
+        let state = if input.is_cut { SessionState::Recording } else { self.report.state };
         for (_, _, partition) in &mut self.partitions {
             let host = FleetHost {
                 recording: self.common.recording.clone(),
-                ncclflow: self.report.ncclflow.clone(),
-                kernel: self.report.kernel.clone(),
-                level: self.report.level.clone(),
-                state: if input.is_cut { Some("recording".to_owned()) } else { self.report.state.clone() },
+                ncclflow: stated(&self.report.ncclflow),
+                kernel: stated(&self.report.kernel),
+                level: stated(self.report.level_name()),
+                state: stated(state.name()),
                 records: input.records,
                 records_not_understood: input.undecodable,
                 blocks_left_out: input.blocks_left_out,
                 numbers_left_out: partition.counts.too_large,
             };
-            let clock = self.report.clock.clone().unwrap_or_else(no_clock);
+            let clock = self.report.known_clock().unwrap_or_else(no_clock);
             partition.write_host(&host, &clock, &self.report.loss).context("writing Parquet tables")?;
         }
         Ok(())
@@ -241,13 +242,29 @@ impl Drop for ParquetTables {
 }
 
 fn no_clock() -> ClockReport {
-    ClockReport {
-        clock: "CLOCK_MONOTONIC".into(),
-        started_monotonic_ns: 0,
-        started_realtime_ns: 0,
-        offset_ns: 0,
-        ended_monotonic_ns: None,
+    ClockReport { clock: "CLOCK_MONOTONIC".into(), ..ClockReport::default() }
+}
+
+/// Returns a text of a report; `None` where the report lacks it.
+fn stated(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// Returns a name that no other recording of the host has: when it began, and which window of it this is.
+fn recording_name(report: &SessionReport) -> String {
+    let began = report.clock.started_realtime_ns;
+    match &report.window {
+        None => format!("{began:020}"),
+        Some(WindowReport { number, opened_unix_ms, .. }) => {
+            format!("{began:020}-w{number}-{opened_unix_ms}")
+        }
     }
+}
+
+/// Returns the known names of jobs, by process.
+fn jobs(report: &SessionReport) -> HashMap<u32, String> {
+    let job = |target: &TargetReport| Some((target.pid, target.job.as_ref()?.name.clone()?));
+    report.targets.iter().filter_map(job).collect()
 }
 
 impl Sink for ParquetTables {

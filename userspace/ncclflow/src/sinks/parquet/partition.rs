@@ -1,18 +1,20 @@
 //! The tables of a partition: a job on a host.
 
+use flow::{
+    schema::{
+        ApiCall, ClockReport, FleetColumns, FleetComm, FleetHost, FleetMessage, LossReport, MessageRow,
+        MessageSums, Op, OtherCallRow, RankKey, comm_hash_name,
+    },
+    session::SessionReport,
+};
 use std::{io, sync::Arc};
 
-use flow::schema::{
-    ApiCall, ClockReport, FleetColumns, FleetComm, FleetHost, FleetMessage, LossReport, MessageRow,
-    MessageSums, Op, OtherCallRow, RankKey, comm_hash_name,
-};
 use foldhash::HashMap;
 
 use super::{
     file::{Format, TableFile, io_error},
     links::LinkSeconds,
     names,
-    report::Report,
     rows::TableRows,
     table::{Layout, Table},
 };
@@ -155,7 +157,7 @@ impl Partition {
     }
 
     /// Writes all gathered rows, and completes the files. Only the recording's own row is missing then.
-    pub(super) fn write_all(&mut self, report: &Report) -> io::Result<()> {
+    pub(super) fn write_all(&mut self, report: &SessionReport) -> io::Result<()> {
         self.flush_links()?;
         self.flush_ranks(report)?;
         for table in Table::ALL {
@@ -269,7 +271,7 @@ impl Partition {
         rows.iter().try_for_each(|row| self.push(Table::Link1s, |layout, rows| rows.put(layout, 0, row)))
     }
 
-    fn flush_ranks(&mut self, report: &Report) -> io::Result<()> {
+    fn flush_ranks(&mut self, report: &SessionReport) -> io::Result<()> {
         let offset_ns = self.common.offset_ns;
         let wall = |ns: u64| offset_ns.map(|offset| ns.saturating_add(offset));
         for (rank, comm) in std::mem::take(&mut self.ranks) {

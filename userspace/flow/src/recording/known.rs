@@ -3,8 +3,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{CommunicatorFacts, Job, Largest, ProcessFacts, Whose};
-use crate::{recording::Event, schema::CommunicatorReport};
+use super::Event;
+use crate::{
+    identity::{CommunicatorFacts, Job, Largest, ProcessFacts, Whose},
+    schema::CommunicatorReport,
+};
 
 /// Most entries that are kept, and communicators that are remembered. A node that has had more of them since
 /// the recording began loses the oldest entries.
