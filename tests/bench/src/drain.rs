@@ -14,10 +14,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use flow::wire::{ApiCallSpans, CommunicatorSpans, ProbeKind, Span};
+use flow::{
+    session::BufferKind,
+    wire::{ApiCallSpans, CommunicatorSpans, ProbeKind, Span},
+};
 use nccl_library::elf::{Budget, FileOffset, Image, SymbolTable};
 use ncclflow::kernel::{
-    loader::{Attachment, Buffer, BufferKind, LinkKind},
+    loader::{Attachment, Buffer, best_links},
     probe::Probe,
     stream::{Drain, DrainMessage, Mailbox, Outlet, Popped, Queue},
 };
@@ -132,7 +135,7 @@ impl Session {
         let kind = if args.buffer == "perf" { BufferKind::Perf } else { BufferKind::Ring };
         let mut attachment = Attachment::new(
             Buffer { kind, bytes: args.buffer_size << 20, rings: 1 },
-            LinkKind::best(),
+            best_links(),
             false,
             false,
         )?;

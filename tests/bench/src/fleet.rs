@@ -15,12 +15,9 @@ mod tests;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use anyhow::{Context as _, Result, ensure};
+use flow::recording::Session;
 use flow::{decode::RecordView, model::Sampling, wire::ProbeKind};
-use ncclflow::{
-    kernel::stream::Batch,
-    recording::{RecordingWriter, Session},
-    sinks::OutputDir,
-};
+use ncclflow::{kernel::stream::Batch, recording::RecordingWriter, sinks::OutputDir};
 use ncclflow_common::RecordHeader;
 use serde::Serialize;
 use serde_json::{Value, json};

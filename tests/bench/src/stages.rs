@@ -7,12 +7,12 @@ use anyhow::{Context as _, Result};
 use flow::{
     decode::RecordView,
     model::{Node, Session},
+    recording::Binding,
     wire::ProbeKind,
 };
 use ncclflow::{
     kernel::stream::Batch,
     record::Pipeline,
-    recording::Binding,
     sinks::{Layout, OutputDir, SessionFiles},
 };
 use rustix::time::{ClockId, clock_gettime};

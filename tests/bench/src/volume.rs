@@ -3,10 +3,13 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use flow::decode::{Event, RecordView, StepMoment};
+use flow::{
+    decode::{Event, RecordView, StepMoment},
+    recording::{Binding, Session},
+};
 use ncclflow::{
     kernel::stream::Batch,
-    recording::{Binding, FOLDER, Item, Progress, RecordingReader, RecordingWriter, Selection, Session},
+    recording::{FOLDER, Item, Progress, RecordingReader, RecordingWriter, Selection},
     sinks::OutputDir,
 };
 use serde::Serialize;

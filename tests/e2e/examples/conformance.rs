@@ -14,12 +14,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use flow::session::{Level, ProbeStrategy, StepDetail};
 use nccl_library::{
     elf::{Image, Machine},
     nccl::{PatRule, Pattern},
     symbols::{Code, Function, ParamSource, Resolution, nccl_request, resolve},
 };
-use ncclflow::kernel::probe::{self, Level, Probe, ProbeSet, ProbeStrategy, StepDetail};
+use ncclflow::kernel::probe::{self, Probe, ProbeSet};
 use ncclflow_e2e::{
     compare::{self, Findings},
     harness::{

@@ -5,10 +5,11 @@
 
 use std::{path::Path, sync::LazyLock};
 
+use flow::recording::Binding;
 use ncclflow::{
     kernel::stream::records_of,
     record::Pipeline,
-    recording::{Binding, Item, Progress, RecordingReader, Selection},
+    recording::{Item, Progress, RecordingReader, Selection},
     sinks::{OutputDir, SessionFiles},
 };
 

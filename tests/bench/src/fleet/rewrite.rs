@@ -2,10 +2,10 @@
 
 use flow::{
     decode::{Event, PlanPart, RecordView, WorkKind},
+    recording::Binding,
     wire::{CommunicatorSpans, ConnectorSpans, PlanNodeSpans, ProbeKind, Span},
 };
 use nccl_library::nccl::Pattern;
-use ncclflow::recording::Binding;
 use ncclflow_common::RecordHeader;
 
 use super::job::Job;
