@@ -12,7 +12,7 @@ use flow::{
 };
 use ncclflow::{
     kernel::stream::Batch,
-    record::Pipeline,
+    rows::Pipeline,
     sinks::{Layout, OutputDir, SessionFiles},
 };
 use rustix::time::{ClockId, clock_gettime};

@@ -8,8 +8,8 @@ use std::{path::Path, sync::LazyLock};
 use flow::recording::Binding;
 use ncclflow::{
     kernel::stream::records_of,
-    record::Pipeline,
     recording::{Item, Progress, RecordingReader, Selection},
+    rows::Pipeline,
     sinks::{OutputDir, SessionFiles},
 };
 

@@ -3,8 +3,8 @@
 use std::{fs, path::PathBuf, sync::LazyLock};
 
 use ncclflow::{
-    record::{ReadPart, RecordedSession},
     recording::Selection,
+    rows::{ReadPart, RecordedSession},
     sinks::{OutputDir, SessionFiles},
 };
 

@@ -32,6 +32,7 @@ mod privileges;
 pub mod record;
 
 pub mod recording;
+pub mod rows;
 pub mod sinks;
 
 // Owners of processes and communicators.

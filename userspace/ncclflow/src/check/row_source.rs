@@ -15,8 +15,8 @@ use flow::schema::ClockReport;
 use super::{claims::Claims, parts::Part};
 use crate::{
     export::Source,
-    record::{Read, ReadPart},
     recording::Selection,
+    rows::{Read, ReadPart},
     sinks::{SessionFiles, Sink},
 };
 

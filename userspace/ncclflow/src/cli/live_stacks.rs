@@ -14,8 +14,9 @@ use super::{
 };
 use crate::{
     export::sources,
-    record::{Notice, ReadPart, record},
+    record::{Notice, record},
     recording::Selection,
+    rows::ReadPart,
     sinks::SessionFiles,
     stacks::{CallStacks, LiveStacks, pprof, write_folded},
 };

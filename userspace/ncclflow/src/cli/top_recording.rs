@@ -23,8 +23,9 @@ use super::{
 use crate::{
     clock::now_ns,
     export::Source,
-    record::{StopHandle, WatchedRecording},
+    record::StopHandle,
     recording::Progress,
+    rows::WatchedRecording,
     sinks::LiveStatistics,
     views::top::{Action, Rates, Snapshot, State, Subject, draw},
 };

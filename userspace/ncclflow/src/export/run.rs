@@ -20,8 +20,8 @@ use super::{
     source::{Source, sources},
 };
 use crate::{
-    record::{Read, ReadPart},
     recording::{Damage, Selection},
+    rows::{Read, ReadPart},
     sinks::{OutputDir, SessionFiles, Share},
 };
 

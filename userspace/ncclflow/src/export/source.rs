@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, bail};
 use flow::session::{Level, SessionReport};
 
 use crate::{
-    record::RecordedSession,
     recording::{FOLDER, Item, Progress, RecordingReader, Selection},
+    rows::RecordedSession,
     sinks::OutputDir,
 };
 

@@ -6,6 +6,10 @@
 //! consumer survives its panic, for counting only: records in its queue count as dropped, those in the open
 //! block as not recorded, and the recording gets no end block.
 
+use crate::{
+    kernel::stream::{Batch, Outlet, Popped, Queue},
+    privileges,
+};
 use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -17,14 +21,6 @@ use std::{
 use anyhow::{Result, anyhow};
 
 use super::mailbox::{EventSender, SessionEvent};
-use crate::{
-    kernel::stream::{Batch, Outlet, Popped, Queue},
-    privileges,
-};
-
-/// Time for which records of an ended process can still come: they wait in the kernel for the drain, which
-/// pauses at most [`crate::kernel::stream::MAX_PAUSE`].
-pub(super) const STRAGGLE_NS: u64 = 1_000_000_000;
 
 /// A consumer as the other threads see it.
 #[derive(Debug)]

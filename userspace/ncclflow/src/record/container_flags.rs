@@ -11,6 +11,7 @@
 //! `disarmed`. Hits are counted by probe and CPU, so the losses of two simultaneous windows could not be told
 //! apart: one is open at a time.
 
+use crate::{privileges, target::Tenant};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fs, io,
@@ -34,7 +35,6 @@ use super::{
     mailbox::{EventSender, SessionEvent},
     silent_containers::{SilentContainers, whose},
 };
-use crate::{privileges, target::Tenant};
 
 /// Interval at which containers are looked into.
 const ASK: Duration = Duration::from_millis(250);

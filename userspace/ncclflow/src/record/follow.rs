@@ -10,6 +10,16 @@
 //! record of a process that was not looked at yet makes it known, too. Records carry the process ID of the
 //! initial PID namespace, so `--all` needs to run there.
 
+use crate::{
+    clock::now_ns,
+    kernel::loader::Link,
+    resolver::{self, ProcFile, ResolverError, Unseen},
+    rows::SharedBindings,
+    target::{
+        Census, Description, Filter, Process, ProcessError, Sighting, Tenant, Tenants, Unfinished, Users,
+        in_first_pid_namespace,
+    },
+};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     mem,
@@ -27,16 +37,7 @@ use super::{
     options::Notice,
     recorder::Recording,
     report::target_report,
-    setup::{Bindings, Wanted},
-};
-use crate::{
-    clock::now_ns,
-    kernel::loader::Link,
-    resolver::{self, ProcFile, ResolverError, Unseen},
-    target::{
-        Census, Description, Filter, Process, ProcessError, Sighting, Tenant, Tenants, Unfinished, Users,
-        in_first_pid_namespace,
-    },
+    setup::Wanted,
 };
 use flow::session::{Budget, ChangedLibrary, TargetReport, WhoseBudget};
 
@@ -99,7 +100,7 @@ pub(super) struct Follower<'a> {
 }
 
 impl<'a> Follower<'a> {
-    pub(super) fn new(wanted: Wanted<'a>, filter: &'a Filter, bindings: Bindings) -> Result<Self> {
+    pub(super) fn new(wanted: Wanted<'a>, filter: &'a Filter, bindings: SharedBindings) -> Result<Self> {
         if !in_first_pid_namespace().context("reading our PID namespace")? {
             bail!(
                 "--all needs the host's PID namespace (docker run --pid=host, Kubernetes hostPID: true): the kernel numbers \

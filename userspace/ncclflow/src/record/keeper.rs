@@ -1,5 +1,14 @@
 //! The thread that writes the recording. It takes records first, and only it has to keep up with them.
 
+use crate::{
+    call_stacks::StackFeed,
+    clock::now_ns,
+    fault,
+    kernel::stream::{Batch, Popped},
+    recording::{BLOCK_TIME, RecordingWriter},
+    rows::SharedBindings,
+    sinks::is_over_max_size,
+};
 use std::{io, mem, sync::Arc, time::Duration};
 
 use rustix::time::ClockId;
@@ -10,15 +19,6 @@ use super::{
     intake::Intake,
     mailbox::{EventSender, KeeperMessage, SessionEvent},
     row_watch::WatchFeed,
-    setup::Bindings,
-};
-use crate::{
-    call_stacks::StackFeed,
-    clock::now_ns,
-    fault,
-    kernel::stream::{Batch, Popped},
-    recording::{BLOCK_TIME, RecordingWriter},
-    sinks::is_over_max_size,
 };
 use flow::recording::Event;
 
@@ -35,7 +35,7 @@ pub(super) struct OpenRecording {
 pub(super) struct Keeping {
     /// Current recording. Before the first window there is none.
     kept: Option<OpenRecording>,
-    bindings: Bindings,
+    bindings: SharedBindings,
     intake: Intake,
     /// The last block could not be written. Reported once, until a write succeeds.
     has_failed: bool,
@@ -46,7 +46,7 @@ impl Keeping {
     /// stacks.
     pub(super) fn new(
         kept: Option<OpenRecording>,
-        bindings: Bindings,
+        bindings: SharedBindings,
         announces: bool,
         stacks: Option<StackFeed>,
     ) -> Self {

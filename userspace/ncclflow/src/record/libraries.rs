@@ -5,6 +5,14 @@
 //! its cookies to the next file with an equal [`Meaning`]. Equal files that exist at the same time share
 //! cookies.
 
+use crate::{
+    clock::now_ns,
+    kernel::loader::{Attachment, Link},
+    resolver::{self, ResolverError},
+    rows::SharedBindings,
+    shortage,
+    target::{Filter, LibraryId, MappedLibrary, can_end_processes, no_return_probes},
+};
 use std::{
     collections::HashMap,
     mem,
@@ -26,14 +34,7 @@ use super::{
     options::Notice,
     reaper::Reaper,
     recorder::Recording,
-    setup::{Bindings, Change, LibraryInUse, ResolvedLibrary, Wanted, is_recent},
-};
-use crate::{
-    clock::now_ns,
-    kernel::loader::{Attachment, Link},
-    resolver::{self, ResolverError},
-    shortage,
-    target::{Filter, LibraryId, MappedLibrary, can_end_processes, no_return_probes},
+    setup::{Change, LibraryInUse, ResolvedLibrary, Wanted, is_recent},
 };
 use flow::session::Budget;
 
@@ -86,7 +87,7 @@ pub(super) struct Gone {
 pub(super) struct Libraries<'a> {
     wanted: Wanted<'a>,
     filter: &'a Filter,
-    bindings: Bindings,
+    bindings: SharedBindings,
     reaper: Reaper,
     /// Most files held at a time.
     max_held: usize,
@@ -107,7 +108,7 @@ pub(super) struct Libraries<'a> {
 }
 
 impl<'a> Libraries<'a> {
-    pub(super) fn new(wanted: Wanted<'a>, filter: &'a Filter, bindings: Bindings) -> Result<Self> {
+    pub(super) fn new(wanted: Wanted<'a>, filter: &'a Filter, bindings: SharedBindings) -> Result<Self> {
         let reaper = Reaper::start(&wanted.options.health).context("starting a thread")?;
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         Ok(Self {

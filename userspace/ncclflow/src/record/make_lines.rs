@@ -2,6 +2,12 @@
 //!
 //! Where there is no room for more they end after a whole op; the rest can be exported later.
 
+use crate::{
+    fault, privileges,
+    recording::Selection,
+    rows::{Pipeline, Read, ReadPart, RecordedSession},
+    sinks::{OutputDir, SessionFiles},
+};
 use std::{
     sync::{
         Arc,
@@ -12,16 +18,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow};
 
-use super::{
-    mailbox::{EventSender, SessionEvent},
-    pipeline::Pipeline,
-    replay::{Read, ReadPart, RecordedSession},
-};
-use crate::{
-    fault, privileges,
-    recording::Selection,
-    sinks::{OutputDir, SessionFiles},
-};
+use super::mailbox::{EventSender, SessionEvent};
 use flow::session::{FilesReport, FilesState};
 
 /// Request to make files.

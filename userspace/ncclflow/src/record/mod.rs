@@ -40,14 +40,8 @@ mod threads;
 mod file_watch;
 mod iterations;
 mod make_lines;
-mod model_budget;
 mod named_files;
-mod neighbours;
-mod pipeline;
-mod processes;
-mod replay;
 mod row_watch;
-mod watched_recording;
 
 // Results known at the end.
 mod accounts;
@@ -59,8 +53,5 @@ pub use options::{
     FilesOptions, FilesWhen, Notice, Outcome, ProbeChoice, RecordOptions, StackChoice, StackKind, StopHandle,
     Targets, WindowOptions,
 };
-pub use pipeline::Pipeline;
 pub use recorder::record;
-pub use replay::{Read, ReadPart, RecordedSession};
 pub use setup::{LibraryInUse, Setup, Target};
-pub use watched_recording::WatchedRecording;

@@ -1,6 +1,23 @@
 //! A recording from beginning to end.
 
-use super::options::FilesWhen;
+use super::{
+    direct::Watching,
+    ending::Closed,
+    follow::Follower,
+    keeper::{Keeping, OpenRecording},
+    limit,
+    mailbox::{EventSender, Events},
+    make_lines::LinesRequest,
+    options::{FilesOptions, FilesWhen, Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets},
+    own_limits::{self, SpareDescriptors},
+    report::first_report,
+    row_watch::{RowWatch, WatchRequest, WindowLimits},
+    setup::{Setup, Wanted, stack_binding},
+    stacks::Stacks,
+    threads::{FirstTaker, Threads},
+    watch::Watch,
+    windows::Windows,
+};
 use crate::{
     clock::now_ns,
     gpu::GpuSamples,
@@ -9,6 +26,7 @@ use crate::{
     privileges,
     recording::RecordingWriter,
     resolver,
+    rows::{Following, Pipeline, SharedBindings, Traced},
     sinks::{OutputDir, SessionFiles, write_session},
     target::in_first_pid_namespace,
     who::{Who, WhoOptions},
@@ -22,25 +40,6 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
 use rustix::{thread::CapabilitySet, time::ClockId};
 
-use super::{
-    ending::Closed,
-    follow::Follower,
-    keeper::{Keeping, OpenRecording},
-    limit,
-    mailbox::{EventSender, Events},
-    make_lines::LinesRequest,
-    options::{FilesOptions, Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets},
-    own_limits::{self, SpareDescriptors},
-    pipeline::{Following, Pipeline},
-    processes::Traced,
-    report::first_report,
-    row_watch::{RowWatch, WatchRequest, WindowLimits},
-    setup::{Bindings, Setup, Wanted},
-    stacks::Stacks,
-    threads::{FirstTaker, Threads},
-    watch::Watch,
-    windows::Windows,
-};
 use flow::{
     model::Sampling,
     session::{
@@ -81,7 +80,7 @@ pub fn record(
         bail!("stopped before anything was attached");
     }
     own_limits::raise_descriptors();
-    let bindings = Bindings::default();
+    let bindings = SharedBindings::default();
     let mut follower = match &options.targets {
         Targets::Pids(_) => None,
         Targets::All(filter) => Some(Follower::new(wanted, filter, bindings.clone())?),
@@ -134,7 +133,7 @@ impl<'a> Recording<'a> {
         setup: &'a Setup,
         attachment: Result<Attachment>,
         times: AttachReport,
-        bindings: &Bindings,
+        bindings: &SharedBindings,
         notice: &'a mut (dyn FnMut(Notice<'_>) + 'a),
     ) -> Result<Self> {
         let dir = options.output.as_deref().map(|path| limit::create_folder(path, options)).transpose()?;
@@ -175,10 +174,15 @@ impl<'a> Recording<'a> {
     }
 
     /// Attaches, and begins the report.
-    fn begin(&mut self, dir: Option<&OutputDir>, mut times: AttachReport, bindings: &Bindings) -> Result<()> {
+    fn begin(
+        &mut self,
+        dir: Option<&OutputDir>,
+        mut times: AttachReport,
+        bindings: &SharedBindings,
+    ) -> Result<()> {
         let Self { options, setup, attachment, report, .. } = self;
         if options.choice.stacks.is_some() {
-            bindings.push_stacks();
+            bindings.push(stack_binding());
         }
         setup.attach(attachment, &report.host, bindings, options.choice.returns)?;
         if let Some(first) = attachment.first_link() {
@@ -272,7 +276,7 @@ impl<'a> Recording<'a> {
     /// Windows begin recordings of their own.
     fn first_taker(
         &self,
-        bindings: &Bindings,
+        bindings: &SharedBindings,
         stop: &StopHandle,
         events: &EventSender,
     ) -> Result<(FirstTaker, Option<RowWatch>)> {
@@ -290,12 +294,11 @@ impl<'a> Recording<'a> {
         Ok((FirstTaker::Keeper(keeping), watch))
     }
 
-    /// Returns a pipeline from records to statistics alone.
-    fn watching(&self, bindings: Bindings) -> Pipeline {
+    /// Returns the way from records to statistics alone.
+    fn watching(&self, bindings: SharedBindings) -> Watching {
         let options = self.options;
         let files = options.watcher.clone().map(|watcher| SessionFiles::of_sink(Box::new(watcher)));
         let mut pipeline = Pipeline::new(bindings.list(), files.unwrap_or_else(SessionFiles::nowhere));
-        pipeline.stacks = self.stacks.as_ref().map(|stacks| (stacks.feed(), stacks.book()));
         if self.follows() {
             let (steps, returns) = (options.choice.level == Level::Steps, options.choice.returns);
             pipeline.traced = Traced { steps, returns, ..Traced::default() };
@@ -303,7 +306,8 @@ impl<'a> Recording<'a> {
         }
         pipeline.traced.sampling = options.sampling;
         pipeline.output.live.clone_from(&options.statistics);
-        pipeline
+        let stacks = self.stacks.as_ref().map(|stacks| (stacks.feed(), stacks.book()));
+        Watching::new(pipeline, stacks)
     }
 
     /// Opens the session, takes records until the end, closes the session, and takes the remaining records.
@@ -312,7 +316,7 @@ impl<'a> Recording<'a> {
         stop: &StopHandle,
         events: &Events,
         mut follower: Option<&mut Follower<'a>>,
-        bindings: &Bindings,
+        bindings: &SharedBindings,
         spare: SpareDescriptors,
     ) -> Result<Closed> {
         let setup = self.setup;

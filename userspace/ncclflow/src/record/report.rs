@@ -3,6 +3,7 @@
 use crate::{
     clock::{now_ns, realtime_offset_ns},
     kernel::loader::{Attachment, Buffer},
+    rows::Pipeline,
     sinks::{
         DiskBudget, FlowRanks, OutputDir, SessionFiles, Sink as _, compress_files, is_over_max_size,
         write_session,
@@ -18,7 +19,6 @@ use super::{
     accounts::{Baseline, draw_up},
     keeper::OpenRecording,
     options::{Notice, ProbeChoice},
-    pipeline::Pipeline,
     setup::{LibraryInUse, Setup, Target},
     threads::Taken,
 };

@@ -2,6 +2,13 @@
 //!
 //! The reader may lag: it loses nothing, as the records are on the disk.
 
+use crate::{
+    clock::now_ns,
+    fault, privileges,
+    recording::{BLOCK_TIME, FOLDER, Item, Progress, RecordingReader, Selection},
+    rows::{Pipeline, STRAGGLE_NS},
+    sinks::{LiveStatistics, OutputDir, SessionFiles},
+};
 use std::{
     mem,
     sync::{
@@ -17,16 +24,8 @@ use anyhow::{Context as _, Result, anyhow};
 use rustix::time::ClockId;
 
 use super::{
-    consumers::STRAGGLE_NS,
     iterations::{Decision, IterationLooker},
     mailbox::{EventSender, SessionEvent},
-    pipeline::Pipeline,
-};
-use crate::{
-    clock::now_ns,
-    fault, privileges,
-    recording::{BLOCK_TIME, FOLDER, Item, Progress, RecordingReader, Selection},
-    sinks::{LiveStatistics, OutputDir, SessionFiles},
 };
 use flow::session::WindowIterations;
 

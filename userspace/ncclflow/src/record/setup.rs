@@ -1,17 +1,6 @@
 //! Things to trace: processes, their libraries (each inode once), the probes that each library allows, and
 //! their attachment.
 
-use std::{
-    fmt,
-    num::NonZeroU32,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
-
-use anyhow::{Context as _, Result, bail};
-use rustix::time::ClockId;
-
-use super::options::{ProbeChoice, RecordOptions};
 use crate::{
     clock::now_ns,
     kernel::{
@@ -20,8 +9,15 @@ use crate::{
     },
     layout_cache::{CacheKey, LayoutCache},
     resolver::{self, ResolverError, Status, What},
+    rows::SharedBindings,
     target::{LibraryId, MappedLibrary, Process, no_return_probes},
 };
+use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::time::ClockId;
+
+use super::options::{ProbeChoice, RecordOptions};
 use flow::{
     decode::{CommunicatorPlaces, Decoder, OpWorkFields, PlanFields, ProxyOpFields},
     recording::Binding,
@@ -132,7 +128,7 @@ impl Setup {
         &self,
         attachment: &mut Attachment,
         host: &str,
-        bindings: &Bindings,
+        bindings: &SharedBindings,
         returns: bool,
     ) -> Result<()> {
         let mut walks = Vec::new();
@@ -164,43 +160,16 @@ impl Setup {
     }
 }
 
-/// Meaning of each cookie's records. The thread that attaches adds to it, and the one that decodes looks. A
-/// cookie and its binding have the same number: the binding is there before the probe is attached, and there
-/// is none without a cookie.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Bindings(Arc<Mutex<Vec<Binding>>>);
-
-impl Bindings {
-    /// Adds the next cookie's binding.
-    fn push(&self, kind: &ProbeKind, library: &LibraryInUse, host: Option<HostInfo>) {
-        let binding = Binding { kind: kind.clone(), decoder: Arc::clone(&library.decoder), host };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(binding);
-    }
-
-    /// Adds the binding of call stacks: the first, in sessions that have them.
-    pub(super) fn push_stacks(&self) {
-        let decoder = Decoder {
-            op_fields: None,
-            names: NameTables::default(),
-            plan_fields: None,
-            op_work: None,
-            communicator: None,
-        };
-        let binding = Binding { kind: ProbeKind::Stack, decoder: Arc::new(decoder), host: None };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(binding);
-    }
-
-    /// Adds the bindings that `known` lacks.
-    pub(super) fn update(&self, known: &mut Vec<Binding>) {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.extend(all.iter().skip(known.len()).cloned());
-    }
-
-    pub(super) fn list(&self) -> Vec<Binding> {
-        let mut all = Vec::new();
-        self.update(&mut all);
-        all
-    }
+/// Returns the binding of call stacks: the first, in sessions that have them.
+pub(super) fn stack_binding() -> Binding {
+    let decoder = Decoder {
+        op_fields: None,
+        names: NameTables::default(),
+        plan_fields: None,
+        op_work: None,
+        communicator: None,
+    };
+    Binding { kind: ProbeKind::Stack, decoder: Arc::new(decoder), host: None }
 }
 
 /// A library that is identified, before it is known whether it can be traced.
@@ -346,11 +315,12 @@ impl LibraryInUse {
         &self,
         index: usize,
         attachment: &mut Attachment,
-        bindings: &Bindings,
+        bindings: &SharedBindings,
     ) -> Result<Vec<Option<StoredParts>>> {
         let store = |probe: &Probe| {
             let Some(program) = &probe.walk else { return Ok(None) };
-            attachment.store_parts(probe, program, index, |kind| bindings.push(kind, self, None)).map(Some)
+            let bind = |kind: &ProbeKind| bindings.push(self.binding(kind, None));
+            attachment.store_parts(probe, program, index, bind).map(Some)
         };
         self.probes.probes.iter().map(store).collect()
     }
@@ -362,15 +332,19 @@ impl LibraryInUse {
         index: usize,
         whose: Option<&HostInfo>,
         attachment: &mut Attachment,
-        bindings: &Bindings,
+        bindings: &SharedBindings,
     ) -> Result<Vec<u32>> {
         let pid = whose.and_then(|whose| NonZeroU32::new(whose.pid));
         let store = |(probe, walk): (&Probe, &Option<StoredParts>)| {
             let cookie = attachment.store(probe, *walk, index, pid)?;
-            bindings.push(&probe.kind, self, whose.cloned());
+            bindings.push(self.binding(&probe.kind, whose.cloned()));
             Ok(cookie)
         };
         self.probes.probes.iter().zip(walks).map(store).collect()
+    }
+
+    fn binding(&self, kind: &ProbeKind, host: Option<HostInfo>) -> Binding {
+        Binding { kind: kind.clone(), decoder: Arc::clone(&self.decoder), host }
     }
 
     /// Counts the cookies that its probes need.

@@ -4,6 +4,17 @@
 //! The recording's own thread sends both messages. Files are made by others, which read the recording
 //! ([`super::make_lines`]).
 
+use crate::{
+    call_stacks::native::NativeFeed,
+    clock::now_ns,
+    health::Health,
+    kernel::{
+        loader::Attachment,
+        stream::{Drain, DrainMessage, MailSender, Mailbox, ProbeCounts, Source},
+    },
+    privileges,
+    rows::Pipeline,
+};
 use std::{
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -24,17 +35,6 @@ use super::{
     direct::{Watching, decode_directly},
     keeper::{Keeping, OpenRecording, keep_recording},
     mailbox::{EventSender, KeeperMessage, WatcherMessage},
-    pipeline::Pipeline,
-};
-use crate::{
-    call_stacks::native::NativeFeed,
-    clock::now_ns,
-    health::Health,
-    kernel::{
-        loader::Attachment,
-        stream::{Drain, DrainMessage, MailSender, Mailbox, ProbeCounts, Source},
-    },
-    privileges,
 };
 use flow::recording::FirstHit;
 
@@ -58,7 +58,7 @@ pub(super) enum FirstTaker {
     /// Writes them into a recording.
     Keeper(Keeping),
     /// Decodes them for statistics alone. Boxed, as it is much larger.
-    Watcher(Box<Pipeline>),
+    Watcher(Box<Watching>),
 }
 
 #[derive(Debug)]
@@ -112,10 +112,9 @@ impl Threads {
                 let (consumer, outlet) = started.context(context)?;
                 (Taker::Keeper(consumer), outlet)
             }
-            FirstTaker::Watcher(pipeline) => {
-                let watching = Watching::new(*pipeline);
+            FirstTaker::Watcher(watching) => {
                 let started =
-                    Consumer::start("ncclflow-watch", queue_bytes, events, watching, decode_directly);
+                    Consumer::start("ncclflow-watch", queue_bytes, events, *watching, decode_directly);
                 let (consumer, outlet) = started.context(context)?;
                 (Taker::Watcher(consumer), outlet)
             }

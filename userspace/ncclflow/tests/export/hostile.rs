@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use ncclflow::{record::RecordedSession, sinks::SessionFiles};
+use ncclflow::{rows::RecordedSession, sinks::SessionFiles};
 
 use crate::{recording_blocks, traces::recorded};
 

@@ -9,12 +9,14 @@ use anyhow::{Context as _, Result};
 use foldhash::HashMap;
 use prost::Message as _;
 
-use super::messages::{
-    CHILDREN_BY_RANK, Clock, ClockSnapshot, DebugAnnotation, Defaults, INCREMENTAL_STATE_CLEARED, Interned,
-    InternedData, MONOTONIC, NEEDS_INCREMENTAL_STATE, PROCESSES_BY_RANK, REALTIME, TracePacket,
-    TrackDescriptor, TrackEvent,
+use super::{
+    messages::{
+        CHILDREN_BY_RANK, Clock, ClockSnapshot, DebugAnnotation, Defaults, INCREMENTAL_STATE_CLEARED,
+        Interned, InternedData, MONOTONIC, NEEDS_INCREMENTAL_STATE, PROCESSES_BY_RANK, REALTIME, TracePacket,
+        TrackDescriptor, TrackEvent,
+    },
+    output::TraceOutput,
 };
-use super::output::TraceOutput;
 
 /// Bytes that are gathered before they are written.
 const BATCH: usize = 1 << 20;

@@ -18,7 +18,7 @@ const BASE: usize = 4 << 10;
 
 /// Memory of models, as in [`flow::model::Session::held_bytes`].
 #[derive(Debug)]
-pub(super) struct ModelBudget {
+pub(crate) struct ModelBudget {
     of_one: usize,
     of_all: usize,
     held: BTreeMap<u32, usize>,
@@ -43,13 +43,13 @@ impl Default for ModelBudget {
 
 impl ModelBudget {
     #[cfg(test)]
-    pub(super) fn of(of_one: usize, of_all: usize) -> Self {
+    pub(crate) fn of(of_one: usize, of_all: usize) -> Self {
         Self { of_one, of_all, ..Self::default() }
     }
 
     /// Counts a record. Tells whether the model of its process is to be weighed.
     #[inline]
-    pub(super) fn is_due(&mut self) -> bool {
+    pub(crate) fn is_due(&mut self) -> bool {
         self.records += 1;
         let is_due = self.records >= EVERY;
         if is_due {
@@ -59,7 +59,7 @@ impl ModelBudget {
     }
 
     /// Notes that this process's model holds so many bytes. Returns the process that must begin anew.
-    pub(super) fn weigh(&mut self, tgid: u32, bytes: usize) -> Option<u32> {
+    pub(crate) fn weigh(&mut self, tgid: u32, bytes: usize) -> Option<u32> {
         let bytes = bytes.saturating_add(BASE);
         let before = self.held.insert(tgid, bytes).unwrap_or(0);
         self.total = self.total.saturating_sub(before).saturating_add(bytes);
@@ -81,12 +81,12 @@ impl ModelBudget {
     }
 
     /// Forgets a process, which holds nothing any more.
-    pub(super) fn forget(&mut self, tgid: u32) {
+    pub(crate) fn forget(&mut self, tgid: u32) {
         self.total = self.total.saturating_sub(self.held.remove(&tgid).unwrap_or(0));
     }
 
     /// Returns how often processes had to begin anew.
-    pub(super) fn over(&self) -> &BTreeMap<u32, u64> {
+    pub(crate) fn over(&self) -> &BTreeMap<u32, u64> {
         &self.over
     }
 }

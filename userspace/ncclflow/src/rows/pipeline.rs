@@ -12,58 +12,58 @@ use foldhash::HashMap;
 use ncclflow_common::{LOSS_MARK, RecordHeader};
 
 use super::{
-    consumers::STRAGGLE_NS,
+    bindings::SharedBindings,
     model_budget::ModelBudget,
-    neighbours::Neighbours,
     processes::{Output, Traced, TracedProcess},
-    setup::Bindings,
+    pxn::Neighbours,
 };
 use crate::{
-    call_stacks::{StackBook, StackFeed},
     recording::Item,
     sinks::{SessionFiles, Sink as _},
 };
+
+/// Time for which records of an ended process can still come: they wait in the kernel for the drain, which
+/// pauses at most [`crate::kernel::stream::MAX_PAUSE`].
+pub(crate) const STRAGGLE_NS: u64 = 1_000_000_000;
 
 /// Most ended processes that are waited for while no record tells the time.
 const MAX_ENDED: usize = 4096;
 
 /// Extra state of a pipeline for probes that several processes share.
 #[derive(Clone, Debug)]
-pub(super) struct Following {
+pub(crate) struct Following {
     /// Bindings that come later.
-    pub(super) bindings: Bindings,
+    pub(crate) bindings: SharedBindings,
     /// Name of this host. The process ids of records are valid here: we are in the initial PID namespace.
-    pub(super) host: String,
+    pub(crate) host: String,
 }
 
 /// The way from records to files.
 #[derive(Debug, Default)]
 pub struct Pipeline {
     bindings: Vec<Binding>,
-    pub(super) following: Option<Following>,
-    pub(super) traced: Traced,
+    pub(crate) following: Option<Following>,
+    pub(crate) traced: Traced,
     node: Node,
-    pub(super) output: Output,
-    /// Feed and book of call stacks, where no recording names them.
-    pub(super) stacks: Option<(StackFeed, StackBook)>,
+    pub(crate) output: Output,
     /// Records of messages are skipped, and ops do not wait for them.
     without_messages: bool,
     /// Records that could not be decoded.
-    pub(super) undecodable: u64,
+    pub(crate) undecodable: u64,
     /// The first error of decoding, and whose record it was.
-    pub(super) first_error: Option<String>,
+    pub(crate) first_error: Option<String>,
     /// Processes by the id that records carry, which is of the initial PID namespace and need not be ours.
     processes: HashMap<u32, TracedProcess>,
     neighbours: Neighbours,
     /// When processes were seen to have ended, by the records' clock. Records of them can still come.
-    pub(super) ended_ns: HashMap<u32, u64>,
+    pub(crate) ended_ns: HashMap<u32, u64>,
     /// Counters of processes that have ended.
     counters: ModelCounters,
     /// Time of the latest record.
-    pub(super) last_ns: u64,
+    pub(crate) last_ns: u64,
     /// Latest process end that was told.
     told_ns: u64,
-    pub(super) budget: ModelBudget,
+    pub(crate) budget: ModelBudget,
 }
 
 impl Pipeline {
@@ -83,13 +83,13 @@ impl Pipeline {
         let host = session.host.clone();
         Self {
             traced: Traced { steps, returns, sampling },
-            following: host.map(|host| Following { bindings: Bindings::default(), host }),
+            following: host.map(|host| Following { bindings: SharedBindings::default(), host }),
             ..Self::new(Vec::new(), files)
         }
     }
 
     /// Returns one that gives out ops and calls at once, without messages.
-    pub(super) fn reading_ops(session: &Session, files: SessionFiles) -> Self {
+    pub(crate) fn reading_ops(session: &Session, files: SessionFiles) -> Self {
         let mut pipeline = Self::reading(session, files);
         (pipeline.traced.steps, pipeline.without_messages) = (false, true);
         pipeline
@@ -130,18 +130,9 @@ impl Pipeline {
     }
 
     /// Notes that the process was seen to have ended. Records of it can still come.
-    pub(super) fn process_ended(&mut self, tgid: u32, at_ns: u64) {
+    pub(crate) fn process_ended(&mut self, tgid: u32, at_ns: u64) {
         self.ended_ns.insert(tgid, at_ns);
         self.told_ns = self.told_ns.max(at_ns);
-    }
-
-    /// Takes facts of call stacks from the thread that names them.
-    pub(super) fn take_stacks(&mut self) {
-        let Some((_, book)) = &self.stacks else { return };
-        book.settle();
-        for facts in book.since(0).0 {
-            self.output.push_stack(&facts);
-        }
     }
 
     /// Notes that records of a process are missing before those that come.
@@ -264,7 +255,7 @@ impl Pipeline {
 
     /// Completes the files of processes that ended so long before the latest record that all theirs have
     /// come.
-    pub(super) fn close_ended(&mut self) {
+    pub(crate) fn close_ended(&mut self) {
         let mut latest_ns = self.last_ns;
         if self.ended_ns.len() > MAX_ENDED {
             // Most of them had no records, so that none tells the time.
@@ -274,7 +265,7 @@ impl Pipeline {
     }
 
     /// Completes the files of processes that ended before this time: all earlier records have come.
-    pub(super) fn close_ended_before(&mut self, ts_ns: u64) {
+    pub(crate) fn close_ended_before(&mut self, ts_ns: u64) {
         let mut ended: Vec<_> = self.ended_ns.extract_if(|_, ended_ns| *ended_ns < ts_ns).collect();
         ended.sort_unstable_by_key(|(tgid, ended_ns)| (*ended_ns, *tgid));
         for (tgid, _) in ended {
@@ -283,7 +274,7 @@ impl Pipeline {
     }
 
     /// Tells whether ops first seen before this time still wait for messages.
-    pub(super) fn waits_for_ops_before(&self, ts_ns: u64) -> bool {
+    pub(crate) fn waits_for_ops_before(&self, ts_ns: u64) -> bool {
         self.processes.values().any(|process| process.session.waits_for_ops_before(ts_ns))
     }
 
@@ -320,7 +311,7 @@ impl Pipeline {
         &self.output.files
     }
 
-    pub(super) fn model_counters(&self) -> ModelCounters {
+    pub(crate) fn model_counters(&self) -> ModelCounters {
         let mut counters = self.counters;
         for process in self.processes.values() {
             counters += &process.counters();

@@ -159,14 +159,14 @@ impl RecordedSession {
     }
 
     /// Returns the pipeline from its records to files.
-    pub(super) fn pipeline(&self, files: SessionFiles) -> Pipeline {
+    pub(crate) fn pipeline(&self, files: SessionFiles) -> Pipeline {
         let mut pipeline = Pipeline::reading(self.reader.session(), files);
         pipeline.output.iterations.clone_from(&self.iterations);
         pipeline
     }
 
     /// Reads a part into [`Self::pipeline`], until it takes no more.
-    pub(super) fn read_into(self, pipeline: &mut Pipeline, part: ReadPart<'_>) -> Result<Read> {
+    pub(crate) fn read_into(self, pipeline: &mut Pipeline, part: ReadPart<'_>) -> Result<Read> {
         let Self { mut reader, iterations: _ } = self;
         let ReadPart { mut selection, until_ns, progress, goes_on, is_stopped } = part;
         let (mut records, mut report) = (0, None);

@@ -18,26 +18,26 @@ use flow::{
 
 /// Traced events that the model has to know of.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Traced {
+pub(crate) struct Traced {
     /// Messages, with `--level steps`.
-    pub(super) steps: bool,
+    pub(crate) steps: bool,
     /// Returns of the API's functions.
-    pub(super) returns: bool,
+    pub(crate) returns: bool,
     /// Ops whose messages are measured.
-    pub(super) sampling: Sampling,
+    pub(crate) sampling: Sampling,
 }
 
 #[derive(Debug)]
-pub(super) struct TracedProcess {
+pub(crate) struct TracedProcess {
     /// Known from the first record of a probe.
-    pub(super) host: Option<HostInfo>,
+    pub(crate) host: Option<HostInfo>,
     /// Records of this process that the kernel lost until now.
-    pub(super) lost: u64,
+    pub(crate) lost: u64,
     /// Records that were dropped after that, by loss marks.
-    pub(super) marked: u64,
-    pub(super) session: Session,
-    pub(super) api: ApiSession,
-    pub(super) stacks: LastStacks,
+    pub(crate) marked: u64,
+    pub(crate) session: Session,
+    pub(crate) api: ApiSession,
+    pub(crate) stacks: LastStacks,
 }
 
 /// Most threads whose last stack is kept.
@@ -45,10 +45,10 @@ const MAX_STACKS: usize = 4096;
 
 /// The last call stack of each thread, with the time of its hit.
 #[derive(Debug, Default)]
-pub(super) struct LastStacks(HashMap<u32, (u64, u64)>);
+pub(crate) struct LastStacks(HashMap<u32, (u64, u64)>);
 
 impl LastStacks {
-    pub(super) fn note(&mut self, stack: &StackEvent) {
+    pub(crate) fn note(&mut self, stack: &StackEvent) {
         if self.0.len() >= MAX_STACKS {
             self.0.clear();
         }
@@ -56,7 +56,7 @@ impl LastStacks {
     }
 
     /// Returns the stack of a hit on this thread at this time.
-    pub(super) fn of(&self, tid: u32, ts_ns: u64) -> Option<u64> {
+    pub(crate) fn of(&self, tid: u32, ts_ns: u64) -> Option<u64> {
         if self.0.is_empty() {
             return None;
         }
@@ -65,7 +65,7 @@ impl LastStacks {
 }
 
 impl TracedProcess {
-    pub(super) fn new(traced: Traced) -> Self {
+    pub(crate) fn new(traced: Traced) -> Self {
         let session = Session::new(traced.steps).sampling(traced.sampling);
         Self {
             host: None,
@@ -77,16 +77,16 @@ impl TracedProcess {
         }
     }
 
-    pub(super) fn pid(&self) -> Option<u32> {
+    pub(crate) fn pid(&self) -> Option<u32> {
         self.host.as_ref().map(|host| host.pid)
     }
 
-    pub(super) fn lost_in_all(&self) -> u64 {
+    pub(crate) fn lost_in_all(&self) -> u64 {
         self.lost.saturating_add(self.marked)
     }
 
     /// Gives out what is still open as it is: no more records of the process come.
-    pub(super) fn finish(&mut self, node: &mut Node, output: &mut Output) {
+    pub(crate) fn finish(&mut self, node: &mut Node, output: &mut Output) {
         let lost = self.lost_in_all();
         let Self { host, session, api, .. } = self;
         session.finish(|_| lost, node, &mut |record| output.push(host.as_ref(), &record));
@@ -96,7 +96,7 @@ impl TracedProcess {
         }
     }
 
-    pub(super) fn counters(&self) -> ModelCounters {
+    pub(crate) fn counters(&self) -> ModelCounters {
         let mut counters = self.session.counters();
         counters += &self.api.counters();
         counters
@@ -105,33 +105,33 @@ impl TracedProcess {
 
 /// The files, and the limits of what goes into them.
 #[derive(Debug, Default)]
-pub(super) struct Output {
-    pub(super) files: SessionFiles,
+pub(crate) struct Output {
+    pub(crate) files: SessionFiles,
     rows: Rows,
     /// Ops on a channel, or calls of the API, that may still be written.
-    pub(super) room: Option<u64>,
+    pub(crate) room: Option<u64>,
     /// Bytes of all files after which nothing more is written.
-    pub(super) limit_bytes: Option<u64>,
+    pub(crate) limit_bytes: Option<u64>,
     /// The limit was reached when an op came, or the folder had no room for it.
     is_over_limit: bool,
     /// Iterations of the window. Files contain only these.
-    pub(super) iterations: Option<WindowIterations>,
+    pub(crate) iterations: Option<WindowIterations>,
     /// Ops or calls that came when there was no room.
-    pub(super) left_out: u64,
+    pub(crate) left_out: u64,
     /// Ops on a channel, and calls of the API, that went to the files.
-    pub(super) ops: u64,
-    pub(super) calls: u64,
+    pub(crate) ops: u64,
+    pub(crate) calls: u64,
     /// Statistics of everything that passes, whether there is room for it or not.
-    pub(super) live: Option<LiveStatistics>,
+    pub(crate) live: Option<LiveStatistics>,
 }
 
 impl Output {
-    pub(super) fn new(files: SessionFiles) -> Self {
+    pub(crate) fn new(files: SessionFiles) -> Self {
         Self { files, ..Self::default() }
     }
 
     /// Lays an op out to rows once, for all sinks.
-    pub(super) fn push(&mut self, host: Option<&HostInfo>, record: &FlowRecord) {
+    pub(crate) fn push(&mut self, host: Option<&HostInfo>, record: &FlowRecord) {
         // A record of the model always stems from one of the kernel, whose process is known.
         let Some(host) = host else { return };
         let ts_ns = record.origin().map_or(0, |origin| origin.ts_ns);
@@ -151,7 +151,7 @@ impl Output {
         }
     }
 
-    pub(super) fn push_api(&mut self, host: Option<&HostInfo>, output: &ApiOutput) {
+    pub(crate) fn push_api(&mut self, host: Option<&HostInfo>, output: &ApiOutput) {
         let Some(host) = host else { return };
         let ts_ns = match output {
             ApiOutput::Call(record) => record.event.origin.ts_ns,
@@ -171,14 +171,14 @@ impl Output {
     }
 
     /// Writes a call stack that ops or calls name, or will name.
-    pub(super) fn push_stack(&mut self, stack: &StackRow) {
+    pub(crate) fn push_stack(&mut self, stack: &StackRow) {
         if !self.is_over_limit {
             self.files.stack(stack);
         }
     }
 
     /// Writes a GPU's activity.
-    pub(super) fn push_gpu(&mut self, row: &GpuRow) {
+    pub(crate) fn push_gpu(&mut self, row: &GpuRow) {
         if !self.is_over_limit {
             self.files.gpu(row);
         }
@@ -213,12 +213,12 @@ impl Output {
     }
 
     /// Tells whether there is no room for further ops or calls.
-    pub(super) fn is_out_of_room(&self) -> bool {
+    pub(crate) fn is_out_of_room(&self) -> bool {
         self.room == Some(0)
     }
 
     /// Tells whether the files have reached their limit of bytes, or the folder's, and more would have come.
-    pub(super) fn is_over_limit(&self) -> bool {
+    pub(crate) fn is_over_limit(&self) -> bool {
         self.is_over_limit
     }
 }

@@ -20,7 +20,7 @@ const MAX_WAITING: usize = 1 << 16;
 
 /// Steps whose op's poster is not known yet.
 #[derive(Debug, Default)]
-pub(super) struct Neighbours {
+pub(crate) struct Neighbours {
     waiting: Vec<ProxyStepEvent>,
     /// [`flow::model::ProxyRanks::changes`] when the waiting steps were last looked at.
     seen: u64,
@@ -37,7 +37,7 @@ enum Poster {
 
 impl Neighbours {
     /// Takes a step of a process that posted no such op.
-    pub(super) fn step(
+    pub(crate) fn step(
         &mut self,
         step: ProxyStepEvent,
         processes: &mut HashMap<u32, TracedProcess>,
@@ -52,7 +52,7 @@ impl Neighbours {
     }
 
     /// Looks at waiting steps again if a rank's process has become known.
-    pub(super) fn look_again(
+    pub(crate) fn look_again(
         &mut self,
         processes: &mut HashMap<u32, TracedProcess>,
         node: &mut Node,
@@ -70,7 +70,7 @@ impl Neighbours {
     }
 
     /// Gives up the steps of this process, or of all: no poster will be found any more.
-    pub(super) fn give_up(&mut self, tgid: Option<u32>, processes: &mut HashMap<u32, TracedProcess>) {
+    pub(crate) fn give_up(&mut self, tgid: Option<u32>, processes: &mut HashMap<u32, TracedProcess>) {
         let is_over = |step: &mut ProxyStepEvent| tgid.is_none_or(|tgid| step.origin.tgid == tgid);
         for step in self.waiting.extract_if(.., is_over) {
             unjoined(&step, processes);

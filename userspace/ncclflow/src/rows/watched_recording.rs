@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-use super::{pipeline::Pipeline, replay::RecordedSession};
+use super::{pipeline::Pipeline, recorded_session::RecordedSession};
 use crate::{
     recording::{Damage, Item, Progress, RecordingReader, Selection},
     sinks::{LiveStatistics, SessionFiles},

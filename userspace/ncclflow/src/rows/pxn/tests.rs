@@ -1,7 +1,7 @@
 //! Steps on their way from the process that makes them to the one that posted the op.
 
 use super::*;
-use crate::record::processes::Traced;
+use crate::rows::processes::Traced;
 use flow::{
     decode::Event,
     made::elsewhere::{EXECUTOR, POSTER, posted, steps, tells_its_rank},
