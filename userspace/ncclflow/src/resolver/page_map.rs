@@ -186,6 +186,6 @@ mod tests {
                 [(at(4) + 8, at(6)), (at(20), at(20) + 16)]
             );
         }
-        assert_eq!(pages.filled(at(6), at(20)).unwrap(), []);
+        assert_eq!(look_at_each(pagemap, at(6), at(20)), []);
     }
 }
