@@ -25,6 +25,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use flow::quota::in_turns;
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat, openat2, statx},
     io::Errno,
@@ -256,23 +257,13 @@ type LeftOut = Vec<(Option<Tenant>, usize)>;
 /// Chooses the containers to look into, up to [`MAX_CONTAINERS`]: the first of each tenant, the second, and
 /// so on. Also returns how many of each tenant are left out.
 fn share_out(containers: BTreeMap<MountNamespace, Container>) -> (Vec<(MountNamespace, Container)>, LeftOut) {
-    let mut of_tenant = HashMap::<_, usize>::new();
-    let mut turns: Vec<_> = containers
-        .into_iter()
-        .map(|(namespace, container)| {
-            let turn = of_tenant.entry(container.tenant.clone()).or_default();
-            *turn += 1;
-            (*turn, namespace, container)
-        })
-        .collect();
-    turns.sort_by_key(|(turn, namespace, _)| (*turn, *namespace));
-    let rest = turns.split_off(turns.len().min(MAX_CONTAINERS));
+    let by_tenant = containers.into_iter().map(|container| (container.1.tenant.clone(), container));
+    let (chosen, rest) = in_turns(by_tenant, MAX_CONTAINERS);
     let mut left_out = HashMap::<_, usize>::new();
-    for (_, _, container) in rest {
+    for (_, container) in rest {
         *left_out.entry(container.tenant).or_default() += 1;
     }
-    let chosen = turns.into_iter().map(|(_, namespace, container)| (namespace, container));
-    (chosen.collect(), left_out.into_iter().collect())
+    (chosen, left_out.into_iter().collect())
 }
 
 /// A process whose root is looked through, and the container that it should be in.

@@ -18,10 +18,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use flow::quota::Limits;
 use rustix::time::ClockId;
 
 use super::{
-    held_process::{HeldLimits, HeldProcess},
+    held_process::{HeldProcess, held_limits},
     later::Later,
     libraries::{Gone, Libraries},
     options::Notice,
@@ -80,7 +81,7 @@ pub(super) struct Follower<'a> {
     users: Users,
     census: Census,
     processes: HashMap<u32, Followed>,
-    limits: HeldLimits,
+    limits: Limits,
     /// Number of `processes` that are held.
     held: usize,
     /// Processes that are not held are to be checked for their end.
@@ -112,7 +113,7 @@ impl<'a> Follower<'a> {
             users: Users::read(),
             census: Census::default(),
             processes: HashMap::new(),
-            limits: HeldLimits::of_this_process(),
+            limits: held_limits(),
             held: 0,
             asks_for_ends: false,
             tenants: Tenants::default(),

@@ -20,7 +20,6 @@ mod parquet;
 mod rank_files;
 mod session_file;
 mod session_files;
-mod shares;
 mod side_lines;
 mod sink;
 mod target_list;
@@ -49,6 +48,5 @@ pub use session_file::{
 };
 pub use session_files::SessionFiles;
 pub use sink::{Sink, Written};
-pub(crate) use target_list::MAX_ENDED as MAX_ENDED_TARGETS;
 pub use target_list::TargetList;
 pub use window_iterations::{ProcessIterations, WindowIterations};
