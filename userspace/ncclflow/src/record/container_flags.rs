@@ -20,7 +20,7 @@ use std::{
         Arc, Mutex, PoisonError,
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::Duration,
 };
 
@@ -35,7 +35,7 @@ use super::{
     mailbox::{EventSender, SessionEvent},
     silent_containers::{SilentContainers, whose},
 };
-use crate::{privileges, target::Tenant};
+use crate::{privileges, target::Tenant, unresponsive::Answerer};
 
 /// Interval at which containers are looked into.
 const ASK: Duration = Duration::from_millis(250);
@@ -215,16 +215,15 @@ impl Looker {
 
     /// Looks through one of the container's processes; through the others only if that one has ended.
     fn look(&mut self, namespace: MountNamespace, container: &Container) -> Option<FlagId> {
-        if self.silent.has(namespace, container.tenant.as_ref()) {
+        if self.silent.has(namespace, &container.tenant) {
             return None;
         }
         for pid in &container.pids {
             let thread = match self.thread.take() {
                 Some(thread) => thread,
-                None => LookThread::open(&self.path).ok()?,
+                None => look_thread(&self.path).ok()?,
             };
-            let look = Look { pid: *pid, namespace };
-            match thread.look(look) {
+            match thread.ask(Look { pid: *pid, namespace }).then(|| thread.answer(PATIENCE)).flatten() {
                 Some(Some(seen)) => {
                     self.thread = Some(thread);
                     return seen;
@@ -232,7 +231,7 @@ impl Looker {
                 Some(None) => self.thread = Some(thread),
                 // The thread is lost; it ends when the file system answers.
                 None => {
-                    let said = self.silent.add(namespace, *pid, container.tenant.clone(), thread.thread);
+                    let said = self.silent.add(namespace, *pid, &container.tenant, thread.leave());
                     self.events.send(SessionEvent::FlagNotSeen(said));
                     return None;
                 }
@@ -277,34 +276,12 @@ struct Look {
 type Seen = Option<Option<FlagId>>;
 
 /// A thread that may block in a file system.
-#[derive(Debug)]
-struct LookThread {
-    looks: Sender<Look>,
-    seen: Receiver<Seen>,
-    thread: JoinHandle<()>,
-}
+type LookThread = Answerer<Look, Seen>;
 
-impl LookThread {
-    fn open(path: &Path) -> io::Result<Self> {
-        let (looks, asked) = mpsc::channel();
-        let (told, seen) = mpsc::channel();
-        let path = path.to_owned();
-        let thread = thread::Builder::new().name("ncclflow-flag".to_owned()).stack_size(STACK);
-        let thread = thread.spawn(move || {
-            for Look { pid, namespace } in asked {
-                if told.send(look(pid, namespace, &path)).is_err() {
-                    return;
-                }
-            }
-        })?;
-        Ok(Self { looks, seen, thread })
-    }
-
-    /// Asks the thread to look; `None` if it does not answer.
-    fn look(&self, look: Look) -> Option<Seen> {
-        self.looks.send(look).ok()?;
-        self.seen.recv_timeout(PATIENCE).ok()
-    }
+fn look_thread(path: &Path) -> io::Result<LookThread> {
+    let path = path.to_owned();
+    let thread = thread::Builder::new().name("ncclflow-flag".to_owned()).stack_size(STACK);
+    LookThread::start(thread, move || move |Look { pid, namespace }| look(pid, namespace, &path))
 }
 
 fn mount_namespace(pid: &str) -> io::Result<MountNamespace> {

@@ -23,7 +23,6 @@ use rustix::time::ClockId;
 
 use super::{
     held_process::{HeldProcess, held_limits},
-    later::Later,
     libraries::{Gone, Libraries},
     options::Notice,
     recorder::Recording,
@@ -39,6 +38,7 @@ use crate::{
         Census, Description, Filter, Process, ProcessError, Sighting, Tenant, Tenants, Unfinished, Users,
         in_first_pid_namespace,
     },
+    unresponsive::Backoff,
 };
 
 /// Rounds between two searches for libraries that are no longer used.
@@ -90,7 +90,7 @@ pub(super) struct Follower<'a> {
     /// Processes still to be looked at.
     waiting: VecDeque<u32>,
     /// Processes that could not be looked at, or only in part.
-    later: Later<u32>,
+    later: Backoff<u32>,
     rounds: u32,
     passed_over: usize,
     /// Things that could not be seen the last time. Each is reported once.
@@ -118,7 +118,7 @@ impl<'a> Follower<'a> {
             asks_for_ends: false,
             tenants: Tenants::default(),
             waiting: VecDeque::new(),
-            later: Later::default(),
+            later: Backoff::default(),
             rounds: 0,
             passed_over: 0,
             unseen: Unseeable::default(),

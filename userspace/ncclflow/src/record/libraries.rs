@@ -22,7 +22,6 @@ use rustix::{
 
 use super::{
     file_watch::{ChangedFiles, FileWatch, ticks_now, ticks_of},
-    later::Later,
     meaning::Meaning,
     options::Notice,
     reaper::Reaper,
@@ -36,6 +35,7 @@ use crate::{
     shortage,
     sinks::Budget,
     target::{Filter, LibraryId, MappedLibrary, can_end_processes, no_return_probes},
+    unresponsive::Backoff,
 };
 
 /// Most library files held at a time, of which one tenant has three quarters at most. Each is checked again
@@ -103,7 +103,7 @@ pub(super) struct Libraries<'a> {
     /// Cookies that each tenant's libraries were the first to take.
     cookies_of: Shares<u32>,
     /// Files that could not be resolved or traced, and when they are tried again.
-    failed: Later<LibraryId>,
+    failed: Backoff<LibraryId>,
     why_failed: HashMap<LibraryId, String>,
 }
 
@@ -125,7 +125,7 @@ impl<'a> Libraries<'a> {
             not_looked_at: None,
             unused: Vec::new(),
             cookies_of: Shares::default(),
-            failed: Later::default(),
+            failed: Backoff::default(),
             why_failed: HashMap::new(),
         })
     }
