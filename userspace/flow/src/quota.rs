@@ -27,65 +27,59 @@ impl Limits {
     }
 }
 
-/// Shares of a limited amount, by process or tenant.
-#[derive(Debug)]
-pub struct Shares<K> {
-    shares: HashMap<K, usize>,
+/// Shares of a limited amount, by the number of a process or tenant.
+#[derive(Debug, Default)]
+pub struct Shares {
+    held: HashMap<u32, usize>,
     all: usize,
     /// Upper bound of the shares, so that most questions need no look at all of them.
     largest: usize,
-    refused: BTreeMap<K, u64>,
+    refused: BTreeMap<u32, u64>,
 }
 
-impl<K> Default for Shares<K> {
-    fn default() -> Self {
-        Self { shares: HashMap::default(), all: 0, largest: 0, refused: BTreeMap::new() }
-    }
-}
-
-impl<K: Copy + Ord + Hash> Shares<K> {
+impl Shares {
     /// Returns what all have together.
     pub fn all(&self) -> usize {
         self.all
     }
 
-    pub fn of(&self, whose: K) -> usize {
-        self.shares.get(&whose).copied().unwrap_or(0)
+    pub fn of(&self, whose: u32) -> usize {
+        self.held.get(&whose).copied().unwrap_or(0)
     }
 
     /// Notes that this one has so much more.
-    pub fn take(&mut self, whose: K, amount: usize) {
-        let share = self.shares.entry(whose).or_default();
+    pub fn take(&mut self, whose: u32, amount: usize) {
+        let share = self.held.entry(whose).or_default();
         *share = share.saturating_add(amount);
         self.largest = self.largest.max(*share);
         self.all = self.all.saturating_add(amount);
     }
 
     /// Notes that this one has so much less.
-    pub fn give_back(&mut self, whose: K, amount: usize) {
-        let Some(share) = self.shares.get_mut(&whose) else { return };
+    pub fn give_back(&mut self, whose: u32, amount: usize) {
+        let Some(share) = self.held.get_mut(&whose) else { return };
         let amount = amount.min(*share);
         *share -= amount;
         self.all = self.all.saturating_sub(amount);
         if *share == 0 {
-            self.shares.remove(&whose);
+            self.held.remove(&whose);
         }
     }
 
     /// Notes that this one has nothing any more.
-    pub fn forget(&mut self, whose: K) {
-        self.all = self.all.saturating_sub(self.shares.remove(&whose).unwrap_or(0));
+    pub fn forget(&mut self, whose: u32) {
+        self.give_back(whose, usize::MAX);
     }
 
     /// Returns who has most.
-    pub fn largest(&self) -> Option<K> {
-        let shares = self.shares.iter();
-        shares.max_by_key(|(whose, share)| (**share, **whose)).map(|(whose, _)| *whose)
+    pub fn largest(&self) -> Option<u32> {
+        let held = self.held.iter();
+        held.max_by_key(|(whose, share)| (**share, **whose)).map(|(whose, _)| *whose)
     }
 
     /// Returns who must give one up for this one when none is left: the one that has most. It then still has
     /// as many as this one.
-    pub fn gives_up_for(&mut self, whose: K) -> Option<K> {
+    pub fn gives_up_for(&mut self, whose: u32) -> Option<u32> {
         let next = self.of(whose).saturating_add(1);
         // Whoever floods asks most often, and has most itself.
         if self.largest <= next {
@@ -97,13 +91,13 @@ impl<K: Copy + Ord + Hash> Shares<K> {
     }
 
     /// Counts what was refused to this one, or taken from it.
-    pub fn refuse(&mut self, whose: K, count: u64) {
+    pub fn refuse(&mut self, whose: u32, count: u64) {
         if self.refused.len() < MAX_NAMED || self.refused.contains_key(&whose) {
             *self.refused.entry(whose).or_default() += count;
         }
     }
 
-    pub fn refused(&self) -> &BTreeMap<K, u64> {
+    pub fn refused(&self) -> &BTreeMap<u32, u64> {
         &self.refused
     }
 }
@@ -158,7 +152,7 @@ mod tests {
             shares.refuse(whose, 1);
             shares.give_back(whose, 7);
         }
-        assert_eq!((shares.all(), shares.shares.len(), shares.refused().len()), (0, 0, MAX_NAMED));
+        assert_eq!((shares.all(), shares.held.len(), shares.refused().len()), (0, 0, MAX_NAMED));
     }
 
     #[test]

@@ -33,7 +33,7 @@ const HELD: Limits = Limits { all: 65_536, of_one: 65_536 / 4 };
 pub struct JoinedCalls {
     batches: HashMap<CommKey, Batch>,
     /// Calls that wait, by process.
-    held: Shares<u32>,
+    held: Shares,
     /// Batches in which something changed.
     changed: Vec<CommKey>,
     #[expect(clippy::vec_box, reason = "they come in boxes, and go on in them")]

@@ -31,8 +31,8 @@ pub struct Tally {
     statistics: Arc<Statistics>,
     counted: HashMap<RankKey, OpWindows>,
     /// Shares that processes have of `statistics.ranks`; `known`: those of `counted`.
-    kept: Shares<u32>,
-    known: Shares<u32>,
+    kept: Shares,
+    known: Shares,
     /// Processes that have ended, and when, by the records' clock.
     ended: VecDeque<(u32, u64)>,
 }
@@ -187,7 +187,7 @@ impl Tally {
 
 /// Makes room for a rank of this process among the ranks that are kept apart: a rank of the process that has
 /// the most of them is counted together with others from now on.
-fn fold_one(statistics: &mut Statistics, kept: &mut Shares<u32>, pid: u32) {
+fn fold_one(statistics: &mut Statistics, kept: &mut Shares, pid: u32) {
     let Some(largest) = kept.gives_up_for(pid) else { return };
     let Some(key) = statistics.ranks.keys().rev().find(|key| key.pid == largest).copied() else { return };
     statistics.ranks.remove(&key);
@@ -202,8 +202,8 @@ fn fold_one(statistics: &mut Statistics, kept: &mut Shares<u32>, pid: u32) {
 fn forget_one(
     statistics: &mut Statistics,
     counted: &mut HashMap<RankKey, OpWindows>,
-    kept: &mut Shares<u32>,
-    known: &mut Shares<u32>,
+    kept: &mut Shares,
+    known: &mut Shares,
     pid: u32,
 ) -> bool {
     let Some(largest) = known.gives_up_for(pid) else { return false };

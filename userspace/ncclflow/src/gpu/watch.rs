@@ -64,14 +64,11 @@ impl GpuWatch {
         };
         for _ in 0..self.outstanding {
             let left = deadline.saturating_duration_since(Instant::now());
-            match driver.answer(left) {
-                Some(Ok(gpus)) => survey.readings.push(gpus),
-                Some(Err(why)) => {
+            let late = || Err("the GPUs' driver did not answer in time".to_owned());
+            match driver.answer(left).unwrap_or_else(late) {
+                Ok(gpus) => survey.readings.push(gpus),
+                Err(why) => {
                     survey.missing = Some(why);
-                    break;
-                }
-                None => {
-                    survey.missing = Some("the GPUs' driver did not answer in time".to_owned());
                     break;
                 }
             }

@@ -215,7 +215,7 @@ impl Looker {
 
     /// Looks through one of the container's processes; through the others only if that one has ended.
     fn look(&mut self, namespace: MountNamespace, container: &Container) -> Option<FlagId> {
-        if self.silent.has(namespace, &container.tenant) {
+        if self.silent.has(namespace, container.tenant.as_ref()) {
             return None;
         }
         for pid in &container.pids {
@@ -231,7 +231,7 @@ impl Looker {
                 Some(None) => self.thread = Some(thread),
                 // The thread is lost; it ends when the file system answers.
                 None => {
-                    let said = self.silent.add(namespace, *pid, &container.tenant, thread.leave());
+                    let said = self.silent.add(namespace, *pid, container.tenant.as_ref(), thread.leave());
                     self.events.send(SessionEvent::FlagNotSeen(said));
                     return None;
                 }

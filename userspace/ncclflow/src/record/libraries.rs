@@ -101,7 +101,7 @@ pub(super) struct Libraries<'a> {
     /// Cookies of libraries that were refused in the end, or changed.
     unused: Vec<(Meaning, Vec<u32>)>,
     /// Cookies that each tenant's libraries were the first to take.
-    cookies_of: Shares<u32>,
+    cookies_of: Shares,
     /// Files that could not be resolved or traced, and when they are tried again.
     failed: Backoff<LibraryId>,
     why_failed: HashMap<LibraryId, String>,

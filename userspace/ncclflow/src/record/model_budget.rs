@@ -21,7 +21,7 @@ const BASE: usize = 4 << 10;
 #[derive(Debug)]
 pub(super) struct ModelBudget {
     limits: Limits,
-    held: Shares<u32>,
+    held: Shares,
     records: u32,
 }
 

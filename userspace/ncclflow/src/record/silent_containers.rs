@@ -22,8 +22,8 @@ pub(super) struct SilentContainers(Silent<(MountNamespace, JoinHandle<()>), Opti
 
 impl SilentContainers {
     /// Tells whether the container is not to be asked.
-    pub(super) fn has(&self, namespace: MountNamespace, tenant: &Option<Tenant>) -> bool {
-        self.too_many_wait() || self.0.has(|(known, _)| *known == namespace, tenant)
+    pub(super) fn has(&self, namespace: MountNamespace, tenant: Option<&Tenant>) -> bool {
+        self.too_many_wait() || self.0.has(|(known, _)| *known == namespace, &tenant.cloned())
     }
 
     /// Notes a container that did not answer; returns the message. `thread` waits for it.
@@ -31,18 +31,19 @@ impl SilentContainers {
         &mut self,
         namespace: MountNamespace,
         pid: u32,
-        tenant: &Option<Tenant>,
+        tenant: Option<&Tenant>,
         thread: JoinHandle<()>,
     ) -> String {
-        self.0.add((namespace, thread), tenant.clone());
+        let owner = tenant.cloned();
+        self.0.add((namespace, thread), owner.clone());
         let said = format!(
             "the flag file of the container of process {pid} (mount namespace {namespace}) is not looked at any more: \
              its file system does not answer"
         );
         if self.too_many_wait() {
             said + "; nor is that of any other container, as too many do not"
-        } else if self.0.has_all_of(tenant) {
-            let whose = whose(tenant.as_ref());
+        } else if self.0.has_all_of(&owner) {
+            let whose = whose(tenant);
             format!("{said}; nor is that of any other container of {whose}, as too many do not")
         } else {
             said
@@ -73,8 +74,8 @@ mod tests {
 
     use super::*;
 
-    fn user(uid: u32) -> Option<Tenant> {
-        Some(Tenant::User(uid, format!("user{uid}")))
+    fn user(uid: u32) -> Tenant {
+        Tenant::User(uid, format!("user{uid}"))
     }
 
     #[test]
@@ -88,27 +89,30 @@ mod tests {
         let mut silent = SilentContainers::default();
         let first = 1;
         for namespace in first..=MAX_OF_TENANT as u64 {
-            assert!(!silent.has(namespace, &user(1)));
-            let said = silent.add(namespace, 7, &user(1), waiting());
-            assert!(silent.has(namespace, &user(1)));
+            assert!(!silent.has(namespace, Some(&user(1))));
+            let said = silent.add(namespace, 7, Some(&user(1)), waiting());
+            assert!(silent.has(namespace, Some(&user(1))));
             assert_eq!(said.contains("of user user1 (1)"), namespace == MAX_OF_TENANT as u64, "{said}");
         }
-        assert!(silent.has(99, &user(1)), "any other of this tenant");
-        assert!(!silent.has(first, &user(2)) && !silent.has(99, &None), "others are asked");
+        assert!(silent.has(99, Some(&user(1))), "any other of this tenant");
+        assert!(!silent.has(first, Some(&user(2))) && !silent.has(99, None), "others are asked");
         let others = HashSet::new();
         silent.keep_only(&others);
-        assert!(silent.has(99, &user(1)), "its processes have ended, and its file systems are still silent");
+        assert!(
+            silent.has(99, Some(&user(1))),
+            "its processes have ended, and its file systems are still silent"
+        );
         for more in MAX_OF_TENANT..MAX_LEFT {
-            assert!(!silent.has(200, &user(3)), "{more}");
+            assert!(!silent.has(200, Some(&user(3))), "{more}");
             silent.0.add((100 + more as u64, waiting()), None);
         }
-        assert!(silent.has(200, &user(3)), "too many threads wait");
+        assert!(silent.has(200, Some(&user(3))), "too many threads wait");
         drop(until);
         while silent.0.iter().any(|((_, thread), _)| !thread.is_finished()) {
             thread::sleep(Duration::from_millis(1));
         }
-        assert!(!silent.has(200, &user(3)), "they have ended");
+        assert!(!silent.has(200, Some(&user(3))), "they have ended");
         silent.keep_only(&others);
-        assert!(!silent.has(first, &user(1)), "it is forgotten");
+        assert!(!silent.has(first, Some(&user(1))), "it is forgotten");
     }
 }

@@ -5,10 +5,7 @@ use std::{
     io,
     os::{fd::BorrowedFd, unix::fs::FileExt as _},
     process::{Child, Command, Stdio},
-    sync::{
-        OnceLock,
-        mpsc::{Sender, channel},
-    },
+    sync::{Mutex, OnceLock, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -24,7 +21,7 @@ use super::{
 use crate::{
     privileges,
     target::identify::Named,
-    unresponsive::{end_within, leave},
+    unresponsive::{Answerer, end_within, leave},
 };
 
 /// Time in which a child that has closed its socket ends.
@@ -129,24 +126,22 @@ impl Drop for Helper {
 /// Starts a child from a thread that lives as long as the program: the child ends with the thread that
 /// started it (`PR_SET_PDEATHSIG`).
 fn spawn(command: Command) -> io::Result<Child> {
-    type Asked = (Box<Command>, Sender<io::Result<Child>>);
-    static SPAWNER: OnceLock<Option<Sender<Asked>>> = OnceLock::new();
+    type Spawner = Answerer<Command, io::Result<Child>>;
+    static SPAWNER: OnceLock<Option<Mutex<Spawner>>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
-        let (sender, asked) = channel::<Asked>();
-        let run = move || {
+        let begin = || {
             privileges::keep_for_children(privileges::DUMPS);
-            for (mut command, answer) in asked {
-                let _ = answer.send(command.spawn());
-            }
+            |mut command: Command| command.spawn()
         };
-        thread::Builder::new().name("ncclflow-spawn".to_owned()).spawn(run).is_ok().then_some(sender)
+        let thread = thread::Builder::new().name("ncclflow-spawn".to_owned());
+        Spawner::start(thread, begin).ok().map(Mutex::new)
     });
-    let (answer, child) = channel();
-    let sent = spawner.as_ref().map(|spawner| spawner.send((Box::new(command), answer)).is_ok());
-    match sent {
-        Some(true) => child.recv().unwrap_or_else(|_| Err(io::Error::other("nobody starts it"))),
-        _ => Err(io::Error::other("the thread that starts children cannot be started")),
-    }
+    let Some(spawner) = spawner else {
+        return Err(io::Error::other("the thread that starts children cannot be started"));
+    };
+    let spawner = spawner.lock().unwrap_or_else(PoisonError::into_inner);
+    spawner.ask(command);
+    spawner.answer(Duration::MAX).unwrap_or_else(|| Err(io::Error::other("nobody starts it")))
 }
 
 #[cfg(test)]

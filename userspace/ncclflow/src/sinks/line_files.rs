@@ -37,7 +37,7 @@ pub(super) struct LineFiles {
     /// Most owners whose files may be open.
     most: usize,
     /// Number of open owners of each process.
-    shares: Shares<u32>,
+    shares: Shares,
     /// Owners given up for others, of processes that go on.
     given_up: HashSet<Owner>,
     /// Number of files made.

@@ -194,11 +194,9 @@ pub(super) fn attach(
         attaching.held = Some(held);
     }
     let places = places.to_vec();
-    match within(LIMIT, "ncclflow-link", move || attach_now(&attaching, &places)) {
-        Ok(Some(made)) => made,
-        Ok(None) => Err(failed("attaching")(no_answer())),
-        Err(error) => Err(failed("attaching")(error)),
-    }
+    let made = within(LIMIT, "ncclflow-link", move || attach_now(&attaching, &places));
+    let made = made.and_then(|made| made.ok_or_else(no_answer));
+    made.unwrap_or_else(|error| Err(failed("attaching")(error)))
 }
 
 /// Says, for people, what may keep the kernel waiting. To make a uprobe, the kernel takes the lock of the
