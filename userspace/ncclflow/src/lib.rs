@@ -11,7 +11,9 @@ mod descriptor_table;
 // Targets of tracing: processes, and the layouts of their libraries.
 pub mod target;
 
-// Children that look at what belongs to tenants, and can be lost.
+// Threads and children that look at what may not answer, and can be lost.
+mod unresponsive;
+
 pub mod resolver;
 mod shortage;
 

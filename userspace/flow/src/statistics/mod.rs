@@ -11,7 +11,6 @@ mod peer;
 mod quantiles;
 mod rank;
 mod rank_links;
-mod shares;
 mod sum;
 mod tally;
 mod totals;

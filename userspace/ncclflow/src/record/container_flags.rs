@@ -11,7 +11,7 @@
 //! `disarmed`. Hits are counted by probe and CPU, so the losses of two simultaneous windows could not be told
 //! apart: one is open at a time.
 
-use crate::{privileges, target::Tenant};
+use crate::{privileges, target::Tenant, unresponsive::Answerer};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fs, io,
@@ -21,11 +21,12 @@ use std::{
         Arc, Mutex, PoisonError,
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result};
+use flow::quota::in_turns;
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat, openat2, statx},
     io::Errno,
@@ -220,10 +221,9 @@ impl Looker {
         for pid in &container.pids {
             let thread = match self.thread.take() {
                 Some(thread) => thread,
-                None => LookThread::open(&self.path).ok()?,
+                None => look_thread(&self.path).ok()?,
             };
-            let look = Look { pid: *pid, namespace };
-            match thread.look(look) {
+            match thread.ask(Look { pid: *pid, namespace }).then(|| thread.answer(PATIENCE)).flatten() {
                 Some(Some(seen)) => {
                     self.thread = Some(thread);
                     return seen;
@@ -231,7 +231,7 @@ impl Looker {
                 Some(None) => self.thread = Some(thread),
                 // The thread is lost; it ends when the file system answers.
                 None => {
-                    let said = self.silent.add(namespace, *pid, container.tenant.clone(), thread.thread);
+                    let said = self.silent.add(namespace, *pid, container.tenant.as_ref(), thread.leave());
                     self.events.send(SessionEvent::FlagNotSeen(said));
                     return None;
                 }
@@ -256,23 +256,13 @@ type LeftOut = Vec<(Option<Tenant>, usize)>;
 /// Chooses the containers to look into, up to [`MAX_CONTAINERS`]: the first of each tenant, the second, and
 /// so on. Also returns how many of each tenant are left out.
 fn share_out(containers: BTreeMap<MountNamespace, Container>) -> (Vec<(MountNamespace, Container)>, LeftOut) {
-    let mut of_tenant = HashMap::<_, usize>::new();
-    let mut turns: Vec<_> = containers
-        .into_iter()
-        .map(|(namespace, container)| {
-            let turn = of_tenant.entry(container.tenant.clone()).or_default();
-            *turn += 1;
-            (*turn, namespace, container)
-        })
-        .collect();
-    turns.sort_by_key(|(turn, namespace, _)| (*turn, *namespace));
-    let rest = turns.split_off(turns.len().min(MAX_CONTAINERS));
+    let by_tenant = containers.into_iter().map(|container| (container.1.tenant.clone(), container));
+    let (chosen, rest) = in_turns(by_tenant, MAX_CONTAINERS);
     let mut left_out = HashMap::<_, usize>::new();
-    for (_, _, container) in rest {
+    for (_, container) in rest {
         *left_out.entry(container.tenant).or_default() += 1;
     }
-    let chosen = turns.into_iter().map(|(_, namespace, container)| (namespace, container));
-    (chosen.collect(), left_out.into_iter().collect())
+    (chosen, left_out.into_iter().collect())
 }
 
 /// A process whose root is looked through, and the container that it should be in.
@@ -286,34 +276,12 @@ struct Look {
 type Seen = Option<Option<FlagId>>;
 
 /// A thread that may block in a file system.
-#[derive(Debug)]
-struct LookThread {
-    looks: Sender<Look>,
-    seen: Receiver<Seen>,
-    thread: JoinHandle<()>,
-}
+type LookThread = Answerer<Look, Seen>;
 
-impl LookThread {
-    fn open(path: &Path) -> io::Result<Self> {
-        let (looks, asked) = mpsc::channel();
-        let (told, seen) = mpsc::channel();
-        let path = path.to_owned();
-        let thread = thread::Builder::new().name("ncclflow-flag".to_owned()).stack_size(STACK);
-        let thread = thread.spawn(move || {
-            for Look { pid, namespace } in asked {
-                if told.send(look(pid, namespace, &path)).is_err() {
-                    return;
-                }
-            }
-        })?;
-        Ok(Self { looks, seen, thread })
-    }
-
-    /// Asks the thread to look; `None` if it does not answer.
-    fn look(&self, look: Look) -> Option<Seen> {
-        self.looks.send(look).ok()?;
-        self.seen.recv_timeout(PATIENCE).ok()
-    }
+fn look_thread(path: &Path) -> io::Result<LookThread> {
+    let path = path.to_owned();
+    let thread = thread::Builder::new().name("ncclflow-flag".to_owned()).stack_size(STACK);
+    LookThread::start(thread, move || move |Look { pid, namespace }| look(pid, namespace, &path))
 }
 
 fn mount_namespace(pid: &str) -> io::Result<MountNamespace> {

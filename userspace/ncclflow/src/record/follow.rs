@@ -19,6 +19,7 @@ use crate::{
         Census, Description, Filter, Process, ProcessError, Sighting, Tenant, Tenants, Unfinished, Users,
         in_first_pid_namespace,
     },
+    unresponsive::Backoff,
 };
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -28,18 +29,20 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use flow::{
+    quota::Limits,
+    session::{Budget, ChangedLibrary, TargetReport, WhoseBudget},
+};
 use rustix::time::ClockId;
 
 use super::{
-    held_process::{HeldLimits, HeldProcess},
-    later::Later,
+    held_process::{HeldProcess, held_limits},
     libraries::{Gone, Libraries},
     options::Notice,
     recorder::Recording,
     report::target_report,
     setup::Wanted,
 };
-use flow::session::{Budget, ChangedLibrary, TargetReport, WhoseBudget};
 
 /// Rounds between two searches for libraries that are no longer used.
 const RETIRE_ROUNDS: u32 = 10;
@@ -81,7 +84,7 @@ pub(super) struct Follower<'a> {
     users: Users,
     census: Census,
     processes: HashMap<u32, Followed>,
-    limits: HeldLimits,
+    limits: Limits,
     /// Number of `processes` that are held.
     held: usize,
     /// Processes that are not held are to be checked for their end.
@@ -90,7 +93,7 @@ pub(super) struct Follower<'a> {
     /// Processes still to be looked at.
     waiting: VecDeque<u32>,
     /// Processes that could not be looked at, or only in part.
-    later: Later<u32>,
+    later: Backoff<u32>,
     rounds: u32,
     passed_over: usize,
     /// Things that could not be seen the last time. Each is reported once.
@@ -113,12 +116,12 @@ impl<'a> Follower<'a> {
             users: Users::read(),
             census: Census::default(),
             processes: HashMap::new(),
-            limits: HeldLimits::of_this_process(),
+            limits: held_limits(),
             held: 0,
             asks_for_ends: false,
             tenants: Tenants::default(),
             waiting: VecDeque::new(),
-            later: Later::default(),
+            later: Backoff::default(),
             rounds: 0,
             passed_over: 0,
             unseen: Unseeable::default(),

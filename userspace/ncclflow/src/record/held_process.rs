@@ -3,33 +3,16 @@
 
 use std::os::fd::BorrowedFd;
 
+use flow::quota::Limits;
 use rustix::process::{Resource, getrlimit};
 
 use crate::target::{Process, is_gone, try_started};
 
-/// Most processes held at a time, in all and of one tenant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HeldLimits {
-    all: usize,
-    of_one: usize,
-}
-
-impl HeldLimits {
-    /// Limits held processes to half of the descriptors; the rest is for files, links and sockets.
-    pub(super) fn of_this_process() -> Self {
-        Self::of(getrlimit(Resource::Nofile).current)
-    }
-
-    /// `descriptors`: `None` without a limit.
-    fn of(descriptors: Option<u64>) -> Self {
-        let all = usize::try_from(descriptors.unwrap_or(u64::MAX) / 2).unwrap_or(usize::MAX);
-        Self { all, of_one: all / 4 * 3 }
-    }
-
-    /// Tells whether one more process may be held beside so many, and so many of its tenant.
-    pub(super) fn have_room(self, all: usize, of_tenant: usize) -> bool {
-        all < self.all && of_tenant < self.of_one
-    }
+/// Returns how many processes may be held, in all and of one tenant: half of the descriptors, as the rest is
+/// for files, links and sockets.
+pub(super) fn held_limits() -> Limits {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    Limits::three_quarters_for_one(usize::try_from(descriptors / 2).unwrap_or(usize::MAX))
 }
 
 /// A process that is followed.
@@ -84,14 +67,6 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-
-    #[test]
-    fn a_tenant_has_three_quarters_at_most() {
-        let limits = HeldLimits::of(Some(1024));
-        assert_eq!(limits, HeldLimits { all: 512, of_one: 384 });
-        assert!(limits.have_room(511, 383) && !limits.have_room(512, 0) && !limits.have_room(384, 384));
-        assert!(HeldLimits::of(None).have_room(1 << 40, 1 << 40));
-    }
 
     #[test]
     fn the_end_of_one_that_is_not_held_is_seen_when_it_is_asked_for() {

@@ -12,6 +12,7 @@ use crate::{
     rows::SharedBindings,
     shortage,
     target::{Filter, LibraryId, MappedLibrary, can_end_processes, no_return_probes},
+    unresponsive::Backoff,
 };
 use std::{
     collections::HashMap,
@@ -22,6 +23,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use flow::{
+    quota::{Limits, Shares},
+    session::Budget,
+};
 use rustix::{
     process::{Resource, getrlimit},
     time::ClockId,
@@ -29,21 +34,19 @@ use rustix::{
 
 use super::{
     file_watch::{ChangedFiles, FileWatch, ticks_now, ticks_of},
-    later::Later,
     meaning::Meaning,
     options::Notice,
     reaper::Reaper,
     recorder::Recording,
     setup::{Change, LibraryInUse, ResolvedLibrary, Wanted, is_recent},
 };
-use flow::session::Budget;
 
 /// Most library files held at a time, of which one tenant has three quarters at most. Each is checked again
 /// and again, and takes descriptors: where these are few, fewer files are held.
 const MAX_HELD: usize = 512;
 const DESCRIPTORS_OF_ONE: u64 = 8;
-/// Most cookies of one tenant's libraries; those that share another's cookies cost none.
-const MAX_COOKIES_BY_ONE: usize = ncclflow_common::MAX_PROBES as usize * 3 / 4;
+/// Most cookies of libraries, in all and of one tenant; those that share another's cookies cost none.
+const COOKIES: Limits = Limits::three_quarters_for_one(ncclflow_common::MAX_PROBES as usize);
 
 /// A process that has a library mapped, and the number of its tenant.
 type Whose = (u32, Option<u32>);
@@ -90,7 +93,7 @@ pub(super) struct Libraries<'a> {
     bindings: SharedBindings,
     reaper: Reaper,
     /// Most files held at a time.
-    max_held: usize,
+    held: Limits,
     known: Vec<Library>,
     watch: FileWatch,
     changed: ChangedFiles,
@@ -101,9 +104,9 @@ pub(super) struct Libraries<'a> {
     /// Cookies of libraries that were refused in the end, or changed.
     unused: Vec<(Meaning, Vec<u32>)>,
     /// Cookies that each tenant's libraries were the first to take.
-    cookies_of: HashMap<u32, usize>,
+    cookies_of: Shares,
     /// Files that could not be resolved or traced, and when they are tried again.
-    failed: Later<LibraryId>,
+    failed: Backoff<LibraryId>,
     why_failed: HashMap<LibraryId, String>,
 }
 
@@ -111,20 +114,21 @@ impl<'a> Libraries<'a> {
     pub(super) fn new(wanted: Wanted<'a>, filter: &'a Filter, bindings: SharedBindings) -> Result<Self> {
         let reaper = Reaper::start(&wanted.options.health).context("starting a thread")?;
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let most = usize::try_from(limit / DESCRIPTORS_OF_ONE).map_or(MAX_HELD, |most| most.min(MAX_HELD));
         Ok(Self {
             wanted,
             filter,
             bindings,
             reaper,
-            max_held: usize::try_from(limit / DESCRIPTORS_OF_ONE).map_or(MAX_HELD, |most| most.min(MAX_HELD)),
+            held: Limits::three_quarters_for_one(most),
             known: Vec::new(),
             watch: FileWatch::new(),
             changed: ChangedFiles::default(),
             gone: Vec::new(),
             not_looked_at: None,
             unused: Vec::new(),
-            cookies_of: HashMap::new(),
-            failed: Later::default(),
+            cookies_of: Shares::default(),
+            failed: Backoff::default(),
             why_failed: HashMap::new(),
         })
     }
@@ -301,8 +305,8 @@ impl<'a> Libraries<'a> {
     ) -> Result<()> {
         let wanted = library.cookies();
         let left = recording.attachment.cookies_left();
-        let taken = tenant.map_or(0, |tenant| self.cookies_of.get(&tenant).copied().unwrap_or(0));
-        let is_over = taken + wanted > MAX_COOKIES_BY_ONE;
+        let taken = tenant.map_or(0, |tenant| self.cookies_of.of(tenant));
+        let is_over = taken + wanted > COOKIES.of_one;
         if wanted > left || is_over {
             recording.report.over(Budget::Cookies, pid, 1);
             bail!(
@@ -315,7 +319,7 @@ impl<'a> Libraries<'a> {
             );
         }
         if let Some(tenant) = tenant {
-            *self.cookies_of.entry(tenant).or_default() += wanted;
+            self.cookies_of.take(tenant, wanted);
         }
         Ok(())
     }
@@ -329,8 +333,8 @@ impl<'a> Libraries<'a> {
             all += 1;
             of_tenant += usize::from(is_of_tenant(library));
         }
-        let is_over = of_tenant >= self.max_held / 4 * 3;
-        if all < self.max_held && !is_over {
+        let is_over = of_tenant >= self.held.of_one;
+        if self.held.have_room(all, of_tenant) {
             return Ok(());
         }
         // A library that is not traced need not be held: it is known by its identity.

@@ -23,7 +23,6 @@ mod windows;
 // Processes and libraries that come and go, with `--all`.
 mod follow;
 mod held_process;
-mod later;
 mod libraries;
 mod meaning;
 mod reaper;

@@ -20,6 +20,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use flow::{
+    identity::Whose,
+    quota::in_turns,
+    recording::{Event, FirstHit},
+    session::{Budget, WhoseBudget, WindowContainer, WindowEnd, WindowIterations, WindowReport},
+};
 use rustix::time::ClockId;
 
 use super::{
@@ -44,11 +50,6 @@ use crate::{
     shortage,
     sinks::{OutputDir, is_over_max_size, window_name},
     target::{Tenant, in_first_pid_namespace},
-};
-use flow::{
-    identity::Whose,
-    recording::{Event, FirstHit},
-    session::{Budget, WhoseBudget, WindowContainer, WindowEnd, WindowIterations, WindowReport},
 };
 
 /// Interval at which the flag file is looked for where its folder tells nothing.
@@ -390,7 +391,7 @@ impl Open {
     /// Opens a window of some containers to their processes as they are now.
     fn admit(&mut self, seen: &FlagsSeen, attachment: &mut Attachment) -> Result<()> {
         let Some(members) = seen.members(&self.scope) else { return Ok(()) };
-        let admitted = in_turns(&members, MAX_ADMITTED);
+        let admitted = admitted_of(&members, MAX_ADMITTED);
         for (namespace, pids) in members {
             self.members.entry(namespace).or_default().extend(pids);
         }
@@ -409,18 +410,9 @@ fn descriptors() -> io::Result<()> {
 }
 
 /// Returns the first process of each container, then the second of each, and so on, up to `most`.
-fn in_turns(members: &BTreeMap<MountNamespace, BTreeSet<u32>>, most: usize) -> BTreeSet<u32> {
-    let (mut chosen, mut left): (_, Vec<_>) =
-        (BTreeSet::new(), members.values().map(|pids| pids.iter().copied()).collect());
-    while chosen.len() < most {
-        let room = most - chosen.len();
-        let turn: Vec<u32> = left.iter_mut().filter_map(Iterator::next).take(room).collect();
-        if turn.is_empty() {
-            break;
-        }
-        chosen.extend(turn);
-    }
-    chosen
+fn admitted_of(members: &BTreeMap<MountNamespace, BTreeSet<u32>>, most: usize) -> BTreeSet<u32> {
+    let pids = members.iter().flat_map(|(namespace, pids)| pids.iter().map(|pid| (*namespace, *pid)));
+    in_turns(pids, most).0.into_iter().collect()
 }
 
 fn traced(recording: &Recording<'_>) -> Vec<Member> {
@@ -474,9 +466,9 @@ mod tests {
     fn a_container_with_very_many_processes_leaves_others_theirs() {
         let members =
             BTreeMap::from([(1, (0..5000).collect()), (2, (5000..5003).collect()), (3, BTreeSet::new())]);
-        let chosen = in_turns(&members, 1024);
+        let chosen = admitted_of(&members, 1024);
         assert_eq!((chosen.len(), chosen.iter().filter(|pid| **pid >= 5000).count()), (1024, 3));
-        assert_eq!(in_turns(&members, 10_000).len(), 5003);
-        assert!(in_turns(&BTreeMap::new(), 10).is_empty());
+        assert_eq!(admitted_of(&members, 10_000).len(), 5003);
+        assert!(admitted_of(&BTreeMap::new(), 10).is_empty());
     }
 }

@@ -37,7 +37,7 @@ mod questions;
 mod reader;
 mod sandbox;
 mod service;
-mod silent;
+mod silent_processes;
 mod soundness;
 
 pub use child::serve_if_asked;

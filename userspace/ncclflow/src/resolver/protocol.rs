@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::target::{
     Evidence, LibraryId, Unfinished,
-    identify::{Depth, Named},
+    identify::{Depth, SilentFiles},
     library::FileSystem,
     maps::Mapping,
     raw_path,
@@ -69,7 +69,7 @@ impl ProcFile {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Limits {
     pub(super) allow_fuse: bool,
-    pub(super) given_up: Vec<Named>,
+    pub(super) silent: SilentFiles,
 }
 
 /// A question to the looker. A library comes as a descriptor that holds it.

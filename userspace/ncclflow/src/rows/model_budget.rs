@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 
-/// Most bytes of one process's model, and of all together.
-const OF_ONE: usize = 256 << 20;
-const OF_ALL: usize = 512 << 20;
+use flow::quota::{Limits, Shares};
+
+/// Most bytes of all processes' models together, and of one.
+const LIMITS: Limits = Limits { all: 512 << 20, of_one: 256 << 20 };
 
 /// Records between two weighings: a prime, so that processes that take turns are all met.
 const EVERY: u32 = 1021;
@@ -19,34 +20,18 @@ const BASE: usize = 4 << 10;
 /// Memory of models, as in [`flow::model::Session::held_bytes`].
 #[derive(Debug)]
 pub(crate) struct ModelBudget {
-    of_one: usize,
-    of_all: usize,
-    held: BTreeMap<u32, usize>,
-    total: usize,
+    limits: Limits,
+    held: Shares,
     records: u32,
-    /// Number of times each process had to begin anew.
-    over: BTreeMap<u32, u64>,
 }
 
 impl Default for ModelBudget {
     fn default() -> Self {
-        Self {
-            of_one: OF_ONE,
-            of_all: OF_ALL,
-            held: BTreeMap::new(),
-            total: 0,
-            records: 0,
-            over: BTreeMap::new(),
-        }
+        Self { limits: LIMITS, held: Shares::default(), records: 0 }
     }
 }
 
 impl ModelBudget {
-    #[cfg(test)]
-    pub(crate) fn of(of_one: usize, of_all: usize) -> Self {
-        Self { of_one, of_all, ..Self::default() }
-    }
-
     /// Counts a record. Tells whether the model of its process is to be weighed.
     #[inline]
     pub(crate) fn is_due(&mut self) -> bool {
@@ -60,34 +45,30 @@ impl ModelBudget {
 
     /// Notes that this process's model holds so many bytes. Returns the process that must begin anew.
     pub(crate) fn weigh(&mut self, tgid: u32, bytes: usize) -> Option<u32> {
-        let bytes = bytes.saturating_add(BASE);
-        let before = self.held.insert(tgid, bytes).unwrap_or(0);
-        self.total = self.total.saturating_sub(before).saturating_add(bytes);
-        let whose = if bytes > self.of_one {
+        self.held.forget(tgid);
+        self.held.take(tgid, bytes.saturating_add(BASE));
+        let whose = if self.held.of(tgid) > self.limits.of_one {
             Some(tgid)
-        } else if self.total > self.of_all {
-            self.held.iter().max_by_key(|(_, bytes)| **bytes).map(|(tgid, _)| *tgid)
+        } else if self.held.all() > self.limits.all {
+            self.held.largest()
         } else {
             None
         };
         if let Some(whose) = whose {
             self.forget(whose);
-            // As many are named as a report has processes that have ended.
-            if self.over.len() < flow::session::MAX_ENDED_TARGETS || self.over.contains_key(&whose) {
-                *self.over.entry(whose).or_default() += 1;
-            }
+            self.held.refuse(whose, 1);
         }
         whose
     }
 
     /// Forgets a process, which holds nothing any more.
     pub(crate) fn forget(&mut self, tgid: u32) {
-        self.total = self.total.saturating_sub(self.held.remove(&tgid).unwrap_or(0));
+        self.held.forget(tgid);
     }
 
     /// Returns how often processes had to begin anew.
     pub(crate) fn over(&self) -> &BTreeMap<u32, u64> {
-        &self.over
+        self.held.refused()
     }
 }
 
@@ -99,7 +80,8 @@ mod tests {
 
     #[test]
     fn who_holds_most_begins_anew() {
-        let mut budget = ModelBudget::of(100 * KIB, 200 * KIB);
+        let limits = Limits { all: 200 * KIB, of_one: 100 * KIB };
+        let mut budget = ModelBudget { limits, ..ModelBudget::default() };
         assert_eq!(budget.weigh(1, 90 * KIB), None);
         assert_eq!(budget.weigh(2, 60 * KIB), None);
         assert_eq!(budget.weigh(2, 97 * KIB), Some(2), "one may not hold so much");
@@ -116,6 +98,6 @@ mod tests {
             assert_eq!(budget.weigh(tgid, 100 * KIB), None);
             budget.forget(tgid);
         }
-        assert_eq!((budget.total, budget.held.len(), budget.over.len()), (0, 0, 0));
+        assert_eq!((budget.held.all(), budget.over().len()), (0, 0));
     }
 }

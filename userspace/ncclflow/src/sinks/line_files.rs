@@ -7,7 +7,10 @@ use std::{
     sync::Arc,
 };
 
-use flow::schema::{ApiCall, CommunicatorReport, MessageRow, Op, OtherCallRow, RankKey};
+use flow::{
+    quota::Shares,
+    schema::{ApiCall, CommunicatorReport, MessageRow, Op, OtherCallRow, RankKey},
+};
 use serde::Serialize;
 
 use super::{
@@ -17,7 +20,6 @@ use super::{
     layout::Layout,
     output_dir::OutputDir,
     rank_files::{MAX_OWNERS, Owner, RankFiles},
-    shares::Shares,
     sink::{Sink, Written},
 };
 
@@ -137,7 +139,7 @@ impl LineFiles {
                 self.made.extend(files.names.drain(..).map(|name| (files.folder.clone(), name)));
             }
             (files.number, self.number) = (self.number, self.number + 1);
-            self.shares.take(owner.pid());
+            self.shares.take(owner.pid(), 1);
             self.open.insert(owner, files);
         }
         self.open.get_mut(&owner).ok_or(LostLines { lines: 1, over_max_size: 0 })
@@ -152,13 +154,13 @@ impl LineFiles {
         if self.open.len() < self.most {
             return true;
         }
-        let Some(whose) = self.shares.who_gives_up_for(owner.pid()) else { return false };
+        let Some(whose) = self.shares.gives_up_for(owner.pid()) else { return false };
         let of_it = self.open.iter().filter(|(owner, _)| owner.pid() == whose);
         let latest = of_it.max_by_key(|(_, files)| files.number).map(|(owner, _)| *owner);
         let Some((latest, files)) = latest.and_then(|latest| self.open.remove_entry(&latest)) else {
             return false;
         };
-        if self.shares.has_refused_nobody() {
+        if self.shares.refused().is_empty() {
             let text = "files of others are needed, and its process has most";
             self.errors.push(format!("{} end before their process does: {text}", latest.files()));
         }
@@ -171,7 +173,7 @@ impl LineFiles {
 
     /// Completes files to which nothing more comes.
     fn end_files(&mut self, owner: Owner, mut files: RankFiles) {
-        self.shares.give_back(owner.pid());
+        self.shares.give_back(owner.pid(), 1);
         self.kept_ops = self.kept_ops.saturating_sub(files.kept_ops());
         if let Err(error) = files.flush() {
             self.errors.push(format!("writing to `{}` stopped: {error}", files.folder));

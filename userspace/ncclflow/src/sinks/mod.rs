@@ -18,7 +18,6 @@ mod parquet;
 mod rank_files;
 mod session_file;
 mod session_files;
-mod shares;
 mod side_lines;
 mod sink;
 

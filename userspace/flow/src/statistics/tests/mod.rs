@@ -1,9 +1,11 @@
 //! Ops and calls of known number and size, counted.
 
-use crate::made::ops::{Op, host, messages};
+use crate::{
+    made::ops::{Op, host, messages},
+    model::{Measured, Message, Sampling},
+};
 
 use super::*;
-use crate::model::{Measured, Message, Sampling};
 use nccl_library::nccl::Direction;
 
 #[test]

@@ -1,69 +1,58 @@
 //! Processes that did not answer and are not asked again. If a user has many of them, none of the user's
 //! processes is asked, so that the cost stays with that user.
 
-use crate::target::{is_gone, process::started, read_text, status_field, try_started};
+use crate::{
+    target::{is_gone, process::started, read_text, status_field, try_started},
+    unresponsive::Silent,
+};
 
 /// Processes of one user that may be silent; then no process of the user is asked.
 const MAX_OF_USER: usize = 16;
-/// Most processes that are remembered.
-const MAX: usize = 1024;
 
-#[derive(Debug)]
-struct Entry {
-    pid: u32,
-    started: Option<u64>,
-    /// The real user, whom a process without rights cannot change. `None`: the process had ended, or has no
-    /// such line.
-    user: Option<u32>,
-}
+/// A process by its number and start, so that a later process of the same number is another.
+type Known = (u32, Option<u64>);
 
-/// Silent processes, each by its number and start, so that a later process of the same number is another.
+/// Silent processes, each with its real user, whom a process without rights cannot change. `None`: the
+/// process had ended, or has no such line.
 #[derive(Debug, Default)]
-pub(super) struct Silent(Vec<Entry>);
+pub(super) struct SilentProcesses(Silent<Known, Option<u32>, MAX_OF_USER>);
 
-impl Silent {
+impl SilentProcesses {
     pub(super) const fn new() -> Self {
-        Self(Vec::new())
+        Self(Silent::new())
     }
 
     /// Adds a process that did not answer.
     pub(super) fn add(&mut self, pid: u32) {
         self.forget_ended();
-        if self.0.len() >= MAX {
-            self.0.remove(0);
-        }
-        self.0.push(Entry { pid, started: started(pid), user: user_of(pid) });
+        self.0.add((pid, started(pid)), user_of(pid));
     }
 
     /// Tells whether a process is not to be asked.
     pub(super) fn has(&mut self, pid: u32) -> bool {
-        if self.0.is_empty() {
-            return false;
-        }
-        let is_it = |entry: &Entry| match try_started(pid) {
-            Ok(start) => entry.started == start,
+        let is_it = |start: Option<u64>| match try_started(pid) {
+            Ok(now) => start == now,
             // An error other than that it is gone does not show whether it is another process.
-            Err(error) => entry.started.is_none() || !is_gone(&error),
+            Err(error) => start.is_none() || !is_gone(&error),
         };
-        if self.0.iter().any(|entry| entry.pid == pid && is_it(entry)) {
+        if self.0.iter().any(|((known, start), _)| *known == pid && is_it(*start)) {
             return true;
         }
-        if self.0.len() < MAX_OF_USER {
+        if self.0.iter().count() < MAX_OF_USER {
             return false;
         }
         let user = user_of(pid);
-        let is_users = |entry: &&Entry| user.is_some() && entry.user == user;
-        if self.0.iter().filter(is_users).count() < MAX_OF_USER {
+        if user.is_none() || !self.0.has_all_of(&user) {
             return false;
         }
         // Processes that have ended do not count.
         self.forget_ended();
-        self.0.iter().filter(is_users).count() >= MAX_OF_USER
+        self.0.has_all_of(&user)
     }
 
     fn forget_ended(&mut self) {
-        self.0.retain(|entry| match try_started(entry.pid) {
-            Ok(start) => entry.started.is_some() && start == entry.started,
+        self.0.keep_only(|((pid, start), _)| match try_started(*pid) {
+            Ok(now) => start.is_some() && *start == now,
             Err(error) => !is_gone(&error),
         });
     }
@@ -87,7 +76,7 @@ mod tests {
 
     #[test]
     fn one_that_was_silent_is_not_asked_and_many_of_a_user_stand_for_all_until_they_end() {
-        let mut silent = Silent::new();
+        let mut silent = SilentProcesses::new();
         assert!(!silent.has(std::process::id()));
         let mut children: Vec<Child> = (0..MAX_OF_USER).map(|_| sleeping()).collect();
         for (already, child) in children.iter().enumerate() {
@@ -114,11 +103,11 @@ mod tests {
 
     #[test]
     fn after_a_hundred_thousand_that_ended_none_is_remembered() {
-        let mut silent = Silent::new();
+        let mut silent = SilentProcesses::new();
         for pid in 0..100_000 {
             // No process has such a number.
             silent.add(u32::MAX - pid);
         }
-        assert!(silent.0.len() <= 1, "{}", silent.0.len());
+        assert!(silent.0.iter().count() <= 1);
     }
 }

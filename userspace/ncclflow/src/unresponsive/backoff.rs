@@ -21,24 +21,24 @@ struct Pause {
 
 /// Processes or files that could not be looked at, and their pauses.
 #[derive(Debug)]
-pub(super) struct Later<K>(HashMap<K, Pause>);
+pub(crate) struct Backoff<K>(HashMap<K, Pause>);
 
-impl<K> Default for Later<K> {
+impl<K> Default for Backoff<K> {
     fn default() -> Self {
         Self(HashMap::new())
     }
 }
 
-impl<K: Copy + Eq + Hash> Later<K> {
+impl<K: Copy + Eq + Hash> Backoff<K> {
     /// Puts a key off for its next pause, after a failure or an incomplete look. Returns the pause's length.
-    pub(super) fn put_off(&mut self, key: K, now: Instant) -> Duration {
+    pub(crate) fn put_off(&mut self, key: K, now: Instant) -> Duration {
         let length = self.0.get(&key).map_or(FIRST, |pause| (pause.length * 2).min(LONGEST));
         self.put_off_for(key, length, now)
     }
 
     /// Puts a key off for the first pause only: the failure is not its fault (want of descriptors, for
     /// instance).
-    pub(super) fn put_off_shortly(&mut self, key: K, now: Instant) {
+    pub(crate) fn put_off_shortly(&mut self, key: K, now: Instant) {
         self.put_off_for(key, FIRST, now);
     }
 
@@ -53,17 +53,17 @@ impl<K: Copy + Eq + Hash> Later<K> {
     }
 
     /// Tells whether the key's pause is still running.
-    pub(super) fn is_put_off(&self, key: &K, now: Instant) -> bool {
+    pub(crate) fn is_put_off(&self, key: &K, now: Instant) -> bool {
         self.0.get(key).is_some_and(|pause| now < pause.until)
     }
 
     /// Forgets a key that is well or gone.
-    pub(super) fn forget(&mut self, key: &K) {
+    pub(crate) fn forget(&mut self, key: &K) {
         self.0.remove(key);
     }
 
     /// Returns the keys whose pause is over, once. They stay remembered for their next pause.
-    pub(super) fn due(&mut self, now: Instant) -> Vec<K> {
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<K> {
         let due = self.0.iter_mut().filter(|(_, pause)| pause.until <= now);
         due.map(|(key, pause)| {
             // Until it is put off again, or forgotten.
@@ -85,32 +85,32 @@ mod tests {
 
     #[test]
     fn pauses_grow_until_it_is_well() {
-        let (mut later, begun) = (Later::default(), Instant::now());
+        let (mut backoff, begun) = (Backoff::default(), Instant::now());
         let mut now = begun;
         let lengths: Vec<u64> = (0..14)
             .map(|_| {
-                let length = later.put_off(7, now);
-                assert!(later.is_put_off(&7, now) && later.due(now).is_empty());
+                let length = backoff.put_off(7, now);
+                assert!(backoff.is_put_off(&7, now) && backoff.due(now).is_empty());
                 now += length;
-                assert_eq!((later.is_put_off(&7, now), later.due(now)), (false, vec![7]));
-                assert!(later.due(now).is_empty(), "it is given once");
+                assert_eq!((backoff.is_put_off(&7, now), backoff.due(now)), (false, vec![7]));
+                assert!(backoff.due(now).is_empty(), "it is given once");
                 length.as_secs()
             })
             .collect();
-        later.put_off_shortly(8, now);
-        later.put_off_shortly(8, now);
-        assert_eq!(later.due(now + FIRST), [8]);
+        backoff.put_off_shortly(8, now);
+        backoff.put_off_shortly(8, now);
+        assert_eq!(backoff.due(now + FIRST), [8]);
         assert_eq!(lengths, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3600, 3600]);
-        later.forget(&7);
-        assert_eq!(later.put_off(7, now), FIRST);
+        backoff.forget(&7);
+        assert_eq!(backoff.put_off(7, now), FIRST);
     }
 
     #[test]
     fn no_more_are_remembered_than_may_be() {
-        let (mut later, now) = (Later::default(), Instant::now());
+        let (mut backoff, now) = (Backoff::default(), Instant::now());
         for number in 0..8192 {
-            later.put_off(number, now);
+            backoff.put_off(number, now);
         }
-        assert_eq!(later.len(), MAX);
+        assert_eq!(backoff.len(), MAX);
     }
 }
