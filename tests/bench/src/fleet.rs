@@ -15,9 +15,10 @@ mod tests;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use anyhow::{Context as _, Result, ensure};
+use flow::recording::Batch;
 use flow::recording::Session;
 use flow::{decode::RecordView, model::Sampling, wire::ProbeKind};
-use ncclflow::{kernel::stream::Batch, recording::RecordingWriter, sinks::OutputDir};
+use ncclflow::{recording::RecordingWriter, sinks::OutputDir};
 use ncclflow_common::RecordHeader;
 use serde::Serialize;
 use serde_json::{Value, json};

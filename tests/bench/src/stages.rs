@@ -4,6 +4,7 @@
 use std::{hint::black_box, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result};
+use flow::recording::Batch;
 use flow::{
     decode::RecordView,
     model::{Node, Session},
@@ -11,7 +12,6 @@ use flow::{
     wire::ProbeKind,
 };
 use ncclflow::{
-    kernel::stream::Batch,
     rows::Pipeline,
     sinks::{Layout, OutputDir, SessionFiles},
 };

@@ -3,12 +3,12 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
+use flow::recording::Batch;
 use flow::{
     decode::{Event, RecordView, StepMoment},
     recording::{Binding, Session},
 };
 use ncclflow::{
-    kernel::stream::Batch,
     recording::{FOLDER, Item, Progress, RecordingReader, RecordingWriter, Selection},
     sinks::OutputDir,
 };

@@ -8,10 +8,8 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use flow::decode::{Event, PlanPart, RecordView};
-use ncclflow::{
-    check::{CheckReport, FindingKind, check},
-    kernel::stream::Batch,
-};
+use flow::recording::Batch;
+use ncclflow::check::{CheckReport, FindingKind, check};
 use ncclflow_common::RecordHeader;
 use serde_json::{Value, json};
 

@@ -6,6 +6,7 @@
 //! content: [`decode_records`] gives back the bytes that [`encode_records`] was given. [`block`] compresses
 //! blocks and verifies their checksums; nothing here touches files.
 
+mod batch;
 mod block;
 mod columns;
 mod contents;
@@ -14,6 +15,7 @@ mod members;
 mod records;
 mod varint;
 
+pub use batch::{Batch, MAX_FRAME};
 pub use block::{Block, BlockAbout, BlockHeader, BlockKind, HEADER_BYTES, MAX_BODY, MAX_INDEX, append_block};
 pub use contents::{
     Binding, BoundCookies, Event, FirstHit, LostRecords, NewBindings, RemovedRecords, Session,

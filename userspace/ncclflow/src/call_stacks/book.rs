@@ -1,5 +1,6 @@
 //! Stacks that were named, for those who write them.
 
+use crate::recording::Facts;
 use std::{
     collections::BTreeMap,
     sync::{
@@ -56,16 +57,16 @@ impl StackBook {
             }
         });
     }
+}
 
-    /// Returns the stacks from the number `first` on, and the number of the next one.
-    pub(crate) fn since(&self, first: u64) -> (Vec<Arc<StackRow>>, u64) {
+impl Facts<Arc<StackRow>> for StackBook {
+    fn since(&self, first: u64) -> (Vec<Arc<StackRow>>, u64) {
         self.with(|stacks| {
             (stacks.facts.range(first..).map(|(_, facts)| Arc::clone(facts)).collect(), stacks.next)
         })
     }
 
-    /// Waits, for a limited time, until the stacks that have come are named.
-    pub(crate) fn settle(&self) {
+    fn settle(&self) {
         let limit = if self.has_native { NATIVE_LIMIT } else { SETTLE_LIMIT };
         let deadline = Instant::now() + limit;
         while self.waiting.load(Ordering::Acquire) > 0 && Instant::now() < deadline {

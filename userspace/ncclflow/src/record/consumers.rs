@@ -7,9 +7,10 @@
 //! block as not recorded, and the recording gets no end block.
 
 use crate::{
-    kernel::stream::{Batch, Outlet, Popped, Queue},
+    kernel::stream::{Outlet, Popped, Queue},
     privileges,
 };
+use flow::recording::Batch;
 use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},

@@ -3,6 +3,7 @@
 use crate::{
     call_stacks::{StackBook, StackFeed},
     clock::now_ns,
+    recording::Facts as _,
     rows::{Pipeline, STRAGGLE_NS},
 };
 use std::time::Duration;

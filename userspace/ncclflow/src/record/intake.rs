@@ -3,14 +3,17 @@
 
 use std::collections::HashMap;
 
-use flow::{decode::RecordView, recording::FirstHit};
+use flow::{
+    decode::RecordView,
+    recording::{Batch, FirstHit},
+};
 use ncclflow_common::{LOSS_MARK, RecordHeader};
 
 use super::{
     accounts::Accounts,
     mailbox::{EventSender, SessionEvent},
 };
-use crate::{call_stacks::StackFeed, kernel::stream::Batch};
+use crate::call_stacks::StackFeed;
 
 /// Number of processes at which ended ones are forgotten.
 const MAX_ENDED: usize = 1024;

@@ -4,11 +4,12 @@ use crate::{
     call_stacks::StackFeed,
     clock::now_ns,
     fault,
-    kernel::stream::{Batch, Popped},
+    kernel::stream::Popped,
     recording::{BLOCK_TIME, RecordingWriter},
     rows::SharedBindings,
     sinks::is_over_max_size,
 };
+use flow::recording::{Batch, Event};
 use std::{io, mem, sync::Arc, time::Duration};
 
 use rustix::time::ClockId;
@@ -20,7 +21,6 @@ use super::{
     mailbox::{EventSender, KeeperMessage, SessionEvent},
     row_watch::WatchFeed,
 };
-use flow::recording::Event;
 
 /// A recording that is being written.
 #[derive(Debug)]

@@ -5,6 +5,7 @@
 //! records. A segment is only appended to, so it can be read while it is written. docs/RECORDING.md is the
 //! description for others who want to read it.
 
+mod facts;
 mod open_block;
 mod open_segment;
 mod reader;
@@ -12,6 +13,7 @@ mod segments;
 mod what_lasts;
 mod writer;
 
+pub use facts::{Facts, WhoFacts};
 pub use reader::{Damage, Item, Progress, RecordingReader, Selection};
 pub use writer::{BLOCK_TIME, RecordingWriter};
 

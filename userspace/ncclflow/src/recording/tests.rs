@@ -1,6 +1,6 @@
 use flow::{
     decode::Decoder,
-    recording::{Binding, BlockAbout, BlockKind, Event, Member, Session, append_block},
+    recording::{Batch, Binding, BlockAbout, BlockKind, Event, Member, Session, append_block},
     schema::GpuRow,
     session::RecordingTotals,
     wire::ProbeKind,
@@ -19,7 +19,6 @@ use ncclflow_common::{RecordHeader, WIRE_VERSION};
 use super::*;
 use crate::{
     gpu::GpuSamples,
-    kernel::stream::Batch,
     sinks::{OutputDir, Share},
 };
 

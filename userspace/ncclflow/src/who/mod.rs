@@ -19,4 +19,4 @@ mod watch;
 pub(crate) use environment::read_variables;
 pub use process::WhoOptions;
 pub use rank_map::{RankMap, RankMapFile};
-pub(crate) use watch::{CommunicatorWatch, Who, WhoReport};
+pub(crate) use watch::{Who, WhoReport};

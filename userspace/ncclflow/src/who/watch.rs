@@ -1,6 +1,14 @@
 //! Looks at processes and communicators as they come, without keeping anybody waiting: a thread of its own
 //! reads communicators.
 
+use crate::{
+    fault,
+    health::Health,
+    memory::Memory,
+    privileges,
+    recording::{Facts, WhoFacts},
+    target::{Process, Users},
+};
 use flow::{
     decode::{Decoder, RecordView},
     identity::{Job, Largest, ProcessFacts},
@@ -22,13 +30,6 @@ use super::{
     communicator::{Seen, read_communicator, with_driver},
     process::{WhoOptions, read_process},
     registry::Registry,
-};
-use crate::{
-    fault,
-    health::Health,
-    memory::Memory,
-    privileges,
-    target::{Process, Users},
 };
 
 /// Most communicators that may wait to be looked at. Further ones have no facts.
@@ -171,24 +172,25 @@ impl WhoReport {
 /// Watch of a recording's records for communicators that were not seen before.
 #[derive(Debug)]
 pub(crate) struct CommunicatorWatch {
-    pub(crate) registry: Registry,
+    registry: Registry,
     to_thread: Option<SyncSender<Look>>,
     waiting: Arc<AtomicUsize>,
     seen: HashSet<Seen>,
     last: Option<Seen>,
 }
 
-impl CommunicatorWatch {
-    /// Makes a watch that knows only these events, and looks at nothing.
-    #[cfg(test)]
-    pub(crate) fn knowing(events: impl IntoIterator<Item = Event>) -> Self {
-        let registry = Registry::default();
-        events.into_iter().for_each(|event| registry.push(event));
-        Self { registry, to_thread: None, waiting: Arc::default(), seen: HashSet::new(), last: None }
+impl Facts<(u64, Event)> for CommunicatorWatch {
+    fn since(&self, first: u64) -> (Vec<(u64, Event)>, u64) {
+        self.registry.since(first)
+    }
+}
+
+impl WhoFacts for CommunicatorWatch {
+    fn retain_known(&self, pids: &mut HashSet<u32>) {
+        self.registry.retain_known(pids);
     }
 
-    /// Notes a record.
-    pub(crate) fn note(&mut self, binding: &Binding, record: &RecordView<'_>) {
+    fn note(&mut self, binding: &Binding, record: &RecordView<'_>) {
         let Some(seen) = seen(binding, record) else { return };
         if self.last == Some(seen) {
             return;

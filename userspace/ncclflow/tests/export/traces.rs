@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
 
+use flow::recording::Batch;
 use flow::{
     decode::RecordView,
     recording::{Binding, Session},
 };
 use ncclflow::{
     export::{Choice, ExportOptions, Exported, Format, ViewOptions, export},
-    kernel::stream::Batch,
     recording::{Item, Progress, RecordingReader, RecordingWriter, Selection},
     sinks::OutputDir,
 };

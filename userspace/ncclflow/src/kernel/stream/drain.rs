@@ -1,5 +1,6 @@
 //! Moves records out of the kernel.
 
+use flow::recording::Batch;
 use std::{
     collections::{HashMap, VecDeque},
     fmt, io,
@@ -13,10 +14,7 @@ use std::{
 
 use ncclflow_common::{RecordHeader, STACK_PIECE};
 
-use super::{
-    batch::Batch, mailbox::Mailbox, outlet::Outlet, probe_counts::ProbeCounts, source::Source,
-    waker::wait_for,
-};
+use super::{mailbox::Mailbox, outlet::Outlet, probe_counts::ProbeCounts, source::Source, waker::wait_for};
 use crate::fault;
 
 /// Longest pause while records come: the longest delay of a record that does not fill the buffer to the mark

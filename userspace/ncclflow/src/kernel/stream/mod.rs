@@ -17,7 +17,6 @@
 //! A mark in the stream replaces records that were dropped. What walks send only once for a communicator is
 //! then sent again. At the end, when nothing more can come, the drain does wait for its takers.
 
-mod batch;
 mod drain;
 mod mailbox;
 mod order;
@@ -33,7 +32,6 @@ mod waker;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Batch, MAX_FRAME};
 pub use drain::{Drain, DrainMessage, MAX_PAUSE};
 pub use mailbox::{MailSender, Mailbox};
 pub use outlet::Outlet;

@@ -7,11 +7,10 @@
 //! it a hit costs one comparison more. User space says which tenant a process belongs to (`target::tenant`),
 //! as a tenant could make as many control groups as it wants.
 
+use flow::recording::Batch;
 use std::collections::{HashMap, HashSet};
 
 use ncclflow_common::RecordHeader;
-
-use super::batch::Batch;
 
 /// Most processes that are told apart at a time; all records of later ones are taken.
 const MAX_PROCESSES: usize = 4096;

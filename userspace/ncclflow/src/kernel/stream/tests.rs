@@ -7,7 +7,9 @@ use std::{
 
 use ncclflow_common::{LOSS_MARK, RecordHeader};
 
-use super::{Batch, Drain, Outlet, Popped, Queue, Source};
+use flow::recording::Batch;
+
+use super::{Drain, Outlet, Popped, Queue, Source};
 
 const RECORD: u16 = 200;
 
