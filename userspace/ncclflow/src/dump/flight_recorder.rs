@@ -16,9 +16,7 @@ use super::{
     rank_report::RankReport,
 };
 use crate::{
-    flight_recorder::{
-        Dump, Entry, Frame, Function, GlobalRanks, GroupStatus, Operation, Places, ProcessGroup,
-    },
+    flight_recorder::{Dump, Entry, Function, GlobalRanks, GroupStatus, Operation, Places, ProcessGroup},
     python::PythonFrame,
 };
 
@@ -73,9 +71,9 @@ pub fn recorder_dumps(report: &DumpReport) -> RecorderDumps {
             ));
         }
         let group = ProcessGroup {
-            id,
+            pg_id: Some(id),
             name: communicator.comm_hash.as_str().into(),
-            desc: communicator.name.as_deref().unwrap_or("undefined").into(),
+            description: communicator.name.as_deref().unwrap_or("undefined").into(),
             ranks: ranks.ranks,
             status: None,
         };
@@ -140,23 +138,23 @@ fn add(
         }
         let dump = made.ranks.entry(*job_rank).or_default();
         dump.comm_lib_version = dump.comm_lib_version.take().or_else(|| rank.nccl_version.clone());
-        let last_enqueued = i64::try_from(enqueued).ok().filter(|number| *number > 0).unwrap_or(-1);
-        let status = GroupStatus { last_enqueued, last_started: -1, last_completed: -1 };
+        let status = GroupStatus::enqueued(enqueued);
         dump.groups.push(ProcessGroup { status: Some(status), ..group.clone() });
         let (mut p2p, last) = (0, functions.len());
         for (at, (number, function, peer)) in (1..).zip(functions) {
             p2p += u64::from(function.is_p2p());
             let mut entry = Entry {
                 record_id: dump.entries.len() as u64,
-                pg_id: group.id,
-                process_group: (Arc::clone(&group.name), Arc::clone(&group.desc)),
+                pg_id: group.pg_id.unwrap_or_default(),
+                process_group: [&group.name, &group.description].map(Arc::clone),
                 collective_seq_id: number,
                 p2p_seq_id: p2p,
                 op_id: number + p2p,
-                time_created_ns: report.unix_time.saturating_mul(1_000_000_000),
+                time_created_ns: i64::try_from(report.unix_time.saturating_mul(1_000_000_000))
+                    .unwrap_or(i64::MAX),
                 // The thread is there now; where it was at earlier calls, nobody knows.
                 frames: process.filter(|_| at == last).and_then(frames),
-                thread_id: process.filter(|_| at == last).map(|process| process.pid.to_string()),
+                thread_id: process.filter(|_| at == last).map(|process| process.pid.into()),
                 ..Entry::default()
             };
             Operation { function, count: None, datatype: None, rank: rank.rank, root: None, peer }
@@ -276,14 +274,8 @@ fn called(process: &ProcessReport) -> Option<Function> {
 }
 
 /// Returns the frames of the main thread of a process.
-fn frames(process: &ProcessReport) -> Option<Arc<[Frame]>> {
-    let thread = process.python.as_ref()?.main_thread()?;
-    let frame = |frame: &PythonFrame| Frame {
-        name: frame.function.clone(),
-        filename: frame.file.clone(),
-        line: frame.line.unwrap_or(0),
-    };
-    Some(thread.frames.iter().map(frame).collect())
+fn frames(process: &ProcessReport) -> Option<Arc<[PythonFrame]>> {
+    Some(process.python.as_ref()?.main_thread()?.frames.clone().into())
 }
 
 #[cfg(test)]
@@ -339,7 +331,7 @@ mod tests {
     fn entries(report: &DumpReport) -> Vec<(u32, Vec<Made>)> {
         let entry = |entry: &Entry| {
             let frame =
-                entry.frames.as_ref().and_then(|frames| frames.first()).map(|frame| frame.name.clone());
+                entry.frames.as_ref().and_then(|frames| frames.first()).map(|frame| frame.function.clone());
             (entry.collective_seq_id, entry.profiling_name.clone(), frame)
         };
         let made = recorder_dumps(report);
@@ -363,7 +355,7 @@ mod tests {
         );
         let made = recorder_dumps(&report);
         assert_eq!(made.ranks[&4].groups[0].ranks, [4, 5, 6]);
-        assert_eq!(made.ranks[&5].groups[0].status.unwrap().last_enqueued, 4);
+        assert_eq!(made.ranks[&5].groups[0].status.as_ref().unwrap().last_enqueued.seq, 4);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::rank_report::RankReport;
 use crate::{
-    history::{NotedCollective, ProcessHistory, Rank},
-    torch_notes::{EntryReport, NotesReport, ProcessGroupReport, RingReport},
+    flight_recorder::{Entry, ProcessGroup},
+    torch_notes::{NotesReport, ProcessHistory, Rank, RingReport, group_name},
 };
 
 /// Maximum number of collectives of a rank that are kept: the latest. A rank whose program runs ahead of its
@@ -81,15 +81,12 @@ impl Noted {
     }
 
     /// Makes the notes from the ring of a process and one of its groups.
-    fn new(notes: &NotesReport, ring: &RingReport, group: &ProcessGroupReport) -> Self {
-        let is_own = |entry: &&EntryReport| {
-            let [name, description] = &entry.process_group;
-            (&**name, &**description) == (&*group.name, &*group.description)
-        };
-        let entries: Vec<&EntryReport> = ring.entries.iter().filter(is_own).collect();
+    fn new(notes: &NotesReport, ring: &RingReport, group: &ProcessGroup) -> Self {
+        let is_own = |entry: &&Entry| entry.is_of(&group.name, &group.description);
+        let entries: Vec<&Entry> = ring.entries.iter().filter(is_own).collect();
         let rank = Rank::new(None, 0, notes.read_ns, &entries);
         let mut noted = Self {
-            group: crate::history::group_name(&group.name, &group.description),
+            group: group_name(&group.name, &group.description),
             read_ns: notes.read_ns,
             noticed_ns: ring.noticed_ns,
             // Entries of a group that has none now can have been overwritten.
@@ -99,13 +96,14 @@ impl Noted {
                 && (!entries.is_empty() || ring.recorded <= ring.max_entries),
             ..Self::default()
         };
-        for NotedCollective { seq, what, must_match, called_ns, completed_ns } in rank.latest(MAX_CALLS) {
-            let kind = NotedKind { what, must_match };
+        for seq in rank.latest(MAX_CALLS) {
+            let kind = NotedKind { what: rank.what(seq), must_match: rank.must_match(seq) };
             let at = noted.kinds.iter().position(|known| *known == kind).unwrap_or_else(|| {
                 noted.kinds.push(kind);
                 noted.kinds.len() - 1
             });
-            noted.calls.push(NotedCall { seq, kind: at, called_ns, completed_ns });
+            let called_ns = rank.called_ns(seq).unwrap_or_default();
+            noted.calls.push(NotedCall { seq, kind: at, called_ns, completed_ns: rank.completed_ns(seq) });
         }
         noted
     }
@@ -129,21 +127,20 @@ fn of_rank(rank: &RankReport, process: &ProcessHistory) -> Option<Noted> {
         if ring.backend.as_deref().is_some_and(|backend| !backend.starts_with("nccl")) {
             continue;
         }
-        let fits = |group: &&ProcessGroupReport| {
+        let fits = |group: &&ProcessGroup| {
             group.ranks.len() == rank.n_ranks as usize && group.ranks.get(rank.rank as usize) == Some(&own)
         };
         fitting.extend(ring.groups.iter().filter(fits).map(|group| (ring, group)));
     }
-    let is_named = |group: &ProcessGroupReport| {
+    let is_named = |group: &ProcessGroup| {
         let name = rank.comm_name.as_deref();
-        name.is_some_and(|name| name == group.name || name == group.description)
+        name.is_some_and(|name| name == &*group.name || name == &*group.description)
     };
-    let is_called = |(ring, group): &(&RingReport, &ProcessGroupReport)| {
-        let names = [&*group.name, &*group.description];
-        let is_own = |entry: &EntryReport| entry.process_group.each_ref().map(|name| &**name) == names;
+    let is_called = |(ring, group): &(&RingReport, &ProcessGroup)| {
+        let is_own = |entry: &Entry| entry.is_of(&group.name, &group.description);
         ring.entries.iter().any(|entry| is_own(entry) && !entry.is_p2p)
     };
-    let only = |some: &[(&RingReport, &ProcessGroupReport)]| match some {
+    let only = |some: &[(&RingReport, &ProcessGroup)]| match some {
         [(ring, group)] => Some(Noted::new(notes, ring, group)),
         _ => None,
     };
@@ -157,8 +154,8 @@ fn of_rank(rank: &RankReport, process: &ProcessHistory) -> Option<Noted> {
 mod tests {
     use super::*;
 
-    fn entry(group: &str, seq: u64, completed: bool) -> EntryReport {
-        EntryReport {
+    fn entry(group: &str, seq: u64, completed: bool) -> Entry {
+        Entry {
             process_group: [group.into(), "undefined".into()],
             collective_seq_id: seq,
             profiling_name: "nccl:all_reduce".to_owned(),
@@ -166,20 +163,20 @@ mod tests {
             input_dtypes: vec!["Float".to_owned()],
             time_created_ns: 10 + seq.cast_signed(),
             time_discovered_completed_ns: completed.then_some(20),
-            ..EntryReport::default()
+            ..Entry::default()
         }
     }
 
-    fn group(name: &str, ranks: &[u64]) -> ProcessGroupReport {
-        ProcessGroupReport {
-            name: name.to_owned(),
-            description: "undefined".to_owned(),
+    fn group(name: &str, ranks: &[u64]) -> ProcessGroup {
+        ProcessGroup {
+            name: name.into(),
+            description: "undefined".into(),
             ranks: ranks.to_vec(),
-            ..ProcessGroupReport::default()
+            ..ProcessGroup::default()
         }
     }
 
-    fn process(groups: Vec<ProcessGroupReport>, entries: Vec<EntryReport>) -> ProcessHistory {
+    fn process(groups: Vec<ProcessGroup>, entries: Vec<Entry>) -> ProcessHistory {
         let ring = RingReport {
             backend: Some("nccl".to_owned()),
             enabled: true,
@@ -226,7 +223,7 @@ mod tests {
 
     #[test]
     fn notes_that_may_lack_something_are_not_whole() {
-        let with = |change: fn(&mut RingReport), entries: Vec<EntryReport>| {
+        let with = |change: fn(&mut RingReport), entries: Vec<Entry>| {
             let mut process = process(vec![group("3", &[4, 5])], entries);
             change(&mut process.notes.as_mut().unwrap().rings[0]);
             noted(None, process).unwrap().is_whole

@@ -32,7 +32,8 @@ use crate::{
     resolver::{self, What},
     target::{LibraryId, MappedLibrary, Process, Users, age_seconds, read_text, status_field},
     threads::{self, Names, Sampler},
-    who::{Job, JobSource, Largest, Variables, Whose},
+    torch_notes::told_rank,
+    who::Largest,
 };
 use nccl_library::{
     fields::{IntField, comm},
@@ -279,10 +280,6 @@ impl Target {
         table.absent(Memory::new(&self.process), rank, known, live, peers.as_ref())
     }
 
-    pub(super) fn process(&self) -> &Process {
-        &self.process
-    }
-
     /// Reports the activity of the process between its readings.
     pub(super) fn sum_up_activity(&mut self) {
         self.report.activity = super::activity::over(&self.samples);
@@ -305,9 +302,7 @@ impl Target {
         if largest == Largest::default() {
             return;
         }
-        let whose = Whose { environment: Variables::read(&self.process), ..Whose::default() };
-        let job = Job::of(&whose, largest);
-        self.report.job_rank = job.rank.filter(|_| matches!(job.rank_source, Some(JobSource::Variable(_))));
+        self.report.job_rank = told_rank(&self.process, largest).map(|(rank, _)| rank);
     }
 
     /// Notes in the report that memory of the process did not answer: many readings go on without what they

@@ -11,7 +11,6 @@
 
 mod dump_writer;
 mod entry;
-mod files;
 mod global_ranks;
 mod operation;
 mod pickle;
@@ -21,8 +20,7 @@ mod tests;
 use std::io::{self, Write};
 
 pub use dump_writer::DumpWriter;
-pub use entry::{Entry, Frame, GroupStatus, ProcessGroup, State};
-pub use files::{RankFile, RankFiles};
+pub use entry::{Entry, GroupStatus, ProcessGroup, State, UNKNOWN, Work};
 pub use global_ranks::{GlobalRanks, Places};
 pub use operation::{Function, Operation};
 

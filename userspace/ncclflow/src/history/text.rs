@@ -5,14 +5,14 @@ use std::{
     fmt::{self, Write as _},
 };
 
-use super::{
-    judge::{HistoryState, Late},
-    names::{self, Who},
-    report::{GroupHistory, HistoryReport, Member, ProcessHistory},
-};
+use super::HistoryReport;
 use crate::{
+    flight_recorder::Entry,
     text::{nanoseconds, number, write_wrapped},
-    torch_notes::EntryReport,
+    torch_notes::{
+        GroupHistory, HistoryState, Late, Member, ProcessHistory, Who, dtypes, group_name, line, ranges,
+        rank_names, sizes,
+    },
 };
 
 const WIDTH: usize = 98;
@@ -105,11 +105,11 @@ fn write_group(out: &mut String, group: &GroupHistory, report: &HistoryReport, l
     let backend = group.backend.as_deref().map(|backend| format!(", {backend}")).unwrap_or_default();
     let ranks = match group.ranks.as_slice() {
         [] => ", its ranks are not known".to_owned(),
-        ranks => format!(", ranks {}", names::ranges(ranks)),
+        ranks => format!(", ranks {}", ranges(ranks)),
     };
     let hashes: Vec<String> = group.comm_hashes.iter().map(|hash| format!(", communicator {hash}")).collect();
     let hashes = hashes.concat();
-    let name = names::group(&group.name, &group.description);
+    let name = group_name(&group.name, &group.description);
     let line = format!("process group {name}{backend}{ranks}{hashes}: {} read: {state}", group.members.len());
     wrapped(out, &line, 0)?;
     for sentence in &group.verdict.sentences {
@@ -120,9 +120,8 @@ fn write_group(out: &mut String, group: &GroupHistory, report: &HistoryReport, l
     let last_of = |out: &mut String, late: &Option<Late>, what: &str| match late {
         Some(Late { collective_seq_id, ranks, pids, seconds }) => {
             let who = ranks.first().map(|rank| Who::Rank(*rank));
-            let who = names::ranks(&[who
-                .or(pids.first().map(|pid| Who::Process(*pid)))
-                .unwrap_or(Who::Process(0))]);
+            let who =
+                rank_names(&[who.or(pids.first().map(|pid| Who::Process(*pid))).unwrap_or(Who::Process(0))]);
             let after = nanoseconds(seconds * 1e9);
             wrapped(
                 out,
@@ -161,7 +160,7 @@ fn write_status(out: &mut String, member: &Member) -> fmt::Result {
             .map(|seconds| format!("; latest {what} {} before", nanoseconds(seconds * 1e9)))
             .unwrap_or_default()
     };
-    let who = names::ranks(&[Who::of(member.rank, member.pid)]);
+    let who = rank_names(&[Who::of(member.rank, member.pid)]);
     let called = age(member.called_seconds_ago, "call");
     let completed = age(member.completed_seconds_ago, "completion noticed");
     wrapped(out, &format!("{who}, torch's own status: {works}{called}{completed}"), 2)
@@ -170,7 +169,7 @@ fn write_status(out: &mut String, member: &Member) -> fmt::Result {
 /// The entries of one process under one number.
 struct Cell<'a> {
     who: Who,
-    entries: Vec<&'a EntryReport>,
+    entries: Vec<&'a Entry>,
     read_ns: i64,
 }
 
@@ -181,7 +180,7 @@ fn write_rows(out: &mut String, group: &GroupHistory, report: &HistoryReport, la
         report.processes.iter().filter(|process| group.members.iter().any(|member| member.pid == process.pid))
     {
         let Some(notes) = &process.notes else { continue };
-        let mut own: BTreeMap<u64, Vec<&EntryReport>> = BTreeMap::new();
+        let mut own: BTreeMap<u64, Vec<&Entry>> = BTreeMap::new();
         for ring in notes.rings.iter().filter(|ring| ring.backend == group.backend) {
             for entry in ring.entries.iter().filter(|entry| group.has(entry) && !entry.is_p2p) {
                 own.entry(entry.collective_seq_id).or_default().push(entry);
@@ -202,7 +201,7 @@ fn write_rows(out: &mut String, group: &GroupHistory, report: &HistoryReport, la
             let mut states: BTreeMap<(bool, &str), Vec<&Cell<'_>>> = BTreeMap::new();
             for cell in cells {
                 let best = cell.entries.iter().find(|entry| entry.is_completed()).or(cell.entries.last());
-                let state = best.map_or("", |entry| &*entry.state);
+                let state = best.map_or("", |entry| entry.state.name());
                 states.entry((state == "completed", state)).or_default().push(cell);
             }
             let states = states.into_iter().map(|((_, state), cells)| {
@@ -211,7 +210,7 @@ fn write_rows(out: &mut String, group: &GroupHistory, report: &HistoryReport, la
                 let called = cells.iter().filter_map(called).min();
                 let called =
                     called.map(|(at, now)| format!(", called {} before", ago(now, at))).unwrap_or_default();
-                format!("{state} on {}{called}", names::ranks(&who))
+                format!("{state} on {}{called}", rank_names(&who))
             });
             wrapped(out, &format!("{seq:>6}  {what}: {}", states.collect::<Vec<_>>().join("; ")), 2)?;
         }
@@ -219,9 +218,9 @@ fn write_rows(out: &mut String, group: &GroupHistory, report: &HistoryReport, la
     Ok(())
 }
 
-fn what(entries: &[&EntryReport]) -> String {
+fn what(entries: &[&Entry]) -> String {
     let Some(entry) = entries.last() else { return String::new() };
-    let line = names::line(entry).map(|line| format!(" at {line}")).unwrap_or_default();
-    let (sizes, dtypes) = (names::sizes(&entry.input_sizes), names::dtypes(&entry.input_dtypes));
+    let line = line(entry).map(|line| format!(" at {line}")).unwrap_or_default();
+    let (sizes, dtypes) = (sizes(&entry.input_sizes), dtypes(&entry.input_dtypes));
     format!("{} {sizes} {dtypes}{line}", entry.function())
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::target::printable;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PythonFrame {
     pub function: String,

@@ -54,13 +54,13 @@ impl Counts {
             self.uncounted += u64::from(!function.is_counted());
         }
         let mut entry = Entry {
-            pg_id: group.id,
-            process_group: (Arc::clone(&group.name), Arc::clone(&group.desc)),
+            pg_id: group.pg_id.unwrap_or_default(),
+            process_group: [&group.name, &group.description].map(Arc::clone),
             collective_seq_id: self.collectives,
             p2p_seq_id: self.p2p,
             op_id: self.operations,
-            time_created_ns: operation.ts_ns,
-            thread_id: Some(operation.tid.to_string()),
+            time_created_ns: i64::try_from(operation.ts_ns).unwrap_or(i64::MAX),
+            thread_id: Some(operation.tid.into()),
             ..Entry::default()
         };
         let datatype = operation.datatype.and_then(|at| datatypes.get(usize::from(at)));

@@ -7,6 +7,7 @@
 //! have are left out.
 
 mod counts;
+mod files;
 mod groups;
 mod spool;
 mod stack_table;
@@ -22,6 +23,7 @@ use flow::schema::{ApiCall, Op, RankKey, StackRow};
 use nccl_library::nccl::{Name, Pattern, datatype_bytes};
 use serde_json::Value;
 
+pub use self::files::RankFiles;
 use self::{
     counts::Counts,
     spool::{Spool, Waiting},
@@ -30,7 +32,7 @@ use self::{
 };
 use super::{call_numbers::CallNumbers, format::View, job::Job, run::Exported, source::Source, who::Who};
 use crate::{
-    flight_recorder::{Entry, Function, GroupStatus, Places, ProcessGroup, RankFiles},
+    flight_recorder::{Entry, Function, GroupStatus, Places, ProcessGroup},
     sinks::Sink,
 };
 
@@ -348,10 +350,7 @@ impl FlightRecorder {
         self.totals.entries += record_id;
         let own = groups.keys().filter_map(|number| {
             let group = self.groups.get(*number as usize)?.process_group.clone();
-            let enqueued = counts.get(number).map_or(-1, |counts| {
-                i64::try_from(counts.collectives).ok().filter(|count| *count > 0).unwrap_or(-1)
-            });
-            let status = GroupStatus { last_enqueued: enqueued, last_started: -1, last_completed: -1 };
+            let status = GroupStatus::enqueued(counts.get(number).map_or(0, |counts| counts.collectives));
             Some(ProcessGroup { status: Some(status), ..group })
         });
         let own: Vec<ProcessGroup> = own.collect();

@@ -11,7 +11,7 @@ use super::{
     names::{self, Who},
     report::{GroupHistory, HistoryVerdict},
 };
-use crate::torch_notes::EntryReport;
+use crate::flight_recorder::Entry;
 
 /// Age of a call from which on a rank that has not made it is said to be late: ranks are read one after the
 /// other, while they run.
@@ -85,18 +85,18 @@ pub struct Call {
 
 /// Notes of one process on the group.
 #[derive(Clone, Debug)]
-pub struct Rank<'a> {
+pub(crate) struct Rank<'a> {
     who: Who,
     pid: u32,
     read_ns: i64,
     /// Entries by number of the collective; several where calls were put together (`_coalescing_manager`).
-    collectives: BTreeMap<u64, Vec<&'a EntryReport>>,
+    collectives: BTreeMap<u64, Vec<&'a Entry>>,
 }
 
 impl<'a> Rank<'a> {
     /// Makes the notes of a rank. `read_ns` is the Unix time at which the entries were read.
-    pub fn new(rank: Option<u64>, pid: u32, read_ns: i64, entries: &[&'a EntryReport]) -> Self {
-        let mut collectives: BTreeMap<u64, Vec<&EntryReport>> = BTreeMap::new();
+    pub(crate) fn new(rank: Option<u64>, pid: u32, read_ns: i64, entries: &[&'a Entry]) -> Self {
+        let mut collectives: BTreeMap<u64, Vec<&Entry>> = BTreeMap::new();
         for entry in entries.iter().filter(|entry| !entry.is_p2p) {
             collectives.entry(entry.collective_seq_id).or_default().push(entry);
         }
@@ -115,29 +115,28 @@ impl<'a> Rank<'a> {
     /// completed, too: those of a group run one after the other. Parts of one that were put together are
     /// never marked themselves.
     pub(super) fn completed_seq(&self) -> Option<u64> {
-        let completed = |entries: &[&EntryReport]| entries.iter().any(|entry| entry.is_completed());
+        let completed = |entries: &[&Entry]| entries.iter().any(|entry| entry.is_completed());
         self.collectives.iter().rev().find(|(_, entries)| completed(entries)).map(|(seq, _)| *seq)
     }
 
-    /// Returns the latest collectives, oldest first.
-    pub(crate) fn latest(&self, most: usize) -> Vec<NotedCollective> {
-        let before = self.collectives.len().saturating_sub(most);
-        let noted = self.collectives.keys().skip(before).map(|seq| NotedCollective {
-            seq: *seq,
-            what: self.what(*seq),
-            must_match: self.signature(*seq).map(|calls| format!("{calls:?}")).unwrap_or_default(),
-            called_ns: self.called_ns(*seq).unwrap_or_default(),
-            completed_ns: self.completed_ns(*seq),
-        });
-        noted.collect()
+    /// Returns the numbers of the latest collectives, oldest first.
+    pub(crate) fn latest(&self, most: usize) -> impl Iterator<Item = u64> {
+        self.collectives.keys().copied().skip(self.collectives.len().saturating_sub(most))
     }
 
-    fn called_ns(&self, seq: u64) -> Option<i64> {
+    pub(crate) fn called_ns(&self, seq: u64) -> Option<i64> {
         self.collectives.get(&seq)?.iter().map(|entry| entry.time_created_ns).min()
     }
 
-    fn completed_ns(&self, seq: u64) -> Option<i64> {
+    /// Returns the Unix time in ns of the latest completion that torch has noticed.
+    pub(crate) fn completed_ns(&self, seq: u64) -> Option<i64> {
         self.collectives.get(&seq)?.iter().filter_map(|entry| entry.time_discovered_completed_ns).max()
+    }
+
+    /// Returns the parts that must be the same on all ranks, as text that can be compared with that of a
+    /// process on another host.
+    pub(crate) fn must_match(&self, seq: u64) -> String {
+        self.signature(seq).map(|calls| format!("{calls:?}")).unwrap_or_default()
     }
 
     /// Returns the parts that must be the same on all ranks: functions, element types, and sizes where they
@@ -147,7 +146,7 @@ impl<'a> Rank<'a> {
     }
 
     /// Describes a collective: `all_reduce [1024] Float (train.py:52)`.
-    fn what(&self, seq: u64) -> String {
+    pub(crate) fn what(&self, seq: u64) -> String {
         let Some(entries) = self.collectives.get(&seq) else { return "nothing".to_owned() };
         let Some(entry) = entries.last() else { return "nothing".to_owned() };
         let (sizes, dtypes) = (names::sizes(&entry.input_sizes), names::dtypes(&entry.input_dtypes));
@@ -159,23 +158,9 @@ impl<'a> Rank<'a> {
     }
 }
 
-/// A collective of one rank, in a form that can be compared with that of a process on another host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NotedCollective {
-    /// torch's number of the collective in its group.
-    pub(crate) seq: u64,
-    /// Description: `all_reduce [1024] Float (train.py:52)`.
-    pub(crate) what: String,
-    /// Text that must be the same on all ranks.
-    pub(crate) must_match: String,
-    /// Unix times in ns; that of the completion is the latest that torch has noticed.
-    pub(crate) called_ns: i64,
-    pub(crate) completed_ns: Option<i64>,
-}
-
 type Signature<'a> = (&'a str, &'a [Vec<i64>], &'a [String]);
 
-fn signature(entry: &EntryReport) -> Signature<'_> {
+fn signature(entry: &Entry) -> Signature<'_> {
     let function = entry.function();
     let inputs = (function, &*entry.input_sizes, &*entry.input_dtypes);
     let outputs = (function, &*entry.output_sizes, &*entry.output_dtypes);
@@ -205,7 +190,7 @@ fn named(who: &[&Rank<'_>]) -> String {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "seconds, for people")]
-fn seconds(ns: i64) -> f64 {
+pub(crate) fn seconds(ns: i64) -> f64 {
     ns.max(0) as f64 / 1e9
 }
 
@@ -215,7 +200,7 @@ fn late(seq: u64, who: &[&Rank<'_>], ns: i64) -> Late {
 }
 
 /// Judges one process group. `size` is the number of its ranks, 0 if torch has not noted it.
-pub fn judge(name: &str, description: &str, size: usize, ranks: &[Rank<'_>]) -> GroupVerdict {
+pub(super) fn judge(name: &str, description: &str, size: usize, ranks: &[Rank<'_>]) -> GroupVerdict {
     let group = names::group(name, description);
     let mut verdict = GroupVerdict::default();
     let with: Vec<&Rank<'_>> = ranks.iter().filter(|rank| rank.last_seq().is_some()).collect();
@@ -400,7 +385,7 @@ fn last_of(ranks: &[Rank<'_>], from: u64, time: impl Fn(&Rank<'_>, u64) -> Optio
 
 /// Returns the verdict of the worst group. Of several such, groups with late ranks come first, then the
 /// longest wait.
-pub(super) fn over(groups: &[GroupHistory]) -> HistoryVerdict {
+pub(crate) fn over(groups: &[GroupHistory]) -> HistoryVerdict {
     let state = groups.iter().map(|group| group.verdict.state).max().unwrap_or_default();
     let waited = |group: &&GroupHistory| {
         let verdict = &group.verdict;

@@ -2,23 +2,23 @@
 
 use std::fmt::Write as _;
 
-use crate::{python::PythonFrame, torch_notes::EntryReport};
+use crate::{flight_recorder::Entry, python::PythonFrame};
 
 /// Name of a process: its rank in the job, or its PID where nothing tells the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Who {
+pub(crate) enum Who {
     Rank(u64),
     Process(u32),
 }
 
 impl Who {
-    pub(super) fn of(rank: Option<u64>, pid: u32) -> Self {
+    pub(crate) fn of(rank: Option<u64>, pid: u32) -> Self {
         rank.map_or(Self::Process(pid), Self::Rank)
     }
 }
 
 /// Names processes: `rank 3`, `ranks 0-2, 5`, `processes 71, 72`.
-pub(super) fn ranks(who: &[Who]) -> String {
+pub(crate) fn ranks(who: &[Who]) -> String {
     let (mut numbers, mut pids): (Vec<u64>, Vec<u32>) = (Vec::new(), Vec::new());
     for one in who {
         match one {
@@ -48,7 +48,7 @@ pub(super) fn ranks(who: &[Who]) -> String {
 }
 
 /// Writes numbers as ranges, at most 16: `0-2, 5`.
-pub(super) fn ranges(numbers: &[u64]) -> String {
+pub(crate) fn ranges(numbers: &[u64]) -> String {
     const MAX: usize = 16;
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for number in numbers {
@@ -79,7 +79,7 @@ pub(crate) fn group(name: &str, description: &str) -> String {
 
 /// Returns the line that called, such as `model.py:88`: the innermost one of the user's own code, or the
 /// innermost of all.
-pub(super) fn line(entry: &EntryReport) -> Option<String> {
+pub(crate) fn line(entry: &Entry) -> Option<String> {
     let frames = entry.frames.as_deref()?;
     let frame = frames.iter().find(|frame| !frame.is_of_a_library()).or(frames.first())?;
     Some(short(frame))
@@ -92,7 +92,7 @@ fn short(frame: &PythonFrame) -> String {
 }
 
 /// Writes the sizes of at most four tensors: `[1024, 4]`, `[1024] [4]`.
-pub(super) fn sizes(sizes: &[Vec<i64>]) -> String {
+pub(crate) fn sizes(sizes: &[Vec<i64>]) -> String {
     let one = |size: &Vec<i64>| {
         let dims: Vec<String> = size.iter().map(i64::to_string).collect();
         format!("[{}]", dims.join(", "))
@@ -105,7 +105,7 @@ pub(super) fn sizes(sizes: &[Vec<i64>]) -> String {
 }
 
 /// Writes the element types, each once: `Float`.
-pub(super) fn dtypes(dtypes: &[String]) -> String {
+pub(crate) fn dtypes(dtypes: &[String]) -> String {
     let mut kinds: Vec<&str> = dtypes.iter().map(String::as_str).collect();
     kinds.sort_unstable();
     kinds.dedup();
