@@ -18,6 +18,7 @@ use super::{
 use crate::{
     flight_recorder::{Dump, Entry, Function, GlobalRanks, GroupStatus, Operation, Places, ProcessGroup},
     python::PythonFrame,
+    text::joined,
 };
 
 /// Maximum number of collectives of a rank of which entries are made: the latest.
@@ -163,13 +164,12 @@ fn add(
         }
     }
     if !unknown.is_empty() {
-        let ranks: Vec<String> = unknown.iter().take(16).map(u32::to_string).collect();
+        let ranks = joined(unknown.iter().take(16), ", ");
         let more = if unknown.len() > 16 { ", …" } else { "" };
         made.notes.push(format!(
-            "communicator {}: ranks {}{more} launched collectives whose functions are not known: these \
+            "communicator {}: ranks {ranks}{more} launched collectives whose functions are not known: these \
              have no entries",
-            communicator.comm_hash,
-            ranks.join(", ")
+            communicator.comm_hash
         ));
     }
 }

@@ -134,6 +134,18 @@ pub(super) struct Found {
     pub(super) library: Option<LibraryId>,
 }
 
+impl Found {
+    pub(super) fn new(
+        comm: Communicator,
+        layout: &Arc<Layout>,
+        version: Option<String>,
+        library: Option<LibraryId>,
+    ) -> Self {
+        let RankReport { address, comm_hash, .. } = comm.report;
+        Self { layout: Arc::clone(layout), address, comm_hash, version, library }
+    }
+}
+
 /// Finds the communicators of processes, by their NCCL libraries: those given, or those that a process is
 /// found to have. Errors are part of the reports.
 pub(super) fn find(
@@ -216,13 +228,7 @@ impl Target {
             self.report.scan = Some(scan);
             for comm in found {
                 if self.found.iter().all(|known| known.address != comm.report.address) {
-                    self.found.push(Found {
-                        layout: Arc::clone(&layout),
-                        address: comm.report.address,
-                        comm_hash: comm.report.comm_hash,
-                        version: version.clone(),
-                        library,
-                    });
+                    self.found.push(Found::new(comm, &layout, version.clone(), library));
                 }
             }
         }
@@ -258,13 +264,8 @@ impl Target {
                 )?,
             };
             self.report.scan = Some(scan);
-            self.found.extend(found.into_iter().map(|comm| Found {
-                layout: Arc::clone(&layout),
-                address: comm.report.address,
-                comm_hash: comm.report.comm_hash,
-                version: version.clone(),
-                library: Some(file.id),
-            }));
+            let found = found.into_iter();
+            self.found.extend(found.map(|comm| Found::new(comm, &layout, version.clone(), Some(file.id))));
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     memory::Memory,
-    target::{LibraryId, Process, read_text, status_field},
+    target::{LibraryId, Process},
 };
 use nccl_library::{
     elf::{ElfVaddr, RuntimeAddr},
@@ -134,14 +134,12 @@ impl RasPeers {
         let entries = list(peers, count, self.layout.size)?;
         let entries = entries.chunks_exact(usize::try_from(self.layout.size).ok()?);
         let peers: Vec<RasPeer> = entries.filter_map(|entry| self.peer(entry, &dead)).collect();
-        let status = read_text(process.proc_path().join("status")).ok()?;
-        let own_pid = status_field(&status, "NSpid")?.split_whitespace().last()?.parse::<u32>().ok()?;
         let own = std::fs::read_link(Path::new(&process.proc_path()).join("ns/pid"));
         let own = own.map(|link| link.display().to_string()).ok();
         let mut namespaces = vec![FIRST_NAMESPACE.to_owned()];
         namespaces.extend(own.filter(|own| own != FIRST_NAMESPACE));
         // The process itself must be in the list, which proves the struct.
-        peers.iter().any(|peer| peer.peer.pid == own_pid).then_some(Peers { peers, namespaces })
+        peers.iter().any(|peer| peer.peer.pid == process.own_pid()).then_some(Peers { peers, namespaces })
     }
 
     fn peer(&self, entry: &[u8], dead: &BTreeSet<&[u8]>) -> Option<RasPeer> {

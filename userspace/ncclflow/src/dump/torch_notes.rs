@@ -55,8 +55,6 @@ fn sentence(group: &GroupHistory) -> Option<String> {
         || "torch has noticed no completion".to_owned(),
         |age| format!("the latest completion that torch noticed is {age:.1} s old"),
     );
-    let hashes: Vec<String> =
-        group.comm_hashes.iter().map(|hash| format!(" (communicator {hash})")).collect();
-    let hashes = hashes.concat();
+    let hashes: String = group.comm_hashes.iter().map(|hash| format!(" (communicator {hash})")).collect();
     Some(format!("torch's flight recorder, {age}{hashes}: {chosen}"))
 }

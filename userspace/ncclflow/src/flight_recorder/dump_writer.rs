@@ -11,7 +11,7 @@ use super::{
     entry::{Entry, ProcessGroup},
     pickle::{Pickler, Remembered},
 };
-use crate::python::PythonFrame;
+use crate::{python::PythonFrame, text::joined};
 
 /// Maximum number of entries that are appended at once: a reader holds so many apart from their list.
 const BATCH: usize = 1000;
@@ -188,20 +188,9 @@ impl<W: Write> DumpWriter<W> {
     fn tensors(&mut self, keys: [&str; 2], sizes: &[Vec<i64>], dtypes: &[String]) -> io::Result<()> {
         let pickler = &mut self.pickler;
         pickler.text(keys[0])?;
-        pickler.empty_list()?;
-        pickler.begin_values()?;
-        for dimensions in sizes {
-            pickler.empty_list()?;
-            pickler.begin_values()?;
-            dimensions.iter().try_for_each(|size| pickler.number(*size))?;
-            pickler.end_values()?;
-        }
-        pickler.end_values()?;
+        pickler.list(sizes, |pickler, size| pickler.list(size, |pickler, number| pickler.number(*number)))?;
         pickler.text(keys[1])?;
-        pickler.empty_list()?;
-        pickler.begin_values()?;
-        dtypes.iter().try_for_each(|dtype| pickler.text(dtype))?;
-        pickler.end_values()
+        pickler.list(dtypes, |pickler, dtype| pickler.text(dtype))
     }
 
     fn frames(&mut self, frames: &Arc<[PythonFrame]>) -> io::Result<()> {
@@ -210,9 +199,7 @@ impl<W: Write> DumpWriter<W> {
         if let Some(known) = self.stacks.get(frames) {
             return pickler.again(*known);
         }
-        pickler.empty_list()?;
-        pickler.begin_values()?;
-        for frame in frames.iter() {
+        pickler.list(frames, |pickler, frame| {
             pickler.begin_dict()?;
             for (key, value) in [("name", &frame.function), ("filename", &frame.file)] {
                 pickler.text(key)?;
@@ -221,9 +208,8 @@ impl<W: Write> DumpWriter<W> {
             pickler.text("line")?;
             // 0: not known.
             pickler.number(frame.line.unwrap_or(0).into())?;
-            pickler.end_dict()?;
-        }
-        pickler.end_values()?;
+            pickler.end_dict()
+        })?;
         if self.stacks.len() < MAX_STACKS {
             let value = pickler.remember()?;
             self.stacks.insert(Arc::clone(frames), value);
@@ -239,6 +225,5 @@ fn signed(value: u64) -> i64 {
 
 /// Writes ranks as torch does: as the text of a Python list.
 fn ranks_text(ranks: &[u64]) -> String {
-    let ranks: Vec<String> = ranks.iter().map(u64::to_string).collect();
-    format!("[{}]", ranks.join(", "))
+    format!("[{}]", joined(ranks, ", "))
 }

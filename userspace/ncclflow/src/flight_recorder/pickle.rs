@@ -89,6 +89,18 @@ impl<W: Write> Pickler<W> {
         self.put(&[op::APPENDS])
     }
 
+    /// Writes a list, each item with `write`.
+    pub(super) fn list<T>(
+        &mut self,
+        items: &[T],
+        mut write: impl FnMut(&mut Self, &T) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.empty_list()?;
+        self.begin_values()?;
+        items.iter().try_for_each(|item| write(self, item))?;
+        self.end_values()
+    }
+
     /// Makes a pair of the two values on top of the stack.
     pub(super) fn pair(&mut self) -> io::Result<()> {
         self.put(&[op::TUPLE2])

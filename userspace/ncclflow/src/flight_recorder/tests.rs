@@ -1,6 +1,9 @@
 //! Written files, as Python's own reader finds them.
 
-use std::process::Command;
+use std::{
+    io::{self, Write},
+    process::Command,
+};
 
 use serde_json::{Value, json};
 
@@ -29,6 +32,12 @@ fn entry(record_id: u64) -> Entry {
         frames: Some([frame("step", 41), frame("<module>", 300 + u32::from(record_id == 1))].into()),
         ..Entry::default()
     }
+}
+
+fn write<W: Write>(dump: &Dump, out: W) -> io::Result<W> {
+    let mut writer = DumpWriter::new(out)?;
+    dump.entries.iter().try_for_each(|entry| writer.entry(entry))?;
+    writer.finish(&dump.groups, dump.comm_lib_version.as_deref())
 }
 
 /// Loads with `pickle.load`, and returns what Python prints of `expression`, where `d` is the dump.

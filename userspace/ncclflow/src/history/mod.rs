@@ -21,6 +21,7 @@ use crate::{
     python::Runtimes,
     resolver,
     target::Process,
+    text::joined,
     torch_notes::{self, Builds, ProcessHistory, RingReport, group_name},
 };
 use nccl_library::symbols::DebugFiles;
@@ -62,15 +63,11 @@ pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
         ..ProcessHistory::default()
     }));
     if let Some(comm) = &options.comm {
-        let known: Vec<String> =
-            groups.iter().map(|group| group_name(&group.name, &group.description)).collect();
+        let known = joined(groups.iter().map(|group| group_name(&group.name, &group.description)), ", ");
         groups.retain(|group| group.is_called(comm));
         if groups.is_empty() {
-            let known = if known.is_empty() {
-                "none was recorded".to_owned()
-            } else {
-                format!("noted are {}", known.join(", "))
-            };
+            let known =
+                if known.is_empty() { "none was recorded".to_owned() } else { format!("noted are {known}") };
             bail!("no process group is called `{comm}`: {known}");
         }
         for history in &mut found {

@@ -8,14 +8,13 @@ use std::{
 use super::HistoryReport;
 use crate::{
     flight_recorder::Entry,
-    text::{nanoseconds, number, write_wrapped},
+    text::{joined, nanoseconds, number, write_paragraph as wrapped},
     torch_notes::{
-        GroupHistory, HistoryState, Late, Member, ProcessHistory, Who, dtypes, group_name, line, ranges,
-        rank_names, sizes,
+        GroupHistory, HistoryState, Late, Member, ProcessHistory, Who, by_collective, dtypes, group_name,
+        line, ranges, rank_names, sizes,
     },
 };
 
-const WIDTH: usize = 98;
 /// Collectives that are shown of each group, unless `--last` says otherwise.
 const USUAL: usize = 10;
 /// Maximum number of ranks of a group that are shown with their status.
@@ -40,10 +39,6 @@ fn write_report(out: &mut String, report: &HistoryReport, last: usize) -> fmt::R
         write_group(out, group, report, last)?;
     }
     Ok(())
-}
-
-fn wrapped(out: &mut String, text: &str, indent: usize) -> fmt::Result {
-    write_wrapped(out, text, indent, WIDTH)
 }
 
 fn write_process(out: &mut String, process: &ProcessHistory) -> fmt::Result {
@@ -107,8 +102,7 @@ fn write_group(out: &mut String, group: &GroupHistory, report: &HistoryReport, l
         [] => ", its ranks are not known".to_owned(),
         ranks => format!(", ranks {}", ranges(ranks)),
     };
-    let hashes: Vec<String> = group.comm_hashes.iter().map(|hash| format!(", communicator {hash}")).collect();
-    let hashes = hashes.concat();
+    let hashes: String = group.comm_hashes.iter().map(|hash| format!(", communicator {hash}")).collect();
     let name = group_name(&group.name, &group.description);
     let line = format!("process group {name}{backend}{ranks}{hashes}: {} read: {state}", group.members.len());
     wrapped(out, &line, 0)?;
@@ -151,7 +145,7 @@ fn write_status(out: &mut String, member: &Member) -> fmt::Result {
         let name = if work.name.is_empty() { String::new() } else { format!(" ({})", work.name) };
         format!("{what} {}{name}", work.seq)
     });
-    let works = works.collect::<Vec<_>>().join(", ");
+    let works = joined(works, ", ");
     if works.is_empty() {
         return Ok(());
     }
@@ -180,14 +174,10 @@ fn write_rows(out: &mut String, group: &GroupHistory, report: &HistoryReport, la
         report.processes.iter().filter(|process| group.members.iter().any(|member| member.pid == process.pid))
     {
         let Some(notes) = &process.notes else { continue };
-        let mut own: BTreeMap<u64, Vec<&Entry>> = BTreeMap::new();
-        for ring in notes.rings.iter().filter(|ring| ring.backend == group.backend) {
-            for entry in ring.entries.iter().filter(|entry| group.has(entry) && !entry.is_p2p) {
-                own.entry(entry.collective_seq_id).or_default().push(entry);
-            }
-        }
+        let rings = notes.rings.iter().filter(|ring| ring.backend == group.backend);
+        let own = rings.flat_map(|ring| &ring.entries).filter(|entry| group.has(entry));
         let who = Who::of(process.rank, process.pid);
-        for (seq, entries) in own {
+        for (seq, entries) in by_collective(own) {
             rows.entry(seq).or_default().push(Cell { who, entries, read_ns: notes.read_ns });
         }
     }
@@ -212,7 +202,7 @@ fn write_rows(out: &mut String, group: &GroupHistory, report: &HistoryReport, la
                     called.map(|(at, now)| format!(", called {} before", ago(now, at))).unwrap_or_default();
                 format!("{state} on {}{called}", rank_names(&who))
             });
-            wrapped(out, &format!("{seq:>6}  {what}: {}", states.collect::<Vec<_>>().join("; ")), 2)?;
+            wrapped(out, &format!("{seq:>6}  {what}: {}", joined(states, "; ")), 2)?;
         }
     }
     Ok(())

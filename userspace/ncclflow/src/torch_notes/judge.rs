@@ -11,7 +11,7 @@ use super::{
     names::{self, Who},
     report::{GroupHistory, HistoryVerdict},
 };
-use crate::flight_recorder::Entry;
+use crate::{flight_recorder::Entry, text::joined};
 
 /// Age of a call from which on a rank that has not made it is said to be late: ranks are read one after the
 /// other, while they run.
@@ -93,14 +93,19 @@ pub(crate) struct Rank<'a> {
     collectives: BTreeMap<u64, Vec<&'a Entry>>,
 }
 
+/// Puts the entries of collectives together by their number.
+pub(crate) fn by_collective<'a>(entries: impl Iterator<Item = &'a Entry>) -> BTreeMap<u64, Vec<&'a Entry>> {
+    let mut collectives: BTreeMap<u64, Vec<&Entry>> = BTreeMap::new();
+    for entry in entries.filter(|entry| !entry.is_p2p) {
+        collectives.entry(entry.collective_seq_id).or_default().push(entry);
+    }
+    collectives
+}
+
 impl<'a> Rank<'a> {
     /// Makes the notes of a rank. `read_ns` is the Unix time at which the entries were read.
     pub(crate) fn new(rank: Option<u64>, pid: u32, read_ns: i64, entries: &[&'a Entry]) -> Self {
-        let mut collectives: BTreeMap<u64, Vec<&Entry>> = BTreeMap::new();
-        for entry in entries.iter().filter(|entry| !entry.is_p2p) {
-            collectives.entry(entry.collective_seq_id).or_default().push(entry);
-        }
-        Self { who: Who::of(rank, pid), pid, read_ns, collectives }
+        Self { who: Who::of(rank, pid), pid, read_ns, collectives: by_collective(entries.iter().copied()) }
     }
 
     pub(super) fn first_seq(&self) -> Option<u64> {
@@ -154,7 +159,7 @@ impl<'a> Rank<'a> {
         let several =
             if entries.len() > 1 { format!("and {} with it", entries.len() - 1) } else { String::new() };
         let parts = [entry.function(), &sizes, &dtypes, &several, &line];
-        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+        joined(parts.into_iter().filter(|part| !part.is_empty()), " ")
     }
 }
 
@@ -221,10 +226,8 @@ pub(super) fn judge(name: &str, description: &str, size: usize, ranks: &[Rank<'_
 
     if let Some(Difference { collective_seq_id, calls }) = &verdict.difference {
         verdict.state = HistoryState::Differ;
-        let calls: Vec<String> =
-            calls.iter().map(|call| format!("{} called {}", call.named(), call.what)).collect();
-        let sentence = format!("{group}: collective {collective_seq_id} differs: {}", calls.join("; "));
-        verdict.sentences.push(sentence);
+        let calls = joined(calls.iter().map(|call| format!("{} called {}", call.named(), call.what)), "; ");
+        verdict.sentences.push(format!("{group}: collective {collective_seq_id} differs: {calls}"));
     }
     if let Some(late) = &verdict.late {
         verdict.state = verdict.state.max(HistoryState::Waiting);
@@ -278,21 +281,25 @@ fn progress(group: &str, ranks: &[Rank<'_>]) -> Option<String> {
         by.entry((rank.completed_seq(), rank.last_seq())).or_default().push(rank);
     }
     let part = |((completed, called), who): (&(Option<u64>, Option<u64>), &Vec<&Rank<'_>>)| {
-        let (one, name) = (*who.first()?, named(who));
-        Some(match (completed, called) {
-            (Some(completed), Some(called)) if completed == called => {
-                format!("{name} completed {completed} ({})", one.what(*completed))
-            }
-            (Some(completed), Some(called)) => {
-                format!("{name} completed {completed}, called {called} ({})", one.what(*called))
-            }
-            (None, Some(called)) => format!("{name} called {called} ({})", one.what(*called)),
-            (_, None) => format!("{name} called none"),
-        })
+        let what = called.zip(who.first()).map(|(called, one)| one.what(called)).unwrap_or_default();
+        progress_of(&named(who), *completed, *called, &what)
     };
-    let parts: Vec<String> = by.iter().rev().take(MAX).filter_map(part).collect();
+    let parts = joined(by.iter().rev().take(MAX).map(part), "; ");
     let more = if by.len() > MAX { "; and others elsewhere" } else { "" };
-    (!parts.is_empty()).then(|| format!("{group}: {}{more}", parts.join("; ")))
+    (!parts.is_empty()).then(|| format!("{group}: {parts}{more}"))
+}
+
+/// Describes how far ranks are: `ranks 0-3 completed 9, called 10 (all_reduce [8] Float (model.py:88))`.
+/// `what` is the collective that was called last.
+pub(crate) fn progress_of(who: &str, completed: Option<u64>, called: Option<u64>, what: &str) -> String {
+    match (completed, called) {
+        (_, None) => format!("{who} called none"),
+        (None, Some(called)) => format!("{who} called {called} ({what})"),
+        (Some(completed), Some(called)) if completed == called => {
+            format!("{who} completed {completed} ({what})")
+        }
+        (Some(completed), Some(called)) => format!("{who} completed {completed}, called {called} ({what})"),
+    }
 }
 
 impl Call {

@@ -18,7 +18,7 @@ use crate::{host::host_name, python::Runtimes, target::Process};
 
 pub(crate) use find::Builds;
 pub use judge::{Call, Difference, GroupVerdict, HistoryState, Late};
-pub(crate) use judge::{Rank, over};
+pub(crate) use judge::{Rank, by_collective, over, progress_of, seconds};
 pub(crate) use names::{Who, dtypes, group as group_name, line, ranges, ranks as rank_names, sizes};
 pub(crate) use ranks::{CommRank, told_rank};
 pub use report::{GroupHistory, HistoryVerdict, Member, NotesReport, ProcessHistory, RingReport};

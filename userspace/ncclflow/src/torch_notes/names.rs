@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::{flight_recorder::Entry, python::PythonFrame};
+use crate::{flight_recorder::Entry, text::joined};
 
 /// Name of a process: its rank in the job, or its PID where nothing tells the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,15 +34,11 @@ pub(crate) fn ranks(who: &[Who]) -> String {
         _ = write!(text, "{} {}", if numbers.len() == 1 { "rank" } else { "ranks" }, ranges(&numbers));
     }
     if !pids.is_empty() {
-        let list: Vec<String> = pids.iter().take(16).map(u32::to_string).collect();
+        let list = joined(pids.iter().take(16), ", ");
         let more = if pids.len() > 16 { format!(" and {} more", pids.len() - 16) } else { String::new() };
         let and = if text.is_empty() { "" } else { " and " };
-        _ = write!(
-            text,
-            "{and}{} {}{more}",
-            if pids.len() == 1 { "process" } else { "processes" },
-            list.join(", ")
-        );
+        let noun = if pids.len() == 1 { "process" } else { "processes" };
+        _ = write!(text, "{and}{noun} {list}{more}");
     }
     text
 }
@@ -62,7 +58,7 @@ pub(crate) fn ranges(numbers: &[u64]) -> String {
         1 => format!("{first}, {last}"),
         _ => format!("{first}-{last}"),
     });
-    let mut text = shown.collect::<Vec<_>>().join(", ");
+    let mut text = joined(shown, ", ");
     if ranges.len() > MAX {
         text.push_str(", …");
     }
@@ -82,22 +78,13 @@ pub(crate) fn group(name: &str, description: &str) -> String {
 pub(crate) fn line(entry: &Entry) -> Option<String> {
     let frames = entry.frames.as_deref()?;
     let frame = frames.iter().find(|frame| !frame.is_of_a_library()).or(frames.first())?;
-    Some(short(frame))
-}
-
-fn short(frame: &PythonFrame) -> String {
-    let name = frame.file.rsplit('/').next().unwrap_or(&frame.file);
-    let line = frame.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
-    format!("{name}:{line}")
+    Some(frame.place())
 }
 
 /// Writes the sizes of at most four tensors: `[1024, 4]`, `[1024] [4]`.
 pub(crate) fn sizes(sizes: &[Vec<i64>]) -> String {
-    let one = |size: &Vec<i64>| {
-        let dims: Vec<String> = size.iter().map(i64::to_string).collect();
-        format!("[{}]", dims.join(", "))
-    };
-    let mut text = sizes.iter().take(4).map(one).collect::<Vec<_>>().join(" ");
+    let one = |size: &Vec<i64>| format!("[{}]", joined(size, ", "));
+    let mut text = joined(sizes.iter().take(4).map(one), " ");
     if sizes.len() > 4 {
         _ = write!(text, " and {} more", sizes.len() - 4);
     }

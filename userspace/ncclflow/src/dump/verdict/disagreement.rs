@@ -8,9 +8,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::case::named;
-use crate::dump::{
-    dump_report::ProcessState,
-    rank_report::{ConnectionReport, OpReport, RankReport},
+use crate::{
+    dump::{
+        dump_report::ProcessState,
+        rank_report::{ConnectionReport, OpReport, RankReport},
+    },
+    text::joined,
 };
 use nccl_library::nccl::Direction;
 
@@ -73,8 +76,7 @@ fn different_collectives(ranks: &Ranks<'_>, found: &mut Disagreement) {
     }
     if let Some((count, sides)) = by_count.iter().find(|(_, sides)| sides.len() > 1) {
         let text = sides.iter().map(|(coll, ranks)| format!("{coll} on {}", named(ranks)));
-        let text = text.collect::<Vec<_>>().join(", ");
-        found.add(minority(sides), format!("the order differs: op {count} is {text}"));
+        found.add(minority(sides), format!("the order differs: op {count} is {}", joined(text, ", ")));
     }
 }
 
@@ -97,11 +99,9 @@ fn different_sizes(ranks: &Ranks<'_>, found: &mut Disagreement) {
     }
     if let Some(((count, channel, coll, _), sides)) = by_op.iter().find(|(_, sides)| sides.len() > 1) {
         let text = sides.iter().map(|(steps, ranks)| format!("{steps} steps on {}", named(ranks)));
-        let text = text.collect::<Vec<_>>().join(", ");
-        found.add(
-            minority(sides),
-            format!("the sizes differ: {coll}, op {count}, has on channel {channel} {text}"),
-        );
+        let text = joined(text, ", ");
+        let sentence = format!("the sizes differ: {coll}, op {count}, has on channel {channel} {text}");
+        found.add(minority(sides), sentence);
     }
 }
 
