@@ -46,7 +46,6 @@ pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessRepo
 pub use flight_recorder::{RecorderDumps, recorder_dumps};
 #[doc(hidden)]
 pub use forged::dump_of_forged_memory;
-pub use noted::{Noted, NotedCall, NotedKind};
 pub use pending::Pending;
 pub use python::{PythonGroup, PythonReport, PythonThread};
 pub use rank_gpu::RankGpu;

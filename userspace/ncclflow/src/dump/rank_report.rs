@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    absent::AbsentRank, dump_report::ProcessState, noted::Noted, pending::Pending, rank_gpu::RankGpu,
-    set_up::SetUp,
+    absent::AbsentRank, dump_report::ProcessState, pending::Pending, rank_gpu::RankGpu, set_up::SetUp,
 };
+use crate::torch_notes::Noted;
 use nccl_library::nccl::Direction;
 
 /// A rank of a communicator, as its own process has it.

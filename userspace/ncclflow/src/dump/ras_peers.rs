@@ -113,13 +113,9 @@ impl RasPeers {
     pub(super) fn read(self, process: &Process, library: LibraryId) -> Option<Peers> {
         let memory = Memory::new(process);
         let base = own_list::base_of(process, library)?;
-        let [peers, count, dead, dead_count] =
-            self.variables.map(|variable| base.checked_add(variable.0).map(RuntimeAddr));
-        let list = |pointer: Option<RuntimeAddr>, count: Option<RuntimeAddr>, size: u64| {
-            let read = || {
-                let count = memory.bytes(count?, 4).ok()?;
-                Some((memory.word(pointer?).ok()?, u64::from(u32::from_le_bytes(count.try_into().ok()?))))
-            };
+        let [peers, count, dead, dead_count] = self.variables;
+        let list = |pointer: ElfVaddr, count: ElfVaddr, size: u64| {
+            let read = || own_list::head(memory, base, pointer, count);
             let (at, count) = read()?;
             if at == 0 || count > MAX_PEERS {
                 return (count == 0).then(Vec::new);

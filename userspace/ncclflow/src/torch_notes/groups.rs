@@ -34,7 +34,7 @@ pub(super) fn of(processes: &[ProcessHistory]) -> Vec<GroupHistory> {
     }
     let groups = parts.into_iter().map(|((backend, name, description, ranks), mut parts)| {
         parts.sort_by_key(|part| (part.process.rank.is_none(), part.process.rank, part.process.pid));
-        let judged: Vec<Rank<'_>> = parts.iter().map(Part::rank).collect();
+        let judged: Vec<Rank> = parts.iter().map(Part::rank).collect();
         let verdict = judge::judge(name, description, ranks.len(), &judged);
         let members = parts.iter().zip(&judged).map(|(part, rank)| part.member(rank)).collect();
         GroupHistory {
@@ -75,18 +75,18 @@ fn of_ring(ring: &RingReport) -> Vec<OfRing<'_>> {
 }
 
 impl Part<'_> {
-    fn rank(&self) -> Rank<'_> {
+    fn rank(&self) -> Rank {
         Rank::new(self.process.rank, self.process.pid, self.read_ns, &self.entries)
     }
 
-    fn member(&self, rank: &Rank<'_>) -> Member {
+    fn member(&self, rank: &Rank) -> Member {
         let ago = |at: i64| seconds(self.read_ns.saturating_sub(at));
         Member {
             pid: self.process.pid,
             rank: self.process.rank,
-            first_seq: rank.first_seq(),
-            last_seq: rank.last_seq(),
-            completed_seq: rank.completed_seq(),
+            first_seq: rank.noted.first_seq(),
+            last_seq: rank.noted.last_seq(),
+            completed_seq: rank.noted.completed_seq(),
             called_seconds_ago: self.entries.iter().map(|entry| entry.time_created_ns).max().map(ago),
             completed_seconds_ago: self
                 .entries

@@ -1,7 +1,7 @@
 //! Compares the ranks of a process group by what torch has noted of each. Pure: no process, no clock.
 //!
 //! Collectives are compared by torch's number of them in their group (`collective_seq_id`), as far as the
-//! rings of all ranks reach back. Sends and receives are left out: each pair numbers them for itself.
+//! rings of all ranks reach back.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     names::{self, Who},
+    noted::{Noted, NotedCall, first_difference},
     report::{GroupHistory, HistoryVerdict},
 };
 use crate::{flight_recorder::Entry, text::joined};
@@ -85,104 +86,20 @@ pub struct Call {
 
 /// Notes of one process on the group.
 #[derive(Clone, Debug)]
-pub(crate) struct Rank<'a> {
+pub(super) struct Rank {
     who: Who,
     pid: u32,
-    read_ns: i64,
-    /// Entries by number of the collective; several where calls were put together (`_coalescing_manager`).
-    collectives: BTreeMap<u64, Vec<&'a Entry>>,
+    pub(super) noted: Noted,
 }
 
-/// Puts the entries of collectives together by their number.
-pub(crate) fn by_collective<'a>(entries: impl Iterator<Item = &'a Entry>) -> BTreeMap<u64, Vec<&'a Entry>> {
-    let mut collectives: BTreeMap<u64, Vec<&Entry>> = BTreeMap::new();
-    for entry in entries.filter(|entry| !entry.is_p2p) {
-        collectives.entry(entry.collective_seq_id).or_default().push(entry);
-    }
-    collectives
-}
-
-impl<'a> Rank<'a> {
+impl Rank {
     /// Makes the notes of a rank. `read_ns` is the Unix time at which the entries were read.
-    pub(crate) fn new(rank: Option<u64>, pid: u32, read_ns: i64, entries: &[&'a Entry]) -> Self {
-        Self { who: Who::of(rank, pid), pid, read_ns, collectives: by_collective(entries.iter().copied()) }
-    }
-
-    pub(super) fn first_seq(&self) -> Option<u64> {
-        self.collectives.keys().next().copied()
-    }
-
-    pub(super) fn last_seq(&self) -> Option<u64> {
-        self.collectives.keys().next_back().copied()
-    }
-
-    /// Returns the number of the latest collective with a completed entry. The collectives before it are
-    /// completed, too: those of a group run one after the other. Parts of one that were put together are
-    /// never marked themselves.
-    pub(super) fn completed_seq(&self) -> Option<u64> {
-        let completed = |entries: &[&Entry]| entries.iter().any(|entry| entry.is_completed());
-        self.collectives.iter().rev().find(|(_, entries)| completed(entries)).map(|(seq, _)| *seq)
-    }
-
-    /// Returns the numbers of the latest collectives, oldest first.
-    pub(crate) fn latest(&self, most: usize) -> impl Iterator<Item = u64> {
-        self.collectives.keys().copied().skip(self.collectives.len().saturating_sub(most))
-    }
-
-    pub(crate) fn called_ns(&self, seq: u64) -> Option<i64> {
-        self.collectives.get(&seq)?.iter().map(|entry| entry.time_created_ns).min()
-    }
-
-    /// Returns the Unix time in ns of the latest completion that torch has noticed.
-    pub(crate) fn completed_ns(&self, seq: u64) -> Option<i64> {
-        self.collectives.get(&seq)?.iter().filter_map(|entry| entry.time_discovered_completed_ns).max()
-    }
-
-    /// Returns the parts that must be the same on all ranks, as text that can be compared with that of a
-    /// process on another host.
-    pub(crate) fn must_match(&self, seq: u64) -> String {
-        self.signature(seq).map(|calls| format!("{calls:?}")).unwrap_or_default()
-    }
-
-    /// Returns the parts that must be the same on all ranks: functions, element types, and sizes where they
-    /// may not differ.
-    fn signature(&self, seq: u64) -> Option<Vec<Signature<'a>>> {
-        Some(self.collectives.get(&seq)?.iter().map(|entry| signature(entry)).collect())
-    }
-
-    /// Describes a collective: `all_reduce [1024] Float (train.py:52)`.
-    pub(crate) fn what(&self, seq: u64) -> String {
-        let Some(entries) = self.collectives.get(&seq) else { return "nothing".to_owned() };
-        let Some(entry) = entries.last() else { return "nothing".to_owned() };
-        let (sizes, dtypes) = (names::sizes(&entry.input_sizes), names::dtypes(&entry.input_dtypes));
-        let line = names::line(entry).map(|line| format!("({line})")).unwrap_or_default();
-        let several =
-            if entries.len() > 1 { format!("and {} with it", entries.len() - 1) } else { String::new() };
-        let parts = [entry.function(), &sizes, &dtypes, &several, &line];
-        joined(parts.into_iter().filter(|part| !part.is_empty()), " ")
+    pub(super) fn new(rank: Option<u64>, pid: u32, read_ns: i64, entries: &[&Entry]) -> Self {
+        Self { who: Who::of(rank, pid), pid, noted: Noted::of(entries, read_ns, usize::MAX) }
     }
 }
 
-type Signature<'a> = (&'a str, &'a [Vec<i64>], &'a [String]);
-
-fn signature(entry: &Entry) -> Signature<'_> {
-    let function = entry.function();
-    let inputs = (function, &*entry.input_sizes, &*entry.input_dtypes);
-    let outputs = (function, &*entry.output_sizes, &*entry.output_dtypes);
-    // Tensors that a rank gives to the others, or gets from them, may be of another size there (`all_gather`
-    // of uneven parts, `all_to_all`).
-    if function.contains("reduce_scatter") {
-        inputs
-    } else if function.contains("all_gather") || function.contains("allgather") {
-        outputs
-    } else if ["all_reduce", "allreduce", "broadcast", "reduce"].iter().any(|name| function.contains(name)) {
-        inputs
-    } else {
-        (function, &[], &[])
-    }
-}
-
-fn split(who: &[&Rank<'_>]) -> (Vec<u64>, Vec<u32>) {
+fn split(who: &[&Rank]) -> (Vec<u64>, Vec<u32>) {
     let ranks = who.iter().filter_map(|rank| match rank.who {
         Who::Rank(number) => Some(number),
         Who::Process(_) => None,
@@ -190,7 +107,7 @@ fn split(who: &[&Rank<'_>]) -> (Vec<u64>, Vec<u32>) {
     (ranks.collect(), who.iter().map(|rank| rank.pid).collect())
 }
 
-fn named(who: &[&Rank<'_>]) -> String {
+fn named(who: &[&Rank]) -> String {
     names::ranks(&who.iter().map(|rank| rank.who).collect::<Vec<_>>())
 }
 
@@ -199,30 +116,28 @@ pub(crate) fn seconds(ns: i64) -> f64 {
     ns.max(0) as f64 / 1e9
 }
 
-fn late(seq: u64, who: &[&Rank<'_>], ns: i64) -> Late {
+fn late(seq: u64, who: &[&Rank], ns: i64) -> Late {
     let (ranks, pids) = split(who);
     Late { collective_seq_id: seq, ranks, pids, seconds: seconds(ns) }
 }
 
 /// Judges one process group. `size` is the number of its ranks, 0 if torch has not noted it.
-pub(super) fn judge(name: &str, description: &str, size: usize, ranks: &[Rank<'_>]) -> GroupVerdict {
+pub(super) fn judge(name: &str, description: &str, size: usize, ranks: &[Rank]) -> GroupVerdict {
     let group = names::group(name, description);
     let mut verdict = GroupVerdict::default();
-    let with: Vec<&Rank<'_>> = ranks.iter().filter(|rank| rank.last_seq().is_some()).collect();
+    let with: Vec<&Rank> = ranks.iter().filter(|rank| rank.noted.last_seq().is_some()).collect();
     if with.is_empty() {
         verdict.sentences = vec![format!("{group}: torch has recorded no collective")];
         return verdict;
     }
     // The first number that the rings of all ranks still have.
-    let from = with.iter().filter_map(|rank| rank.first_seq()).max().unwrap_or(0);
-    let most = with.iter().filter_map(|rank| rank.last_seq()).max().unwrap_or(0);
-    verdict.difference = difference(ranks, from, most);
+    let from = with.iter().filter_map(|rank| rank.noted.first_seq()).max().unwrap_or(0);
+    let most = with.iter().filter_map(|rank| rank.noted.last_seq()).max().unwrap_or(0);
+    verdict.difference = difference(ranks, from);
     verdict.late = find_late(ranks, most);
     verdict.pending = find_pending(&with);
-    let called = |rank: &Rank<'_>, seq: u64| rank.called_ns(seq);
-    let completed = |rank: &Rank<'_>, seq: u64| rank.completed_ns(seq);
-    verdict.called_last = last_of(ranks, from, called);
-    verdict.completed_last = last_of(ranks, from, completed);
+    verdict.called_last = last_of(ranks, from, |call| Some(call.called_ns));
+    verdict.completed_last = last_of(ranks, from, |call| call.completed_ns);
 
     if let Some(Difference { collective_seq_id, calls }) = &verdict.difference {
         verdict.state = HistoryState::Differ;
@@ -231,10 +146,13 @@ pub(super) fn judge(name: &str, description: &str, size: usize, ranks: &[Rank<'_
     }
     if let Some(late) = &verdict.late {
         verdict.state = verdict.state.max(HistoryState::Waiting);
-        let missing: Vec<&Rank<'_>> = ranks.iter().filter(|rank| late.pids.contains(&rank.pid)).collect();
-        let have: Vec<&Rank<'_>> =
-            with.iter().filter(|rank| rank.called_ns(late.collective_seq_id).is_some()).copied().collect();
-        let what = have.first().map(|rank| rank.what(late.collective_seq_id)).unwrap_or_default();
+        let missing: Vec<&Rank> = ranks.iter().filter(|rank| late.pids.contains(&rank.pid)).collect();
+        let have: Vec<&Rank> = with
+            .iter()
+            .filter(|rank| rank.noted.called_ns(late.collective_seq_id).is_some())
+            .copied()
+            .collect();
+        let what = have.first().map(|rank| rank.noted.what(late.collective_seq_id)).unwrap_or_default();
         let have_not = if missing.len() == 1 { "has not" } else { "have not" };
         verdict.sentences.push(format!(
             "{group}: {} {have_not} called collective {}, which {} called {:.1} s before: {what}",
@@ -246,9 +164,8 @@ pub(super) fn judge(name: &str, description: &str, size: usize, ranks: &[Rank<'_
     }
     if let Some(pending) = verdict.pending.as_ref().filter(|pending| pending.seconds >= seconds(LATE_NS)) {
         verdict.state = verdict.state.max(HistoryState::Waiting);
-        let who: Vec<&Rank<'_>> =
-            with.iter().filter(|rank| pending.pids.contains(&rank.pid)).copied().collect();
-        let what = who.first().map(|rank| rank.what(pending.collective_seq_id)).unwrap_or_default();
+        let who: Vec<&Rank> = with.iter().filter(|rank| pending.pids.contains(&rank.pid)).copied().collect();
+        let what = who.first().map(|rank| rank.noted.what(pending.collective_seq_id)).unwrap_or_default();
         verdict.sentences.push(format!(
             "{group}: torch has not noticed that collective {} is completed on {}, called {:.1} s before: {what}",
             pending.collective_seq_id,
@@ -272,17 +189,17 @@ pub(super) fn judge(name: &str, description: &str, size: usize, ranks: &[Rank<'_
 
 /// Describes the progress:
 /// `"tp" (3): ranks 0-3 completed 11 (all_reduce [8] Float (model.py:88)); rank 5 completed 9, called 10 (…)`
-fn progress(group: &str, ranks: &[Rank<'_>]) -> Option<String> {
+fn progress(group: &str, ranks: &[Rank]) -> Option<String> {
     /// Maximum number of kinds of progress that are told apart; if each rank of a group is elsewhere, that
     /// says enough.
     const MAX: usize = 8;
-    let mut by: BTreeMap<(Option<u64>, Option<u64>), Vec<&Rank<'_>>> = BTreeMap::new();
+    let mut by: BTreeMap<(Option<u64>, Option<u64>), Vec<&Rank>> = BTreeMap::new();
     for rank in ranks {
-        by.entry((rank.completed_seq(), rank.last_seq())).or_default().push(rank);
+        by.entry((rank.noted.completed_seq(), rank.noted.last_seq())).or_default().push(rank);
     }
-    let part = |((completed, called), who): (&(Option<u64>, Option<u64>), &Vec<&Rank<'_>>)| {
-        let what = called.zip(who.first()).map(|(called, one)| one.what(called)).unwrap_or_default();
-        progress_of(&named(who), *completed, *called, &what)
+    let part = |((completed, called), who): (&(Option<u64>, Option<u64>), &Vec<&Rank>)| {
+        let what = called.zip(who.first()).map(|(called, one)| one.noted.what(called));
+        progress_of(&named(who), *completed, *called, what.unwrap_or_default())
     };
     let parts = joined(by.iter().rev().take(MAX).map(part), "; ");
     let more = if by.len() > MAX { "; and others elsewhere" } else { "" };
@@ -310,44 +227,27 @@ impl Call {
     }
 }
 
-/// Finds the first number from `from` on under which ranks called different collectives.
-fn difference(ranks: &[Rank<'_>], from: u64, most: u64) -> Option<Difference> {
-    let numbers = ranks.iter().flat_map(|rank| rank.collectives.range(from..=most).map(|(seq, _)| *seq));
-    let numbers: std::collections::BTreeSet<u64> = numbers.collect();
-    for seq in numbers {
-        let mut by: Vec<(Vec<Signature<'_>>, Vec<&Rank<'_>>)> = Vec::new();
-        for rank in ranks {
-            let Some(signature) = rank.signature(seq) else { continue };
-            match by.iter_mut().find(|(other, _)| *other == signature) {
-                Some((_, who)) => who.push(rank),
-                None => by.push((signature, vec![rank])),
-            }
-        }
-        if by.len() > 1 {
-            by.sort_by_key(|(_, who)| std::cmp::Reverse(who.len()));
-            let calls = by.iter().filter_map(|(_, who)| {
-                let (ranks, pids) = split(who);
-                Some(Call { ranks, pids, what: who.first()?.what(seq) })
-            });
-            return Some(Difference { collective_seq_id: seq, calls: calls.collect() });
-        }
-    }
-    None
+/// Finds the first number from `from` on under which ranks called different collectives. Most ranks come first.
+fn difference(ranks: &[Rank], from: u64) -> Option<Difference> {
+    let noted: Vec<(&Rank, &Noted)> = ranks.iter().map(|rank| (rank, &rank.noted)).collect();
+    let (collective_seq_id, mut sides) = first_difference(&noted, |seq| seq >= from)?;
+    sides.sort_by_key(|(_, who)| std::cmp::Reverse(who.len()));
+    let calls = sides.iter().map(|(kind, who)| {
+        let (ranks, pids) = split(who);
+        Call { ranks, pids, what: kind.what.clone() }
+    });
+    Some(Difference { collective_seq_id, calls: calls.collect() })
 }
 
 /// Finds the ranks that have not called what others called long before they were read: those that miss the
 /// lowest number.
-fn find_late(ranks: &[Rank<'_>], most: u64) -> Option<Late> {
-    let mut found: Option<(u64, i64, Vec<&Rank<'_>>)> = None;
-    for rank in ranks.iter().filter(|rank| rank.last_seq().is_none_or(|last| last < most)) {
-        let next = rank.last_seq().map_or(0, |last| last.saturating_add(1));
-        // Numbers may have gaps, and a ring may not reach back so far.
-        let called = ranks.iter().filter_map(|other| {
-            let (seq, _) = other.collectives.range(next..).next()?;
-            Some((*seq, other.called_ns(*seq)?))
-        });
-        let Some((seq, called)) = called.min() else { continue };
-        let waited = rank.read_ns.saturating_sub(called);
+fn find_late(ranks: &[Rank], most: u64) -> Option<Late> {
+    let mut found: Option<(u64, i64, Vec<&Rank>)> = None;
+    for rank in ranks.iter().filter(|rank| rank.noted.last_seq().is_none_or(|last| last < most)) {
+        let last = rank.noted.last_seq();
+        let called = ranks.iter().filter_map(|other| other.noted.next_after(last));
+        let Some((seq, called)) = called.map(|call| (call.seq, call.called_ns)).min() else { continue };
+        let waited = rank.noted.read_ns.saturating_sub(called);
         if waited < LATE_NS {
             continue;
         }
@@ -364,24 +264,22 @@ fn find_late(ranks: &[Rank<'_>], most: u64) -> Option<Late> {
 }
 
 /// Finds the lowest number that some rank called and that is not completed there, and those ranks.
-fn find_pending(ranks: &[&Rank<'_>]) -> Option<Late> {
-    let next = |rank: &Rank<'_>| {
-        let after = rank.completed_seq().map_or(0, |seq| seq.saturating_add(1));
-        rank.collectives.range(after..).next().map(|(seq, _)| *seq)
-    };
+fn find_pending(ranks: &[&Rank]) -> Option<Late> {
+    let next = |rank: &Rank| Some(rank.noted.next_after(rank.noted.completed_seq())?.seq);
     let seq = ranks.iter().filter_map(|rank| next(rank)).min()?;
-    let who: Vec<&Rank<'_>> = ranks.iter().filter(|rank| next(rank) == Some(seq)).copied().collect();
-    let waited =
-        who.iter().filter_map(|rank| Some(rank.read_ns.saturating_sub(rank.called_ns(seq)?))).max()?;
+    let who: Vec<&Rank> = ranks.iter().filter(|rank| next(rank) == Some(seq)).copied().collect();
+    let waited = |rank: &&Rank| Some(rank.noted.read_ns.saturating_sub(rank.noted.called_ns(seq)?));
+    let waited = who.iter().filter_map(waited).max()?;
     Some(late(seq, &who, waited))
 }
 
 /// Finds the latest number at which every rank has a time, and the rank with the latest time.
-fn last_of(ranks: &[Rank<'_>], from: u64, time: impl Fn(&Rank<'_>, u64) -> Option<i64>) -> Option<Late> {
+fn last_of(ranks: &[Rank], from: u64, time: impl Fn(&NotedCall) -> Option<i64>) -> Option<Late> {
     let first = ranks.first().filter(|_| ranks.len() > 1)?;
-    for (seq, _) in first.collectives.range(from..).rev() {
-        let times: Option<Vec<(i64, &Rank<'_>)>> =
-            ranks.iter().map(|rank| Some((time(rank, *seq)?, rank))).collect();
+    for NotedCall { seq, .. } in first.noted.calls.iter().rev().take_while(|call| call.seq >= from) {
+        let time_of = |rank: &Rank| time(rank.noted.call(*seq)?.0);
+        let times: Option<Vec<(i64, &Rank)>> =
+            ranks.iter().map(|rank| Some((time_of(rank)?, rank))).collect();
         let Some(times) = times else { continue };
         let earliest = times.iter().map(|(at, _)| *at).min()?;
         let (latest, rank) = times.into_iter().max_by_key(|(at, _)| *at)?;

@@ -16,9 +16,8 @@ use super::{
     other_operation::only_gpus_tell,
 };
 use crate::{
-    dump::noted::Noted,
     text::joined,
-    torch_notes::{progress_of, seconds},
+    torch_notes::{Noted, first_difference, progress_of, seconds},
 };
 
 /// Age of a call from which on a rank that has not made it is said to be late: ranks are read one after the
@@ -55,11 +54,10 @@ struct Late<'a> {
     what: &'a str,
 }
 
-/// Different calls under one number: texts and ranks by what must be the same on all ranks.
+/// Different calls under one number: ranks by what must be the same on all ranks, and its description.
 struct Difference<'a> {
     seq: u64,
-    texts: BTreeMap<&'a str, &'a str>,
-    sides: BTreeMap<&'a str, BTreeSet<u32>>,
+    sides: BTreeMap<(&'a str, &'a str), BTreeSet<u32>>,
 }
 
 impl<'a> View<'a> {
@@ -109,24 +107,15 @@ impl<'a> View<'a> {
     /// Finds the first number under which ranks called different collectives, and which some rank has not
     /// completed.
     fn difference(&self) -> Option<Difference<'a>> {
-        let first = |noted: &&&Noted| noted.calls.first().map(|call| call.seq);
-        let from = self.ranks.values().filter_map(|noted| first(&noted)).max()?;
+        let from = self.ranks.values().filter_map(|noted| noted.first_seq()).max()?;
         let completed = self.ranks.values().map(|noted| noted.completed_seq()).min().flatten();
-        let calls = self.ranks.values().flat_map(|noted| &noted.calls).map(|call| call.seq);
-        let open: BTreeSet<u64> =
-            calls.filter(|seq| *seq >= from && completed.is_none_or(|completed| *seq > completed)).collect();
-        for seq in open {
-            let (mut texts, mut sides) = (BTreeMap::new(), BTreeMap::<&str, BTreeSet<u32>>::new());
-            for (number, noted) in &self.ranks {
-                let Some((_, kind)) = noted.call(seq) else { continue };
-                texts.entry(&*kind.must_match).or_insert(&*kind.what);
-                sides.entry(&*kind.must_match).or_default().insert(*number);
-            }
-            if sides.len() > 1 {
-                return Some(Difference { seq, texts, sides });
-            }
-        }
-        None
+        let is_open = |seq| seq >= from && completed.is_none_or(|completed| seq > completed);
+        let ranks: Vec<(u32, &Noted)> = self.ranks.iter().map(|(number, noted)| (*number, *noted)).collect();
+        let (seq, sides) = first_difference(&ranks, is_open)?;
+        let sides = sides
+            .into_iter()
+            .map(|(kind, ranks)| ((&*kind.must_match, &*kind.what), ranks.into_iter().collect()));
+        Some(Difference { seq, sides: sides.collect() })
     }
 
     fn late_sentence(&self, late: &Late<'_>) -> String {
@@ -144,9 +133,11 @@ impl<'a> View<'a> {
     }
 
     fn difference_sentence(&self, difference: &Difference<'_>) -> String {
-        let sides = difference.sides.iter().take(MAX_LISTED).map(|(key, ranks)| {
-            format!("{} called {}", named(ranks), difference.texts.get(key).copied().unwrap_or("something"))
-        });
+        let sides = difference
+            .sides
+            .iter()
+            .take(MAX_LISTED)
+            .map(|((_, what), ranks)| format!("{} called {what}", named(ranks)));
         format!(
             "collective {} of {} differs, by torch's flight recorder: {}",
             difference.seq,

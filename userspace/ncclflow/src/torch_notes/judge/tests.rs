@@ -32,7 +32,7 @@ fn usual(numbers: std::ops::RangeInclusive<u64>) -> Vec<Entry> {
 
 fn judged(ranks: &[Vec<Entry>]) -> GroupVerdict {
     let entries: Vec<Vec<&Entry>> = ranks.iter().map(|entries| entries.iter().collect()).collect();
-    let ranks: Vec<Rank<'_>> = (0u32..)
+    let ranks: Vec<Rank> = (0u32..)
         .zip(&entries)
         .map(|(number, entries)| Rank::new(Some(number.into()), 100 + number, NOW, entries))
         .collect();
