@@ -185,24 +185,13 @@ struct Common {
 
 impl Common {
     fn of(ranks: &[RankReport]) -> Self {
-        let counted = |rank: &RankReport| !rank.counters.seq_number.is_empty();
-        let mut by_function: Option<BTreeMap<String, u64>> = None;
-        if ranks.iter().any(counted) {
-            for rank in ranks {
-                let own = &rank.counters.seq_number;
-                by_function = Some(match by_function {
-                    None => own.clone(),
-                    Some(before) => {
-                        let least = |(function, count): (String, u64)| {
-                            let count = count.min(own.get(&function).copied().unwrap_or(0));
-                            (function, count)
-                        };
-                        before.into_iter().map(least).collect()
-                    }
-                });
-            }
-        }
-        let by_function = by_function.unwrap_or_default();
+        let least = |function: &String| {
+            let counts = ranks.iter().map(|rank| rank.counters.seq_number.get(function).copied());
+            counts.map(Option::unwrap_or_default).min().unwrap_or(0)
+        };
+        let functions = ranks.first().into_iter().flat_map(|rank| rank.counters.seq_number.keys());
+        let by_function: BTreeMap<String, u64> =
+            functions.map(|function| (function.clone(), least(function))).collect();
         let least = || ranks.iter().filter_map(|rank| rank.counters.launched()).min().unwrap_or(0);
         let number = if by_function.is_empty() { least() } else { by_function.values().sum() };
         Self { by_function, number }
@@ -216,13 +205,9 @@ impl Common {
         process: Option<&ProcessReport>,
     ) -> Vec<(u64, Option<Function>)> {
         let own = &rank.counters.seq_number;
-        let mut more: Vec<(&str, u64)> = Vec::new();
-        for (function, count) in own {
-            let more_of_it = count.saturating_sub(self.by_function.get(function).copied().unwrap_or(0));
-            if more_of_it > 0 {
-                more.push((function, more_of_it));
-            }
-        }
+        let common = |function: &String| self.by_function.get(function).copied().unwrap_or(0);
+        let more = own.iter().map(|(function, count)| (function, count.saturating_sub(common(function))));
+        let more: Vec<(&String, u64)> = more.filter(|(_, count)| *count > 0).collect();
         let in_flight = in_flight(rank);
         let (count, function) = if own.is_empty() {
             let count = rank.counters.launched().unwrap_or(0).saturating_sub(self.number);

@@ -28,7 +28,7 @@ use super::{
 use crate::{
     gpu::bus_id,
     host::host_name,
-    memory::{AddressSpace, Memory, ReadError, ScanEnd},
+    memory::{AddressSpace, Memory, ReadError, ScanEnd, ScanReport},
     resolver::{self, What},
     target::{LibraryId, MappedLibrary, Process, Users, age_seconds, read_text, status_field},
     threads::{self, Names, Sampler},
@@ -215,15 +215,7 @@ impl Target {
             .map(|found| (Arc::clone(&found.layout), found.library, found.version.clone()))
             .collect();
         for (layout, library, version) in libraries {
-            let process = &self.process;
-            let searched = communicator::find(
-                Memory::new(process),
-                &layout.comm,
-                &space,
-                options.limits,
-                false,
-                &mut |scan| progress(&Progress { process, scan }),
-            );
+            let searched = self.scan(&layout, &space, options, false, progress);
             let Ok((found, scan)) = searched else { continue };
             self.report.scan = Some(scan);
             for comm in found {
@@ -233,6 +225,19 @@ impl Target {
             }
         }
         self.report.communicators = self.found.len();
+    }
+
+    fn scan(
+        &self,
+        layout: &Layout,
+        space: &AddressSpace,
+        options: &DumpOptions,
+        first_only: bool,
+        progress: &mut dyn FnMut(&Progress<'_>),
+    ) -> Result<(Vec<Communicator>, ScanReport), ReadError> {
+        let process = &self.process;
+        let progress = &mut |scan: &_| progress(&Progress { process, scan });
+        communicator::find(Memory::new(process), &layout.comm, space, options.limits, first_only, progress)
     }
 
     fn search(
@@ -250,18 +255,11 @@ impl Target {
             let version = report.version.clone();
             self.report.libraries.push(report);
             let Some(layout) = layout else { continue };
-            let process = &self.process;
-            let listed = layout.own_list.and_then(|list| list.read(process, file, &layout.comm, &space));
+            let listed =
+                layout.own_list.and_then(|list| list.read(&self.process, file, &layout.comm, &space));
             let (found, scan) = match listed {
                 Some(listed) => listed,
-                None => communicator::find(
-                    Memory::new(process),
-                    &layout.comm,
-                    &space,
-                    options.limits,
-                    options.first_only,
-                    &mut |scan| progress(&Progress { process, scan }),
-                )?,
+                None => self.scan(&layout, &space, options, options.first_only, progress)?,
             };
             self.report.scan = Some(scan);
             let found = found.into_iter();

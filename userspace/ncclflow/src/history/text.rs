@@ -10,8 +10,8 @@ use crate::{
     flight_recorder::Entry,
     text::{joined, nanoseconds, number, write_paragraph as wrapped},
     torch_notes::{
-        GroupHistory, HistoryState, Late, Member, ProcessHistory, Who, by_collective, dtypes, group_name,
-        line, ranges, rank_names, sizes,
+        GroupHistory, GroupVerdict, HistoryState, Late, Member, ProcessHistory, Who, by_collective, dtypes,
+        group_name, line, ranges, rank_names, sizes,
     },
 };
 
@@ -111,22 +111,14 @@ fn write_group(out: &mut String, group: &GroupHistory, report: &HistoryReport, l
         let sentence = sentence.strip_prefix(&format!("{name}: ")).unwrap_or(sentence);
         wrapped(out, &format!("- {sentence}"), 2)?;
     }
-    let last_of = |out: &mut String, late: &Option<Late>, what: &str| match late {
-        Some(Late { collective_seq_id, ranks, pids, seconds }) => {
-            let who = ranks.first().map(|rank| Who::Rank(*rank));
-            let who =
-                rank_names(&[who.or(pids.first().map(|pid| Who::Process(*pid))).unwrap_or(Who::Process(0))]);
-            let after = nanoseconds(seconds * 1e9);
-            wrapped(
-                out,
-                &format!("{what} collective {collective_seq_id} last: {who}, {after} after the first"),
-                2,
-            )
-        }
-        None => Ok(()),
-    };
-    last_of(out, &group.verdict.called_last, "called")?;
-    last_of(out, &group.verdict.completed_last, "noticed the end of")?;
+    let GroupVerdict { called_last, completed_last, .. } = &group.verdict;
+    for (late, what) in [(called_last, "called"), (completed_last, "noticed the end of")] {
+        let Some(Late { collective_seq_id, ranks, pids, seconds }) = late else { continue };
+        let who = Who::of(ranks.first().copied(), pids.first().copied().unwrap_or_default());
+        let (who, after) = (rank_names(&[who]), nanoseconds(seconds * 1e9));
+        let line = format!("{what} collective {collective_seq_id} last: {who}, {after} after the first");
+        wrapped(out, &line, 2)?;
+    }
     for member in group.members.iter().take(MAX_MEMBERS) {
         write_status(out, member)?;
     }

@@ -121,7 +121,7 @@ impl RingReport {
     fn new(found: &Found, ring: &Recorder) -> Self {
         let noticed = |entry: &torch::Entry| entry.time_completed_ns.max(entry.time_started_ns);
         let named = ring.entries.last().and_then(|entry| entry.profiling_name.split_once(':'));
-        let (mut names, mut stacks) = (Names::default(), HashMap::new());
+        let (mut names, mut stacks) = (HashMap::new(), HashMap::new());
         // Numbers of groups, as entries tell them.
         let mut numbers: HashMap<(&str, &str), u64> = HashMap::new();
         for entry in &ring.entries {
@@ -172,20 +172,8 @@ impl GroupStatus {
     }
 }
 
-/// Texts that many entries share.
-#[derive(Debug, Default)]
-struct Names(HashMap<String, Arc<str>>);
-
-impl Names {
-    fn of(&mut self, name: &str) -> Arc<str> {
-        if let Some(known) = self.0.get(name) {
-            return Arc::clone(known);
-        }
-        let shared: Arc<str> = printable(name).into();
-        self.0.insert(name.to_owned(), Arc::clone(&shared));
-        shared
-    }
-}
+/// Names that many entries share.
+type Names = HashMap<String, Arc<str>>;
 
 /// Stacks that many entries share, by their address in the crate `torch`.
 type Stacks = HashMap<usize, Arc<[PythonFrame]>>;
@@ -198,6 +186,8 @@ impl Entry {
             torch::State::Started => State::Started,
             torch::State::Completed => State::Completed,
         };
+        let mut shared =
+            |name: &String| Arc::clone(names.entry(name.clone()).or_insert_with(|| printable(name).into()));
         let frames = entry.frames.as_ref().map(|stack| {
             let known = stacks.entry(Arc::as_ptr(stack).addr());
             Arc::clone(known.or_insert_with(|| stack.iter().map(|frame| python_frame(frame)).collect()))
@@ -205,7 +195,7 @@ impl Entry {
         Self {
             record_id: entry.record_id,
             pg_id: entry.pg_id,
-            process_group: [&entry.group_name, &entry.group_description].map(|name| names.of(name)),
+            process_group: [&entry.group_name, &entry.group_description].map(&mut shared),
             collective_seq_id: entry.collective_seq,
             p2p_seq_id: entry.p2p_seq,
             op_id: entry.op_id,

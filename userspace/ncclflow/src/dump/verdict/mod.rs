@@ -69,7 +69,6 @@ pub enum State {
 pub struct Verdict {
     pub state: State,
     /// Reason why ranks wait, for scripts; null where nobody does, or where nothing says why.
-    #[serde(default)]
     pub kind: Option<Kind>,
     /// Ranks that the others wait for, and that wait for no rank themselves.
     pub culprits: Vec<u32>,
