@@ -144,23 +144,21 @@ fn add(
         let (mut p2p, last) = (0, functions.len());
         for (at, (number, function, peer)) in (1..).zip(functions) {
             p2p += u64::from(function.is_p2p());
-            let mut entry = Entry {
+            let called =
+                Operation { function, count: None, datatype: None, rank: rank.rank, root: None, peer };
+            let unix_time_ns = report.unix_time.saturating_mul(1_000_000_000);
+            // The thread is there now; where it was at earlier calls, nobody knows.
+            let process = process.filter(|_| at == last);
+            dump.entries.push(Entry {
                 record_id: dump.entries.len() as u64,
-                pg_id: group.pg_id.unwrap_or_default(),
-                process_group: [&group.name, &group.description].map(Arc::clone),
                 collective_seq_id: number,
                 p2p_seq_id: p2p,
                 op_id: number + p2p,
-                time_created_ns: i64::try_from(report.unix_time.saturating_mul(1_000_000_000))
-                    .unwrap_or(i64::MAX),
-                // The thread is there now; where it was at earlier calls, nobody knows.
-                frames: process.filter(|_| at == last).and_then(frames),
-                thread_id: process.filter(|_| at == last).map(|process| process.pid.into()),
-                ..Entry::default()
-            };
-            Operation { function, count: None, datatype: None, rank: rank.rank, root: None, peer }
-                .describe(group, &places, &mut entry);
-            dump.entries.push(entry);
+                time_created_ns: i64::try_from(unix_time_ns).unwrap_or(i64::MAX),
+                frames: process.and_then(frames),
+                thread_id: process.map(|process| process.pid.into()),
+                ..called.entry(group, &places)
+            });
         }
     }
     if !unknown.is_empty() {

@@ -1,10 +1,10 @@
-//! torch's notes of each rank, for the verdict. The rank's report has them, so that dumps of several hosts can
-//! be compared.
+//! torch's notes of each rank, for the verdict. The rank's report has them, so that dumps of several hosts
+//! can be compared.
 
 use super::rank_report::RankReport;
 use crate::{
     flight_recorder::{Entry, ProcessGroup},
-    torch_notes::{Noted, NotesReport, ProcessHistory, RingReport, group_name},
+    torch_notes::{Noted, NotesReport, ProcessHistory, RingReport, names},
 };
 
 /// Maximum number of collectives of a rank that are kept: the latest. A rank whose program runs ahead of its
@@ -57,7 +57,7 @@ fn noted(notes: &NotesReport, ring: &RingReport, group: &ProcessGroup) -> Noted 
     let is_own = |entry: &&Entry| entry.is_of(&group.name, &group.description);
     let entries: Vec<&Entry> = ring.entries.iter().filter(is_own).collect();
     Noted {
-        group: group_name(&group.name, &group.description),
+        group: names::group(&group.name, &group.description),
         noticed_ns: ring.noticed_ns,
         // Entries of a group that has none now can have been overwritten.
         is_whole: ring.enabled

@@ -1,5 +1,7 @@
 //! torch's names of NCCL's calls, and the tensors that torch would have noted of them.
 
+use std::sync::Arc;
+
 use super::{Entry, Places, ProcessGroup};
 
 /// A function of NCCL that torch's recorder has an operation for.
@@ -20,8 +22,8 @@ pub enum Function {
 }
 
 impl Function {
-    /// All functions, with NCCL's name and torch's. NCCL gathers into one buffer, and reduces from one: torch's
-    /// names for that are those of `all_gather_into_tensor` and `reduce_scatter_tensor`.
+    /// All functions, with NCCL's name and torch's. NCCL gathers into one buffer, and reduces from one:
+    /// torch's names for that are those of `all_gather_into_tensor` and `reduce_scatter_tensor`.
     const ALL: [(Self, &str, &str); 11] = [
         (Self::AllReduce, "AllReduce", "all_reduce"),
         (Self::AllGather, "AllGather", "_all_gather_base"),
@@ -77,13 +79,12 @@ pub struct Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// Puts name, sizes and types into the entry, as torch would. A size that is not known is 0 elements:
-    /// torch's readers multiply them.
-    pub fn describe(&self, group: &ProcessGroup, places: &Places, entry: &mut Entry) {
+    /// Makes the entry that torch would have: its group, name, sizes and types. A size that is not known is 0
+    /// elements: torch's readers multiply them.
+    pub fn entry(&self, group: &ProcessGroup, places: &Places) -> Entry {
         let name = Function::ALL.iter().find(|(function, ..)| *function == self.function);
         let name = name.map_or("", |(_, _, torch)| *torch);
-        entry.is_p2p = self.function.is_p2p();
-        entry.profiling_name = match (self.function, self.peer) {
+        let profiling_name = match (self.function, self.peer) {
             (Function::Send, Some(peer)) => {
                 format!("nccl:{name} {}->{}", places.place(self.rank), places.place(peer))
             }
@@ -108,8 +109,19 @@ impl Operation<'_> {
             let dtype = self.datatype.map(|name| dtype(name).to_owned());
             (vec![vec![i64::try_from(elements).unwrap_or(i64::MAX)]], dtype.into_iter().collect())
         };
-        (entry.input_sizes, entry.input_dtypes) = tensor(input);
-        (entry.output_sizes, entry.output_dtypes) = tensor(output);
+        let (input_sizes, input_dtypes) = tensor(input);
+        let (output_sizes, output_dtypes) = tensor(output);
+        Entry {
+            pg_id: group.pg_id.unwrap_or_default(),
+            process_group: [&group.name, &group.description].map(Arc::clone),
+            profiling_name,
+            input_sizes,
+            input_dtypes,
+            output_sizes,
+            output_dtypes,
+            is_p2p: self.function.is_p2p(),
+            ..Entry::default()
+        }
     }
 }
 
@@ -146,9 +158,7 @@ mod tests {
             root: Some(0),
             peer: Some(2),
         };
-        let mut entry = Entry::default();
-        operation.describe(&group, &Places::of(&group), &mut entry);
-        entry
+        operation.entry(&group, &Places::of(&group))
     }
 
     /// Sizes as `ProcessGroupNCCL.cpp` gives them to the recorder.

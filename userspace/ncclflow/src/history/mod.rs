@@ -22,7 +22,7 @@ use crate::{
     resolver,
     target::Process,
     text::joined,
-    torch_notes::{self, Builds, ProcessHistory, RingReport, group_name},
+    torch_notes::{self, Builds, ProcessHistory, RingReport, names},
 };
 use nccl_library::symbols::DebugFiles;
 
@@ -63,7 +63,7 @@ pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
         ..ProcessHistory::default()
     }));
     if let Some(comm) = &options.comm {
-        let known = joined(groups.iter().map(|group| group_name(&group.name, &group.description)), ", ");
+        let known = joined(groups.iter().map(|group| names::group(&group.name, &group.description)), ", ");
         groups.retain(|group| group.is_called(comm));
         if groups.is_empty() {
             let known =

@@ -10,8 +10,8 @@ use crate::{
     flight_recorder::Entry,
     text::{joined, nanoseconds, number, write_paragraph as wrapped},
     torch_notes::{
-        GroupHistory, GroupVerdict, HistoryState, Late, Member, ProcessHistory, Who, by_collective, dtypes,
-        group_name, line, ranges, rank_names, sizes,
+        GroupHistory, GroupVerdict, HistoryState, Late, Member, ProcessHistory, by_collective,
+        names::{self, Who},
     },
 };
 
@@ -100,10 +100,10 @@ fn write_group(out: &mut String, group: &GroupHistory, report: &HistoryReport, l
     let backend = group.backend.as_deref().map(|backend| format!(", {backend}")).unwrap_or_default();
     let ranks = match group.ranks.as_slice() {
         [] => ", its ranks are not known".to_owned(),
-        ranks => format!(", ranks {}", ranges(ranks)),
+        ranks => format!(", ranks {}", names::ranges(ranks)),
     };
     let hashes: String = group.comm_hashes.iter().map(|hash| format!(", communicator {hash}")).collect();
-    let name = group_name(&group.name, &group.description);
+    let name = names::group(&group.name, &group.description);
     let line = format!("process group {name}{backend}{ranks}{hashes}: {} read: {state}", group.members.len());
     wrapped(out, &line, 0)?;
     for sentence in &group.verdict.sentences {
@@ -115,7 +115,7 @@ fn write_group(out: &mut String, group: &GroupHistory, report: &HistoryReport, l
     for (late, what) in [(called_last, "called"), (completed_last, "noticed the end of")] {
         let Some(Late { collective_seq_id, ranks, pids, seconds }) = late else { continue };
         let who = Who::of(ranks.first().copied(), pids.first().copied().unwrap_or_default());
-        let (who, after) = (rank_names(&[who]), nanoseconds(seconds * 1e9));
+        let (who, after) = (names::ranks(&[who]), nanoseconds(seconds * 1e9));
         let line = format!("{what} collective {collective_seq_id} last: {who}, {after} after the first");
         wrapped(out, &line, 2)?;
     }
@@ -146,7 +146,7 @@ fn write_status(out: &mut String, member: &Member) -> fmt::Result {
             .map(|seconds| format!("; latest {what} {} before", nanoseconds(seconds * 1e9)))
             .unwrap_or_default()
     };
-    let who = rank_names(&[Who::of(member.rank, member.pid)]);
+    let who = names::ranks(&[Who::of(member.rank, member.pid)]);
     let called = age(member.called_seconds_ago, "call");
     let completed = age(member.completed_seconds_ago, "completion noticed");
     wrapped(out, &format!("{who}, torch's own status: {works}{called}{completed}"), 2)
@@ -192,7 +192,7 @@ fn write_rows(out: &mut String, group: &GroupHistory, report: &HistoryReport, la
                 let called = cells.iter().filter_map(called).min();
                 let called =
                     called.map(|(at, now)| format!(", called {} before", ago(now, at))).unwrap_or_default();
-                format!("{state} on {}{called}", rank_names(&who))
+                format!("{state} on {}{called}", names::ranks(&who))
             });
             wrapped(out, &format!("{seq:>6}  {what}: {}", joined(states, "; ")), 2)?;
         }
@@ -202,7 +202,7 @@ fn write_rows(out: &mut String, group: &GroupHistory, report: &HistoryReport, la
 
 fn what(entries: &[&Entry]) -> String {
     let Some(entry) = entries.last() else { return String::new() };
-    let line = line(entry).map(|line| format!(" at {line}")).unwrap_or_default();
-    let (sizes, dtypes) = (sizes(&entry.input_sizes), dtypes(&entry.input_dtypes));
+    let line = names::line(entry).map(|line| format!(" at {line}")).unwrap_or_default();
+    let (sizes, dtypes) = (names::sizes(&entry.input_sizes), names::dtypes(&entry.input_dtypes));
     format!("{} {sizes} {dtypes}{line}", entry.function())
 }

@@ -227,7 +227,8 @@ impl Call {
     }
 }
 
-/// Finds the first number from `from` on under which ranks called different collectives. Most ranks come first.
+/// Finds the first number from `from` on under which ranks called different collectives. The call of most
+/// ranks comes first.
 fn difference(ranks: &[Rank], from: u64) -> Option<Difference> {
     let noted: Vec<(&Rank, &Noted)> = ranks.iter().map(|rank| (rank, &rank.noted)).collect();
     let (collective_seq_id, mut sides) = first_difference(&noted, |seq| seq >= from)?;

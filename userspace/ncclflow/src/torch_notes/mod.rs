@@ -1,7 +1,7 @@
-//! torch's own notes of its collectives: the rings of its flight recorder and the status of its process groups.
-//! [`read`] takes them from the memory of a running process ([`rings`]). The crate `torch` knows their layouts;
-//! this module knows the process and its files. [`compare`] puts the ranks of each process group side by side
-//! ([`groups`]) and judges them ([`judge`], which is pure).
+//! torch's own notes of its collectives: the rings of its flight recorder and the status of its process
+//! groups. [`read`] takes them from the memory of a running process ([`rings`]). The crate `torch` knows their
+//! layouts; this module knows the process and its files. [`compare`] puts the ranks of each process group side
+//! by side ([`groups`]) and judges them ([`judge`], which is pure).
 //!
 //! Nothing is prepared in the processes, and nothing is stopped. If a process's torch is not understood, its
 //! report says why. The notes are torch's word, of the time at which torch wrote them.
@@ -9,7 +9,7 @@
 mod find;
 mod groups;
 mod judge;
-mod names;
+pub(crate) mod names;
 mod noted;
 mod ranks;
 mod report;
@@ -20,7 +20,6 @@ use crate::{host::host_name, python::Runtimes, target::Process};
 pub(crate) use find::Builds;
 pub use judge::{Call, Difference, GroupVerdict, HistoryState, Late};
 pub(crate) use judge::{over, progress_of, seconds};
-pub(crate) use names::{Who, dtypes, group as group_name, line, ranges, ranks as rank_names, sizes};
 pub use noted::{Noted, NotedCall, NotedKind};
 pub(crate) use noted::{by_collective, first_difference};
 pub(crate) use ranks::{CommRank, told_rank};

@@ -15,8 +15,8 @@ use crate::{dump::rank_report::RankReport, text::joined};
 
 type Counts = BTreeMap<String, u64>;
 
-/// Tells whether only the driver of the GPUs has told that a verdict's operations differ: no counter and no op
-/// in flight does.
+/// Tells whether only the driver of the GPUs has told that a verdict's operations differ: no counter and no
+/// op in flight does.
 pub(super) fn only_gpus_tell<'a>(ranks: impl Iterator<Item = &'a RankReport> + Clone) -> bool {
     let counters = ranks.clone().map(|rank| &rank.counters.seq_number);
     let first = counters.clone().next();
