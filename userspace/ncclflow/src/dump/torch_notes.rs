@@ -5,6 +5,7 @@
 use super::{noted, process::Target, rank_report::RankReport};
 use crate::{
     python::Runtimes,
+    text::joined,
     torch_notes::{self, Builds, CommRank, GroupHistory, HistoryState, ProcessHistory},
 };
 
@@ -55,6 +56,6 @@ fn sentence(group: &GroupHistory) -> Option<String> {
         || "torch has noticed no completion".to_owned(),
         |age| format!("the latest completion that torch noticed is {age:.1} s old"),
     );
-    let hashes: String = group.comm_hashes.iter().map(|hash| format!(" (communicator {hash})")).collect();
+    let hashes = joined(group.comm_hashes.iter().map(|hash| format!(" (communicator {hash})")), "");
     Some(format!("torch's flight recorder, {age}{hashes}: {chosen}"))
 }

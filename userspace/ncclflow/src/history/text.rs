@@ -102,7 +102,7 @@ fn write_group(out: &mut String, group: &GroupHistory, report: &HistoryReport, l
         [] => ", its ranks are not known".to_owned(),
         ranks => format!(", ranks {}", names::ranges(ranks)),
     };
-    let hashes: String = group.comm_hashes.iter().map(|hash| format!(", communicator {hash}")).collect();
+    let hashes = joined(group.comm_hashes.iter().map(|hash| format!(", communicator {hash}")), "");
     let name = names::group(&group.name, &group.description);
     let line = format!("process group {name}{backend}{ranks}{hashes}: {} read: {state}", group.members.len());
     wrapped(out, &line, 0)?;
