@@ -35,6 +35,19 @@ pub fn cut_right(text: &str, width: Option<usize>) -> String {
     }
 }
 
+/// Writes items with a separator between them.
+pub fn joined(items: impl IntoIterator<Item = impl ToString>, separator: &str) -> String {
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(separator)
+}
+
+/// Width of a report's lines. No line is longer than 100 columns, with what a terminal adds to it.
+const REPORT_WIDTH: usize = 98;
+
+/// Writes a paragraph of a report, indented: see [`write_wrapped`].
+pub fn write_paragraph(out: &mut dyn Write, text: &str, indent: usize) -> fmt::Result {
+    write_wrapped(out, text, indent, REPORT_WIDTH)
+}
+
 /// Writes `text`, indented, in lines of at most `width` columns. Lines after the first are indented by two
 /// more.
 pub fn write_wrapped(out: &mut dyn Write, text: &str, indent: usize, width: usize) -> fmt::Result {

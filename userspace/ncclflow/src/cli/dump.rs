@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     dump::{self, Choice, DumpOptions, DumpReport, RecorderDumps, State},
-    flight_recorder::RankFiles,
+    export::RankFiles,
     memory::ScanLimits,
 };
 
@@ -89,9 +89,7 @@ fn write_flight_recorder(report: &DumpReport, prefix: &Path) -> Result<()> {
     let files = RankFiles::at(prefix)?;
     let mut entries = 0;
     for (rank, dump) in &ranks {
-        let mut file = files.create(u64::from(*rank))?;
-        dump.entries.iter().try_for_each(|entry| file.writer.entry(entry))?;
-        file.finish(&dump.groups, dump.comm_lib_version.as_deref())?;
+        files.write((*rank).into(), &dump.entries, &dump.groups, dump.comm_lib_version.as_deref())?;
         entries += dump.entries.len();
     }
     terminal::tell(format_args!(

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::{Deserialize, Serialize};
 
 use super::{dump_report::ProcessReport, rank_report::RankReport};
-use flow::identity::JobVariable;
+use flow::{identity::JobVariable, text::joined};
 
 /// Owner of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -118,13 +118,12 @@ pub(super) fn tell_apart(ranks: Vec<RankReport>, processes: &[ProcessReport]) ->
     let said: Vec<String> = groups
         .iter()
         .map(|(names, ranks)| {
-            let numbers: Vec<String> = ranks.iter().take(8).map(|rank| rank.rank.to_string()).collect();
-            let more = if ranks.len() > numbers.len() { " …" } else { "" };
+            let numbers = joined(ranks.iter().take(8).map(|rank| rank.rank), ", ");
+            let more = if ranks.len() > 8 { " …" } else { "" };
             format!(
-                "processes of {} claim to be ranks {}{more} of a communicator with the same hash: they \
+                "processes of {} claim to be ranks {numbers}{more} of a communicator with the same hash: they \
                  are judged separately",
-                names.join(" and "),
-                numbers.join(", ")
+                names.join(" and ")
             )
         })
         .collect();

@@ -34,6 +34,7 @@ mod who;
 pub(crate) use call_numbers::CallNumbers;
 pub use choice::{Choice, RankRange};
 pub use chosen_rows::RowCounts;
+pub use flight_recorder::RankFiles;
 pub use format::{Format, InspectorVersion, View, ViewOptions};
 pub use moment::{Moment, duration};
 pub use ranks::TwiceReport;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::target::printable;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PythonFrame {
     pub function: String,
@@ -18,11 +18,19 @@ pub struct PythonFrame {
 }
 
 impl PythonFrame {
+    /// Returns the line, or `?`.
+    pub(crate) fn line_text(&self) -> String {
+        self.line.map_or_else(|| "?".to_owned(), |line| line.to_string())
+    }
+
+    /// Writes the place: `train.py:41`.
+    pub(crate) fn place(&self) -> String {
+        format!("{}:{}", self.file.rsplit('/').next().unwrap_or(&self.file), self.line_text())
+    }
+
     /// Writes a frame: `train.py:41 in load_batch`.
     pub(crate) fn shown(&self) -> String {
-        let name = self.file.rsplit('/').next().unwrap_or(&self.file);
-        let line = self.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
-        format!("{name}:{line} in {}", self.function)
+        format!("{} in {}", self.place(), self.function)
     }
 
     /// Tells whether the code was installed by somebody, and is not the user's own.

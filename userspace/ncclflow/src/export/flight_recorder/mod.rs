@@ -7,6 +7,7 @@
 //! have are left out.
 
 mod counts;
+mod files;
 mod groups;
 mod spool;
 mod stack_table;
@@ -21,6 +22,7 @@ use anyhow::{Context as _, Result, bail};
 use flow::schema::{ApiCall, Op, RankKey, StackRow};
 use nccl_library::nccl::{Name, Pattern, datatype_bytes};
 
+pub use self::files::RankFiles;
 use self::{
     counts::Counts,
     spool::{Spool, Waiting},
@@ -29,7 +31,7 @@ use self::{
 };
 use super::{call_numbers::CallNumbers, format::View, job::Job, run::Exported, source::Source, who::Who};
 use crate::{
-    flight_recorder::{Entry, Function, GroupStatus, Places, ProcessGroup, RankFiles},
+    flight_recorder::{Entry, Function, GroupStatus, Places, ProcessGroup},
     sinks::Sink,
 };
 
@@ -347,10 +349,7 @@ impl FlightRecorder {
         self.totals.entries += record_id;
         let own = groups.keys().filter_map(|number| {
             let group = self.groups.get(*number as usize)?.process_group.clone();
-            let enqueued = counts.get(number).map_or(-1, |counts| {
-                i64::try_from(counts.collectives).ok().filter(|count| *count > 0).unwrap_or(-1)
-            });
-            let status = GroupStatus { last_enqueued: enqueued, last_started: -1, last_completed: -1 };
+            let status = GroupStatus::enqueued(counts.get(number).map_or(0, |counts| counts.collectives));
             Some(ProcessGroup { status: Some(status), ..group })
         });
         let own: Vec<ProcessGroup> = own.collect();

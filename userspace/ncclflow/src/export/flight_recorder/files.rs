@@ -7,8 +7,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{DumpWriter, ProcessGroup};
-use crate::sinks::{OutputDir, OutputFile};
+use crate::{
+    flight_recorder::{DumpWriter, Entry, ProcessGroup},
+    sinks::{OutputDir, OutputFile},
+};
 
 /// Prefix of torch's own names, without their folder (`TORCH_FR_DUMP_TEMP_FILE`).
 const NAME: &str = "nccl_trace_rank_";
@@ -45,6 +47,22 @@ impl RankFiles {
     /// Makes a new file without a name, to write and to read.
     pub(crate) fn nameless(&self) -> std::io::Result<std::fs::File> {
         self.dir.nameless_file()
+    }
+
+    /// Writes the whole file of a rank of the job.
+    ///
+    /// # Errors
+    /// There is such a file, or it cannot be written.
+    pub fn write(
+        &self,
+        rank: u64,
+        entries: &[Entry],
+        groups: &[ProcessGroup],
+        comm_lib_version: Option<&str>,
+    ) -> Result<()> {
+        let mut file = self.create(rank)?;
+        entries.iter().try_for_each(|entry| file.writer.entry(entry))?;
+        file.finish(groups, comm_lib_version)
     }
 
     /// Begins the file of a rank of the job. The file gets its name when it is complete.

@@ -1,12 +1,13 @@
 //! Verdicts on ranks that are made up.
 
 use super::*;
+use crate::flight_recorder::State;
 
 const NOW: i64 = 1_700_000_100_000_000_000;
 const SECOND: i64 = 1_000_000_000;
 
-fn entry(seq: u64, function: &str, size: i64, called: i64, completed: bool) -> EntryReport {
-    EntryReport {
+fn entry(seq: u64, function: &str, size: i64, called: i64, completed: bool) -> Entry {
+    Entry {
         record_id: seq,
         process_group: ["3".into(), "tensor_parallel".into()],
         collective_seq_id: seq,
@@ -15,23 +16,23 @@ fn entry(seq: u64, function: &str, size: i64, called: i64, completed: bool) -> E
         input_dtypes: vec!["Float".to_owned()],
         output_sizes: vec![vec![size]],
         output_dtypes: vec!["Float".to_owned()],
-        state: if completed { "completed" } else { "scheduled" }.to_owned(),
+        state: if completed { State::Completed } else { State::Scheduled },
         time_created_ns: NOW - called,
         time_discovered_completed_ns: completed.then_some(NOW - called + 1000),
-        ..EntryReport::default()
+        ..Entry::default()
     }
 }
 
 /// All reductions of 8 elements, one a second, the latest half a second ago.
-fn usual(numbers: std::ops::RangeInclusive<u64>) -> Vec<EntryReport> {
+fn usual(numbers: std::ops::RangeInclusive<u64>) -> Vec<Entry> {
     let last = *numbers.end();
     let called = |seq: u64| i64::try_from(last - seq).unwrap() * SECOND + SECOND / 2;
     numbers.map(|seq| entry(seq, "all_reduce", 8, called(seq), true)).collect()
 }
 
-fn judged(ranks: &[Vec<EntryReport>]) -> GroupVerdict {
-    let entries: Vec<Vec<&EntryReport>> = ranks.iter().map(|entries| entries.iter().collect()).collect();
-    let ranks: Vec<Rank<'_>> = (0u32..)
+fn judged(ranks: &[Vec<Entry>]) -> GroupVerdict {
+    let entries: Vec<Vec<&Entry>> = ranks.iter().map(|entries| entries.iter().collect()).collect();
+    let ranks: Vec<Rank> = (0u32..)
         .zip(&entries)
         .map(|(number, entries)| Rank::new(Some(number.into()), 100 + number, NOW, entries))
         .collect();
@@ -162,7 +163,7 @@ fn one_rank_alone_is_compared_with_nothing() {
     assert_eq!(judged(&[]).state, HistoryState::Unknown);
     assert_eq!(judged(&[Vec::new(), Vec::new()]).state, HistoryState::Unknown);
     let entries = usual(1..=3);
-    let entries: Vec<&EntryReport> = entries.iter().collect();
+    let entries: Vec<&Entry> = entries.iter().collect();
     let alone = |size| judge("0", "default_pg", size, &[Rank::new(None, 77, NOW, &entries)]);
     assert_eq!(alone(8).state, HistoryState::Unknown);
     assert!(alone(8).sentences[0].contains("only process 77 of 8 was read"), "{:?}", alone(8));
@@ -173,6 +174,6 @@ fn one_rank_alone_is_compared_with_nothing() {
 #[test]
 fn sends_and_receives_are_left_out() {
     let mut first = usual(1..=5);
-    first.push(EntryReport { is_p2p: true, ..entry(6, "send 0->1", 8, 9 * SECOND, false) });
+    first.push(Entry { is_p2p: true, ..entry(6, "send 0->1", 8, 9 * SECOND, false) });
     assert_eq!(judged(&[first, usual(1..=5)]).state, HistoryState::Agree);
 }

@@ -3,20 +3,18 @@
 use std::collections::BTreeMap;
 
 use super::{
-    judge::{self, Rank},
-    report::{GroupHistory, Member, ProcessHistory},
+    judge::{self, Rank, seconds},
+    ranks::CommRank,
+    report::{GroupHistory, Member, ProcessHistory, RingReport},
 };
-use crate::{
-    dump::RankReport,
-    torch_notes::{EntryReport, ProcessGroupReport, RingReport},
-};
+use crate::flight_recorder::{Entry, ProcessGroup};
 
 /// A group in one process.
 struct Part<'a> {
     process: &'a ProcessHistory,
     read_ns: i64,
-    noted: Option<&'a ProcessGroupReport>,
-    entries: Vec<&'a EntryReport>,
+    noted: Option<&'a ProcessGroup>,
+    entries: Vec<&'a Entry>,
 }
 
 /// Identity of a group: backend, name, description and ranks. Ranks are empty where torch has not noted them.
@@ -36,7 +34,7 @@ pub(super) fn of(processes: &[ProcessHistory]) -> Vec<GroupHistory> {
     }
     let groups = parts.into_iter().map(|((backend, name, description, ranks), mut parts)| {
         parts.sort_by_key(|part| (part.process.rank.is_none(), part.process.rank, part.process.pid));
-        let judged: Vec<Rank<'_>> = parts.iter().map(Part::rank).collect();
+        let judged: Vec<Rank> = parts.iter().map(Part::rank).collect();
         let verdict = judge::judge(name, description, ranks.len(), &judged);
         let members = parts.iter().zip(&judged).map(|(part, rank)| part.member(rank)).collect();
         GroupHistory {
@@ -52,11 +50,11 @@ pub(super) fn of(processes: &[ProcessHistory]) -> Vec<GroupHistory> {
     groups.collect()
 }
 
-type OfRing<'a> = (Key<'a>, Option<&'a ProcessGroupReport>, Vec<&'a EntryReport>);
+type OfRing<'a> = (Key<'a>, Option<&'a ProcessGroup>, Vec<&'a Entry>);
 
 fn of_ring(ring: &RingReport) -> Vec<OfRing<'_>> {
     let backend = ring.backend.as_deref();
-    let mut entries: BTreeMap<(&str, &str), Vec<&EntryReport>> = BTreeMap::new();
+    let mut entries: BTreeMap<(&str, &str), Vec<&Entry>> = BTreeMap::new();
     for entry in &ring.entries {
         let [name, description] = &entry.process_group;
         entries.entry((name, description)).or_default().push(entry);
@@ -77,19 +75,18 @@ fn of_ring(ring: &RingReport) -> Vec<OfRing<'_>> {
 }
 
 impl Part<'_> {
-    fn rank(&self) -> Rank<'_> {
+    fn rank(&self) -> Rank {
         Rank::new(self.process.rank, self.process.pid, self.read_ns, &self.entries)
     }
 
-    fn member(&self, rank: &Rank<'_>) -> Member {
-        #[expect(clippy::cast_precision_loss, reason = "seconds, for people")]
-        let ago = |at: i64| (self.read_ns.saturating_sub(at)).max(0) as f64 / 1e9;
+    fn member(&self, rank: &Rank) -> Member {
+        let ago = |at: i64| seconds(self.read_ns.saturating_sub(at));
         Member {
             pid: self.process.pid,
             rank: self.process.rank,
-            first_seq: rank.first_seq(),
-            last_seq: rank.last_seq(),
-            completed_seq: rank.completed_seq(),
+            first_seq: rank.noted.first_seq(),
+            last_seq: rank.noted.last_seq(),
+            completed_seq: rank.noted.completed_seq(),
             called_seconds_ago: self.entries.iter().map(|entry| entry.time_created_ns).max().map(ago),
             completed_seconds_ago: self
                 .entries
@@ -107,15 +104,15 @@ impl Part<'_> {
 pub(super) fn add_hashes(
     groups: &mut [GroupHistory],
     processes: &[ProcessHistory],
-    communicators: &[RankReport],
+    communicators: &[CommRank<'_>],
 ) {
     let rank_of = |pid: u32| processes.iter().find(|process| process.pid == pid)?.rank;
-    let mut by_hash: BTreeMap<(&str, u32), Vec<&RankReport>> = BTreeMap::new();
+    let mut by_hash: BTreeMap<(&str, u32), Vec<&CommRank<'_>>> = BTreeMap::new();
     for rank in communicators {
-        by_hash.entry((&rank.comm_hash, rank.n_ranks)).or_default().push(rank);
+        by_hash.entry((rank.comm_hash, rank.n_ranks)).or_default().push(rank);
     }
     for group in groups.iter_mut().filter(|group| !group.ranks.is_empty()) {
-        let fits = |rank: &&RankReport| {
+        let fits = |rank: &&CommRank<'_>| {
             let place = group.ranks.get(rank.rank as usize).copied();
             place.is_some() && place == rank_of(rank.pid)
         };

@@ -2,23 +2,24 @@
 
 use std::fmt::Write as _;
 
-use crate::{python::PythonFrame, torch_notes::EntryReport};
+use crate::flight_recorder::Entry;
+use flow::text::joined;
 
 /// Name of a process: its rank in the job, or its PID where nothing tells the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Who {
+pub(crate) enum Who {
     Rank(u64),
     Process(u32),
 }
 
 impl Who {
-    pub(super) fn of(rank: Option<u64>, pid: u32) -> Self {
+    pub(crate) fn of(rank: Option<u64>, pid: u32) -> Self {
         rank.map_or(Self::Process(pid), Self::Rank)
     }
 }
 
 /// Names processes: `rank 3`, `ranks 0-2, 5`, `processes 71, 72`.
-pub(super) fn ranks(who: &[Who]) -> String {
+pub(crate) fn ranks(who: &[Who]) -> String {
     let (mut numbers, mut pids): (Vec<u64>, Vec<u32>) = (Vec::new(), Vec::new());
     for one in who {
         match one {
@@ -34,21 +35,17 @@ pub(super) fn ranks(who: &[Who]) -> String {
         _ = write!(text, "{} {}", if numbers.len() == 1 { "rank" } else { "ranks" }, ranges(&numbers));
     }
     if !pids.is_empty() {
-        let list: Vec<String> = pids.iter().take(16).map(u32::to_string).collect();
+        let list = joined(pids.iter().take(16), ", ");
         let more = if pids.len() > 16 { format!(" and {} more", pids.len() - 16) } else { String::new() };
         let and = if text.is_empty() { "" } else { " and " };
-        _ = write!(
-            text,
-            "{and}{} {}{more}",
-            if pids.len() == 1 { "process" } else { "processes" },
-            list.join(", ")
-        );
+        let noun = if pids.len() == 1 { "process" } else { "processes" };
+        _ = write!(text, "{and}{noun} {list}{more}");
     }
     text
 }
 
 /// Writes numbers as ranges, at most 16: `0-2, 5`.
-pub(super) fn ranges(numbers: &[u64]) -> String {
+pub(crate) fn ranges(numbers: &[u64]) -> String {
     const MAX: usize = 16;
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for number in numbers {
@@ -62,7 +59,7 @@ pub(super) fn ranges(numbers: &[u64]) -> String {
         1 => format!("{first}, {last}"),
         _ => format!("{first}-{last}"),
     });
-    let mut text = shown.collect::<Vec<_>>().join(", ");
+    let mut text = joined(shown, ", ");
     if ranges.len() > MAX {
         text.push_str(", …");
     }
@@ -79,25 +76,16 @@ pub(crate) fn group(name: &str, description: &str) -> String {
 
 /// Returns the line that called, such as `model.py:88`: the innermost one of the user's own code, or the
 /// innermost of all.
-pub(super) fn line(entry: &EntryReport) -> Option<String> {
+pub(crate) fn line(entry: &Entry) -> Option<String> {
     let frames = entry.frames.as_deref()?;
     let frame = frames.iter().find(|frame| !frame.is_of_a_library()).or(frames.first())?;
-    Some(short(frame))
-}
-
-fn short(frame: &PythonFrame) -> String {
-    let name = frame.file.rsplit('/').next().unwrap_or(&frame.file);
-    let line = frame.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
-    format!("{name}:{line}")
+    Some(frame.place())
 }
 
 /// Writes the sizes of at most four tensors: `[1024, 4]`, `[1024] [4]`.
-pub(super) fn sizes(sizes: &[Vec<i64>]) -> String {
-    let one = |size: &Vec<i64>| {
-        let dims: Vec<String> = size.iter().map(i64::to_string).collect();
-        format!("[{}]", dims.join(", "))
-    };
-    let mut text = sizes.iter().take(4).map(one).collect::<Vec<_>>().join(" ");
+pub(crate) fn sizes(sizes: &[Vec<i64>]) -> String {
+    let one = |size: &Vec<i64>| format!("[{}]", joined(size, ", "));
+    let mut text = joined(sizes.iter().take(4).map(one), " ");
     if sizes.len() > 4 {
         _ = write!(text, " and {} more", sizes.len() - 4);
     }
@@ -105,7 +93,7 @@ pub(super) fn sizes(sizes: &[Vec<i64>]) -> String {
 }
 
 /// Writes the element types, each once: `Float`.
-pub(super) fn dtypes(dtypes: &[String]) -> String {
+pub(crate) fn dtypes(dtypes: &[String]) -> String {
     let mut kinds: Vec<&str> = dtypes.iter().map(String::as_str).collect();
     kinds.sort_unstable();
     kinds.dedup();
