@@ -332,10 +332,10 @@ impl View for Chakra {
         self.take_waiting();
         source.host().clone_into(&mut self.host);
         self.offset_ns = source.offset_ns();
-        let SessionReport { api, libraries, .. } = source.session();
+        let SessionReport { libraries, .. } = source.session();
         let by_plan = |library: &LibraryReport| library.probes == Some(ProbeStrategy::Plan);
         let by_launch = !libraries.is_empty() && libraries.iter().all(by_plan);
-        self.made_of = if source.is_of_calls() || *api { MadeOf::Calls } else { MadeOf::Ops { by_launch } };
+        self.made_of = if source.has_calls() { MadeOf::Calls } else { MadeOf::Ops { by_launch } };
         Ok(())
     }
 
@@ -442,7 +442,7 @@ impl Sink for Chakra {
         let work = Work {
             key: op.rank,
             n_ranks: row.n_ranks,
-            bytes: op.call_bytes.or(row.bytes.filter(|_| is_p2p)),
+            bytes: op.bytes(),
             peer: is_p2p.then_some(row.root),
             root: matches!(function.as_str(), "Broadcast" | "Reduce").then_some(row.root),
             function,
