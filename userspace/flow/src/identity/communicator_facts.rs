@@ -35,6 +35,7 @@ pub struct CommunicatorFacts {
 
 impl CommunicatorFacts {
     /// Keeps the values that both have, for communicators that cannot be told from each other.
+    #[must_use]
     pub fn and(self, other: &Self) -> Self {
         fn same<T: PartialEq>(one: Option<T>, other: Option<&T>) -> Option<T> {
             one.filter(|one| Some(one) == other)

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 #[cfg(feature = "program")]
+use super::parquet::Parquet;
 use super::{
     chakra::Chakra, compat::Compat, flight_recorder::FlightRecorder, inspector::Inspector,
-    json_lines::JsonLines, megatrace::Megatrace, parquet::Parquet, perfetto::Perfetto, run::Exported,
-    source::Source,
+    json_lines::JsonLines, megatrace::Megatrace, perfetto::Perfetto, run::Exported, source::Source,
 };
 use crate::sinks::{OutputDir, Sink};
 

@@ -68,6 +68,9 @@ const GPU_TIME: Duration = Duration::from_secs(10);
 /// Number of ended processes at which they are looked through.
 const MAX_ENDED: usize = 4096;
 
+/// Activity of the host's GPUs, as others find it.
+type GpuFacts = dyn Facts<Arc<GpuRow>>;
+
 /// A recording being written. Where a block cannot be written, its records are counted as lost and the next
 /// one is tried: one full disk is not the end.
 #[derive(Debug)]
@@ -94,7 +97,7 @@ pub struct RecordingWriter {
     /// Call stacks, if they are recorded.
     stacks: Option<Box<dyn Facts<Arc<StackRow>>>>,
     /// Samples of the GPUs, if they are recorded, and the number of the first row that is not written.
-    gpus: Option<(Box<dyn Facts<Arc<GpuRow>>>, u64)>,
+    gpus: Option<(Box<GpuFacts>, u64)>,
     /// Processes that have ended.
     ended: HashSet<u32>,
     /// Used again for each block.
