@@ -30,23 +30,19 @@ pub(super) const WAITS: [&str; 8] = [
     "flush_or_gpu_consume",
 ];
 
-/// Adds the waits of a message.
-pub(super) fn add_waits(sums: &mut [u64; 8], message: &MessageRow) {
-    for (wait, ns) in message.waits().known() {
-        let at = match (wait, message.op) {
-            (Wait::GpuReady, _) => 0,
-            (Wait::PeerBuffer, _) => 1,
-            (Wait::GpuReadyOrPeerBuffer, _) => 2,
-            (Wait::Network, Direction::Send) => 3,
-            (Wait::Network, Direction::Recv) => 4,
-            (Wait::Flush, _) => 5,
-            (Wait::GpuConsume, _) => 6,
-            (Wait::FlushOrGpuConsume, _) => 7,
-        };
-        if let Some(sum) = sums.get_mut(at) {
-            *sum = sum.saturating_add(ns);
-        }
+/// Adds a wait of a message, or of all messages of a link.
+pub(super) fn add_wait(sums: &mut [u64; WAITS.len()], op: Direction, wait: Wait, ns: u64) {
+    // `from_peer` comes after `network`.
+    let (at, network) = (wait as usize, Wait::Network as usize);
+    let is_shifted = at > network || (at == network && op == Direction::Recv);
+    if let Some(sum) = sums.get_mut(at + usize::from(is_shifted)) {
+        *sum = sum.saturating_add(ns);
     }
+}
+
+/// Returns the bit of a channel; NCCL has 64 at most.
+pub(super) fn channel_bit(channel: u32) -> u64 {
+    1u64.checked_shl(channel).unwrap_or(0)
 }
 
 /// An op of a rank, over all channels.
@@ -57,7 +53,7 @@ pub(super) struct OpTotals {
     pub(super) seq: u64,
     pub(super) is_p2p: bool,
     pub(super) kind: KindKey,
-    /// Channels, one bit for each; NCCL has 64 at most.
+    /// Channels, one bit for each.
     pub(super) channels: u64,
     /// Time of the launch, or of the call: Unix time, as all times here.
     pub(super) ts_ns: u64,
@@ -113,7 +109,7 @@ impl OpTotals {
     }
 
     pub(super) fn add_channel(&mut self, op: &Op, offset_ns: u64, code: Option<usize>) {
-        self.channels |= 1u64.checked_shl(op.row.channel).unwrap_or(0);
+        self.channels |= channel_bit(op.row.channel);
         self.ts_ns = self.ts_ns.min(op.row.ts_ns.saturating_add(offset_ns));
         self.code = self.code.or(code);
         self.is_incomplete |= op.row.incomplete;
@@ -121,7 +117,9 @@ impl OpTotals {
 
     /// Adds a message of the op that was measured.
     pub(super) fn add_message(&mut self, message: &MessageRow, offset_ns: u64) {
-        add_waits(&mut self.waits_ns, message);
+        for (wait, ns) in message.waits().known() {
+            add_wait(&mut self.waits_ns, message.op, wait, ns);
+        }
         let (Some(begin), Some(end)) = (message.begin(), message.t_end_ns.get()) else { return };
         let (begin, end) = (begin.saturating_add(offset_ns), end.saturating_add(offset_ns));
         let (first, last) = self.span_ns.get_or_insert((begin, end));

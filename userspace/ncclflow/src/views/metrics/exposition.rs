@@ -226,17 +226,15 @@ fn traffic(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
     let help = "Planned: bytes of messages between a rank and its peers; capacity: an upper bound.";
     families.counters("planned", Some(&Unit::Bytes), help, planned)?;
     let measured = |value: fn(&Traffic) -> u64| {
-        let measured = |traffic| Some(traffic).filter(|traffic: &&Traffic| traffic.messages > 0);
+        let measured = |traffic| Some(traffic).filter(|traffic: &&Traffic| traffic.ended > 0);
         ranks.peer_series(measured, move |_, traffic| value(traffic))
     };
     let help = "Measured: messages of the network proxy that came to their end (with --level steps).";
-    families.counters("messages", None, help, measured(|traffic| traffic.messages))?;
+    families.counters("messages", None, help, measured(|traffic| traffic.ended))?;
     let help = "Measured: bytes of messages whose size was seen (with --level steps, NCCL 2.27 and later).";
-    families.counters("message", Some(&Unit::Bytes), help, measured(|traffic| traffic.bytes))?;
-    let durations = ranks.peer_series(
-        |traffic| Some(&traffic.durations).filter(|durations| durations.count() > 0),
-        |_, durations| durations,
-    );
+    families.counters("message", Some(&Unit::Bytes), help, measured(|traffic| traffic.bytes_measured))?;
+    let durations =
+        ranks.peer_series(|traffic| Some(&traffic.times).filter(|times| times.count() > 0), |_, times| times);
     let help = "Measured: from a message's start to its end (with --level steps).";
     families.histograms("message_duration", help, durations)?;
     let waits = ranks.peer_series(

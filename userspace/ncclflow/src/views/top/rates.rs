@@ -212,10 +212,10 @@ fn peer_rates(
     PeerRates {
         direction,
         peer,
-        messages: now.messages,
-        messages_per_s: per_s.rate(now.messages, before.messages),
-        bytes: now.bytes,
-        bytes_per_s: per_s.rate(now.bytes, before.bytes),
+        messages: now.ended,
+        messages_per_s: per_s.rate(now.ended, before.ended),
+        bytes: now.bytes_measured,
+        bytes_per_s: per_s.rate(now.bytes_measured, before.bytes_measured),
         waits: Wait::ALL.map(Wait::name).into_iter().zip(waits).filter(|(_, sum)| sum.count > 0).collect(),
     }
 }
