@@ -24,7 +24,7 @@ fn is_rooted(function: &str) -> bool {
 
 impl Call {
     pub(super) fn of(line: &OpRow) -> Self {
-        let coll = line.coll_api.clone().or_else(|| line.coll.clone()).unwrap_or_else(|| "".into());
+        let coll = line.called().cloned().unwrap_or_else(|| "".into());
         let reduces = matches!(coll.as_str(), "AllReduce" | "Reduce" | "ReduceScatter");
         Self {
             count: line.count,

@@ -137,8 +137,7 @@ impl Sink for FolderRows {
 
     /// Takes messages of measured ops only: others tell nothing of waits.
     fn wants_messages(&self, op: &Op) -> bool {
-        self.ranks.get(&op.rank).is_some_and(Option::is_some)
-            && op.row.peers.iter().any(|peer| peer.messages_measured.is_some())
+        self.ranks.get(&op.rank).is_some_and(Option::is_some) && op.row.has_measured_messages()
     }
 
     fn messages(&mut self, op: &Op, messages: &[MessageRow]) {

@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 
 use flow::schema::{ApiCall, FrameRow, StackId, StackRow};
 
-use super::{counted::Numbered, data::CodeData, open_ops::OpTotals};
+use super::{
+    counted::Numbered,
+    data::CodeData,
+    open_ops::{OpTotals, join_waits},
+};
 
 /// Most stacks that are kept.
 const MAX_STACKS: usize = 16_384;
@@ -17,9 +21,6 @@ const MAX_FUNCTIONS: usize = 8;
 
 /// Most frames that are shown.
 const MAX_FRAMES: usize = 24;
-
-/// Parts of paths of installed libraries, which are not the user's own code.
-const LIBRARIES: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python3."];
 
 /// Key of a stack: recording, process and number.
 type StackKey = (usize, u32, StackId);
@@ -54,9 +55,7 @@ impl Sums {
         self.calls += other.calls;
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.total_ns = self.total_ns.saturating_add(other.total_ns);
-        for (sum, ns) in self.waits_ns.iter_mut().zip(other.waits_ns) {
-            *sum = sum.saturating_add(ns);
-        }
+        join_waits(&mut self.waits_ns, &other.waits_ns);
     }
 }
 
@@ -98,9 +97,7 @@ impl Code {
         sums.bytes = sums.bytes.saturating_add(op.kind.bytes.unwrap_or(0));
         let span = op.span_ns.map_or(0, |(begin, end)| end.saturating_sub(begin));
         sums.total_ns = sums.total_ns.saturating_add(span);
-        for (sum, ns) in sums.waits_ns.iter_mut().zip(op.waits_ns) {
-            *sum = sum.saturating_add(ns);
-        }
+        join_waits(&mut sums.waits_ns, &op.waits_ns);
     }
 
     pub(super) fn add_call(&mut self, call: &ApiCall) {
@@ -175,8 +172,7 @@ fn line_data(frames: &[FrameRow], unknown: Option<&str>, sums: &Sums) -> CodeDat
 }
 
 fn is_of_a_library(frame: &FrameRow) -> bool {
-    let Some(file) = &frame.file else { return true };
-    file.starts_with('<') || LIBRARIES.iter().any(|folder| file.contains(folder))
+    frame.file.as_deref().is_none_or(crate::python::is_of_a_library)
 }
 
 /// Shows a frame as `train.py:41 in step`, with the whole path.

@@ -43,7 +43,7 @@ struct Last {
     seq: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Collector {
     handed: Arc<Mutex<Option<Data>>>,
     open: Option<Section>,
@@ -91,27 +91,8 @@ impl Handed {
 impl Collector {
     pub(super) fn new(ranges: Vec<(u64, u64)>, open: Option<Section>) -> (Self, Handed) {
         let handed = Arc::new(Mutex::new(None));
-        let collector = Self {
-            handed: Arc::clone(&handed),
-            open,
-            ranges: ranges.into_iter(),
-            check: None,
-            sources: Vec::new(),
-            offset_ns: 0,
-            has_calls_only: false,
-            comms: Communicators::default(),
-            shapes: Shapes::default(),
-            links: Links::default(),
-            kinds: Kinds::default(),
-            timeline: Timeline::default(),
-            rates: Rates::default(),
-            iterations: Iterations::default(),
-            code: Code::default(),
-            ops: OpenOps::default(),
-            closed: Vec::new(),
-            last: None,
-            totals: Totals::default(),
-        };
+        let (handed_over, ranges) = (Arc::clone(&handed), ranges.into_iter());
+        let collector = Self { handed: handed_over, open, ranges, ..Self::default() };
         (collector, Handed(handed))
     }
 

@@ -179,7 +179,7 @@ pub(super) struct KindData {
     pub(super) waits_ns: [u64; 8],
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct LongOp {
     pub(super) comm: usize,
     pub(super) rank: i32,

@@ -6,7 +6,11 @@ use flow::{
 };
 use nccl_library::nccl::{Algorithm, Name};
 
-use super::{counted::Numbered, data::KindData, open_ops::OpTotals};
+use super::{
+    counted::Numbered,
+    data::KindData,
+    open_ops::{OpTotals, join_waits},
+};
 
 /// Most kinds with exact sizes; sizes of further ones are rounded to powers of two.
 const MAX_EXACT: usize = 1024;
@@ -36,7 +40,7 @@ impl KindKey {
             matches!(name, Some("AllReduce" | "Reduce" | "ReduceScatter"))
         });
         Self {
-            function: row.coll_api.clone().or_else(|| row.coll.clone()),
+            function: row.called().cloned(),
             runs_as: row.coll.clone().filter(|coll| row.coll_api.as_ref().is_some_and(|api| api != coll)),
             algorithm: row.algorithm.map(Algorithm::name),
             protocol: Some(row.protocol.name()),
@@ -98,9 +102,7 @@ impl Kinds {
             if let Some((begin, end)) = op.span_ns {
                 kind.times.add(end.saturating_sub(begin));
             }
-            for (sum, ns) in kind.waits_ns.iter_mut().zip(op.waits_ns) {
-                *sum = sum.saturating_add(ns);
-            }
+            join_waits(&mut kind.waits_ns, &op.waits_ns);
         }
         number
     }

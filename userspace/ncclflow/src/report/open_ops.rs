@@ -40,6 +40,13 @@ pub(super) fn add_wait(sums: &mut [u64; WAITS.len()], op: Direction, wait: Wait,
     }
 }
 
+/// Adds waits that were summed up.
+pub(super) fn join_waits(sums: &mut [u64; WAITS.len()], more: &[u64; WAITS.len()]) {
+    for (sum, ns) in sums.iter_mut().zip(more) {
+        *sum = sum.saturating_add(*ns);
+    }
+}
+
 /// Returns the bit of a channel; NCCL has 64 at most.
 pub(super) fn channel_bit(channel: u32) -> u64 {
     1u64.checked_shl(channel).unwrap_or(0)
@@ -68,44 +75,25 @@ pub(super) struct OpTotals {
 
 impl OpTotals {
     pub(super) fn new(comm: usize, op: &Op, offset_ns: u64, code: Option<usize>) -> Self {
-        Self {
-            comm,
-            rank: op.rank.rank,
-            seq: op.row.seq,
-            is_p2p: op.row.pattern.is_p2p(),
-            kind: KindKey::of_op(op),
-            channels: 0,
-            ts_ns: op.row.ts_ns.saturating_add(offset_ns),
-            span_ns: None,
-            waits_ns: [0; 8],
-            peers: Vec::new(),
-            code,
-            is_incomplete: false,
-        }
+        let ts_ns = op.row.ts_ns.saturating_add(offset_ns);
+        let is_p2p = op.row.pattern.is_p2p();
+        Self { is_p2p, ..Self::at((comm, op.rank.rank), op.row.seq, KindKey::of_op(op), ts_ns, code) }
     }
 
     /// Makes the totals of a call of the API. `number` counts the calls of its rank.
     pub(super) fn of_call(
-        (comm, rank): (usize, i32),
+        rank: (usize, i32),
         number: u64,
         kind: KindKey,
         ts_ns: u64,
         code: Option<usize>,
     ) -> Self {
-        Self {
-            comm,
-            rank,
-            seq: number << 1,
-            is_p2p: false,
-            kind,
-            channels: 0,
-            ts_ns,
-            span_ns: None,
-            waits_ns: [0; 8],
-            peers: Vec::new(),
-            code,
-            is_incomplete: false,
-        }
+        Self::at(rank, number << 1, kind, ts_ns, code)
+    }
+
+    fn at((comm, rank): (usize, i32), seq: u64, kind: KindKey, ts_ns: u64, code: Option<usize>) -> Self {
+        let (channels, span_ns, waits_ns, peers, is_p2p, is_incomplete) = Default::default();
+        Self { comm, rank, seq, is_p2p, kind, channels, ts_ns, span_ns, waits_ns, peers, code, is_incomplete }
     }
 
     pub(super) fn add_channel(&mut self, op: &Op, offset_ns: u64, code: Option<usize>) {

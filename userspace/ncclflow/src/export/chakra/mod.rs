@@ -442,7 +442,7 @@ impl Sink for Chakra {
         let work = Work {
             key: op.rank,
             n_ranks: row.n_ranks,
-            bytes: op.call_bytes.or(row.bytes.filter(|_| is_p2p)),
+            bytes: op.bytes(),
             peer: is_p2p.then_some(row.root),
             root: matches!(function.as_str(), "Broadcast" | "Reduce").then_some(row.root),
             function,

@@ -285,11 +285,10 @@ impl FlightRecorder {
         let name = match row.pattern {
             Pattern::Send => "Send",
             Pattern::Recv => "Recv",
-            _ => row.coll_api.as_ref().or(row.coll.as_ref()).map_or("unknown", Name::as_str),
+            _ => row.called().map_or("unknown", Name::as_str),
         };
-        let bytes = op.call_bytes.or(row.bytes.filter(|_| is_p2p));
         let element = row.dtype.as_ref().and_then(|name| datatype_bytes(name.as_str()));
-        let count = bytes.zip(element).map(|(bytes, element)| bytes / element).or(row.count);
+        let count = op.bytes().zip(element).map(|(bytes, element)| bytes / element).or(row.count);
         let root = u32::try_from(row.root).ok();
         let Some(function) = self.function(name) else { return Ok(()) };
         let operation = Waiting {

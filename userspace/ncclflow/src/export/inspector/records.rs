@@ -94,8 +94,7 @@ pub(super) struct OpRecord {
 impl OpRecord {
     pub(super) fn new(op: &Op) -> Self {
         let row = OpRow { peers: Vec::new(), ..op.row.clone() };
-        let bytes = op.call_bytes.or(op.row.bytes.filter(|_| op.row.pattern.is_p2p()));
-        Self { row, call_bytes: bytes, begin_ns: u64::MAX, end_ns: 0, is_measured: true }
+        Self { row, call_bytes: op.bytes(), begin_ns: u64::MAX, end_ns: 0, is_measured: true }
     }
 
     /// Adds a channel.
