@@ -22,7 +22,6 @@ mod json_lines;
 mod megatrace;
 mod megatrace_lines;
 mod moment;
-mod new_file;
 #[cfg(feature = "program")]
 mod parquet;
 mod perfetto;
@@ -38,7 +37,7 @@ pub use flight_recorder::RankFiles;
 pub use format::{Format, InspectorVersion, View, ViewOptions};
 pub use moment::{Moment, duration};
 pub use ranks::TwiceReport;
+#[cfg(feature = "program")]
+pub(crate) use run::Chosen;
 pub use run::{ExportOptions, ExportProgress, Exported, SourceReport, export};
 pub use source::{Source, recordings_in, sources};
-#[cfg(feature = "program")]
-pub(crate) use {new_file::NewFile, run::Chosen};

@@ -11,6 +11,7 @@ mod lazy_lines;
 mod line_files;
 mod live_statistics;
 mod made;
+mod new_file;
 mod output_dir;
 mod output_file;
 #[cfg(feature = "program")]
@@ -30,6 +31,7 @@ pub use json_lines::LostLines;
 pub use layout::Layout;
 pub(crate) use layout::{host_in_names, process_name, window_folders, window_name};
 pub use live_statistics::LiveStatistics;
+pub use new_file::NewFile;
 pub use output_dir::OutputDir;
 pub use output_file::OutputFile;
 #[cfg(feature = "program")]

@@ -1,7 +1,7 @@
 //! Files of all ranks of a job, named by a prefix and the rank as torch names them.
 
 use std::{
-    io::{BufWriter, Write as _},
+    io::{BufWriter, IntoInnerError},
     path::Path,
 };
 
@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     flight_recorder::{DumpWriter, Entry, ProcessGroup},
-    sinks::{OutputDir, OutputFile},
+    sinks::{NewFile, OutputDir},
 };
 
 /// Prefix of torch's own names, without their folder (`TORCH_FR_DUMP_TEMP_FILE`).
@@ -71,40 +71,21 @@ impl RankFiles {
     /// There is such a file, or it cannot be written.
     pub fn create(&self, rank: u64) -> Result<RankFile> {
         let name = format!("{}{rank}", self.prefix);
-        let temporary = format!(".{name}.part");
         let shown = || self.dir.path().join(&name).display().to_string();
         if self.dir.open_file(&name).is_ok() {
             bail!("`{}` is there already", shown());
         }
-        let file = self.dir.create_file(&temporary).with_context(|| format!("making `{}`", shown()))?;
-        let part = Part { dir: self.dir.try_clone()?, name, temporary, is_complete: false };
-        Ok(RankFile { part, writer: DumpWriter::new(BufWriter::new(file))? })
-    }
-}
-
-/// A file that is removed unless it is completed.
-#[derive(Debug)]
-struct Part {
-    dir: OutputDir,
-    name: String,
-    temporary: String,
-    is_complete: bool,
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        if !self.is_complete {
-            self.dir.remove_file(&self.temporary);
-        }
+        let file = NewFile::within(&self.dir, name.clone());
+        let file = file.with_context(|| format!("making `{}`", shown()))?;
+        Ok(RankFile { writer: DumpWriter::new(BufWriter::new(file))? })
     }
 }
 
 /// File of a rank of the job, while it is written.
 #[derive(Debug)]
 pub struct RankFile {
-    part: Part,
     /// Writer that takes the file's entries.
-    pub writer: DumpWriter<BufWriter<OutputFile>>,
+    pub writer: DumpWriter<BufWriter<NewFile>>,
 }
 
 impl RankFile {
@@ -113,12 +94,9 @@ impl RankFile {
     /// # Errors
     /// The file cannot be written, or a file of its name has come meanwhile.
     pub fn finish(self, groups: &[ProcessGroup], comm_lib_version: Option<&str>) -> Result<()> {
-        let Self { mut part, writer } = self;
-        writer.finish(groups, comm_lib_version)?.flush()?;
-        let shown = part.dir.path().join(&part.name).display().to_string();
-        part.dir.rename_new(&part.temporary, &part.name).with_context(|| format!("naming `{shown}`"))?;
-        part.is_complete = true;
-        Ok(())
+        let file = self.writer.finish(groups, comm_lib_version)?.into_inner();
+        let mut file = file.map_err(IntoInnerError::into_error)?;
+        file.publish().with_context(|| format!("naming `{}`", file.path().display()))
     }
 }
 

@@ -1,17 +1,17 @@
-//! A single file that an export makes.
+//! A file that has its name only when it is complete.
 
 use std::{
     io::{self, Write as _},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::sinks::{OutputDir, OutputFile};
+use super::{output_dir::OutputDir, output_file::OutputFile};
 
 /// A file that gets its name when it is complete. If this is dropped before, the file is removed.
 #[derive(Debug)]
-pub(crate) struct NewFile {
+pub struct NewFile {
     dir: OutputDir,
     name: String,
     file: Option<OutputFile>,
@@ -31,13 +31,26 @@ impl NewFile {
         if std::fs::symlink_metadata(path).is_ok() {
             bail!("`{}` exists: {hint}", path.display());
         }
-        let mut made = Self { dir: OutputDir::open(folder)?, name: name.to_owned(), file: None };
+        let made = Self::within(&OutputDir::open(folder)?, name.to_owned());
+        made.with_context(|| format!("making a file in `{}`", folder.display()))
+    }
+
+    /// Creates a file of this name in a folder.
+    pub(crate) fn within(dir: &OutputDir, name: String) -> io::Result<Self> {
+        let mut made = Self { dir: dir.try_clone()?, name, file: None };
         let temporary = made.temporary();
         // A file of a process that was killed, and had our number.
-        made.dir.remove_file(&temporary);
-        let file = made.dir.create_file(&temporary);
-        made.file = Some(file.with_context(|| format!("making a file in `{}`", folder.display()))?);
+        dir.remove_file(&temporary);
+        made.file = Some(dir.create_file(&temporary)?);
         Ok(made)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.path().join(&self.name)
     }
 
     fn temporary(&self) -> String {
@@ -51,12 +64,16 @@ impl NewFile {
     }
 
     /// Gives the file its name.
-    pub(crate) fn finish(&mut self) -> Result<()> {
-        let context = format!("writing `{}`", self.dir.path().join(&self.name).display());
-        self.flush().with_context(|| context.clone())?;
-        self.dir.rename_new(&self.temporary(), &self.name).context(context)?;
+    pub(crate) fn publish(&mut self) -> io::Result<()> {
+        self.flush()?;
+        self.dir.rename_new(&self.temporary(), &self.name)?;
         self.file = None;
         Ok(())
+    }
+
+    /// Gives the file its name; an error names it.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        self.publish().with_context(|| format!("writing `{}`", self.path().display()))
     }
 }
 
