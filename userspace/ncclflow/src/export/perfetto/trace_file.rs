@@ -95,13 +95,13 @@ impl TraceFile {
     /// Writes the first packets. All times of the trace are Unix times. `monotonic_ns` is the time `at_ns` by
     /// the other clock, where all rows are of one host.
     pub(super) fn begin(&mut self, at_ns: u64, monotonic_ns: Option<u64>) -> io::Result<()> {
-        let clock = |id, timestamp| Clock { id, timestamp };
+        let clock = |id, timestamp| Clock { id, timestamp, ..Clock::default() };
         let clocks = [Some(clock(REALTIME, at_ns)), monotonic_ns.map(|at| clock(MONOTONIC, at))];
         self.push(&TracePacket {
             sequence: SEQUENCE,
             is_first_on_sequence: true,
             sequence_flags: INCREMENTAL_STATE_CLEARED,
-            defaults: Some(Defaults { timestamp_clock_id: REALTIME }),
+            defaults: Some(Defaults { timestamp_clock_id: Some(REALTIME), ..Defaults::default() }),
             clock_snapshot: Some(ClockSnapshot {
                 clocks: clocks.into_iter().flatten().collect(),
                 primary_trace_clock: Some(REALTIME),
