@@ -211,35 +211,17 @@ impl<'de> Visitor<'de> for Document<'_, '_> {
 }
 
 /// Keys of a trace that are read.
+#[derive(serde::Deserialize)]
+#[serde(field_identifier)]
 enum Key {
-    /// `traceEvents`
+    #[serde(rename = "traceEvents")]
     Events,
-    /// `baseTimeNanoseconds`
+    #[serde(rename = "baseTimeNanoseconds")]
     Base,
-    /// `distributedInfo`
+    #[serde(rename = "distributedInfo")]
     Distributed,
+    #[serde(other)]
     Other,
-}
-
-impl<'de> serde::Deserialize<'de> for Key {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OneKey;
-        impl Visitor<'_> for OneKey {
-            type Value = Key;
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a key")
-            }
-            fn visit_str<E>(self, key: &str) -> Result<Key, E> {
-                Ok(match key {
-                    "traceEvents" => Key::Events,
-                    "baseTimeNanoseconds" => Key::Base,
-                    "distributedInfo" => Key::Distributed,
-                    _ => Key::Other,
-                })
-            }
-        }
-        deserializer.deserialize_str(OneKey)
-    }
 }
 
 /// `distributedInfo`, as Kineto writes it where torch.distributed is initialised.
