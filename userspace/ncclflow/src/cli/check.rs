@@ -7,17 +7,14 @@ use anyhow::Result;
 use super::{
     args::CheckArgs,
     exit,
-    progress::BytesLine,
+    progress::reading,
     terminal::{self, Mood},
     write_json,
 };
 use crate::check::{check, headline, write_check};
 
 pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
-    let mut line = BytesLine::new("");
-    let report = check(&args.dirs, &mut |bytes, of_bytes| line.show(bytes, of_bytes));
-    line.clear();
-    let report = report?;
+    let report = reading("", |line| check(&args.dirs, &mut |bytes, of_bytes| line.show(bytes, of_bytes)))?;
     if args.json {
         write_json(&mut terminal::out(), &report)?;
     } else {

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Result;
 
-use super::{export_args::ExportArgs, progress::BytesLine, terminal, write_json};
+use super::{export_args::ExportArgs, progress::reading, terminal, write_json};
 use crate::export::{ExportOptions, Exported, Format, InspectorVersion, ViewOptions, export};
 
 pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
@@ -43,10 +43,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
         },
         choice: args.part.choice(),
     };
-    let mut line = BytesLine::new("");
-    let exported = export(options, &mut |progress| line.show(progress.bytes, progress.of_bytes));
-    line.clear();
-    let exported = exported?;
+    let exported = reading("", |line| export(options, &mut |read| line.show(read.bytes, read.of_bytes)))?;
     let mut out = terminal::out();
     if args.json {
         write_json(&mut out, &exported)?;
@@ -66,13 +63,7 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
         rows.calls,
         args.output.display()
     )?;
-    let several = exported.sources.len() > 1;
-    for source in &exported.sources {
-        let name = if several { format!("{}: ", source.path.display()) } else { String::new() };
-        for said in source.read.notes() {
-            writeln!(out, "{name}{said}")?;
-        }
-    }
+    write_notes(exported, out)?;
     if rows.ops + rows.calls == 0 && rows.left_out > 0 {
         writeln!(
             out,
@@ -106,4 +97,16 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
         )?;
     }
     exported.notes.iter().try_for_each(|note| writeln!(out, "{note}"))
+}
+
+/// Writes what is to be said of the recordings that were read.
+pub(super) fn write_notes(exported: &Exported, out: &mut dyn Write) -> io::Result<()> {
+    let several = exported.sources.len() > 1;
+    for source in &exported.sources {
+        let name = if several { format!("{}: ", source.path.display()) } else { String::new() };
+        for said in source.read.notes() {
+            writeln!(out, "{name}{said}")?;
+        }
+    }
+    Ok(())
 }

@@ -5,7 +5,7 @@ use std::{io::Write as _, path::PathBuf, process::ExitCode};
 use anyhow::Result;
 use clap::Args;
 
-use super::{part_args::PartArgs, progress::BytesLine, terminal};
+use super::{export::write_notes, part_args::PartArgs, progress::reading, terminal};
 use crate::report::{ReportOptions, Section, report};
 
 #[derive(Debug, Args)]
@@ -44,19 +44,10 @@ pub(super) fn run(args: &ReportArgs) -> Result<ExitCode> {
         choice: args.part.choice(),
         open: args.open_section,
     };
-    let mut line = BytesLine::new("");
-    let made = report(options, &mut |progress| line.show(progress.bytes, progress.of_bytes));
-    line.clear();
-    let made = made?;
+    let made = reading("", |line| report(options, &mut |read| line.show(read.bytes, read.of_bytes)))?;
     let mut out = terminal::out();
     writeln!(out, "{}", made.sentence)?;
-    let several = made.exported.sources.len() > 1;
-    for source in &made.exported.sources {
-        let name = if several { format!("{}: ", source.path.display()) } else { String::new() };
-        for said in source.read.notes() {
-            writeln!(out, "{name}{said}")?;
-        }
-    }
+    write_notes(&made.exported, &mut out)?;
     let rows = &made.exported.rows;
     if rows.ops + rows.calls == 0 && rows.left_out > 0 {
         writeln!(out, "nothing was recorded in the part that you chose")?;

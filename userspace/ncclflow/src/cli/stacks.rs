@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 
-use super::{live_stacks, progress::BytesLine, stacks_args::StacksArgs, terminal, write_json};
+use super::{live_stacks, progress::reading, stacks_args::StacksArgs, terminal, write_json};
 use crate::{
     sinks::{OutputDir, Share},
     stacks::{
@@ -41,10 +41,8 @@ fn run_trace(args: &StacksArgs, path: &Path) -> Result<ExitCode> {
     let mut trace = TraceFile::open(path)?;
     let window = window(&mut trace, args)?;
     let query = Query { window, kernel_name: args.kernel().to_owned(), stack_depth: args.callers() };
-    let mut line = BytesLine::new("");
-    let found = stacks_of(&mut trace, &query, &mut |progress| line.show(progress.bytes, progress.of_bytes));
-    line.clear();
-    let found = found?;
+    let found =
+        reading("", |line| stacks_of(&mut trace, &query, &mut |read| line.show(read.bytes, read.of_bytes)))?;
     let mut out = Vec::new();
     write_stacks(&found, args, window, &mut out)?;
     write_out(args.output.as_deref(), &out, args.pprof)?;
@@ -57,10 +55,9 @@ fn window(trace: &mut TraceFile, args: &StacksArgs) -> Result<Window> {
         return Ok(Window::new(start, duration));
     }
     let Some(name) = &args.function_name else { return Ok(Window::WHOLE) };
-    let mut line = BytesLine::new("looking for the function: ");
-    let found = find_functions(trace, name, &mut |progress| line.show(progress.bytes, progress.of_bytes));
-    line.clear();
-    let found = found?;
+    let found = reading("looking for the function: ", |line| {
+        find_functions(trace, name, &mut |read| line.show(read.bytes, read.of_bytes))
+    })?;
     if found.is_empty() {
         bail!(
             "no slice on a thread of the trace is named `{name}`; names are as the trace has them, and with a % \
