@@ -17,7 +17,7 @@ use crate::{
     export::Source,
     recording::Selection,
     rows::{Read, ReadPart},
-    sinks::{SessionFiles, Sink},
+    sinks::Sink,
 };
 
 /// Facts about a folder before its rows come.
@@ -220,11 +220,7 @@ fn read_recording<S: Sink>(
     let selection = Selection { from_ns: own(times.start()), ..Selection::ALL };
     let until_ns = own(times.end());
     let part = ReadPart { selection, until_ns, progress, goes_on: &mut || (), is_stopped: &|| false };
-    let (read, files) = source
-        .open()?
-        .read(SessionFiles::of_sink(Box::new(sink)), part)
-        .with_context(|| format!("reading the recording in `{}`", source.path.display()))?;
-    Ok((files.into_sink().context("the sink of another reading came back")?, read))
+    source.read(sink, part).with_context(|| format!("reading the recording in `{}`", source.path.display()))
 }
 
 /// A panic elsewhere ends the program anyway.

@@ -15,9 +15,6 @@ use super::{
 use crate::{
     export::sources,
     record::{Notice, record},
-    recording::Selection,
-    rows::ReadPart,
-    sinks::SessionFiles,
     stacks::{CallStacks, LiveStacks, pprof, write_folded},
 };
 
@@ -59,14 +56,7 @@ pub(super) fn run_recording(args: &StacksArgs, folder: &Path) -> Result<ExitCode
     let mut before = 0;
     for source in &found {
         let progress = &mut |bytes: u64| line.show(before + bytes, of_bytes);
-        let part = ReadPart {
-            selection: Selection::ALL,
-            until_ns: u64::MAX,
-            progress,
-            goes_on: &mut || (),
-            is_stopped: &|| false,
-        };
-        let (read, _) = source.open()?.read(SessionFiles::of_sink(Box::new(live.clone())), part)?;
+        let (_, read) = source.read_all(live.clone(), progress)?;
         line.clear();
         before += source.bytes;
         read.notes().iter().for_each(|note| tell!("{note}"));

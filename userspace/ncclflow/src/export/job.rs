@@ -1,20 +1,16 @@
 //! Finds the rank in the job of each rank of a communicator.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    sync::{Arc, Mutex},
-};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::Result;
 use flow::schema::{ApiCall, Op, RankKey};
 
 use super::{
-    chosen_rows::lock,
     job_ranks::{JobRank, job_ranks},
     source::Source,
     who::Who,
 };
-use crate::sinks::{SessionFiles, Sink};
+use crate::sinks::Sink;
 
 /// Most ranks of communicators that are kept, of all recordings.
 const MAX_MEMBERS: usize = 1 << 20;
@@ -43,7 +39,9 @@ impl Job {
         let mut ranks: Vec<RankKey> = who.keys().collect();
         if ranks.is_empty() {
             // A recording that was cut off has only the report of its beginning.
-            ranks = read_ranks(source)?;
+            let (Seen(seen), _) = source.read_all(Seen::default(), &mut |_| ())?;
+            ranks = seen.into_iter().collect();
+            ranks.sort_unstable();
         }
         for key in ranks {
             let said = who.rank(key).and_then(|facts| i32::try_from(facts.job_rank?).ok());
@@ -111,14 +109,14 @@ fn listed(ranks: &[i32]) -> String {
     format!("{}{}", shown.join(", "), if ranks.len() > 8 { ", …" } else { "" })
 }
 
-#[derive(Debug)]
-struct Seen(Arc<Mutex<HashSet<RankKey>>>);
+/// Ranks that have rows.
+#[derive(Debug, Default)]
+struct Seen(HashSet<RankKey>);
 
 impl Seen {
-    fn note(&self, key: RankKey) {
-        let mut seen = lock(&self.0);
-        if seen.len() < MAX_MEMBERS {
-            seen.insert(key);
+    fn note(&mut self, key: RankKey) {
+        if self.0.len() < MAX_MEMBERS {
+            self.0.insert(key);
         }
     }
 }
@@ -135,14 +133,6 @@ impl Sink for Seen {
     fn call(&mut self, call: &ApiCall) {
         call.rank.into_iter().for_each(|rank| self.note(rank));
     }
-}
-
-fn read_ranks(source: &Source) -> Result<Vec<RankKey>> {
-    let seen = Arc::new(Mutex::new(HashSet::new()));
-    source.open()?.read_all(SessionFiles::of_sink(Box::new(Seen(Arc::clone(&seen)))))?;
-    let mut ranks: Vec<RankKey> = lock(&seen).drain().collect();
-    ranks.sort_unstable();
-    Ok(ranks)
 }
 
 #[cfg(test)]

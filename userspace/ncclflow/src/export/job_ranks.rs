@@ -4,15 +4,12 @@ use flow::{
     schema::{ApiCall, Op},
     session::TargetReport,
 };
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::collections::HashMap;
 
 use anyhow::Result;
 
-use super::{chosen_rows::lock, source::Source};
-use crate::sinks::{SessionFiles, Sink};
+use super::source::Source;
+use crate::sinks::Sink;
 
 /// A rank in a job, and how it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +31,7 @@ pub(super) fn job_ranks(source: &Source) -> Result<HashMap<u32, JobRank>> {
     }
     // A recording that was cut off has only the report of its beginning.
     if largest.0.is_empty() {
-        largest = read_largest(source)?;
+        (largest, _) = source.read_all(largest, &mut |_| ())?;
     }
     let derived = largest.0.into_iter().map(|(pid, (_, rank))| (pid, JobRank { rank, is_derived: true }));
     let mut ranks: HashMap<u32, JobRank> = derived.collect();
@@ -66,25 +63,20 @@ impl Largest {
     }
 }
 
-#[derive(Debug)]
-struct Seen(Arc<Mutex<Largest>>);
+impl Sink for Largest {
+    fn wants_messages(&self, _op: &Op) -> bool {
+        false
+    }
 
-impl Sink for Seen {
     fn op(&mut self, op: &Op) {
-        lock(&self.0).note(op.row.pid, op.row.n_ranks, op.row.rank);
+        self.note(op.row.pid, op.row.n_ranks, op.row.rank);
     }
 
     fn call(&mut self, call: &ApiCall) {
         if let (Some(rank), Some(n_ranks)) = (call.rank, call.row.n_ranks) {
-            lock(&self.0).note(call.row.pid, n_ranks, rank.rank);
+            self.note(call.row.pid, n_ranks, rank.rank);
         }
     }
-}
-
-fn read_largest(source: &Source) -> Result<Largest> {
-    let largest = Arc::new(Mutex::new(Largest::default()));
-    source.open()?.read_all(SessionFiles::of_sink(Box::new(Seen(Arc::clone(&largest)))))?;
-    Ok(std::mem::take(&mut *lock(&largest)))
 }
 
 #[cfg(test)]

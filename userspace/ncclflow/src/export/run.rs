@@ -22,7 +22,7 @@ use super::{
 use crate::{
     recording::{Damage, Selection},
     rows::{Read, ReadPart},
-    sinks::{OutputDir, SessionFiles, Share},
+    sinks::{OutputDir, Share},
 };
 
 /// Options of an export.
@@ -226,7 +226,7 @@ fn read_source(
         goes_on: &mut || goes_on.store(true, Ordering::Relaxed),
         is_stopped: &|| false,
     };
-    Ok(source.open()?.read(SessionFiles::of_sink(Box::new(rows)), part)?.0)
+    Ok(source.read(rows, part)?.1)
 }
 
 /// Writes `export.json`, for a folder that is not the whole of one session.

@@ -10,8 +10,8 @@ use flow::session::{Level, SessionReport};
 
 use crate::{
     recording::{FOLDER, Item, Progress, RecordingReader, Selection},
-    rows::RecordedSession,
-    sinks::OutputDir,
+    rows::{Read, ReadPart, RecordedSession},
+    sinks::{OutputDir, SessionFiles, Sink},
 };
 
 /// Most folders that are looked into for recordings of windows or hosts.
@@ -46,6 +46,19 @@ impl Source {
         RecordedSession::open(&self.path)
     }
 
+    /// Reads a part of its rows into a sink, which comes back.
+    pub(crate) fn read<S: Sink>(&self, sink: S, part: ReadPart<'_>) -> Result<(S, Read)> {
+        let (read, files) = self.open()?.read(SessionFiles::of_sink(Box::new(sink)), part)?;
+        Ok((files.into_sink().context("the sink of another reading came back")?, read))
+    }
+
+    /// Reads all its rows into a sink, which comes back.
+    pub(crate) fn read_all<S: Sink>(&self, sink: S, progress: &mut dyn FnMut(u64)) -> Result<(S, Read)> {
+        let (selection, until_ns) = (Selection::ALL, u64::MAX);
+        let part = ReadPart { selection, until_ns, progress, goes_on: &mut || (), is_stopped: &|| false };
+        self.read(sink, part)
+    }
+
     /// Returns the session's report, of its end or else of its beginning.
     pub fn session(&self) -> &SessionReport {
         &self.session
@@ -58,6 +71,11 @@ impl Source {
     /// Tells whether the source has only calls of the API, without ops.
     pub(crate) fn is_of_calls(&self) -> bool {
         self.session.level == Some(Level::Api)
+    }
+
+    /// Tells whether the source has calls of the API, also beside ops.
+    pub(crate) fn has_calls(&self) -> bool {
+        self.is_of_calls() || self.session.api
     }
 
     /// Returns the offset from its own clock to wall time.

@@ -332,10 +332,10 @@ impl View for Chakra {
         self.take_waiting();
         source.host().clone_into(&mut self.host);
         self.offset_ns = source.offset_ns();
-        let SessionReport { api, libraries, .. } = source.session();
+        let SessionReport { libraries, .. } = source.session();
         let by_plan = |library: &LibraryReport| library.probes == Some(ProbeStrategy::Plan);
         let by_launch = !libraries.is_empty() && libraries.iter().all(by_plan);
-        self.made_of = if source.is_of_calls() || *api { MadeOf::Calls } else { MadeOf::Ops { by_launch } };
+        self.made_of = if source.has_calls() { MadeOf::Calls } else { MadeOf::Ops { by_launch } };
         Ok(())
     }
 

@@ -377,7 +377,7 @@ impl View for FlightRecorder {
         let session = source.session();
         let ended_ns = session.clock.ended_monotonic_ns;
         self.ended_ns.push(ended_ns.map(|ended| ended.saturating_add(self.offset_ns)));
-        self.of_calls = source.is_of_calls() || session.api;
+        self.of_calls = source.has_calls();
         self.was_lost = session.has_losses();
         self.nccl_version = session
             .libraries
