@@ -20,14 +20,8 @@ pub(crate) struct RunningCheck {
     /// Communicators of each part.
     fleets: Vec<Fleet>,
     sources: Vec<PathBuf>,
-    current: Option<Current>,
-}
-
-/// The source whose rows are coming.
-#[derive(Debug)]
-struct Current {
-    part: usize,
-    folder: FolderRows,
+    /// The source whose rows are coming, and its part.
+    current: Option<(usize, FolderRows)>,
 }
 
 impl RunningCheck {
@@ -58,24 +52,24 @@ impl RunningCheck {
         let Some(part) = self.parts.iter().position(of) else { return };
         let Some(fleet) = self.fleets.get(part) else { return };
         let folder = fleet.folder(FolderFacts { clock, ..FolderFacts::default() });
-        self.current = Some(Current { part, folder });
+        self.current = Some((part, folder));
     }
 
     pub(crate) fn op(&mut self, op: &Op) {
-        if let Some(Current { folder, .. }) = &mut self.current {
+        if let Some((_, folder)) = &mut self.current {
             folder.op(op);
         }
     }
 
     /// Takes messages of the latest op.
     pub(crate) fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
-        if let Some(Current { folder, .. }) = &mut self.current {
+        if let Some((_, folder)) = &mut self.current {
             folder.messages(op, messages);
         }
     }
 
     fn end(&mut self) {
-        let Some(Current { part, folder, .. }) = self.current.take() else { return };
+        let Some((part, folder)) = self.current.take() else { return };
         if let Some(fleet) = self.fleets.get_mut(part) {
             // Sources come one after the other: a folder knows those before it.
             fleet.add(folder);

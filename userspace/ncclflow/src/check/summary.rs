@@ -39,9 +39,7 @@ pub struct SummaryReport {
 
 /// Links of all folders, while they are gathered.
 #[derive(Debug, Default)]
-struct Summary {
-    ranks: Vec<RankReport>,
-}
+struct Summary(Vec<RankReport>);
 
 impl Gather for Summary {
     type Folder = FolderLinks;
@@ -64,7 +62,7 @@ impl Gather for Summary {
         };
         let mut ranks: Vec<RankReport> = ranks.into_iter().map(of_rank).collect();
         ranks.sort_by(|a, b| (&a.communicator, a.rank).cmp(&(&b.communicator, b.rank)));
-        self.ranks.append(&mut ranks);
+        self.0.append(&mut ranks);
         true
     }
 }
@@ -111,11 +109,9 @@ impl Sink for FolderLinks {
 pub fn summarize(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<SummaryReport> {
     let (mut ranks, mut notes) = (Vec::new(), Vec::new());
     for part in parts(dirs)? {
-        let (summary, said) = read_rows(&part, Summary::default(), &mut *progress)?;
+        let (Summary(of_part), said) = read_rows(&part, Summary::default(), &mut *progress)?;
         notes.extend(said);
-        ranks.extend(
-            summary.ranks.into_iter().map(|rank| RankReport { window: part.windows.clone(), ..rank }),
-        );
+        ranks.extend(of_part.into_iter().map(|rank| RankReport { window: part.windows.clone(), ..rank }));
     }
     Ok(SummaryReport { ranks, notes })
 }

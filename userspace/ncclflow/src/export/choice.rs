@@ -9,7 +9,7 @@ use super::{moment::Moment, source::Source};
 
 /// Choice of rows. At least one value of each kind that is given must match; a kind without values chooses
 /// all.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Choice {
     /// Begin of the rows' time …
     pub from: Option<Moment>,
@@ -70,14 +70,7 @@ const TRAIL_NS: u64 = 60_000_000_000;
 impl Choice {
     /// Tells whether nothing is left out.
     pub fn is_all(&self) -> bool {
-        let Self { from, to, comms, ranks, pids, users, jobs, exact: _ } = self;
-        from.is_none()
-            && to.is_none()
-            && comms.is_empty()
-            && ranks.is_empty()
-            && pids.is_empty()
-            && users.is_empty()
-            && jobs.is_empty()
+        *self == Self { exact: self.exact, ..Self::default() }
     }
 
     /// Brings beginnings of `commHash` into the form in which they are compared, or fails.

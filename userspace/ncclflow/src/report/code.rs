@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use flow::schema::{ApiCall, FrameRow, StackId, StackRow};
+use serde::Serialize;
 
 use super::{
     counted::Numbered,
@@ -32,13 +33,14 @@ struct Stack {
     sums: Sums,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Sums {
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Sums {
     functions: Vec<String>,
-    ops: u64,
+    pub(super) ops: u64,
     calls: u64,
     bytes: u64,
-    total_ns: u64,
+    pub(super) total_ns: u64,
     waits_ns: [u64; 8],
 }
 
@@ -157,17 +159,11 @@ fn line_data(frames: &[FrameRow], unknown: Option<&str>, sums: &Sums) -> CodeDat
     // Rows have the outermost frame first.
     let inner = || frames.iter().rev();
     let line = inner().find(|frame| !is_of_a_library(frame)).or_else(|| inner().next());
-    let Sums { functions, ops, calls, bytes, total_ns, waits_ns } = sums.clone();
     CodeData {
         line: line.map_or_else(|| unknown.unwrap_or("no Python code").to_owned(), shown),
         frames: inner().take(MAX_FRAMES).map(shown).collect(),
         unknown: unknown.map(str::to_owned),
-        functions,
-        ops,
-        calls,
-        bytes,
-        total_ns,
-        waits_ns,
+        sums: sums.clone(),
     }
 }
 

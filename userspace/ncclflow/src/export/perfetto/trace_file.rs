@@ -72,7 +72,6 @@ pub(super) struct TraceFile {
     names: Texts,
     keys: Texts,
     values: Texts,
-    pub(super) packets: u64,
     pub(super) bytes: u64,
 }
 
@@ -87,7 +86,6 @@ impl TraceFile {
             names: Texts::default(),
             keys: Texts::default(),
             values: Texts::default(),
-            packets: 0,
             bytes: 0,
         })
     }
@@ -186,7 +184,6 @@ impl TraceFile {
         self.batch.push(PACKET_KEY);
         // A vector grows as needed.
         packet.encode_length_delimited(&mut self.batch).map_err(io::Error::other)?;
-        self.packets += 1;
         if self.batch.len() >= BATCH { self.write() } else { Ok(()) }
     }
 

@@ -28,14 +28,7 @@ const MAX_PID: i32 = 1 << 22;
 
 /// Number of a rank of a communicator in the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct RankId(usize);
-
-#[cfg(test)]
-impl RankId {
-    pub(super) fn of_test(number: usize) -> Self {
-        Self(number)
-    }
-}
+pub(super) struct RankId(pub(super) usize);
 
 /// Content of a track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,7 +42,7 @@ pub(super) enum Content {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Place {
+pub(super) enum Place {
     Channel(RankId, u32, Content),
     /// Track of the API calls of a thread.
     Thread(u32, u32),
@@ -70,11 +63,6 @@ pub(super) struct Slot {
     pub(super) states: Option<u64>,
 }
 
-#[derive(Debug)]
-struct Rank {
-    track: u64,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Tracks {
     last: u64,
@@ -90,7 +78,8 @@ pub(super) struct Tracks {
     /// Ranks of the present source.
     ranks: HashMap<RankKey, RankId>,
     known_ranks: HashMap<(String, RankKey), RankId>,
-    by_id: Vec<Rank>,
+    /// Tracks of ranks, by their numbers.
+    by_id: Vec<u64>,
     lanes: HashMap<(String, Place), Vec<Lane>>,
     who: Who,
 }
@@ -181,31 +170,12 @@ impl Tracks {
             child_ordering: CHILDREN_BY_RANK,
             ..TrackDescriptor::default()
         })?;
-        self.by_id.push(Rank { track });
+        self.by_id.push(track);
         Ok(id)
     }
 
-    /// Returns a lane that is free from the span's begin to its end; `None` if there are too many at once.
-    pub(super) fn channel_slot(
-        &mut self,
-        rank: RankId,
-        channel: u32,
-        content: Content,
-        (begin_ns, end_ns): (u64, u64),
-        file: &mut TraceFile,
-    ) -> io::Result<Option<Slot>> {
-        self.slot(Place::Channel(rank, channel, content), (begin_ns, end_ns), file)
-    }
-
     /// Returns the track of instants: they take no time, and no lane.
-    pub(super) fn channel_track(
-        &mut self,
-        rank: RankId,
-        channel: u32,
-        content: Content,
-        file: &mut TraceFile,
-    ) -> io::Result<u64> {
-        let place = Place::Channel(rank, channel, content);
+    pub(super) fn channel_track(&mut self, place: Place, file: &mut TraceFile) -> io::Result<u64> {
         let key = (String::new(), place);
         if let Some(lane) = self.lanes.get(&key).and_then(|lanes| lanes.first()) {
             return Ok(lane.track);
@@ -215,17 +185,13 @@ impl Tracks {
         Ok(lane.track)
     }
 
-    /// Returns a lane for a call of a thread, as [`Self::channel_slot`] does for a channel.
-    pub(super) fn thread_slot(
+    /// Returns a lane that is free from the span's begin to its end; `None` if there are too many at once.
+    pub(super) fn slot(
         &mut self,
-        (pid, tid): (u32, u32),
+        place: Place,
         span: (u64, u64),
         file: &mut TraceFile,
     ) -> io::Result<Option<Slot>> {
-        self.slot(Place::Thread(pid, tid), span, file)
-    }
-
-    fn slot(&mut self, place: Place, span: (u64, u64), file: &mut TraceFile) -> io::Result<Option<Slot>> {
         // A rank's number identifies its host, a thread's does not.
         let host = if matches!(place, Place::Thread(..)) { self.host.clone() } else { String::new() };
         let key = (host, place);
@@ -259,7 +225,7 @@ impl Tracks {
     fn new_lane(&mut self, place: Place, file: &mut TraceFile) -> io::Result<Lane> {
         let (parent, name, order, has_states) = match place {
             Place::Channel(rank, channel, content) => {
-                let parent = self.by_id.get(rank.0).map_or(0, |rank| rank.track);
+                let parent = self.by_id.get(rank.0).copied().unwrap_or(0);
                 let (name, kind, has_states) = match content {
                     Content::Ops => (format!("channel {channel}"), 0, false),
                     Content::Sends(peer) => (format!("channel {channel} to rank {peer}"), 1, true),
@@ -297,7 +263,7 @@ impl Tracks {
         let track = self.next()?;
         file.describe(TrackDescriptor {
             uuid: Some(track),
-            parent_uuid: self.by_id.get(rank.0).map(|rank| rank.track),
+            parent_uuid: self.by_id.get(rank.0).copied(),
             name: Some(name),
             counter: Some(CounterDescriptor { unit: UNIT_SIZE_BYTES }),
             sibling_order_rank: Some(-1),
