@@ -168,21 +168,9 @@ const MIN_SIZE: u64 = 1 << 20;
 
 /// Parses a size: a number and a letter; without a letter MiB, as the sizes of buffers.
 fn size(text: &str) -> Result<u64, String> {
-    let (number, shift) = match text.char_indices().next_back() {
-        Some((at, letter)) if letter.is_ascii_alphabetic() => {
-            let shift = match letter.to_ascii_uppercase() {
-                'K' => 10,
-                'M' => 20,
-                'G' => 30,
-                'T' => 40,
-                _ => return Err("the letters are K, M, G and T".to_owned()),
-            };
-            (&text[..at], shift)
-        }
-        _ => (text, 20),
-    };
-    let number: u64 = number.parse().map_err(|_| "not a size, as 500M or 20G is one".to_owned())?;
-    let bytes = number.checked_mul(1 << shift).ok_or("too much")?;
+    let letters = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30), ('T', 1 << 40)];
+    let said = ["the letters are K, M, G and T", "not a size, as 500M or 20G is one", "too much"];
+    let bytes = with_letter(&text.to_ascii_uppercase(), &letters, 1 << 20, said)?;
     if bytes < MIN_SIZE { Err("must be 1M at least".to_owned()) } else { Ok(bytes) }
 }
 
@@ -191,22 +179,25 @@ const MIN_AGE: Duration = Duration::from_secs(10);
 
 /// Parses a time: a number and a letter; without a letter seconds.
 fn age(text: &str) -> Result<Duration, String> {
-    let (number, seconds) = match text.char_indices().next_back() {
-        Some((at, letter)) if letter.is_ascii_alphabetic() => {
-            let seconds = match letter {
-                's' => 1,
-                'm' => 60,
-                'h' => 3600,
-                'd' => 86400,
-                _ => return Err("the letters are s, m, h and d".to_owned()),
-            };
-            (&text[..at], seconds)
-        }
-        _ => (text, 1),
-    };
-    let number: u64 = number.parse().map_err(|_| "not a time, as 90s or 12h is one".to_owned())?;
-    let age = Duration::from_secs(number.checked_mul(seconds).ok_or("too long")?);
+    let letters = [('s', 1), ('m', 60), ('h', 3600), ('d', 86400)];
+    let said = ["the letters are s, m, h and d", "not a time, as 90s or 12h is one", "too long"];
+    let age = Duration::from_secs(with_letter(text, &letters, 1, said)?);
     if age < MIN_AGE { Err("must be 10s at least".to_owned()) } else { Ok(age) }
+}
+
+/// Parses a number, and the letter that multiplies it; `alone` multiplies one without a letter. `said`: errors
+/// for another letter, for what is no number, and for too large a one.
+fn with_letter(text: &str, letters: &[(char, u64)], alone: u64, said: [&str; 3]) -> Result<u64, String> {
+    let [other_letter, no_number, too_large] = said;
+    let (number, unit) = match text.char_indices().next_back() {
+        Some((at, letter)) if letter.is_ascii_alphabetic() => {
+            let (_, unit) = letters.iter().find(|(known, _)| *known == letter).ok_or(other_letter)?;
+            (&text[..at], *unit)
+        }
+        _ => (text, alone),
+    };
+    let number: u64 = number.parse().map_err(|_| no_number)?;
+    Ok(number.checked_mul(unit).ok_or(too_large)?)
 }
 
 /// A value that is `auto` (`None`), or one of an enum's.
