@@ -13,7 +13,10 @@ use super::{
     room::Room,
 };
 
-use flow::schema::{ApiCallRow, OpRow};
+use flow::{
+    schema::{ApiCallRow, OpRow},
+    text::joined,
+};
 
 /// Most findings of one kind that are listed; further ones are counted.
 pub(super) const MAX_LISTED: usize = 20;
@@ -320,8 +323,7 @@ impl Collectives {
 
 /// `rank 3`, `ranks 1, 2`.
 pub(super) fn name_ranks(ranks: &[i32]) -> String {
-    let list: Vec<String> = ranks.iter().map(i32::to_string).collect();
-    format!("{} {}", if list.len() == 1 { "rank" } else { "ranks" }, list.join(", "))
+    format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, joined(ranks, ", "))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use flow::schema::FrameRow;
+use flow::{schema::FrameRow, text::joined};
 use serde::Serialize;
 
 use super::{
@@ -177,13 +177,11 @@ fn named(ranks: &[i32]) -> String {
         }
     }
     let more = ranges.len() > MAX_NAMED;
-    let texts: Vec<String> = ranges
-        .iter()
-        .take(MAX_NAMED)
-        .map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") })
-        .collect();
+    let shown = ranges.iter().take(MAX_NAMED);
+    let shown =
+        shown.map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") });
     let of = if ranks.len() == 1 { "rank" } else { "ranks" };
-    format!("{of} {}{}", texts.join(", "), if more { ", …" } else { "" })
+    format!("{of} {}{}", joined(shown, ", "), if more { ", …" } else { "" })
 }
 
 #[cfg(test)]

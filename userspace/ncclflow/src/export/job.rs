@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::Result;
-use flow::schema::{ApiCall, Op, RankKey};
+use flow::{
+    schema::{ApiCall, Op, RankKey},
+    text::joined,
+};
 
 use super::{
     job_ranks::{JobRank, job_ranks},
@@ -105,8 +108,7 @@ impl Job {
 }
 
 fn listed(ranks: &[i32]) -> String {
-    let shown: Vec<String> = ranks.iter().take(8).map(i32::to_string).collect();
-    format!("{}{}", shown.join(", "), if ranks.len() > 8 { ", …" } else { "" })
+    format!("{}{}", joined(ranks.iter().take(8), ", "), if ranks.len() > 8 { ", …" } else { "" })
 }
 
 /// Ranks that have rows.

@@ -4,7 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::{Result, bail};
-use flow::schema::{ApiCall, RankKey};
+use flow::{
+    schema::{ApiCall, RankKey},
+    text::joined,
+};
 
 use super::{
     format::View,
@@ -102,12 +105,11 @@ impl Megatrace {
     /// Lists the processes that have calls and no job rank.
     fn unknown_ranks(&self) -> String {
         let shown = self.without_rank.iter().take(8);
-        let shown: Vec<String> = shown.map(|((_, pid), calls)| format!("{pid} ({calls} calls)")).collect();
+        let shown = joined(shown.map(|((_, pid), calls)| format!("{pid} ({calls} calls)")), ", ");
         let more = if self.without_rank.len() > 8 { ", …" } else { "" };
         format!(
-            "nothing says which rank process {}{more} has: no environment, no rank map, and no rank in a \
-             communicator, as the layouts of its NCCL are not known",
-            shown.join(", ")
+            "nothing says which rank process {shown}{more} has: no environment, no rank map, and no rank in a \
+             communicator, as the layouts of its NCCL are not known"
         )
     }
 
@@ -191,11 +193,10 @@ impl View for Megatrace {
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if !self.derived.is_empty() {
-            let ranks: Vec<String> = self.derived.iter().take(16).map(i32::to_string).collect();
+            let ranks = joined(self.derived.iter().take(16), ", ");
             let more = if self.derived.len() > 16 { ", …" } else { "" };
             notes.push(format!(
-                "job ranks {}{more} are derived: the ranks in the largest communicators of the processes",
-                ranks.join(", ")
+                "job ranks {ranks}{more} are derived: the ranks in the largest communicators of the processes"
             ));
         }
         if !self.twice.is_empty() {

@@ -77,7 +77,7 @@ impl KindKey {
     }
 }
 
-#[expect(clippy::ref_option, reason = "serde passes it so")]
+#[expect(clippy::ref_option, reason = "serde gives a reference to the field")]
 fn or_others<S: Serializer>(function: &Option<Name>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(function.as_ref().map_or("others", |name| name.as_str()))
 }
