@@ -1,5 +1,6 @@
-//! `cargo xtask bench`: builds `tests/bench`, which measures, and what it measures, and becomes it. xtask itself
-//! must build without the crate `ncclflow`, which refuses to build while the committed eBPF object is out of date.
+//! `cargo xtask bench`: builds `tests/bench`, which measures, and what it measures, and becomes it. xtask
+//! itself must build without the crate `ncclflow`, which refuses to build while the committed eBPF object is
+//! out of date.
 
 use std::{os::unix::process::CommandExt as _, process::Command};
 

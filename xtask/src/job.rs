@@ -29,7 +29,8 @@ struct Ready {
 }
 
 impl Job {
-    /// Starts the bed of `programs`, and waits until its communicators are up. `go`: a file that is not there.
+    /// Starts the bed of `programs`, and waits until its communicators are up. `go`: a file that is not
+    /// there.
     pub(crate) fn start(programs: &Path, library: &Path, go: PathBuf, arguments: &[&str]) -> Result<Self> {
         let mut child = Command::new(programs.join("ncclflow-bed"))
             .arg("--library")

@@ -1,5 +1,5 @@
-//! Jobs on the bed whose processes hold ballast beside NCCL's memory, and a job of Python programs that hangs,
-//! dumped several times.
+//! Dumps of jobs on the bed whose processes hold ballast beside NCCL's memory, and of a job of Python programs
+//! that hangs.
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
-//! Costs and speed of ncclflow, as ratios with their spread. `cargo xtask bench` builds this, and starts it as
-//! root where that is needed.
+//! Costs and speed of ncclflow, as ratios with their spread. `cargo xtask bench` builds this, and starts it
+//! as root where that is needed.
 
 mod attach;
 mod bench;
@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 use self::bench::Bench;
 
 #[derive(Debug, Parser)]
-#[command(name = "cargo xtask bench", about = "Measure what tracing costs: ratios with their spread")]
+#[command(bin_name = "cargo xtask bench", about = "Measure what tracing costs: ratios with their spread")]
 struct Cli {
     #[command(subcommand)]
     measurement: Measurement,
@@ -71,7 +71,8 @@ enum Measurement {
     Scale,
     /// Bytes on disk of a recording, and the CPU time to write and to read it
     Volume(volume::Args),
-    /// Parquet tables of a job of many ranks, made of a recording of few: time, memory, and the shipped queries
+    /// Parquet tables of a job of many ranks, made of a recording of few: time, memory, and the shipped
+    /// queries
     Fleet(fleet::Args),
     /// The page of `ncclflow report` of a job of 64 ranks, made of a recording of few: its size, and when a
     /// browser shows its first picture (chromium)

@@ -43,8 +43,8 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Value> {
         table.add([
             ("level", json!(level)),
             ("buffer", json!(buffer)),
-            // Resident memory of all kinds. It includes pages of the kernel's buffer that `ncclflow` has mapped, as
-            // far as `RssFile` and `RssShmem` count them.
+            // Resident memory of all kinds. It includes pages of the kernel's buffer that `ncclflow` has
+            // mapped, as far as `RssFile` and `RssShmem` count them.
             ("peak_mib", json!(peak_mib)),
             // Of this, what the program itself has allocated.
             ("anonymous_mib", json!(Spread::of(own))),

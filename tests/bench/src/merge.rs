@@ -1,5 +1,6 @@
-//! Time that `dump --merge` takes over many hosts. The dump of a job of 8 ranks, one of which stays away, is made
-//! into those of a job that is as large as is wanted. On one of its hosts a rank stays away; it must be named.
+//! Time that `dump --merge` takes over many hosts. The dump of a job of 8 ranks, one of which stays away, is
+//! made into those of a job that is as large as is wanted. On one of its hosts a rank stays away; it must be
+//! named.
 
 use std::{
     fs,

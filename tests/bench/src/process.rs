@@ -94,7 +94,8 @@ impl Drop for Statistics {
     }
 }
 
-/// Sums the runs of all BPF programs that the process holds, and the nanoseconds that they took, by the kernel's count.
+/// Sums the runs of all BPF programs that the process holds, and the nanoseconds that they took, by the
+/// kernel's count.
 pub(crate) fn program_runs(pid: u32) -> Result<(u64, u64)> {
     let (mut runs, mut nanoseconds) = (0, 0);
     for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).context("looking for the programs")? {

@@ -1,5 +1,5 @@
-//! Cost of a call stack for the call. A Python program calls NCCL in a tight loop, untraced, traced, and traced
-//! with stacks, in turn.
+//! Cost of a call stack for the call. A Python program calls NCCL in a tight loop, untraced, traced, and
+//! traced with stacks, in turn.
 
 use std::{
     fs,
