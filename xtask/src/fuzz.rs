@@ -124,10 +124,14 @@ fn make_seeds(folder: &Path, recordings: &[PathBuf], pythons: &[PathBuf]) -> Res
         tool::run(&mut compiler, &format!("the seed {form}"))?;
         libraries.push(library);
     }
-    for (library, (form, _)) in libraries.iter().zip(FORMS) {
+    let example = |name: &str| {
         let mut program = Command::new(programs::cargo());
-        program.args(["run", "--quiet", "--release", "--example", "sections-of", "--"]).arg(library);
-        program.arg(folder.join("corpus/sections").join(form)).current_dir(folder);
+        program.args(["run", "--quiet", "--release", "--example", name, "--"]).current_dir(folder);
+        program
+    };
+    for (library, (form, _)) in libraries.iter().zip(FORMS) {
+        let mut program = example("sections-of");
+        program.arg(library).arg(folder.join("corpus/sections").join(form));
         tool::run(&mut program, &format!("the seed of the sections of `{}`", library.display()))?;
     }
     for form in ["plain", "interned", "compressed"] {
@@ -139,17 +143,11 @@ fn make_seeds(folder: &Path, recordings: &[PathBuf], pythons: &[PathBuf]) -> Res
         tool::run(&mut program, "the seeds of traces")?;
     }
     fs::write(folder.join("corpus/trace/json"), TRACE).context("writing the seed of traces in JSON")?;
-    let mut program = Command::new(programs::cargo());
-    program.args(["run", "--quiet", "--release", "--example", "python-seeds", "--"]);
-    program.arg(folder.join("corpus/python")).args(pythons).current_dir(folder);
-    tool::run(&mut program, "the seeds of interpreters")?;
-    let mut program = Command::new(programs::cargo());
-    program.args(["run", "--quiet", "--release", "--example", "torch-seeds", "--"]);
-    program.arg(folder.join("corpus/torch")).args(pythons.first()).current_dir(folder);
-    tool::run(&mut program, "the seeds of torch's notes")?;
+    let mut program = example("python-seeds");
+    tool::run(program.arg(folder.join("corpus/python")).args(pythons), "the seeds of interpreters")?;
+    let mut program = example("torch-seeds");
+    tool::run(program.arg(folder.join("corpus/torch")).args(pythons.first()), "the seeds of torch's notes")?;
     let recordings = recordings.iter().map(|recording| repository::root().join(recording));
-    let mut program = Command::new(programs::cargo());
-    program.args(["run", "--quiet", "--release", "--example", "recording-seeds", "--"]);
-    program.arg(folder.join("corpus/recording")).args(recordings).current_dir(folder);
-    tool::run(&mut program, "the seeds of recordings")
+    let mut program = example("recording-seeds");
+    tool::run(program.arg(folder.join("corpus/recording")).args(recordings), "the seeds of recordings")
 }

@@ -6,9 +6,9 @@
 
 use std::process::Stdio;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 
-use crate::{nccl, programs, root};
+use crate::{nccl, programs, root, tool};
 
 /// NCCL versions of the end-to-end tests.
 const LIBRARIES: [&str; 4] = ["2.21.5", "2.27.5", "2.28.9-cu13", "2.32.3"];
@@ -51,10 +51,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         command.args(["--kinds", &args.kinds.join(",")]);
     }
     // Missing things are a failure here, and not a test that is skipped.
-    command.env("NCCLFLOW_REQUIRE", "all").stdin(Stdio::null());
-    let status = command.status().with_context(|| format!("starting `{}`", program.display()))?;
-    if !status.success() {
-        bail!("`ncclflow dump` was not right often enough, or something was missing ({status})");
-    }
-    Ok(())
+    tool::run(
+        command.env("NCCLFLOW_REQUIRE", "all").stdin(Stdio::null()),
+        "dumps that are right often enough",
+    )
 }

@@ -57,7 +57,7 @@ enum Command {
     /// Try what `dist` has made, as root: a step of `dist --try`
     #[command(hide = true)]
     DistTrial(dist::TrialArgs),
-    /// Measure what tracing costs: ratios with their spread
+    /// Measure what tracing costs: ratios with their spread; `bench --help` has the benches
     Bench(bench::Args),
     /// Run the real NCCL without a GPU: ranks, collectives, stalls on demand
     Bed(bed::Args),

@@ -139,8 +139,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     for version in versions {
-        let path = fetch_one(&version, fetch.verify)?;
-        say(&path.display().to_string());
+        println!("{}", fetch_one(&version, fetch.verify)?.display());
     }
     Ok(())
 }

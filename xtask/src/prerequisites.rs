@@ -47,12 +47,7 @@ fn is_missing(command: &[&str]) -> bool {
 }
 
 pub(crate) fn do_or_fail(command: &mut Command) -> Result<()> {
-    let program = command.get_program().display().to_string();
-    let status = command.stdin(Stdio::null()).status().with_context(|| format!("starting `{program}`"))?;
-    if !status.success() {
-        bail!("`{program}` failed ({status})");
-    }
-    Ok(())
+    tool::run(command.stdin(Stdio::null()), "what tests need")
 }
 
 /// Installs the commands that are missing, as root of a Debian or Ubuntu or through sudo. Elsewhere it says

@@ -5,9 +5,9 @@
 
 use std::process::Stdio;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 
-use crate::{nccl, programs, root};
+use crate::{nccl, programs, root, tool};
 
 /// NCCL versions: one whose file stays as it is, and two of which files are made that do not. Most tests run
 /// others, so that jobs of others on this machine have no probe of the soak's.
@@ -54,10 +54,5 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         command.args(["--seed", &seed.to_string()]);
     }
     // Missing things are a failure here, and not a test that is skipped.
-    command.env("NCCLFLOW_REQUIRE", "all").stdin(Stdio::null());
-    let status = command.status().with_context(|| format!("starting `{}`", program.display()))?;
-    if !status.success() {
-        bail!("the soak failed ({status})");
-    }
-    Ok(())
+    tool::run(command.env("NCCLFLOW_REQUIRE", "all").stdin(Stdio::null()), "the soak")
 }

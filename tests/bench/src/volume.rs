@@ -1,126 +1,101 @@
-//! Size on disk of a recording, and what it costs to write and to read it.
+//! Disk space of a recording, and the cost of writing and reading it.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use flow::recording::Batch;
-use flow::{
-    decode::{Event, RecordView, StepMoment},
-    recording::{Binding, Session},
-};
+use flow::decode::{Event, StepMoment};
 use ncclflow::{
     recording::{FOLDER, Item, Progress, RecordingReader, RecordingWriter, Selection},
     sinks::OutputDir,
 };
-use serde::Serialize;
+use serde_json::{Value, json};
 
-use crate::stages::timed;
+use crate::{
+    drain::timed,
+    recorded::{Recorded, event_of},
+    table::{Spread, Table},
+};
 
-/// Bytes, and seconds of CPU round by round.
-#[derive(Debug, Default, Serialize)]
-pub(crate) struct Volume {
-    records: u64,
-    raw_bytes: u64,
-    /// Walked plans.
-    launches: u64,
-    /// Messages that were measured to their end.
-    messages: u64,
-    bytes: u64,
-    blocks: u64,
-    write_s: Vec<f64>,
-    read_s: Vec<f64>,
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Recordings
+    #[arg(value_name = "DIR", default_values = [
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../traces/nvlink_flow"),
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../traces/net_steps"),
+    ])]
+    recordings: Vec<PathBuf>,
 }
 
-pub(crate) fn run(recording: &Path, rounds: u32) -> Result<Volume> {
-    let Recorded { session, bindings, blocks } =
-        read_recording(recording).with_context(|| format!("reading `{}`", recording.display()))?;
-    let mut volume = Volume::default();
-    for batch in blocks.iter().flatten() {
-        volume.raw_bytes += batch.bytes().len() as u64;
-        for record in batch.records() {
-            count(&mut volume, &bindings, record);
-        }
-    }
-    for _ in 0..rounds {
-        let folder = tempfile::tempdir()?;
-        let dir = OutputDir::create(&folder.path().join("out"))?;
-        let mut writer = RecordingWriter::create(&dir, session.clone())?;
-        writer.bind(|known| known.clone_from(&bindings));
-        let mut failed = Ok(());
-        let time = timed(|| {
-            failed = blocks.iter().try_for_each(|block| {
-                block.iter().try_for_each(|batch| writer.push(batch))?;
-                writer.close_block()
-            });
-        });
-        failed?;
-        let totals = writer.totals();
-        writer.write_end("{}")?;
-        (volume.bytes, volume.blocks) = (totals.bytes, totals.blocks);
-        volume.write_s.push(time.as_secs_f64());
-        volume.read_s.push(read(&dir, totals.records)?.as_secs_f64());
-    }
-    Ok(volume)
-}
-
-fn read(dir: &OutputDir, expected: u64) -> Result<Duration> {
-    let mut reader = RecordingReader::open(dir.open_subfolder(FOLDER)?)?;
-    let (mut records, mut failed) = (0u64, None);
-    let time = timed(|| {
-        let mut take = |item: Item<'_>| records += u64::from(matches!(item, Item::Record(_)));
-        while failed.is_none() {
-            match reader.read_next(&Selection::ALL, &mut take) {
-                Ok(Progress::Read) => {}
-                Ok(Progress::AtEnd) => break,
-                Err(error) => failed = Some(error),
+pub(crate) fn run(args: &Args, rounds: usize) -> Result<Value> {
+    let mut table = Table::default();
+    for recording in &args.recordings {
+        let recorded = Recorded::read(recording)?;
+        let name = recording.file_name().context("a recording without a name")?.to_string_lossy();
+        // Walked plans, and messages that were measured to their end.
+        let (mut records, mut launches, mut messages) = (0, 0, 0);
+        for record in recorded.records() {
+            records += 1;
+            match event_of(&recorded.bindings, record) {
+                Some(Event::Plan(_)) => launches += 1,
+                Some(Event::ProxyStep(step)) if step.moment == StepMoment::Stop => messages += 1,
+                _ => {}
             }
+        }
+        let raw_bytes: usize = recorded.blocks.iter().flatten().map(|batch| batch.bytes().len()).sum();
+        let (mut bytes, mut writing, mut reading) = (0, Vec::new(), Vec::new());
+        let seconds_per_million = |time: Duration| time.as_secs_f64() * 1e6 / f64::from(records);
+        for _ in 0..rounds {
+            let folder = tempfile::tempdir()?;
+            let dir = OutputDir::create(&folder.path().join("out"))?;
+            let time;
+            (time, bytes) = write(&recorded, &dir)?;
+            writing.push(seconds_per_million(time));
+            reading.push(seconds_per_million(read(&dir, records)?));
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a mean, for people")]
+        let each = |of: u32| (of > 0).then(|| bytes as f64 / f64::from(of));
+        table.add([
+            ("recording", json!(name)),
+            ("records", json!(records)),
+            ("raw_bytes", json!(raw_bytes)),
+            ("bytes", json!(bytes)),
+            ("bytes_per_launch", json!(each(launches))),
+            ("bytes_per_message", json!(each(messages))),
+            ("write_s_per_million", json!(Spread::of(writing))),
+            ("read_s_per_million", json!(Spread::of(reading))),
+        ]);
+    }
+    Ok(table.into_json())
+}
+
+/// Writes a recording anew. Returns the CPU time, and the bytes on disk.
+fn write(recorded: &Recorded, dir: &OutputDir) -> Result<(Duration, u64)> {
+    let mut writer = RecordingWriter::create(dir, recorded.session.clone())?;
+    writer.bind(|known| known.clone_from(&recorded.bindings));
+    let mut written = Ok(());
+    let time = timed(|| {
+        written = recorded.blocks.iter().try_for_each(|block| {
+            block.iter().try_for_each(|batch| writer.push(batch))?;
+            writer.close_block()
+        });
+    });
+    written?;
+    let bytes = writer.totals().bytes;
+    writer.write_end("{}")?;
+    Ok((time, bytes))
+}
+
+/// Reads so many records. Returns the CPU time.
+fn read(dir: &OutputDir, expected: u32) -> Result<Duration> {
+    let mut reader = RecordingReader::open(dir.open_subfolder(FOLDER)?)?;
+    let (mut records, mut result) = (0, Ok(Progress::Read));
+    let time = timed(|| {
+        let mut take = |item: Item<'_>| records += u32::from(matches!(item, Item::Record(_)));
+        while matches!(result, Ok(Progress::Read)) {
+            result = reader.read_next(&Selection::ALL, &mut take);
         }
     });
-    failed.map_or(Ok(()), Err)?;
+    result?;
     ensure!(records == expected, "{records} records of {expected} were read");
     Ok(time)
-}
-
-/// A recording that was read.
-pub(crate) struct Recorded {
-    pub(crate) session: Session,
-    pub(crate) bindings: Vec<Binding>,
-    /// Batches as the drain makes them, by blocks.
-    pub(crate) blocks: Vec<Vec<Arc<Batch>>>,
-}
-
-pub(crate) fn read_recording(recording: &Path) -> Result<Recorded> {
-    let mut reader = RecordingReader::open(OutputDir::open(recording)?)?;
-    let (mut bindings, mut blocks) = (Vec::new(), Vec::new());
-    loop {
-        let (mut block, mut batch) = (Vec::new(), Batch::default());
-        let mut take = |item: Item<'_>| match item {
-            Item::Bindings(new) => bindings.extend_from_slice(new),
-            Item::Record(record) => {
-                if batch.is_full() {
-                    block.push(Arc::new(std::mem::take(&mut batch)));
-                }
-                batch.push(record);
-            }
-            Item::Event(_) | Item::End(_) => {}
-        };
-        let progress = reader.read_next(&Selection::ALL, &mut take)?;
-        block.push(Arc::new(batch));
-        blocks.push(block);
-        if progress == Progress::AtEnd {
-            break;
-        }
-    }
-    Ok(Recorded { session: reader.session().clone(), bindings, blocks })
-}
-
-fn count(volume: &mut Volume, bindings: &[Binding], record: &[u8]) {
-    volume.records += 1;
-    let Ok(view) = RecordView::new(record) else { return };
-    let Some(binding) = bindings.get(usize::from(view.header.probe)) else { return };
-    match binding.decoder.decode(&binding.kind, &view) {
-        Ok(Event::Plan(_)) => volume.launches += 1,
-        Ok(Event::ProxyStep(step)) => volume.messages += u64::from(step.moment == StepMoment::Stop),
-        _ => {}
-    }
 }

@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Result, ensure};
 use flow::{
-    decode::{Event, PlanPart, RecordView},
+    decode::{Event, PlanPart},
     wire::{PlanList, ProbeKind},
 };
-use ncclflow_common::LOSS_MARK;
 
-use crate::volume::Recorded;
+use crate::recorded::{Recorded, bound};
 
 /// From the first count that was seen until behind the last one.
 #[derive(Clone, Copy, Debug)]
@@ -61,12 +60,7 @@ impl Job {
         let (mut first_ns, mut of_processes) = (u64::MAX, BTreeMap::<u32, u64>::new());
         // Ops that were recorded call by call, and name their peers elsewhere.
         let mut has_calls = false;
-        for record in recorded.blocks.iter().flatten().flat_map(|batch| batch.records()) {
-            let Ok(view) = RecordView::new(record) else { continue };
-            let Some(binding) = recorded.bindings.get(usize::from(view.header.probe)) else { continue };
-            if view.header.probe == LOSS_MARK {
-                continue;
-            }
+        for (view, binding) in recorded.records().filter_map(|record| bound(&recorded.bindings, record)) {
             let at_ns = view.header.ts_ns;
             (first_ns, job.last_ns) = (first_ns.min(at_ns), job.last_ns.max(at_ns));
             has_calls |= matches!(binding.kind, ProbeKind::ProxyOp(_));

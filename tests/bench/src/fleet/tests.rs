@@ -1,39 +1,32 @@
 //! A small fleet, of the beginning of a recording: `check` finds what was put into it, and nothing else.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use anyhow::{Context as _, Result};
-use flow::decode::{Event, PlanPart, RecordView};
-use flow::recording::Batch;
+use flow::{
+    decode::{Event, PlanPart},
+    recording::Batch,
+};
 use ncclflow::check::{CheckReport, FindingKind, check};
 use ncclflow_common::RecordHeader;
 use serde_json::{Value, json};
 
-use super::{Args, make};
-use crate::volume::{Recorded, read_recording};
+use super::{RECORDING, Size, make};
+use crate::recorded::{Recorded, event_of};
 
 const S: u64 = 1_000_000_000;
 
 /// The recording until its processes do nothing for 2 ms: 16 sends of each rank. Both have launched the same.
 const QUIET_NS: u64 = 55_155_000_000;
 
-fn recording() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces/net_steps")
-}
-
 /// The beginning of the recording, in a session that was open for two more seconds before it and after: so no
 /// send can have its receive outside.
 fn beginning() -> Result<Recorded> {
-    let mut recorded = read_recording(&recording())?;
+    let mut recorded = Recorded::read(Path::new(RECORDING))?;
     let mut batch = Batch::default();
-    let records = recorded.blocks.iter().flatten().flat_map(|batch| batch.records());
     let early =
         |record: &&[u8]| RecordHeader::from_bytes(record).is_some_and(|header| header.ts_ns < QUIET_NS);
-    records.filter(early).for_each(|record| batch.push(record));
+    recorded.records().filter(early).for_each(|record| batch.push(record));
     recorded.blocks = vec![vec![Arc::new(batch)]];
     let mut report: Value = serde_json::from_str(&recorded.session.report)?;
     let clock = &mut report["clock"];
@@ -51,12 +44,10 @@ fn checked(
     keeps: impl Fn(u32, RecordHeader) -> bool,
 ) -> Result<CheckReport> {
     let folder = tempfile::tempdir()?;
-    let output = folder.path().join("fleet");
-    let hosts = [0, 1].map(|host| output.join(format!("node-{host:04}")));
-    let args = Args { recording: recording(), output, ranks, per_host: ranks / 2, collectives: None };
-    let fleet = make(recorded, &args, keeps)?;
-    assert_eq!(fleet.hosts, 2);
-    check(&hosts, &mut |_, _| ())
+    let size = Size { ranks, per_host: ranks / 2, collectives: None };
+    let fleet = make(recorded, &folder.path().join("fleet"), &size, keeps)?;
+    assert_eq!(fleet.hosts.len(), 2);
+    check(&fleet.hosts, &mut |_, _| ())
 }
 
 /// Findings, but for what the recording itself has: its GPUs are behind at any time, with messages on their way.
@@ -70,10 +61,8 @@ fn found(report: &CheckReport) -> Vec<(FindingKind, Vec<i32>)> {
 /// When rank 1 of the recording sent to rank 0: threads and times of these launches.
 fn sends(recorded: &Recorded) -> Vec<(u32, u64)> {
     let mut threads = BTreeMap::new();
-    for record in recorded.blocks.iter().flatten().flat_map(|batch| batch.records()) {
-        let Ok(view) = RecordView::new(record) else { continue };
-        let Some(binding) = recorded.bindings.get(usize::from(view.header.probe)) else { continue };
-        if let Ok(Event::PlanPart(part)) = binding.decoder.decode(&binding.kind, &view)
+    for record in recorded.records() {
+        if let Some(Event::PlanPart(part)) = event_of(&recorded.bindings, record)
             && let PlanPart::P2pTask(task) = part.part
             && task.function.as_deref() == Some("Send")
             && task.peer == 0

@@ -1,17 +1,19 @@
-//! `cargo xtask bench merge`: time that `dump --merge` takes over many hosts. The dump of a job of 8 ranks,
-//! one of which stays away, is made into those of a job that is as large as is wanted. On one of its hosts a
-//! rank stays away; it must be named.
+//! Time that `dump --merge` takes over many hosts. The dump of a job of 8 ranks, one of which stays away, is
+//! made into those of a job that is as large as is wanted. On one of its hosts a rank stays away; it must be
+//! named.
 
 use std::{
     fs,
-    process::Command,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{spread::Spread, traced_job::Bench};
+use crate::{
+    bench::Bench,
+    table::{Spread, Table},
+};
 
 /// Number of ranks of a host, and the rank that stays away.
 const RANKS: u64 = 8;
@@ -22,23 +24,14 @@ const BUDGET_MS: f64 = 2000.0;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Version of NCCL
-    #[arg(long, default_value = "2.27.5")]
-    nccl: String,
     /// Hosts of 8 ranks each; a line of the table each
     #[arg(long, value_delimiter = ',', default_value = "16,64,128", value_parser = clap::value_parser!(u64).range(2..))]
     hosts: Vec<u64>,
-    /// Merges of each
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
 }
 
-pub(super) fn run(args: &Args) -> Result<Value> {
-    let mut bench = Bench::prepare(&args.nccl, "merge")?;
-    let program = bench.programs.join("ncclflow");
-    let template = template(&mut bench)?;
-    let mut rows = Vec::new();
-    eprintln!("hosts  ranks   MiB  merge ms (median, range)");
+pub(crate) fn run(bench: &mut Bench, args: &Args) -> Result<Value> {
+    let template = template(bench)?;
+    let mut table = Table::default();
     for hosts in &args.hosts {
         // The rank that stays away is on the last but one.
         let (chosen, folder) = (hosts - 2, bench.fresh("dumps"));
@@ -46,52 +39,54 @@ pub(super) fn run(args: &Args) -> Result<Value> {
         let mut bytes = 0;
         for host in 0..*hosts {
             let text = serde_json::to_string_pretty(&of_host(&template, host, *hosts, host == chosen)?)?;
-            bytes += text.len() as u64;
+            bytes += text.len();
             fs::write(folder.join(format!("host{host:04}.json")), text)?;
         }
         let mut times = Vec::new();
-        for _ in 0..args.rounds {
-            let begun = Instant::now();
-            let output = Command::new(&program).args(["dump", "--json", "--merge"]).arg(&folder).output();
-            times.push(begun.elapsed().as_secs_f64() * 1000.0);
-            let merged: Value = serde_json::from_slice(&output.context("starting ncclflow")?.stdout)?;
-            let culprits = &merged["communicators"][0]["verdict"]["culprits"];
-            if *culprits != json!([chosen * RANKS + ABSENT]) {
-                bail!("the culprits of {hosts} hosts are {culprits}: {}", merged["job"]["sentence"]);
-            }
+        for _ in 0..bench.rounds {
+            let (ms, merged) = bench.dump(&["--merge", &folder.to_string_lossy()])?;
+            times.push(ms);
+            let culprits = culprits(&merged);
+            ensure!(
+                *culprits == json!([chosen * RANKS + ABSENT]),
+                "the culprits of {hosts} hosts are {culprits}: {}",
+                merged["job"]["sentence"]
+            );
         }
-        let (ranks, took) = (hosts * RANKS, Spread::of(times));
-        eprintln!("{hosts:>5}  {ranks:>5}  {:>4}  {took}", bytes >> 20);
-        if ranks == BUDGET_RANKS && took.median > BUDGET_MS {
-            bail!("{BUDGET_RANKS} ranks take {:.0} ms, and {BUDGET_MS} are allowed", took.median);
-        }
-        rows.push(json!({ "hosts": hosts, "ranks": ranks, "bytes": bytes, "ms": took }));
+        let (ranks, ms) = (hosts * RANKS, Spread::of(times));
+        table.add([
+            ("hosts", json!(hosts)),
+            ("ranks", json!(ranks)),
+            ("bytes", json!(bytes)),
+            ("ms", json!(ms)),
+        ]);
+        ensure!(
+            ranks != BUDGET_RANKS || ms.median <= BUDGET_MS,
+            "{BUDGET_RANKS} ranks take {:.0} ms, and {BUDGET_MS} are allowed",
+            ms.median
+        );
     }
-    Ok(json!({ "bench": "merge", "nccl": args.nccl, "rounds": args.rounds, "rows": rows }))
+    Ok(table.into_json())
 }
 
 /// Dumps 8 ranks over sockets, one of which has not joined.
 fn template(bench: &mut Bench) -> Result<Value> {
-    let ranks = RANKS.to_string();
-    let absent = format!("{ABSENT}@3");
-    let arguments = ["--mode", "processes", "--ranks", &ranks, "--channels", "2", "--timeout", "300"];
-    let job = bench.job(&[&arguments[..], &["--absent", &absent, "--iters", "6"]].concat())?;
+    let job = bench.job(&format!(
+        "--mode processes --ranks {RANKS} --channels 2 --timeout 300 --absent {ABSENT}@3 --iters 6"
+    ))?;
     job.go()?;
     let deadline = Instant::now() + Duration::from_mins(2);
     loop {
-        let output = Command::new(bench.programs.join("ncclflow"))
-            .args(["dump", "--json", "-p", &job.pid_list()])
-            .output()
-            .context("starting ncclflow")?;
-        let dump: Value = serde_json::from_slice(&output.stdout)
-            .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
-        if dump["communicators"][0]["verdict"]["culprits"] == json!([ABSENT]) {
+        let (_, dump) = bench.dump(&["-p", &job.pid_list()])?;
+        if *culprits(&dump) == json!([ABSENT]) {
             return Ok(dump);
         }
-        if Instant::now() > deadline {
-            bail!("the job does not hang as it should: {}", dump["job"]["sentence"]);
-        }
+        ensure!(Instant::now() < deadline, "the job does not hang as it should: {}", dump["job"]["sentence"]);
     }
+}
+
+fn culprits(dump: &Value) -> &Value {
+    &dump["communicators"][0]["verdict"]["culprits"]
 }
 
 /// Makes the dump of the `host`th of `hosts`, whose ranks are in one ring. Only on the chosen host does the

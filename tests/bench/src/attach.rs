@@ -1,4 +1,4 @@
-//! `cargo xtask bench attach`: time from the start of the program to the first probe armed.
+//! Time from the start of the program to the first probe armed.
 
 use std::{
     fs,
@@ -8,83 +8,63 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use rustix::time::{ClockId, clock_gettime};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::{
-    spread::Spread,
-    traced_job::{Bench, WaitingJob},
+use crate::{
+    bench::{Bench, output},
+    job::Job,
+    table::{Spread, Table},
 };
-use crate::tool;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// NCCL version to attach to, like 2.27.5 or 2.28.9-cu13
-    #[arg(long, value_name = "VERSION", default_value = "2.32.3")]
-    nccl: String,
-
-    /// How often each way has its turn
-    #[arg(long, default_value_t = 7)]
-    rounds: usize,
-
     /// Level of tracing
     #[arg(long, default_value = "flow")]
     level: String,
 }
 
-/// Moments of `session.json`'s `attach`.
-const MOMENTS: [&str; 5] = ["resolved_ms", "loaded_ms", "first_probe_ms", "attached_ms", "armed_ms"];
+/// Moments of `session.json`'s `attach`, and how long after the program was started it was armed.
+const MOMENTS: [&str; 6] =
+    ["resolved_ms", "loaded_ms", "first_probe_ms", "attached_ms", "armed_ms", "exec_to_armed_ms"];
 
 /// Ways to attach: page cache dropped; page cache warm; page cache warm and layouts cached.
 const WAYS: [&str; 3] = ["cold", "warm", "cached"];
 
-pub(crate) fn run(args: &Args) -> Result<Value> {
-    let mut bench = Bench::prepare(&args.nccl, "attach")?;
+pub(crate) fn run(bench: &mut Bench, args: &Args) -> Result<Value> {
     // A job that waits: nothing of it runs while we attach.
-    let job = bench.job(&["--ranks", "2"])?;
+    let job = bench.job("--ranks 2")?;
     let cache = bench.fresh("cache");
-    let mut can_drop = true;
-    let mut figures: Map<String, Value> = Map::new();
-    let mut samples: Vec<(&str, Vec<Value>)> = WAYS.iter().map(|way| (*way, Vec::new())).collect();
-    for round in 0..args.rounds {
+    // This fills the cache.
+    attach(bench, args, &job, Some(&cache))?;
+    let mut samples = WAYS.map(|way| (way, Vec::new()));
+    for round in 0..bench.rounds {
         for (way, samples) in &mut samples {
-            eprintln!("round {} of {}: {way}", round + 1, args.rounds);
-            if *way == "cold" {
-                can_drop = can_drop && drop_page_cache(&bench.library).is_ok();
-                if !can_drop {
-                    continue;
-                }
+            eprintln!("round {} of {}: {way}", round + 1, bench.rounds);
+            // Some virtual machines do not let it be dropped.
+            if *way == "cold" && drop_page_cache(&bench.library).is_err() {
+                continue;
             }
-            let cached = *way == "cached";
-            if cached && round == 0 {
-                // This fills the cache.
-                attach(args, &mut bench, &job, Some(&cache))?;
-            }
-            samples.push(attach(args, &mut bench, &job, cached.then_some(&*cache))?);
+            samples.push(attach(bench, args, &job, (*way == "cached").then_some(&*cache))?);
         }
     }
     job.go()?;
-    job.finish()?;
+    job.summary()?;
+    let mut table = Table::default();
     for (way, samples) in samples {
-        let of = |key: &str| samples.iter().filter_map(|sample| sample[key].as_f64()).collect::<Vec<_>>();
-        let mut figure: Map<String, Value> =
-            MOMENTS.iter().map(|key| ((*key).to_owned(), json!(Spread::of(of(key))))).collect();
-        figure.insert("exec_to_armed_ms".to_owned(), json!(Spread::of(of("exec_to_armed_ms"))));
-        figures.insert(way.to_owned(), Value::Object(figure));
+        let spread = |key| Spread::of(samples.iter().filter_map(|sample: &Value| sample[key].as_f64()));
+        let figures = MOMENTS.map(|key| (key, json!(spread(key))));
+        table.add([("way", json!(way))].into_iter().chain(figures));
     }
     Ok(json!({
-        "bench": "attach",
-        "nccl": args.nccl,
         "level": args.level,
-        "rounds": args.rounds,
-        "page_cache_dropped": can_drop,
         "library_bytes": fs::metadata(&bench.library)?.len(),
-        "ways": figures,
+        "ways": table.into_json(),
     }))
 }
 
 /// Attaches once. Returns `attach` of `session.json`, and the time from before the program was executed until
 /// it was armed.
-fn attach(args: &Args, bench: &mut Bench, job: &WaitingJob, cache: Option<&Path>) -> Result<Value> {
+fn attach(bench: &mut Bench, args: &Args, job: &Job, cache: Option<&Path>) -> Result<Value> {
     let out = bench.fresh("out");
     let mut command = Command::new(bench.programs.join("ncclflow"));
     command
@@ -95,7 +75,7 @@ fn attach(args: &Args, bench: &mut Bench, job: &WaitingJob, cache: Option<&Path>
         None => command.arg("--no-cache"),
     };
     let before = monotonic_ns();
-    tool::output(command.stdin(Stdio::null()))?;
+    output(command.stdin(Stdio::null()))?;
     let session: Value = serde_json::from_slice(&fs::read(out.join("session.json"))?)?;
     let mut attach = session["attach"].clone();
     let armed = attach["armed_monotonic_ns"].as_u64().context("the session was never armed")?;
