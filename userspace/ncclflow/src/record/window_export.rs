@@ -154,6 +154,9 @@ fn complete(window: ClosedWindow, compress: bool, totals: &mut WindowTotals, eve
     report.files = Some(FilesReport::none());
     match lines.map(|lines| make_lines(&lines, &mut |_| events.look_at_budget())) {
         Some(Ok(Made { pipeline, report: files })) => {
+            if let (Some(window), Some(found)) = (&mut report.window, &pipeline.output.iterations) {
+                window.iterations = Some(found.clone());
+            }
             (decoded, report.files) = (Some(pipeline), Some(files));
         }
         Some(Err(error)) => {
