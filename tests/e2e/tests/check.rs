@@ -263,5 +263,6 @@ fn a_folder_without_a_recording_is_an_error() {
     let empty = tempfile::tempdir().unwrap();
     let output = Command::new(ncclflow).arg("check").arg(empty.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("is it the folder of a recording?"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("has no recording") && said.contains("`recording/`"), "{said}");
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use ncclflow_e2e::{
-    harness::{programs, recorder::Recorder},
+    harness::{exported, programs, recorder::Recorder},
     json_lines,
 };
 use serde_json::Value;
@@ -98,7 +98,8 @@ fn check(python: &Path, options: &[&str], of: &str) -> Option<()> {
     let truth: Vec<Value> = (0..RANKS).map(|rank| truth(folder.path(), rank)).collect();
     // The ranks' memory is needed until all stacks are named. Whether they are is seen below.
     let _ = eventually(NAMED_WITHIN, || {
-        let rows: Vec<Value> = json_lines::read(&out.join("stacks.jsonl")).unwrap_or_default();
+        let exported = exported::until_now(&ncclflow, &out);
+        let rows: Vec<Value> = json_lines::read(&exported.path().join("stacks.jsonl")).unwrap_or_default();
         let named: HashSet<String> = rows.iter().map(|row| frames(row).to_string()).collect();
         let mut ops = truth.iter().flat_map(|ops| ops.as_object().unwrap().values());
         ops.all(|op| named.contains(&op[of].to_string()))

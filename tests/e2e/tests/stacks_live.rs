@@ -10,6 +10,9 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
 };
 
 use ncclflow_e2e::harness::{
@@ -37,6 +40,9 @@ struct Called {
     kind: String,
     frames: Vec<Frame>,
 }
+
+/// Time between two looks at what is named.
+const LOOK_EVERY: Duration = Duration::from_millis(300);
 
 /// `more`: the file of stacks that it may look at.
 fn started(python: &Path, library: &Path, more: &[&str]) -> StackProgram {
@@ -109,7 +115,8 @@ fn compare(version: &str, truth: &BTreeMap<u64, Called>, recorded: &RecordedStac
 fn record(python: &Path, library: &Path, depth: usize) -> (BTreeMap<u64, Called>, tempfile::TempDir) {
     let ncclflow = programs::ncclflow().unwrap();
     let out = tempfile::tempdir().unwrap();
-    let stacks = out.path().join("out/stacks.jsonl").display().to_string();
+    let (session, named) = (out.path().join("out"), out.path().join("named"));
+    let stacks = named.display().to_string();
     // The innermost frame alone does not show who called.
     let shown = usize::from(depth > 1);
     let mut program = started(python, library, &[stacks.as_str()][..shown]);
@@ -117,11 +124,33 @@ fn record(python: &Path, library: &Path, depth: usize) -> (BTreeMap<u64, Called>
     let asked = if depth == USUAL_DEPTH { Vec::new() } else { vec!["--stack-depth", &number] };
     let options = [&["--strict", "--level", "api", "--stacks"][..], &asked].concat();
     let pid = program.pid();
-    let recorder = Recorder::start(&ncclflow, &pid, &out.path().join("out"), &options).unwrap();
-    let truth = called(program.run().unwrap());
+    let recorder = Recorder::start(&ncclflow, &pid, &session, &options).unwrap();
+    let is_over = AtomicBool::new(false);
+    let truth = thread::scope(|scope| {
+        if shown > 0 {
+            scope.spawn(|| show_named(&ncclflow, &session, &named, &is_over));
+        }
+        let truth = program.run();
+        is_over.store(true, Ordering::Release);
+        called(truth.unwrap())
+    });
     let (status, said) = recorder.finish().unwrap();
     assert!(status.success(), "{said}");
     (truth, out)
+}
+
+/// Shows the program the stacks that are in the recording by now: code that is to be named stays so long.
+fn show_named(ncclflow: &Path, session: &Path, named: &Path, is_over: &AtomicBool) {
+    while !is_over.load(Ordering::Acquire) {
+        let exported = exported::until_now(ncclflow, session);
+        // There are none before the first record.
+        if let Ok(stacks) = fs::read(exported.path().join("stacks.jsonl")) {
+            let whole = named.with_extension("whole");
+            fs::write(&whole, stacks).unwrap();
+            fs::rename(&whole, named).unwrap();
+        }
+        thread::sleep(LOOK_EVERY);
+    }
 }
 
 fn prepared() -> Option<(Vec<Interpreter>, PathBuf)> {

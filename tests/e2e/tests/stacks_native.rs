@@ -64,7 +64,7 @@ fn record(
     program.tell("go").unwrap();
     for thread in ["main", "worker"] {
         wait_until(&format!("the stacks of {thread} are known"), KNOWN_WITHIN, || {
-            let recorded = RecordedStacks::read_so_far(&folder).unwrap_or_default();
+            let recorded = RecordedStacks::read_so_far(&ncclflow, &folder).unwrap_or_default();
             let known = recorded.thread_that_is_known(latest);
             known.is_some_and(|tid| (tid.to_string() == pid) == (thread == "main"))
         });

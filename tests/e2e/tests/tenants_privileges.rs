@@ -3,10 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, time::Duration};
+use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _};
 
-use ncclflow_e2e::harness::{bed::Bed, programs, recorder::Recorder};
-use test_support::{root, wait_until};
+use ncclflow_e2e::harness::{bed::Bed, programs, progress, recorder::Recorder};
+use test_support::root;
 
 const VERSION: &str = "2.27.5-cu12";
 
@@ -43,18 +43,11 @@ fn threads_that_parse_write_or_serve_hold_no_capability() {
     let more = ["--metrics", "127.0.0.1:0"];
     let recorder = Recorder::start_all(&ncclflow, &out, &more).unwrap();
     bed.go().unwrap();
-    wait_until("there are lines", Duration::from_secs(60), || {
-        fs::read_dir(&out).unwrap().filter(|entry| entry.as_ref().unwrap().path().is_dir()).count() > 1
-    });
+    progress::wait_for_blocks(&out, 1);
     let held = capabilities(recorder.pid());
-    for thread in [
-        "ncclflow",
-        "ncclflow-drain",
-        "ncclflow-keep",
-        "ncclflow-files",
-        "ncclflow-metric",
-        "ncclflow-detach",
-    ] {
+    for thread in
+        ["ncclflow", "ncclflow-drain", "ncclflow-keep", "ncclflow-rows", "ncclflow-metric", "ncclflow-detach"]
+    {
         assert_eq!(held.get(thread), Some(&0), "{thread}: {held:x?}");
     }
     assert_eq!(held.get("ncclflow-who"), Some(&(SYS_PTRACE | DAC_READ_SEARCH)), "{held:x?}");

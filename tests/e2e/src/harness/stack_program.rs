@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use crate::json_lines;
+use super::exported;
 
 /// What a row says whose native frames were not copied.
 pub const NOT_COPIED: &str = "native frames not copied";
@@ -137,18 +137,6 @@ impl RecordedStacks {
     /// # Errors
     /// If a file is not there, or lacks what its lines must have.
     pub fn read(folder: &Path) -> Result<Self> {
-        Self::read_by(folder, lines)
-    }
-
-    /// The same while it is recorded: of files that are written, all whole lines.
-    ///
-    /// # Errors
-    /// If a file is not there yet, or lacks what its lines must have.
-    pub fn read_so_far(folder: &Path) -> Result<Self> {
-        Self::read_by(folder, json_lines::read)
-    }
-
-    fn read_by(folder: &Path, lines: impl Fn(&Path) -> Result<Vec<Value>>) -> Result<Self> {
         let mut recorded = Self::default();
         for file in fs::read_dir(folder.join("processes"))? {
             for row in lines(&file?.path())? {
@@ -162,6 +150,14 @@ impl RecordedStacks {
             recorded.stacks.insert(stack, row);
         }
         Ok(recorded)
+    }
+
+    /// The same of a session that goes on: what its recording has by now.
+    ///
+    /// # Errors
+    /// If there is no call and no stack yet.
+    pub fn read_so_far(ncclflow: &Path, session: &Path) -> Result<Self> {
+        Self::read(exported::until_now(ncclflow, session).path())
     }
 
     /// The thread of the latest so many calls, if it is one thread's, and if their stacks have all frames and are those of
