@@ -51,46 +51,29 @@ fn a_sound_job_is_consistent() {
                 measured.keys().all(|outcome| outcome == "as_planned") && !measured.is_empty(),
                 "{measured:?}"
             );
-            assert_nothing_but_slow(communicator);
+            // Which rank is slowest, if any, the machine's load decides here.
+            let findings = list(&communicator["findings"]);
+            let is_slow = |finding: &Value| finding["kind"] == "slowest";
+            assert!(findings.len() <= 1 && findings.iter().all(is_slow), "{communicator:#}");
         }
     }
 }
 
-/// Which rank is slowest, if any, the machine's load decides. That one is the only finding, and what the verdict says of
-/// it follows from the waits that stand beside it.
-fn assert_nothing_but_slow(communicator: &Value) {
-    let (verdict, findings) = (&communicator["verdict"], list(&communicator["findings"]));
-    let culprit = &verdict["culprit"];
-    if culprit.is_null() {
-        assert!(findings.is_empty(), "{communicator:#}");
-        return;
+/// A recording of a job on two GPUs of their own, of which nothing stood still (`tests/traces`): no rank is slow, and only
+/// what was under way at its end is a finding.
+#[test]
+fn nobody_is_slow_where_nothing_stood_still() {
+    let Some(_ncclflow) = programs::ncclflow() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces/net_steps");
+    fs::create_dir(folder.path().join("recording")).unwrap();
+    fs::copy(traces.join("000001.nfr"), folder.path().join("recording/000001.nfr")).unwrap();
+    let (_, report) = check(folder.path());
+    assert_eq!(kinds(&report), ["unfinished"; 2], "{report:#}");
+    for communicator in list(&report["communicators"]) {
+        let verdict = &communicator["verdict"];
+        assert!(number(&verdict["messages"]) > 100 && verdict["messages_not_judged"] == 0, "{verdict:#}");
     }
-    let named: Vec<&Value> =
-        ["rank", "peer"].map(|key| &culprit[key]).into_iter().filter(|rank| !rank.is_null()).collect();
-    let [finding] = &**findings else { panic!("{communicator:#}") };
-    assert_eq!((&finding["kind"], &finding["ranks"]), (&json!("slowest"), &json!(named)), "{communicator:#}");
-    let all =
-        |waits: &Value, key: &str| -> u64 { waits[key].as_object().unwrap().values().map(number).sum() };
-    let (of_culprit, others): (Vec<&Value>, Vec<&Value>) =
-        list(&verdict["ranks"]).iter().partition(|waits| waits["rank"] == culprit["rank"]);
-    let [own] = &*of_culprit else { panic!("{communicator:#}") };
-    let waited = number(&culprit["waited_ns"]);
-    let follows = match text(&culprit["reason"]) {
-        "own_gpu" => {
-            let mut of_others: Vec<u64> = others.iter().map(|waits| number(&waits["own_gpu_ns"])).collect();
-            of_others.sort_unstable();
-            number(&own["own_gpu_ns"]) >= 2 * of_others[of_others.len() / 2]
-        }
-        "late" => {
-            number(&own["own_gpu_ns"]) + all(own, "for_data_ns") + all(own, "for_slot_ns") < waited / 10
-        }
-        "link" => {
-            let links = list(&verdict["ranks"]).iter().flat_map(|waits| waits["in_network_ns"].as_object());
-            links.flat_map(|links| links.values()).all(|ns| number(ns) <= waited)
-        }
-        _ => false,
-    };
-    assert!(follows && !list(&culprit["victims"]).is_empty(), "{communicator:#}");
 }
 /// Without times nothing can be slow, so that the machine's load has no part in the exit code.
 #[test]
