@@ -5,29 +5,26 @@ use std::{
     fs,
     io::ErrorKind,
     path::{Path, PathBuf},
-    process::Command,
 };
+
+use super::ran::ncclflow_of;
 
 /// Exports the recording of this session to a new folder, as lines.
 ///
 /// # Panics
 /// If that fails.
-pub fn lines(ncclflow: &Path, session: &Path, output: &Path) {
-    let mut export = Command::new(ncclflow);
-    let done = export.arg("export").arg(session).args(["-f", "jsonl", "-o"]).arg(output).output();
-    let done = done.unwrap_or_else(|error| panic!("starting ncclflow: {error}"));
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+pub fn lines(session: &Path, output: &Path) {
+    ncclflow_of("export -f jsonl -o", &[output, session]).ok();
 }
 
 /// Lines of what is in the recording of a session that goes on; an empty folder, where there is no record yet.
 ///
 /// # Panics
 /// If there is no room for a folder.
-pub fn until_now(ncclflow: &Path, session: &Path) -> tempfile::TempDir {
+pub fn until_now(session: &Path) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("making a folder: {error}"));
-    let mut export = Command::new(ncclflow);
     // It fails where nothing has begun.
-    let _ = export.arg("export").arg(session).args(["-f", "jsonl", "-o"]).arg(folder.path()).output();
+    let _ = ncclflow_of("export -f jsonl -o", &[folder.path(), session]);
     folder
 }
 
@@ -36,10 +33,10 @@ pub fn until_now(ncclflow: &Path, session: &Path) -> tempfile::TempDir {
 ///
 /// # Panics
 /// If anything differs, or a file cannot be read.
-pub fn check(ncclflow: &Path, session: &Path) {
+pub fn check(session: &Path) {
     let again = tempfile::tempdir().unwrap_or_else(|error| panic!("making a folder: {error}"));
     let again = again.path().join("again");
-    lines(ncclflow, session, &again);
+    lines(session, &again);
     let (mut live, again) = (files_below(session), files_below(&again));
     live.retain(|name, _| !name.starts_with("recording"));
     assert!(live.len() > 1, "a recording without a file");
