@@ -1,8 +1,6 @@
 //! `ncclflow export` of recordings of the real NCCL: Megatrace's logs as its analyzers read them, against what the program itself says
 //! it called; the extractor's files; parts of recordings that go on or were killed.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use ncclflow_e2e::{harness::prelude::*, truth::call_log::Call};
 
 /// A bed that waits for the word, with a log of its calls.

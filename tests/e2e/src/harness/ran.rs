@@ -37,6 +37,7 @@ pub fn ncclflow_of(words: &str, paths: &[impl AsRef<Path>]) -> Ran {
     run(command.args(words.split_whitespace()).args(paths.iter().map(AsRef::as_ref)))
 }
 
+#[expect(clippy::return_self_not_must_use, reason = "what is asserted may be all")]
 impl Ran {
     pub fn code(&self) -> Option<i32> {
         self.status.code()

@@ -1,8 +1,6 @@
 //! Parquet tables, read by DuckDB and compared with the lines of the same recording
 //! (`tests/parquet/compare.py`).
 
-#![expect(clippy::unwrap_used, clippy::missing_panics_doc, reason = "part of tests, which fail by panicking")]
-
 use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
