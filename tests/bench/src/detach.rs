@@ -1,4 +1,4 @@
-//! Time that detaching takes after the results are written: with links to many uprobes, where the kernel has
+//! Time that detaching takes after the recording is complete: with links to many uprobes, where the kernel has
 //! them, and with one link to each.
 
 use anyhow::{Context as _, Result};
@@ -55,7 +55,7 @@ fn detached(said: &str) -> Result<(u32, f64)> {
     let between = |before: &str, after: &str| {
         said.lines().find_map(|line| line.split_once(before)?.1.strip_suffix(after))
     };
-    let probes = between("results are written; detaching ", " probes").and_then(|probes| probes.parse().ok());
+    let probes = between("; detaching ", " probes").and_then(|probes| probes.parse().ok());
     let time = between("detached in ", " ms").and_then(|time| time.parse().ok());
     probes.zip(time).context("ncclflow did not say how long detaching took")
 }

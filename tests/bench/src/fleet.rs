@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     let made = make(&Recorded::read(&args.recording)?, &recordings, &size, |_, _| true)?;
     eprintln!("checking");
     let mut check = Command::new(&ncclflow);
-    check.arg("check").arg("--json").args(&made.hosts).stdout(fs::File::create(folder.join("check.json"))?);
+    check.arg("check").arg("--json").args(&made.folders).stdout(fs::File::create(folder.join("check.json"))?);
     // The recording's last ops did not end, so `check` may have findings.
     let checked = measured(&mut check, &[0, 3])?;
     eprintln!("exporting");

@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args, rounds: usize) -> Result<Value> {
     eprintln!("making the page");
     let page = folder.join("report.html");
     let mut report = Command::new(programs()?.join("ncclflow"));
-    report.arg("report").args(&made.hosts).arg("-o").arg(&page).stdout(Stdio::null());
+    report.arg("report").args(&made.folders).arg("-o").arg(&page).stdout(Stdio::null());
     let written = measured(&mut report, &[0])?;
     eprintln!("opening it");
     let mut open = Command::new("python3");

@@ -1,6 +1,6 @@
 //! Tables of figures, and the spread of what is measured several times.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -48,8 +48,8 @@ impl Table {
         for (name, value) in row {
             let (width, text) = cell(&value);
             let width = width.max(name.len()) + 2;
-            head += &format!("{name:>width$}");
-            line += &format!("{text:>width$}");
+            // Writing to a string cannot fail.
+            _ = write!(head, "{name:>width$}").and_then(|()| write!(line, "{text:>width$}"));
             kept.insert(name.to_owned(), value);
         }
         if self.0.is_empty() {
@@ -67,7 +67,7 @@ impl Table {
 /// Returns how wide cells of this kind are, and the cell's text.
 fn cell(value: &Value) -> (usize, String) {
     match value {
-        Value::String(text) => (24, text.clone()),
+        Value::String(text) => (28, text.clone()),
         Value::Number(number) if number.is_f64() => {
             (10, format!("{:.2}", number.as_f64().unwrap_or(f64::NAN)))
         }

@@ -42,8 +42,10 @@ pub(crate) struct Size {
 
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Fleet {
-    /// The folder of each host.
-    pub(crate) hosts: Vec<PathBuf>,
+    /// That of each host.
+    #[serde(skip)]
+    pub(crate) folders: Vec<PathBuf>,
+    hosts: u32,
     /// Of each rank.
     collectives: u64,
     records: u64,
@@ -114,7 +116,8 @@ pub(crate) fn make(
         }
         let totals = writer.totals();
         writer.write_end(&session.report)?;
-        fleet.hosts.push(folder);
+        fleet.folders.push(folder);
+        fleet.hosts += 1;
         fleet.records += totals.records;
         fleet.bytes += totals.bytes;
     }

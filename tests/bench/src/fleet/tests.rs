@@ -46,8 +46,8 @@ fn checked(
     let folder = tempfile::tempdir()?;
     let size = Size { ranks, per_host: ranks / 2, collectives: None };
     let fleet = make(recorded, &folder.path().join("fleet"), &size, keeps)?;
-    assert_eq!(fleet.hosts.len(), 2);
-    check(&fleet.hosts, &mut |_, _| ())
+    assert_eq!(fleet.folders.len(), 2);
+    check(&fleet.folders, &mut |_, _| ())
 }
 
 /// Findings, but for what the recording itself has: its GPUs are behind at any time, with messages on their way.
