@@ -253,7 +253,7 @@ fn what_cannot_be_read_is_said_with_what_to_do() {
     refused(other.job.pid(), &["the layouts of torch 2.99 are not known"]);
     // Layouts of another version do not fit, and nothing is made up.
     fs::write(&version, "__version__ = '2.11.0'\n").unwrap();
-    refused(other.job.pid(), &["@@FIT@@"]);
+    refused(other.job.pid(), &["it has no flight recorder"]);
     fs::remove_file(&version).unwrap();
     refused(other.job.pid(), &["`version.py` beside `"]);
 
