@@ -1,8 +1,6 @@
 //! What works with which capabilities: the least ones, and none. The truth is what the kernel
 //! lets `record` and `dump` do.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::os::unix::fs::PermissionsExt as _;
 
 use ncclflow_e2e::harness::{

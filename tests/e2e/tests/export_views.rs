@@ -1,8 +1,6 @@
 //! `ncclflow export -f perfetto|chakra|inspector` of recordings of the real NCCL, as their own readers, or what their documents
 //! say, take them apart (`tests/exports/*.py`), against the lines of the same recording and what the program was told to call.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use ncclflow_e2e::harness::{
     prelude::*,
     traced_run::{Plugin, TracedRun},

@@ -1,7 +1,5 @@
 //! `ncclflow record` on the real NCCL: what it writes, against what others say of the same run.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use ncclflow_e2e::{
     compare,
     harness::{

@@ -216,7 +216,7 @@ fn memory_that_does_not_answer_costs_its_own_process() {
         if let Some(second) = &mut second {
             second.ask("").unwrap();
         }
-        let silent: Vec<u32> = [tenant].into_iter().chain(second.iter().map(|second| second.pid())).collect();
+        let silent: Vec<u32> = [tenant].into_iter().chain(second.iter().map(Killed::pid)).collect();
 
         let (pids, report) = dump_beside(&ncclflow, &job, &silent, how);
         let lost = &report["lostReaders"];

@@ -98,7 +98,7 @@ fn a_window_that_finds_a_full_disk_opens_when_there_is_room() {
     let (status, said) = recorder.finish().unwrap();
     let session = session(&job.output);
     // `session.json` could not be written in the meantime, or had its turn later.
-    let code = if session["state"] == "write_failed" { 1 } else { 0 };
+    let code = i32::from(session["state"] == "write_failed");
     assert_eq!(status.code(), Some(code), "{said}");
     assert!(code == 1 || session["state"] == "complete", "{session:#}");
     assert_eq!(session["loss"]["windows_late"], 1, "{session:#}");

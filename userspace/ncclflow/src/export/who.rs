@@ -54,7 +54,7 @@ impl Who {
 
     /// Returns the command that a process runs.
     pub(super) fn command(&self, pid: u32) -> Option<&str> {
-        self.processes.get(&pid).map(|(name, _)| name.as_str())
+        self.processes.get(&pid).map(|(name, _)| name.as_str()).filter(|name| !name.is_empty())
     }
 
     /// Returns the ranks in the job that a process has, sorted; several where it has several GPUs.
