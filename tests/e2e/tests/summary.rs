@@ -1,8 +1,6 @@
 //! `ncclflow summary`: what went over each link, against the bytes that the emulated kernels put into its
 //! slots.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use ncclflow_e2e::{
     direction::Direction,
     harness::{

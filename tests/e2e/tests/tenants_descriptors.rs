@@ -85,7 +85,7 @@ fn without_descriptors_the_recording_goes_on_and_ends_whole() {
     assert!(begun.elapsed() < BOUND, "{:?}", begun.elapsed());
     let session = session(&out);
     // Whether a file could not be written for want of a descriptor depends on when it was wanted.
-    let code = if session["state"] == "write_failed" { 1 } else { 0 };
+    let code = i32::from(session["state"] == "write_failed");
     assert_eq!(status.code(), Some(code), "{said}");
     assert!(code == 1 || session["state"] == "complete", "{session:#}");
     assert_eq!(world.calls(&session), (4 * CALLS, 4 * CALLS), "{said}");
