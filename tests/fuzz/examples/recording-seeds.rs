@@ -2,9 +2,12 @@
 
 use std::{env, fs, path::PathBuf, sync::Arc};
 
-use flow::recording::Session;
 use flow::recording::Batch;
-use ncclflow::{recording::{FOLDER, Item, Progress, RecordingReader, RecordingWriter, Selection}, sinks::OutputDir};
+use flow::recording::Session;
+use ncclflow::{
+    recording::{FOLDER, Item, Progress, RecordingReader, RecordingWriter, Selection},
+    sinks::OutputDir,
+};
 
 /// Records of a seed: a few blocks, below the fuzzer's longest input.
 const RECORDS: usize = 60;
