@@ -167,10 +167,7 @@ fn node_at(level: &str, counter: &str, bytes_counter: &str, name: &'static str) 
                 let pending = u64::from(waits_for_next && *function == kind.ops[kind.ops.len() - 1].1);
                 let iterations = kind.iterations - pending;
                 assert_eq!(count(counter), iterations, "{level} {labels:?}");
-                // Before 2.23 an op's size is known of reductions only, if it is not its call that is seen.
-                let is_sized = level == "api" || at > 0 || *function == "AllReduce";
-                let bytes = if is_sized { iterations * kind.bytes } else { 0 };
-                assert_eq!(count(bytes_counter), bytes, "{level} {labels:?}");
+                assert_eq!(count(bytes_counter), iterations * kind.bytes, "{level} {labels:?}");
             }
         }
         assert_eq!(

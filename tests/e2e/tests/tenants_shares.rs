@@ -115,7 +115,7 @@ fn a_user_who_floods_a_ring_buffer_loses_its_own_records_and_is_named() {
     drop(others);
     let mut flood = flood;
     let out = folder.path().join("out");
-    let options = "--level api --buffer-size 1 --buffer ring --user 1234001 --user 1234002";
+    let options = "--level api --buffer-size 1 --buffer ring --user 1234001 --user 1234002 --files-limit 8G";
     let recorder = Recorder::of_node(&out, options).unwrap();
     wait_until("both are traced", Duration::from_secs(30), || {
         are_traced(&session(&out), &[flood.pid(), victim.pid()])
