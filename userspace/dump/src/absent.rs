@@ -6,6 +6,8 @@
 //! has, too. So the hashes of all live processes can be made and compared. The process that the table was
 //! read from proves that they are made in the same way.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use super::{rank_report::RankReport, ras_peers::Peers};
@@ -105,6 +107,16 @@ impl PeerTable {
             .collect()
     }
 
+    /// Returns the hash of the process that has this rank, as the rank's own entry has it.
+    pub(super) fn own(self, memory: Memory<'_>, rank: &RankReport) -> Option<u64> {
+        let salt = comm_hash_of_name(&rank.comm_hash)?;
+        let place = rank.address.checked_add(self.table.offset())?;
+        let table = memory.word(RuntimeAddr(place)).ok().filter(|table| *table != 0)?;
+        let at = table.checked_add(u64::from(rank.rank).checked_mul(self.size)?)?;
+        let entry = memory.bytes(RuntimeAddr(at), self.size).ok()?;
+        Some(self.pid.unsigned(&entry)?.wrapping_sub(salt))
+    }
+
     /// Returns the ranks of `rank`'s communicator that are not among `known`, with their places; none if the
     /// hashes are not made as this module makes them.
     pub(super) fn absent(
@@ -154,26 +166,16 @@ impl LiveProcesses {
         let Ok(pids) = pids() else { return Self::default() };
         let mut live = Self { is_complete: in_first_pid_namespace().unwrap_or(false), ..Self::default() };
         for pid in pids {
-            let folder = std::path::Path::new("/proc").join(pid.to_string());
+            let folder = Path::new("/proc").join(pid.to_string());
             let Ok(status) = read_text(folder.join("status")) else { continue };
             let is_dead = status_field(&status, "State").is_some_and(|state| state.starts_with(['Z', 'X']));
             if is_dead {
                 continue;
             }
-            let numbers: Vec<&str> = status_field(&status, "NSpid")
-                .map_or_else(Vec::new, |pids| pids.split_whitespace().collect());
-            // A process with one number is in the namespace of this program; its link need not be readable.
-            let namespace = match &*numbers {
-                [_] => std::fs::read_link("/proc/self/ns/pid"),
-                _ => std::fs::read_link(folder.join("ns/pid")),
-            };
-            match (namespace, numbers.last()) {
-                (Ok(namespace), Some(own)) => {
-                    let text = format!("{own}{}", namespace.display());
-                    live.processes.push((pid, hashes(text.as_bytes())));
-                }
+            match hashes_of(&folder, &status) {
+                Some(hashes) => live.processes.push((pid, hashes)),
                 // The process ended meanwhile, or may not be looked at.
-                _ => live.is_complete &= !folder.exists(),
+                None => live.is_complete &= !folder.exists(),
             }
         }
         live
@@ -185,10 +187,27 @@ impl LiveProcesses {
         hashes.iter().position(|known| *known == hash)
     }
 
+    /// Returns the process with this hash, made in any of the known ways.
+    pub(super) fn with_hash(&self, hash: u64) -> Option<u32> {
+        self.processes.iter().find(|(_, hashes)| hashes.contains(&hash)).map(|(pid, _)| *pid)
+    }
+
     fn find(&self, kind: usize, hash: u64) -> Option<u32> {
         let is_it = |hashes: &[u64; 2]| hashes.get(kind) == Some(&hash);
         self.processes.iter().find(|(_, hashes)| is_it(hashes)).map(|(pid, _)| *pid)
     }
+}
+
+/// Computes the hashes of a process, of which these are the folder in `/proc` and the status there.
+pub(super) fn hashes_of(folder: &Path, status: &str) -> Option<[u64; 2]> {
+    let numbers: Vec<&str> = status_field(status, "NSpid")?.split_whitespace().collect();
+    // A process with one number is in the namespace of this program; its link need not be readable.
+    let namespace = match &*numbers {
+        [_] => std::fs::read_link("/proc/self/ns/pid"),
+        _ => std::fs::read_link(folder.join("ns/pid")),
+    };
+    let text = format!("{}{}", numbers.last()?, namespace.ok()?.display());
+    Some(hashes(text.as_bytes()))
 }
 
 /// Computes `getHash` in the ways of all versions: `eatHash` and `digestHash` of src/include/bitops.h, and

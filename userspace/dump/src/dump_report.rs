@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     activity::Activity,
+    copies::CopiedRank,
     owners::Owner,
+    process_state::ProcessState,
     python::{PythonGroup, PythonReport},
     rank_report::RankReport,
     verdict::{JobVerdict, Verdict},
@@ -68,10 +70,12 @@ pub struct ProcessReport {
     /// Rank in the job, by the initial environment of the process (`RANK`, `SLURM_PROCID` …).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_rank: Option<u32>,
-    /// PID of a process that was read too, from which this one was forked: its communicators are copies and
-    /// not counted.
+    /// PID of the process from which this one was forked: its communicators are copies and not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<u32>,
+    /// Ranks of processes that are gone, of whose communicators the process has copies: it was forked from them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_over_of: Vec<CopiedRank>,
     /// Reason why the process was not read, or not to the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -82,18 +86,6 @@ impl ProcessReport {
     pub(super) fn is_of(&self, rank: &RankReport) -> bool {
         (self.pid, &self.host) == (rank.pid, &rank.host)
     }
-}
-
-/// State of a process, as the kernel has it: `State:` in /proc/PID/status.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum ProcessState {
-    Running,
-    /// Stopped by a signal or by a debugger.
-    Stopped,
-    Exited,
-    #[default]
-    Unknown,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

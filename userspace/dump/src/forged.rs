@@ -41,7 +41,7 @@ pub fn dump_of_forged_memory(
     Ok(DumpReport {
         schema: SCHEMA,
         hosts: vec![host_name()],
-        job: verdict::over_all(&communicators),
+        job: verdict::over_all(&communicators, &[]),
         communicators,
         ..DumpReport::default()
     })

@@ -11,6 +11,7 @@ mod activity;
 mod comm_layout;
 mod communicator;
 mod connections;
+mod copies;
 mod dump_report;
 mod flight_recorder;
 mod forged;
@@ -24,6 +25,7 @@ mod owners;
 mod pending;
 mod places;
 mod process;
+mod process_state;
 mod proxy;
 pub mod ps;
 mod python;
@@ -44,11 +46,13 @@ use std::{
 
 pub use absent::{AbsentPeer, AbsentRank, Place};
 pub use activity::Activity;
-pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessReport, ProcessState, SCHEMA};
+pub use copies::CopiedRank;
+pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessReport, SCHEMA};
 pub use flight_recorder::{RecorderDumps, recorder_dumps};
 #[doc(hidden)]
 pub use forged::dump_of_forged_memory;
 pub use pending::Pending;
+pub use process_state::ProcessState;
 pub use python::{PythonGroup, PythonReport, PythonThread};
 pub use rank_gpu::RankGpu;
 pub use rank_report::{
@@ -140,7 +144,7 @@ pub fn dump(
         target.sum_up_activity();
     }
     let mut ranks = motion::over(readings);
-    leave_out_forked_copies(&mut targets, &mut ranks);
+    copies::leave_out(&mut targets, &mut ranks);
     find_absent(&targets, &mut ranks);
     for target in &mut targets {
         target.look_at_job(&ranks);
@@ -173,7 +177,7 @@ pub fn dump(
         schema: SCHEMA,
         hosts: vec![host_name()],
         unix_time: now_ns(ClockId::Realtime) / 1_000_000_000,
-        job: verdict::over_all(&communicators),
+        job: verdict::over_all(&communicators, &processes),
         communicators,
         processes,
         gpus,
@@ -261,43 +265,11 @@ pub fn survey(
     let targets = targets.into_iter().map(|(process, files)| (process, Some(files)));
     let mut targets = process::find(targets, &options, progress);
     let mut ranks = targets.iter_mut().flat_map(process::Target::read).collect();
-    leave_out_forked_copies(&mut targets, &mut ranks);
+    copies::leave_out(&mut targets, &mut ranks);
     for target in &mut targets {
         target.note_silence();
     }
     (targets.into_iter().map(|target| target.report).collect(), ranks)
-}
-
-/// Leaves out the copies of forked processes. A child that was forked, a data loader for instance, has a copy
-/// of its parent's memory with all communicators in it. Of two processes of one user, in one container, with
-/// one rank at one address the older is the parent: the child is younger than the communicator. A
-/// communicator in a process of another user is no copy.
-fn leave_out_forked_copies(targets: &mut [process::Target], ranks: &mut Vec<RankReport>) {
-    /// Properties that a copy shares with its original: address, hash and rank, and user and container of the
-    /// process.
-    type Copied = (u64, String, u32, Option<(u32, Option<String>)>);
-    let started: BTreeMap<u32, Option<u64>> =
-        targets.iter().map(|target| (target.report.pid, target.started)).collect();
-    let forker = |target: &process::Target| target.report.owner.as_ref().map(owners::Owner::forks_within);
-    let whose: BTreeMap<u32, _> = targets.iter().map(|target| (target.report.pid, forker(target))).collect();
-    let key = |rank: &RankReport| -> Copied {
-        let whose = whose.get(&rank.pid).cloned().flatten();
-        (rank.address, rank.comm_hash.clone(), rank.rank, whose)
-    };
-    let mut parents: BTreeMap<Copied, (Option<u64>, u32)> = BTreeMap::new();
-    for rank in ranks.iter() {
-        let this = (started.get(&rank.pid).copied().flatten(), rank.pid);
-        parents.entry(key(rank)).and_modify(|parent| *parent = (*parent).min(this)).or_insert(this);
-    }
-    ranks.retain(|rank| {
-        let parent = parents.get(&key(rank)).map_or(rank.pid, |(_, pid)| *pid);
-        if parent != rank.pid
-            && let Some(target) = targets.iter_mut().find(|target| target.report.pid == rank.pid)
-        {
-            target.report.forked_from = Some(parent);
-        }
-        parent == rank.pid
-    });
 }
 
 /// Chosen processes that cannot be opened, and why.
@@ -350,7 +322,7 @@ pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
         ranks.extend(report.communicators.into_iter().flat_map(|communicator| communicator.ranks));
     }
     all.communicators = communicators(ranks, &all.processes);
-    all.job = verdict::over_all(&all.communicators);
+    all.job = verdict::over_all(&all.communicators, &all.processes);
     all
 }
 

@@ -4,7 +4,7 @@ use inspect::{
     gpu::bus_id,
     host::host_name,
     memory::{AddressSpace, Memory, ReadError, ScanEnd, ScanReport},
-    process::{LibraryId, MappedLibrary, Process, Users, age_seconds, read_text, status_field},
+    process::{LibraryId, MappedLibrary, Process, Users, age_seconds},
     resolver::{self, What},
     threads::{self, Names, Sampler},
 };
@@ -23,11 +23,12 @@ use super::{
     comm_layout::CommLayout,
     communicator::{self, Communicator},
     connections::{ConnectionLayout, Peers},
-    dump_report::{LibraryReport, ProcessReport, ProcessState},
+    dump_report::{LibraryReport, ProcessReport},
     own_list::OwnList,
     owners::Owner,
     pending::PendingLayout,
     places,
+    process_state::ProcessState,
     proxy::{self, ProxyLayout, ProxyList, ProxyOp},
     python::{self, Runtimes, Wanted},
     rank_report::{OpReport, ProxyListState, ProxyReport, RankReport},
@@ -49,7 +50,7 @@ pub(super) struct Layout {
     proxy: ProxyLayout,
     pending: PendingLayout,
     bus_id: Option<IntField>,
-    peers: Option<PeerTable>,
+    pub(super) peers: Option<PeerTable>,
     own_list: Option<OwnList>,
     ras_peers: Option<RasPeers>,
     set_up: SetUpLayout,
@@ -172,7 +173,7 @@ impl Target {
             host: host_name(),
             pid: process.pid(),
             name: process.name().to_owned(),
-            state: state_of(&process),
+            state: ProcessState::read(&process),
             owner: Some(Owner::read(&process, &libraries.users)),
             ..ProcessReport::default()
         };
@@ -326,7 +327,7 @@ impl Target {
 
     /// Reads all communicators once. Those that ended since they were found are left out.
     pub(super) fn read(&mut self) -> Vec<RankReport> {
-        self.report.state = state_of(&self.process);
+        self.report.state = ProcessState::read(&self.process);
         self.samples.push(Sample::take(&self.process));
         self.try_read().unwrap_or_else(|error| {
             self.report.error = Some(error.to_string());
@@ -424,17 +425,4 @@ fn makes_communicators(call: &str) -> bool {
     ["ncclCommInit", "ncclCommSplit", "ncclCommShrink", "ncclCommGrow"]
         .iter()
         .any(|name| call.starts_with(name))
-}
-
-fn state_of(process: &Process) -> ProcessState {
-    let status = read_text(process.proc_path().join("status")).unwrap_or_default();
-    if process.has_exited() {
-        return ProcessState::Exited;
-    }
-    match status_field(&status, "State").and_then(|state| state.bytes().next()) {
-        Some(b'T' | b't') => ProcessState::Stopped,
-        Some(b'Z' | b'X') => ProcessState::Exited,
-        Some(_) => ProcessState::Running,
-        None => ProcessState::Unknown,
-    }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    absent::AbsentRank, dump_report::ProcessState, pending::Pending, rank_gpu::RankGpu, set_up::SetUp,
+    absent::AbsentRank, pending::Pending, process_state::ProcessState, rank_gpu::RankGpu, set_up::SetUp,
 };
 use nccl_library::nccl::Direction;
 use torch_history::Noted;

@@ -3,11 +3,13 @@
 use std::fmt::{self, Write as _};
 
 use super::{
-    dump_report::{CommunicatorReport, DumpReport, ProcessReport, ProcessState},
+    copies::CopiedRank,
+    dump_report::{CommunicatorReport, DumpReport, ProcessReport},
     gpu_text,
+    process_state::ProcessState,
     python::{self, PythonGroup, PythonReport},
     rank_report::{OpReport, RankReport},
-    verdict::{State, named},
+    verdict::{Kind, State, named},
 };
 use flow::text::{joined, write_paragraph as wrapped};
 use inspect::{memory::ScanEnd, threads::Thread};
@@ -17,6 +19,9 @@ use nccl_library::nccl::Direction;
 const MAX_OPS: usize = 12;
 /// Maximum number of threads that are shown of one process.
 const MAX_THREADS: usize = 16;
+/// Maximum number of communicators that are shown with their ranks, and of those that have a line.
+const MAX_COMMUNICATORS: usize = 3;
+const MAX_LINES: usize = 8;
 /// Maximum number of ranks that are shown of a healthy communicator.
 const MAX_HEALTHY_RANKS: usize = 16;
 
@@ -41,13 +46,7 @@ fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt:
         }
         writeln!(out)?;
     }
-    for communicator in &report.communicators {
-        write_communicator(out, communicator, is_verbose)?;
-        writeln!(out)?;
-    }
-    if report.communicators.is_empty() {
-        writeln!(out, "no communicator was found\n")?;
-    }
+    write_communicators(out, report, is_verbose)?;
     for process in &report.processes {
         write_process(out, process, is_verbose)?;
     }
@@ -73,12 +72,68 @@ fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt:
     Ok(())
 }
 
+/// Writes all communicators: first those at which the waiting ends, then those that wait, last the healthy ones. Of
+/// these, and of very many that wait, only a line, unless `is_verbose`.
+fn write_communicators(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt::Result {
+    if report.communicators.is_empty() {
+        let is_unread = |process: &ProcessReport| process.error.is_some();
+        let nothing = !report.processes.is_empty() && report.processes.iter().all(is_unread);
+        let what =
+            if nothing { "nothing is known: no process could be read" } else { "no communicator was found" };
+        return writeln!(out, "{what}\n");
+    }
+    let ends = report.job.as_ref().map_or(&[][..], |job| &job.communicators);
+    let mut all: Vec<&CommunicatorReport> = report.communicators.iter().collect();
+    all.sort_by_key(|one| (!ends.contains(&one.comm_hash), std::cmp::Reverse(one.verdict.state)));
+    let (healthy, others): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|one| one.verdict.state == State::Healthy);
+    let most = if is_verbose { usize::MAX } else { MAX_COMMUNICATORS };
+    for communicator in others.iter().take(most) {
+        write_communicator(out, communicator, is_verbose)?;
+        writeln!(out)?;
+    }
+    for communicator in others.iter().skip(most).take(MAX_LINES) {
+        wrapped(out, &headline(communicator), 0)?;
+    }
+    write_rest(
+        out,
+        0,
+        others.len(),
+        most.saturating_add(MAX_LINES),
+        "more communicators that are not healthy",
+    )?;
+    let is_short = !is_verbose && (!others.is_empty() || healthy.len() > MAX_COMMUNICATORS);
+    if is_short && !healthy.is_empty() {
+        let names = healthy.iter().take(MAX_LINES).map(|one| one.name.as_ref().unwrap_or(&one.comm_hash));
+        let more = if healthy.len() > MAX_LINES { " …" } else { "" };
+        let s = if healthy.len() == 1 { "" } else { "s" };
+        wrapped(
+            out,
+            &format!("{} healthy communicator{s}: {}{more}", healthy.len(), joined(names, ", ")),
+            0,
+        )?;
+        return writeln!(out);
+    }
+    for communicator in healthy {
+        write_communicator(out, communicator, is_verbose)?;
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
 /// Returns the sentence on why the rank is waited for that the verdict names first.
 fn why(report: &DumpReport) -> Option<&str> {
     let first = report.job.as_ref()?.communicators.first()?;
     let communicator = report.communicators.iter().find(|communicator| communicator.comm_hash == *first)?;
-    let name = format!("rank {} ", communicator.verdict.culprits.first()?);
     let evidence = communicator.verdict.evidence.iter().map(String::as_str);
+    // What torch has recorded says with sizes and names what counters only show.
+    if let Some(differs) = evidence.clone().find(|sentence| sentence.contains(" differs")) {
+        return Some(differs);
+    }
+    if communicator.verdict.kind == Some(Kind::NeverMatches) {
+        return communicator.verdict.evidence.first().map(String::as_str);
+    }
+    let name = format!("rank {} ", communicator.verdict.culprits.first()?);
     evidence.filter(|sentence| sentence.starts_with(&name)).find(|sentence| !sentence.contains(" waits for "))
 }
 
@@ -86,10 +141,10 @@ fn write_process(out: &mut String, process: &ProcessReport, is_verbose: bool) ->
     let versions = process.libraries.iter().map(|library| library.version.as_deref());
     let versions = versions.map(|version| format!("NCCL {}", version.unwrap_or("of unknown version")));
     let versions = joined(versions, ", ");
-    let state = match process.state {
-        ProcessState::Stopped => ", stopped",
-        ProcessState::Exited => ", exited",
-        ProcessState::Running | ProcessState::Unknown => "",
+    let state = match (process.state, process.state.reason()) {
+        (ProcessState::Exited, _) => ", exited".to_owned(),
+        (_, Some((_, why))) => format!(", {why}"),
+        (_, None) => String::new(),
     };
     let versions = if versions.is_empty() { "no NCCL library read" } else { &versions };
     let line = format!(
@@ -122,6 +177,17 @@ fn write_process(out: &mut String, process: &ProcessReport, is_verbose: bool) ->
     }
     if let Some(parent) = process.forked_from {
         let line = format!("forked from process {parent}: its communicators are copies, and are not counted");
+        wrapped(out, &line, 2)?;
+    }
+    if let Some(CopiedRank { comm_hash, rank }) = process.left_over_of.first() {
+        let more = match process.left_over_of.len() - 1 {
+            0 => String::new(),
+            more => format!(" (and {more} more)"),
+        };
+        let line = format!(
+            "left over: a child of the process that was rank {rank} of {comm_hash}{more}, which is gone; its \
+             communicators are copies, and are not counted"
+        );
         wrapped(out, &line, 2)?;
     }
     let threads = if is_verbose { process.threads.as_slice() } else { &[] };
@@ -198,22 +264,26 @@ fn write_groups(out: &mut String, groups: &[PythonGroup], state: State) -> fmt::
     write_rest(out, 2, groups.len(), MAX_GROUPS, "more stacks")
 }
 
-fn write_communicator(out: &mut String, communicator: &CommunicatorReport, is_verbose: bool) -> fmt::Result {
-    let verdict = &communicator.verdict;
-    let state = match verdict.state {
+/// Names a communicator and its state: `communicator 0x1 "tp": 2 of 2 ranks read: STUCK`.
+fn headline(communicator: &CommunicatorReport) -> String {
+    let state = match communicator.verdict.state {
         State::Healthy => "healthy",
         State::Stuck => "STUCK",
         State::Waiting => "waiting",
         State::Unknown => "cannot tell",
     };
     let name = communicator.name.as_ref().map(|name| format!(" \"{name}\"")).unwrap_or_default();
-    let line = format!(
+    format!(
         "communicator {}{name}: {} of {} ranks read: {state}",
         communicator.comm_hash,
         communicator.ranks.len(),
         communicator.n_ranks
-    );
-    wrapped(out, &line, 0)?;
+    )
+}
+
+fn write_communicator(out: &mut String, communicator: &CommunicatorReport, is_verbose: bool) -> fmt::Result {
+    let verdict = &communicator.verdict;
+    wrapped(out, &headline(communicator), 0)?;
     for (how, ranks) in [("waited for", &verdict.culprits), ("waiting", &verdict.victims)] {
         if !ranks.is_empty() {
             wrapped(out, &format!("{how}: rank {}", joined(ranks.iter().take(16), ", ")), 2)?;
@@ -253,8 +323,8 @@ fn write_rank(out: &mut String, rank: &RankReport, is_verbose: bool) -> fmt::Res
         None | Some(0) => {}
         Some(count) => write!(line, ", kernels not finished on {count} channels")?,
     }
-    if rank.process_state == ProcessState::Stopped {
-        line.push_str(", stopped");
+    if let Some((what, _)) = rank.process_state.reason() {
+        write!(line, ", {}", what.trim_start_matches("is "))?;
     }
     let status = &rank.status;
     let results = [("init", &status.init), ("async", &status.async_result), ("proxy", &status.proxy_result)];

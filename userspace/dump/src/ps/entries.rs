@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::launches::Launches;
-use crate::RankReport;
+use crate::{CopiedRank, RankReport};
 use flow::identity::Container;
 use inspect::process::{Description, Evidence, MappedLibrary};
 use nccl_library::symbols::{Resolution, SymbolSource};
@@ -44,6 +44,9 @@ pub struct ProcessEntry {
     /// are listed there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<u32>,
+    /// Ranks of processes that are gone, of whose communicators the process has copies.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_over_of: Vec<CopiedRank>,
     /// All memory of the process was scanned.
     pub scan_is_complete: Option<bool>,
     /// Reasons why something is not known.

@@ -195,6 +195,7 @@ impl Lister {
             communicators.sort_by(|a, b| (&a.comm_hash, a.rank).cmp(&(&b.comm_hash, b.rank)));
             entry.communicators = Some(communicators);
             entry.forked_from = scanned.forked_from;
+            entry.left_over_of = scanned.left_over_of;
             entry.scan_is_complete = scanned.scan.as_ref().map(|scan| scan.complete);
             entry.errors.extend(scanned.error);
             for (library, scanned) in entry.libraries.iter_mut().zip(scanned.libraries) {

@@ -6,6 +6,7 @@ use super::{
     entries::{CommunicatorEntry, LibraryEntry, ProcessEntry, PsReport},
     launches::Launches,
 };
+use crate::CopiedRank;
 use flow::text::{age, column_widths, cut_left, cut_right, write_wrapped};
 use nccl_library::symbols::SymbolSource;
 
@@ -98,6 +99,11 @@ fn table(out: &mut String, processes: &[ProcessEntry], width: Option<usize>) {
         }
         if let Some(parent) = process.forked_from {
             below(&format!("communicators as in {parent}, from which it was forked"));
+        }
+        if let Some(CopiedRank { comm_hash, rank }) = process.left_over_of.first() {
+            below(&format!(
+                "left over: a child of the process that was rank {rank} of {comm_hash}, which is gone"
+            ));
         }
         if process.scan_is_complete == Some(false) {
             below("only a part of its memory was scanned: there may be more communicators");

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Kind, State, Verdict};
+use super::{Kind, State, Verdict, common_calls::CommonCall, left::left_sentence};
 use crate::{
     absent::{AbsentRank, Place},
-    dump_report::{ProcessReport, ProcessState},
+    dump_report::ProcessReport,
+    process_state::ProcessState,
     rank_report::{ProxyListState, RankReport},
 };
 use flow::text::joined;
@@ -17,8 +18,8 @@ pub(super) const MAX_SENTENCES: usize = 8;
 /// One communicator: its ranks, as far as they were read, and the processes that the dump was asked to read.
 pub(super) struct Case<'a> {
     pub(super) ranks: BTreeMap<u32, &'a RankReport>,
-    /// Number of reports of ranks; more than [`Self::ranks`] if one rank appears twice.
-    pub(super) n_reports: usize,
+    /// All reports of ranks; more than [`Self::ranks`] if one rank appears twice.
+    pub(super) reports: &'a [RankReport],
     n_ranks: u32,
     /// Seconds from the first reading to the last, of the rank for which they are fewest.
     pub(super) seconds: f64,
@@ -26,6 +27,8 @@ pub(super) struct Case<'a> {
     exited: Vec<&'a ProcessReport>,
     /// Processes (host and PID) that wait in another communicator.
     explained: &'a BTreeSet<(String, u32)>,
+    /// A call in which ranks wait for others.
+    pub(super) common_call: Option<&'a CommonCall>,
 }
 
 impl<'a> Case<'a> {
@@ -34,11 +37,12 @@ impl<'a> Case<'a> {
         n_ranks: u32,
         processes: &'a [ProcessReport],
         explained: &'a BTreeSet<(String, u32)>,
+        common_call: Option<&'a CommonCall>,
     ) -> Self {
         let seconds = ranks.iter().map(|rank| rank.motion.seconds).fold(f64::INFINITY, f64::min);
         let exited = processes.iter().filter(|process| process.state == ProcessState::Exited).collect();
         let by_number = ranks.iter().map(|rank| (rank.rank, rank)).collect();
-        Self { ranks: by_number, n_reports: ranks.len(), n_ranks, seconds, processes, exited, explained }
+        Self { ranks: by_number, reports: ranks, n_ranks, seconds, processes, exited, explained, common_call }
     }
 
     /// Returns the verdict that all other ranks wait for the culprits.
@@ -110,8 +114,9 @@ impl<'a> Case<'a> {
             }
             (Place::Gone, _) => {
                 let was = who.map(|(process, of)| format!("; it was {process}{of}")).unwrap_or_default();
+                let left = self.left_over_sentence(rank);
                 format!(
-                    "rank {rank} was on this host, and no live process is that rank: its process is gone{was}"
+                    "rank {rank} was on this host, and no live process is that rank: its process is gone{was}{left}"
                 )
             }
             (Place::Elsewhere, _) if who.is_some() => {
@@ -122,7 +127,13 @@ impl<'a> Case<'a> {
                 "rank {rank} was on this host, and no process that can be seen from here is that rank: it \
                  is gone, or in another container"
             ),
-            (Place::Here, Some(pid)) => format!("rank {rank} is process {pid}, which was not read"),
+            (Place::Here, Some(pid)) => match self.process_of_absent(absent) {
+                None => format!("rank {rank} is process {pid}, which was not read"),
+                Some(ProcessReport { error: Some(error), .. }) => {
+                    format!("rank {rank} is process {pid}, which could not be read: {error}")
+                }
+                Some(process) => left_sentence(rank, process),
+            },
             (Place::Here, None) => format!("rank {rank} is a process of this host that was not read"),
             (Place::Elsewhere, _) => format!("rank {rank} is on another host, or in another container"),
         })
@@ -146,7 +157,7 @@ impl<'a> Case<'a> {
         }
         let first = self.process_of(self.ranks.values().next()?)?;
         let is_like = |process: &&ProcessReport| {
-            let is_there = matches!(process.state, ProcessState::Running | ProcessState::Stopped);
+            let is_there = process.state == ProcessState::Running || process.state.is_halted();
             let is_same = (&process.owner, &process.name) == (&first.owner, &first.name);
             is_there
                 && is_same
@@ -181,6 +192,10 @@ impl<'a> Case<'a> {
     /// Tells whether no process that was read has this rank.
     pub(super) fn is_missing(&self, rank: u32) -> bool {
         rank < self.n_ranks && !self.ranks.contains_key(&rank)
+    }
+
+    pub(super) fn n_ranks(&self) -> u32 {
+        self.n_ranks
     }
 
     pub(super) fn n_missing(&self) -> usize {
@@ -245,10 +260,14 @@ impl<'a> Case<'a> {
     }
 
     pub(super) fn missing_sentence(&self) -> Option<String> {
-        let count = self.n_missing();
+        let (left, gone) = (self.left(), self.gone());
+        let count = self.n_missing().saturating_sub(left.len() + gone.len());
         (count > 0).then(|| {
-            let ranks = if count <= MAX_SENTENCES {
-                format!(" ({})", named(self.missing_ranks()))
+            let ranks = if self.n_missing() <= MAX_SENTENCES {
+                let ranks = self.missing_ranks().into_iter();
+                let ranks: Vec<u32> =
+                    ranks.filter(|rank| !left.contains(rank) && !gone.contains(rank)).collect();
+                format!(" ({})", named(ranks))
             } else {
                 String::new()
             };
@@ -259,15 +278,34 @@ impl<'a> Case<'a> {
         })
     }
 
-    pub(super) fn add_stopped(&self, verdict: &mut Verdict) {
-        let stopped = self.ranks.values().filter(|rank| rank.process_state == ProcessState::Stopped);
-        verdict.evidence.extend(stopped.take(MAX_SENTENCES).map(|rank| stopped_sentence(rank)));
+    /// Returns the kind of the first of these ranks whose process runs no code of its own.
+    pub(super) fn kind_of_halted(&self, ranks: &[u32]) -> Option<Kind> {
+        ranks.iter().find_map(|rank| Kind::of_halted(self.ranks.get(rank)?.process_state))
+    }
+
+    /// Says of culprits whose processes run no code of their own that this is why.
+    pub(super) fn explain_halted(&self, verdict: &mut Verdict) {
+        let Some(kind) = self.kind_of_halted(&verdict.culprits).filter(|_| verdict.state == State::Stuck)
+        else {
+            return;
+        };
+        verdict.kind = Some(kind);
+        let halted = verdict.culprits.iter().filter_map(|rank| halted_sentence(self.ranks.get(rank)?));
+        let new: Vec<String> = halted.filter(|sentence| !verdict.evidence.contains(sentence)).collect();
+        verdict.evidence.splice(0..0, new.into_iter().take(MAX_SENTENCES));
+    }
+
+    pub(super) fn add_halted(&self, verdict: &mut Verdict) {
+        let halted = self.ranks.values().filter_map(|rank| halted_sentence(rank));
+        verdict.evidence.extend(halted.take(MAX_SENTENCES));
     }
 }
 
-/// Tells that a rank is stopped: `rank 1 is stopped: process 8372 is in state T (SIGSTOP or a debugger)`.
-pub(super) fn stopped_sentence(rank: &RankReport) -> String {
-    format!("rank {} is stopped: process {} is in state T (SIGSTOP or a debugger)", rank.rank, rank.pid)
+/// Tells what holds a rank, if its process runs no code of its own: `rank 1 is stopped: process 8372 is in state
+/// T (SIGSTOP or a debugger)`.
+pub(super) fn halted_sentence(rank: &RankReport) -> Option<String> {
+    let (what, why) = rank.process_state.reason()?;
+    Some(format!("rank {} {what}: process {} {why}", rank.rank, rank.pid))
 }
 
 pub(super) fn ops_are_unreadable(rank: &RankReport) -> bool {

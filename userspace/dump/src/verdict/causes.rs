@@ -7,10 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    case::{Case, ops_are_unreadable, stopped_sentence},
+    case::{Case, halted_sentence, ops_are_unreadable},
     waits::Waits,
 };
-use crate::{dump_report::ProcessState, rank_report::RankReport};
+use crate::rank_report::RankReport;
 
 /// Ranks at which the waiting ends, each with a sentence, and those that wait.
 #[derive(Debug, Default)]
@@ -94,12 +94,15 @@ fn sure_cause(
     is_waited_for: bool,
 ) -> Option<String> {
     let Some(rank) = case.ranks.get(&number) else {
+        if case.left().contains(&number) {
+            return case.absent_sentence(number);
+        }
         let why = "it is gone, or its PID was not given";
         let why = case.absent_sentence(number).unwrap_or_else(|| why.to_owned());
         return Some(format!("rank {number} is waited for and was not read: {why}"));
     };
-    if rank.process_state == ProcessState::Stopped {
-        return Some(stopped_sentence(rank));
+    if let Some(halted) = halted_sentence(rank) {
+        return Some(halted);
     }
     if ops_are_unreadable(rank) {
         let why = "cannot tell what it does, because its ops in flight could not be read";

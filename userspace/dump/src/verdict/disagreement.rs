@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::case::named;
 use crate::{
-    dump_report::ProcessState,
+    process_state::ProcessState,
     rank_report::{ConnectionReport, OpReport, RankReport},
 };
 use flow::text::joined;

@@ -1,4 +1,5 @@
-//! Judges communicators of which a rank's process is gone while others wait on their GPUs or in a call. With
+//! Judges communicators of which a rank's process is gone, or has left the communicator, while others wait on
+//! their GPUs or in a call. With
 //! ops in flight the waiting itself leads there ([`super::in_flight`]).
 
 use super::{
@@ -9,7 +10,9 @@ use super::{
 use crate::rank_gpu::Work;
 
 pub(super) fn gone(case: &Case<'_>) -> Option<Verdict> {
-    let gone = case.gone();
+    let (mut gone, left) = (case.gone(), case.left());
+    let kind = if gone.is_empty() { Kind::Left } else { Kind::Gone };
+    gone.extend(left);
     if gone.is_empty() {
         return None;
     }
@@ -22,10 +25,11 @@ pub(super) fn gone(case: &Case<'_>) -> Option<Verdict> {
     let mut evidence = vec![format!("nothing was launched for {:.1} s", case.seconds)];
     evidence.extend(gone.iter().take(MAX_SENTENCES).filter_map(|rank| case.absent_sentence(*rank)));
     let verb = if waiting.len() == 1 { "waits" } else { "wait" };
-    evidence.push(format!("{} {verb} for a process that is gone", named(&waiting)));
+    let what = if kind == Kind::Gone { "a process that is gone" } else { "a rank that has left" };
+    evidence.push(format!("{} {verb} for {what}", named(&waiting)));
     evidence.extend(case.gpu_sentences());
     evidence.extend(case.exited_sentence());
-    Some(case.stuck(Kind::Gone, gone, evidence))
+    Some(case.stuck(kind, gone, evidence))
 }
 
 #[cfg(test)]

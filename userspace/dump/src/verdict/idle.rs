@@ -1,25 +1,27 @@
 //! Judges communicators without ops in flight whose ranks all launched the same number of collectives.
 
 use super::{
-    Kind, State, Verdict,
+    State, Verdict,
     case::{Case, named},
     gpu_work::gpu_work,
 };
-use crate::{dump_report::ProcessState, rank_gpu::Work};
+use crate::rank_gpu::Work;
 
-pub(super) fn stopped(case: &Case<'_>) -> Option<Verdict> {
-    let stopped = case.ranks_where(|rank| rank.process_state == ProcessState::Stopped);
+/// Judges communicators of which a process runs no code of its own: it is stopped, frozen or dying.
+pub(super) fn halted(case: &Case<'_>) -> Option<Verdict> {
+    let stopped = case.ranks_where(|rank| rank.process_state.is_halted());
     let waiting = case.ranks_where(|rank| rank.work() == Some(Work::Waits) && !stopped.contains(&rank.rank));
     (!stopped.is_empty()).then(|| {
         if !waiting.is_empty() {
             let what =
                 format!("the GPU of {} waits, and nothing moved for {:.1} s", named(&waiting), case.seconds);
             let mut verdict = Verdict::new(State::Stuck, what);
-            case.add_stopped(&mut verdict);
-            return Verdict { kind: Some(Kind::Stopped), culprits: stopped, victims: waiting, ..verdict };
+            case.add_halted(&mut verdict);
+            let kind = case.kind_of_halted(&stopped);
+            return Verdict { kind, culprits: stopped, victims: waiting, ..verdict };
         }
         let mut verdict = Verdict { state: State::Unknown, ..idle(case) };
-        case.add_stopped(&mut verdict);
+        case.add_halted(&mut verdict);
         verdict
     })
 }

@@ -11,7 +11,6 @@ use super::{
     disagreement, pipelines,
     waits::{self, Waits},
 };
-use crate::dump_report::ProcessState;
 use nccl_library::nccl::Direction;
 
 pub(super) fn in_flight(case: &Case<'_>) -> Option<Verdict> {
@@ -82,12 +81,15 @@ fn kind_of(case: &Case<'_>, culprits: &[u32]) -> Option<Kind> {
     let first = culprits.first()?;
     if culprits.iter().any(|rank| case.is_missing(*rank)) {
         let is_gone = case.gone().iter().any(|rank| culprits.contains(rank));
-        return Some(if is_gone { Kind::Gone } else { Kind::NotRead });
+        let has_left = case.left().iter().any(|rank| culprits.contains(rank));
+        return Some(match (is_gone, has_left) {
+            (true, _) => Kind::Gone,
+            (false, true) => Kind::Left,
+            (false, false) => Kind::NotRead,
+        });
     }
-    let is_stopped =
-        |rank: &u32| case.ranks.get(rank).is_some_and(|rank| rank.process_state == ProcessState::Stopped);
-    Some(if culprits.iter().any(is_stopped) {
-        Kind::Stopped
+    Some(if let Some(halted) = case.kind_of_halted(culprits) {
+        halted
     } else if behind.contains(first) {
         Kind::NotJoined
     } else {

@@ -5,8 +5,11 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{State, case::named};
-use crate::dump_report::CommunicatorReport;
+use super::{Kind, State, case::named};
+use crate::{
+    dump_report::{CommunicatorReport, ProcessReport},
+    rank_report::RankReport,
+};
 use flow::text::joined;
 
 /// Verdict on a job.
@@ -36,7 +39,21 @@ fn processes_of<'a>(report: &'a CommunicatorReport, numbers: &[u32]) -> Processe
     ranks.map(|rank| (rank.host.as_str(), rank.pid)).collect()
 }
 
-pub(crate) fn over(communicators: &[CommunicatorReport]) -> Option<JobVerdict> {
+/// Names a rank that is waited for by what one acts on: its rank in the job, PID, host and GPU, as far as they are
+/// known. The host is said where there are several.
+fn acted_on(communicators: &[CommunicatorReport], rank: &RankReport, processes: &[ProcessReport]) -> String {
+    let mut hosts = communicators.iter().flat_map(|one| &one.ranks).map(|rank| &rank.host);
+    let has_several_hosts = hosts.any(|host| *host != rank.host);
+    let of_job = processes.iter().find(|process| process.is_of(rank)).and_then(|process| process.job_rank);
+    let of_job = of_job.filter(|of_job| *of_job != rank.rank);
+    let of_job = of_job.map_or_else(String::new, |of_job| format!("rank {of_job} of the job: "));
+    let host = if has_several_hosts { format!(" on {}", rank.host) } else { String::new() };
+    // As nvidia-smi numbers them.
+    let gpu = rank.nvml_dev.map_or_else(String::new, |gpu| format!(", GPU {gpu}"));
+    format!("rank {} ({of_job}process {}{host}{gpu})", rank.rank, rank.pid)
+}
+
+pub(crate) fn over(communicators: &[CommunicatorReport], processes: &[ProcessReport]) -> Option<JobVerdict> {
     let state = communicators.iter().map(|communicator| communicator.verdict.state).max()?;
     let waiting: Vec<Waiting<'_>> = communicators
         .iter()
@@ -74,10 +91,11 @@ pub(crate) fn over(communicators: &[CommunicatorReport]) -> Option<JobVerdict> {
     }
     // Of several, one that is stuck says more than one that waits.
     ends.sort_by_key(|one| (std::cmp::Reverse(one.report.verdict.state), one.report.comm_hash.clone()));
-    let communicators: Vec<String> = ends.iter().map(|one| one.report.comm_hash.clone()).collect();
+    let hashes: Vec<String> = ends.iter().map(|one| one.report.comm_hash.clone()).collect();
+    // A hash says nothing to people: where there is a name, it comes last.
     let name = |one: &Waiting<'_>| {
         let hash = &one.report.comm_hash;
-        one.report.name.as_ref().map_or_else(|| hash.clone(), |name| format!("\"{name}\" ({hash})"))
+        one.report.name.as_ref().map_or_else(|| hash.clone(), |name| format!("\"{name}\""))
     };
     let first = ends.first()?;
     let what = if first.report.verdict.state == State::Waiting { "waiting" } else { "stuck" };
@@ -91,24 +109,35 @@ pub(crate) fn over(communicators: &[CommunicatorReport]) -> Option<JobVerdict> {
         )
     } else {
         let culprits = &first.report.verdict.culprits;
+        let read = |number: &u32| first.report.ranks.iter().find(|rank| rank.rank == *number);
         let whom = if culprits.is_empty() {
             "no rank that can be named".to_owned()
+        } else if let [one] = &**culprits
+            && let Some(rank) = read(one)
+        {
+            acted_on(communicators, rank, processes)
         } else {
             let pids = joined(first.culprits.iter().take(8).map(|(_, pid)| pid), ", ");
             let pids = if pids.is_empty() { pids } else { format!(" (process {pids})") };
             format!("{}{pids}", named(culprits))
         };
+        let is_same = ends.iter().all(|one| one.culprits == first.culprits);
         let others = match (behind, ends.len() - 1) {
             (0, 0) => String::new(),
-            (0, more) if ends.iter().all(|one| one.culprits == first.culprits) => {
+            (0, more) if is_same && !first.culprits.is_empty() => {
                 format!("; {more} other communicator{} for the same", several(more))
             }
+            (0, more) if is_same => format!("; {more} other communicator{} likewise", several(more)),
             (0, more) => format!("; {more} other communicator{} for other ranks", several(more)),
             (behind, _) => format!("; {behind} other communicator{} for what waits there", several(behind)),
         };
-        format!("{what}: communicator {} waits for {whom}{others}", name(first))
+        let hash = &first.report.comm_hash;
+        let hash = first.report.name.as_ref().map_or_else(String::new, |_| format!(" [{hash}]"));
+        let never = first.report.verdict.kind == Some(Kind::NeverMatches);
+        let what_for = if never { "can never be made".to_owned() } else { format!("waits for {whom}") };
+        format!("{what}: communicator {} {what_for}{others}{hash}", name(first))
     };
-    Some(JobVerdict { state, sentence, communicators })
+    Some(JobVerdict { state, sentence, communicators: hashes })
 }
 
 #[cfg(test)]
@@ -134,19 +163,25 @@ mod tests {
     #[test]
     fn the_communicator_that_the_others_wait_for_comes_first() {
         // In A all wait for rank 1, which waits in B for rank 2.
-        let job = over(&[
-            communicator("A", State::Stuck, &[1], &[0, 2, 3]),
-            communicator("B", State::Stuck, &[3], &[1]),
-            communicator("C", State::Healthy, &[], &[]),
-        ])
+        let job = over(
+            &[
+                communicator("A", State::Stuck, &[1], &[0, 2, 3]),
+                communicator("B", State::Stuck, &[3], &[1]),
+                communicator("C", State::Healthy, &[], &[]),
+            ],
+            &[],
+        )
         .unwrap();
         // Rank 3 waits in A in turn.
         assert!(job.sentence.contains("in a circle"), "{}", job.sentence);
-        let job = over(&[
-            communicator("A", State::Stuck, &[1], &[0, 2]),
-            communicator("B", State::Stuck, &[3], &[1]),
-            communicator("C", State::Healthy, &[], &[]),
-        ])
+        let job = over(
+            &[
+                communicator("A", State::Stuck, &[1], &[0, 2]),
+                communicator("B", State::Stuck, &[3], &[1]),
+                communicator("C", State::Healthy, &[], &[]),
+            ],
+            &[],
+        )
         .unwrap();
         assert_eq!((job.state, &*job.communicators), (State::Stuck, &["B".to_owned()][..]));
         assert!(job.sentence.contains("B waits for rank 3 (process 103)"), "{}", job.sentence);
@@ -155,8 +190,33 @@ mod tests {
 
     #[test]
     fn a_job_that_waits_for_nobody_says_so() {
-        assert_eq!(over(&[]), None);
-        let job = over(&[communicator("A", State::Healthy, &[], &[])]).unwrap();
+        assert_eq!(over(&[], &[]), None);
+        let job = over(&[communicator("A", State::Healthy, &[], &[])], &[]).unwrap();
         assert_eq!((job.state, job.communicators.len()), (State::Healthy, 0));
+    }
+
+    #[test]
+    fn the_first_line_says_what_one_acts_on() {
+        let mut one = communicator("0xab", State::Stuck, &[1], &[0]);
+        one.name = Some("tp".to_owned());
+        for rank in &mut one.ranks {
+            rank.nvml_dev = Some(rank.rank + 4);
+        }
+        let process = |job_rank| ProcessReport { pid: 101, job_rank, ..ProcessReport::default() };
+        let said = |one: &CommunicatorReport, job_rank| {
+            over(std::slice::from_ref(one), &[process(job_rank)]).unwrap().sentence
+        };
+        let expected =
+            "stuck: communicator \"tp\" waits for rank 1 (rank 3 of the job: process 101, GPU 5) [0xab]";
+        assert_eq!(said(&one, Some(3)), expected);
+        let expected = "stuck: communicator \"tp\" waits for rank 1 (process 101, GPU 5) [0xab]";
+        assert_eq!(said(&one, Some(1)), expected);
+        one.ranks[0].host = "b".to_owned();
+        one.name = None;
+        assert_eq!(said(&one, None), "stuck: communicator 0xab waits for rank 1 (process 101 on , GPU 5)");
+        // Nobody is waited for in either.
+        let empty = [communicator("A", State::Stuck, &[], &[0]), communicator("B", State::Stuck, &[], &[1])];
+        let sentence = over(&empty, &[]).unwrap().sentence;
+        assert!(!sentence.contains("for the same") && sentence.contains("likewise"), "{sentence}");
     }
 }

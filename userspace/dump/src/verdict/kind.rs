@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::process_state::ProcessState;
+
 /// Reason why ranks wait. Kinds may be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -18,14 +20,22 @@ pub enum Kind {
     NoProgress,
     /// The processes of the culprits are gone.
     Gone,
+    /// The processes of the culprits live, and have no such communicator any more.
+    Left,
     /// The culprits were not read.
     NotRead,
-    /// The processes of the culprits are stopped.
+    /// The processes of the culprits are stopped: by a signal, a debugger, or the freezer of their cgroup.
     Stopped,
+    /// The processes of the culprits are writing their core, or exiting.
+    Dying,
+    /// The culprits have not made a call that all ranks of the communicator must make.
+    CallNotMade,
     /// The culprits have not made the send or the receive that others wait for.
     NoCounterpart,
     /// The culprits have not come to the communicator's set-up, in which the others wait.
     SettingUp,
+    /// The set-up can never end: the ranks have other unique ids, sizes or one number twice.
+    NeverMatches,
     /// Others wait in a call for the culprits to connect.
     Connecting,
     /// NCCL reports a failure, or a connection has broken.
@@ -35,6 +45,11 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Returns the kind of a process that runs no code of its own now.
+    pub(super) fn of_halted(state: ProcessState) -> Option<Self> {
+        state.is_halted().then_some(if state == ProcessState::Dying { Self::Dying } else { Self::Stopped })
+    }
+
     /// Tells whether the culprits only have to go on with something else, and come: while they make progress
     /// there, nobody is stuck.
     pub(super) fn is_absence(self) -> bool {
@@ -45,6 +60,7 @@ impl Kind {
                 | Self::GpuIdle
                 | Self::NoCounterpart
                 | Self::Connecting
+                | Self::CallNotMade
                 | Self::SettingUp
         )
     }

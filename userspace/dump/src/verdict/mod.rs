@@ -13,6 +13,7 @@
 mod case;
 mod causes;
 mod circle;
+mod common_calls;
 mod disagreement;
 mod failed;
 mod gone;
@@ -22,8 +23,10 @@ mod in_flight;
 mod inside_calls;
 mod job;
 mod kind;
+mod left;
 mod lines;
 mod moving;
+mod never_match;
 mod not_joined;
 mod not_judged;
 mod noted;
@@ -41,7 +44,7 @@ use std::{collections::BTreeSet, fmt::Display};
 
 use serde::{Deserialize, Serialize};
 
-use self::case::Case;
+use self::{case::Case, common_calls::CommonCall};
 pub(super) use self::{case::named, job::over as over_all};
 pub use self::{job::JobVerdict, kind::Kind};
 use super::{
@@ -96,6 +99,7 @@ type Rule = fn(&Case<'_>) -> Option<Verdict>;
 
 /// All rules; the first one that answers decides.
 const RULES: &[Rule] = &[
+    never_match::one_rank_twice,
     not_judged::duplicate_rank,
     not_judged::read_once,
     setting_up::setting_up,
@@ -111,7 +115,8 @@ const RULES: &[Rule] = &[
     gone::gone,
     other_operation::other_operation,
     not_joined::not_joined,
-    idle::stopped,
+    idle::halted,
+    common_calls::common_call,
     pending_calls::pending_calls,
     inside_calls::inside_calls,
     idle::over_nvlink,
@@ -119,7 +124,7 @@ const RULES: &[Rule] = &[
 
 /// Judges one communicator. All `ranks` belong to it; `processes` are all that the dump was asked to read.
 pub fn judge(ranks: &[RankReport], processes: &[ProcessReport]) -> Verdict {
-    judge_beside(ranks, processes, &BTreeSet::new())
+    judge_beside(ranks, processes, &BTreeSet::new(), None)
 }
 
 /// Judges one communicator, like [`judge`]. The ranks of the processes `explained` (host and PID) wait in
@@ -128,12 +133,14 @@ fn judge_beside(
     ranks: &[RankReport],
     processes: &[ProcessReport],
     explained: &BTreeSet<(String, u32)>,
+    common_call: Option<&CommonCall>,
 ) -> Verdict {
     let Some(first) = ranks.first() else { return Verdict::default() };
-    let case = Case::new(ranks, first.n_ranks, processes, explained);
+    let case = Case::new(ranks, first.n_ranks, processes, explained, common_call);
     let verdict = RULES.iter().find_map(|rule| rule(&case)).unwrap_or_else(|| idle::idle(&case));
     let verdict = noted::weigh(&case, verdict);
     let mut verdict = waiting::or_stuck(&case, verdict);
+    case.explain_halted(&mut verdict);
     lines::add(&case, &mut verdict);
     verdict
 }
@@ -141,10 +148,11 @@ fn judge_beside(
 /// Judges all communicators. A GPU's driver does not tell what the GPU waits for: so a communicator about
 /// which only the GPUs tell is judged after those that counters, ops in flight and calls tell of.
 pub(super) fn judge_all(communicators: &mut [CommunicatorReport], processes: &[ProcessReport]) {
-    for communicator in communicators.iter_mut() {
-        communicator.verdict = judge(&communicator.ranks, processes);
-    }
+    let calls = common_calls::find(communicators, processes);
     let mut explained = BTreeSet::new();
+    for (at, communicator) in communicators.iter_mut().enumerate() {
+        communicator.verdict = judge_beside(&communicator.ranks, processes, &explained, calls.get(&at));
+    }
     for CommunicatorReport { verdict, ranks, .. } in communicators.iter().filter(|one| !one.is_by_gpus()) {
         // If operations differ, the culprits wait, too.
         let all_wait = verdict.kind == Some(Kind::OtherOperation);
@@ -156,12 +164,12 @@ pub(super) fn judge_all(communicators: &mut [CommunicatorReport], processes: &[P
     for moving in communicators.iter().filter(|one| one.ranks.iter().any(moves)) {
         explained.extend(moving.ranks.iter().map(|rank| (rank.host.clone(), rank.pid)));
     }
-    if explained.is_empty() {
-        return;
+    if !explained.is_empty() {
+        for (at, communicator) in communicators.iter_mut().enumerate().filter(|(_, one)| one.is_by_gpus()) {
+            communicator.verdict = judge_beside(&communicator.ranks, processes, &explained, calls.get(&at));
+        }
     }
-    for communicator in communicators.iter_mut().filter(|one| one.is_by_gpus()) {
-        communicator.verdict = judge_beside(&communicator.ranks, processes, &explained);
-    }
+    never_match::explain(communicators, processes);
 }
 
 impl CommunicatorReport {

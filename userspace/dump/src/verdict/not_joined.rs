@@ -14,7 +14,7 @@ pub(super) fn not_joined(case: &Case<'_>) -> Option<Verdict> {
     let sentences = behind.iter().take(MAX_SENTENCES).map(|rank| case.not_joined_sentence(*rank, most));
     evidence.extend(sentences);
     let mut verdict = case.stuck(Kind::NotJoined, behind, evidence);
-    case.add_stopped(&mut verdict);
+    case.add_halted(&mut verdict);
     verdict.evidence.extend(case.gpu_sentences());
     Some(verdict)
 }

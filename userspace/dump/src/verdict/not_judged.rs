@@ -9,7 +9,7 @@ use super::{
 pub(super) fn duplicate_rank(case: &Case<'_>) -> Option<Verdict> {
     let why = "a rank appears twice: two communicators have one hash (possible before 2.24), or one dump was \
                merged twice";
-    (case.ranks.len() < case.n_reports).then(|| Verdict::cannot_tell(why))
+    (case.ranks.len() < case.reports.len()).then(|| Verdict::cannot_tell(why))
 }
 
 pub(super) fn read_once(case: &Case<'_>) -> Option<Verdict> {

@@ -63,7 +63,7 @@ impl<'a> View<'a> {
     /// since.
     fn of(case: &Case<'a>) -> Option<Self> {
         let is_still = case.ranks.values().all(|rank| rank.motion.is_still());
-        if !is_still || case.ranks.len() < case.n_reports {
+        if !is_still || case.ranks.len() < case.reports.len() {
             return None;
         }
         let ranks: Option<BTreeMap<u32, &Noted>> =
@@ -286,7 +286,7 @@ fn is_measured(case: &Case<'_>, late: &Late<'_>) -> bool {
 fn decided_by(case: &Case<'_>, view: &View<'_>, late: &Late<'_>) -> Verdict {
     let evidence = vec![format!("nothing moved for {:.1} s", case.seconds), view.late_sentence(late)];
     let mut verdict = case.stuck(Kind::NotJoined, late.behind.iter().copied(), evidence);
-    case.add_stopped(&mut verdict);
+    case.add_halted(&mut verdict);
     verdict.with([view.progress()])
 }
 

@@ -36,7 +36,8 @@ pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
     let awaited: BTreeSet<u32> = waits.values().flat_map(|(ranks, _)| ranks.clone()).collect();
     let missing: BTreeSet<u32> = case.missing_ranks().into_iter().collect();
     let is_last = case.n_missing() == 1;
-    let gone: BTreeSet<u32> = case.gone().into_iter().collect();
+    // A process that was read and lives is no rank any more: its set-up has failed, or it has left.
+    let gone: BTreeSet<u32> = case.gone().into_iter().chain(case.left()).collect();
     let culprits: BTreeSet<u32> = match (case.n_missing(), gone.is_empty()) {
         (0, _) => BTreeSet::new(),
         (_, false) => gone.clone(),
@@ -66,7 +67,11 @@ pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
     }
     Some(Verdict {
         state: State::Stuck,
-        kind: Some(if gone.is_empty() { Kind::SettingUp } else { Kind::Gone }),
+        kind: Some(match (gone.is_empty(), case.gone().is_empty()) {
+            (true, _) => Kind::SettingUp,
+            (false, true) => Kind::Left,
+            (false, false) => Kind::Gone,
+        }),
         culprits: culprits.into_iter().collect(),
         victims: ranks,
         evidence,

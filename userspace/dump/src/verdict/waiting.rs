@@ -4,7 +4,7 @@ use super::{
     Kind, State, Verdict,
     case::{Case, MAX_SENTENCES},
 };
-use crate::{dump_report::ProcessState, rank_gpu::Work};
+use crate::rank_gpu::Work;
 
 /// Returns the verdict as it is, or `waiting` instead of `stuck`, if each rank that is waited for still does
 /// something.
@@ -31,10 +31,10 @@ pub(super) fn or_stuck(case: &Case<'_>, verdict: Verdict) -> Verdict {
 /// Describes the progress of a rank, if it makes any.
 fn progress_of(case: &Case<'_>, number: u32) -> Option<String> {
     let Some(rank) = case.ranks.get(&number) else {
-        let process = case.stand_in(number).filter(|process| process.state != ProcessState::Stopped)?;
+        let process = case.stand_in(number).filter(|process| !process.state.is_halted())?;
         return process.activity.as_ref()?.progress(false);
     };
-    if rank.process_state == ProcessState::Stopped {
+    if rank.process_state.is_halted() {
         return None;
     }
     let work = rank.work();

@@ -1,7 +1,7 @@
 //! Made-up ranks of a ring of four.
 
 use crate::{
-    dump_report::ProcessState,
+    process_state::ProcessState,
     rank_gpu::{RankGpu, Work},
     rank_report::{
         ChannelReport, ConnectionReport, Motion, OpReport, ProxyListState, ProxyReport, RankReport,

@@ -4,10 +4,11 @@ mod broken_links;
 mod disagreements;
 pub(super) mod made;
 
-use self::made::{N, check, connected, lazy, op, rank, waiting};
+use self::made::{N, check, connected, lazy, op, over_nvlink, rank, waiting};
 use super::*;
 use crate::{
-    dump_report::ProcessState,
+    activity::Activity,
+    process_state::ProcessState,
     python::{PythonReport, PythonThread},
     rank_report::{OpReport, ProxyListState},
 };
@@ -73,6 +74,33 @@ fn a_stopped_process_is_the_cause_whatever_its_ops_look_like() {
     let mut ranks = [waiting(0), waiting(1), waiting(2), waiting(3)];
     ranks[3].process_state = ProcessState::Stopped;
     check(&judge(&ranks, &[]), State::Stuck, &[3], &[0, 1, 2], "process 103 is in state T");
+}
+
+/// What a rank does while it dies is no progress, and one that is held is not late.
+#[test]
+fn a_process_that_is_frozen_or_dies_is_the_cause_and_not_one_that_goes_on_elsewhere() {
+    let busy = Activity { seconds: 1.0, cpu_seconds: Some(0.9), ..Activity::default() };
+    let process = ProcessReport { pid: 101, activity: Some(busy), ..ProcessReport::default() };
+    for (state, kind, said) in [
+        (ProcessState::Frozen, Kind::Stopped, "rank 1 is stopped: process 101 is held by the freezer"),
+        (ProcessState::Dying, Kind::Dying, "rank 1 is dying: process 101 writes its core or exits"),
+        (ProcessState::Stopped, Kind::Stopped, "rank 1 is stopped: process 101 is in state T"),
+    ] {
+        // With ops in flight, and over NVLink with a collective that it did not launch.
+        let mut in_flight = [waiting(0), rank(1, 4, Vec::new()), waiting(2), waiting(3)];
+        let mut unseen = [0, 1, 2, 3].map(|number| over_nvlink(number, 5 - u64::from(number == 1), None));
+        for ranks in [&mut in_flight, &mut unseen] {
+            ranks[1].process_state = state;
+            let verdict = judge(ranks, std::slice::from_ref(&process));
+            check(&verdict, State::Stuck, &[1], &[0, 2, 3], said);
+            assert_eq!(verdict.kind, Some(kind), "{verdict:#?}");
+            assert_eq!(verdict.evidence.iter().filter(|line| line.contains(said)).count(), 1, "{verdict:#?}");
+        }
+        // It went on until a moment ago.
+        let mut moved = in_flight.clone();
+        moved[2].motion.steps_moved = true;
+        check(&judge(&moved, std::slice::from_ref(&process)), State::Stuck, &[1], &[0, 2, 3], said);
+    }
 }
 
 #[test]

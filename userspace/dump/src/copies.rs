@@ -1,0 +1,129 @@
+//! Copies of communicators in forked processes. A child that was forked, a data loader for instance, has all of
+//! its parent's memory, with the communicators in it, and lives on when the parent dies. It is no rank.
+//!
+//! A communicator says itself which process it is of: each rank's entry in its table has a hash of the process
+//! ([`super::absent`]). A copy is proven by two facts: the hash is of another process, and no thread of NCCL runs in
+//! this one. Where the table is not there yet, the oldest of several processes of one user and container with one
+//! rank at one address is the parent.
+
+use std::{collections::BTreeMap, fs};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    absent::{LiveProcesses, hashes_of},
+    owners::Owner,
+    process::Target,
+    rank_report::RankReport,
+};
+use inspect::{memory::Memory, process::read_text};
+
+/// Maximum number of threads whose names are looked at.
+const MAX_THREADS: usize = 4096;
+
+/// A rank that a process has a copy of, although the process that was the rank is gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CopiedRank {
+    pub comm_hash: String,
+    pub rank: u32,
+}
+
+/// Owner of a communicator in a process's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Ownership {
+    /// The process itself.
+    Proven,
+    Unknown,
+    /// Another process, which has this hash.
+    Other(u64),
+}
+
+/// Properties that a copy shares with its original: address, hash and rank, and user and container of the
+/// process.
+type Copied = (u64, String, u32, Option<(u32, Option<String>)>);
+
+/// Leaves out the copies among the ranks, and notes in the reports of their processes whose they are.
+pub(super) fn leave_out(targets: &mut [Target], ranks: &mut Vec<RankReport>) {
+    let mut of_threads: BTreeMap<u32, bool> = BTreeMap::new();
+    let ownership: Vec<Ownership> = ranks
+        .iter()
+        .map(|rank| {
+            let Some(target) = targets.iter().find(|target| target.report.pid == rank.pid) else {
+                return Ownership::Unknown;
+            };
+            ownership(target, rank, *of_threads.entry(rank.pid).or_insert_with(|| has_nccl_threads(target)))
+        })
+        .collect();
+    let is_copy = |owned: &Ownership| matches!(owned, Ownership::Other(_));
+    let live = if ownership.iter().any(is_copy) { LiveProcesses::read() } else { LiveProcesses::default() };
+    let parents = parents(targets, ranks, &ownership);
+    let mut at = ownership.iter();
+    ranks.retain(|rank| {
+        let owned = at.next().copied().unwrap_or(Ownership::Unknown);
+        let (owner, is_left_over) = match owned {
+            Ownership::Proven => return true,
+            Ownership::Other(hash) => {
+                let owner = live.with_hash(hash);
+                (owner, owner.is_none())
+            }
+            Ownership::Unknown => {
+                let parent = parents.get(&key(targets, rank)).map_or(rank.pid, |(.., pid)| *pid);
+                if parent == rank.pid {
+                    return true;
+                }
+                (Some(parent), false)
+            }
+        };
+        if let Some(target) = targets.iter_mut().find(|target| target.report.pid == rank.pid) {
+            target.report.forked_from = target.report.forked_from.or(owner);
+            if is_left_over {
+                let copied = CopiedRank { comm_hash: rank.comm_hash.clone(), rank: rank.rank };
+                target.report.left_over_of.push(copied);
+            }
+        }
+        false
+    });
+}
+
+/// Returns the parents of all copies whose owner is not proven: the process that is proven, else the oldest.
+fn parents(
+    targets: &[Target],
+    ranks: &[RankReport],
+    ownership: &[Ownership],
+) -> BTreeMap<Copied, (Ownership, Option<u64>, u32)> {
+    let mut parents: BTreeMap<Copied, (Ownership, Option<u64>, u32)> = BTreeMap::new();
+    for (rank, owned) in ranks.iter().zip(ownership) {
+        let target = targets.iter().find(|target| target.report.pid == rank.pid);
+        let this = (*owned, target.and_then(|target| target.started), rank.pid);
+        let known = parents.entry(key(targets, rank)).or_insert(this);
+        *known = (*known).min(this);
+    }
+    parents
+}
+
+fn key(targets: &[Target], rank: &RankReport) -> Copied {
+    let target = targets.iter().find(|target| target.report.pid == rank.pid);
+    let whose = target.and_then(|target| target.report.owner.as_ref()).map(Owner::forks_within);
+    (rank.address, rank.comm_hash.clone(), rank.rank, whose)
+}
+
+fn ownership(target: &Target, rank: &RankReport, has_nccl_threads: bool) -> Ownership {
+    let folder = target.process.proc_path();
+    let hashes = read_text(folder.join("status")).ok().and_then(|status| hashes_of(&folder, &status));
+    let found = target.found.iter().find(|found| found.address == rank.address);
+    let entry = found.and_then(|found| found.layout.peers?.own(Memory::new(&target.process), rank));
+    match (entry, hashes) {
+        (Some(entry), Some(hashes)) if hashes.contains(&entry) => Ownership::Proven,
+        // Memory that is not written yet is zeros, and a newer version may make its hashes in another way.
+        (Some(entry), Some(_)) if !has_nccl_threads && rank.set_up.is_none() => Ownership::Other(entry),
+        _ => Ownership::Unknown,
+    }
+}
+
+/// Tells whether a thread that NCCL started runs in the process: a fork does not copy those.
+fn has_nccl_threads(target: &Target) -> bool {
+    let tasks = fs::read_dir(target.process.proc_path().join("task")).into_iter().flatten().flatten();
+    let mut names = tasks.take(MAX_THREADS).filter_map(|task| read_text(task.path().join("comm")).ok());
+    names.any(|name| name.starts_with("NCCL"))
+}

@@ -1,0 +1,205 @@
+//! Calls that all ranks of a communicator must make, as `ncclCommSplit`: those that have made one wait in it for
+//! those that have not.
+//!
+//! Which communicator a thread's call is for was in a register that has been used again since. If the process
+//! has one communicator, it is that one. Else it follows from who is in the call: a communicator all of whose
+//! ranks are in it would be done, so it is the smallest that has all these processes, and others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Kind, Verdict,
+    case::{Case, MAX_SENTENCES, named},
+};
+use crate::dump_report::{CommunicatorReport, ProcessReport};
+
+/// Calls that do not end before all ranks have made them. (src/init.cc, src/dev_runtime.cc.
+/// `ncclCommDestroy` and `ncclCommAbort` wait for the rank's own work, and, from 2.27 on, for all ranks.)
+const COMMON: [&str; 11] = [
+    "ncclCommSplit",
+    "ncclCommShrink",
+    "ncclCommGrow",
+    "ncclCommFinalize",
+    "ncclCommDestroy",
+    "ncclCommAbort",
+    "ncclCommRevoke",
+    "ncclCommWindowRegister",
+    "ncclCommWindowDeregister",
+    "ncclDevCommCreate",
+    "ncclDevCommDestroy",
+];
+
+/// A process, by host and PID.
+type ProcessId<'a> = (&'a str, u32);
+
+/// A call in which ranks of a communicator wait for its others.
+#[derive(Clone, Debug)]
+pub(super) struct CommonCall {
+    pub(super) function: String,
+    /// Ranks that are in the call, with their threads.
+    inside: BTreeMap<u32, u32>,
+    /// The communicator follows from who is in the call.
+    is_inferred: bool,
+}
+
+/// Returns the common call of a thread of the process, and the thread.
+fn call_in(process: &ProcessReport) -> Option<(&str, u32)> {
+    process.threads.iter().find_map(|thread| {
+        let call = thread.nccl_api.as_deref()?;
+        COMMON.contains(&call).then_some((call, thread.tid))
+    })
+}
+
+/// Finds the calls that ranks wait in, by communicator: at most one of each.
+pub(super) fn find(
+    communicators: &[CommunicatorReport],
+    processes: &[ProcessReport],
+) -> BTreeMap<usize, CommonCall> {
+    let mut by_function: BTreeMap<&str, BTreeMap<ProcessId<'_>, u32>> = BTreeMap::new();
+    for process in processes {
+        if let Some((call, thread)) = call_in(process) {
+            by_function.entry(call).or_default().insert((&process.host, process.pid), thread);
+        }
+    }
+    let mut found = BTreeMap::new();
+    for (function, mut callers) in by_function {
+        loop {
+            let inside = |communicator: &CommunicatorReport| -> BTreeMap<u32, u32> {
+                let ranks = communicator.ranks.iter();
+                let threads = ranks
+                    .filter_map(|rank| Some((rank.rank, *callers.get(&(rank.host.as_str(), rank.pid))?)));
+                threads.collect()
+            };
+            let candidates = communicators.iter().enumerate().filter(|(at, _)| !found.contains_key(at));
+            let best = candidates
+                .map(|(at, one)| (at, one, inside(one)))
+                .filter(|(_, one, inside)| !inside.is_empty() && inside.len() < one.n_ranks as usize)
+                .max_by_key(|(_, one, inside)| (inside.len(), std::cmp::Reverse(one.n_ranks)));
+            let Some((at, communicator, inside)) = best else { break };
+            let ids: BTreeSet<ProcessId<'_>> =
+                communicator.ranks.iter().map(|rank| (rank.host.as_str(), rank.pid)).collect();
+            callers.retain(|id, _| !ids.contains(id));
+            let has_several = |process: &&ProcessReport| {
+                process.communicators > 1 && ids.contains(&(process.host.as_str(), process.pid))
+            };
+            let is_inferred = processes.iter().any(|process| has_several(&process));
+            found.insert(at, CommonCall { function: function.to_owned(), inside, is_inferred });
+        }
+    }
+    found
+}
+
+/// Judges a communicator of which some ranks are in a common call, and others are not.
+pub(super) fn common_call(case: &Case<'_>) -> Option<Verdict> {
+    let call = case.common_call?;
+    let function = &call.function;
+    let inside: Vec<u32> = call.inside.keys().copied().collect();
+    let outside = case.ranks_where(|rank| !call.inside.contains_key(&rank.rank));
+    let mut evidence =
+        vec![format!("no NCCL op in flight, and nothing was launched for {:.1} s", case.seconds)];
+    let verb = if inside.len() == 1 { "is" } else { "are" };
+    let inferred = if call.is_inferred { " (inferred: who is in it is of this communicator)" } else { "" };
+    evidence.push(format!(
+        "{} {verb} in {function}, which all ranks of the communicator must call{inferred}",
+        named(&inside)
+    ));
+    for rank in outside.iter().take(MAX_SENTENCES) {
+        evidence.push(format!("rank {rank} has not called {function}"));
+    }
+    if outside.is_empty() || case.n_missing() > case.gone().len() + case.left().len() {
+        evidence.extend(case.absent_sentences());
+        evidence.extend(case.missing_sentence());
+        evidence.push("cannot tell whether ranks that were not read have called it".to_owned());
+        return Some(Verdict { evidence, ..Verdict::default() });
+    }
+    Some(case.stuck(Kind::CallNotMade, outside, evidence))
+}
+
+#[cfg(test)]
+mod tests {
+    use inspect::threads::Thread;
+
+    use super::*;
+    use crate::{
+        RankReport,
+        activity::Activity,
+        verdict::{
+            State, judge_all,
+            tests::made::{check, over_nvlink},
+        },
+    };
+
+    /// A communicator over these processes, whose ranks have nothing in flight.
+    fn communicator(hash: &str, pids: &[u32]) -> CommunicatorReport {
+        let ranks = (0..).zip(pids).map(|(number, pid)| RankReport {
+            comm_hash: hash.to_owned(),
+            n_ranks: u32::try_from(pids.len()).unwrap(),
+            pid: *pid,
+            ..over_nvlink(number, 5, None)
+        });
+        CommunicatorReport {
+            comm_hash: hash.to_owned(),
+            n_ranks: u32::try_from(pids.len()).unwrap(),
+            ranks: ranks.collect(),
+            ..CommunicatorReport::default()
+        }
+    }
+
+    fn process(pid: u32, communicators: usize, call: Option<&str>) -> ProcessReport {
+        let thread = Thread { tid: pid, nccl_api: call.map(str::to_owned), ..Thread::default() };
+        ProcessReport { pid, communicators, threads: vec![thread], ..ProcessReport::default() }
+    }
+
+    /// Ranks 0 to 2 of the world are in `dist.new_group`, with groups of tensor and pipeline parallelism.
+    #[test]
+    fn a_split_that_one_rank_does_not_join_is_of_the_world_and_not_of_a_group_that_is_in_it() {
+        let split = Some("ncclCommSplit");
+        let processes =
+            [process(10, 3, split), process(11, 3, split), process(12, 3, split), process(13, 3, None)];
+        let mut all = [
+            communicator("tp0", &[10, 11]),
+            communicator("tp1", &[12, 13]),
+            communicator("pp0", &[10, 12]),
+            communicator("pp1", &[11, 13]),
+            communicator("world", &[10, 11, 12, 13]),
+        ];
+        judge_all(&mut all, &processes);
+        let world = &all[4].verdict;
+        check(world, State::Stuck, &[3], &[0, 1, 2], "ranks 0, 1, 2 are in ncclCommSplit, which all ranks");
+        check(world, State::Stuck, &[3], &[0, 1, 2], "rank 3 has not called ncclCommSplit");
+        assert_eq!(world.kind, Some(Kind::CallNotMade));
+        for other in &all[..4] {
+            assert_ne!(other.verdict.state, State::Stuck, "{other:#?}");
+        }
+    }
+
+    #[test]
+    fn groups_that_each_lack_one_are_told_apart() {
+        let register = Some("ncclCommWindowRegister");
+        let processes =
+            [process(10, 1, register), process(11, 1, None), process(12, 1, register), process(13, 1, None)];
+        let mut all = [communicator("a", &[10, 11]), communicator("b", &[13, 12])];
+        judge_all(&mut all, &processes);
+        check(&all[0].verdict, State::Stuck, &[1], &[0], "rank 1 has not called ncclCommWindowRegister");
+        check(&all[1].verdict, State::Stuck, &[0], &[1], "rank 0 has not called ncclCommWindowRegister");
+        assert!(all.iter().all(|one| !one.verdict.evidence.iter().any(|line| line.contains("inferred"))));
+    }
+
+    #[test]
+    fn one_that_goes_on_elsewhere_is_waited_for_and_one_that_was_not_read_is_not_accused() {
+        let finalize = Some("ncclCommFinalize");
+        let busy = Activity { seconds: 1.0, cpu_seconds: Some(0.9), ..Activity::default() };
+        let late = ProcessReport { activity: Some(busy), ..process(11, 1, None) };
+        let mut all = [communicator("a", &[10, 11])];
+        judge_all(&mut all, &[process(10, 1, finalize), late]);
+        check(&all[0].verdict, State::Waiting, &[1], &[0], "it ran on the CPU");
+        let mut unread = [communicator("a", &[10, 11, 12])];
+        unread[0].ranks.truncate(2);
+        judge_all(&mut unread, &[process(10, 1, finalize), process(11, 1, finalize)]);
+        check(&unread[0].verdict, State::Unknown, &[], &[], "cannot tell whether ranks that were not read");
+        // All are in it: they are doing it.
+        let mut all = [communicator("a", &[10, 11])];
+        judge_all(&mut all, &[process(10, 1, finalize), process(11, 1, finalize)]);
+        assert_ne!(all[0].verdict.kind, Some(Kind::CallNotMade));
+    }
+}

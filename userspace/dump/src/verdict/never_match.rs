@@ -1,0 +1,272 @@
+//! Set-ups that can never end, however long one waits: other unique ids, one rank twice, other sizes, other versions
+//! of NCCL. They show only where the incomplete communicators of one job are put side by side.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Kind, State, Verdict,
+    case::{Case, named},
+};
+use crate::{
+    dump_report::{CommunicatorReport, ProcessReport},
+    owners::Owner,
+    process_state::ProcessState,
+    rank_report::RankReport,
+};
+use flow::text::joined;
+use nccl_library::nccl::NcclVersion;
+
+/// Maximum number of communicators that are named in a sentence.
+const SHOWN: usize = 8;
+
+/// Judges a communicator that is being made, and in which two processes have one rank.
+pub(super) fn one_rank_twice(case: &Case<'_>) -> Option<Verdict> {
+    let mut by_rank: BTreeMap<u32, BTreeSet<(&str, u32)>> = BTreeMap::new();
+    for rank in case.reports.iter().filter(|rank| rank.set_up.is_some()) {
+        by_rank.entry(rank.rank).or_default().insert((&rank.host, rank.pid));
+    }
+    let twice: Vec<(&u32, &BTreeSet<(&str, u32)>)> =
+        by_rank.iter().filter(|(_, processes)| processes.len() > 1).collect();
+    let (rank, processes) = twice.first()?;
+    let pids = joined(processes.iter().take(SHOWN).map(|(_, pid)| pid), ", ");
+    let nobody = match case.n_missing() {
+        0 => String::new(),
+        _ => format!(", and none is {}", named(case.missing_ranks())),
+    };
+    let evidence =
+        format!("processes {pids} are each rank {rank} of {}{nobody}: they can never match", case.n_ranks());
+    let verdict = Verdict::new(State::Stuck, evidence);
+    let culprits: Vec<u32> = twice.iter().map(|(rank, _)| **rank).collect();
+    let victims = case.ranks_where(|rank| !culprits.contains(&rank.rank));
+    Some(Verdict { kind: Some(Kind::NeverMatches), culprits, victims, ..verdict })
+}
+
+/// Judges incomplete communicators of one job together, and names what is different.
+pub(super) fn explain(communicators: &mut [CommunicatorReport], processes: &[ProcessReport]) {
+    other_sizes(communicators);
+    other_unique_ids(communicators, processes);
+    for communicator in communicators.iter_mut().filter(|one| one.verdict.state != State::Healthy) {
+        communicator.verdict.evidence.extend(other_versions(&communicator.ranks));
+    }
+}
+
+/// Says that the ranks have different versions of NCCL.
+fn other_versions(ranks: &[RankReport]) -> Option<String> {
+    let mut by_version: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    for rank in ranks {
+        by_version.entry(rank.nccl_version.as_deref()?).or_default().push(rank.rank);
+    }
+    let of = by_version.iter().map(|(version, ranks)| format!("{} NCCL {version}", have(ranks)));
+    (by_version.len() > 1)
+        .then(|| format!("{}: the ranks of a communicator need one version", joined(of, ", ")))
+}
+
+fn have(ranks: &[u32]) -> String {
+    format!("{} {}", named(ranks), if ranks.len() == 1 { "has" } else { "have" })
+}
+
+fn is_being_made(communicator: &CommunicatorReport) -> bool {
+    let ranks = &communicator.ranks;
+    !ranks.is_empty()
+        && ranks.len() < communicator.n_ranks as usize
+        && ranks
+            .iter()
+            .all(|rank| rank.set_up.is_some() && rank.motion.readings > 1 && rank.motion.is_still())
+}
+
+/// Communicators of one unique id whose ranks were told other sizes. Before 2.24 two splits of one parent can have one
+/// hash.
+fn other_sizes(communicators: &mut [CommunicatorReport]) {
+    let mut by_hash: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    let tells_splits_apart = |rank: &RankReport| {
+        let version = rank.nccl_version.as_deref().and_then(|version| version.parse::<NcclVersion>().ok());
+        version.is_some_and(|version| (version.major, version.minor) >= (2, 24))
+    };
+    let made = communicators.iter().enumerate().filter(|(_, one)| is_being_made(one));
+    for (at, one) in made.filter(|(_, one)| one.ranks.iter().all(tells_splits_apart)) {
+        by_hash.entry(one.comm_hash.clone()).or_default().push(at);
+    }
+    for (hash, group) in by_hash {
+        let sizes: BTreeSet<u32> = group.iter().map(|at| communicators[*at].n_ranks).collect();
+        if sizes.len() < 2 {
+            continue;
+        }
+        let of = group.iter().map(|at| {
+            let one = &communicators[*at];
+            let numbers: Vec<u32> = one.ranks.iter().map(|rank| rank.rank).collect();
+            format!("{} called it with {} ranks", named(numbers), one.n_ranks)
+        });
+        let evidence =
+            format!("one unique id ({hash}), and other sizes: {}: they can never match", joined(of, ", "));
+        set(communicators, &group, &evidence);
+    }
+}
+
+/// Communicators of one size, user, job and program, each of which has only some ranks, and that together have
+/// each rank once.
+fn other_unique_ids(communicators: &mut [CommunicatorReport], processes: &[ProcessReport]) {
+    type Job<'a> = (u32, Option<&'a Owner>, &'a str);
+    let mut by_job: BTreeMap<Job<'_>, Vec<usize>> = BTreeMap::new();
+    for (at, one) in communicators.iter().enumerate().filter(|(_, one)| is_being_made(one)) {
+        let first = one.ranks.first().and_then(|rank| processes.iter().find(|process| process.is_of(rank)));
+        let Some(process) = first else { continue };
+        by_job.entry((one.n_ranks, process.owner.as_ref(), &process.name)).or_default().push(at);
+    }
+    let groups: Vec<(u32, Vec<usize>)> =
+        by_job.into_iter().map(|((size, ..), group)| (size, group)).collect();
+    for (n_ranks, group) in groups {
+        let mut numbers: Vec<u32> =
+            group.iter().flat_map(|at| communicators[*at].ranks.iter().map(|rank| rank.rank)).collect();
+        numbers.sort_unstable();
+        // Two groups of two, each of which lacks one, also have each rank once; but then other processes of the job
+        // are still to come.
+        let all_have_come =
+            has_come(&group.iter().map(|at| &communicators[*at]).collect::<Vec<_>>(), processes);
+        if group.len() < 2 || !numbers.iter().copied().eq(0..n_ranks) || !all_have_come {
+            continue;
+        }
+        let of = group.iter().take(SHOWN).map(|at| {
+            let one = &communicators[*at];
+            let numbers: Vec<u32> = one.ranks.iter().map(|rank| rank.rank).collect();
+            let pids = joined(one.ranks.iter().map(|rank| rank.pid), ", ");
+            format!("{} has only {} (process {pids})", one.comm_hash, named(&numbers))
+        });
+        let evidence = format!(
+            "{} communicators of {n_ranks} ranks are being made that together have each rank once: {}: their unique \
+             ids differ, so that they can never match (one process must make the id, and give it to all)",
+            group.len(),
+            joined(of, "; ")
+        );
+        set(communicators, &group, &evidence);
+    }
+}
+
+/// Tells whether every process of the job is a rank of one of these communicators.
+fn has_come(communicators: &[&CommunicatorReport], processes: &[ProcessReport]) -> bool {
+    let ranks: Vec<&RankReport> = communicators.iter().flat_map(|one| &one.ranks).collect();
+    let Some(first) = processes.iter().find(|process| ranks.iter().any(|rank| process.is_of(rank))) else {
+        return false;
+    };
+    let mut like = processes.iter().filter(|process| {
+        (&process.owner, &process.name) == (&first.owner, &first.name)
+            && process.state != ProcessState::Exited
+            && process.forked_from.is_none()
+            && process.left_over_of.is_empty()
+    });
+    like.all(|process| ranks.iter().any(|rank| process.is_of(rank)))
+}
+
+fn set(communicators: &mut [CommunicatorReport], group: &[usize], evidence: &str) {
+    for at in group {
+        let one = &mut communicators[*at];
+        let victims = one.ranks.iter().map(|rank| rank.rank).collect();
+        let verdict = Verdict::new(State::Stuck, evidence);
+        one.verdict = Verdict { kind: Some(Kind::NeverMatches), victims, ..verdict };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        LibraryReport,
+        set_up::{SetUp, Stage},
+        verdict::{
+            judge, judge_all,
+            tests::made::{check, rank},
+        },
+    };
+
+    fn coming(number: u32, pid: u32, hash: &str, n_ranks: u32) -> RankReport {
+        RankReport {
+            comm_hash: hash.to_owned(),
+            pid,
+            n_ranks,
+            channels: Vec::new(),
+            set_up: Some(SetUp { stage: Some(Stage::NextRank) }),
+            nccl_version: Some("2.27.5".to_owned()),
+            ..rank(number, 0, Vec::new())
+        }
+    }
+
+    fn communicator(hash: &str, n_ranks: u32, ranks: &[(u32, u32)]) -> CommunicatorReport {
+        CommunicatorReport {
+            comm_hash: hash.to_owned(),
+            n_ranks,
+            ranks: ranks.iter().map(|(number, pid)| coming(*number, *pid, hash, n_ranks)).collect(),
+            ..CommunicatorReport::default()
+        }
+    }
+
+    fn process(pid: u32, name: &str) -> ProcessReport {
+        let libraries = vec![LibraryReport::default()];
+        ProcessReport { pid, name: name.to_owned(), libraries, ..ProcessReport::default() }
+    }
+
+    /// nccl#73: each process makes its own id.
+    #[test]
+    fn communicators_with_one_rank_each_have_other_ids() {
+        let processes = [process(10, "train"), process(11, "train"), process(12, "train")];
+        let mut all = [
+            communicator("a", 3, &[(0, 10)]),
+            communicator("b", 3, &[(1, 11)]),
+            communicator("c", 3, &[(2, 12)]),
+        ];
+        judge_all(&mut all, &processes);
+        for (number, one) in (0..).zip(&all) {
+            check(&one.verdict, State::Stuck, &[], &[number], "3 communicators of 3 ranks are being made");
+            check(&one.verdict, State::Stuck, &[], &[number], "their unique ids differ");
+            assert_eq!(one.verdict.kind, Some(Kind::NeverMatches));
+        }
+        // One of another program, or a rank that is nowhere: its process may still come.
+        let others = [process(10, "train"), process(11, "train"), process(12, "other")];
+        judge_all(&mut all, &others);
+        assert!(all.iter().all(|one| one.verdict.kind != Some(Kind::NeverMatches)));
+        judge_all(&mut all[..2], &processes);
+        assert!(all[..2].iter().all(|one| one.verdict.kind != Some(Kind::NeverMatches)));
+        // Two groups of two processes, one of each of which has not come yet.
+        let four = [process(10, "train"), process(11, "train"), process(12, "train"), process(13, "train")];
+        let mut groups = [communicator("a", 2, &[(0, 10)]), communicator("b", 2, &[(1, 13)])];
+        judge_all(&mut groups, &four);
+        assert!(groups.iter().all(|one| one.verdict.kind != Some(Kind::NeverMatches)), "{groups:#?}");
+    }
+
+    /// nccl#1328: two processes with one rank.
+    #[test]
+    fn one_number_twice_is_named_with_the_one_that_nobody_has() {
+        let ranks = [coming(0, 10, "a", 3), coming(1, 11, "a", 3), coming(1, 12, "a", 3)];
+        let verdict = judge(&ranks, &[]);
+        check(
+            &verdict,
+            State::Stuck,
+            &[1],
+            &[0],
+            "processes 11, 12 are each rank 1 of 3, and none is rank 2",
+        );
+        assert_eq!(verdict.kind, Some(Kind::NeverMatches));
+        // One dump was merged twice.
+        let ranks = [coming(0, 10, "a", 3), coming(1, 11, "a", 3), coming(1, 11, "a", 3)];
+        assert_eq!(judge(&ranks, &[]).state, State::Unknown);
+    }
+
+    #[test]
+    fn one_id_with_other_sizes_is_named_and_so_are_other_versions() {
+        let processes = [process(10, "train"), process(11, "train")];
+        let mut all = [communicator("a", 3, &[(0, 10)]), communicator("a", 4, &[(1, 11)])];
+        judge_all(&mut all, &processes);
+        check(
+            &all[0].verdict,
+            State::Stuck,
+            &[],
+            &[0],
+            "one unique id (a), and other sizes: rank 0 called it with 3",
+        );
+        check(&all[1].verdict, State::Stuck, &[], &[1], "rank 1 called it with 4 ranks");
+        let mut one = [communicator("a", 3, &[(0, 10), (1, 11)])];
+        one[0].ranks[1].nccl_version = Some("2.21.5".to_owned());
+        judge_all(&mut one, &processes);
+        let said =
+            "rank 1 has NCCL 2.21.5, rank 0 has NCCL 2.27.5: the ranks of a communicator need one version";
+        assert!(one[0].verdict.evidence.iter().any(|line| line == said), "{:#?}", one[0].verdict);
+    }
+}
