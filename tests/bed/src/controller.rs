@@ -71,7 +71,7 @@ fn phases(
     let ranks = options.ranks as usize;
     let (mut version, mut hashes) = (String::new(), Vec::new());
     let deadline = Instant::now() + options.timeout();
-    if options.stays_out.is_some() {
+    if options.never_connects() {
         let first = json!({ "commHash": "", "library": options.library });
         print_line(&first_line(&first, "", options.ranks, pids))?;
     }
@@ -95,8 +95,8 @@ fn phases(
         "commHashes": hashes,
         "library": options.library,
     });
-    if options.fork {
-        fork_idle_child()?;
+    if options.fork && options.mode == Mode::Threads {
+        fork_idle_child(std::process::id())?;
     }
     print_line(&first_line(&first, &version, options.ranks, pids))?;
 
@@ -138,19 +138,22 @@ fn phases(
     Ok(outcome)
 }
 
-/// A child with a copy of all memory and no thread but its own, which sleeps until its parent dies.
-fn fork_idle_child() -> Result<()> {
+/// A child with a copy of all memory and no thread but its own, which sleeps until this process, its parent or one
+/// above it, is gone.
+pub(crate) fn fork_idle_child(until_gone: u32) -> Result<()> {
     // SAFETY: the child calls nothing but functions that may be called after a fork of a program with
     // threads.
     match unsafe { libc::fork() } {
         -1 => bail!("cannot fork: {}", std::io::Error::last_os_error()),
-        0 => loop {
+        0 => {
             // SAFETY: as above.
             unsafe {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                libc::pause();
+                while libc::kill(until_gone as libc::pid_t, 0) == 0 {
+                    libc::usleep(100_000);
+                }
+                libc::_exit(0)
             }
-        },
+        }
         _ => Ok(()),
     }
 }

@@ -48,6 +48,7 @@ type AllGatherFn = extern "C" fn(usize, usize, usize, c_int, CommHandle, StreamH
 type ReduceFn = extern "C" fn(usize, usize, usize, c_int, c_int, c_int, CommHandle, StreamHandle) -> c_int;
 type BcastFn = extern "C" fn(usize, usize, c_int, c_int, CommHandle, StreamHandle) -> c_int;
 type SendFn = extern "C" fn(usize, usize, c_int, c_int, CommHandle, StreamHandle) -> c_int;
+type CommSplitFn = extern "C" fn(CommHandle, c_int, c_int, *mut CommHandle, *mut c_void) -> c_int;
 pub(crate) type CommFn = extern "C" fn(CommHandle) -> c_int;
 
 #[derive(Debug)]
@@ -56,6 +57,7 @@ pub(crate) struct Api {
     get_unique_id: GetUniqueIdFn,
     comm_init_rank: CommInitRankFn,
     comm_init_rank_config: Option<CommInitRankConfigFn>,
+    comm_split: Option<CommSplitFn>,
     comm_destroy: CommFn,
     comm_abort: CommFn,
     group_start: GroupFn,
@@ -100,8 +102,13 @@ impl Api {
             // SAFETY: as above; since NCCL 2.14.
             unsafe { transmute::<usize, CommInitRankConfigFn>(address) }
         });
+        let comm_split = library.export(c"ncclCommSplit").ok().map(|address| {
+            // SAFETY: as above; since NCCL 2.18.
+            unsafe { transmute::<usize, CommSplitFn>(address) }
+        });
         Ok(Self {
             comm_init_rank_config,
+            comm_split,
             get_version: function!(c"ncclGetVersion": GetVersionFn),
             get_unique_id: function!(c"ncclGetUniqueId": GetUniqueIdFn),
             comm_init_rank: function!(c"ncclCommInitRank": CommInitRankFn),
@@ -158,7 +165,8 @@ impl Api {
 
     pub(crate) fn comm_init_rank(&self, options: &Options, id: UniqueId, rank: u32) -> Result<CommHandle> {
         let mut comm = std::ptr::null_mut();
-        let (ranks, rank) = (c_int::try_from(options.ranks)?, c_int::try_from(rank)?);
+        let (rank, ranks) = options.called(rank);
+        let (ranks, rank) = (c_int::try_from(ranks)?, c_int::try_from(rank)?);
         if let Some(name) = &options.comm_name {
             let init = self.comm_init_rank_config.context("no ncclCommInitRankConfig")?;
             // NCCL keeps the address.
@@ -177,6 +185,14 @@ impl Api {
         }
         self.call("ncclCommInitRank", || (self.comm_init_rank)(&raw mut comm, ranks, id, rank))?;
         Ok(comm)
+    }
+
+    /// Splits a communicator into one with all its ranks.
+    pub(crate) fn comm_split(&self, comm: CommHandle, rank: u32) -> Result<CommHandle> {
+        let split = self.comm_split.context("no ncclCommSplit")?;
+        let (mut new, key) = (std::ptr::null_mut(), c_int::try_from(rank)?);
+        self.call("ncclCommSplit", || split(comm, 0, key, &raw mut new, std::ptr::null_mut()))?;
+        Ok(new)
     }
 
     pub(crate) fn comm_destroy(&self, comm: CommHandle) -> Result<()> {

@@ -122,6 +122,26 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RANK[@N]", value_parser = parse_absent)]
     pub(crate) stays_out: Option<(u32, u64)>,
 
+    /// Each rank makes a unique id of its own, so that the communicators are never up
+    #[arg(long)]
+    pub(crate) own_ids: bool,
+
+    /// RANK=OTHER: this rank calls itself by the number of another one
+    #[arg(long, value_name = "RANK=OTHER", value_parser = parse_pair)]
+    pub(crate) claims: Option<(u32, u32)>,
+
+    /// RANK=N: this rank is told that there are N ranks
+    #[arg(long, value_name = "RANK=N", value_parser = parse_pair)]
+    pub(crate) told_size: Option<(u32, u32)>,
+
+    /// RANK@N: before their operation N all ranks but this one split their first communicator, and it sleeps
+    #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
+    pub(crate) split_without: Option<(u32, u64)>,
+
+    /// RANK@N: before its operation N this rank aborts its communicators, and sleeps
+    #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
+    pub(crate) leaves: Option<(u32, u64)>,
+
     /// RANK=BYTES@N: operation N has another size on this rank; results are not checked then
     #[arg(long, value_name = "RANK=BYTES@N", value_parser = parse_size_of)]
     pub(crate) size_of: Option<(u32, usize, u64)>,
@@ -142,7 +162,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "GIB", default_value_t = 0)]
     pub(crate) mapped: usize,
 
-    /// Fork a child that does nothing once the communicators are up, as data loaders do (threads only)
+    /// Fork a child that does nothing once the communicators are up, as data loaders do: with processes each rank, whose
+    /// children outlive it
     #[arg(long)]
     pub(crate) fork: bool,
 
@@ -272,6 +293,10 @@ impl Options {
             ("busy", self.busy.map(|(rank, _)| rank)),
             ("checkpoint", self.checkpoint.map(|(rank, _)| rank)),
             ("size-of", self.size_of.map(|(rank, ..)| rank)),
+            ("claims", self.claims.map(|(rank, _)| rank)),
+            ("told-size", self.told_size.map(|(rank, _)| rank)),
+            ("split-without", self.split_without.map(|(rank, _)| rank)),
+            ("leaves", self.leaves.map(|(rank, _)| rank)),
         ];
         for (option, rank) in of_ranks {
             if let Some(rank) = rank.filter(|rank| *rank >= self.ranks) {
@@ -297,6 +322,17 @@ impl Options {
     /// The device that `rank` runs on.
     pub(crate) fn device_of(&self, rank: u32) -> u32 {
         self.nodes.map_or(rank, |through| rank % through.size())
+    }
+
+    /// Whether the communicators are never up.
+    pub(crate) fn never_connects(&self) -> bool {
+        self.stays_out.is_some() || self.own_ids || self.claims.is_some() || self.told_size.is_some()
+    }
+
+    /// Number by which this rank calls itself, and the number of ranks that it is told.
+    pub(crate) fn called(&self, rank: u32) -> (u32, u32) {
+        let other = |of: Option<(u32, u32)>| of.filter(|(one, _)| *one == rank).map(|(_, other)| other);
+        (other(self.claims).unwrap_or(rank), other(self.told_size).unwrap_or(self.ranks))
     }
 
     /// Where the library's symbols and debugging information are.
@@ -348,6 +384,11 @@ impl DataType {
 fn parse_stall(text: &str) -> Result<(u32, PathBuf)> {
     let (rank, file) = text.split_once('=').context("expected RANK=FILE")?;
     Ok((rank.parse()?, file.into()))
+}
+
+fn parse_pair(text: &str) -> Result<(u32, u32)> {
+    let (rank, other) = text.split_once('=').context("expected RANK=NUMBER")?;
+    Ok((rank.parse()?, other.parse()?))
 }
 
 fn parse_absent(text: &str) -> Result<(u32, u64)> {

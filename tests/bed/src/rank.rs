@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+use crate::controller;
 use crate::link::{Command, Event, Link, Report};
 use crate::nccl_api::CommHandle;
-use crate::options::Options;
+use crate::options::{Mode, Options};
 use crate::runtime::stream::Stream;
 use crate::runtime::{device, launch};
 use crate::setup::{self, Nccl};
@@ -46,9 +47,13 @@ fn live(options: &Options, nccl: &Nccl, rank: u32, link: &mut impl Link) -> Resu
             // Until the process is killed.
             thread::park();
         }
-        let handle = nccl.api.comm_init_rank(options, setup::from_hex(id)?, rank)?;
+        let id = if options.own_ids { nccl.api.unique_id()? } else { setup::from_hex(id)? };
+        let handle = nccl.api.comm_init_rank(options, id, rank)?;
         comm_hashes.push(nccl.emulator.register(handle as usize));
         comms.push(Comm { handle: handle as usize, stream: Arc::default() });
+    }
+    if options.fork && options.mode == Mode::Processes {
+        controller::fork_idle_child(std::os::unix::process::parent_id())?;
     }
     link.tell(Event::Ready { rank, nccl: nccl.version.clone(), comm_hashes })?;
 

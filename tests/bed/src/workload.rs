@@ -95,6 +95,19 @@ fn run_all(
     while next < joins {
         let end = (next + u64::from(options.group)).min(joins);
         elsewhere::go(options, rank, next..end, deadline)?;
+        if let Some((out, _)) = options.split_without.filter(|(_, at)| (next..end).contains(at)) {
+            if rank != out {
+                nccl.api.comm_split(comms[0].handle(), rank)?;
+            }
+            std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
+        }
+        if options.leaves.is_some_and(|(one, at)| one == rank && (next..end).contains(&at)) {
+            for comm in comms {
+                // What it answers does not matter: it is gone.
+                let _result = nccl.api.abort_function()(comm.handle());
+            }
+            std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
+        }
         phases::go(options, &nccl.emulator, rank, next, deadline)?;
         let grouped = end - next > 1;
         let first_of_group = flights.len();

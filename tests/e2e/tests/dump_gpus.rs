@@ -109,6 +109,32 @@ fn a_process_that_is_gone_is_named_whether_it_was_given_or_not() {
     check(0, &["gone", "gone-given", "gone-sockets"]);
 }
 
+/// Children that were forked hold a copy of all memory, and none of NCCL's threads.
+#[test]
+fn children_that_outlive_a_rank_are_not_the_rank() {
+    check_and(1, &["left-over", "left-over-sockets"], |_, dump| {
+        for communicator in &dump.communicators {
+            let numbers: Vec<u64> = communicator.ranks.iter().map(|rank| number(&rank["rank"])).collect();
+            assert_eq!(numbers, [0, 1, 3], "{}", dump.text);
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_has_left_is_named_with_its_process() {
+    check_and(2, &["left"], |trial, dump| {
+        said(
+            dump,
+            &format!("rank 2 is process {}, which has no such communicator", trial.job.bed.ready.pids[2]),
+        );
+    });
+}
+
+#[test]
+fn a_split_that_one_rank_does_not_make_is_its_fault() {
+    check(3, &["split", "split-sockets"]);
+}
+
 #[test]
 fn a_rank_that_is_there_and_was_not_given_is_no_culprit() {
     check_and(3, &["not-given"], |trial, dump| {

@@ -101,6 +101,31 @@ fn a_rank_that_never_comes_to_the_set_up_is_named_with_who_waits_for_its_handsha
     }
 }
 
+/// Unique ids that each rank makes itself (nccl#73), one number twice (nccl#1328), and other sizes (nccl#286).
+#[test]
+fn a_set_up_that_can_never_end_says_what_does_not_match() {
+    let jobs = [
+        ("--own-ids", "4 communicators of 4 ranks are being made that together have each rank once"),
+        ("--claims 3=1", "are each rank 1 of 4, and none is rank 3"),
+        ("--told-size 3=5", "rank 3 called it with 5 ranks"),
+    ];
+    for (version, (workload, words)) in ["2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"].into_iter().zip(jobs) {
+        println!("{version}, {workload}");
+        let Some(job) = World::going(version, RANKS, workload).unwrap() else { return };
+        let (dump, at) = dump_until(&job, &[0, 1, 2, 3], |communicator| has(communicator, words));
+        let verdict = &dump.communicators[at].verdict;
+        assert_eq!(
+            (&*verdict.state, verdict.kind.as_deref()),
+            ("stuck", Some("neverMatches")),
+            "{}",
+            dump.text
+        );
+        assert_eq!(dump.code, Some(3), "{}", dump.text);
+        let pid = job.bed.ready.pids[3].to_string();
+        assert!(dump.text.contains(&pid), "{}", dump.text);
+    }
+}
+
 /// The absent ranks that ranks of a communicator tell of.
 fn absent(communicator: &DumpedCommunicator) -> impl Iterator<Item = &Value> {
     communicator.ranks.iter().filter_map(|rank| rank["absent"].as_array()).flatten()

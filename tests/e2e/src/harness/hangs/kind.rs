@@ -43,6 +43,8 @@ pub enum Then {
 pub enum Given {
     All,
     Without(usize),
+    /// The ranks, and the children that they have before anything is done to them.
+    WithChildren,
 }
 
 /// What a dump must say.

@@ -142,6 +142,25 @@ const ORDER: Kind = Kind {
 };
 
 /// All there are.
+const FORKED: Kind = Kind {
+    name: "left-over",
+    workload: "--fork --survive --iters 1000000 --sync",
+    then: Then::Signal(2, Signal::KILL),
+    given: Given::WithChildren,
+    expected: stuck(&["gone"], &[2]),
+    says: "left-over child of it",
+    ..PLAIN
+};
+
+const SPLIT: Kind = Kind {
+    name: "split",
+    workload: "--split-without 1@2 --iters 4 --sync",
+    expected: stuck(&["callNotMade"], &[1]),
+    says: "rank 1 has not called ncclCommSplit",
+    since: 18,
+    ..PLAIN
+};
+
 pub const KINDS: &[Kind] = &[
     ABSENT,
     Kind { name: "absent-sockets", over: Sockets, ..ABSENT },
@@ -250,6 +269,20 @@ pub const KINDS: &[Kind] = &[
         says: "the order differs",
         ..PLAIN
     },
+    // A child of each rank outlives it, with a copy of its memory (EgoVerse#682).
+    FORKED,
+    Kind { name: "left-over-sockets", over: Sockets, expected: stuck(&["failed", "gone"], &[2]), ..FORKED },
+    // The rank has ended early, and its process lives (pytorch#196968).
+    Kind {
+        name: "left",
+        over: Sockets,
+        workload: "--leaves 2@3 --iters 8 --sync --survive",
+        expected: stuck(&["left", "failed"], &[2]),
+        says: "which has no such communicator any more",
+        ..PLAIN
+    },
+    SPLIT,
+    Kind { name: "split-sockets", over: Sockets, ..SPLIT },
 ];
 
 /// The kind of this name.

@@ -48,6 +48,8 @@ pub struct Trial {
     /// Environment of its dumps.
     pub variables: Vec<(String, String)>,
     gpus: GpuStates,
+    /// Children that the ranks had before anything was done to them.
+    children: Vec<u32>,
 }
 
 impl Trial {
@@ -55,6 +57,7 @@ impl Trial {
     pub fn start(kind: &'static Kind, version: &str) -> Result<Option<Self>> {
         let Some(job) = start(kind.over, kind.shape, version, kind.workload)? else { return Ok(None) };
         let Some(gpus) = GpuStates::of(&job) else { return Ok(None) };
+        let children = job.bed.ready.pids.iter().flat_map(|pid| children_of(*pid)).collect();
         match kind.then {
             Then::Nothing => {}
             Then::Touch(name) => {
@@ -66,7 +69,7 @@ impl Trial {
                 job.signal(rank, signal)?;
             }
         }
-        Ok(Some(Self { kind, job, variables: gpus.variables().to_vec(), gpus }))
+        Ok(Some(Self { kind, job, variables: gpus.variables().to_vec(), gpus, children }))
     }
 
     /// Waits until its GPUs stand still, as the bed sees them.
@@ -93,11 +96,21 @@ impl Trial {
     pub fn dump(&self, arguments: &[&str]) -> Result<Dump> {
         let pids = self.job.bed.ready.pids.iter().enumerate();
         let given = pids.filter(|(rank, _)| self.kind.given != Given::Without(*rank));
-        let pids: Vec<String> = given.map(|(_, pid)| pid.to_string()).collect();
+        let children = self.children.iter().filter(|_| self.kind.given == Given::WithChildren);
+        let pids: Vec<String> = given.map(|(_, pid)| pid).chain(children).map(u32::to_string).collect();
         let variables: Vec<(&str, &str)> =
             self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         Dump::take_answered(&self.job.ncclflow, &pids.join(","), arguments, &variables)
     }
+}
+
+/// Children of a process, by the kernel's list (CONFIG_PROC_CHILDREN).
+fn children_of(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
 }
 
 /// Starts a job whose GPUs' states are written down.
