@@ -9,6 +9,7 @@ use super::{
     process_state::ProcessState,
     python::{PythonGroup, PythonReport},
     rank_report::RankReport,
+    unanswered::Unanswered,
     verdict::{JobVerdict, Verdict},
 };
 use flow::session::LostReaders as Lost;
@@ -65,6 +66,9 @@ pub struct ProcessReport {
     /// Threads inside NCCL, and with `--stacks` the first thread.
     #[serde(default)]
     pub threads: Vec<Thread>,
+    /// Connections that the process tries to make while a communicator is made, and that nobody answers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unanswered: Vec<Unanswered>,
     /// Python threads; null if the process is no Python program.
     pub python: Option<PythonReport>,
     /// Rank in the job, by the initial environment of the process (`RANK`, `SLURM_PROCID` …).

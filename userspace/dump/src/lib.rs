@@ -35,6 +35,7 @@ mod ras_peers;
 mod set_up;
 mod text;
 mod torch_notes;
+mod unanswered;
 mod verdict;
 
 use std::{
@@ -62,6 +63,7 @@ pub use rank_report::{
 pub use set_up::{SetUp, Stage};
 pub use text::render;
 pub(crate) use torch_notes::comm_ranks;
+pub use unanswered::Unanswered;
 pub use verdict::{JobVerdict, Kind, State, Verdict, judge};
 
 use anyhow::{Context as _, Result, bail};

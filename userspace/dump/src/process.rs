@@ -201,8 +201,12 @@ impl Target {
     /// after [`Self::look_at_threads`].
     pub(super) fn may_lack_one(&self) -> bool {
         let is_listed = self.report.scan.as_ref().is_some_and(|scan| scan.ended_by == Some(ScanEnd::Listed));
-        let calls = self.report.threads.iter().filter_map(|thread| thread.nccl_api.as_deref());
-        is_listed && calls.into_iter().any(makes_communicators)
+        is_listed && self.calls().any(makes_communicators)
+    }
+
+    /// Returns the calls of NCCL's API that threads are in.
+    fn calls(&self) -> impl Iterator<Item = &str> {
+        self.report.threads.iter().filter_map(|thread| thread.nccl_api.as_deref())
     }
 
     /// Searches the memory for communicators that the list of the library lacks.
@@ -290,6 +294,9 @@ impl Target {
         self.report.age_seconds = age.map(|age| f64::from(u32::try_from(age).unwrap_or(u32::MAX)));
         if !self.inodes.is_empty() && self.report.state != ProcessState::Exited {
             self.report.threads = threads::look(&self.process, &self.inodes, with_stacks, names, sampler);
+        }
+        if self.calls().any(|call| makes_communicators(call) || call == "ncclGroupEnd") {
+            self.report.unanswered = super::unanswered::look(&self.process);
         }
     }
 

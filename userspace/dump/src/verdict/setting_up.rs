@@ -31,6 +31,19 @@ pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
         format!("{sentence}{call}")
     }));
     evidence.extend(case.absent_sentences());
+    let unanswered = unanswered(case);
+    if !unanswered.is_empty() {
+        evidence.splice(1..1, unanswered.values().take(MAX_SENTENCES).cloned());
+        let culprits: Vec<u32> = unanswered.into_keys().collect();
+        let victims = ranks.into_iter().filter(|rank| !culprits.contains(rank)).collect();
+        return Some(Verdict {
+            state: State::Stuck,
+            kind: Some(Kind::Unreachable),
+            culprits,
+            victims,
+            evidence,
+        });
+    }
     // The waiting ends at ranks that have not come. A rank that was not read may itself wait for another
     // missing one, unless it is the only one that is missing.
     let awaited: BTreeSet<u32> = waits.values().flat_map(|(ranks, _)| ranks.clone()).collect();
@@ -106,6 +119,22 @@ fn waits(case: &Case<'_>) -> BTreeMap<u32, (Vec<u32>, String)> {
     case.ranks.iter().filter_map(|(number, rank)| Some((*number, wait(*number, rank)?))).collect()
 }
 
+/// Returns the ranks that try to connect in vain, with a sentence about each.
+fn unanswered(case: &Case<'_>) -> BTreeMap<u32, String> {
+    let of_rank = |(number, rank): (&u32, &&RankReport)| {
+        let process = case.process_of(rank).filter(|_| rank.set_up.is_some())?;
+        let tried = process.unanswered.first()?;
+        let again = if tried.retries == 1 { "once".to_owned() } else { format!("{} times", tried.retries) };
+        let sentence = format!(
+            "rank {number} (process {}) tries to connect to {}, and nobody answers (asked again {again}): an interface \
+             that cannot be reached from there (NCCL_SOCKET_IFNAME), or a firewall",
+            rank.pid, tried.to
+        );
+        Some((*number, sentence))
+    };
+    case.ranks.iter().filter_map(of_rank).collect()
+}
+
 fn still_setting_up(ranks: &[u32]) -> String {
     let verb = if ranks.len() == 1 { "is" } else { "are" };
     format!("{} {verb} still setting the communicator up", named(ranks))
@@ -119,6 +148,7 @@ mod tests {
         absent::{AbsentPeer, AbsentRank, Place},
         activity::Activity,
         set_up::SetUp,
+        unanswered::Unanswered,
         verdict::{
             judge,
             tests::made::{check, rank},
@@ -215,5 +245,17 @@ mod tests {
         let verdict = judge(&two, &[]);
         check(&verdict, State::Stuck, &[2], &[0, 1], "rank 2 was process 4711 of host 10.0.0.7 (GPU 3)");
         assert_eq!(verdict.kind, Some(Kind::Gone));
+    }
+
+    /// nccl#913: an interface that the others cannot reach.
+    #[test]
+    fn a_connection_that_nobody_answers_is_why_the_set_up_stands() {
+        let all = [0, 1, 2, 3].map(|number| coming(number, Some(Stage::NextRank)));
+        let tried = Unanswered { to: "172.17.0.2:51011".to_owned(), retries: 4 };
+        let tries = ProcessReport { unanswered: vec![tried], ..process(101, "train") };
+        let verdict = judge(&all, &[process(100, "train"), tries]);
+        let said = "rank 1 (process 101) tries to connect to 172.17.0.2:51011, and nobody answers (asked again 4 times)";
+        check(&verdict, State::Stuck, &[1], &[0, 2, 3], said);
+        assert_eq!(verdict.kind, Some(Kind::Unreachable));
     }
 }
