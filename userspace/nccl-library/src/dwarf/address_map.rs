@@ -42,16 +42,20 @@ fn by_index(
         let mut visited = 0;
         while let Some(entry) = entries.next().map_err(fault)? {
             visited += 1;
-            let range = entry.range();
-            if range.begin < range.end {
-                for address in addresses.range(range.begin..range.end) {
-                    units.entry(*address).or_insert(unit);
-                }
-            }
+            claim(unit, entry.range(), addresses, units);
         }
         reader.store.count_entries(visited)?;
     }
     Ok(())
+}
+
+/// Notes the unit of the addresses in a range, unless another one has claimed them.
+fn claim(unit: usize, range: gimli::Range, addresses: &BTreeSet<u64>, units: &mut BTreeMap<u64, usize>) {
+    if range.begin < range.end {
+        for address in addresses.range(range.begin..range.end) {
+            units.entry(*address).or_insert(unit);
+        }
+    }
 }
 
 /// Looks the addresses up in the ranges that the units themselves state: clang writes no index.
@@ -70,9 +74,7 @@ fn by_unit_ranges(
             Ok(ranges) => ranges,
         };
         for range in ranges {
-            for address in addresses.range(range.begin..range.end) {
-                units.entry(*address).or_insert(unit);
-            }
+            claim(unit, range, addresses, units);
         }
     }
     Ok(())
@@ -89,8 +91,5 @@ fn ranges_of(reader: &Reader<'_>, unit: usize) -> Result<Vec<gimli::Range>, Erro
         Some(AttributeValue::Udata(size)) => begin.and_then(|begin| begin.checked_add(size)),
         high => reader.address(parsed, high),
     };
-    Ok(match (begin, end) {
-        (Some(begin), Some(end)) if begin < end => vec![gimli::Range { begin, end }],
-        _ => Vec::new(),
-    })
+    Ok(Vec::from_iter(begin.zip(end).map(|(begin, end)| gimli::Range { begin, end })))
 }

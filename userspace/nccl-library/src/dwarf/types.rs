@@ -31,10 +31,6 @@ pub(super) struct TypeInfo {
 }
 
 impl TypeInfo {
-    fn void() -> Self {
-        Self { name: "void".into(), ..Self::default() }
-    }
-
     pub(super) fn class(&self) -> TypeClass {
         match (self.kind, self.size) {
             (TypeClass::Aggregate, Some(_)) | (TypeClass::Integer | TypeClass::Float, Some(1..=8)) => {
@@ -48,7 +44,7 @@ impl TypeInfo {
 /// Describes types, each once.
 #[derive(Debug)]
 pub(super) struct Types<'r, 's> {
-    reader: &'r Reader<'s>,
+    pub(super) reader: &'r Reader<'s>,
     known: HashMap<DieRef, Rc<TypeInfo>>,
 }
 
@@ -63,7 +59,9 @@ impl<'r, 's> Types<'r, 's> {
     }
 
     fn describe_nested(&mut self, at: Option<DieRef>, depth: usize) -> Result<Rc<TypeInfo>, Error> {
-        let Some(at) = at else { return Ok(Rc::new(TypeInfo::void())) };
+        let Some(at) = at else {
+            return Ok(Rc::new(TypeInfo { name: "void".into(), ..TypeInfo::default() }));
+        };
         if let Some(known) = self.known.get(&at) {
             return Ok(Rc::clone(known));
         }

@@ -203,6 +203,28 @@ impl Image {
         self.read(start, size, &section.name, budget)
     }
 
+    /// Visits pieces of a section's first `limit` bytes, with their offsets in the section, until `visit`
+    /// returns false. A piece has `length` bytes at most, and repeats the last `overlap` of the one before.
+    pub(crate) fn for_each_piece(
+        &self,
+        section: &Section,
+        limit: u64,
+        [length, overlap]: [u64; 2],
+        budget: &mut Budget,
+        mut visit: impl FnMut(u64, &[u8]) -> bool,
+    ) -> Result<(), Error> {
+        let (mut start, mut end) = (0, 0);
+        let size = section.size.min(limit);
+        while end < size {
+            end = size.min(start + length);
+            if !visit(start, &self.section_range(section, start, end - start, budget)?) {
+                break;
+            }
+            start = end - overlap.min(end);
+        }
+        Ok(())
+    }
+
     pub fn place(&self, part: &str) -> String {
         format!("{}: {part}", self.name)
     }
