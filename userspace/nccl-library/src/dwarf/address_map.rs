@@ -6,7 +6,8 @@ use gimli::constants as dw;
 use gimli::{AttributeValue, DebugAranges, LittleEndian};
 
 use super::reader::Reader;
-use crate::elf::{Error, ErrorKind};
+use super::store::within_limits;
+use crate::elf::Error;
 
 /// Finds the units that hold the wanted addresses. An address that no unit claims is left out.
 pub(super) fn units_of(
@@ -15,10 +16,7 @@ pub(super) fn units_of(
 ) -> Result<BTreeMap<u64, usize>, Error> {
     let mut units = BTreeMap::new();
     // A damaged index costs only time: addresses that it lacks are looked for in the units themselves.
-    match by_index(reader, addresses, &mut units) {
-        Err(error) if error.kind() == ErrorKind::TooLarge => return Err(error),
-        _ => {}
-    }
+    _ = within_limits(by_index(reader, addresses, &mut units))?;
     if units.len() < addresses.len() {
         by_unit_ranges(reader, addresses, &mut units)?;
     }
@@ -68,12 +66,7 @@ fn by_unit_ranges(
         if units.len() == addresses.len() {
             break;
         }
-        let ranges = match ranges_of(reader, unit) {
-            Err(error) if error.kind() == ErrorKind::TooLarge => return Err(error),
-            Err(_) => continue,
-            Ok(ranges) => ranges,
-        };
-        for range in ranges {
+        for range in within_limits(ranges_of(reader, unit))?.unwrap_or_default() {
             claim(unit, range, addresses, units);
         }
     }

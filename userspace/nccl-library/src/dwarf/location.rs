@@ -23,16 +23,16 @@ pub fn is_in_own_frame(location: &ParamLocation) -> bool {
 /// from, as bytes from the stack pointer. `None` for a base that is not set up at the entry, or not known.
 pub(super) fn frame_base(reader: &Reader<'_>, function: &Entry<'_>, entry: u64) -> Option<i64> {
     let machine = reader.store.machine();
-    let base =
-        at_address(reader, function, dw::DW_AT_frame_base, entry, |unit, expression| match single_operation(
-            unit, expression,
-        )? {
+    let base = at_address(reader, function, dw::DW_AT_frame_base, entry, |unit, expression| {
+        let operation = single_operation(unit, expression)?;
+        match operation {
             Operation::CallFrameCFA => pushed_by_call(machine),
             Operation::RegisterOffset { register, offset, .. } if is_stack_pointer(register, machine) => {
                 Some(offset)
             }
             _ => None,
-        });
+        }
+    });
     base.ok().flatten()
 }
 

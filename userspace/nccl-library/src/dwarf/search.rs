@@ -10,10 +10,10 @@ use super::entry::{DieRef, Entry};
 use super::function::{self, DeclaredParam};
 use super::limits;
 use super::reader::Reader;
-use super::store::Store;
+use super::store::{Store, within_limits};
 use super::structs::Structs;
 use super::types::Types;
-use crate::elf::{Budget, Error, ErrorKind, Image};
+use crate::elf::{Budget, Error, Image};
 use crate::layouts::Layouts;
 use crate::parameter::ParamLocation;
 
@@ -110,11 +110,7 @@ impl<'s> Search<'_, 's, '_> {
         let root = reader.unit_entry(unit);
         let visited =
             root.and_then(|root| reader.for_each_child(root.at, is_candidate, |entry| self.keep(entry)));
-        if let Err(error) = &visited
-            && error.kind() == ErrorKind::TooLarge
-        {
-            return visited;
-        }
+        let visited = within_limits(visited)?;
         self.good(visited);
         Ok(())
     }
@@ -240,28 +236,13 @@ impl<'s> Search<'_, 's, '_> {
             if self.structs.contains_key(name) || self.enums.contains_key(name) {
                 continue;
             }
-            let Some((target, tag)) = self.strip(at) else { continue };
-            if tag == dw::DW_TAG_enumeration_type {
-                self.enums.insert(name, target);
-            } else if let Ok(info) = types.describe(Some(target))
-                && let (Some(at), Some(size), true) = (info.aggregate, info.size, info.dims.is_empty())
-            {
+            let Ok(info) = types.describe(Some(at)) else { continue };
+            if let Some(enumeration) = info.enumeration {
+                self.enums.insert(name, enumeration);
+            } else if let (Some(at), Some(size), true) = (info.aggregate, info.size, info.dims.is_empty()) {
                 self.structs.insert(name, (at, size));
             }
         }
-    }
-
-    fn strip(&self, mut at: DieRef) -> Option<(DieRef, gimli::DwTag)> {
-        for _ in 0..limits::HOPS {
-            let entry = self.reader.entry(at).ok()?;
-            match entry.tag {
-                dw::DW_TAG_typedef | dw::DW_TAG_const_type | dw::DW_TAG_volatile_type => {
-                    at = self.reader.type_of(&entry)?;
-                }
-                tag => return Some((at, tag)),
-            }
-        }
-        None
     }
 
     fn read_types(&mut self, types: Types<'_, 's>) {

@@ -131,6 +131,14 @@ impl<'i> Store<'i> {
     }
 }
 
+/// Passes on that a limit was reached; any other failure is for the caller to judge.
+pub(super) fn within_limits<T>(read: Result<T, Error>) -> Result<Result<T, Error>, Error> {
+    match read {
+        Err(error) if error.kind() == ErrorKind::TooLarge => Err(error),
+        read => Ok(read),
+    }
+}
+
 fn whole(image: &Image, name: &str, budget: &mut Budget) -> Result<Box<[u8]>, Error> {
     match image.section(name).filter(|section| section.size > 0) {
         Some(section) => image.section_data(section, limits::SECTION_BYTES, budget),

@@ -286,7 +286,9 @@ impl Image {
         self.read_segments(header, &mut budget)?;
         self.read_sections(header, &mut budget)?;
         if self.build_id.is_none() {
-            self.build_id = self.build_id_of_sections(&mut budget);
+            let mut notes = self.sections.iter().filter(|section| section.kind == elf::SHT_NOTE);
+            self.build_id =
+                notes.find_map(|section| self.build_id_at(section.offset.0, section.size, 4, &mut budget));
         }
         Ok(())
     }
@@ -369,11 +371,6 @@ impl Image {
         let (kind, link) = (header.sh_type(Little), header.sh_link(Little));
         let address = ElfVaddr(header.sh_addr(Little));
         Section { name, kind, address, offset: FileOffset(offset), size, link, compressed }
-    }
-
-    fn build_id_of_sections(&self, budget: &mut Budget) -> Option<BuildId> {
-        let mut notes = self.sections.iter().filter(|section| section.kind == elf::SHT_NOTE);
-        notes.find_map(|section| self.build_id_at(section.offset.0, section.size, 4, budget))
     }
 
     fn build_id_at(&self, offset: u64, size: u64, align: u64, budget: &mut Budget) -> Option<BuildId> {

@@ -41,8 +41,9 @@ impl StructRef {
 /// A field of one of NCCL's structs, under all names that it has had.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldRef {
-    strukt: &'static str,
-    names: &'static [FieldName],
+    pub strukt: &'static str,
+    /// Names of the field, the latest first.
+    pub names: &'static [FieldName],
     element: Option<u64>,
 }
 
@@ -66,15 +67,6 @@ impl FieldRef {
     #[must_use]
     pub const fn element(self, index: u64) -> Self {
         Self { element: Some(index), ..self }
-    }
-
-    pub const fn strukt(&self) -> &'static str {
-        self.strukt
-    }
-
-    /// Returns the names of the field, the latest first.
-    pub const fn names(&self) -> &'static [FieldName] {
-        self.names
     }
 
     /// Finds the field, if this library has it.

@@ -47,7 +47,7 @@ impl Knowledge<'_> {
 
     fn of_debugging_information(&self, copy: &Copy) -> Option<(Vec<Param>, ParamSource)> {
         let is_clone = copy.is_clone != Some(false);
-        let declared = match self.found.functions.get(&copy.address.0) {
+        let declared = match self.found.functions.get(&copy.found.address.0) {
             Some(params) if is_clone || !is_unoptimised(params) => {
                 let params = params.iter().cloned();
                 let params = params.map(|(declared, location)| Param::of(declared, location));
@@ -69,8 +69,8 @@ impl Knowledge<'_> {
             return None;
         }
         let machine = self.image.machine();
-        let size = if copy.size == 0 { ENTRY_CODE } else { copy.size.min(ENTRY_CODE) };
-        let code = self.image.loaded_bytes(copy.address, size, budget).ok()?;
+        let size = if copy.found.size == 0 { ENTRY_CODE } else { copy.found.size.min(ENTRY_CODE) };
+        let code = self.image.loaded_bytes(copy.found.address, size, budget).ok()?;
         let tested = entry_code::first_sign_test(machine, &code)?;
         prototypes::save_proxy(machine, self.version?, tested, copy.is_clone)
     }

@@ -18,7 +18,7 @@ pub type Declared = (&'static str, &'static str, u64);
 /// Kind of callers of a function: it decides whether the compiler may pass the function's parameters as it
 /// likes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Called {
+pub enum Called {
     /// Code of other source files: the declared parameters arrive by the platform's calling convention. They
     /// are the same in all versions.
     FromOtherFiles,
@@ -34,7 +34,7 @@ pub struct FunctionSpec {
     /// The unqualified name of a free function, such as `SaveProxy`, or a C name such as `ncclAllReduce`.
     pub name: &'static str,
     pub required: bool,
-    pub(super) called: Called,
+    pub called: Called,
     /// Phrase that says what an operator does not get if the function is missing.
     pub lost_without: &'static str,
     /// Parameters that the caller reads; a version that lacks one is not a fault.

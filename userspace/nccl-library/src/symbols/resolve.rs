@@ -5,10 +5,10 @@ use std::mem;
 
 use super::copies::Copies;
 use super::debug_file::DebugFiles;
-use super::identity::{self, Shipped};
+use super::identity;
 use super::params::Knowledge;
 use super::probe_point::{self, MAX_FUNCTION};
-use super::stripped::{self, Search};
+use super::stripped::{self, FoundFunction, Search};
 use super::{Function, LayoutSource, Param, Request, Resolution, SymbolSource, mangled, problems};
 use crate::dwarf::{self, Found};
 use crate::elf::{Budget, ElfVaddr, Error, FileOffset, Image, Machine, SymbolTable, TableKind};
@@ -143,16 +143,10 @@ fn without_debugging_information(
         found_any = copies.add_found(&found, request);
         search = Some(found);
     }
-    let versions = resolution.nccl_version.zip(resolution.cuda_version);
-    let (layouts, no_layouts) = match identity::shipped(image, versions, budget) {
-        Ok(Shipped { layouts, from, variables }) => {
-            (resolution.layouts_from, resolution.variables) = (from, variables);
-            (layouts.restricted_to(&request.structs, &request.enums), None)
-        }
-        Err(why) => {
-            resolution.layouts_from = LayoutSource::Unknown;
-            (Layouts::default(), Some(why))
-        }
+    resolution.layouts_from = LayoutSource::Unknown;
+    let (layouts, no_layouts) = match identity::shipped(image, resolution, budget) {
+        Ok(layouts) => (layouts.restricted_to(&request.structs, &request.enums), None),
+        Err(why) => (Layouts::default(), Some(why)),
     };
     resolution.symbol_source = match (has_symbols, found_any, no_layouts.is_none()) {
         (true, _, true) => SymbolSource::SymtabWithShippedLayout,
@@ -188,16 +182,17 @@ fn answer(
         let known = copies.of(spec.name);
         for copy in known {
             // No probe can go to an address that is not loaded from the file.
-            let Some(file_offset) = image.file_offset(copy.address) else { continue };
+            let FoundFunction { address, found_by, size } = copy.found;
+            let Some(file_offset) = image.file_offset(address) else { continue };
             let (params, params_from) = knowledge.params(spec.name, copy, known.len(), budget);
             functions.entry(spec.name.to_owned()).or_default().push(Function {
                 name: spec.name.to_owned(),
                 symbol: copy.symbol.clone(),
-                found_by: copy.found_by,
-                vaddr: copy.address,
+                found_by,
+                vaddr: address,
                 file_offset,
-                uprobe_offset: uprobe_offset(image, copy.address, copy.size, &params, budget),
-                size: copy.size,
+                uprobe_offset: uprobe_offset(image, address, size, &params, budget),
+                size,
                 params,
                 params_from,
             });

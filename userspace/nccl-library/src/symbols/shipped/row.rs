@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::layouts::{Array, Bits, Field, Member, Struct};
+use crate::layouts::{Array, Bits, Field, Member};
 
 /// A line: `{"s":[name, size, members]}` or `{"e":[name, size, values]}`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -37,7 +37,8 @@ pub struct Extra {
 }
 
 impl MemberRow {
-    fn into_member(self) -> Option<Member> {
+    /// Returns the member; `None` if its array has more elements than can be counted.
+    pub(super) fn into_member(self) -> Option<Member> {
         let Self(name, offset, size, type_name, extra) = self;
         let Extra { is: inner, array, bits } = extra.unwrap_or_default();
         let array = match array {
@@ -50,10 +51,4 @@ impl MemberRow {
         let bits = bits.map(|(shift, width)| Bits { shift, width });
         Some(Member { name, field: Field { offset, size, type_name, array, bits }, inner })
     }
-}
-
-/// Makes the struct of a row's members; `None` if they make none.
-pub(super) fn into_struct(size: u64, members: Vec<MemberRow>) -> Option<Struct> {
-    let members: Option<Vec<Member>> = members.into_iter().map(MemberRow::into_member).collect();
-    Some(Struct { size, members: members? })
 }

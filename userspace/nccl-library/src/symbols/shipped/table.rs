@@ -8,10 +8,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::row::{self, TypeRow};
+use super::row::{MemberRow, TypeRow};
 use crate::elf::{BuildId, ElfVaddr, Machine};
 use crate::{
-    layouts::{Enumeration, Layouts},
+    layouts::{Enumeration, Layouts, Struct},
     nccl::NcclVersion,
 };
 
@@ -97,9 +97,9 @@ impl<'t> Table<'t> {
         for index in set {
             match parse_line(self.types.get(index).copied().unwrap_or_default())? {
                 TypeRow::Struct(name, size, members) => {
-                    let layout = row::into_struct(size, members);
-                    let layout = layout.ok_or_else(|| TableError(format!("struct `{name}` overflows")))?;
-                    layouts.structs.insert(name, layout);
+                    let members: Option<Vec<_>> = members.into_iter().map(MemberRow::into_member).collect();
+                    let members = members.ok_or_else(|| TableError(format!("struct `{name}` overflows")))?;
+                    layouts.structs.insert(name, Struct { size, members });
                 }
                 TypeRow::Enumeration(name, size, values) => {
                     layouts.enums.insert(name, Enumeration { size, values });
