@@ -113,7 +113,6 @@ fn of_member(member: &Member) -> MemberRow {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::{Table, TableBuilder};
 
