@@ -19,7 +19,7 @@ pub fn is_in_own_frame(location: &ParamLocation) -> bool {
     matches!(location, ParamLocation::Unknown(why) if why == OWN_FRAME)
 }
 
-/// Returns the frame base of a concrete function at the address `entry`, which its `DW_OP_fbreg` offsets count
+/// Returns the frame base of a concrete function at the address `entry`, which `DW_OP_fbreg` offsets count
 /// from, as bytes from the stack pointer. `None` for a base that is not set up at the entry, or not known.
 pub(super) fn frame_base(reader: &Reader<'_>, function: &Entry<'_>, entry: u64) -> Option<i64> {
     let machine = reader.store.machine();

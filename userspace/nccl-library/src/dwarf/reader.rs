@@ -127,8 +127,8 @@ impl<'s> Reader<'s> {
         self.next_entry(self.entries(at)?, at, "a reference leads to no entry")
     }
 
-    /// Visits the children of an entry that have a wanted tag, in order. What is in namespaces counts as if it
-    /// were outside; the children of all other entries are passed over.
+    /// Visits the children of an entry that have a wanted tag, in order. What is in namespaces counts as if
+    /// it were outside; the children of all other entries are passed over.
     pub(super) fn for_each_child(
         &self,
         parent: DieRef,

@@ -28,8 +28,8 @@ const DATATYPES: &str =
 /// `ncclRedOp_t`
 const REDUCTION_OPS: &str = "sum prod max min avg";
 /// `ncclResult_t`
-const RESULTS: &str = "ncclSuccess ncclUnhandledCudaError ncclSystemError ncclInternalError ncclInvalidArgument \
-                       ncclInvalidUsage ncclRemoteError ncclInProgress ncclTimeout";
+const RESULTS: &str = "ncclSuccess ncclUnhandledCudaError ncclSystemError ncclInternalError \
+                       ncclInvalidArgument ncclInvalidUsage ncclRemoteError ncclInProgress ncclTimeout";
 
 /// States of a message in the network proxy: `ncclProfilerEventState_t`, 2.23 and later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

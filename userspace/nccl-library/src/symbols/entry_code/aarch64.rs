@@ -50,7 +50,7 @@ enum Effect {
     Unknown,
 }
 
-/// Instructions that are understood: bits that are looked at, their values, and the effect. The first that fits
+/// Instructions that are understood: bits that are looked at, their values, the effect. The first that fits
 /// counts.
 const EFFECTS: [(u32, u32, Effect); 26] = [
     // tbz and tbnz of bit 31; of another bit: the way on is followed.
