@@ -7,6 +7,8 @@
 //! which resolves a library by the best source that it has. Nothing here knows of processes, probes or the
 //! kernel.
 
+mod hex;
+
 // Blank lines keep this order: rustfmt sorts modules that stand together.
 pub mod elf;
 

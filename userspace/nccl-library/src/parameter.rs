@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::elf::Machine;
+
 /// Location of a parameter's value at the entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -20,5 +22,16 @@ pub enum ParamLocation {
 impl ParamLocation {
     pub fn is_known(&self) -> bool {
         !matches!(self, Self::Unknown(_))
+    }
+}
+
+/// Returns the bytes that a call pushes. The canonical frame address is the stack pointer before the call. At
+/// the entry, an x86-64 call has pushed 8 bytes of return address since; one of 64-bit Arm has pushed
+/// nothing.
+pub(crate) fn pushed_by_call(machine: Machine) -> Option<i64> {
+    match machine {
+        Machine::X86_64 => Some(8),
+        Machine::Aarch64 => Some(0),
+        Machine::Other(_) => None,
     }
 }

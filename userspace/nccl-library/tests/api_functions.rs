@@ -3,7 +3,7 @@
 
 use nccl_library::{
     elf::Image,
-    nccl::{ApiFunction, ApiKind, Argument, NameTables},
+    nccl::{ApiFunction, Argument, NameTables},
     symbols::{integer_argument, nccl_request_with_api, resolve},
 };
 use test_support::libraries;
@@ -29,7 +29,7 @@ fn arguments_are_where_the_debugging_information_has_them() {
     let mut compared = 0;
     for (name, library) in libraries() {
         let resolution = resolve(&Image::open(&library).unwrap(), &nccl_request_with_api()).unwrap();
-        for function in ApiFunction::all().filter(|function| function.kind() == ApiKind::Communicates) {
+        for function in ApiFunction::all().filter(|function| function.communicates()) {
             for copy in resolution.functions(function.name()) {
                 let whose = format!("{name} {}", function.name());
                 // `...Config` has one more.

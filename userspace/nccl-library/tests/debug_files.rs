@@ -62,7 +62,7 @@ fn resolved(library: &Path, files: &[&Path], folders: &[&Path]) -> Resolution {
     let request = Request {
         functions: vec![FunctionSpec {
             required: true,
-            ..FunctionSpec::optional("SaveProxy", &["comm", "peer"], "peers")
+            ..FunctionSpec::optional("SaveProxy", &[("comm", "Comm*", 8), ("peer", "int", 4)], "peers")
         }],
         structs: vec!["Comm".into()],
         enums: Vec::new(),

@@ -48,13 +48,13 @@ fn versions_are_read_from_the_table() {
 fn differences(version: NcclVersion, has: impl Fn(&str, &str) -> Option<bool>) -> (usize, Vec<String>) {
     let (mut compared, mut differences) = (0, Vec::new());
     for field in fields::all() {
-        for name in field.names() {
+        for name in field.names {
             let path = name.path;
-            let Some(has) = has(field.strukt(), path) else { continue };
+            let Some(has) = has(field.strukt, path) else { continue };
             compared += 1;
             if has != is_in(name, version) {
                 let what = if has { "is" } else { "is not" };
-                differences.push(format!("{}.{path} {what} in {version}", field.strukt()));
+                differences.push(format!("{}.{path} {what} in {version}", field.strukt));
             }
         }
     }

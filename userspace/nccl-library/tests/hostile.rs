@@ -51,7 +51,7 @@ fn resolved(entries: &str, more_abbreviations: &str) -> Option<Resolution> {
         tool("cc", "CC", "cc")?.args(["-shared", "-nostdlib", "-o"]).args([&library, &source]).status();
     assert!(built.unwrap().success(), "assembling the fixture");
     let request = Request {
-        functions: vec![FunctionSpec::optional("f", &["x"], "nothing")],
+        functions: vec![FunctionSpec::optional("f", &[("x", "int", 4)], "nothing")],
         structs: ["Circle", "Other", "Huge", "Deep"].map(Into::into).into(),
         enums: vec!["Endless".into()],
         variables: Vec::new(),

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use nccl_library::{
     elf::{BuildId, ElfVaddr, Image, Machine},
-    fields::{STRUCTS_OF_DUMP, bootstrap_state, ras_peer, variables_of_dump},
+    fields::{AskedBy, bootstrap_state, ras_peer, structs_of, variables_of_dump},
     layouts::Layouts,
     nccl::NcclVersion,
     symbols::{LayoutSource, Request, Resolution, resolve, shipped::Table},
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use test_support::{libraries, tool};
 
 fn resolution(library: &Path) -> Resolution {
-    let structs = STRUCTS_OF_DUMP.iter().map(|strukt| strukt.name.to_owned()).collect();
+    let structs = structs_of(&[AskedBy::Dump]);
     let request = Request { structs, variables: variables_of_dump(), ..Request::default() };
     resolve(&Image::open(library).unwrap(), &request).unwrap()
 }

@@ -14,7 +14,9 @@ use nccl_library::elf::{ErrorKind, Image, Machine};
 use nccl_library::{
     layouts::Bits,
     parameter::ParamLocation,
-    symbols::{FunctionSpec, ParamSource, ProblemKind, Request, Resolution, SymbolSource, render, resolve},
+    symbols::{
+        Declared, FunctionSpec, ParamSource, ProblemKind, Request, Resolution, SymbolSource, render, resolve,
+    },
 };
 use tempfile::TempDir;
 
@@ -72,17 +74,18 @@ fn library(directory: &TempDir, options: &[&str]) -> Option<PathBuf> {
     Some(library)
 }
 
-fn required(name: &'static str, params: &[&'static str], lost: &'static str) -> FunctionSpec {
+/// Describes a function whose parameters are only looked for by their names.
+fn required(name: &'static str, params: &'static [Declared], lost: &'static str) -> FunctionSpec {
     FunctionSpec { required: true, ..FunctionSpec::optional(name, params, lost) }
 }
 
 fn request() -> Request {
     Request {
         functions: vec![
-            required("ncclProxySaveOp", &["comm", "op", "justInquire"], "all"),
-            required("SaveProxy", &["peer"], "peers"),
-            FunctionSpec::optional("ncclCommInitRank", &["comm"], "births"),
-            FunctionSpec::optional("ncclNowhere", &["x"], "nothing much"),
+            required("ncclProxySaveOp", &[("comm", "", 8), ("op", "", 8), ("justInquire", "", 8)], "all"),
+            required("SaveProxy", &[("peer", "", 4)], "peers"),
+            FunctionSpec::optional("ncclCommInitRank", &[("comm", "", 8)], "births"),
+            FunctionSpec::optional("ncclNowhere", &[("x", "", 8)], "nothing much"),
         ],
         structs: ["Comm", "Ring", "Nowhere"].map(Into::into).into(),
         enums: vec!["pattern_t".into()],

@@ -24,7 +24,7 @@ use crate::{
     decode::{ApiEntryEvent, ApiReturnEvent, Origin},
     schema::Observed,
 };
-use nccl_library::nccl::{ApiFunction, ApiKind, Name};
+use nccl_library::nccl::{ApiFunction, Name};
 
 /// Threads that are kept apart; a target that has more wants to fill our memory.
 const MAX_THREADS: usize = 65_536;
@@ -176,7 +176,7 @@ impl Returns {
             self.uncalled += 1;
             return;
         };
-        if event.function.kind() == ApiKind::Communicates
+        if event.function.communicates()
             && let Some(pending) = thread.pending.take()
         {
             let returned = Returned {

@@ -6,7 +6,8 @@ use gimli::constants as dw;
 use gimli::{AttributeValue, DebugAranges, LittleEndian};
 
 use super::reader::Reader;
-use crate::elf::{Error, ErrorKind};
+use super::store::within_limits;
+use crate::elf::Error;
 
 /// Finds the units that hold the wanted addresses. An address that no unit claims is left out.
 pub(super) fn units_of(
@@ -15,10 +16,7 @@ pub(super) fn units_of(
 ) -> Result<BTreeMap<u64, usize>, Error> {
     let mut units = BTreeMap::new();
     // A damaged index costs only time: addresses that it lacks are looked for in the units themselves.
-    match by_index(reader, addresses, &mut units) {
-        Err(error) if error.kind() == ErrorKind::TooLarge => return Err(error),
-        _ => {}
-    }
+    _ = within_limits(by_index(reader, addresses, &mut units))?;
     if units.len() < addresses.len() {
         by_unit_ranges(reader, addresses, &mut units)?;
     }
@@ -42,16 +40,20 @@ fn by_index(
         let mut visited = 0;
         while let Some(entry) = entries.next().map_err(fault)? {
             visited += 1;
-            let range = entry.range();
-            if range.begin < range.end {
-                for address in addresses.range(range.begin..range.end) {
-                    units.entry(*address).or_insert(unit);
-                }
-            }
+            claim(unit, entry.range(), addresses, units);
         }
         reader.store.count_entries(visited)?;
     }
     Ok(())
+}
+
+/// Notes the unit of the addresses in a range, unless another one has claimed them.
+fn claim(unit: usize, range: gimli::Range, addresses: &BTreeSet<u64>, units: &mut BTreeMap<u64, usize>) {
+    if range.begin < range.end {
+        for address in addresses.range(range.begin..range.end) {
+            units.entry(*address).or_insert(unit);
+        }
+    }
 }
 
 /// Looks the addresses up in the ranges that the units themselves state: clang writes no index.
@@ -64,15 +66,8 @@ fn by_unit_ranges(
         if units.len() == addresses.len() {
             break;
         }
-        let ranges = match ranges_of(reader, unit) {
-            Err(error) if error.kind() == ErrorKind::TooLarge => return Err(error),
-            Err(_) => continue,
-            Ok(ranges) => ranges,
-        };
-        for range in ranges {
-            for address in addresses.range(range.begin..range.end) {
-                units.entry(*address).or_insert(unit);
-            }
+        for range in within_limits(ranges_of(reader, unit))?.unwrap_or_default() {
+            claim(unit, range, addresses, units);
         }
     }
     Ok(())
@@ -89,8 +84,5 @@ fn ranges_of(reader: &Reader<'_>, unit: usize) -> Result<Vec<gimli::Range>, Erro
         Some(AttributeValue::Udata(size)) => begin.and_then(|begin| begin.checked_add(size)),
         high => reader.address(parsed, high),
     };
-    Ok(match (begin, end) {
-        (Some(begin), Some(end)) if begin < end => vec![gimli::Range { begin, end }],
-        _ => Vec::new(),
-    })
+    Ok(Vec::from_iter(begin.zip(end).map(|(begin, end)| gimli::Range { begin, end })))
 }

@@ -3,7 +3,7 @@
 use gimli::constants as dw;
 
 use super::entry::{DieRef, Entry};
-use super::location::{self, AtEntry, FrameBase};
+use super::location;
 use super::reader::Reader;
 use super::types::Types;
 use crate::elf::Error;
@@ -33,35 +33,21 @@ pub struct DeclaredParam {
     pub class: TypeClass,
 }
 
-/// A parameter of a concrete copy of a function.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EntryParam {
-    pub declared: DeclaredParam,
-    /// Location at the entry.
-    pub location: ParamLocation,
-    /// True if the location is in the function's own frame, which means that the code is not optimised.
-    pub own_frame: bool,
-}
-
-/// Returns the parameters of the concrete function at `function`, which begins at the address `entry`.
+/// Returns the parameters of the concrete function at `function`, which begins at the address `entry`, and
+/// their locations there.
 pub(super) fn entry_params<'s>(
     reader: &Reader<'s>,
     types: &mut Types<'_, 's>,
     function: DieRef,
     entry: u64,
-) -> Result<Vec<EntryParam>, Error> {
+) -> Result<Vec<(DeclaredParam, ParamLocation)>, Error> {
     // Without a frame base, only what is on the stack is lost.
-    let base = location::frame_base(reader, &reader.entry(function)?, entry).unwrap_or(FrameBase::Other);
-    let mut params = Vec::new();
-    for param in formal_parameters(reader, function)? {
-        // A location that cannot be read is that parameter's loss only.
-        let AtEntry { location, own_frame } = match location::at_entry(reader, &param, base, entry) {
-            Ok(found) => found,
-            Err(error) => AtEntry { location: ParamLocation::Unknown(error.to_string()), own_frame: false },
-        };
-        params.push(EntryParam { declared: declared(reader, types, &param)?, location, own_frame });
-    }
-    Ok(params)
+    let base = location::frame_base(reader, &reader.entry(function)?, entry);
+    let params = formal_parameters(reader, function)?;
+    let param = |param: &Entry<'s>| {
+        Ok((declared(reader, types, param)?, location::at_entry(reader, param, base, entry)))
+    };
+    params.iter().map(param).collect()
 }
 
 /// Returns the parameters that the declaration at `function` states.

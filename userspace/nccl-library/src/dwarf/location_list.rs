@@ -5,7 +5,7 @@ use gimli::{
 };
 
 use super::limits;
-use super::reader::Reader;
+use super::reader::{Reader, Unit};
 use super::store::Slice;
 use crate::elf::Error;
 
@@ -17,7 +17,7 @@ const WIDE_WINDOW: u64 = 256 << 10;
 /// Returns where the list begins that an attribute leads to; `None` if the attribute is no list.
 pub(super) fn offset(
     reader: &Reader<'_>,
-    unit: usize,
+    unit: &Unit<'_>,
     value: &AttributeValue<Slice<'_>>,
 ) -> Result<Option<u64>, Error> {
     let section = ".debug_loclists";
@@ -29,7 +29,6 @@ pub(super) fn offset(
         _ => return Ok(None),
     };
     // DWARF 5 numbers the lists of a unit: a table at the unit's base holds their offsets from there.
-    let unit = reader.unit(unit)?;
     let base = u64::try_from(unit.loclists_base.0).map_err(|_| out_of_range())?;
     let size = u64::from(unit.encoding().format.word_size());
     let at = index.checked_mul(size).and_then(|at| at.checked_add(base)).ok_or_else(out_of_range)?;
@@ -44,12 +43,11 @@ pub(super) fn offset(
 /// Evaluates the expression that a list has for an address; `None` when it has none for that one.
 pub(super) fn covering<T>(
     reader: &Reader<'_>,
-    unit: usize,
+    unit: &Unit<'_>,
     offset: u64,
     address: u64,
     evaluate: impl FnOnce(Expression<Slice<'_>>) -> T,
 ) -> Result<Option<T>, Error> {
-    let unit = reader.unit(unit)?;
     let section = if unit.encoding().version >= 5 { ".debug_loclists" } else { ".debug_loc" };
     let fault = |error| reader.fault_at(section, error);
     let mut evaluate = Some(evaluate);

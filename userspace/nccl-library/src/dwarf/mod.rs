@@ -13,11 +13,11 @@ mod limits;
 mod location;
 mod location_list;
 mod reader;
-mod scan;
 mod search;
 mod store;
 mod structs;
 mod types;
 
-pub use function::{DeclaredParam, EntryParam, TypeClass};
+pub use function::{DeclaredParam, TypeClass};
+pub use location::is_in_own_frame;
 pub use search::{Found, Wanted, search};

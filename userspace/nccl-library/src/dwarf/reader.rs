@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use gimli::constants as dw;
 use gimli::{
-    Abbreviations, AttributeValue, DebugAbbrev, DebugAbbrevOffset, DebugAddr, DebugAddrBase, DebugInfo,
-    DebugLocListsBase, DebugRanges, DebugRngLists, DebugRngListsBase, DebugStrOffsets, DebugStrOffsetsBase,
-    DwAt, DwTag, Dwarf, DwarfFileType, EndianSlice, EntriesRaw, LittleEndian, RangeLists, UnitOffset,
+    Abbreviations, AttributeValue, DebugAbbrev, DebugAbbrevOffset, DebugAddrBase, DebugInfo,
+    DebugLocListsBase, DebugRngListsBase, DebugStrOffsetsBase, DwAt, DwTag, Dwarf, DwarfFileType, EntriesRaw,
+    LittleEndian, Section as _, UnitOffset,
 };
 
 use super::abbreviation_table;
@@ -25,19 +25,13 @@ pub(super) struct Reader<'s> {
     pub(super) store: &'s Store<'s>,
     pub(super) dwarf: Dwarf<Slice<'s>>,
     units: Vec<OnceCell<Unit<'s>>>,
-    ranges: OnceCell<Dwarf<Slice<'s>>>,
     abbreviations: RefCell<HashMap<usize, Arc<Abbreviations>>>,
 }
 
 impl<'s> Reader<'s> {
     pub(super) fn new(store: &'s Store<'s>) -> Self {
-        let dwarf = Dwarf {
-            debug_addr: DebugAddr::from(EndianSlice::new(&store.addresses, LittleEndian)),
-            debug_str_offsets: DebugStrOffsets::from(EndianSlice::new(&store.string_offsets, LittleEndian)),
-            ..Dwarf::default()
-        };
         let units = (0..store.unit_count()).map(|_| OnceCell::new()).collect();
-        Self { store, dwarf, units, ranges: OnceCell::new(), abbreviations: RefCell::default() }
+        Self { store, dwarf: store.dwarf(), units, abbreviations: RefCell::default() }
     }
 
     /// Returns a unit, parsed on first use.
@@ -112,7 +106,7 @@ impl<'s> Reader<'s> {
         if let Some(known) = self.abbreviations.borrow().get(&at.0) {
             return Ok(Arc::clone(known));
         }
-        let rest = self.store.abbreviations.get(at.0..).unwrap_or_default();
+        let rest = self.dwarf.debug_abbrev.reader().slice().get(at.0..).unwrap_or_default();
         let size = abbreviation_table::size(rest).map_err(|error| self.fault(unit, error))?;
         self.store.count_entries(1 + size.bytes / 32)?;
         self.store.take_memory(size.memory)?;
@@ -123,18 +117,71 @@ impl<'s> Reader<'s> {
         Ok(table)
     }
 
-    /// Returns the entries of a unit from `offset` on (from its root without one).
-    pub(super) fn entries(
-        &self,
-        unit: usize,
-        offset: Option<usize>,
-    ) -> Result<EntriesRaw<'_, Slice<'s>>, Error> {
-        self.unit(unit)?.entries_raw(offset.map(UnitOffset)).map_err(|error| self.fault(unit, error))
+    /// Returns the entries of a unit from one on.
+    fn entries(&self, from: DieRef) -> Result<EntriesRaw<'_, Slice<'s>>, Error> {
+        let entries = self.unit(from.unit)?.entries_raw(Some(UnitOffset(from.offset)));
+        entries.map_err(|error| self.fault(from.unit, error))
     }
 
     pub(super) fn entry(&self, at: DieRef) -> Result<Entry<'s>, Error> {
-        let raw = self.entries(at.unit, Some(at.offset))?;
-        self.next_entry(raw, at, "a reference leads to no entry")
+        self.next_entry(self.entries(at)?, at, "a reference leads to no entry")
+    }
+
+    /// Visits the children of an entry that have a wanted tag, in order. What is in namespaces counts as if
+    /// it were outside; the children of all other entries are passed over.
+    pub(super) fn for_each_child(
+        &self,
+        parent: DieRef,
+        wanted: impl Fn(DwTag) -> bool,
+        mut visit: impl FnMut(&Entry<'s>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let fault = |error| self.fault(parent.unit, error);
+        let mut raw = self.entries(parent)?;
+        let Some(own) = raw.read_abbreviation().map_err(fault)? else { return Ok(()) };
+        raw.skip_attributes(own.attributes()).map_err(fault)?;
+        let mut entry = Entry { at: parent, tag: own.tag(), attributes: Vec::new() };
+        // Entries whose ends are ahead: the parent with the namespaces in it, and those that are passed over.
+        let (mut open, mut inside) = (usize::from(own.has_children()), 0_usize);
+        while open > 0 && !raw.is_empty() {
+            entry.at.offset = raw.next_offset().0;
+            let Some(abbreviation) = raw.read_abbreviation().map_err(fault)? else {
+                if inside > 0 {
+                    inside -= 1;
+                } else {
+                    open -= 1;
+                }
+                self.store.count_entries(1)?;
+                continue;
+            };
+            let (specs, has_children) = (abbreviation.attributes(), abbreviation.has_children());
+            self.store.count_entries(1 + specs.len() / 8)?;
+            entry.tag = abbreviation.tag();
+            let is_namespace = entry.tag == dw::DW_TAG_namespace;
+            let is_wanted = inside == 0 && wanted(entry.tag);
+            if inside > 0 || is_namespace || !(is_wanted || has_children) {
+                raw.skip_attributes(specs).map_err(fault)?;
+                if inside > 0 {
+                    inside += usize::from(has_children);
+                } else {
+                    open += usize::from(has_children);
+                }
+                continue;
+            }
+            raw.read_attributes(specs, &mut entry.attributes).map_err(fault)?;
+            if is_wanted {
+                visit(&entry)?;
+            }
+            if has_children {
+                // A sibling that does not lie ahead would make the pass endless.
+                match entry.value(dw::DW_AT_sibling) {
+                    Some(AttributeValue::UnitRef(next)) if next.0 > raw.next_offset().0 => {
+                        raw = self.entries(DieRef { offset: next.0, ..parent })?;
+                    }
+                    _ => inside = 1,
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Returns the children of an entry that have a wanted tag, in order, at most [`limits::CHILDREN`] of
@@ -144,50 +191,14 @@ impl<'s> Reader<'s> {
         parent: DieRef,
         wanted: impl Fn(DwTag) -> bool,
     ) -> Result<Vec<Entry<'s>>, Error> {
-        let fault = |error| self.fault(parent.unit, error);
-        let mut raw = self.entries(parent.unit, Some(parent.offset))?;
         let mut found = Vec::new();
-        let Some(own) = raw.read_abbreviation().map_err(fault)? else { return Ok(found) };
-        raw.skip_attributes(own.attributes()).map_err(fault)?;
-        if !own.has_children() {
-            return Ok(found);
-        }
-        let mut depth = 1;
-        while depth > 0 && !raw.is_empty() {
-            let offset = raw.next_offset().0;
-            let Some(abbreviation) = raw.read_abbreviation().map_err(fault)? else {
-                depth -= 1;
-                self.store.count_entries(1)?;
-                continue;
-            };
-            let specs = abbreviation.attributes();
-            self.store.count_entries(1 + specs.len() / 8)?;
-            let mut sibling = None;
-            if depth == 1 && wanted(abbreviation.tag()) {
-                if found.len() >= limits::CHILDREN {
-                    return Err(self.store.malformed(".debug_info", "an entry has too many children"));
-                }
-                let mut attributes = Vec::new();
-                raw.read_attributes(specs, &mut attributes).map_err(fault)?;
-                let entry =
-                    Entry { at: DieRef { unit: parent.unit, offset }, tag: abbreviation.tag(), attributes };
-                sibling = sibling_of(entry.value(dw::DW_AT_sibling));
-                found.push(entry);
-            } else {
-                for spec in specs {
-                    let attribute = raw.read_attribute(*spec).map_err(fault)?;
-                    if spec.name() == dw::DW_AT_sibling {
-                        sibling = sibling_of(Some(attribute.value()));
-                    }
-                }
+        self.for_each_child(parent, wanted, |entry| {
+            if found.len() >= limits::CHILDREN {
+                return Err(self.store.malformed(".debug_info", "an entry has too many children"));
             }
-            if abbreviation.has_children() {
-                match sibling.filter(|sibling| *sibling > raw.next_offset().0) {
-                    Some(sibling) => raw = self.entries(parent.unit, Some(sibling))?,
-                    None => depth += 1,
-                }
-            }
-        }
+            found.push(entry.clone());
+            Ok(())
+        })?;
         Ok(found)
     }
 
@@ -248,7 +259,7 @@ impl<'s> Reader<'s> {
             }
             _ => return None,
         };
-        let rest = self.store.strings.get(offset.0..)?;
+        let rest = self.dwarf.debug_str.reader().slice().get(offset.0..)?;
         let rest = &rest[..rest.len().min(limits::NAME_BYTES + 1)];
         printable(&rest[..memchr::memchr(0, rest)?])
     }
@@ -258,32 +269,15 @@ impl<'s> Reader<'s> {
         self.dwarf.attr_address(unit, value?).ok().flatten()
     }
 
-    fn range_lists(&self) -> Result<&Dwarf<Slice<'s>>, Error> {
-        if let Some(dwarf) = self.ranges.get() {
-            return Ok(dwarf);
-        }
-        let [old, new] = self.store.range_lists()?;
-        let ranges = RangeLists::new(
-            DebugRanges::from(EndianSlice::new(old, LittleEndian)),
-            DebugRngLists::from(EndianSlice::new(new, LittleEndian)),
-        );
-        Ok(self.ranges.get_or_init(|| Dwarf {
-            debug_addr: self.dwarf.debug_addr,
-            ranges,
-            ..Dwarf::default()
-        }))
-    }
-
     /// Returns the address ranges that an entry's `DW_AT_ranges` leads to.
     pub(super) fn ranges(
         &self,
         unit: usize,
         value: AttributeValue<Slice<'s>>,
     ) -> Result<Vec<gimli::Range>, Error> {
-        let dwarf = self.range_lists()?;
         let fault = |error| self.fault_at(".debug_ranges", error);
         let mut found = Vec::new();
-        if let Some(mut ranges) = dwarf.attr_ranges(self.unit(unit)?, value).map_err(fault)? {
+        if let Some(mut ranges) = self.dwarf.attr_ranges(self.unit(unit)?, value).map_err(fault)? {
             while let Some(range) = ranges.next().map_err(fault)? {
                 self.store.count_entries(1)?;
                 if range.begin < range.end {
@@ -307,12 +301,4 @@ impl<'s> Reader<'s> {
 fn printable(bytes: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(bytes).ok().filter(|text| text.len() <= limits::NAME_BYTES)?;
     (!text.chars().any(char::is_control)).then_some(text)
-}
-
-/// Returns where the entry after this one and its children begins.
-pub(super) fn sibling_of(value: Option<AttributeValue<Slice<'_>>>) -> Option<usize> {
-    match value {
-        Some(AttributeValue::UnitRef(offset)) => Some(offset.0),
-        _ => None,
-    }
 }

@@ -3,7 +3,7 @@
 
 use std::cell::{OnceCell, RefCell};
 
-use gimli::{EndianSlice, LittleEndian, Reader as _};
+use gimli::{Dwarf, DwarfSections, EndianSlice, LittleEndian, Reader as _, SectionId};
 
 use super::limits;
 use crate::elf::{Budget, Error, ErrorKind, Image, Section};
@@ -14,6 +14,15 @@ pub(super) type Slice<'s> = EndianSlice<'s, LittleEndian>;
 /// Bytes that are read of a unit's header: an initial length, a version, an abbreviation offset and a little
 /// more.
 const HEADER_PEEK: u64 = 12;
+/// Small sections, which are read whole at once.
+const WHOLE: [SectionId; 6] = [
+    SectionId::DebugAbbrev,
+    SectionId::DebugAddr,
+    SectionId::DebugRanges,
+    SectionId::DebugRngLists,
+    SectionId::DebugStr,
+    SectionId::DebugStrOffsets,
+];
 
 #[derive(Debug)]
 struct Slot {
@@ -29,11 +38,7 @@ pub(super) struct Store<'i> {
     budget: RefCell<&'i mut Budget>,
     info: &'i Section,
     slots: Vec<Slot>,
-    pub(super) abbreviations: Box<[u8]>,
-    pub(super) strings: Box<[u8]>,
-    pub(super) string_offsets: Box<[u8]>,
-    pub(super) addresses: Box<[u8]>,
-    range_lists: OnceCell<[Box<[u8]>; 2]>,
+    sections: DwarfSections<Box<[u8]>>,
 }
 
 impl<'i> Store<'i> {
@@ -45,25 +50,19 @@ impl<'i> Store<'i> {
                 .with_advice("make an uncompressed copy with `objcopy --decompress-debug-sections`"));
         }
         let filled = |name| image.section(name).filter(|section| section.size > 0);
-        let (Some(info), Some(abbreviations)) = (filled(".debug_info"), filled(".debug_abbrev")) else {
+        let (Some(info), Some(_)) = (filled(".debug_info"), filled(".debug_abbrev")) else {
             return Ok(None);
         };
-        let strings = whole(image, ".debug_str", budget)?;
-        let string_offsets = whole(image, ".debug_str_offsets", budget)?;
-        let addresses = whole(image, ".debug_addr", budget)?;
-        let abbreviations = image.section_data(abbreviations, limits::SECTION_BYTES, budget)?;
+        let sections = DwarfSections::load(|id| {
+            if WHOLE.contains(&id) { whole(image, id.name(), budget) } else { Ok(Box::default()) }
+        })?;
         let slots = index_units(image, info, budget)?;
-        Ok(Some(Self {
-            image,
-            budget: RefCell::new(budget),
-            info,
-            slots,
-            abbreviations,
-            strings,
-            string_offsets,
-            addresses,
-            range_lists: OnceCell::new(),
-        }))
+        Ok(Some(Self { image, budget: RefCell::new(budget), info, slots, sections }))
+    }
+
+    /// Returns the sections that are in memory; the others are empty.
+    pub(super) fn dwarf(&self) -> Dwarf<Slice<'_>> {
+        self.sections.borrow(|bytes| EndianSlice::new(bytes, LittleEndian))
     }
 
     pub(super) fn unit_count(&self) -> usize {
@@ -103,14 +102,6 @@ impl<'i> Store<'i> {
         whole(self.image, name, &mut self.budget.borrow_mut())
     }
 
-    pub(super) fn range_lists(&self) -> Result<[&[u8]; 2], Error> {
-        if self.range_lists.get().is_none() {
-            let lists = [self.whole_section(".debug_ranges")?, self.whole_section(".debug_rnglists")?];
-            self.range_lists.get_or_init(|| lists);
-        }
-        Ok(self.range_lists.get().map_or([&[], &[]], |[old, new]| [old, new]))
-    }
-
     /// Reads at most `size` bytes of a section from `offset` on; fewer at its end.
     pub(super) fn window(&self, name: &str, offset: u64, size: u64) -> Result<Box<[u8]>, Error> {
         let section = self.image.section(name).ok_or_else(|| self.malformed(name, "missing"))?;
@@ -137,6 +128,14 @@ impl<'i> Store<'i> {
 
     pub(super) fn machine(&self) -> crate::elf::Machine {
         self.image.machine()
+    }
+}
+
+/// Passes on that a limit was reached; any other failure is for the caller to judge.
+pub(super) fn within_limits<T>(read: Result<T, Error>) -> Result<Result<T, Error>, Error> {
+    match read {
+        Err(error) if error.kind() == ErrorKind::TooLarge => Err(error),
+        read => Ok(read),
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use gimli::Operation;
 use gimli::constants as dw;
-use gimli::{AttributeValue, Expression, Operation};
 
 use super::entry::{DieRef, Entry};
 use super::limits;
+use super::location::single_operation;
 use super::reader::Reader;
 use super::types::{TypeInfo, Types};
 use crate::elf::Error;
@@ -16,6 +17,7 @@ use crate::layouts::{Array, Bits, Field, Layouts, Member, Struct};
 #[derive(Debug)]
 pub(super) struct Structs<'r, 's> {
     reader: &'r Reader<'s>,
+    pub(super) types: Types<'r, 's>,
     keys: HashMap<DieRef, String>,
     /// Struct that each key stands for, so that another type of the same name gets another key.
     taken: HashMap<String, (DieRef, u64)>,
@@ -24,8 +26,9 @@ pub(super) struct Structs<'r, 's> {
 }
 
 impl<'r, 's> Structs<'r, 's> {
-    pub(super) fn new(reader: &'r Reader<'s>) -> Self {
-        Self { reader, keys: HashMap::new(), taken: HashMap::new(), members: 0, layouts: Layouts::default() }
+    pub(super) fn new(types: Types<'r, 's>) -> Self {
+        let (keys, taken) = (HashMap::new(), HashMap::new());
+        Self { reader: types.reader, types, keys, taken, members: 0, layouts: Layouts::default() }
     }
 
     /// Reserves a name for a struct before others that merely contain one of that name are read.
@@ -34,18 +37,8 @@ impl<'r, 's> Structs<'r, 's> {
         self.taken.insert(name.to_owned(), (at, size));
     }
 
-    /// Reads the struct at `at` under the name `key`.
-    pub(super) fn read(&mut self, types: &mut Types<'_, 's>, at: DieRef, key: &str) -> Result<(), Error> {
-        self.read_nested(types, at, key, 0)
-    }
-
-    fn read_nested(
-        &mut self,
-        types: &mut Types<'_, 's>,
-        at: DieRef,
-        key: &str,
-        depth: usize,
-    ) -> Result<(), Error> {
+    /// Reads the struct at `at` under the name `key`. `depth` is how many structs hold it by value.
+    pub(super) fn read(&mut self, at: DieRef, key: &str, depth: usize) -> Result<(), Error> {
         if self.layouts.structs.contains_key(key) {
             return Ok(());
         }
@@ -56,7 +49,7 @@ impl<'r, 's> Structs<'r, 's> {
         // Known from here on: a struct that claims to contain itself ends here.
         self.layouts.structs.insert(key.to_owned(), Struct { size, members: Vec::new() });
         let mut members = Vec::new();
-        let read = self.members_of(types, at, 0, key, depth, &mut members);
+        let read = self.members_of(at, 0, key, depth, &mut members);
         if read.is_err() {
             // Half a layout is none.
             self.layouts.structs.remove(key);
@@ -69,7 +62,6 @@ impl<'r, 's> Structs<'r, 's> {
     /// Adds the members of the struct at `at`, which lies at `base` in the struct called `key`.
     fn members_of(
         &mut self,
-        types: &mut Types<'_, 's>,
         at: DieRef,
         base: u64,
         key: &str,
@@ -86,7 +78,7 @@ impl<'r, 's> Structs<'r, 's> {
             if self.members > limits::MEMBERS {
                 return Err(self.reader.store.malformed(".debug_info", "too many struct members"));
             }
-            let info = types.describe(self.reader.type_of(&entry))?;
+            let info = self.types.describe(self.reader.type_of(&entry))?;
             let Some((offset, bits)) = self.place(&entry, &info, in_union) else { continue };
             let Some(offset) = base.checked_add(offset) else { continue };
             let name = self.reader.name(&entry).unwrap_or_default();
@@ -94,13 +86,13 @@ impl<'r, 's> Structs<'r, 's> {
                 // Members of a base, or of a struct or union without a name, are used as if they were this
                 // struct's own.
                 Some(inner) if name.is_empty() && info.dims.is_empty() => {
-                    self.members_of(types, inner, offset, key, depth + 1, out)?;
+                    self.members_of(inner, offset, key, depth + 1, out)?;
                 }
                 _ if name.is_empty() => {}
                 aggregate => {
                     let Some(field) = field_of(&entry, &info, offset, bits) else { continue };
                     let inner = match aggregate {
-                        Some(inner) => self.nested(types, inner, &format!("{key}.{name}"), depth)?,
+                        Some(inner) => self.nested(inner, &format!("{key}.{name}"), depth)?,
                         None => None,
                     };
                     out.push(Member { name: name.to_owned(), field, inner });
@@ -111,22 +103,15 @@ impl<'r, 's> Structs<'r, 's> {
     }
 
     /// Reads a struct that another one holds by value, and returns its key.
-    fn nested(
-        &mut self,
-        types: &mut Types<'_, 's>,
-        at: DieRef,
-        path: &str,
-        depth: usize,
-    ) -> Result<Option<String>, Error> {
-        let known = self.keys.get(&at).cloned();
-        let Some(key) = (match known {
-            Some(key) => Some(key),
+    fn nested(&mut self, at: DieRef, path: &str, depth: usize) -> Result<Option<String>, Error> {
+        let key = match self.keys.get(&at) {
+            Some(key) => Some(key.clone()),
             None => self.new_key(at, path)?,
-        }) else {
-            return Ok(None);
         };
-        self.read_nested(types, at, &key, depth + 1)?;
-        Ok(Some(key))
+        if let Some(key) = &key {
+            self.read(at, key, depth + 1)?;
+        }
+        Ok(key)
     }
 
     /// Chooses the key for a struct that has none yet: its name, or the path by which it was reached if other
@@ -157,35 +142,32 @@ impl<'r, 's> Structs<'r, 's> {
         if let Some(first) = entry.number(dw::DW_AT_data_bit_offset) {
             return bits_from_start(first, width?, info.size?);
         }
-        let offset = match entry.value(dw::DW_AT_data_member_location) {
-            Some(AttributeValue::Exprloc(expression)) => self.constant_offset(entry, expression)?,
-            Some(AttributeValue::Block(block)) => self.constant_offset(entry, Expression(block))?,
-            Some(value) => value.udata_value()?,
+        let stated = entry.value(dw::DW_AT_data_member_location);
+        let offset = match stated.map(|value| (value.udata_value(), value.exprloc_value())) {
+            // DWARF 2 writes a constant offset as `DW_OP_plus_uconst`.
+            Some((_, Some(expression))) => {
+                let unit = self.reader.unit(entry.at.unit).ok()?;
+                let Operation::PlusConstant { value } = single_operation(unit, expression)? else {
+                    return None;
+                };
+                value
+            }
+            Some((number, None)) => number?,
             None if in_union || width.is_some() => 0,
             None => return None,
         };
         let Some(width) = width else { return Some((offset, None)) };
         // DWARF 2 and 3 count from the most significant bit of the storage unit; without a count it is bit 0.
         let Some(from_top) = entry.number(dw::DW_AT_bit_offset) else {
-            return Some((offset, Some(Bits { shift: 0, width: u32::try_from(width).ok()? })));
+            return Some((offset, Some(bits(0, width)?)));
         };
         let storage = entry.number(dw::DW_AT_byte_size).or(info.size)?.checked_mul(8)?;
-        let shift = storage.checked_sub(from_top)?.checked_sub(width)?;
-        Some((offset, Some(Bits { shift: u32::try_from(shift).ok()?, width: u32::try_from(width).ok()? })))
+        Some((offset, Some(bits(storage.checked_sub(from_top)?.checked_sub(width)?, width)?)))
     }
+}
 
-    /// Reads a constant offset, also in the form of DWARF 2, `DW_OP_plus_uconst`.
-    fn constant_offset(
-        &self,
-        entry: &Entry<'s>,
-        expression: Expression<super::store::Slice<'s>>,
-    ) -> Option<u64> {
-        let mut operations = expression.operations(self.reader.unit(entry.at.unit).ok()?.encoding());
-        match (operations.next().ok()??, operations.next()) {
-            (Operation::PlusConstant { value }, Ok(None)) => Some(value),
-            _ => None,
-        }
-    }
+fn bits(shift: u64, width: u64) -> Option<Bits> {
+    Some(Bits { shift: u32::try_from(shift).ok()?, width: u32::try_from(width).ok()? })
 }
 
 /// Returns the storage unit and bits of a field whose bits are counted from the beginning of the struct, as
@@ -194,13 +176,11 @@ impl<'r, 's> Structs<'r, 's> {
 fn bits_from_start(first: u64, width: u64, size: u64) -> Option<(u64, Option<Bits>)> {
     let unit = size.checked_mul(8).filter(|bits| *bits > 0)?;
     let shift = first % unit;
-    let offset = first / unit * size;
     if shift.checked_add(width)? > unit {
         // A packed field that lies across two units: from the byte of its first bit on.
-        let bits = Bits { shift: u32::try_from(first % 8).ok()?, width: u32::try_from(width).ok()? };
-        return Some((first / 8, Some(bits)));
+        return Some((first / 8, Some(bits(first % 8, width)?)));
     }
-    Some((offset, Some(Bits { shift: u32::try_from(shift).ok()?, width: u32::try_from(width).ok()? })))
+    Some((first / unit * size, Some(bits(shift, width)?)))
 }
 
 fn field_of(entry: &Entry<'_>, info: &TypeInfo, offset: u64, bits: Option<Bits>) -> Option<Field> {

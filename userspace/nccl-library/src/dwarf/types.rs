@@ -26,15 +26,13 @@ pub(super) struct TypeInfo {
     pub(super) element: Option<u64>,
     /// Struct that the type, or its innermost element, is.
     pub(super) aggregate: Option<DieRef>,
+    /// Enumeration that the type is.
+    pub(super) enumeration: Option<DieRef>,
     /// Class of the type, whatever its size.
     kind: TypeClass,
 }
 
 impl TypeInfo {
-    fn void() -> Self {
-        Self { name: "void".into(), ..Self::default() }
-    }
-
     pub(super) fn class(&self) -> TypeClass {
         match (self.kind, self.size) {
             (TypeClass::Aggregate, Some(_)) | (TypeClass::Integer | TypeClass::Float, Some(1..=8)) => {
@@ -48,7 +46,7 @@ impl TypeInfo {
 /// Describes types, each once.
 #[derive(Debug)]
 pub(super) struct Types<'r, 's> {
-    reader: &'r Reader<'s>,
+    pub(super) reader: &'r Reader<'s>,
     known: HashMap<DieRef, Rc<TypeInfo>>,
 }
 
@@ -63,7 +61,9 @@ impl<'r, 's> Types<'r, 's> {
     }
 
     fn describe_nested(&mut self, at: Option<DieRef>, depth: usize) -> Result<Rc<TypeInfo>, Error> {
-        let Some(at) = at else { return Ok(Rc::new(TypeInfo::void())) };
+        let Some(at) = at else {
+            return Ok(Rc::new(TypeInfo { name: "void".into(), ..TypeInfo::default() }));
+        };
         if let Some(known) = self.known.get(&at) {
             return Ok(Rc::clone(known));
         }
@@ -80,6 +80,8 @@ impl<'r, 's> Types<'r, 's> {
         let own_name = self.reader.name(&entry).map(str::to_owned);
         let size = entry.number(dw::DW_AT_byte_size);
         let target = self.reader.type_of(&entry);
+        let named = |otherwise: &str| own_name.clone().unwrap_or_else(|| otherwise.to_owned());
+        let plain = |name, kind| TypeInfo { name, size, kind, ..TypeInfo::default() };
         Ok(match entry.tag {
             dw::DW_TAG_base_type => {
                 let kind = match entry.value(dw::DW_AT_encoding) {
@@ -95,7 +97,7 @@ impl<'r, 's> Types<'r, 's> {
                     )) => TypeClass::Integer,
                     _ => TypeClass::Other,
                 };
-                TypeInfo { name: own_name.unwrap_or_default(), size, kind, ..TypeInfo::default() }
+                plain(named(""), kind)
             }
             dw::DW_TAG_pointer_type | dw::DW_TAG_reference_type | dw::DW_TAG_rvalue_reference_type => {
                 let mark = match entry.tag {
@@ -105,11 +107,8 @@ impl<'r, 's> Types<'r, 's> {
                 };
                 let pointee = self.describe_nested(target, depth)?;
                 let name = cut(format!("{}{mark}", pointee.name));
-                let size = match size {
-                    Some(size) => size,
-                    None => u64::from(self.reader.unit(at.unit)?.address_size()),
-                };
-                TypeInfo { name, size: Some(size), kind: TypeClass::Integer, ..TypeInfo::default() }
+                let size = size.unwrap_or(self.reader.unit(at.unit)?.address_size().into());
+                TypeInfo { size: Some(size), ..plain(name, TypeClass::Integer) }
             }
             dw::DW_TAG_const_type
             | dw::DW_TAG_volatile_type
@@ -117,31 +116,26 @@ impl<'r, 's> Types<'r, 's> {
             | dw::DW_TAG_atomic_type => (*self.describe_nested(target, depth)?).clone(),
             dw::DW_TAG_typedef => {
                 let target = self.describe_nested(target, depth)?;
-                TypeInfo { name: own_name.unwrap_or_else(|| target.name.clone()), ..(*target).clone() }
+                TypeInfo { name: named(&target.name), ..(*target).clone() }
             }
             dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type => {
                 let what =
                     if entry.tag == dw::DW_TAG_union_type { "<unnamed union>" } else { "<unnamed struct>" };
-                let name = own_name.unwrap_or_else(|| what.to_owned());
                 let defined = !entry.flag(dw::DW_AT_declaration);
                 let (size, aggregate) = (size.filter(|_| defined), defined.then_some(at));
-                TypeInfo { name, size, aggregate, kind: TypeClass::Aggregate, ..TypeInfo::default() }
+                TypeInfo { size, aggregate, ..plain(named(what), TypeClass::Aggregate) }
             }
             dw::DW_TAG_enumeration_type => {
-                let name = own_name.unwrap_or_else(|| "<unnamed enum>".to_owned());
                 let size = match size {
                     Some(size) => Some(size),
                     None => self.describe_nested(target, depth)?.size,
                 };
-                TypeInfo { name, size, kind: TypeClass::Integer, ..TypeInfo::default() }
+                let plain = plain(named("<unnamed enum>"), TypeClass::Integer);
+                TypeInfo { size, enumeration: Some(at), ..plain }
             }
             dw::DW_TAG_array_type => self.read_array(&entry, target, size, depth)?,
             dw::DW_TAG_subroutine_type => TypeInfo { name: "function".into(), ..TypeInfo::default() },
-            _ => TypeInfo {
-                name: own_name.unwrap_or_else(|| "<unknown>".to_owned()),
-                size,
-                ..TypeInfo::default()
-            },
+            _ => plain(named("<unknown>"), TypeClass::Other),
         })
     }
 
@@ -186,8 +180,8 @@ impl<'r, 's> Types<'r, 's> {
         let element = if inner.dims.is_empty() { inner.size } else { inner.element };
         let count = dims.iter().try_fold(1u64, |count, dim| count.checked_mul(*dim));
         let size = stated.or_else(|| count?.checked_mul(element?));
-        let (name, aggregate) = (cut(name), inner.aggregate);
-        Ok(TypeInfo { name, size, dims, element, aggregate, kind: TypeClass::Aggregate })
+        let (name, aggregate, kind) = (cut(name), inner.aggregate, TypeClass::Aggregate);
+        Ok(TypeInfo { name, size, dims, element, aggregate, kind, ..TypeInfo::default() })
     }
 }
 

@@ -40,25 +40,24 @@ impl Budget {
     }
 
     pub fn take_bytes(&mut self, wanted: u64, place: &str) -> Result<(), Error> {
-        self.bytes = self.bytes.checked_sub(wanted).ok_or_else(|| {
-            Error::new(ErrorKind::TooLarge, place, format!("{wanted} more bytes exceed the reading limit"))
-        })?;
-        Ok(())
+        take(&mut self.bytes, wanted, place, || format!("{wanted} more bytes exceed the reading limit"))
     }
 
     /// Takes `wanted` bytes of memory, held until the library is resolved.
     pub fn take_memory(&mut self, wanted: u64, place: &str) -> Result<(), Error> {
-        self.memory = self.memory.checked_sub(wanted).ok_or_else(|| {
-            let what = format!("{wanted} more bytes of memory for what was derived of it exceed the limit");
-            Error::new(ErrorKind::TooLarge, place, what)
-        })?;
-        Ok(())
+        take(&mut self.memory, wanted, place, || {
+            format!("{wanted} more bytes of memory for what was derived of it exceed the limit")
+        })
     }
 
     pub fn take_entries(&mut self, wanted: u64, place: &str) -> Result<(), Error> {
-        self.entries = self.entries.checked_sub(wanted).ok_or_else(|| {
-            Error::new(ErrorKind::TooLarge, place, "more debugging entries than the limit of work allows")
-        })?;
-        Ok(())
+        let what = "more debugging entries than the limit of work allows";
+        take(&mut self.entries, wanted, place, || what.to_owned())
     }
+}
+
+fn take(left: &mut u64, wanted: u64, place: &str, what: impl FnOnce() -> String) -> Result<(), Error> {
+    let rest = left.checked_sub(wanted);
+    *left = rest.ok_or_else(|| Error::new(ErrorKind::TooLarge, place, what()))?;
+    Ok(())
 }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::hex;
+
 /// The longest build-id accepted. SHA-1 ones have 20 bytes; linkers let the user choose any length.
 const MAX_BYTES: usize = 64;
 
@@ -22,20 +24,16 @@ impl BuildId {
     }
 
     pub fn from_hex(text: &str) -> Option<Self> {
-        let (pairs, rest) = text.as_bytes().as_chunks();
-        if !rest.is_empty() || pairs.len() > MAX_BYTES {
+        if text.len() > 2 * MAX_BYTES {
             return None;
         }
-        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|value| u8::try_from(value).ok());
-        let bytes: Option<Vec<u8>> =
-            pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect();
-        Self::new(&bytes?)
+        Self::new(&hex::decode(text)?)
     }
 }
 
 impl fmt::Display for BuildId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex::encode(&self.0))
     }
 }
 

@@ -203,6 +203,28 @@ impl Image {
         self.read(start, size, &section.name, budget)
     }
 
+    /// Visits pieces of a section's first `limit` bytes, with their offsets in the section, until `visit`
+    /// returns false. A piece has `length` bytes at most, and repeats the last `overlap` of the one before.
+    pub(crate) fn for_each_piece(
+        &self,
+        section: &Section,
+        limit: u64,
+        [length, overlap]: [u64; 2],
+        budget: &mut Budget,
+        mut visit: impl FnMut(u64, &[u8]) -> bool,
+    ) -> Result<(), Error> {
+        let (mut start, mut end) = (0, 0);
+        let size = section.size.min(limit);
+        while end < size {
+            end = size.min(start + length);
+            if !visit(start, &self.section_range(section, start, end - start, budget)?) {
+                break;
+            }
+            start = end - overlap.min(end);
+        }
+        Ok(())
+    }
+
     pub fn place(&self, part: &str) -> String {
         format!("{}: {part}", self.name)
     }
@@ -264,7 +286,9 @@ impl Image {
         self.read_segments(header, &mut budget)?;
         self.read_sections(header, &mut budget)?;
         if self.build_id.is_none() {
-            self.build_id = self.build_id_of_sections(&mut budget);
+            let mut notes = self.sections.iter().filter(|section| section.kind == elf::SHT_NOTE);
+            self.build_id =
+                notes.find_map(|section| self.build_id_at(section.offset.0, section.size, 4, &mut budget));
         }
         Ok(())
     }
@@ -347,11 +371,6 @@ impl Image {
         let (kind, link) = (header.sh_type(Little), header.sh_link(Little));
         let address = ElfVaddr(header.sh_addr(Little));
         Section { name, kind, address, offset: FileOffset(offset), size, link, compressed }
-    }
-
-    fn build_id_of_sections(&self, budget: &mut Budget) -> Option<BuildId> {
-        let mut notes = self.sections.iter().filter(|section| section.kind == elf::SHT_NOTE);
-        notes.find_map(|section| self.build_id_at(section.offset.0, section.size, 4, budget))
     }
 
     fn build_id_at(&self, offset: u64, size: u64, align: u64, budget: &mut Budget) -> Option<BuildId> {

@@ -18,4 +18,4 @@ pub use build_id::BuildId;
 pub use error::{Error, ErrorKind};
 pub use gnu_hash::may_export;
 pub use image::{Image, Machine, Section};
-pub use symbol_table::{FunctionSymbol, ObjectSymbol, SymbolTable, TableKind};
+pub use symbol_table::{Symbol, SymbolTable, TableKind};

@@ -22,15 +22,9 @@ pub enum TableKind {
     Exported,
 }
 
-/// A variable.
+/// A function or a variable.
 #[derive(Clone, Copy, Debug)]
-pub struct ObjectSymbol<'a> {
-    pub name: &'a str,
-    pub address: ElfVaddr,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct FunctionSymbol<'a> {
+pub struct Symbol<'a> {
     /// Name as it stands in the string table: mangled, with clone suffixes.
     pub name: &'a str,
     pub address: ElfVaddr,
@@ -83,29 +77,26 @@ impl SymbolTable {
     }
 
     /// Returns the functions with an address in this file, in the table's order.
-    pub fn functions(&self) -> impl Iterator<Item = FunctionSymbol<'_>> {
-        self.defined(&[elf::STT_FUNC, elf::STT_GNU_IFUNC]).filter_map(|symbol| {
-            let name = self.name(symbol.st_name(Little))?;
-            let (address, size) = (ElfVaddr(symbol.st_value(Little)), symbol.st_size(Little));
-            Some(FunctionSymbol { name, address, size })
-        })
+    pub fn functions(&self) -> impl Iterator<Item = Symbol<'_>> {
+        self.defined(&[elf::STT_FUNC, elf::STT_GNU_IFUNC])
     }
 
     /// Returns the variables with an address in this file, in the table's order.
-    pub fn objects(&self) -> impl Iterator<Item = ObjectSymbol<'_>> {
-        self.defined(&[elf::STT_OBJECT]).filter_map(|symbol| {
-            let name = self.name(symbol.st_name(Little))?;
-            Some(ObjectSymbol { name, address: ElfVaddr(symbol.st_value(Little)) })
-        })
+    pub fn objects(&self) -> impl Iterator<Item = Symbol<'_>> {
+        self.defined(&[elf::STT_OBJECT])
     }
 
-    fn defined<'a>(&'a self, kinds: &'a [u8]) -> impl Iterator<Item = &'a elf::Sym64<Little>> {
+    fn defined(&self, kinds: &'static [u8]) -> impl Iterator<Item = Symbol<'_>> {
         let whole = self.symbols.len() - self.symbols.len() % size_of::<elf::Sym64<Little>>();
         let symbols =
             pod::slice_from_all_bytes::<elf::Sym64<Little>>(&self.symbols[..whole]).unwrap_or_default();
-        symbols.iter().filter(move |symbol| {
+        symbols.iter().filter_map(move |symbol| {
             let is_here = symbol.st_shndx(Little) != elf::SHN_UNDEF && symbol.st_value(Little) != 0;
-            is_here && kinds.contains(&symbol.st_type())
+            if !is_here || !kinds.contains(&symbol.st_type()) {
+                return None;
+            }
+            let name = self.name(symbol.st_name(Little))?;
+            Some(Symbol { name, address: ElfVaddr(symbol.st_value(Little)), size: symbol.st_size(Little) })
         })
     }
 

@@ -8,18 +8,26 @@ use crate::layouts::{Field, Layouts};
 #[derive(Clone, Copy, Debug)]
 pub struct StructRef {
     pub name: &'static str,
+    pub asked_by: AskedBy,
     /// Loss without the layout; empty for structs that ncclflow does not always ask for.
     pub lost_without: &'static str,
     /// All fields of the struct that ncclflow uses.
     pub fields: &'static [FieldRef],
 }
 
-impl StructRef {
-    /// Names a struct whose layout is asked for, but of which no field is used by name.
-    pub const fn whole(name: &'static str, lost_without: &'static str) -> Self {
-        Self { name, lost_without, fields: &[] }
-    }
+/// Purpose for which a struct's layout is asked of a library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskedBy {
+    /// Tracing: of every library.
+    Tracing,
+    /// `ncclflow dump` alone.
+    Dump,
+    Both,
+    /// None: the struct comes with those that contain it.
+    Nobody,
+}
 
+impl StructRef {
     pub fn size(&self, layouts: &Layouts) -> Result<u64, MissingField> {
         layouts.struct_size(self.name).ok_or(self.missing())
     }
@@ -33,8 +41,9 @@ impl StructRef {
 /// A field of one of NCCL's structs, under all names that it has had.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldRef {
-    strukt: &'static str,
-    names: &'static [FieldName],
+    pub strukt: &'static str,
+    /// Names of the field, the latest first.
+    pub names: &'static [FieldName],
     element: Option<u64>,
 }
 
@@ -58,15 +67,6 @@ impl FieldRef {
     #[must_use]
     pub const fn element(self, index: u64) -> Self {
         Self { element: Some(index), ..self }
-    }
-
-    pub const fn strukt(&self) -> &'static str {
-        self.strukt
-    }
-
-    /// Returns the names of the field, the latest first.
-    pub const fn names(&self) -> &'static [FieldName] {
-        self.names
     }
 
     /// Finds the field, if this library has it.
@@ -146,26 +146,31 @@ impl fmt::Display for MissingField {
 
 impl std::error::Error for MissingField {}
 
-/// Makes a module for a struct: `STRUCT`, and a constant for each field.
+/// Makes a module for each struct: `STRUCT`, and a constant for each field; and `STRUCTS`, a list of all.
 ///
+/// A struct is written `Tracing module = "name", lost "what" { … }`: first who asks for it ([`AskedBy`]).
 /// A field is written `NAME = "path" since "2.18" until "2.27";`, with its other names behind commas. A path
 /// that was gone for some versions and came back has `except "2.20" to "2.21"`.
 macro_rules! fields {
     ($(
         $(#[$about:meta])*
-        $module:ident = $strukt:literal $(, lost $lost:literal)? {
+        $asked_by:ident $module:ident = $strukt:literal $(, lost $lost:literal)? {
             $($(#[$doc:meta])* $field:ident = $(
                 $path:literal
                 $(since $since:literal)? $(until $until:literal)? $(except $gap:literal to $end:literal)?
             ),+;)*
         }
-    )*) => {$(
+    )*) => {
+        /// All structs, in the order in which they are asked for.
+        pub const STRUCTS: &[$crate::fields::StructRef] = &[$($module::STRUCT),*];
+    $(
         $(#[$about])*
         pub mod $module {
             /// The struct itself.
             pub const STRUCT: $crate::fields::StructRef =
                 $crate::fields::StructRef {
                     name: $strukt,
+                    asked_by: $crate::fields::AskedBy::$asked_by,
                     lost_without: concat!($($lost)?),
                     fields: &[$($field),*],
                 };
@@ -193,7 +198,7 @@ mod tests {
 
     fields! {
         /// Made up.
-        comm = "ncclComm", lost "everything" {
+        Both comm = "ncclComm", lost "everything" {
             HASH = "id.hash" since "2.33", "commHash" since "2.18.3" until "2.32" except "2.20" to "2.21";
             TREE = "tree";
         }
@@ -225,6 +230,6 @@ mod tests {
             "there is no `ncclComm.id.hash` in the layouts that are known of this library"
         );
         assert!(comm::TREE.element(0).find(&after).is_none());
-        assert_eq!(comm::STRUCT.lost_without, "everything");
+        assert_eq!(STRUCTS.iter().map(|strukt| strukt.lost_without).collect::<Vec<_>>(), ["everything"]);
     }
 }

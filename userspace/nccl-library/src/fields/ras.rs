@@ -5,23 +5,7 @@
 //! dead; `rasDeadPeers` and `nRasDeadPeers` are the addresses of those that the service has found to be dead.
 //! `ncclComms` and `nNcclComms` are the communicators of this process (src/ras/ras.cc).
 
-use super::field_ref::fields;
-
 /// Variables of the library for the two lists of processes: pointers, and counts of 32 bits.
 pub const PEERS: [&str; 4] = ["rasPeers", "nRasPeers", "rasDeadPeers", "nRasDeadPeers"];
 /// Variables for the list of communicators: likewise.
 pub const COMMUNICATORS: [&str; 2] = ["ncclComms", "nNcclComms"];
-
-fields! {
-    ras_peer = "rasPeerInfo" {
-        /// An `ncclSocketAddress`.
-        ADDRESS = "addr" since "2.24";
-        /// PID in the process's own namespace.
-        PID = "pid" since "2.24";
-        /// Bit mask of GPUs, as NVML numbers them on the host.
-        NVML_DEVS = "nvmlDevs" since "2.24";
-        /// Hashes as in `ncclPeerInfo`, without `commHash` in them.
-        HOST_HASH = "hostHash" since "2.26";
-        PID_HASH = "pidHash" since "2.26";
-    }
-}

@@ -8,15 +8,6 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "String", into = "String")]
 pub struct ApiFunction(u8);
 
-/// Kind of a call: what becomes of it inside NCCL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ApiKind {
-    /// Call that goes through `ncclEnqueueCheck`, on the caller's thread, before it returns.
-    Communicates,
-    /// Call that does not.
-    Manages,
-}
-
 /// Meaning of an argument of a call that communicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Argument {
@@ -35,7 +26,6 @@ pub enum Argument {
     Other,
 }
 
-use ApiKind::{Communicates, Manages};
 use Argument::{Comm, Count, Datatype, Other, Peer, RecvBuffer, ReductionOp, Root, SendBuffer, Stream};
 
 // Declared in nccl.h (src/nccl.h.in), with the same arguments in every version that has the function, as the
@@ -57,39 +47,39 @@ const WAIT: &[Argument] = &[Other, Other, Comm, Stream];
 ///
 /// Left out: `ncclBcast`, which calls `ncclBroadcast`; `ncclGroupStart`, which only counts; and functions
 /// that only ask (frameworks poll `ncclCommGetAsyncError`), allocate or register.
-const FUNCTIONS: [(&str, ApiKind, &[Argument]); 32] = [
-    ("ncclAllGather", Communicates, UNROOTED),
-    ("ncclAllGatherConfig", Communicates, UNROOTED),
-    ("ncclAllReduce", Communicates, REDUCING),
-    ("ncclAllReduceConfig", Communicates, REDUCING),
-    ("ncclAlltoAll", Communicates, UNROOTED),
-    ("ncclAlltoAllConfig", Communicates, UNROOTED),
-    ("ncclBroadcast", Communicates, ROOTED),
-    ("ncclBroadcastConfig", Communicates, ROOTED),
-    ("ncclGather", Communicates, ROOTED),
-    ("ncclGatherConfig", Communicates, ROOTED),
-    ("ncclPutSignal", Communicates, PUT),
-    ("ncclRecv", Communicates, RECV),
-    ("ncclReduce", Communicates, REDUCE),
-    ("ncclReduceConfig", Communicates, REDUCE),
-    ("ncclReduceScatter", Communicates, REDUCING),
-    ("ncclReduceScatterConfig", Communicates, REDUCING),
-    ("ncclScatter", Communicates, ROOTED),
-    ("ncclScatterConfig", Communicates, ROOTED),
-    ("ncclSend", Communicates, SEND),
-    ("ncclSignal", Communicates, SIGNAL),
-    ("ncclWaitSignal", Communicates, WAIT),
-    ("ncclGroupEnd", Manages, &[]),
-    ("ncclCommAbort", Manages, &[]),
-    ("ncclCommDestroy", Manages, &[]),
-    ("ncclCommFinalize", Manages, &[]),
-    ("ncclCommGrow", Manages, &[]),
-    ("ncclCommInitAll", Manages, &[]),
-    ("ncclCommInitRank", Manages, &[]),
-    ("ncclCommInitRankConfig", Manages, &[]),
-    ("ncclCommInitRankScalable", Manages, &[]),
-    ("ncclCommShrink", Manages, &[]),
-    ("ncclCommSplit", Manages, &[]),
+const FUNCTIONS: [(&str, &[Argument]); 32] = [
+    ("ncclAllGather", UNROOTED),
+    ("ncclAllGatherConfig", UNROOTED),
+    ("ncclAllReduce", REDUCING),
+    ("ncclAllReduceConfig", REDUCING),
+    ("ncclAlltoAll", UNROOTED),
+    ("ncclAlltoAllConfig", UNROOTED),
+    ("ncclBroadcast", ROOTED),
+    ("ncclBroadcastConfig", ROOTED),
+    ("ncclGather", ROOTED),
+    ("ncclGatherConfig", ROOTED),
+    ("ncclPutSignal", PUT),
+    ("ncclRecv", RECV),
+    ("ncclReduce", REDUCE),
+    ("ncclReduceConfig", REDUCE),
+    ("ncclReduceScatter", REDUCING),
+    ("ncclReduceScatterConfig", REDUCING),
+    ("ncclScatter", ROOTED),
+    ("ncclScatterConfig", ROOTED),
+    ("ncclSend", SEND),
+    ("ncclSignal", SIGNAL),
+    ("ncclWaitSignal", WAIT),
+    ("ncclGroupEnd", &[]),
+    ("ncclCommAbort", &[]),
+    ("ncclCommDestroy", &[]),
+    ("ncclCommFinalize", &[]),
+    ("ncclCommGrow", &[]),
+    ("ncclCommInitAll", &[]),
+    ("ncclCommInitRank", &[]),
+    ("ncclCommInitRankConfig", &[]),
+    ("ncclCommInitRankScalable", &[]),
+    ("ncclCommShrink", &[]),
+    ("ncclCommSplit", &[]),
 ];
 
 impl ApiFunction {
@@ -102,13 +92,14 @@ impl ApiFunction {
         self.entry().0
     }
 
-    pub fn kind(self) -> ApiKind {
-        self.entry().1
+    /// Tells whether the call goes through `ncclEnqueueCheck`, on the caller's thread, before it returns.
+    pub fn communicates(self) -> bool {
+        !self.arguments().is_empty()
     }
 
     /// Returns the arguments in their order, up to the stream, of a function that communicates.
     pub fn arguments(self) -> &'static [Argument] {
-        self.entry().2
+        self.entry().1
     }
 
     /// Returns NCCL's name of the call, as `ncclInfo.opName` has it: `AllReduce`, also of
@@ -119,9 +110,9 @@ impl ApiFunction {
         name.strip_suffix("Config").unwrap_or(name)
     }
 
-    fn entry(self) -> (&'static str, ApiKind, &'static [Argument]) {
+    fn entry(self) -> (&'static str, &'static [Argument]) {
         // Only numbers below the length are ever made.
-        FUNCTIONS.get(usize::from(self.0)).copied().unwrap_or(("unknown", Manages, &[]))
+        FUNCTIONS.get(usize::from(self.0)).copied().unwrap_or(("unknown", &[]))
     }
 }
 

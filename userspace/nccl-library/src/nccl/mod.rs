@@ -13,7 +13,7 @@ mod protocol;
 mod transport;
 mod version;
 
-pub use api_function::{ApiFunction, ApiKind, Argument};
+pub use api_function::{ApiFunction, Argument};
 pub use direction::Direction;
 pub use name::Name;
 pub use names::{NameTables, P2P_NAMES, P2pNames, StepState, datatype_bytes};

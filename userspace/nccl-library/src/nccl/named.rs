@@ -13,6 +13,15 @@ macro_rules! named {
         impl $enumeration {
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
+            /// Returns the place in the order, which is NCCL's number where it has one.
+            pub fn number(self) -> u8 {
+                self as u8
+            }
+
+            pub fn from_number(number: u64) -> Option<Self> {
+                Self::ALL.get(usize::try_from(number).ok()?).copied()
+            }
+
             /// Returns the name in the output.
             pub fn name(self) -> &'static str {
                 match self {

@@ -23,34 +23,13 @@ pub struct NameTables {
 // change none (2.16 to 2.32; tests/api_functions.rs compares them with the libraries').
 
 /// `ncclDataType_t`
-const DATATYPES: [&str; 12] = [
-    "int8",
-    "uint8",
-    "int32",
-    "uint32",
-    "int64",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-    "bfloat16",
-    "float8e4m3",
-    "float8e5m2",
-];
+const DATATYPES: &str =
+    "int8 uint8 int32 uint32 int64 uint64 float16 float32 float64 bfloat16 float8e4m3 float8e5m2";
 /// `ncclRedOp_t`
-const REDUCTION_OPS: [&str; 5] = ["sum", "prod", "max", "min", "avg"];
+const REDUCTION_OPS: &str = "sum prod max min avg";
 /// `ncclResult_t`
-const RESULTS: [&str; 9] = [
-    "ncclSuccess",
-    "ncclUnhandledCudaError",
-    "ncclSystemError",
-    "ncclInternalError",
-    "ncclInvalidArgument",
-    "ncclInvalidUsage",
-    "ncclRemoteError",
-    "ncclInProgress",
-    "ncclTimeout",
-];
+const RESULTS: &str = "ncclSuccess ncclUnhandledCudaError ncclSystemError ncclInternalError \
+                       ncclInvalidArgument ncclInvalidUsage ncclRemoteError ncclInProgress ncclTimeout";
 
 /// States of a message in the network proxy: `ncclProfilerEventState_t`, 2.23 and later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,27 +101,24 @@ impl NameTables {
     /// Adds the names of nccl.h for the enums of the API that the library does not state.
     #[must_use]
     pub fn or_as_declared(mut self) -> Self {
-        let declared = |names: &[&str]| -> Vec<(i64, Name)> {
-            (0..).zip(names.iter().map(|name| Name::from(*name))).collect()
-        };
         for (names, of_header) in [
-            (&mut self.datatypes, &DATATYPES[..]),
-            (&mut self.reduction_ops, &REDUCTION_OPS[..]),
-            (&mut self.results, &RESULTS[..]),
+            (&mut self.datatypes, DATATYPES),
+            (&mut self.reduction_ops, REDUCTION_OPS),
+            (&mut self.results, RESULTS),
         ] {
             if names.is_empty() {
-                *names = declared(of_header);
+                *names = (0..).zip(of_header.split_whitespace().map(Name::from)).collect();
             }
         }
         self
     }
 
     pub fn pattern(&self, number: i64) -> Option<Pattern> {
-        self.patterns.iter().find(|(value, _)| *value == number).map(|(_, pattern)| *pattern)
+        find(&self.patterns, number).copied()
     }
 
     pub fn step_state(&self, number: i64) -> Option<StepState> {
-        self.step_states.iter().find(|(value, _)| *value == number).map(|(_, state)| *state)
+        find(&self.step_states, number).copied()
     }
 
     /// Returns the library's number of a state.
@@ -194,7 +170,7 @@ fn enumerators<'a>(layouts: &'a Layouts, enumeration: &str) -> impl Iterator<Ite
     found.into_iter().flat_map(|found| found.values.iter().map(|(name, value)| (name.as_str(), *value)))
 }
 
-fn find(names: &[(i64, Name)], number: i64) -> Option<&Name> {
+fn find<T>(names: &[(i64, T)], number: i64) -> Option<&T> {
     names.iter().find(|(value, _)| *value == number).map(|(_, name)| name)
 }
 

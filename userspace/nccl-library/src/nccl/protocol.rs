@@ -16,15 +16,6 @@ named! {
 }
 
 impl Protocol {
-    /// Returns NCCL's number of the protocol.
-    pub fn number(self) -> u8 {
-        self as u8
-    }
-
-    pub fn from_number(number: u64) -> Option<Self> {
-        Self::ALL.get(usize::try_from(number).ok()?).copied()
-    }
-
     /// Returns the bytes that chunk sizes are multiples of (`ncclProtoGrainSize`, src/include/device.h, 2.22
     /// to 2.30).
     pub fn grain_bytes(self) -> u64 {
@@ -58,17 +49,6 @@ named! {
         Nvls = "NVLS",
         NvlsTree = "NVLS_TREE",
         Pat = "PAT",
-    }
-}
-
-impl Algorithm {
-    /// Returns NCCL's number of the algorithm.
-    pub fn number(self) -> u8 {
-        self as u8
-    }
-
-    pub fn from_number(number: u64) -> Option<Self> {
-        Self::ALL.get(usize::try_from(number).ok()?).copied()
     }
 }
 

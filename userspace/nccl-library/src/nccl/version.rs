@@ -1,6 +1,6 @@
 //! The NCCL version, from the string `NCCL version X.Y.Z+cudaA.B` that every build carries in `.rodata`.
 
-use std::{fmt, ops::Range, str::FromStr};
+use std::{fmt, str::FromStr};
 
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
@@ -49,18 +49,12 @@ pub type Versions = (NcclVersion, (u32, u32));
 /// Finds the versions stated in a library; `None` when the string is not there.
 pub fn find_versions(image: &Image, budget: &mut Budget) -> Result<Option<Versions>, Error> {
     let Some(section) = image.section(".rodata") else { return Ok(None) };
-    let end = section.size.min(MAX_SEARCHED);
-    let mut start = 0;
-    while start < end {
-        let Range { start: from, end: to } = start..end.min(start + CHUNK);
-        let bytes = image.section_range(section, from, to - from, budget)?;
-        let found = memmem::find_iter(&bytes, MARK).find_map(|at| parse(&bytes[at + MARK.len()..]));
-        if found.is_some() || to == end {
-            return Ok(found);
-        }
-        start = to - OVERLAP;
-    }
-    Ok(None)
+    let mut found = None;
+    image.for_each_piece(section, MAX_SEARCHED, [CHUNK, OVERLAP], budget, |_, bytes| {
+        found = memmem::find_iter(bytes, MARK).find_map(|at| parse(&bytes[at + MARK.len()..]));
+        found.is_none()
+    })?;
+    Ok(found)
 }
 
 fn parse(text: &[u8]) -> Option<Versions> {

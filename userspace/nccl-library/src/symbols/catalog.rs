@@ -4,17 +4,16 @@
 //! up to 2.32.3. A function that exists only in some versions names the one that takes its place in the
 //! others.
 
+use super::request::{Called, Declared};
 use super::{FunctionSpec, Request};
 use crate::{
     fields::{
-        self, STRUCTS,
+        AskedBy, STRUCTS,
         enums::{DATA_TYPE, ENUMS, FUNC, PATTERN, PROXY_OP_STATE, RED_OP, RESULT},
+        structs_of, variables_of_dump,
     },
     nccl::ApiFunction,
 };
-
-/// Name, type and bytes of a parameter.
-pub(super) type Declared = (&'static str, &'static str, u64);
 
 pub(super) const COMM: Declared = ("comm", "ncclComm*", 8);
 const COMM_T: Declared = ("comm", "ncclComm_t", 8);
@@ -39,36 +38,12 @@ const STEP_LO: Declared = ("stepLo", "uint64_t", 8);
 const STEP_HI: Declared = ("stepHi", "uint64_t", 8);
 const E_STATE: Declared = ("eState", "ncclProfilerEventState_t", 4);
 
-/// Kind of callers of a function: it decides whether the compiler may pass the function's parameters as it
-/// likes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Called {
-    /// Code of other source files: the declared parameters arrive by the platform's calling convention. They
-    /// are the same in all versions.
-    FromOtherFiles,
-    /// CUDA, or the code that starts threads, to which the function's address is given: likewise.
-    ByPointer,
-    /// Any others; or the parameters changed between versions. Only those that are read are listed.
-    Somehow,
-}
-
-/// A function of the catalog.
-pub(super) struct Entry {
-    pub(super) name: &'static str,
-    pub(super) called: Called,
-    pub(super) params: &'static [Declared],
-    lost_without: &'static str,
-    alternatives: &'static [&'static str],
-}
-
 macro_rules! functions {
     ($($called:ident $name:ident($($param:ident),*): $lost:expr $(, or $($other:ident)+)?;)*) => {
-        pub(super) const FUNCTIONS: &[Entry] = &[$(Entry {
-            name: stringify!($name),
+        pub(super) const FUNCTIONS: &[FunctionSpec] = &[$(FunctionSpec {
             called: Called::$called,
-            params: &[$($param),*],
-            lost_without: $lost,
             alternatives: &[$($(stringify!($other)),+)?],
+            ..FunctionSpec::optional(stringify!($name), &[$($param),*], $lost)
         }),*];
     };
 }
@@ -153,17 +128,10 @@ functions! {
 
 /// Returns the functions, structs and enumerations that ncclflow uses.
 pub fn nccl_request() -> Request {
-    let spec = |entry: &Entry| FunctionSpec {
-        name: entry.name,
-        required: REQUIRED.contains(&entry.name),
-        lost_without: entry.lost_without,
-        params: entry.params.iter().map(|(name, ..)| *name).collect(),
-        alternatives: entry.alternatives,
-        in_some_versions: false,
-    };
+    let spec = |spec: &FunctionSpec| FunctionSpec { required: REQUIRED.contains(&spec.name), ..*spec };
     Request {
         functions: FUNCTIONS.iter().map(spec).collect(),
-        structs: STRUCTS.iter().map(|strukt| strukt.name.to_owned()).collect(),
+        structs: structs_of(&[AskedBy::Tracing, AskedBy::Both]),
         enums: ENUMS.iter().map(|(name, _)| (*name).to_owned()).collect(),
         variables: Vec::new(),
     }
@@ -171,35 +139,12 @@ pub fn nccl_request() -> Request {
 
 /// Returns the structs, enums and variables that reading a process's memory needs (`dump`), and no function.
 pub fn nccl_request_of_memory() -> Request {
-    let structs = [
-        fields::comm::STRUCT,
-        fields::channel::STRUCT,
-        fields::channel_peer::STRUCT,
-        fields::connector::STRUCT,
-        fields::PROXY_CONNECTOR,
-        fields::proxy_connection::STRUCT,
-        fields::proxy_state::STRUCT,
-        fields::PROXY_PROGRESS_STATE,
-        fields::proxy_args::STRUCT,
-        fields::proxy_sub_args::STRUCT,
-        fields::shared_resources::STRUCT,
-        fields::CONFIG,
-        fields::send_mem::STRUCT,
-        fields::recv_mem::STRUCT,
-        fields::send_net_resources::STRUCT,
-        fields::recv_net_resources::STRUCT,
-        fields::peer_info::STRUCT,
-        fields::kernel_plan::STRUCT,
-        fields::task_p2p::STRUCT,
-        fields::bootstrap_state::STRUCT,
-        fields::ras_peer::STRUCT,
-    ];
     let enums = [FUNC, PATTERN, RESULT, PROXY_OP_STATE, DATA_TYPE, RED_OP];
     Request {
         functions: Vec::new(),
-        structs: structs.map(|strukt| strukt.name.to_owned()).into(),
+        structs: structs_of(&[AskedBy::Both, AskedBy::Dump]),
         enums: enums.map(str::to_owned).into(),
-        variables: fields::variables_of_dump(),
+        variables: variables_of_dump(),
     }
 }
 

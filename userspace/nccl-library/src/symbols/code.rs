@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::{DebugFiles, Function, Request, Resolution, resolve_with};
-use crate::elf::{Budget, Error, FileOffset, Image};
+use crate::{
+    elf::{Budget, Error, FileOffset, Image},
+    hex,
+};
 
 /// Bytes that are kept from a probe's place on: the longest instruction of x86-64.
 pub const PLACE_BYTES: u64 = 15;
@@ -89,24 +92,15 @@ impl fmt::Debug for Bytes {
 
 impl Serialize for Bytes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let digit = |half: u8| char::from(DIGITS.get(usize::from(half)).copied().unwrap_or(b'?'));
-        let text: String = self.0.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect();
-        serializer.serialize_str(&text)
+        serializer.serialize_str(&hex::encode(&self.0))
     }
 }
 
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let (pairs, rest) = text.as_bytes().as_chunks();
-        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|value| u8::try_from(value).ok());
-        let bytes: Option<Box<[u8]>> =
-            pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect();
-        bytes
-            .filter(|_| rest.is_empty())
-            .map(Self)
-            .ok_or_else(|| de::Error::custom("machine code is an even number of hex digits"))
+        let bytes = hex::decode(&text).map(|bytes| Self(bytes.into()));
+        bytes.ok_or_else(|| de::Error::custom("machine code is an even number of hex digits"))
     }
 }
 

@@ -4,9 +4,11 @@
 //! identical function (it has a symbol and nothing else), and for unoptimised code. Never for clones: theirs
 //! is not the declared list.
 
+use super::Param;
+use super::prototypes::integer;
 use crate::dwarf::{DeclaredParam, TypeClass};
 use crate::elf::Machine;
-use crate::parameter::ParamLocation;
+use crate::parameter::{ParamLocation, pushed_by_call};
 
 /// Registers that pass floating point: xmm0 to xmm7, v0 to v7.
 const FLOAT_REGISTERS: usize = 8;
@@ -28,34 +30,24 @@ pub fn argument_registers(machine: Machine) -> &'static [u16] {
 /// Returns where a C function finds one of its arguments, counted from 0, if all up to it are integers and
 /// addresses.
 pub fn integer_argument(machine: Machine, number: usize) -> ParamLocation {
-    let registers = argument_registers(machine);
-    if let Some(register) = registers.get(number) {
-        return ParamLocation::Register(*register);
-    }
-    let first = match machine {
-        // The return address is before it.
-        Machine::X86_64 => 8,
-        Machine::Aarch64 => 0,
-        Machine::Other(_) => {
-            return ParamLocation::Unknown(
-                "the calling convention of this processor is not known".to_owned(),
-            );
-        }
-    };
-    let behind = i64::try_from(number - registers.len()).unwrap_or(i64::MAX);
-    ParamLocation::EntryStack { sp_offset: behind.saturating_mul(8).saturating_add(first) }
+    let declared = vec![integer(("", "", 8)); number.saturating_add(1)];
+    locations(machine, &declared, true).swap_remove(number)
+}
+
+/// Returns the parameters with their locations by the convention.
+pub(super) fn placed(machine: Machine, declared: Vec<DeclaredParam>, c_linkage: bool) -> Vec<Param> {
+    let locations = locations(machine, &declared, c_linkage);
+    declared.into_iter().zip(locations).map(|(declared, location)| Param::of(declared, location)).collect()
 }
 
 /// Returns the locations of the parameters in order. From the first parameter whose place depends on more
 /// than its size, all are unknown.
-pub(super) fn locations(machine: Machine, params: &[DeclaredParam], c_linkage: bool) -> Vec<ParamLocation> {
-    let mut stack = if machine == Machine::X86_64 { 8 } else { 0 };
+fn locations(machine: Machine, params: &[DeclaredParam], c_linkage: bool) -> Vec<ParamLocation> {
+    let pushed = pushed_by_call(machine);
+    let mut stack = pushed.unwrap_or(0);
     let mut integers = argument_registers(machine).iter();
     let mut floats = 0;
-    let mut lost: Option<&'static str> = match machine {
-        Machine::Other(_) => Some("the calling convention of this processor is not known"),
-        _ => None,
-    };
+    let mut lost = pushed.is_none().then_some("the calling convention of this processor is not known");
     let mut place = |param: &DeclaredParam| {
         if let Some(why) = lost {
             return ParamLocation::Unknown(why.to_owned());

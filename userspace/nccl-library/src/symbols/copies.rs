@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::stripped::Search;
+use super::stripped::{FoundFunction, Search};
 use super::{FoundBy, Request, mangled};
 use crate::dwarf::Wanted;
-use crate::elf::{ElfVaddr, SymbolTable, TableKind};
+use crate::elf::{Symbol, SymbolTable, TableKind};
 
 /// Most copies of one function that are taken; NCCL has at most two.
 const MAX_COPIES: usize = 64;
@@ -19,9 +19,7 @@ pub(super) struct Copy {
     pub(super) is_clone: Option<bool>,
     /// True if the copy is local to its source file, as far as its symbol tells.
     pub(super) is_static: bool,
-    pub(super) found_by: FoundBy,
-    pub(super) address: ElfVaddr,
-    pub(super) size: u64,
+    pub(super) found: FoundFunction,
 }
 
 /// All copies of the wanted functions, by name and address.
@@ -39,15 +37,14 @@ impl Copies {
         for function in table.functions() {
             let Some(parsed) = mangled::parse(function.name) else { continue };
             let Some(known) = copies.get_mut(parsed.name) else { continue };
-            if known.len() < MAX_COPIES && known.iter().all(|copy| copy.address != function.address) {
+            let Symbol { address, size, .. } = function;
+            if known.len() < MAX_COPIES && known.iter().all(|copy| copy.found.address != address) {
                 known.push(Copy {
                     symbol: function.name.to_owned(),
                     base: parsed.base.to_owned(),
                     is_clone: Some(parsed.is_clone),
                     is_static: parsed.is_static,
-                    found_by,
-                    address: function.address,
-                    size: function.size,
+                    found: FoundFunction { address, found_by, size },
                 });
             }
         }
@@ -71,9 +68,7 @@ impl Copies {
                 base: spec.name.to_string(),
                 is_clone: None,
                 is_static: false,
-                found_by: function.found_by,
-                address: function.address,
-                size: function.size,
+                found: *function,
             }));
             added |= !known.is_empty();
         }
@@ -90,7 +85,7 @@ impl Copies {
         let all = || self.0.values().flatten();
         let plain = all().filter(|copy| copy.is_clone == Some(false));
         Wanted {
-            entries: all().map(|copy| copy.address.0).collect(),
+            entries: all().map(|copy| copy.found.address.0).collect(),
             linkage_names: plain.map(|copy| copy.base.as_str()).collect(),
             structs: request.structs.iter().map(String::as_str).collect(),
             enums: request.enums.iter().map(String::as_str).collect(),
@@ -99,7 +94,7 @@ impl Copies {
 
     fn sort(&mut self) {
         for known in self.0.values_mut() {
-            known.sort_by_key(|copy| copy.address);
+            known.sort_by_key(|copy| copy.found.address);
         }
     }
 }

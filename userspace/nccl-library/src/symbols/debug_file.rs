@@ -52,12 +52,7 @@ impl DebugFiles {
     ) -> Option<Image> {
         let link = DebugLink::read(library, budget);
         for file in &self.files {
-            let usable = Image::open(file).and_then(|image| {
-                belongs(library, &image, link.as_ref())?;
-                has_debugging_information(&image)?;
-                Ok(image)
-            });
-            match usable {
+            match usable(file, library, link.as_ref()) {
                 Ok(image) => return Some(image),
                 Err(error) => found.push(problems::debug_information("debug file", &error)),
             }
@@ -70,7 +65,7 @@ impl DebugFiles {
                 .iter()
                 .flat_map(|link| ["", ".debug"].map(|between| folder.join(between).join(&link.name)));
             let mut places = by_build_id.into_iter().chain(by_link);
-            if let Some(image) = places.find_map(|place| usable(&place, library, link.as_ref())) {
+            if let Some(image) = places.find_map(|place| usable(&place, library, link.as_ref()).ok()) {
                 return Some(image);
             }
         }
@@ -87,9 +82,11 @@ fn in_build_id_tree(folder: &Path, build_id: &BuildId) -> Option<PathBuf> {
     Some(folder.join(".build-id").join(first).join(format!("{rest}.debug")))
 }
 
-fn usable(place: &Path, library: &Image, link: Option<&DebugLink>) -> Option<Image> {
-    let image = Image::open(place).ok()?;
-    (belongs(library, &image, link).is_ok() && has_debugging_information(&image).is_ok()).then_some(image)
+fn usable(place: &Path, library: &Image, link: Option<&DebugLink>) -> Result<Image, Error> {
+    let image = Image::open(place)?;
+    belongs(library, &image, link)?;
+    has_debugging_information(&image)?;
+    Ok(image)
 }
 
 /// Searches a folder of libraries, the nearest files first.
@@ -106,7 +103,7 @@ fn search(folder: &Path, library: &Image) -> Option<Image> {
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() && depth < MAX_DEPTH => folders.push_back((path, depth + 1)),
                 Ok(kind) if !kind.is_dir() => {
-                    if let Some(image) = usable(&path, library, None) {
+                    if let Ok(image) = usable(&path, library, None) {
                         return Some(image);
                     }
                 }

@@ -5,47 +5,43 @@
 //! it, so its size stands in the code; from 2.21 on so does the place of its last word, `endMagic`, which
 //! every call of the API checks. A build from changed sources has other numbers there.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use memchr::memmem;
 
 use super::{
-    LayoutSource,
+    LayoutSource, Resolution,
     shipped::{Table, TableError},
 };
-use crate::elf::{Budget, ElfVaddr, Error, Image, Machine};
+use crate::elf::{Budget, Error, Image, Machine};
 use crate::fields::comm;
 use crate::layouts::Layouts;
-use crate::nccl::Versions;
 
 /// Most code that is searched; the official libraries have at most 3 MB.
 const MAX_CODE: u64 = 256 << 20;
 
-/// Layouts and variables that are shipped for a library.
-pub(super) struct Shipped {
-    pub(super) layouts: Layouts,
-    /// Source, which tells how the library's identity is known.
-    pub(super) from: LayoutSource,
-    /// Addresses of all variables that the table has of the library.
-    pub(super) variables: BTreeMap<String, ElfVaddr>,
-}
-
-/// Returns what is shipped for a library, or why nothing can be used.
+/// Returns the layouts that are shipped for a library, and states in its resolution where they are from, and
+/// the variables if these are known too.
+///
+/// # Errors
+/// Why nothing can be used.
 pub(super) fn shipped(
     image: &Image,
-    versions: Option<Versions>,
+    resolution: &mut Resolution,
     budget: &mut Budget,
-) -> Result<Shipped, String> {
+) -> Result<Layouts, String> {
     let unusable = |error: TableError| error.to_string();
     let table = Table::shipped().map_err(unusable)?;
     if let Some(library) = image.build_id().and_then(|build_id| table.with_build_id(build_id))
         && library.machine == image.machine()
-        && versions.is_none_or(|(nccl, _)| nccl == library.nccl)
+        && resolution.nccl_version.is_none_or(|nccl| nccl == library.nccl)
     {
         let layouts = table.layouts(library).map_err(unusable)?;
-        let variables = library.variables.clone();
-        return Ok(Shipped { layouts, from: LayoutSource::ShippedForBuildId, variables });
+        resolution.variables = library.variables.clone();
+        resolution.layouts_from = LayoutSource::ShippedForBuildId;
+        return Ok(layouts);
     }
+    let versions = resolution.nccl_version.zip(resolution.cuda_version);
     let (nccl, cuda) = versions.ok_or("the library does not state its version")?;
     let library = table.with_version(nccl, cuda, image.machine()).ok_or_else(|| {
         let (major, minor) = cuda;
@@ -57,7 +53,8 @@ pub(super) fn shipped(
             "its code does not agree with the layouts of NCCL {nccl}: a build of other sources"
         ));
     }
-    Ok(Shipped { layouts, from: LayoutSource::ShippedForVersion, variables: BTreeMap::new() })
+    resolution.layouts_from = LayoutSource::ShippedForVersion;
+    Ok(layouts)
 }
 
 /// Tells whether the numbers that the layout of `ncclComm` implies stand in the code. False for a processor

@@ -9,7 +9,7 @@ use iced_x86::{
 
 use super::{
     Code as KeptCode, Function,
-    probe_point::{reads, writes},
+    probe_point::{branch_target, reads, written},
 };
 use crate::elf::{Budget, ElfVaddr, Image};
 
@@ -96,13 +96,11 @@ impl MachineCode {
             if constant_into(instruction, register).is_some() {
                 return false;
             }
-            let info = infos.info(instruction);
-            let of_it =
-                || info.used_registers().iter().filter(|used| used.register().full_register() == register);
-            if of_it().any(|used| reads(used.access())) {
+            let mut used = infos.info(instruction).used_registers().iter();
+            if used.any(|used| used.register().full_register() == register && reads(used.access())) {
                 return true;
             }
-            if of_it().any(|used| writes(used.access())) {
+            if written(instruction, &mut infos).any(|written| written == register) {
                 return false;
             }
         }
@@ -150,12 +148,7 @@ impl MachineCode {
                     calls.push(instruction.ip());
                     break;
                 }
-                let info = infos.info(instruction);
-                if info
-                    .used_registers()
-                    .iter()
-                    .any(|used| writes(used.access()) && Some(used.register().full_register()) == of)
-                {
+                if written(instruction, &mut infos).any(|register| Some(register) == of) {
                     break;
                 }
                 let target = branch_target(instruction).and_then(|target| self.index_of(target));
@@ -177,11 +170,6 @@ impl MachineCode {
     fn index_of(&self, address: u64) -> Option<usize> {
         self.instructions.binary_search_by_key(&address, Instruction::ip).ok()
     }
-}
-
-pub(super) fn branch_target(instruction: &Instruction) -> Option<u64> {
-    matches!(instruction.flow_control(), FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch)
-        .then(|| instruction.near_branch_target())
 }
 
 /// Returns the constant that the instruction writes into the register: `mov r32, constant`, and the ways to

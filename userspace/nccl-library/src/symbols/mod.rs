@@ -36,7 +36,7 @@ pub use machine_code::{CallSite, MachineCode};
 pub use probe_point::x86_register;
 pub use registers::register_name;
 pub use report::render;
-pub use request::{FunctionSpec, Request};
+pub use request::{Called, Declared, FunctionSpec, Request};
 pub use resolution::{LayoutSource, Problem, ProblemKind, Resolution, SymbolSource};
 pub use resolve::{resolve, resolve_with};
 pub use slot_reset::SlotReset;

@@ -3,7 +3,7 @@
 use super::copies::Copy;
 use super::{Param, ParamSource};
 use super::{convention, entry_code, prototypes};
-use crate::dwarf::{DeclaredParam, EntryParam, Found};
+use crate::dwarf::{DeclaredParam, Found, is_in_own_frame};
 use crate::elf::{Budget, Image};
 use crate::{nccl::NcclVersion, parameter::ParamLocation};
 
@@ -47,13 +47,13 @@ impl Knowledge<'_> {
 
     fn of_debugging_information(&self, copy: &Copy) -> Option<(Vec<Param>, ParamSource)> {
         let is_clone = copy.is_clone != Some(false);
-        let declared: Vec<DeclaredParam> = match self.found.functions.get(&copy.address.0) {
+        let declared = match self.found.functions.get(&copy.found.address.0) {
             Some(params) if is_clone || !is_unoptimised(params) => {
-                let params =
-                    params.iter().map(|param| Param::of(param.declared.clone(), param.location.clone()));
+                let params = params.iter().cloned();
+                let params = params.map(|(declared, location)| Param::of(declared, location));
                 return Some((params.collect(), ParamSource::DwarfAtEntry));
             }
-            Some(params) => params.iter().map(|param| param.declared.clone()).collect(),
+            Some(params) => params.iter().map(|(declared, _)| declared.clone()).collect(),
             None if is_clone => return None,
             None => self.found.declared.get(&copy.base)?.clone(),
         };
@@ -61,13 +61,7 @@ impl Knowledge<'_> {
     }
 
     fn by_convention(&self, copy: &Copy, declared: Vec<DeclaredParam>) -> Vec<Param> {
-        let c_linkage = !copy.symbol.starts_with("_Z");
-        let locations = convention::locations(self.image.machine(), &declared, c_linkage);
-        declared
-            .into_iter()
-            .zip(locations)
-            .map(|(declared, location)| Param::of(declared, location))
-            .collect()
+        convention::placed(self.image.machine(), declared, !copy.symbol.starts_with("_Z"))
     }
 
     fn save_proxy(&self, copy: &Copy, copies: usize, budget: &mut Budget) -> Option<Vec<Param>> {
@@ -75,8 +69,8 @@ impl Knowledge<'_> {
             return None;
         }
         let machine = self.image.machine();
-        let size = if copy.size == 0 { ENTRY_CODE } else { copy.size.min(ENTRY_CODE) };
-        let code = self.image.loaded_bytes(copy.address, size, budget).ok()?;
+        let size = if copy.found.size == 0 { ENTRY_CODE } else { copy.found.size.min(ENTRY_CODE) };
+        let code = self.image.loaded_bytes(copy.found.address, size, budget).ok()?;
         let tested = entry_code::first_sign_test(machine, &code)?;
         prototypes::save_proxy(machine, self.version?, tested, copy.is_clone)
     }
@@ -85,9 +79,9 @@ impl Knowledge<'_> {
 /// Tells whether the function is not optimised. Such code stores its register parameters to its own frame
 /// first and states only that place. The calling convention is used for it: nothing has looked at who calls
 /// it.
-fn is_unoptimised(params: &[EntryParam]) -> bool {
-    params.iter().any(|param| param.own_frame)
-        && params
-            .iter()
-            .all(|param| param.own_frame || matches!(param.location, ParamLocation::EntryStack { .. }))
+fn is_unoptimised(params: &[(DeclaredParam, ParamLocation)]) -> bool {
+    let mut locations = params.iter().map(|(_, location)| location);
+    let on_stack = |location: &_| matches!(location, ParamLocation::EntryStack { .. });
+    locations.clone().any(is_in_own_frame)
+        && locations.all(|location| is_in_own_frame(location) || on_stack(location))
 }

@@ -9,8 +9,8 @@
 //! was.
 
 use iced_x86::{
-    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind,
-    Register,
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfo, InstructionInfoFactory,
+    OpAccess, OpKind, Register,
 };
 
 use super::Param;
@@ -65,24 +65,9 @@ fn read_registers(params: &[Param]) -> Vec<Register> {
 
 /// Returns the integer register with a DWARF number (System V x86-64 psABI, figure 3.36).
 pub fn x86_register(number: u16) -> Option<Register> {
-    const REGISTERS: [Register; 16] = [
-        Register::RAX,
-        Register::RDX,
-        Register::RCX,
-        Register::RBX,
-        Register::RSI,
-        Register::RDI,
-        Register::RBP,
-        Register::RSP,
-        Register::R8,
-        Register::R9,
-        Register::R10,
-        Register::R11,
-        Register::R12,
-        Register::R13,
-        Register::R14,
-        Register::R15,
-    ];
+    use Register::{R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP};
+    const REGISTERS: [Register; 16] =
+        [RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP, R8, R9, R10, R11, R12, R13, R14, R15];
     REGISTERS.get(usize::from(number)).copied()
 }
 
@@ -103,21 +88,31 @@ fn is_emulated(instruction: &Instruction) -> bool {
 
 /// Tells whether everything that a probe could look at is the same after the instruction: the registers, the
 /// stack, and memory.
-fn can_be_skipped(
+pub(super) fn can_be_skipped(
     instruction: &Instruction,
     read: &[Register],
-    information: &mut InstructionInfoFactory,
+    infos: &mut InstructionInfoFactory,
 ) -> bool {
-    if instruction.flow_control() != FlowControl::Next {
-        return false;
-    }
-    let information = information.info(instruction);
-    let keeps = |register: Register| {
-        let full = register.full_register();
-        full != Register::RSP && !read.contains(&full)
-    };
-    information.used_memory().iter().all(|memory| !writes(memory.access()))
-        && information.used_registers().iter().all(|used| !writes(used.access()) || keeps(used.register()))
+    let writes_memory =
+        |infos: &InstructionInfo| infos.used_memory().iter().any(|memory| writes(memory.access()));
+    instruction.flow_control() == FlowControl::Next
+        && !writes_memory(infos.info(instruction))
+        && written(instruction, infos).all(|register| register != Register::RSP && !read.contains(&register))
+}
+
+/// Returns the registers, all of their bits, that the instruction writes to, or may.
+pub(super) fn written(
+    instruction: &Instruction,
+    infos: &mut InstructionInfoFactory,
+) -> impl Iterator<Item = Register> {
+    let used = infos.info(instruction).used_registers().iter();
+    used.filter(|used| writes(used.access())).map(|used| used.register().full_register())
+}
+
+/// Returns the address that a jump leads to, with or without a condition.
+pub(super) fn branch_target(instruction: &Instruction) -> Option<u64> {
+    matches!(instruction.flow_control(), FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch)
+        .then(|| instruction.near_branch_target())
 }
 
 /// Tells whether an access reads, or may.
@@ -126,7 +121,7 @@ pub(super) fn reads(access: OpAccess) -> bool {
 }
 
 /// Tells whether an access writes, or may.
-pub(super) fn writes(access: OpAccess) -> bool {
+fn writes(access: OpAccess) -> bool {
     matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
 }
 
@@ -134,15 +129,9 @@ pub(super) fn writes(access: OpAccess) -> bool {
 /// a probe there would be hit more than once a call. True also if a computed jump makes that unknown.
 fn is_jumped_to(code: &[u8], offset: u64) -> bool {
     Decoder::new(64, code, DecoderOptions::NONE).into_iter().any(|instruction| {
-        match instruction.flow_control() {
-            FlowControl::IndirectBranch => {
-                instruction.op0_kind() != OpKind::Memory || instruction.memory_index() != Register::None
-            }
-            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
-                (1..=offset).contains(&instruction.near_branch_target())
-            }
-            _ => false,
-        }
+        let is_computed = instruction.flow_control() == FlowControl::IndirectBranch
+            && (instruction.op0_kind() != OpKind::Memory || instruction.memory_index() != Register::None);
+        is_computed || branch_target(&instruction).is_some_and(|target| (1..=offset).contains(&target))
     })
 }
 

@@ -60,11 +60,12 @@ fn of_params(spec: &FunctionSpec, copy: &Function, problems: &mut Vec<Problem>) 
     };
     if copy.params_from == ParamSource::Unknown {
         if !spec.params.is_empty() {
-            unknown(&spec.params.join(", "), "no debugging information says how they arrive at this copy");
+            let params: Vec<&str> = spec.params.iter().map(|(name, ..)| *name).collect();
+            unknown(&params.join(", "), "no debugging information says how they arrive at this copy");
         }
         return;
     }
-    for wanted in &spec.params {
+    for (wanted, ..) in spec.params {
         if let Some(Param { location: ParamLocation::Unknown(why), .. }) = copy.param(wanted) {
             unknown(wanted, why);
         }

@@ -6,7 +6,8 @@
 //! its own file only, so the compiler may pass its parameters as it likes; [`save_proxy`] tells from its code
 //! which way was taken.
 
-use super::catalog::{COMM, CONN_INDEX, Called, Declared, FUNCTIONS, JUST_INQUIRE, OP, PEER, TYPE};
+use super::catalog::{COMM, CONN_INDEX, FUNCTIONS, JUST_INQUIRE, OP, PEER, TYPE};
+use super::request::{Called, Declared};
 use super::{Param, convention};
 use crate::dwarf::{DeclaredParam, TypeClass};
 use crate::elf::Machine;
@@ -20,7 +21,7 @@ pub(super) fn of(name: &str, is_static: bool) -> Option<Vec<DeclaredParam>> {
     Some(entry.params.iter().copied().map(integer).collect())
 }
 
-fn integer((name, type_name, size): Declared) -> DeclaredParam {
+pub(super) fn integer((name, type_name, size): Declared) -> DeclaredParam {
     let (name, type_name) = (name.to_owned(), type_name.to_owned());
     DeclaredParam { name, type_name, size: Some(size), class: TypeClass::Integer }
 }
@@ -54,16 +55,12 @@ pub(super) fn save_proxy(
     declared.extend(clone.then_some(channel));
     declared.extend([TYPE, PEER, OP, CONN_INDEX, JUST_INQUIRE]);
     let declared: Vec<DeclaredParam> = declared.into_iter().map(integer).collect();
-    let slots = convention::locations(machine, &declared, true);
-    let param = |(declared, slot): (DeclaredParam, ParamLocation)| {
-        let location = if clone && declared.name == "channel" {
-            ParamLocation::Unknown("the compiler passes two addresses within it instead".to_owned())
-        } else {
-            slot
-        };
-        Param::of(declared, location)
-    };
-    Some(declared.into_iter().zip(slots).map(param).collect())
+    let mut params = convention::placed(machine, declared, true);
+    for param in params.iter_mut().filter(|param| clone && param.name == "channel") {
+        let why = "the compiler passes two addresses within it instead";
+        param.location = ParamLocation::Unknown(why.to_owned());
+    }
+    Some(params)
 }
 
 #[cfg(test)]

@@ -5,38 +5,25 @@ use std::mem;
 
 use super::copies::Copies;
 use super::debug_file::DebugFiles;
-use super::identity::{self, Shipped};
+use super::identity;
 use super::params::Knowledge;
 use super::probe_point::{self, MAX_FUNCTION};
-use super::stripped::{self, Search};
-use super::{Function, LayoutSource, Param, Problem, Request, Resolution, SymbolSource, mangled, problems};
+use super::stripped::{self, FoundFunction, Search};
+use super::{Function, LayoutSource, Param, Request, Resolution, SymbolSource, mangled, problems};
 use crate::dwarf::{self, Found};
 use crate::elf::{Budget, ElfVaddr, Error, FileOffset, Image, Machine, SymbolTable, TableKind};
 use crate::layouts::Layouts;
-use crate::nccl::{Versions, find_versions};
+use crate::nccl::find_versions;
 
-/// Answers of the best usable source.
+/// Answers of the best usable source, besides what it states in the [`Resolution`].
+#[derive(Default)]
 struct Evidence {
-    symbol_source: SymbolSource,
     copies: Copies,
     found: Found,
-    layouts_from: LayoutSource,
-    debug_file: Option<String>,
     /// Reason why there are no layouts.
     no_layouts: Option<String>,
     /// The search for functions without symbols, if there was one.
     search: Option<Search>,
-    /// Addresses of variables that the symbol table lacks.
-    variables: BTreeMap<String, ElfVaddr>,
-}
-
-impl Evidence {
-    fn of_dwarf(symbol_source: SymbolSource, copies: Copies, found: Found) -> Self {
-        let (debug_file, no_layouts, search) = (None, None, None);
-        let layouts_from = LayoutSource::Dwarf;
-        let variables = BTreeMap::new();
-        Self { symbol_source, copies, found, layouts_from, debug_file, no_layouts, search, variables }
-    }
 }
 
 /// Looks up a request in the library itself and in the shipped table.
@@ -53,31 +40,45 @@ pub fn resolve(image: &Image, request: &Request) -> Result<Resolution, Error> {
 /// When the symbol table cannot be read.
 pub fn resolve_with(image: &Image, request: &Request, debug_files: &DebugFiles) -> Result<Resolution, Error> {
     let mut budget = Budget::default();
-    let mut problems = Vec::new();
     let versions = find_versions(image, &mut budget)?;
+    let mut resolution = Resolution {
+        build_id: image.build_id().cloned(),
+        nccl_version: versions.map(|(nccl, _)| nccl),
+        cuda_version: versions.map(|(_, cuda)| cuda),
+        machine: image.machine(),
+        symbol_source: SymbolSource::OwnDwarf,
+        debug_file: None,
+        layouts_from: LayoutSource::Dwarf,
+        functions: BTreeMap::new(),
+        layouts: Layouts::default(),
+        variables: BTreeMap::new(),
+        problems: Vec::new(),
+    };
     let table = SymbolTable::read(image, &mut budget)?;
     let copies = table.as_ref().map(|table| Copies::of_table(table, request)).unwrap_or_default();
     let own = match dwarf::search(image, &copies.wanted(request), &mut budget) {
         // Some object files have it, but none of NCCL's own: no better than none.
         Ok(Some(found)) if says_nothing(&found) => {
-            problems::of_faults(&found, &mut problems);
+            problems::of_faults(&found, &mut resolution.problems);
             None
         }
         Ok(found) => found,
         Err(error) => {
-            problems.push(problems::debug_information("debugging information", &error));
+            resolution.problems.push(problems::debug_information("debugging information", &error));
             None
         }
     };
-    let mut evidence = match own {
-        Some(found) => Evidence::of_dwarf(SymbolSource::OwnDwarf, copies, found),
-        None => of_debug_file(image, request, debug_files, &mut budget, &mut problems).unwrap_or_else(|| {
-            let (budget, problems) = (&mut budget, &mut problems);
-            without_debugging_information(image, request, table.as_ref(), copies, versions, budget, problems)
-        }),
+    let evidence = if let Some(found) = own {
+        Evidence { copies, found, ..Evidence::default() }
+    } else if let Some(evidence) = of_debug_file(image, request, debug_files, &mut budget, &mut resolution) {
+        evidence
+    } else {
+        without_debugging_information(image, request, table.as_ref(), copies, &mut budget, &mut resolution)
     };
-    let variables = variables(image, request, table.as_ref(), mem::take(&mut evidence.variables));
-    Ok(Resolution { variables, ..answer(image, request, versions, evidence, problems, &mut budget) })
+    let shipped = mem::take(&mut resolution.variables);
+    resolution.variables = variables(image, request, table.as_ref(), shipped);
+    answer(image, request, evidence, &mut budget, &mut resolution);
+    Ok(resolution)
 }
 
 fn says_nothing(found: &Found) -> bool {
@@ -92,23 +93,25 @@ fn of_debug_file(
     request: &Request,
     debug_files: &DebugFiles,
     budget: &mut Budget,
-    problems: &mut Vec<Problem>,
+    resolution: &mut Resolution,
 ) -> Option<Evidence> {
-    let file = debug_files.find(image, budget, problems)?;
+    let file = debug_files.find(image, budget, &mut resolution.problems)?;
     let mut budget = Budget::default();
-    let mut read = || -> Result<Option<(Copies, Found)>, Error> {
+    let mut read = || -> Result<Option<Evidence>, Error> {
         let table = SymbolTable::read(&file, &mut budget)?;
         let copies = table.map(|table| Copies::of_table(&table, request)).unwrap_or_default();
         let found = dwarf::search(&file, &copies.wanted(request), &mut budget)?;
-        Ok(found.map(|found| (copies, found)))
+        Ok(found.map(|found| Evidence { copies, found, ..Evidence::default() }))
     };
     match read() {
-        Ok(found) => found.map(|(copies, found)| Evidence {
-            debug_file: Some(file.name().replace(char::is_control, "?")),
-            ..Evidence::of_dwarf(SymbolSource::DebugFile, copies, found)
-        }),
+        Ok(None) => None,
+        Ok(evidence) => {
+            resolution.symbol_source = SymbolSource::DebugFile;
+            resolution.debug_file = Some(file.name().replace(char::is_control, "?"));
+            evidence
+        }
         Err(error) => {
-            problems.push(problems::debug_information("debug file", &error));
+            resolution.problems.push(problems::debug_information("debug file", &error));
             None
         }
     }
@@ -119,9 +122,8 @@ fn without_debugging_information(
     request: &Request,
     table: Option<&SymbolTable>,
     mut copies: Copies,
-    versions: Option<Versions>,
     budget: &mut Budget,
-    problems: &mut Vec<Problem>,
+    resolution: &mut Resolution,
 ) -> Evidence {
     let has_symbols = table.is_some_and(|table| table.kind() == TableKind::Full);
     let mut search = None;
@@ -133,29 +135,27 @@ fn without_debugging_information(
         let functions = table.into_iter().flat_map(SymbolTable::functions);
         let named = functions.map(|function| (function.address.0, name(function.name))).collect();
         // A library that is too large to be searched still has its exports.
-        let version = versions.map(|(nccl, _)| nccl);
-        let found = stripped::search(image, version, &named, budget).unwrap_or_else(|error| {
-            problems.push(problems::search(&error));
-            Search::new()
-        });
+        let found =
+            stripped::search(image, resolution.nccl_version, &named, budget).unwrap_or_else(|error| {
+                resolution.problems.push(problems::search(&error));
+                Search::new()
+            });
         found_any = copies.add_found(&found, request);
         search = Some(found);
     }
-    let none =
-        Shipped { layouts: Layouts::default(), from: LayoutSource::Unknown, variables: BTreeMap::new() };
-    let shipped = identity::shipped(image, versions, budget);
-    let no_layouts = shipped.as_ref().err().cloned();
-    let Shipped { layouts, from: layouts_from, variables } = shipped.unwrap_or(none);
-    let symbol_source = match (has_symbols, found_any, no_layouts.is_none()) {
+    resolution.layouts_from = LayoutSource::Unknown;
+    let (layouts, no_layouts) = match identity::shipped(image, resolution, budget) {
+        Ok(layouts) => (layouts.restricted_to(&request.structs, &request.enums), None),
+        Err(why) => (Layouts::default(), Some(why)),
+    };
+    resolution.symbol_source = match (has_symbols, found_any, no_layouts.is_none()) {
         (true, _, true) => SymbolSource::SymtabWithShippedLayout,
         (true, _, false) => SymbolSource::SymtabOnly,
         (false, true, true) => SymbolSource::Stripped,
         (false, true, false) => SymbolSource::StrippedOnly,
         (false, false, _) => SymbolSource::ExportsOnly,
     };
-    let layouts = layouts.restricted_to(&request.structs, &request.enums);
-    let found = Found { layouts, ..Found::default() };
-    Evidence { symbol_source, copies, found, layouts_from, debug_file: None, no_layouts, search, variables }
+    Evidence { copies, found: Found { layouts, ..Found::default() }, no_layouts, search }
 }
 
 /// Returns the offset from the entry at which a uprobe is attached; 0, the entry, if the code cannot be read:
@@ -167,52 +167,40 @@ fn uprobe_offset(image: &Image, address: ElfVaddr, size: u64, params: &[Param], 
     image.loaded_bytes(address, size, budget).map_or(0, |code| probe_point::uprobe_offset(&code, params))
 }
 
+/// Adds the functions and the layouts to the resolution, and what is not known of them.
 fn answer(
     image: &Image,
     request: &Request,
-    versions: Option<Versions>,
     evidence: Evidence,
-    mut problems: Vec<Problem>,
     budget: &mut Budget,
-) -> Resolution {
-    let Evidence { symbol_source, copies, found, layouts_from, debug_file, no_layouts, search, variables: _ } =
-        evidence;
-    let knowledge = Knowledge { image, version: versions.map(|(nccl, _)| nccl), found: &found };
-    let mut functions: BTreeMap<String, Vec<Function>> = BTreeMap::new();
+    resolution: &mut Resolution,
+) {
+    let Evidence { copies, found, no_layouts, search } = evidence;
+    let Resolution { nccl_version: version, symbol_source, functions, problems, .. } = resolution;
+    let knowledge = Knowledge { image, version: *version, found: &found };
     for spec in &request.functions {
         let known = copies.of(spec.name);
         for copy in known {
             // No probe can go to an address that is not loaded from the file.
-            let Some(file_offset) = image.file_offset(copy.address) else { continue };
+            let FoundFunction { address, found_by, size } = copy.found;
+            let Some(file_offset) = image.file_offset(address) else { continue };
             let (params, params_from) = knowledge.params(spec.name, copy, known.len(), budget);
-            functions.entry(spec.name.to_string()).or_default().push(Function {
-                name: spec.name.to_string(),
+            functions.entry(spec.name.to_owned()).or_default().push(Function {
+                name: spec.name.to_owned(),
                 symbol: copy.symbol.clone(),
-                found_by: copy.found_by,
-                vaddr: copy.address,
+                found_by,
+                vaddr: address,
                 file_offset,
-                uprobe_offset: uprobe_offset(image, copy.address, copy.size, &params, budget),
-                size: copy.size,
+                uprobe_offset: uprobe_offset(image, address, size, &params, budget),
+                size,
                 params,
                 params_from,
             });
         }
     }
-    problems::of_functions(request, &functions, &copies, search.as_ref(), &mut problems);
-    problems::of_types(request, &found, symbol_source, no_layouts.as_deref(), &mut problems);
-    Resolution {
-        build_id: image.build_id().cloned(),
-        nccl_version: versions.map(|(nccl, _)| nccl),
-        cuda_version: versions.map(|(_, cuda)| cuda),
-        machine: image.machine(),
-        symbol_source,
-        debug_file,
-        layouts_from,
-        functions,
-        layouts: found.layouts,
-        variables: BTreeMap::new(),
-        problems,
-    }
+    problems::of_functions(request, functions, &copies, search.as_ref(), problems);
+    problems::of_types(request, &found, *symbol_source, no_layouts.as_deref(), problems);
+    resolution.layouts = found.layouts;
 }
 
 /// Finds the requested variables. `shipped` has their addresses by the shipped table, if that has this

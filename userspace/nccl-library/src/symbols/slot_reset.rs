@@ -8,8 +8,8 @@
 use iced_x86::{Code, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register};
 
 use super::{
-    machine_code::{MachineCode, branch_target},
-    probe_point::{ARGUMENTS, writes, x86_register},
+    machine_code::MachineCode,
+    probe_point::{ARGUMENTS, branch_target, can_be_skipped, x86_register},
 };
 use crate::parameter::ParamLocation;
 
@@ -71,14 +71,7 @@ impl MachineCode {
             if is_load {
                 return Some((before, instruction.memory_displacement64().cast_signed()));
             }
-            let info = infos.info(instruction);
-            let changes = |changed: Register| {
-                changed.full_register() == register || changed.full_register() == Register::RSP
-            };
-            if instruction.flow_control() != FlowControl::Next
-                || info.used_memory().iter().any(|memory| writes(memory.access()))
-                || info.used_registers().iter().any(|used| writes(used.access()) && changes(used.register()))
-            {
+            if !can_be_skipped(instruction, &[register], &mut infos) {
                 return None;
             }
         }

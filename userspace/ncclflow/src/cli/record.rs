@@ -22,7 +22,7 @@ use inspect::{
     gpu::{self, GpuSamples},
     process::Process,
 };
-use nccl_library::nccl::{ApiFunction, ApiKind};
+use nccl_library::nccl::ApiFunction;
 use recording::sinks::LiveStatistics;
 use trace::{
     health::Health,
@@ -231,8 +231,7 @@ fn calls_by_arguments(report: &SessionReport) -> u64 {
         let library = report.libraries.get(probe.library);
         library.is_some_and(|library| library.calls == Some(CallSource::ExportedFunctions))
             && probe.at == ProbePlace::Entry
-            && ApiFunction::try_from(probe.function.clone())
-                .is_ok_and(|function| function.kind() == ApiKind::Communicates)
+            && ApiFunction::try_from(probe.function.clone()).is_ok_and(|function| function.communicates())
     };
     report.probes.iter().filter(is_so).map(|probe| probe.delivered).sum()
 }

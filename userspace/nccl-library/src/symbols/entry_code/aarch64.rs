@@ -15,100 +15,83 @@ pub(super) fn first_sign_test(code: &[u8]) -> Option<usize> {
         std::array::from_fn(|register| (register < ARGUMENTS).then_some(register));
     let mut flags = None;
     for word in code.as_chunks().0.iter().take(MAX_INSTRUCTIONS) {
-        match Effect::of(u32::from_le_bytes(*word))? {
+        let word = u32::from_le_bytes(*word);
+        let register = |shift: u32| usize::try_from((word >> shift) & 31).unwrap_or(0);
+        let target = register(0);
+        match EFFECTS.iter().find(|(mask, bits, _)| word & mask == *bits)?.2 {
             Effect::None => {}
-            Effect::SignTest(register) => return origin[register],
-            Effect::Compare(register) => flags = origin[register],
+            Effect::SignTest => return origin[target],
+            Effect::Compare => flags = origin[register(5)],
             Effect::Flags => flags = None,
             Effect::BranchIfLess => return flags,
-            Effect::Write(register) => origin[register] = None,
-            Effect::Copy { from, to } => origin[to] = origin[from],
+            Effect::Write => origin[target] = None,
+            Effect::Copy(from) => origin[target] = origin[register(from)],
+            Effect::Unknown => return None,
         }
     }
     None
 }
 
 /// Effect of an instruction, as far as it matters here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Effect {
     None,
-    /// Branch by bit 31.
-    SignTest(usize),
-    /// Comparison with 0, 32 bits.
-    Compare(usize),
+    /// Branch by bit 31 of the target register.
+    SignTest,
+    /// Comparison of the first operand with 0, 32 bits.
+    Compare,
     /// Flags set by something else.
     Flags,
     BranchIfLess,
-    Write(usize),
-    Copy {
-        from: usize,
-        to: usize,
-    },
+    /// Something new in the target register.
+    Write,
+    /// Copy into the target register from the one whose number begins at that bit.
+    Copy(u32),
+    Unknown,
 }
 
-impl Effect {
-    fn of(word: u32) -> Option<Self> {
-        let register = |shift: u32| usize::try_from((word >> shift) & 31).unwrap_or(0);
-        let (target, first, second) = (register(0), register(5), register(16));
-        let is = |mask: u32, value: u32| word & mask == value;
-        Some(if is(0xfef8_0000, 0x36f8_0000) {
-            // tbz and tbnz of bit 31
-            Self::SignTest(target)
-        } else if is(0x7e00_0000, 0x3600_0000) {
-            // Of another bit: the way on is followed.
-            Self::None
-        } else if is(0xffff_fc1f, 0x7100_001f) {
-            // cmp w, #0
-            Self::Compare(first)
-        } else if is(0x7f00_001f, 0x7100_001f) || is(0x7f20_001f, 0x6b00_001f) {
-            // another cmp
-            Self::Flags
-        } else if is(0xff00_0010, 0x5400_0000) {
-            match word & 15 {
-                // mi, pl, ge, lt
-                4 | 5 | 10 | 11 => Self::BranchIfLess,
-                _ => Self::None,
-            }
-        } else if is(0x7e00_0000, 0x3400_0000) {
-            // cbz, cbnz
-            Self::None
-        } else if is(0xffff_fc00, 0x9100_0000) {
-            // mov to or from sp
-            Self::Copy { from: first, to: target }
-        } else if is(0x1f00_0000, 0x1100_0000) && !is(0x2000_0000, 0x2000_0000) {
-            // add, sub with an immediate
-            Self::Write(target)
-        } else if is(0x7fe0_ffe0, 0x2a00_03e0) {
-            // mov
-            Self::Copy { from: second, to: target }
-        } else if is(0xffff_fc00, 0x9340_7c00) {
-            // sxtw, which keeps the sign
-            Self::Copy { from: first, to: target }
-        } else if is(0x1f00_0000, 0x1000_0000) || is(0x1f80_0000, 0x1280_0000) {
-            // adr, adrp; movz, movn, movk
-            Self::Write(target)
-        } else if is(0x7e40_0000, 0x2c00_0000) || is(0x7e40_0000, 0x2800_0000) {
-            // stp, with any addressing
-            Self::None
-        } else if is(0x3a40_0000, 0x2840_0000) {
-            return None;
-        } else if is(0x3f40_0000, 0x3d00_0000) || is(0x3fc0_0000, 0x3900_0000) {
-            // str with an unsigned offset
-            Self::None
-        } else if is(0x3fc0_0000, 0x3940_0000) || is(0x3fe0_0c00, 0x3860_0800) {
-            // ldr with an unsigned offset or a register
-            Self::Write(target)
-        } else if is(0x3fe0_0000, 0x3800_0000) {
-            // str with a signed offset, before or after
-            Self::None
-        } else if word == 0xd503_233f || word == 0xd503_201f || is(0xffff_ff3f, 0xd503_241f) {
-            // paciasp, nop, bti
-            Self::None
-        } else {
-            return None;
-        })
-    }
-}
+/// Instructions that are understood: bits that are looked at, their values, the effect. The first that fits
+/// counts.
+const EFFECTS: [(u32, u32, Effect); 26] = [
+    // tbz and tbnz of bit 31; of another bit: the way on is followed.
+    (0xfef8_0000, 0x36f8_0000, Effect::SignTest),
+    (0x7e00_0000, 0x3600_0000, Effect::None),
+    // cmp w, #0; another cmp
+    (0xffff_fc1f, 0x7100_001f, Effect::Compare),
+    (0x7f00_001f, 0x7100_001f, Effect::Flags),
+    (0x7f20_001f, 0x6b00_001f, Effect::Flags),
+    // b.mi and b.pl; b.ge and b.lt; b.cond
+    (0xff00_001e, 0x5400_0004, Effect::BranchIfLess),
+    (0xff00_001e, 0x5400_000a, Effect::BranchIfLess),
+    (0xff00_0010, 0x5400_0000, Effect::None),
+    // cbz, cbnz
+    (0x7e00_0000, 0x3400_0000, Effect::None),
+    // mov to or from sp; add, sub with an immediate
+    (0xffff_fc00, 0x9100_0000, Effect::Copy(5)),
+    (0x3f00_0000, 0x1100_0000, Effect::Write),
+    // mov; sxtw, which keeps the sign
+    (0x7fe0_ffe0, 0x2a00_03e0, Effect::Copy(16)),
+    (0xffff_fc00, 0x9340_7c00, Effect::Copy(5)),
+    // adr, adrp; movz, movn, movk
+    (0x1f00_0000, 0x1000_0000, Effect::Write),
+    (0x1f80_0000, 0x1280_0000, Effect::Write),
+    // stp, with any addressing; ldp
+    (0x7e40_0000, 0x2c00_0000, Effect::None),
+    (0x7e40_0000, 0x2800_0000, Effect::None),
+    (0x3a40_0000, 0x2840_0000, Effect::Unknown),
+    // str with an unsigned offset
+    (0x3f40_0000, 0x3d00_0000, Effect::None),
+    (0x3fc0_0000, 0x3900_0000, Effect::None),
+    // ldr with an unsigned offset or a register
+    (0x3fc0_0000, 0x3940_0000, Effect::Write),
+    (0x3fe0_0c00, 0x3860_0800, Effect::Write),
+    // str with a signed offset, before or after
+    (0x3fe0_0000, 0x3800_0000, Effect::None),
+    // paciasp, nop, bti
+    (0xffff_ffff, 0xd503_233f, Effect::None),
+    (0xffff_ffff, 0xd503_201f, Effect::None),
+    (0xffff_ff3f, 0xd503_241f, Effect::None),
+];
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@ use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
 };
 
-use crate::symbols::probe_point::{ARGUMENTS, writes};
+use crate::symbols::probe_point::{ARGUMENTS, written};
 
 /// Most instructions before the test; more are no beginning of a function.
 const MAX_INSTRUCTIONS: usize = 32;
@@ -31,8 +31,8 @@ pub(super) fn first_sign_test(code: &[u8]) -> Option<usize> {
         } else if instruction.rflags_modified() != 0 {
             tested = None;
         }
-        for used in infos.info(&instruction).used_registers().iter().filter(|used| writes(used.access())) {
-            held.remove(&used.register().full_register());
+        for register in written(&instruction, &mut infos) {
+            held.remove(&register);
         }
         held.extend(copied.map(|parameter| (instruction.op0_register().full_register(), parameter)));
     }

@@ -8,15 +8,16 @@
 mod row;
 mod table;
 
-pub use table::{Library, Table, TableBuilder, TableError};
+pub use row::{Extra, MemberRow, TypeRow};
+pub use table::{FORMAT, Head, Library, Table, TableError};
 
 use super::{Request, nccl_request};
-use crate::fields::{STRUCTS_OF_DUMP, variables_of_dump};
+use crate::fields::{AskedBy, structs_of, variables_of_dump};
 
 /// Returns the request that the table answers for each library.
 pub fn request() -> Request {
     let mut request = nccl_request();
-    request.structs.extend(STRUCTS_OF_DUMP.iter().map(|strukt| strukt.name.to_owned()));
+    request.structs.extend(structs_of(&[AskedBy::Dump]));
     request.variables = variables_of_dump();
     request
 }

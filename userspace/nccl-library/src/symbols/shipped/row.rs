@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::layouts::{Array, Bits, Enumeration, Field, Member, Struct};
+use crate::layouts::{Array, Bits, Field, Member};
 
 /// A line: `{"s":[name, size, members]}` or `{"e":[name, size, values]}`.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum TypeRow {
+pub enum TypeRow {
     #[serde(rename = "s")]
     Struct(String, u64, Vec<MemberRow>),
     #[serde(rename = "e")]
@@ -15,38 +15,30 @@ pub(super) enum TypeRow {
 
 /// A member: `[name, offset, size, type]`, and a fifth element for what few members have.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct MemberRow(
-    String,
-    u64,
-    u64,
-    String,
-    #[serde(default, skip_serializing_if = "Option::is_none")] Option<Extra>,
+pub struct MemberRow(
+    pub String,
+    pub u64,
+    pub u64,
+    pub String,
+    #[serde(default, skip_serializing_if = "Option::is_none")] pub Option<Extra>,
 );
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Extra {
+pub struct Extra {
     /// Name of the struct that the member, or its element, is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    is: Option<String>,
+    pub is: Option<String>,
     /// Dimensions of an array, and the bytes of an element.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    array: Option<(Vec<u64>, u64)>,
+    pub array: Option<(Vec<u64>, u64)>,
     /// Shift and width of a bit field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    bits: Option<(u32, u32)>,
+    pub bits: Option<(u32, u32)>,
 }
 
 impl MemberRow {
-    fn from_member(member: &Member) -> Self {
-        let Member { name, field: Field { offset, size, type_name, array, bits }, inner } = member;
-        let array = array.as_ref().map(|Array { count: _, elem_size, dims }| (dims.clone(), *elem_size));
-        let bits = bits.map(|Bits { shift, width }| (shift, width));
-        let extra = Extra { is: inner.clone(), array, bits };
-        let plain = extra.is.is_none() && extra.array.is_none() && extra.bits.is_none();
-        Self(name.clone(), *offset, *size, type_name.clone(), (!plain).then_some(extra))
-    }
-
-    fn into_member(self) -> Option<Member> {
+    /// Returns the member; `None` if its array has more elements than can be counted.
+    pub(super) fn into_member(self) -> Option<Member> {
         let Self(name, offset, size, type_name, extra) = self;
         let Extra { is: inner, array, bits } = extra.unwrap_or_default();
         let array = match array {
@@ -59,18 +51,4 @@ impl MemberRow {
         let bits = bits.map(|(shift, width)| Bits { shift, width });
         Some(Member { name, field: Field { offset, size, type_name, array, bits }, inner })
     }
-}
-
-pub(super) fn of_struct(name: &str, layout: &Struct) -> TypeRow {
-    TypeRow::Struct(name.to_owned(), layout.size, layout.members.iter().map(MemberRow::from_member).collect())
-}
-
-pub(super) fn of_enumeration(name: &str, layout: &Enumeration) -> TypeRow {
-    TypeRow::Enumeration(name.to_owned(), layout.size, layout.values.clone())
-}
-
-/// Makes the struct of a row's members; `None` if they make none.
-pub(super) fn into_struct(size: u64, members: Vec<MemberRow>) -> Option<Struct> {
-    let members: Option<Vec<Member>> = members.into_iter().map(MemberRow::into_member).collect();
-    Some(Struct { size, members: members? })
 }

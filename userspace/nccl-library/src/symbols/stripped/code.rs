@@ -22,18 +22,10 @@ pub(super) fn for_each_chunk(
     budget: &mut Budget,
     mut visit: impl FnMut(u64, &[u8]),
 ) -> Result<(), Error> {
-    let end = section.size.min(MAX_SEARCHED);
-    let mut start = 0;
-    while start < end {
-        let to = end.min(start + CHUNK);
-        let bytes = image.section_range(section, start, to - start, budget)?;
-        visit(section.address.0.wrapping_add(start), &bytes);
-        if to == end {
-            break;
-        }
-        start = to - OVERLAP;
-    }
-    Ok(())
+    image.for_each_piece(section, MAX_SEARCHED, [CHUNK, OVERLAP], budget, |start, bytes| {
+        visit(section.address.0.wrapping_add(start), bytes);
+        true
+    })
 }
 
 /// Reads the code of one processor, piece after piece.

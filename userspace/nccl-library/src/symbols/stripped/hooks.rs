@@ -76,29 +76,23 @@ pub(super) fn add(
 ) {
     let era = |version: NcclVersion| ERAS.iter().find(|era| version.major == 2 && version.minor >= era.since);
     let Some(era) = version.and_then(era) else { return };
-    let (state, stop) = match find(answer, image, era, frames, budget) {
-        Ok(hooks) => (Ok(hooks.state), Ok(hooks.stop)),
-        Err(why) => (Err(why), Err(why)),
-    };
-    answer.insert(era.state.0, state.map(|function| vec![function]));
+    let hooks = find(answer, image, era, frames, budget);
+    answer.insert(era.state.0, hooks.map(|(state, _)| vec![state]));
     if let Some(name) = era.stop {
-        let stop = stop.and_then(|stop| stop.ok_or("no function that is called there does what it does"));
+        let stop =
+            hooks.and_then(|(_, stop)| stop.ok_or("no function that is called there does what it does"));
         answer.insert(name, stop.map(|function| vec![function]));
     }
 }
 
-struct Hooks {
-    state: FoundFunction,
-    stop: Option<FoundFunction>,
-}
-
+/// Finds the hook that is told of states, and the one that is told of the end.
 fn find(
     answer: &Search,
     image: &Image,
     era: &Era,
     frames: &Frames,
     budget: &mut Budget,
-) -> Result<Hooks, &'static str> {
+) -> Result<(FoundFunction, Option<FoundFunction>), &'static str> {
     if image.machine() != Machine::X86_64 {
         return Err("it holds no name, and is looked for by its calls in x86-64 code only");
     }
@@ -129,7 +123,7 @@ fn find(
     };
     let state_function = function_at(*state).ok_or("what is called like it is no function")?;
     if era.stop.is_none() {
-        return Ok(Hooks { state: state_function, stop: None });
+        return Ok((state_function, None));
     }
     let mut stops = Vec::new();
     for callee in called {
@@ -149,7 +143,7 @@ fn find(
     if stops.len() > 1 {
         return Err("several functions are called like it");
     }
-    Ok(Hooks { state: state_function, stop: stops.pop() })
+    Ok((state_function, stops.pop()))
 }
 
 impl Era {

@@ -17,7 +17,7 @@ use flow::{
 use nccl_library::{
     elf::FileOffset,
     fields::ops_lead_to_tasks,
-    nccl::{ApiFunction, ApiKind},
+    nccl::ApiFunction,
     symbols::{Function, Resolution},
 };
 
@@ -105,7 +105,7 @@ fn api_calls(resolution: &Resolution) -> ProbeSet {
     if !set.probes.is_empty() {
         return set;
     }
-    for function in ApiFunction::all().filter(|function| function.kind() == ApiKind::Communicates) {
+    for function in ApiFunction::all().filter(|function| function.communicates()) {
         let name = function.name();
         if !resolution.functions(name).is_empty() {
             set.add(resolution, name, "its calls", |_| api_arguments(resolution.machine, function));
@@ -171,7 +171,7 @@ pub fn add_api_returns(set: &mut ProbeSet, resolution: &Resolution) {
         if resolution.functions(name).is_empty() {
             continue;
         }
-        if function.kind() == ApiKind::Manages {
+        if !function.communicates() {
             set.add(resolution, name, "how long it takes", |_| api_entry(resolution.machine, function));
         }
         let lost = "its result, and how long it takes";

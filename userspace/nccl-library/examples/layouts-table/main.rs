@@ -2,6 +2,8 @@
 //!
 //! `layouts-table TABLE LIBRARY…`: TABLE is read if it is there, and written anew.
 
+mod builder;
+
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -9,7 +11,9 @@ use std::{env, fs};
 use anyhow::{Context as _, Result, bail};
 use nccl_library::elf::Image;
 use nccl_library::symbols::resolve;
-use nccl_library::symbols::shipped::{self, Table, TableBuilder};
+use nccl_library::symbols::shipped::{self, Table};
+
+use self::builder::TableBuilder;
 
 fn main() -> Result<()> {
     let mut arguments = env::args_os().skip(1).map(PathBuf::from);
