@@ -47,10 +47,8 @@ impl Collective {
 /// The iteration: the part of the sequence that recurs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Period {
-    /// Symbols of the iteration's collectives, beginning with the first.
-    word: Vec<u64>,
-    /// Shapes of the iteration's collectives, in the same order.
-    shapes: Vec<u64>,
+    /// The collectives of one iteration, beginning with the first.
+    part: Vec<Collective>,
     /// Collectives of the sequence that lie in repetitions of the iteration.
     pub covered: usize,
 }
@@ -58,28 +56,27 @@ pub struct Period {
 impl Period {
     /// Returns the number of collectives of an iteration.
     pub fn collectives(&self) -> usize {
-        self.word.len()
+        self.part.len()
     }
 
     /// Lets iterations begin where those of `other` begin, if both have the same shapes.
     pub fn align_with(&mut self, other: &Self) {
-        let length = self.shapes.len();
-        if length != other.shapes.len() {
+        let length = self.part.len();
+        if length != other.part.len() {
             return;
         }
         let is_at = |at: &usize| {
-            let turned = self.shapes.iter().cycle().skip(*at).take(length);
-            turned.eq(&other.shapes)
+            let turned = self.part.iter().cycle().skip(*at).take(length);
+            turned.map(|of| of.shape).eq(other.part.iter().map(|of| of.shape))
         };
         if let Some(at) = (0..length).find(is_at) {
-            self.word.rotate_left(at);
-            self.shapes.rotate_left(at);
+            self.part.rotate_left(at);
         }
     }
 
     pub(super) fn is_at(&self, collectives: &[Collective]) -> bool {
-        collectives.len() >= self.word.len()
-            && collectives.iter().zip(&self.word).all(|(collective, symbol)| collective.symbol == *symbol)
+        collectives.len() >= self.part.len()
+            && collectives.iter().zip(&self.part).all(|(collective, of)| collective.symbol == of.symbol)
     }
 }
 
@@ -155,14 +152,10 @@ impl IterationFinder {
     fn period(&self, stretches: &[Stretch], length: usize) -> Option<Period> {
         let longest = stretches.iter().max_by_key(|(from, until)| until - from)?;
         let collectives = self.collectives.get(longest.0..longest.1)?;
-        let part = collectives.get(..length)?;
-        let mut word: Vec<u64> = part.iter().map(|collective| collective.symbol).collect();
-        let mut shapes: Vec<u64> = part.iter().map(|collective| collective.shape).collect();
-        let begin = longest_pause(collectives, length);
-        word.rotate_left(begin);
-        shapes.rotate_left(begin);
+        let mut part = collectives.get(..length)?.to_vec();
+        part.rotate_left(longest_pause(collectives, length));
         let covered = stretches.iter().map(|(from, until)| until - from).sum();
-        Some(Period { word, shapes, covered })
+        Some(Period { part, covered })
     }
 }
 

@@ -140,16 +140,16 @@ pub(super) fn waits(direction: Direction, message: &Message, slot_free: Option<u
     match direction {
         Direction::Send => {
             let start = start.or(slot_free);
-            waits[Wait::GpuReady] = between(start, ready);
-            waits[Wait::PeerBuffer] = between(ready, sent);
-            waits[Wait::GpuReadyOrPeerBuffer] = between(start, sent).filter(|_| ready.is_none());
-            waits[Wait::Network] = between(sent, end);
+            waits[Wait::GpuReady as usize] = between(start, ready);
+            waits[Wait::PeerBuffer as usize] = between(ready, sent);
+            waits[Wait::GpuReadyOrPeerBuffer as usize] = between(start, sent).filter(|_| ready.is_none());
+            waits[Wait::Network as usize] = between(sent, end);
         }
         Direction::Recv => {
-            waits[Wait::Network] = between(posted.or(slot_free), arrived);
-            waits[Wait::Flush] = between(arrived, handed);
-            waits[Wait::GpuConsume] = between(handed, end);
-            waits[Wait::FlushOrGpuConsume] = between(arrived, end).filter(|_| handed.is_none());
+            waits[Wait::Network as usize] = between(posted.or(slot_free), arrived);
+            waits[Wait::Flush as usize] = between(arrived, handed);
+            waits[Wait::GpuConsume as usize] = between(handed, end);
+            waits[Wait::FlushOrGpuConsume as usize] = between(arrived, end).filter(|_| handed.is_none());
         }
     }
     waits

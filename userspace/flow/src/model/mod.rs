@@ -9,7 +9,7 @@ mod bytes;
 mod call;
 mod call_arguments;
 mod communicator;
-mod counters;
+pub(crate) mod counters;
 mod execution;
 mod flow;
 mod held;

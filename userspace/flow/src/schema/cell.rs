@@ -9,8 +9,8 @@ use nccl_library::nccl::{Algorithm, Direction, Name, Pattern, Protocol, Transpor
 use serde::Serialize;
 
 use super::{
-    BytesKind, FrameRow, GpuProcessRow, LinkKey, Observed, Outcome, PeerRow, Pointer, SecondOf, StackId,
-    StackOf, Stage, Wait, WaitRow,
+    BytesKind, FrameRow, GpuProcessRow, LinkKey, Observed, Outcome, PeerRow, SecondOf, StackOf, Stage,
+    Wait, WaitRow,
 };
 
 /// Type of a column's values.
@@ -102,22 +102,6 @@ texts! {
     Outcome: |value| value.name();
     SecondOf: |value| value.name();
     StackOf: |value| value.name();
-}
-
-impl Cell for Pointer {
-    const TYPE: CellType = CellType::Text;
-
-    fn put(&self, cells: &mut impl Cells) {
-        cells.text(&format!("{:#x}", self.0));
-    }
-}
-
-impl Cell for StackId {
-    const TYPE: CellType = CellType::Text;
-
-    fn put(&self, cells: &mut impl Cells) {
-        cells.text(&self.to_string());
-    }
 }
 
 macro_rules! json {

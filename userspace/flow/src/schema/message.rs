@@ -2,7 +2,7 @@
 
 use nccl_library::nccl::{Direction, Name, Pattern, Protocol, Transport};
 
-use super::{named::named, observed::Observed, stage::Stage, wait::WaitTimes};
+use super::{named::named, observed::Observed, stage::Stage, wait::{Wait, WaitTimes}};
 
 named! {
     /// Meaning of a `bytes` field.
@@ -130,9 +130,9 @@ impl MessageRow {
         self.t_slot_free_ns.get().is_some() || self.t_end_ns.get().is_some()
     }
 
-    /// Returns how long the message waited, by kind of wait.
+    /// Returns how long the message waited.
     pub fn waits(&self) -> WaitTimes {
-        WaitTimes::new([
+        [
             self.wait_gpu_ready_ns.get(),
             self.wait_peer_buffer_ns.get(),
             self.wait_gpu_ready_or_peer_buffer_ns.get(),
@@ -140,7 +140,12 @@ impl MessageRow {
             self.wait_flush_ns.get(),
             self.wait_gpu_consume_ns.get(),
             self.wait_flush_or_gpu_consume_ns.get(),
-        ])
+        ]
+    }
+
+    /// Returns the known waits.
+    pub fn known_waits(&self) -> impl Iterator<Item = (Wait, u64)> {
+        Wait::ALL.into_iter().zip(self.waits()).filter_map(|(wait, ns)| Some((wait, ns?)))
     }
 
     /// Sets how long the message waited: the keys are there from now on.
@@ -153,6 +158,6 @@ impl MessageRow {
             self.wait_flush_ns,
             self.wait_gpu_consume_ns,
             self.wait_flush_or_gpu_consume_ns,
-        ] = waits.all().map(Observed::looked_for);
+        ] = waits.map(Observed::looked_for);
     }
 }

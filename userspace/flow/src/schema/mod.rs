@@ -18,13 +18,14 @@ mod link;
 mod losses;
 mod message;
 mod message_sums;
-mod named;
+pub(crate) mod named;
 mod observed;
 mod op;
 mod outcome;
 mod python_frame;
 mod stack;
 mod stage;
+mod text_number;
 mod wait;
 
 pub use api_call::{ApiCall, ApiCallRow, OtherCallRow, Pointer};

@@ -1,5 +1,6 @@
 //! Enumerations whose values have a name in rows.
 
+/// Declares an enumeration, with the name that each value has in JSON, and its `ALL`.
 macro_rules! named {
     (
         $(#[$about:meta])*
@@ -8,10 +9,13 @@ macro_rules! named {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
         pub enum $enumeration {
-            $($(#[$doc])* #[serde(rename = $name)] $variant,)+
+            $(#[serde(rename = $name)] $(#[$doc])* $variant,)+
         }
 
         impl $enumeration {
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+
+            /// Returns the name by which the value is written.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+
@@ -20,4 +24,4 @@ macro_rules! named {
         }
     };
 }
-pub(super) use named;
+pub(crate) use named;

@@ -1,31 +1,11 @@
 //! Call stacks: lines of `stacks.jsonl`.
 
-use std::fmt;
+use super::{named::named, text_number::text_number};
+use serde::{Deserialize, Serialize};
 
-use super::named::named;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
-
-/// Identity of a call stack: in JSON 16 hexadecimal digits, as JSON's readers lose digits of large numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StackId(pub u64);
-
-impl fmt::Display for StackId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-impl Serialize for StackId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for StackId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        u64::from_str_radix(&text, 16).map(Self).map_err(D::Error::custom)
-    }
+text_number! {
+    /// Identity of a call stack.
+    pub struct StackId: "{:016x}", |text| Ok(text)
 }
 
 named! {

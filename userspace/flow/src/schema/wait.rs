@@ -1,53 +1,27 @@
 //! The kinds of waits of a message: the one list of them.
 
-use std::{
-    cmp::Ordering,
-    ops::{Index, IndexMut},
-};
+use std::cmp::Ordering;
 
-use serde::{Deserialize, Serialize};
+use super::named::named;
 
-/// Kind of wait: what a message waited for. Derived from measured moments; a row's key is `wait_<name>_ns`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Wait {
-    /// Send: the GPU had not filled the slot.
-    GpuReady,
-    /// Send: the peer had not offered a buffer.
-    PeerBuffer,
-    /// Send: `GpuReady` or `PeerBuffer`, where the version does not tell them apart (up to 2.26).
-    GpuReadyOrPeerBuffer,
-    /// Send: the network was not done. Receive: the sender, and the network.
-    Network,
-    /// Receive: the data had arrived and was not yet handed to the GPU.
-    Flush,
-    /// Receive: the GPU had not taken it out of the slot.
-    GpuConsume,
-    /// Receive: `Flush` or `GpuConsume`, where handing over is not measured (`--step-detail waits`).
-    FlushOrGpuConsume,
-}
-
-impl Wait {
-    pub const ALL: [Self; 7] = [
-        Self::GpuReady,
-        Self::PeerBuffer,
-        Self::GpuReadyOrPeerBuffer,
-        Self::Network,
-        Self::Flush,
-        Self::GpuConsume,
-        Self::FlushOrGpuConsume,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::GpuReady => "gpu_ready",
-            Self::PeerBuffer => "peer_buffer",
-            Self::GpuReadyOrPeerBuffer => "gpu_ready_or_peer_buffer",
-            Self::Network => "network",
-            Self::Flush => "flush",
-            Self::GpuConsume => "gpu_consume",
-            Self::FlushOrGpuConsume => "flush_or_gpu_consume",
-        }
+named! {
+    /// Kind of wait: what a message waited for. Derived from measured moments; a row's key is
+    /// `wait_<name>_ns`.
+    Wait {
+        /// Send: the GPU had not filled the slot.
+        GpuReady = "gpu_ready",
+        /// Send: the peer had not offered a buffer.
+        PeerBuffer = "peer_buffer",
+        /// Send: `GpuReady` or `PeerBuffer`, where the version does not tell them apart (up to 2.26).
+        GpuReadyOrPeerBuffer = "gpu_ready_or_peer_buffer",
+        /// Send: the network was not done. Receive: the sender, and the network.
+        Network = "network",
+        /// Receive: the data had arrived and was not yet handed to the GPU.
+        Flush = "flush",
+        /// Receive: the GPU had not taken it out of the slot.
+        GpuConsume = "gpu_consume",
+        /// Receive: `Flush` or `GpuConsume`, where handing over is not measured (`--step-detail waits`).
+        FlushOrGpuConsume = "flush_or_gpu_consume",
     }
 }
 
@@ -64,40 +38,8 @@ impl PartialOrd for Wait {
     }
 }
 
-/// Waits of a message in nanoseconds, by kind; `None` where a moment is not known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WaitTimes([Option<u64>; Wait::ALL.len()]);
-
-impl WaitTimes {
-    /// Makes waits of times in the order of [`Wait::ALL`].
-    pub fn new(times: [Option<u64>; Wait::ALL.len()]) -> Self {
-        Self(times)
-    }
-
-    /// Returns all times, in the order of [`Wait::ALL`].
-    pub fn all(&self) -> [Option<u64>; Wait::ALL.len()] {
-        self.0
-    }
-
-    /// Returns the known waits.
-    pub fn known(self) -> impl Iterator<Item = (Wait, u64)> {
-        Wait::ALL.into_iter().zip(self.0).filter_map(|(wait, ns)| Some((wait, ns?)))
-    }
-}
-
-impl Index<Wait> for WaitTimes {
-    type Output = Option<u64>;
-
-    fn index(&self, wait: Wait) -> &Option<u64> {
-        &self.0[wait as usize]
-    }
-}
-
-impl IndexMut<Wait> for WaitTimes {
-    fn index_mut(&mut self, wait: Wait) -> &mut Option<u64> {
-        &mut self.0[wait as usize]
-    }
-}
+/// Waits of a message in nanoseconds, in the order of [`Wait::ALL`]; `None` where a moment is not known.
+pub type WaitTimes = [Option<u64>; Wait::ALL.len()];
 
 #[cfg(test)]
 mod tests {

@@ -11,42 +11,29 @@ use super::{
 };
 use crate::{
     model::{ModelCounters, Sampling},
-    schema::{ClockReport, CommunicatorReport, CpuReport, Gap, LossReport, RankKey},
+    schema::{ClockReport, CommunicatorReport, CpuReport, Gap, LossReport, RankKey, named::named},
 };
 
 /// Most windows that are listed in the report of their recording.
 const MAX_WINDOWS: usize = 1000;
 
-/// State of a recording or window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SessionState {
-    /// Still going on, or ended without a word (killed).
-    Recording,
-    Complete,
-    /// The recording is whole; files are still made of it.
-    MakingFiles,
-    /// Over, with files that could not be written in full.
-    WriteFailed,
-    /// Ended before its time, as a part of ncclflow failed. `errors` says which; what was lost is counted.
-    Failed,
-    /// A state that a newer version writes, or none.
-    #[default]
-    #[serde(other)]
-    Unknown,
-}
-
-impl SessionState {
-    /// Returns the name by which the state is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Recording => "recording",
-            Self::Complete => "complete",
-            Self::MakingFiles => "making_files",
-            Self::WriteFailed => "write_failed",
-            Self::Failed => "failed",
-            Self::Unknown => "unknown",
-        }
+named! {
+    /// State of a recording or window.
+    #[derive(Default)]
+    SessionState {
+        /// Still going on, or ended without a word (killed).
+        Recording = "recording",
+        Complete = "complete",
+        /// The recording is whole; files are still made of it.
+        MakingFiles = "making_files",
+        /// Over, with files that could not be written in full.
+        WriteFailed = "write_failed",
+        /// Ended before its time, as a part of ncclflow failed. `errors` says which; what was lost is counted.
+        Failed = "failed",
+        /// A state that a newer version writes, or none.
+        #[default]
+        #[serde(other)]
+        Unknown = "unknown",
     }
 }
 

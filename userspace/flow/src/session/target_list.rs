@@ -1,8 +1,8 @@
 //! The processes of a session: those that go on, and the latest of those that have ended.
 
-use std::collections::{BTreeMap, btree_map};
+use std::ops::{Deref, DerefMut};
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::TargetReport;
 
@@ -14,11 +14,15 @@ const AT_A_TIME: usize = 64;
 
 /// Processes in the order in which they were found. The oldest of those that have ended are forgotten, and
 /// counted.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(transparent)]
 pub struct TargetList {
-    listed: BTreeMap<usize, TargetReport>,
+    listed: Vec<TargetReport>,
+    /// Number of each process that is listed.
+    #[serde(skip)]
+    numbers: Vec<usize>,
+    #[serde(skip)]
     next: usize,
-    forgotten: u64,
 }
 
 impl TargetList {
@@ -26,81 +30,54 @@ impl TargetList {
     pub fn push(&mut self, target: TargetReport) -> usize {
         let number = self.next;
         self.next += 1;
-        self.listed.insert(number, target);
+        self.listed.push(target);
+        self.numbers.push(number);
         self.forget_ended();
         number
     }
 
-    pub fn get_mut(&mut self, number: usize) -> Option<&mut TargetReport> {
-        self.listed.get_mut(&number)
-    }
-
-    pub fn iter(&self) -> btree_map::Values<'_, usize, TargetReport> {
-        self.listed.values()
-    }
-
-    pub fn iter_mut(&mut self) -> btree_map::ValuesMut<'_, usize, TargetReport> {
-        self.listed.values_mut()
-    }
-
-    pub fn len(&self) -> usize {
-        self.listed.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.listed.is_empty()
+    /// Returns the process of this number, if it is listed.
+    pub fn numbered(&mut self, number: usize) -> Option<&mut TargetReport> {
+        self.listed.get_mut(self.numbers.binary_search(&number).ok()?)
     }
 
     /// Returns the number of ended processes that are not listed any more.
     pub fn forgotten(&self) -> u64 {
-        self.forgotten
+        (self.next - self.listed.len()) as u64
     }
 
     fn forget_ended(&mut self) {
         if self.listed.len() <= MAX_ENDED_TARGETS + AT_A_TIME {
             return;
         }
-        let ended = || self.listed.iter().filter(|(_, target)| target.exited).map(|(number, _)| *number);
-        let over = ended().count().saturating_sub(MAX_ENDED_TARGETS);
-        if over < AT_A_TIME {
-            return;
-        }
-        let oldest: Vec<usize> = ended().take(over).collect();
-        self.forgotten += oldest.len() as u64;
-        for number in oldest {
-            self.listed.remove(&number);
+        let over = self.iter().filter(|target| target.exited).count().saturating_sub(MAX_ENDED_TARGETS);
+        if over >= AT_A_TIME {
+            let listed = self.numbers.drain(..).zip(self.listed.drain(..));
+            let mut oldest = 0..over;
+            let left = listed.filter(|(_, target)| !target.exited || oldest.next().is_none());
+            (self.numbers, self.listed) = left.unzip();
         }
     }
 }
 
 impl FromIterator<TargetReport> for TargetList {
     fn from_iter<I: IntoIterator<Item = TargetReport>>(targets: I) -> Self {
-        let listed: BTreeMap<usize, TargetReport> = targets.into_iter().enumerate().collect();
-        Self { next: listed.len(), listed, forgotten: 0 }
+        let listed: Vec<TargetReport> = targets.into_iter().collect();
+        Self { numbers: (0..listed.len()).collect(), next: listed.len(), listed }
     }
 }
 
-impl<'a> IntoIterator for &'a TargetList {
-    type Item = &'a TargetReport;
-    type IntoIter = btree_map::Values<'a, usize, TargetReport>;
+impl Deref for TargetList {
+    type Target = [TargetReport];
 
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
+    fn deref(&self) -> &[TargetReport] {
+        &self.listed
     }
 }
 
-impl<'a> IntoIterator for &'a mut TargetList {
-    type Item = &'a mut TargetReport;
-    type IntoIter = btree_map::ValuesMut<'a, usize, TargetReport>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter_mut()
-    }
-}
-
-impl Serialize for TargetList {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self)
+impl DerefMut for TargetList {
+    fn deref_mut(&mut self) -> &mut [TargetReport] {
+        &mut self.listed
     }
 }
 
@@ -130,9 +107,9 @@ mod tests {
         let lasting = list.push(target(7_000_000));
         for pid in 0..processes {
             let number = list.push(target(1_000_000 + pid));
-            list.get_mut(number).unwrap().exited = true;
+            list.numbered(number).unwrap().exited = true;
         }
-        assert_eq!(list.get_mut(lasting).unwrap().pid, 7_000_000, "it has not ended");
+        assert_eq!(list.numbered(lasting).unwrap().pid, 7_000_000, "it has not ended");
         (serde_json::to_vec(&list).unwrap().len(), list)
     }
 
@@ -152,6 +129,6 @@ mod tests {
         assert_eq!(list.len(), 5000);
         let mut list = list;
         let number = list.push(target(9000));
-        assert_eq!((list.len(), list.get_mut(number).unwrap().pid), (5001, 9000));
+        assert_eq!((list.len(), list.numbered(number).unwrap().pid), (5001, 9000));
     }
 }

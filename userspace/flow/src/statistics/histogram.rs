@@ -27,7 +27,8 @@ pub const BOUNDS: [u64; 16] = [
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
     buckets: [u64; BOUNDS.len() + 1],
-    sum_ns: u64,
+    /// Sum of all durations.
+    pub sum_ns: u64,
 }
 
 impl Durations for Histogram {
@@ -43,11 +44,6 @@ impl Durations for Histogram {
 impl Histogram {
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
-    }
-
-    /// Returns the sum of all durations, nanoseconds.
-    pub fn sum_ns(&self) -> u64 {
-        self.sum_ns
     }
 
     /// Returns each bucket's upper bound in nanoseconds (`None`: there is none), and the number of durations
@@ -70,6 +66,6 @@ mod tests {
         }
         let buckets: Vec<_> = histogram.buckets().filter(|(_, count)| *count > 0).collect();
         assert_eq!(buckets, [(Some(1_000), 2), (Some(3_000), 1), (None, 1)]);
-        assert_eq!((histogram.count(), histogram.sum_ns()), (4, u64::MAX));
+        assert_eq!((histogram.count(), histogram.sum_ns), (4, u64::MAX));
     }
 }

@@ -1,8 +1,8 @@
 //! The one sum over messages of a link: what was planned, what was measured, and what was waited for.
 
 use nccl_library::nccl::Transport;
+use serde::Serialize;
 
-use super::{quantiles::Quantiles, sum::Sum};
 use crate::schema::{BytesKind, MessageRow, MessageSums, Wait};
 
 /// A place that durations are added to.
@@ -10,16 +10,25 @@ pub trait Durations {
     fn note(&mut self, ns: u64);
 }
 
+/// Sum of durations, and their number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Sum {
+    pub count: u64,
+    pub ns: u64,
+}
+
+impl Sum {
+    /// Returns the sum of the durations that have come since `before`.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self { count: self.count.saturating_sub(before.count), ns: self.ns.saturating_sub(before.ns) }
+    }
+}
+
 impl Durations for Sum {
     fn note(&mut self, ns: u64) {
         self.count += 1;
         self.ns = self.ns.saturating_add(ns);
-    }
-}
-
-impl Durations for Quantiles {
-    fn note(&mut self, ns: u64) {
-        self.add(ns);
     }
 }
 
@@ -75,10 +84,8 @@ impl<T: Durations, W: Durations> LinkSums<T, W> {
 
     /// Adds the moments of a message.
     pub(super) fn add_times(&mut self, message: &MessageRow) {
-        for (sum, wait) in self.waits.iter_mut().zip(message.waits().all()) {
-            if let Some(ns) = wait {
-                sum.note(ns);
-            }
+        for (wait, ns) in message.known_waits() {
+            self.waits[wait as usize].note(ns);
         }
         let Some(end) = message.t_end_ns.get() else { return };
         self.ended += 1;

@@ -12,7 +12,6 @@ mod peer;
 mod quantiles;
 mod rank;
 mod rank_links;
-mod sum;
 mod tally;
 mod totals;
 
@@ -21,11 +20,10 @@ pub mod tests;
 
 pub use crate::schema::{RankKey, Wait};
 pub use histogram::{BOUNDS, Histogram};
-pub use link_sums::{Durations, LinkSums};
+pub use link_sums::{Durations, LinkSums, Sum};
 pub use peer::{PeerKind, PeerStatistics, Traffic};
 pub use quantiles::Quantiles;
 pub use rank::{CallStatistics, OTHER, OpKind, OpStatistics, RankStatistics};
 pub use rank_links::RankLinks;
-pub use sum::Sum;
 pub use tally::Tally;
 pub use totals::{ProcessStatistics, Statistics};

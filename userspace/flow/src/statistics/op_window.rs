@@ -52,18 +52,7 @@ impl OpWindow {
 }
 
 /// Windows of a rank: of its collectives, and of its sends and receives, which are numbered apart.
-#[derive(Clone, Debug, Default)]
-pub(super) struct OpWindows {
-    collectives: OpWindow,
-    p2p: OpWindow,
-}
-
-impl OpWindows {
-    /// Notes a record of the op with this `seq`.
-    pub(super) fn note(&mut self, seq: u64) -> Seen {
-        if seq & 1 == 0 { self.collectives.note(seq >> 1) } else { self.p2p.note(seq >> 1) }
-    }
-}
+pub(super) type OpWindows = [OpWindow; 2];
 
 fn slot(word: u64) -> usize {
     usize::try_from(word % WORDS as u64).unwrap_or(0)

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use super::link_sums::Durations;
+
 /// Bits that distinguish the parts of a power of two.
 const PRECISION: u32 = 5;
 
@@ -12,26 +14,24 @@ const PRECISION: u32 = 5;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quantiles {
     parts: BTreeMap<u64, u64>,
-    count: u64,
+    pub count: u64,
     /// Sum of all durations.
     pub total: u64,
     /// Longest duration.
     pub max: u64,
 }
 
-impl Quantiles {
-    pub fn add(&mut self, value: u64) {
-        let shift = value.checked_ilog2().unwrap_or(0).saturating_sub(PRECISION);
-        *self.parts.entry(value >> shift << shift).or_default() += 1;
+impl Durations for Quantiles {
+    fn note(&mut self, ns: u64) {
+        let shift = ns.checked_ilog2().unwrap_or(0).saturating_sub(PRECISION);
+        *self.parts.entry(ns >> shift << shift).or_default() += 1;
         self.count += 1;
-        self.total = self.total.saturating_add(value);
-        self.max = self.max.max(value);
+        self.total = self.total.saturating_add(ns);
+        self.max = self.max.max(ns);
     }
+}
 
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
+impl Quantiles {
     /// Returns the value that `percent` of all do not pass, up to 3 % too small.
     pub fn percentile(&self, percent: u64) -> Option<u64> {
         let rank = (self.count * percent).div_ceil(100).max(1);
@@ -45,19 +45,19 @@ impl Quantiles {
 
 #[cfg(test)]
 mod tests {
-    use super::Quantiles;
+    use super::{Durations as _, Quantiles};
 
     #[test]
     fn percentiles_are_close_to_the_true_ones() {
         let mut quantiles = Quantiles::default();
         assert_eq!(quantiles.percentile(50), None);
         for value in 0..10_000 {
-            quantiles.add(value * 1000);
+            quantiles.note(value * 1000);
         }
         for percent in [1, 50, 90, 99, 100] {
             let (found, exact) = (quantiles.percentile(percent).unwrap(), (percent * 100 - 1) * 1000);
             assert!(found <= exact && exact - found <= exact / 32, "{percent}: {found}, {exact}");
         }
-        assert_eq!((quantiles.count(), quantiles.max), (10_000, 9_999_000));
+        assert_eq!((quantiles.count, quantiles.max), (10_000, 9_999_000));
     }
 }

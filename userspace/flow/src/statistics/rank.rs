@@ -80,7 +80,9 @@ impl RankStatistics {
         self.last_ns = self.last_ns.max(row.post_ts_ns.unwrap_or(row.ts_ns));
         self.incomplete += u64::from(row.incomplete);
         self.derived += u64::from(row.derived);
-        match windows.note(row.seq) {
+        let [collectives, p2p] = windows;
+        let window = if row.seq & 1 == 0 { collectives } else { p2p };
+        match window.note(row.seq >> 1) {
             Seen::First => self.count_op(op),
             Seen::Again => {}
             Seen::Forgotten => self.late += 1,

@@ -82,7 +82,7 @@ impl RankLinks {
     pub fn rows(&mut self) -> Vec<LinkRow> {
         let summary = |quantiles: &Quantiles| {
             Some(WaitRow {
-                messages: quantiles.count(),
+                messages: quantiles.count,
                 total_ns: quantiles.total,
                 p50_ns: quantiles.percentile(50)?,
                 p99_ns: quantiles.percentile(99)?,
@@ -101,7 +101,7 @@ impl RankLinks {
                     channel: key.channel,
                     transport: sums.transport,
                     messages: sums.messages,
-                    messages_measured: sums.times.count(),
+                    messages_measured: sums.times.count,
                     bytes: sums.bytes,
                     busy_ns: link.busy_ns,
                     bandwidth: bandwidth

@@ -28,7 +28,7 @@ const KEPT_AFTER_END_NS: u64 = 600_000_000_000;
 #[derive(Debug, Default)]
 pub struct Tally {
     /// Statistics until now. Readers share them; after that they are copied, rank by rank, when they change.
-    statistics: Arc<Statistics>,
+    pub(super) statistics: Arc<Statistics>,
     counted: HashMap<RankKey, OpWindows>,
     /// Shares that processes have of `statistics.ranks`; `known`: those of `counted`.
     kept: Shares,
@@ -38,11 +38,6 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Returns the statistics until now.
-    pub fn statistics(&self) -> &Statistics {
-        &self.statistics
-    }
-
     /// Returns the statistics until now, to keep. Nothing is copied.
     pub fn snapshot(&self) -> Arc<Statistics> {
         Arc::clone(&self.statistics)
@@ -82,18 +77,22 @@ impl Tally {
 
     /// Counts messages of an op that was counted.
     pub fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
-        if self.counted.contains_key(&op.rank) {
-            let Statistics { ranks, folded, .. } = self.change();
-            ranks.get_mut(&op.rank).map_or(folded, Arc::make_mut).messages(messages);
+        if let Some(rank) = self.counted_rank(op) {
+            rank.messages(messages);
         }
     }
 
     /// Counts messages that were only planned, of an op that was counted.
     pub fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
-        if self.counted.contains_key(&op.rank) {
-            let Statistics { ranks, folded, .. } = self.change();
-            ranks.get_mut(&op.rank).map_or(folded, Arc::make_mut).message_sums(sums);
+        if let Some(rank) = self.counted_rank(op) {
+            rank.message_sums(sums);
         }
+    }
+
+    fn counted_rank(&mut self, op: &Op) -> Option<&mut RankStatistics> {
+        self.counted.get(&op.rank)?;
+        let Statistics { ranks, folded, .. } = self.change();
+        Some(ranks.get_mut(&op.rank).map_or(folded, Arc::make_mut))
     }
 
     /// Counts a call of the API.
@@ -223,13 +222,6 @@ fn communicator_of(event: &Event) -> Option<&CommunicatorId> {
         Event::ApiCall(event) => Some(&event.comm),
         Event::Plan(event) => Some(&event.comm),
         Event::ApiLine(event) => event.comm.as_ref(),
-        Event::CallWithoutCommunicator(_)
-        | Event::ApiEntry(_)
-        | Event::ApiReturn(_)
-        | Event::ProxyPeer(_)
-        | Event::ProxyStep(_)
-        | Event::SendSize(_)
-        | Event::PlanPart(_)
-        | Event::Stack(_) => None,
+        _ => None,
     }
 }
