@@ -30,5 +30,7 @@ pub mod session;
 // Text for people.
 pub mod text;
 
+// For tests, and with them: nothing of it is in the product.
 #[cfg(any(test, feature = "made"))]
+#[path = "../tests/made/mod.rs"]
 pub mod made;

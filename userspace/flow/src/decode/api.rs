@@ -1,8 +1,8 @@
 //! Records of the API's calls.
 
-use super::{
-    CommunicatorId, DecodeError, Origin, RecordView, communicator::communicator, text::function_name,
-};
+use std::str;
+
+use super::{CommunicatorId, Origin, RecordView, Result, communicator::communicator, record::if_readable};
 use crate::wire::{ApiArgumentsSpans, ApiCallSpans, ApiEntrySpans, ApiLineSpans, ApiReturnSpans, Span};
 use nccl_library::nccl::{ApiFunction, Name, NameTables};
 
@@ -83,10 +83,7 @@ pub struct ApiReturnEvent {
 }
 
 /// Decodes a record of an exported function's entry.
-pub(super) fn api_entry(
-    spans: &ApiEntrySpans,
-    record: &RecordView<'_>,
-) -> Result<ApiEntryEvent, DecodeError> {
+pub(super) fn api_entry(spans: &ApiEntrySpans, record: &RecordView<'_>) -> Result<ApiEntryEvent> {
     let stack_pointer = record.unsigned(&spans.stack_pointer)?;
     Ok(ApiEntryEvent { origin: record.origin(), function: spans.function, stack_pointer })
 }
@@ -96,7 +93,7 @@ pub(super) fn api_return(
     spans: &ApiReturnSpans,
     names: &NameTables,
     record: &RecordView<'_>,
-) -> Result<ApiReturnEvent, DecodeError> {
+) -> Result<ApiReturnEvent> {
     let number = i64::from(record.int(&spans.result)?);
     let name = names.result(number);
     Ok(ApiReturnEvent {
@@ -114,11 +111,8 @@ pub(super) fn api_line(
     spans: &ApiLineSpans,
     names: &NameTables,
     record: &RecordView<'_>,
-) -> Result<ApiLineEvent, DecodeError> {
-    let comm = match communicator(&spans.comm, record) {
-        Err(DecodeError::Unreadable(_)) => None,
-        comm => Some(comm?),
-    };
+) -> Result<ApiLineEvent> {
+    let comm = if_readable(communicator(&spans.comm, record))?;
     let number = i64::from(record.int(&spans.function)?);
     let text = record.bytes(&spans.name).ok().map(|bytes| function_name(names, bytes));
     let name = text
@@ -156,8 +150,8 @@ pub(super) fn api_arguments(
     spans: &ApiArgumentsSpans,
     names: &NameTables,
     record: &RecordView<'_>,
-) -> Result<ApiLineEvent, DecodeError> {
-    let int = |span: &Option<Span>| span.as_ref().map(|span| record.int(span)).transpose();
+) -> Result<ApiLineEvent> {
+    let int = |span: &Option<Span>| record.optional_int(span.as_ref());
     let word = |span: &Option<Span>| Ok(record.optional(span.as_ref())?.unwrap_or(0));
     let reduction_op_number = int(&spans.reduction_op)?;
     Ok(ApiLineEvent {
@@ -193,7 +187,7 @@ pub(super) fn api_call(
     spans: &ApiCallSpans,
     names: &NameTables,
     record: &RecordView<'_>,
-) -> Result<Option<ApiCallEvent>, DecodeError> {
+) -> Result<Option<ApiCallEvent>> {
     if record.unsigned(&spans.comm.pointer)? == 0 {
         return Ok(None);
     }
@@ -209,4 +203,31 @@ pub(super) fn api_call(
         count: record.unsigned(&spans.count)?,
         root: record.int(&spans.root)?,
     }))
+}
+
+/// Returns the printable bytes of a C string.
+fn printable(bytes: &[u8]) -> impl Iterator<Item = u8> {
+    bytes.iter().copied().take_while(|byte| *byte != 0).filter(u8::is_ascii_graphic)
+}
+
+/// Returns the name of a function of the API. All uses of a name that the library's enum has share its text.
+fn function_name(names: &NameTables, bytes: &[u8]) -> Name {
+    let c_string = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    match str::from_utf8(c_string) {
+        Ok(text) if text.bytes().all(|byte| byte.is_ascii_graphic()) => names.function_named(text),
+        _ => Name::from(printable(bytes).map(char::from).collect::<String>().as_str()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_is_known_or_kept_as_it_can_be_printed() {
+        let names = NameTables::default();
+        assert_eq!(function_name(&names, b"AllReduce\0x"), "AllReduce");
+        assert_eq!(function_name(&names, b"All\x1bRed\xc3uce\0"), "AllReduce");
+        assert_eq!(function_name(&names, b""), "");
+    }
 }

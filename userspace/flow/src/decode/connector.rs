@@ -2,7 +2,7 @@
 
 use nccl_library::nccl::{Direction, Transport};
 
-use super::{DecodeError, Origin, PlanPart, PlanPartEvent, RecordView, record};
+use super::{DecodeError, Origin, PlanPart, PlanPartEvent, RecordView, Result, record};
 use crate::wire::{ConnectorsSpans, ProxyOwnerSpans, ProxyPeerSpans};
 
 /// A connector of a channel.
@@ -68,10 +68,7 @@ pub struct ProxyPeerEvent {
 }
 
 /// Decodes a record of `SaveProxy`.
-pub(super) fn proxy_peer(
-    spans: &ProxyPeerSpans,
-    record: &RecordView<'_>,
-) -> Result<ProxyPeerEvent, DecodeError> {
+pub(super) fn proxy_peer(spans: &ProxyPeerSpans, record: &RecordView<'_>) -> Result<ProxyPeerEvent> {
     let direction = match record.int(&spans.direction)? {
         0 => Direction::Recv,
         1 => Direction::Send,
@@ -91,15 +88,12 @@ pub(super) fn proxy_peer(
         origin: record.origin(),
         op_pointer: record.unsigned(&spans.op_pointer)?,
         plan_pass: record.unsigned(&spans.just_inquire)? != 0,
-        nsteps: Some(
-            u64::try_from(nsteps)
-                .map_err(|_| DecodeError::UnknownValue { what: "number of steps", value: nsteps.into() })?,
-        ),
+        nsteps: Some(record::in_range("number of steps", nsteps.into())?),
         connector,
     })
 }
 
-fn proxy_owner(spans: &ProxyOwnerSpans, record: &RecordView<'_>) -> Result<ProxyOwner, DecodeError> {
+fn proxy_owner(spans: &ProxyOwnerSpans, record: &RecordView<'_>) -> Result<ProxyOwner> {
     Ok(ProxyOwner {
         same_process: record.int(&spans.same_process)? != 0,
         rank: match &spans.rank {
@@ -110,10 +104,7 @@ fn proxy_owner(spans: &ProxyOwnerSpans, record: &RecordView<'_>) -> Result<Proxy
 }
 
 /// Decodes a record of several connectors of a channel.
-pub(super) fn connectors(
-    spans: &ConnectorsSpans,
-    record: &RecordView<'_>,
-) -> Result<PlanPartEvent, DecodeError> {
+pub(super) fn connectors(spans: &ConnectorsSpans, record: &RecordView<'_>) -> Result<PlanPartEvent> {
     let number = record::channel(record.unsigned(&spans.channel)?)?;
     let connectors = spans
         .connectors

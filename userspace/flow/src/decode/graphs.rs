@@ -1,6 +1,6 @@
 //! Graphs of a channel: this rank's neighbours.
 
-use super::{DecodeError, PlanPart, PlanPartEvent, RecordView, record};
+use super::{PlanPart, PlanPartEvent, RecordView, Result, record};
 use crate::wire::{ChannelSpans, Span};
 
 /// This rank's place in a channel's ring.
@@ -39,19 +39,18 @@ pub struct ChannelGraphs {
     pub n_nodes: Option<i32>,
 }
 
-pub(super) fn ring([prev, next, index]: &[Span; 3], record: &RecordView<'_>) -> Result<Ring, DecodeError> {
+pub(super) fn ring([prev, next, index]: &[Span; 3], record: &RecordView<'_>) -> Result<Ring> {
     Ok(Ring { prev: record.int(prev)?, next: record.int(next)?, index: record.int(index)? })
 }
 
-pub(super) fn tree(up: &Span, down: &Span, record: &RecordView<'_>) -> Result<Tree, DecodeError> {
+pub(super) fn tree(up: &Span, down: &Span, record: &RecordView<'_>) -> Result<Tree> {
     Ok(Tree { up: record.int(up)?, down: record.ints(down)? })
 }
 
 /// Decodes a record of a channel.
-pub(super) fn channel(spans: &ChannelSpans, record: &RecordView<'_>) -> Result<PlanPartEvent, DecodeError> {
-    let heads = |[count, rank]: &[Span; 2]| -> Result<(i32, i32), DecodeError> {
-        Ok((record.int(count)?, record.int(rank)?))
-    };
+pub(super) fn channel(spans: &ChannelSpans, record: &RecordView<'_>) -> Result<PlanPartEvent> {
+    let heads =
+        |[count, rank]: &[Span; 2]| -> Result<(i32, i32)> { Ok((record.int(count)?, record.int(rank)?)) };
     let optional = |span: &Option<Span>| span.as_ref().map_or(Ok(-1), |span| record.int(span));
     let (buffer_sizes, _) = record.bytes(&spans.buffer_sizes)?.as_chunks();
     let graphs = ChannelGraphs {

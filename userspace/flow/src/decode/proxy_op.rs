@@ -1,17 +1,16 @@
 //! `ncclProxyOp`: places of its fields, and their values.
 
 use nccl_library::{
-    fields::{IntField, MissingField, proxy_op as op},
-    layouts::Layouts,
+    fields::{IntField, proxy_op as op},
     nccl::{Algorithm, Name, NameTables, P2P_NAMES, Pattern, Protocol},
 };
 
 use super::{
-    CommunicatorId, DecodeError, Decoder, Origin, RecordView, Ring, TaskInfo, Tree,
+    CommunicatorId, DecodeError, Decoder, Origin, RecordView, Result, Ring, TaskInfo, Tree,
     communicator::communicator,
     graphs::{ring, tree},
     op_work,
-    record::channel,
+    record::{channel, if_readable, in_range},
     task,
 };
 use crate::wire::ProxyOpSpans;
@@ -103,27 +102,17 @@ places! {
     }
 }
 
-impl ProxyOpFields {
-    /// Finds the fields in the traced library's layout.
-    pub fn from_layouts(layouts: &Layouts) -> Result<Self, MissingField> {
-        Self::find(layouts, 0)
-    }
-}
-
 /// Decodes a record of `ncclProxySaveOp`.
 pub(super) fn proxy_op(
     decoder: &Decoder,
     spans: &ProxyOpSpans,
     record: &RecordView<'_>,
-) -> Result<ProxyOpEvent, DecodeError> {
+) -> Result<ProxyOpEvent> {
     let names = &decoder.names;
     let mut op = op(decoder.op_fields()?, names, record.bytes(&spans.op)?)?;
     if let (Some(fields), Some(spans)) = (&decoder.op_work, &spans.work) {
-        match op_work::complete(&mut op, fields, spans, record) {
-            // Without its device work the op is still an op.
-            Ok(()) | Err(DecodeError::Unreadable(_)) => {}
-            Err(error) => return Err(error),
-        }
+        // Without its device work the op is still an op.
+        if_readable(op_work::complete(&mut op, fields, spans, record))?;
     }
     let task = task::of_op(spans.task.as_ref(), op.pattern, names, record)?;
     Ok(ProxyOpEvent {
@@ -138,7 +127,7 @@ pub(super) fn proxy_op(
     })
 }
 
-pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Result<ProxyOp, DecodeError> {
+pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Result<ProxyOp> {
     let short = DecodeError::Unreadable("the proxy op");
     let unsigned = |field: IntField| field.unsigned(op).ok_or(short.clone());
     let signed = |field: IntField| field.signed(op).ok_or(short.clone());
@@ -162,7 +151,7 @@ pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Resul
         chunk_size: unsigned(fields.chunk_size)?,
         slice_steps: unsigned(fields.slice_steps)?,
         chunk_steps: unsigned(fields.chunk_steps)?,
-        root: i32::try_from(root).map_err(|_| DecodeError::UnknownValue { what: "root", value: root })?,
+        root: in_range("root", root)?,
         dtype: names.datatype(name_number(fields.dtype)?).cloned(),
         red_op: names.reduction_op(name_number(fields.red_op)?).cloned(),
         pattern,

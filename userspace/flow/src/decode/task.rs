@@ -2,7 +2,7 @@
 
 use nccl_library::nccl::{Name, NameTables, Pattern};
 
-use super::{DecodeError, RecordView};
+use super::{RecordView, Result, record::if_readable};
 use crate::wire::TaskSpans;
 
 /// Task of an op.
@@ -32,12 +32,9 @@ pub(super) fn of_op(
     pattern: Pattern,
     names: &NameTables,
     record: &RecordView<'_>,
-) -> Result<Option<TaskInfo>, DecodeError> {
+) -> Result<Option<TaskInfo>> {
     let Some(spans) = spans else { return Ok(None) };
-    match task(spans, pattern, names, record) {
-        Err(DecodeError::Unreadable(_)) => Ok(None),
-        task => task,
-    }
+    Ok(if_readable(task(spans, pattern, names, record))?.flatten())
 }
 
 fn task(
@@ -45,7 +42,7 @@ fn task(
     pattern: Pattern,
     names: &NameTables,
     record: &RecordView<'_>,
-) -> Result<Option<TaskInfo>, DecodeError> {
+) -> Result<Option<TaskInfo>> {
     let pointer = record.unsigned(&spans.pointer)?;
     if pointer == 0 {
         return Ok(None);

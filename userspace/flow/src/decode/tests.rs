@@ -43,7 +43,7 @@ fn op_with(name: &str, value: i64) -> Result<(u32, i32), DecodeError> {
     let at = FIELDS.iter().position(|field| *field == name).unwrap() * 8;
     bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
     let layouts = layouts();
-    let fields = ProxyOpFields::from_layouts(&layouts).unwrap();
+    let fields = ProxyOpFields::find(&layouts, 0).unwrap();
     let op = proxy_op::op(&fields, &NameTables::from_layouts(&layouts), &bytes)?;
     Ok((op.channel, op.root))
 }

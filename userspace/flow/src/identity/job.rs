@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{JobVariable, Whose};
+use crate::schema::named::named;
 
 /// Source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,16 +15,16 @@ pub enum JobSource {
     Variable(JobVariable),
 }
 
-/// Sources besides the environment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Stated {
-    /// `--rank-map`.
-    RankMap,
-    /// `--job`.
-    Option,
-    /// No source: the rank in, and the size of, the largest communicator that was seen.
-    Derived,
+named! {
+    /// Sources besides the environment.
+    Stated {
+        /// `--rank-map`.
+        RankMap = "rank-map",
+        /// `--job`.
+        Option = "option",
+        /// No source: the rank in, and the size of, the largest communicator that was seen.
+        Derived = "derived",
+    }
 }
 
 impl JobSource {
@@ -31,9 +32,7 @@ impl JobSource {
     pub fn name(self) -> &'static str {
         match self {
             Self::Variable(variable) => variable.name(),
-            Self::Other(Stated::RankMap) => "rank-map",
-            Self::Other(Stated::Option) => "option",
-            Self::Other(Stated::Derived) => "derived",
+            Self::Other(stated) => stated.name(),
         }
     }
 }

@@ -37,16 +37,11 @@ pub enum ApiOutput {
     Other(OtherCall),
 }
 
-#[derive(Debug)]
-struct ApiCommunicator {
-    instance: u32,
-    calls: u64,
-}
-
 /// The API's side of a session: the calls, without their ops.
 #[derive(Debug, Default)]
 pub struct ApiSession {
-    communicators: HashMap<CommKey, ApiCommunicator>,
+    /// Communicators, with the number of their calls.
+    communicators: HashMap<CommKey, (FlowCommunicator, u64)>,
     /// Calls on communicators beyond the number that is kept apart.
     refused: u64,
     /// Open calls, if returns are traced.
@@ -61,7 +56,7 @@ impl ApiSession {
 
     /// Returns about how many bytes of memory the session takes.
     pub fn held_bytes(&self) -> usize {
-        self.communicators.len() * size_of::<(CommKey, ApiCommunicator)>()
+        self.communicators.len() * size_of::<(CommKey, FlowCommunicator, u64)>()
             + self.returns.as_ref().map_or(0, Returns::held_bytes)
     }
 
@@ -153,19 +148,13 @@ impl ApiSession {
             return None;
         }
         let instances = &mut node.instances;
-        let communicator = self.communicators.entry(key).or_insert_with(|| {
+        let (comm, calls) = self.communicators.entry(key).or_insert_with(|| {
             let instance =
                 if event.with_ops { instances.of(key) } else { instances.next(key.hash, key.rank) };
-            ApiCommunicator { instance, calls: 0 }
+            (FlowCommunicator { hash: id.hash, rank: id.rank, n_ranks: id.n_ranks, instance }, 0)
         });
-        let number = communicator.calls;
-        communicator.calls += 1;
-        let comm = FlowCommunicator {
-            hash: id.hash,
-            rank: id.rank,
-            n_ranks: id.n_ranks,
-            instance: communicator.instance,
-        };
-        Some((Some(key), ApiRecord { comm: Some(comm), number, event, returned, seq }))
+        *calls += 1;
+        let comm = FlowCommunicator { n_ranks: id.n_ranks, ..*comm };
+        Some((Some(key), ApiRecord { comm: Some(comm), number: *calls - 1, event, returned, seq }))
     }
 }

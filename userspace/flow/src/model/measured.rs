@@ -10,13 +10,11 @@ use foldhash::{HashMap, HashSet};
 use super::{
     counters::LeftOut,
     execution::Execution,
-    flow::{FlowRecord, PeerFlow},
-    held::{RECORD_BYTES, WORDS_BYTES},
+    flow::{FlowRecord, PeerFlow, RECORD_BYTES, WORDS_BYTES},
     message::{Measured, Message},
     proxy_ranks::{CommunicatorRank, ProxyRanks},
     sampling::Sampling,
-    send_sizes::SendSizes,
-    size_sums::{Size, Sums},
+    sizes::{SendSizes, Size, Sums},
     step_key::{StepKey, executing_rank},
 };
 use crate::{

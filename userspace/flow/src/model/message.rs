@@ -188,18 +188,29 @@ mod tests {
     fn waits_are_told_apart_as_far_as_was_measured() {
         let message = Message { sent: Some(30), end: Some(45), ..Message::default() };
         let found = waits(Direction::Send, &message, Some(10));
-        assert_eq!((found[Wait::GpuReady], found[Wait::GpuReadyOrPeerBuffer]), (None, Some(20)));
+        assert_eq!(
+            (found[Wait::GpuReady as usize], found[Wait::GpuReadyOrPeerBuffer as usize]),
+            (None, Some(20))
+        );
         let found =
             waits(Direction::Send, &Message { ready: Some(25), start: Some(11), ..message }, Some(10));
         assert_eq!(
-            (found[Wait::GpuReady], found[Wait::PeerBuffer], found[Wait::GpuReadyOrPeerBuffer]),
+            (
+                found[Wait::GpuReady as usize],
+                found[Wait::PeerBuffer as usize],
+                found[Wait::GpuReadyOrPeerBuffer as usize]
+            ),
             (Some(14), Some(5), None)
         );
-        assert_eq!(found[Wait::Network], Some(15));
+        assert_eq!(found[Wait::Network as usize], Some(15));
         let message = Message { arrived: Some(30), end: Some(45), ..Message::default() };
         let found = waits(Direction::Recv, &message, None);
         assert_eq!(
-            (found[Wait::Network], found[Wait::GpuConsume], found[Wait::FlushOrGpuConsume]),
+            (
+                found[Wait::Network as usize],
+                found[Wait::GpuConsume as usize],
+                found[Wait::FlushOrGpuConsume as usize]
+            ),
             (None, None, Some(15))
         );
     }

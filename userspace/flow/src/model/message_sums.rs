@@ -40,7 +40,7 @@ impl KnownSums {
         if layout.len() <= FEW {
             return add_up(layout);
         }
-        let key = layout.key();
+        let key = layout.key;
         if let Some(sums) = self.0.get(&key) {
             return *sums;
         }

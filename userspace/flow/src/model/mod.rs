@@ -7,12 +7,10 @@ mod api;
 mod api_returns;
 mod bytes;
 mod call;
-mod call_arguments;
 mod communicator;
 pub(crate) mod counters;
 mod execution;
 mod flow;
-mod held;
 mod joined_calls;
 mod measured;
 mod message;
@@ -23,15 +21,14 @@ mod post_match;
 mod proxy_ranks;
 mod rows;
 mod sampling;
-mod send_sizes;
 mod sequence;
 mod session;
-mod size_sums;
+mod sizes;
 mod step_key;
 mod transfers;
 
 #[cfg(test)]
-pub mod tests;
+mod tests;
 
 pub use api::{ApiOutput, ApiRecord, ApiSession};
 pub use api_returns::{OtherCall, Returned};

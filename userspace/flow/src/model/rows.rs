@@ -1,25 +1,22 @@
 //! Makes rows of the model's records.
 
-use foldhash::HashMap;
-
-use nccl_library::nccl::{Name, datatype_bytes};
-
 use super::{
     api::ApiRecord,
     api_returns::OtherCall,
-    call_arguments::Arguments,
     flow::{FlowCommunicator, FlowRecord, PeerFlow},
     message::{Measured, Message, waits},
     message_sums::KnownSums,
     transfers::{Layout, Transfer},
 };
 use crate::{
-    decode::{Connector, ProxyRank, ReductionOp},
+    decode::{ApiLineEvent, Connector, ProxyRank, ReductionOp},
     schema::{
         ApiCall, ApiCallRow, HostInfo, MessageRow, MessageSums, Observed, Op, OpRow, OtherCallRow, PeerRow,
         Pointer, RankKey, StackId, comm_hash_name,
     },
 };
+use foldhash::HashMap;
+use nccl_library::nccl::{Name, datatype_bytes};
 
 /// Rows of messages that are handed on together.
 const MESSAGES_AT_ONCE: usize = 64;
@@ -273,4 +270,40 @@ fn message_row(
         row.set_waits(&waits(row.op, &message, slot_free));
     }
     row
+}
+
+/// Meaning of the fields of `ncclInfo` for a function. NCCL fills fields that a function has no use for with
+/// `ncclSum` and 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Arguments {
+    reduces: bool,
+    has_root: bool,
+    has_peer: bool,
+    send_buffer: Option<u64>,
+    recv_buffer: Option<u64>,
+}
+
+impl Arguments {
+    /// Returns the arguments by the call's name, as in src/collectives.cc up to 2.30. `Reduce`, and a
+    /// function that came later, has operator, root and both buffers.
+    fn of(event: &ApiLineEvent) -> Self {
+        let function: &str = &event.name;
+        let (reduces, has_root, has_peer) = match function {
+            "AllReduce" | "ReduceScatter" => (true, false, false),
+            "Broadcast" | "Gather" | "Scatter" => (false, true, false),
+            "AllGather" | "AlltoAll" | "WaitSignal" => (false, false, false),
+            "Send" | "Recv" | "PutSignal" | "Signal" => (false, false, true),
+            _ => (true, true, false),
+        };
+        let (send, recv) = (event.send_buffer, event.recv_buffer);
+        let (send_buffer, recv_buffer) = match function {
+            // Send and Recv have one buffer, and NCCL keeps both in recvbuff.
+            "Send" if send == 0 => (Some(recv), None),
+            "Recv" => (None, Some(recv)),
+            "PutSignal" => (Some(send), None),
+            "Signal" | "WaitSignal" => (None, None),
+            _ => (Some(send), Some(recv)),
+        };
+        Self { reduces, has_root, has_peer, send_buffer, recv_buffer }
+    }
 }

@@ -40,17 +40,11 @@ pub struct Transfer {
 pub(super) struct Layout<'a> {
     record: &'a FlowRecord,
     direction: Direction,
-    sizes: Sizes,
-    /// FIFO steps of a message, of a chunk, and of a repetition of the pattern.
-    slots: u64,
-    chunk_steps: u64,
-    steps_per_loop: u64,
     is_ring: bool,
     n_ranks: u64,
     /// Stage of all messages; of a ring all-reduce, of those that are not reduced over all ranks yet.
     first_stage: Stage,
-    /// Messages that NCCL planned.
-    planned: u64,
+    pub(super) key: LayoutKey,
 }
 
 /// Key of a layout: layouts with the same key have messages of the same sizes.
@@ -60,9 +54,11 @@ pub(super) struct LayoutKey {
     /// another rank's chunk.
     ring: Option<(Direction, i32, u64)>,
     sizes: Sizes,
+    /// FIFO steps of a message, of a chunk, and of a repetition of the pattern.
     slots: u64,
     chunk_steps: u64,
     steps_per_loop: u64,
+    /// Messages that NCCL planned.
     planned: u64,
 }
 
@@ -78,47 +74,37 @@ impl<'a> Layout<'a> {
             _ => None,
         };
         let nsteps = peer.nsteps.unwrap_or(0);
-        Self {
-            record,
-            direction: peer.connector.direction,
+        let direction = peer.connector.direction;
+        let ring = (direction, record.ring.index, n_ranks);
+        let key = LayoutKey {
+            ring: (op.pattern == Pattern::RingTwice).then_some(ring),
             sizes: Sizes::of(record, nsteps),
             slots,
             chunk_steps,
             steps_per_loop: ring_steps.unwrap_or(1).max(1) * chunk_steps,
-            is_ring: ring_steps.is_some(),
-            n_ranks,
-            first_stage: first_stage(record, peer),
             planned: nsteps.div_ceil(slots),
-        }
-    }
-
-    /// Returns what the messages' sizes follow from.
-    pub(super) fn key(&self) -> LayoutKey {
-        let ring = (self.record.op.pattern == Pattern::RingTwice).then_some((
-            self.direction,
-            self.record.ring.index,
-            self.n_ranks,
-        ));
-        let Self { sizes, slots, chunk_steps, steps_per_loop, planned, .. } = *self;
-        LayoutKey { ring, sizes, slots, chunk_steps, steps_per_loop, planned }
+        };
+        let (is_ring, first_stage) = (ring_steps.is_some(), first_stage(record, peer));
+        Self { record, direction, is_ring, n_ranks, first_stage, key }
     }
 
     /// Returns the number of messages that are laid out.
     pub(super) fn len(&self) -> u64 {
-        self.planned.min(MAX_TRANSFERS)
+        self.key.planned.min(MAX_TRANSFERS)
     }
 
     /// Returns the number of messages that the op plans with this peer and that are not laid out.
     pub(super) fn left_out(&self) -> u64 {
-        self.planned.saturating_sub(MAX_TRANSFERS)
+        self.key.planned.saturating_sub(MAX_TRANSFERS)
     }
 
     /// Returns the message of this number, counted from 0.
     pub(super) fn message(&self, index: u64) -> Transfer {
-        let step = index * self.slots;
-        let loop_index = step / self.steps_per_loop;
-        let slice = (step % self.chunk_steps) / self.slots;
-        let ring_step = self.is_ring.then(|| (step % self.steps_per_loop) / self.chunk_steps);
+        let LayoutKey { sizes, slots, chunk_steps, steps_per_loop, .. } = self.key;
+        let step = index * slots;
+        let loop_index = step / steps_per_loop;
+        let slice = (step % chunk_steps) / slots;
+        let ring_step = self.is_ring.then(|| (step % steps_per_loop) / chunk_steps);
         let (mut chunk, mut stage) = (None, self.first_stage);
         if let (Pattern::RingTwice, Some(ring_step)) = (self.record.op.pattern, ring_step) {
             chunk = Some(chunk_of(self.record, self.direction, ring_step, self.n_ranks));
@@ -128,8 +114,8 @@ impl<'a> Layout<'a> {
             }
         }
         let position = Position { loop_index, chunk: chunk.unwrap_or(0), slice };
-        let (bytes, bytes_kind) = self.sizes.bytes(position, index);
-        Transfer { step, slots: self.slots, bytes, bytes_kind, stage, loop_index, ring_step, slice, chunk }
+        let (bytes, bytes_kind) = sizes.bytes(position, index);
+        Transfer { step, slots, bytes, bytes_kind, stage, loop_index, ring_step, slice, chunk }
     }
 }
 

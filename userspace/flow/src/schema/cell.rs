@@ -9,8 +9,8 @@ use nccl_library::nccl::{Algorithm, Direction, Name, Pattern, Protocol, Transpor
 use serde::Serialize;
 
 use super::{
-    BytesKind, FrameRow, GpuProcessRow, LinkKey, Observed, Outcome, PeerRow, SecondOf, StackOf, Stage,
-    Wait, WaitRow,
+    BytesKind, FrameRow, GpuProcessRow, LinkKey, Observed, Outcome, PeerRow, SecondOf, StackOf, Stage, Wait,
+    WaitRow,
 };
 
 /// Type of a column's values.

@@ -1,8 +1,11 @@
 //! A message: a line of `flow_steps`.
 
+use super::{
+    named::named,
+    observed::Observed,
+    wait::{Wait, WaitTimes},
+};
 use nccl_library::nccl::{Direction, Name, Pattern, Protocol, Transport};
-
-use super::{named::named, observed::Observed, stage::Stage, wait::{Wait, WaitTimes}};
 
 named! {
     /// Meaning of a `bytes` field.
@@ -11,6 +14,27 @@ named! {
         Exact = "exact",
         /// Bytes that the message's slots can hold: an upper bound.
         Capacity = "capacity",
+    }
+}
+
+named! {
+    /// Part of a collective that a message belongs to.
+    Stage {
+        /// Ring of a function that is not known.
+        Ring = "ring",
+        ReduceScatter = "reduce-scatter",
+        Allgather = "allgather",
+        PipelineFrom = "pipeline-from",
+        PipelineTo = "pipeline-to",
+        TreeUp = "tree-up",
+        TreeDown = "tree-down",
+        CollnetChain = "collnet-chain",
+        CollnetDirect = "collnet-direct",
+        Nvls = "nvls",
+        NvlsTree = "nvls-tree",
+        PatUp = "pat-up",
+        PatDown = "pat-down",
+        P2p = "p2p",
     }
 }
 
@@ -160,4 +184,18 @@ impl MessageRow {
             self.wait_flush_or_gpu_consume_ns,
         ] = waits.map(Observed::looked_for);
     }
+}
+
+/// Sums over the messages of an op with one peer: they follow from the op, and a ring of 1,024 ranks has
+/// 2,046 of them for each loop, channel and direction. All values are planned, or derived from planned ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageSums {
+    pub op: Direction,
+    pub peer: i32,
+    pub channel: u32,
+    pub transport: Transport,
+    pub messages: u64,
+    /// Bytes of the messages whose size follows from the plan; `bytes_capacity`: capacities of the others.
+    pub bytes_exact: u64,
+    pub bytes_capacity: u64,
 }

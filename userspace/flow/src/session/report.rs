@@ -1,18 +1,16 @@
 //! `session.json`: targets, quality of the trace, and losses.
 
-use std::borrow::Cow;
-
-use serde::{Deserialize, Serialize};
-
 use super::{
     AttachReport, Budget, BufferReport, ChangedLibrary, Compressed, FilesReport, Level, LibraryReport,
-    LostReaders, MaxSizeReport, Messages, OverBudget, ProbeReport, RecordingTotals, StepDetail, TargetList,
-    WhoseBudget, WindowReport, lenient,
+    MaxSizeReport, Messages, OverBudget, ProbeReport, RecordingTotals, StepDetail, TargetList, WhoseBudget,
+    WindowReport, lenient,
 };
 use crate::{
-    model::{ModelCounters, Sampling},
+    model::{ModelCounters, Sampling, counters::counters},
     schema::{ClockReport, CommunicatorReport, CpuReport, Gap, LossReport, RankKey, named::named},
 };
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// Most windows that are listed in the report of their recording.
 const MAX_WINDOWS: usize = 1000;
@@ -30,9 +28,10 @@ named! {
         WriteFailed = "write_failed",
         /// Ended before its time, as a part of ncclflow failed. `errors` says which; what was lost is counted.
         Failed = "failed",
+        ;
         /// A state that a newer version writes, or none.
         #[default]
-        #[serde(other)]
+        #[serde(rename = "unknown")]
         Unknown = "unknown",
     }
 }
@@ -86,20 +85,17 @@ pub struct SessionReport {
     /// Libraries that look like NCCL and could not be traced, and why.
     pub passed_over: Vec<String>,
     /// Libraries whose files were changed while probes were on them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[serde(deserialize_with = "lenient::list")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "lenient::list")]
     pub changed_libraries: Vec<ChangedLibrary>,
     /// Children of ncclflow that looked at tenants' files and were lost, if any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[serde(deserialize_with = "lenient::value")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "lenient::value")]
     pub lost_readers: Option<LostReaders>,
     pub errors: Messages,
     /// Containers whose flag files are not looked at, and why.
     #[serde(skip_serializing_if = "Messages::is_empty")]
     pub flags_not_seen: Messages,
     /// Processes and tenants that were over their share of something in common, and lost of their own.
-    #[serde(skip_serializing_if = "OverBudget::is_empty")]
-    #[serde(deserialize_with = "lenient::value")]
+    #[serde(skip_serializing_if = "OverBudget::is_empty", deserialize_with = "lenient::value")]
     pub over_budget: OverBudget,
     /// Counts of entries that are not listed, as there are too many for a report.
     #[serde(skip_serializing_if = "LeftOut::is_nothing")]
@@ -109,8 +105,7 @@ pub struct SessionReport {
     pub recording: Option<RecordingTotals>,
     /// Files made from the recording, on which `model`, `communicators`, and the counts of lines and of
     /// undecodable records rest.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[serde(deserialize_with = "lenient::value")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "lenient::value")]
     pub files: Option<FilesReport>,
     /// State of `--max-size`, in the recording's folder.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,25 +114,36 @@ pub struct SessionReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compressed: Option<Compressed>,
     /// The window, in a window's folder.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[serde(deserialize_with = "lenient::value")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "lenient::value")]
     pub window: Option<WindowReport>,
     /// All windows that are closed and were not removed, in the folder of a recording with windows.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[serde(deserialize_with = "lenient::list")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "lenient::list")]
     pub windows: Vec<WindowReport>,
 }
 
-/// Counts of entries that a report has left out, by list. A report is as large after a year as after a day.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LeftOut {
-    /// Processes that have ended; the latest 1,000 of them are listed.
-    pub targets: u64,
-    /// Ranks of processes that have ended; the latest 1,000 of them are listed.
-    pub communicators: u64,
-    /// Windows; the latest 1,000 are listed.
-    pub windows: u64,
+counters! {
+    /// Losses from looking at foreign files and memory.
+    pub struct LostReaders {
+        /// Children that did not answer in time.
+        unanswered: u32;
+        /// Children of these that were still there after they were killed: they sleep in the kernel.
+        left_behind: u32;
+        /// Children that ended, or answered garbage, because of what they read.
+        died: u32;
+    }
+}
+
+counters! {
+    /// Counts of entries that a report has left out, by list. A report is as large after a year as after a
+    /// day.
+    pub struct LeftOut {
+        /// Processes that have ended; the latest 1,000 of them are listed.
+        targets: u64;
+        /// Ranks of processes that have ended; the latest 1,000 of them are listed.
+        communicators: u64;
+        /// Windows; the latest 1,000 are listed.
+        windows: u64;
+    }
 }
 
 impl LeftOut {

@@ -1,36 +1,8 @@
 //! The one sum over messages of a link: what was planned, what was measured, and what was waited for.
 
-use nccl_library::nccl::Transport;
-use serde::Serialize;
-
+use super::durations::Durations;
 use crate::schema::{BytesKind, MessageRow, MessageSums, Wait};
-
-/// A place that durations are added to.
-pub trait Durations {
-    fn note(&mut self, ns: u64);
-}
-
-/// Sum of durations, and their number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Sum {
-    pub count: u64,
-    pub ns: u64,
-}
-
-impl Sum {
-    /// Returns the sum of the durations that have come since `before`.
-    #[must_use]
-    pub fn since(self, before: Self) -> Self {
-        Self { count: self.count.saturating_sub(before.count), ns: self.ns.saturating_sub(before.ns) }
-    }
-}
-
-impl Durations for Sum {
-    fn note(&mut self, ns: u64) {
-        self.count += 1;
-        self.ns = self.ns.saturating_add(ns);
-    }
-}
+use nccl_library::nccl::Transport;
 
 /// Sums over messages, from one rank's side. `T` takes the times of messages, `W` their waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

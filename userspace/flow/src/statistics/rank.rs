@@ -1,15 +1,13 @@
 //! Statistics of one rank of one communicator.
 
-use std::collections::BTreeMap;
-
 use super::{
-    histogram::Histogram,
-    link_sums::Durations as _,
+    durations::{Durations as _, Histogram, Sum},
+    link_sums::LinkSums,
     op_window::{OpWindows, Seen},
-    peer::{PeerKind, PeerStatistics, Traffic},
 };
-use crate::schema::{ApiCallRow, MessageRow, MessageSums, Observed, Op};
+use crate::schema::{ApiCallRow, MessageRow, MessageSums, Observed, Op, named::named};
 use nccl_library::nccl::{Algorithm, Direction};
+use std::collections::BTreeMap;
 
 /// Kinds of op and names of functions that are kept apart for each rank. NCCL has 20 functions, 7 algorithms
 /// and 3 protocols, of which a job uses some; names come from the target's library, which can have any.
@@ -48,6 +46,35 @@ pub struct CallStatistics {
     /// Measured: time on the calling thread; where returns are traced.
     pub host: Histogram,
 }
+
+named! {
+    /// Kind of connection between a rank and a peer: NCCL's transports.
+    #[derive(PartialOrd, Ord, Hash)]
+    PeerKind {
+        /// The network.
+        Net = "NET",
+        /// GPU to GPU, over NVLink or PCIe.
+        P2p = "P2P",
+        /// Shared memory of the host.
+        Shm = "SHM",
+        /// The network's own reduction (CollNet).
+        Col = "COL",
+        /// Another transport, or one whose name could not be read.
+        Other = "other",
+    }
+}
+
+impl PeerKind {
+    pub fn of(transport: &str) -> Self {
+        Self::ALL.into_iter().find(|kind| kind.name() == transport).unwrap_or(Self::Other)
+    }
+}
+
+/// Traffic in one direction over one kind of connection.
+pub type Traffic = LinkSums<Histogram>;
+
+/// Sums over the messages with one peer.
+pub type PeerStatistics = LinkSums<Sum>;
 
 /// All statistics of a rank.
 #[derive(Clone, Debug, Default)]

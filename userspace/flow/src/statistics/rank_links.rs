@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{link_sums::LinkSums, quantiles::Quantiles};
+use super::{durations::Quantiles, link_sums::LinkSums};
 use crate::schema::{LinkKey, LinkRow, MessageRow, MessageSums, OpTimes, OpTimesRow, Wait, WaitRow};
 use nccl_library::nccl::Direction;
 

@@ -18,7 +18,7 @@ use super::{
     call::ProxyCall,
     communicator::CommKey,
     counters::PlanCounters,
-    held::{RECORD_BYTES, WORDS_BYTES},
+    flow::{RECORD_BYTES, WORDS_BYTES},
 };
 use crate::{
     decode::{
@@ -239,10 +239,10 @@ impl PlanAssembler {
         for work in &parts.works {
             let found = match &work.what {
                 WorkKind::Coll(coll) => colls.next().and_then(|task| {
-                    let graphs = self.topologies.get(&key)?.channel(coll.channels.0)?;
+                    let graphs = self.topologies.get(&key)?.channels.get(&coll.channels.0)?;
                     let ops = collective::ops(plan, graphs, task, coll, number)?;
                     number += 1;
-                    Some(ops.into_iter().map(|op| (op, Some(coll_info(task)))).collect())
+                    Some(ops.into_iter().map(|op| (op, Some(task.info.clone()))).collect())
                 }),
                 WorkKind::P2p(p2p) => {
                     let [receive, send] = &p2p.sides;
@@ -306,7 +306,8 @@ impl PlanAssembler {
         left: Option<u64>,
     ) -> Option<ProxyCall> {
         let topology = self.topologies.get(&key);
-        let Some((topology, graphs)) = topology.and_then(|all| Some((all, all.channel(op.channel)?))) else {
+        let Some((topology, graphs)) = topology.and_then(|all| Some((all, all.channels.get(&op.channel)?)))
+        else {
             self.counters.without_graphs += 1;
             return None;
         };
@@ -333,7 +334,7 @@ impl PlanAssembler {
             .zip(calls)
             .filter(|(_, (_, peer, _))| *peer >= 0)
             .filter_map(|(at, (direction, peer, index))| {
-                let known = topology.connector(op.channel, peer, direction, index);
+                let known = topology.connectors.get(&(op.channel, peer, direction, index)).copied();
                 if nsteps.is_none() && known.is_none_or(|connector| connector.transport.is_empty()) {
                     return None; // never connected, so the algorithm takes no step to it
                 }
@@ -367,17 +368,6 @@ fn is_queued_everywhere(plan: &PlanEvent, parts: &Parts) -> bool {
 /// Returns the properties that distinguish an op from others of its plan.
 fn identity(op: &ProxyOp) -> (u64, u32, Pattern, i32) {
     (op.op_count, op.channel, op.pattern, if op.pattern.is_p2p() { op.root } else { 0 })
-}
-
-fn coll_info(task: &CollTask) -> TaskInfo {
-    TaskInfo {
-        pointer: task.address,
-        count: Some(task.count),
-        datatype: task.datatype.clone(),
-        function: task.function.clone(),
-        buffers: task.buffers,
-        ..TaskInfo::default()
-    }
 }
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ pub(super) fn ops(
                 pattern,
                 protocol: if side.is_ll { Protocol::Ll } else { Protocol::Simple },
                 coll: Some(if pattern == Pattern::Send { &own.send } else { &own.recv }.clone()),
-                coll_api: task.filter(|_| has.coll_api).and_then(|task| task.coll_api.clone()),
+                coll_api: task.filter(|_| has.coll_api).and_then(|task| task.info.called.clone()),
                 registered: side.is_registered,
                 p2p_nbytes_is_size: true,
                 channel_size: has.channel_size.then_some(0),
@@ -101,7 +101,7 @@ pub(super) fn ops(
                 part_bytes: side.part_bytes(part),
                 ..ProxyOp::default()
             };
-            ops.push((op, task.map(info)));
+            ops.push((op, task.map(|task| task.info.clone())));
         }
     }
     Some(ops)
@@ -124,15 +124,4 @@ fn share(plan: &PlanEvent, side: &P2pSide, part: u32) -> Option<(u64, u64)> {
         nbytes = nbytes.checked_mul(2)?.checked_next_multiple_of(16)?;
     }
     (nsteps != 0).then_some((nsteps, nbytes))
-}
-
-fn info(task: &P2pTask) -> TaskInfo {
-    TaskInfo {
-        pointer: task.address,
-        p2p_bytes: Some(task.bytes),
-        p2p_channels: task.n_channels,
-        called: task.coll_api.clone(),
-        buffers: task.buffer.map(|buffer| [buffer; 2]),
-        ..TaskInfo::default()
-    }
 }
