@@ -27,7 +27,7 @@ pub enum ReductionOp {
     /// Operator that the program made, or a number that is none: `ncclRedOpCreatePreMulSum` is the only maker
     /// of operators up to 2.32, and numbers its ops from `ncclNumOps` on, mixed with a hash of the
     /// communicator's address.
-    User,
+    User(i32),
     /// Unknown operator, as the library's enum is not known.
     Unknown,
 }
@@ -51,7 +51,6 @@ pub struct ApiLineEvent {
     pub count: u64,
     pub datatype: Option<Name>,
     pub reduction_op: ReductionOp,
-    pub reduction_op_number: i32,
     /// Root of a collective, peer of a p2p or one-sided call.
     pub root: i32,
     pub stream: u64,
@@ -119,8 +118,6 @@ pub(super) fn api_line(
         .filter(|name| !name.is_empty())
         .or_else(|| names.function(number).cloned())
         .unwrap_or_else(|| Name::from("unknown"));
-    let reduction_op_number = record.int(&spans.reduction_op)?;
-    let reduction_op = reduction_op(names, reduction_op_number);
     let op_count = match (&comm, &spans.op_count) {
         (Some(_), Some(span)) => record.unsigned(span).ok(),
         _ => None,
@@ -135,8 +132,7 @@ pub(super) fn api_line(
         recv_buffer: record.unsigned(&spans.recv_buffer)?,
         count: record.unsigned(&spans.count)?,
         datatype: names.datatype(record.int(&spans.datatype)?.into()).cloned(),
-        reduction_op,
-        reduction_op_number,
+        reduction_op: reduction_op(names, record.int(&spans.reduction_op)?),
         root: record.int(&spans.root)?,
         stream: record.unsigned(&spans.stream)?,
         with_ops: spans.with_ops,
@@ -153,7 +149,6 @@ pub(super) fn api_arguments(
 ) -> Result<ApiLineEvent> {
     let int = |span: &Option<Span>| record.optional_int(span.as_ref());
     let word = |span: &Option<Span>| Ok(record.optional(span.as_ref())?.unwrap_or(0));
-    let reduction_op_number = int(&spans.reduction_op)?;
     Ok(ApiLineEvent {
         origin: record.origin(),
         comm: None,
@@ -164,8 +159,8 @@ pub(super) fn api_arguments(
         recv_buffer: word(&spans.recv_buffer)?,
         count: word(&spans.count)?,
         datatype: int(&spans.datatype)?.and_then(|number| names.datatype(number.into()).cloned()),
-        reduction_op: reduction_op_number.map_or(ReductionOp::Unknown, |number| reduction_op(names, number)),
-        reduction_op_number: reduction_op_number.unwrap_or(0),
+        reduction_op: int(&spans.reduction_op)?
+            .map_or(ReductionOp::Unknown, |number| reduction_op(names, number)),
         root: int(&spans.root)?.unwrap_or(0),
         stream: record.unsigned(&spans.stream)?,
         stack_pointer: record.unsigned(&spans.stack_pointer)?,
@@ -177,7 +172,7 @@ pub(super) fn api_arguments(
 fn reduction_op(names: &NameTables, number: i32) -> ReductionOp {
     match names.reduction_op(number.into()) {
         Some(name) => ReductionOp::BuiltIn(name.clone()),
-        None if names.has_reduction_ops() => ReductionOp::User,
+        None if names.has_reduction_ops() => ReductionOp::User(number),
         None => ReductionOp::Unknown,
     }
 }

@@ -4,10 +4,9 @@
 mod places;
 
 mod api;
+mod channel;
 mod communicator;
-mod connector;
 mod device_work;
-mod graphs;
 mod op_work;
 mod plan;
 mod plan_fields;
@@ -15,23 +14,20 @@ mod proxy_op;
 mod record;
 mod stack;
 mod step;
-mod task;
 
 pub use api::{ApiCallEvent, ApiEntryEvent, ApiLineEvent, ApiReturnEvent, ReductionOp};
+pub use channel::{ChannelGraphs, Connector, ProxyOwner, ProxyPeerEvent, ProxyRank, Ring, Tree};
 pub use communicator::{CommunicatorId, CommunicatorPlaces};
-pub use connector::{Connector, ProxyOwner, ProxyPeerEvent, ProxyRank};
 pub use device_work::{ChannelShare, CollWork, P2pSide, P2pWork, Work, WorkKind};
-pub use graphs::{ChannelGraphs, Ring, Tree};
 pub use op_work::OpWorkFields;
 pub use plan::{
     CollTask, OpCounts, OpShape, P2pTask, PlanEvent, PlanPart, PlanPartEvent, QueuedOp, WorkBatch,
 };
 pub use plan_fields::PlanFields;
-pub use proxy_op::{ProxyOp, ProxyOpEvent, ProxyOpFields};
+pub use proxy_op::{ProxyOp, ProxyOpEvent, ProxyOpFields, TaskInfo};
 pub use record::{DecodeError, RecordView, Result};
 pub use stack::StackEvent;
 pub use step::{BytesSum, ProxyStepEvent, SendSizeEvent, StepMoment};
-pub use task::TaskInfo;
 
 use serde::{Deserialize, Serialize};
 
@@ -99,7 +95,7 @@ impl Decoder {
         let names = &self.names;
         Ok(match kind {
             ProbeKind::ProxyOp(spans) => Event::ProxyOp(Box::new(proxy_op::proxy_op(self, spans, record)?)),
-            ProbeKind::ProxyPeer(spans) => Event::ProxyPeer(connector::proxy_peer(spans, record)?),
+            ProbeKind::ProxyPeer(spans) => Event::ProxyPeer(channel::proxy_peer(spans, record)?),
             ProbeKind::ApiCall(spans) => match api::api_call(spans, names, record)? {
                 Some(call) => Event::ApiCall(call),
                 None => Event::CallWithoutCommunicator(record.origin()),
@@ -112,8 +108,8 @@ impl Decoder {
             ProbeKind::ApiReturn(spans) => Event::ApiReturn(api::api_return(spans, names, record)?),
             ProbeKind::Plan(spans) => Event::Plan(Box::new(plan::plan(self, spans, record)?)),
             ProbeKind::PlanNode(spans) => Event::PlanPart(plan::node(self, spans, record)?),
-            ProbeKind::Channel(spans) => Event::PlanPart(graphs::channel(spans, record)?),
-            ProbeKind::Connectors(spans) => Event::PlanPart(connector::connectors(spans, record)?),
+            ProbeKind::Channel(spans) => Event::PlanPart(channel::channel(spans, record)?),
+            ProbeKind::Connectors(spans) => Event::PlanPart(channel::connectors(spans, record)?),
             ProbeKind::Head => return Err(DecodeError::UnknownProbe(record.header.probe)),
             ProbeKind::ProxyStep(spans) => Event::ProxyStep(step::proxy_step(spans, names, record)?),
             ProbeKind::Stack => Event::Stack(StackEvent::of(record)?),

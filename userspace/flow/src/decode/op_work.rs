@@ -86,20 +86,16 @@ pub(super) fn complete(
     spans: &OpWorkSpans,
     record: &RecordView<'_>,
 ) -> Result<()> {
+    let (OpWorkSpans::Elements { address, .. } | OpWorkSpans::Node { address, .. }) = spans;
+    if record.unsigned(address)? == 0 {
+        return Ok(());
+    }
     // Without its device work the op is still an op.
     let _known = match (fields, spans) {
-        (OpWorkFields::Elements(of), OpWorkSpans::Elements { address, work, counts }) => {
-            if record.unsigned(address)? == 0 {
-                return Ok(());
-            }
+        (OpWorkFields::Elements(of), OpWorkSpans::Elements { work, counts, .. }) => {
             from_element(op, of, record.bytes(work)?, record.bytes(counts)?)
         }
-        (OpWorkFields::Nodes(of), OpWorkSpans::Node { address, bytes }) => {
-            if record.unsigned(address)? == 0 {
-                return Ok(());
-            }
-            from_node(op, of, record.bytes(bytes)?)
-        }
+        (OpWorkFields::Nodes(of), OpWorkSpans::Node { bytes, .. }) => from_node(op, of, record.bytes(bytes)?),
         _ => None,
     };
     Ok(())

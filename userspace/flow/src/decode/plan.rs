@@ -8,8 +8,7 @@ use super::{
     communicator::communicator,
     device_work::{Work, work},
     plan_fields::PlanFields,
-    proxy_op::op,
-    task,
+    proxy_op::{op, task_of_op},
 };
 use crate::wire::{PlanList, PlanNodeSpans, PlanSpans};
 use ncclflow_common::CUT;
@@ -168,7 +167,7 @@ pub(super) fn node(
         PlanList::OpCounts => PlanPart::OpCounts(op_counts(fields, bytes).ok_or_else(short)?),
         PlanList::ProxyOps => {
             let op = op(decoder.op_fields()?, &decoder.names, bytes)?;
-            let task = task::of_op(spans.task.as_ref(), op.pattern, &decoder.names, record)?;
+            let task = task_of_op(spans.task.as_ref(), op.pattern, &decoder.names, record)?;
             PlanPart::ProxyOp(Box::new(QueuedOp { address, op, task }))
         }
     };

@@ -10,12 +10,20 @@ use nccl_library::nccl::{Direction, NameTables, StepState};
 /// Moment of a message on its way: a step that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepMoment {
+    /// Send: the slot is offered to the GPU.
     Start,
+    /// Receive: the network was asked for the message.
     Posted,
+    /// Send: the GPU has filled the slot, and the network is asked to send for the first time (2.27 and
+    /// later).
     Ready,
+    /// Send: the network has taken the message.
     Sent,
+    /// Receive: the data is there.
     Arrived,
+    /// Receive: the data is handed to the GPU.
     Handed,
+    /// Send: the network is done with the message. Receive: the GPU has taken it out of the slot.
     Stop,
     /// State that says nothing about the way of the data.
     Other,

@@ -3,24 +3,21 @@
 //! The network proxy names a message by its connection, the op's final opCount and the FIFO step. Messages
 //! end long after the op was posted, so the op's record waits for them.
 
-use std::collections::VecDeque;
-
-use foldhash::{HashMap, HashSet};
-
 use super::{
     counters::LeftOut,
-    execution::Execution,
+    execution::{Execution, StepKey, executing_rank},
     flow::{FlowRecord, PeerFlow, RECORD_BYTES, WORDS_BYTES},
     message::{Measured, Message},
     proxy_ranks::{CommunicatorRank, ProxyRanks},
-    sampling::Sampling,
     sizes::{SendSizes, Size, Sums},
-    step_key::{StepKey, executing_rank},
 };
 use crate::{
     decode::{Origin, ProxyStepEvent, StepMoment},
     schema::Outcome,
 };
+use foldhash::{HashMap, HashSet};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 
 /// Messages that can be on their way: 128 MiB. A proxy has some thousands in flight, but messages of a job
 /// that hangs stay, and a target can claim any number.
@@ -32,6 +29,35 @@ const MAX_UNPLACED: usize = 4096;
 
 /// Ranks that a connection's address can stand for: one, unless several processes use the same address.
 const MAX_RANKS_OF_CONNECTION: usize = 64;
+
+/// Conditions on an op for its messages to be measured. Other ops are only counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sampling {
+    /// Distance of measured ops, by NCCL's own count: every op if 1, every tenth if 10. They are the same
+    /// collectives on all ranks.
+    pub every: u64,
+    /// Mask of the measured channels, a bit for each.
+    pub channels: u64,
+    /// Least bytes of a call; a call whose size is not known is measured, too.
+    pub min_bytes: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self { every: 1, channels: u64::MAX, min_bytes: 0 }
+    }
+}
+
+impl Sampling {
+    pub fn takes(&self, record: &FlowRecord) -> bool {
+        let number = record.op.op_count >> 1;
+        let on_channel =
+            1u64.checked_shl(record.op.channel).is_none_or(|channel| self.channels & channel != 0);
+        number.is_multiple_of(self.every.max(1))
+            && on_channel
+            && record.call_bytes().is_none_or(|bytes| bytes >= self.min_bytes)
+    }
+}
 
 /// The ops whose messages are on their way.
 #[derive(Debug, Default)]

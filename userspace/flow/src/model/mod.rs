@@ -20,11 +20,9 @@ mod plan;
 mod post_match;
 mod proxy_ranks;
 mod rows;
-mod sampling;
 mod sequence;
 mod session;
 mod sizes;
-mod step_key;
 mod transfers;
 
 #[cfg(test)]
@@ -37,9 +35,9 @@ pub use communicator::CommKey;
 pub use counters::{LeftOut, ModelCounters, PlanCounters};
 pub use flow::{FlowCommunicator, FlowRecord, PeerFlow};
 pub use joined_calls::JoinedCalls;
+pub use measured::Sampling;
 pub use message::{Measured, Message};
 pub use node::Node;
 pub use proxy_ranks::{CommunicatorRank, Owner, ProxyRanks};
 pub use rows::{Rows, other_call_row};
-pub use sampling::Sampling;
 pub use session::Session;

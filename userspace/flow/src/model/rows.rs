@@ -4,12 +4,12 @@ use super::{
     api::ApiRecord,
     api_returns::OtherCall,
     flow::{FlowCommunicator, FlowRecord, PeerFlow},
-    message::{Measured, Message, waits},
+    message::{Measured, waits},
     message_sums::KnownSums,
     transfers::{Layout, Transfer},
 };
 use crate::{
-    decode::{ApiLineEvent, Connector, ProxyRank, ReductionOp},
+    decode::{ApiLineEvent, Connector, ProxyRank, ReductionOp, StepMoment},
     schema::{
         ApiCall, ApiCallRow, HostInfo, MessageRow, MessageSums, Observed, Op, OpRow, OtherCallRow, PeerRow,
         Pointer, RankKey, StackId, comm_hash_name,
@@ -120,7 +120,7 @@ impl Rows {
     pub fn call(&mut self, record: &ApiRecord, host: &HostInfo) -> ApiCall {
         let event = &record.event;
         let arguments = Arguments::of(event);
-        let is_user = arguments.reduces && event.reduction_op == ReductionOp::User;
+        let reduction_op = Some(&event.reduction_op).filter(|_| arguments.reduces);
         let row = ApiCallRow {
             op_count: event.op_count,
             rank: record.comm.map(|comm| comm.rank),
@@ -130,13 +130,15 @@ impl Rows {
                 .and_then(datatype_bytes)
                 .and_then(|size| size.checked_mul(event.count)),
             datatype: event.datatype.clone(),
-            redop: match &event.reduction_op {
-                _ if !arguments.reduces => None,
-                ReductionOp::BuiltIn(op) => Some(op.clone()),
-                ReductionOp::User => Some("user".into()),
-                ReductionOp::Unknown => None,
+            redop: match reduction_op {
+                Some(ReductionOp::BuiltIn(op)) => Some(op.clone()),
+                Some(ReductionOp::User(_)) => Some("user".into()),
+                Some(ReductionOp::Unknown) | None => None,
             },
-            redop_handle: is_user.then_some(event.reduction_op_number),
+            redop_handle: match reduction_op {
+                Some(ReductionOp::User(number)) => Some(*number),
+                _ => None,
+            },
             root: arguments.has_root.then_some(event.root),
             peer: arguments.has_peer.then_some(event.root),
             sendbuff: arguments.send_buffer.map(Pointer),
@@ -211,20 +213,19 @@ fn peer_row(record: &FlowRecord, peer: &PeerFlow) -> PeerRow {
     }
 }
 
-/// Makes the row of a message. `at`: its index among the peer's messages.
+/// Makes the row of a message. `index`: its place among the peer's messages.
 fn message_row(
     op: &OpRow,
     peer_row: &PeerRow,
     transfer: &Transfer,
     peer: &PeerFlow,
-    at: usize,
+    index: usize,
 ) -> MessageRow {
     let measured = peer.measured.as_ref();
-    let message = measured.and_then(|measured| measured.message(at));
-    let slot_free = measured.and_then(|measured| measured.slot_free(at));
-    let observed = |value: fn(&Message) -> Option<u64>| {
-        message.as_ref().map_or(Observed::Absent, |message| Observed::looked_for(value(message)))
-    };
+    let message = measured.and_then(|measured| measured.message(index));
+    let slot_free = measured.and_then(|measured| measured.slot_free(index));
+    let observed = |value| message.map_or(Observed::Absent, |_| Observed::looked_for(value));
+    let at = |moment| observed(message.and_then(|message| message.at(moment)));
     let mut row = MessageRow {
         op_count: op.op_count,
         rank: op.rank,
@@ -248,16 +249,16 @@ fn message_row(
         // The post pass does nothing for a peer without a proxy.
         posted: op.posted && peer_row.proxy,
         seq_local: None,
-        t_start_ns: observed(|message| message.start),
-        t_posted_ns: observed(|message| message.posted),
-        t_ready_ns: observed(|message| message.ready),
-        t_sent_ns: observed(|message| message.sent),
-        t_arrived_ns: observed(|message| message.arrived),
-        t_handed_ns: observed(|message| message.handed),
-        t_end_ns: observed(|message| message.end),
-        bytes_measured: observed(|message| message.bytes),
+        t_start_ns: at(StepMoment::Start),
+        t_posted_ns: at(StepMoment::Posted),
+        t_ready_ns: at(StepMoment::Ready),
+        t_sent_ns: at(StepMoment::Sent),
+        t_arrived_ns: at(StepMoment::Arrived),
+        t_handed_ns: at(StepMoment::Handed),
+        t_end_ns: at(StepMoment::Stop),
+        bytes_measured: observed(message.and_then(|message| message.bytes)),
         proxy_pid: message.and(peer.proxy_pid),
-        t_slot_free_ns: message.map_or(Observed::Absent, |_| Observed::looked_for(slot_free)),
+        t_slot_free_ns: observed(slot_free),
         wait_gpu_ready_ns: Observed::Absent,
         wait_peer_buffer_ns: Observed::Absent,
         wait_gpu_ready_or_peer_buffer_ns: Observed::Absent,

@@ -6,14 +6,13 @@ use super::{
     call::{CallAssembler, ProxyCall},
     communicator::{CommKey, Communicator},
     counters::ModelCounters,
+    execution::{StepKey, executing_rank},
     flow::FlowRecord,
-    measured::Executions,
+    measured::{Executions, Sampling},
     node::Node,
     plan::PlanAssembler,
     post_match::is_posted_copy,
     proxy_ranks::CommunicatorRank,
-    sampling::Sampling,
-    step_key::{StepKey, executing_rank},
 };
 use crate::{
     decode::{Event, Origin, ProxyOpEvent, ProxyPeerEvent, ProxyRank, ProxyStepEvent, StepMoment},

@@ -4,7 +4,7 @@
 //! that of the next send that the thread reports. A pair of size and send counts only if no record can be
 //! missing between the two.
 
-use super::step_key::StepKey;
+use super::execution::StepKey;
 use crate::decode::{BytesSum, Origin, ProxyStepEvent, SendSizeEvent, StepMoment};
 use foldhash::HashMap;
 

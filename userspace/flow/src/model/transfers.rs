@@ -4,7 +4,10 @@ use super::{
     bytes::{Position, Sizes},
     flow::{FlowRecord, PeerFlow},
 };
-use crate::schema::{BytesKind, Stage};
+use crate::{
+    decode::Connector,
+    schema::{BytesKind, Stage},
+};
 use nccl_library::nccl::{Direction, Name, Pattern};
 
 /// Messages of one op with one peer that are laid out: at 512 KiB each, 64 GiB through one channel. A target
@@ -139,6 +142,9 @@ fn chunk_of(record: &FlowRecord, direction: Direction, ring_step: u64, n_ranks: 
 }
 
 fn first_stage(record: &FlowRecord, peer: &PeerFlow) -> Stage {
+    let Connector { peer, direction, .. } = peer.connector;
+    // Up: to the parent, from the children. Down: the other way.
+    let is_up = (peer == record.tree.up) == (direction == Direction::Send);
     match record.op.pattern {
         Pattern::RingTwice => Stage::ReduceScatter,
         Pattern::Ring => match record.coll().map(Name::as_str) {
@@ -150,15 +156,8 @@ fn first_stage(record: &FlowRecord, peer: &PeerFlow) -> Stage {
         Pattern::PipelineTo => Stage::PipelineTo,
         Pattern::TreeUp => Stage::TreeUp,
         Pattern::TreeDown => Stage::TreeDown,
-        // Up: to the parent, from the children. Down: the other way.
-        Pattern::TreeUpDown => {
-            let to_parent = peer.connector.peer == record.tree.up;
-            if to_parent == (peer.connector.direction == Direction::Send) {
-                Stage::TreeUp
-            } else {
-                Stage::TreeDown
-            }
-        }
+        Pattern::TreeUpDown if is_up => Stage::TreeUp,
+        Pattern::TreeUpDown => Stage::TreeDown,
         Pattern::CollnetChain => Stage::CollnetChain,
         Pattern::CollnetDirect => Stage::CollnetDirect,
         Pattern::Nvls => Stage::Nvls,

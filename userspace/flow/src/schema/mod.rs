@@ -21,7 +21,6 @@ mod observed;
 mod op;
 mod stack;
 mod text_number;
-mod wait;
 
 pub use api_call::{ApiCall, ApiCallRow, OtherCallRow, Pointer};
 pub use cell::{Cell, CellType, Cells, Row};
@@ -32,8 +31,7 @@ pub use fleet::{FleetColumns, FleetComm, FleetHost, FleetMessage, LinkSecond, Se
 pub use gpu::{GpuProcessRow, GpuRow};
 pub use link::{LinkKey, LinkRow, OpTimes, OpTimesRow, WaitRow};
 pub use losses::{CpuReport, Gap, LossReport};
-pub use message::{BytesKind, MessageRow, MessageSums, Stage};
+pub use message::{BytesKind, MessageRow, MessageSums, Stage, Wait, WaitTimes};
 pub use observed::Observed;
 pub use op::{Op, OpRow, Outcome, PeerRow};
 pub use stack::{FrameRow, PythonFrame, StackId, StackOf, StackRow, is_of_a_library};
-pub use wait::{Wait, WaitTimes};

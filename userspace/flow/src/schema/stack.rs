@@ -102,11 +102,6 @@ impl PythonFrame {
     pub fn shown(&self) -> String {
         format!("{} in {}", self.place(), self.function)
     }
-
-    /// Tells whether the code was installed by somebody, and is not the user's own.
-    pub fn is_of_a_library(&self) -> bool {
-        is_of_a_library(&self.file)
-    }
 }
 
 /// Tells whether code in this file was installed by somebody, and is not the user's own.

@@ -98,7 +98,7 @@ pub struct SessionReport {
     #[serde(skip_serializing_if = "OverBudget::is_empty", deserialize_with = "lenient::value")]
     pub over_budget: OverBudget,
     /// Counts of entries that are not listed, as there are too many for a report.
-    #[serde(skip_serializing_if = "LeftOut::is_nothing")]
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub left_out: LeftOut,
     /// Contents of the folder `recording`, except its last blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,12 +143,6 @@ counters! {
         communicators: u64;
         /// Windows; the latest 1,000 are listed.
         windows: u64;
-    }
-}
-
-impl LeftOut {
-    pub fn is_nothing(&self) -> bool {
-        *self == Self::default()
     }
 }
 

@@ -1,7 +1,8 @@
 //! Durations: added up, counted by size, and their quantiles.
 
-use serde::Serialize;
 use std::collections::BTreeMap;
+
+use serde::Serialize;
 
 /// A place that durations are added to.
 pub trait Durations {

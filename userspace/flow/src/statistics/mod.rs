@@ -6,10 +6,8 @@
 //! values have fields of their own, and are never added up.
 
 mod durations;
-mod link_sums;
-mod op_window;
+mod links;
 mod rank;
-mod rank_links;
 mod tally;
 
 #[cfg(test)]
@@ -17,9 +15,8 @@ mod tests;
 
 pub use crate::schema::{RankKey, Wait};
 pub use durations::{BOUNDS, Durations, Histogram, Quantiles, Sum};
-pub use link_sums::LinkSums;
+pub use links::{LinkSums, RankLinks};
 pub use rank::{
     CallStatistics, OTHER, OpKind, OpStatistics, PeerKind, PeerStatistics, RankStatistics, Traffic,
 };
-pub use rank_links::RankLinks;
 pub use tally::{ProcessStatistics, Statistics, Tally};

@@ -1,6 +1,6 @@
 //! Fills the statistics of a session.
 
-use super::{op_window::OpWindows, rank::RankStatistics};
+use super::rank::{OpWindows, RankStatistics};
 use crate::{
     decode::{CommunicatorId, Event},
     quota::Shares,

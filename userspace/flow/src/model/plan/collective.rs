@@ -27,6 +27,7 @@ pub(super) fn ops(
     } else {
         (1, 1)
     };
+    let slot = step_size.checked_mul(slice_steps)?;
     let (steps_per_loop, chunks_per_loop) = per_loop(pattern, graphs, n_ranks)?;
     let (first, last) = work.channels;
     // Bytes of one element of a rank's count: over all ranks, where the count is only the rank's own part.
@@ -41,12 +42,7 @@ pub(super) fn ops(
             op_count: number.checked_mul(2)?,
             channel,
             nsteps: steps_per_loop.checked_mul(loops)?.checked_mul(chunk_steps)?,
-            nbytes: i64::try_from(if pattern.is_pat() {
-                bytes
-            } else {
-                step_size.checked_mul(slice_steps)?
-            })
-            .ok()?,
+            nbytes: i64::try_from(if pattern.is_pat() { bytes } else { slot }).ok()?,
             chunk_size,
             slice_steps,
             chunk_steps,

@@ -1,8 +1,9 @@
 //! Ops and calls of known number and size, counted.
 
 use crate::{
-    made::ops::{Op, host, messages},
-    model::{Measured, Message, Sampling},
+    decode::StepMoment,
+    made::ops::{Op, host, message, messages},
+    model::{Measured, Sampling},
 };
 
 use super::*;
@@ -32,17 +33,11 @@ fn an_op_counts_once_on_however_many_channels_and_its_messages_each_time() {
 #[test]
 fn what_was_measured_is_apart_from_what_was_planned() {
     let mut tally = Tally::default();
-    let message = Message {
-        start: Some(1_000),
-        ready: Some(3_000),
-        sent: Some(3_500),
-        end: Some(11_000),
-        bytes: Some(512),
-        ..Message::default()
-    };
+    use StepMoment::{Ready, Sent, Start, Stop};
+    let moments = [(Start, 1_000), (Ready, 3_000), (Sent, 3_500), (Stop, 11_000)];
+    let (ended, open) = (message(&moments, Some(512)), message(&moments[..3], Some(512)));
     let mut record = Op::default().record();
-    record.peers[1].measured =
-        Some(Measured { messages: vec![message, Message { end: None, ..message }], ..Measured::default() });
+    record.peers[1].measured = Some(Measured { messages: vec![ended, open], ..Measured::default() });
     tally.flow(&record, &host(10));
     let rank = tally.statistics.ranks.values().next().unwrap();
     let sends = &rank.traffic[&(PeerKind::Net, Direction::Send)];
