@@ -126,19 +126,13 @@ impl Job {
         if let Some(mapped) = facts.mapped_rank {
             (self.rank, self.rank_source) = (Some(mapped), Some(JobSource::Other(Stated::RankMap)));
         }
+        // Where no source states a rank, it is that in the largest communicator.
         if self.rank.is_none() {
-            self.derive(largest);
-        }
-    }
-
-    /// Takes the rank in the largest communicator, where no source states one.
-    fn derive(&mut self, largest: Largest) {
-        let derived = Some(JobSource::Other(Stated::Derived));
-        if largest.rank.is_some() {
-            (self.rank, self.rank_source) = (largest.rank, derived);
-        }
-        if largest.n_ranks > 0 && self.size.is_none() {
-            (self.size, self.size_source) = (Some(largest.n_ranks), derived);
+            let derived = Some(JobSource::Other(Stated::Derived));
+            (self.rank, self.rank_source) = (largest.rank, largest.rank.and(derived));
+            if largest.n_ranks > 0 && self.size.is_none() {
+                (self.size, self.size_source) = (Some(largest.n_ranks), derived);
+            }
         }
     }
 
