@@ -1,6 +1,6 @@
 //! Records of a walked plan.
 
-use nccl_library::nccl::{Algorithm, Name, P2P_NAMES, PatRule, Protocol};
+use ncclflow_common::CUT;
 
 use super::{
     ChannelGraphs, CommunicatorId, Connector, DecodeError, Decoder, Origin, ProxyOp, RecordView, Result,
@@ -11,7 +11,7 @@ use super::{
     proxy_op::{op, task_of_op},
 };
 use crate::wire::{PlanList, PlanNodeSpans, PlanSpans};
-use ncclflow_common::CUT;
+use nccl_library::nccl::{Algorithm, Name, P2P_NAMES, PatRule, Protocol};
 
 /// Last record of a walk: the plan's communicator, and the number of nodes of each list.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,8 +1,9 @@
 //! Facts about a process (its job, user and container), and about a rank of a communicator.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Container, Variables};
 use crate::schema::CommunicatorReport;
-use serde::{Deserialize, Serialize};
 
 /// A process, and whose it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -47,8 +47,8 @@ impl Collective {
 /// The iteration: the part of the sequence that recurs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Period {
-    /// The collectives of one iteration, beginning with the first.
-    part: Vec<Collective>,
+    /// Symbol and shape of each collective of an iteration, beginning with the first.
+    part: Vec<(u64, u64)>,
     /// Collectives of the sequence that lie in repetitions of the iteration.
     pub covered: usize,
 }
@@ -67,7 +67,7 @@ impl Period {
         }
         let is_at = |at: &usize| {
             let turned = self.part.iter().cycle().skip(*at).take(length);
-            turned.map(|of| of.shape).eq(other.part.iter().map(|of| of.shape))
+            turned.map(|(_, shape)| shape).eq(other.part.iter().map(|(_, shape)| shape))
         };
         if let Some(at) = (0..length).find(is_at) {
             self.part.rotate_left(at);
@@ -76,7 +76,10 @@ impl Period {
 
     pub(super) fn is_at(&self, collectives: &[Collective]) -> bool {
         collectives.len() >= self.part.len()
-            && collectives.iter().zip(&self.part).all(|(collective, of)| collective.symbol == of.symbol)
+            && collectives
+                .iter()
+                .zip(&self.part)
+                .all(|(collective, (symbol, _))| collective.symbol == *symbol)
     }
 }
 
@@ -152,7 +155,8 @@ impl IterationFinder {
     fn period(&self, stretches: &[Stretch], length: usize) -> Option<Period> {
         let longest = stretches.iter().max_by_key(|(from, until)| until - from)?;
         let collectives = self.collectives.get(longest.0..longest.1)?;
-        let mut part = collectives.get(..length)?.to_vec();
+        let part = collectives.get(..length)?.iter();
+        let mut part: Vec<_> = part.map(|collective| (collective.symbol, collective.shape)).collect();
         part.rotate_left(longest_pause(collectives, length));
         let covered = stretches.iter().map(|(from, until)| until - from).sum();
         Some(Period { part, covered })

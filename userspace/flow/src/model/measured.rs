@@ -3,6 +3,11 @@
 //! The network proxy names a message by its connection, the op's final opCount and the FIFO step. Messages
 //! end long after the op was posted, so the op's record waits for them.
 
+use std::collections::VecDeque;
+
+use foldhash::{HashMap, HashSet};
+use serde::{Deserialize, Serialize};
+
 use super::{
     counters::LeftOut,
     execution::{Execution, StepKey, executing_rank},
@@ -15,9 +20,6 @@ use crate::{
     decode::{Origin, ProxyStepEvent, StepMoment},
     schema::Outcome,
 };
-use foldhash::{HashMap, HashSet};
-use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
 
 /// Messages that can be on their way: 128 MiB. A proxy has some thousands in flight, but messages of a job
 /// that hangs stay, and a target can claim any number.

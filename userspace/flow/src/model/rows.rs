@@ -1,5 +1,7 @@
 //! Makes rows of the model's records.
 
+use foldhash::HashMap;
+
 use super::{
     api::ApiRecord,
     api_returns::OtherCall,
@@ -15,7 +17,6 @@ use crate::{
         Pointer, RankKey, StackId, comm_hash_name,
     },
 };
-use foldhash::HashMap;
 use nccl_library::nccl::{Name, datatype_bytes};
 
 /// Rows of messages that are handed on together.

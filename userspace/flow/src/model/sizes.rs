@@ -1,12 +1,14 @@
 //! Sizes of messages where NCCL does not tell them with the message.
 //!
-//! 2.16 to 2.19 reset the size of a send before they report the send. The proxy's thread resets the slot's size and then reports the send, with nothing in between. So a size is
-//! that of the next send that the thread reports. A pair of size and send counts only if no record can be
-//! missing between the two.
+//! 2.16 to 2.19 reset the size of a send before they report the send: the proxy's thread resets the slot's
+//! size and then reports the send, with nothing in between. So a size is that of the next send that the
+//! thread reports. A pair of size and send counts only if no record can be missing between the two. 2.23 to
+//! 2.26 keep a sum of all sizes.
+
+use foldhash::HashMap;
 
 use super::execution::StepKey;
 use crate::decode::{BytesSum, Origin, ProxyStepEvent, SendSizeEvent, StepMoment};
-use foldhash::HashMap;
 
 /// Threads that are kept. A process has a proxy thread for each communicator; a target can claim any number.
 const MAX_THREADS: usize = 1 << 16;

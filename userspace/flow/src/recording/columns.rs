@@ -1,5 +1,6 @@
 //! Columns: the values that one place has in one record after the other; and the integers of variable length
-//! that they consist of: LEB128, and its zigzag form for signed differences (as in Protocol Buffers and DWARF).
+//! that they consist of: LEB128, and its zigzag form for signed differences (as in Protocol Buffers and
+//! DWARF).
 
 /// Appends an integer in 1 to 10 bytes.
 pub(super) fn push(bytes: &mut Vec<u8>, mut value: u64) {

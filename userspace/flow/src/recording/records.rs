@@ -188,8 +188,8 @@ fn word_at(row: &[u8], word: usize) -> u64 {
 }
 
 /// Calls `each` with every record of a block that [`encode_records`] made, in the block's order. Nothing is
-/// read of bytes that claim more than `limit` bytes of records; `None`: of them, or of bytes that say something
-/// that no block says.
+/// read of bytes that claim more than `limit` bytes of records. `None`: for these, and for bytes that say
+/// something that no block says.
 pub fn decode_records(bytes: &[u8], limit: usize, mut each: impl FnMut(&[u8])) -> Option<()> {
     let input = &mut Input(bytes);
     // Each record takes a byte of `order`, so their number is bounded by the bytes that are there.

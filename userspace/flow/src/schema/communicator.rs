@@ -1,7 +1,8 @@
 //! Ranks of communicators.
 
-use nccl_library::nccl::Name;
 use serde::{Deserialize, Serialize};
+
+use nccl_library::nccl::Name;
 
 /// A rank of a communicator in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

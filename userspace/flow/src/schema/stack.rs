@@ -1,7 +1,8 @@
 //! Call stacks: lines of `stacks.jsonl`.
 
-use super::{named::named, text_number::text_number};
 use serde::{Deserialize, Serialize};
+
+use super::{named::named, text_number::text_number};
 
 text_number! {
     /// Identity of a call stack.

@@ -1,5 +1,9 @@
 //! `session.json`: targets, quality of the trace, and losses.
 
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
 use super::{
     AttachReport, Budget, BufferReport, ChangedLibrary, Compressed, FilesReport, Level, LibraryReport,
     MaxSizeReport, Messages, OverBudget, ProbeReport, RecordingTotals, StepDetail, TargetList, WhoseBudget,
@@ -9,8 +13,6 @@ use crate::{
     model::{ModelCounters, Sampling, counters::counters},
     schema::{ClockReport, CommunicatorReport, CpuReport, Gap, LossReport, RankKey, named::named},
 };
-use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
 
 /// Most windows that are listed in the report of their recording.
 const MAX_WINDOWS: usize = 1000;
@@ -26,7 +28,8 @@ named! {
         MakingFiles = "making_files",
         /// Over, with files that could not be written in full.
         WriteFailed = "write_failed",
-        /// Ended before its time, as a part of ncclflow failed. `errors` says which; what was lost is counted.
+        /// Ended before its time, as a part of ncclflow failed. `errors` says which; what was lost is
+        /// counted.
         Failed = "failed",
         ;
         /// A state that a newer version writes, or none.

@@ -1,7 +1,8 @@
 //! The processes of a session: those that go on, and the latest of those that have ended.
 
-use serde::{Deserialize, Serialize};
 use std::ops::{Deref, DerefMut};
+
+use serde::{Deserialize, Serialize};
 
 use super::lenient;
 use crate::identity::{Job, Whose};

@@ -1,9 +1,11 @@
 //! Windows: parts of a recording that have a folder of their own.
 
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
 use super::lenient;
 use crate::identity::Container;
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 
 /// A part of a recording that has a folder of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -83,8 +83,9 @@ impl Histogram {
     }
 }
 
-// Quantiles take little memory: a count for each of 32 parts of every power of two. There are several of these
-// for each link of each rank, most of them with few different values, so they hold only the parts that occur.
+// Quantiles take little memory: a count for each of 32 parts of every power of two. There are several of
+// these for each link of each rank, most of them with few different values, so they hold only the parts that
+// occur.
 
 /// Bits that distinguish the parts of a power of two.
 const PRECISION: u32 = 5;

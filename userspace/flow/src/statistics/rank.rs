@@ -1,12 +1,13 @@
 //! Statistics of one rank of one communicator.
 
+use std::collections::BTreeMap;
+
 use super::{
     durations::{Durations as _, Histogram, Sum},
     links::LinkSums,
 };
 use crate::schema::{ApiCallRow, MessageRow, MessageSums, Observed, Op, named::named};
 use nccl_library::nccl::{Algorithm, Direction};
-use std::collections::BTreeMap;
 
 /// Words of 64 ops that are remembered: the last 4,033 ops at least. The channels of an op come within one
 /// plan, or, where messages are measured, when the last of them is done.

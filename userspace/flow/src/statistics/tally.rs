@@ -1,14 +1,15 @@
 //! Fills the statistics of a session.
 
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+};
+
 use super::rank::{OpWindows, RankStatistics};
 use crate::{
     decode::{CommunicatorId, Event},
     quota::Shares,
     schema::{ApiCall, HostInfo, MessageRow, MessageSums, Op, RankKey},
-};
-use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
-    sync::Arc,
 };
 
 /// Ranks that are kept apart: 64 communicators of the 8 ranks of a host. Each takes some kilobytes, more with
