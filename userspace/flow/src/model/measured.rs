@@ -64,7 +64,7 @@ impl Sampling {
 /// The ops whose messages are on their way.
 #[derive(Debug, Default)]
 pub(super) struct Executions {
-    by_number: HashMap<u64, Execution>,
+    pub(super) by_number: HashMap<u64, Execution>,
     /// Ops of a key, each with the index of the peer that the key stands for. The first op is the one in
     /// progress.
     pub(super) by_key: HashMap<StepKey, VecDeque<(u64, usize)>>,
@@ -100,12 +100,6 @@ impl Executions {
             + self.sums.len()
             + self.send_sizes.len();
         self.pending * size_of::<Message>() + self.by_number.len() * RECORD_BYTES + words * WORDS_BYTES
-    }
-
-    /// Tells whether ops that were first seen before this moment still wait for messages.
-    pub(super) fn has_open_before(&self, ts_ns: u64) -> bool {
-        let is_before = |open: &Execution| open.record.origin().is_some_and(|origin| origin.ts_ns < ts_ns);
-        self.by_number.values().any(is_before)
     }
 
     /// Returns the ranks that may execute the op of this step of another process, if the op is one that

@@ -255,7 +255,8 @@ impl Session {
 
     /// Tells whether ops that were first seen before this moment still wait for messages.
     pub fn waits_for_ops_before(&self, ts_ns: u64) -> bool {
-        self.executions.has_open_before(ts_ns)
+        let mut open = self.executions.by_number.values().map(|open| open.record.origin());
+        open.any(|origin| origin.is_some_and(|origin| origin.ts_ns < ts_ns))
     }
 
     /// Tells whether other processes execute ops of this one.
