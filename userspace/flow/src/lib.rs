@@ -6,7 +6,7 @@
 //! ([`statistics`]). [`quota`] is for all of them: what a process may take from others.
 
 /// Tells whether a value is the default: reports leave such values out.
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 

@@ -121,7 +121,7 @@ impl Rows {
     pub fn call(&mut self, record: &ApiRecord, host: &HostInfo) -> ApiCall {
         let event = &record.event;
         let arguments = Arguments::of(event);
-        let reduction_op = Some(&event.reduction_op).filter(|_| arguments.reduces);
+        let reduction_op = arguments.reduces.then_some(&event.reduction_op);
         let row = ApiCallRow {
             op_count: event.op_count,
             rank: record.comm.map(|comm| comm.rank),
