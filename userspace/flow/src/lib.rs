@@ -5,11 +5,6 @@
 //! calls ([`model`]); the rows that are written and read ([`schema`]); and counters of what passed
 //! ([`statistics`]). [`quota`] is for all of them: what a process may take from others.
 
-/// Tells whether a value is the default: reports leave such values out.
-pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
 // In the order in which data passes them; the empty lines keep rustfmt from sorting them.
 pub mod wire;
 
@@ -39,3 +34,8 @@ pub mod text;
 #[cfg(any(test, feature = "made"))]
 #[path = "../tests/made/mod.rs"]
 pub mod made;
+
+/// Tells whether a value is the default: reports leave such values out.
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
