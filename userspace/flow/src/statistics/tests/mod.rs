@@ -32,8 +32,8 @@ fn an_op_counts_once_on_however_many_channels_and_its_messages_each_time() {
 
 #[test]
 fn what_was_measured_is_apart_from_what_was_planned() {
-    let mut tally = Tally::default();
     use StepMoment::{Ready, Sent, Start, Stop};
+    let mut tally = Tally::default();
     let moments = [(Start, 1_000), (Ready, 3_000), (Sent, 3_500), (Stop, 11_000)];
     let (ended, open) = (message(&moments, Some(512)), message(&moments[..3], Some(512)));
     let mut record = Op::default().record();
