@@ -40,7 +40,7 @@ pub struct DumpReport {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub torch_notes: Vec<String>,
     /// Children of ncclflow that read files or memory and were lost: what they read did not answer.
-    #[serde(default, skip_serializing_if = "Lost::is_none")]
+    #[serde(default, skip_serializing_if = "flow::is_default")]
     pub lost_readers: Lost,
 }
 

@@ -320,7 +320,7 @@ pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
         all.gpus.extend(report.gpus);
         all.gpu_remarks.extend(report.gpu_remarks);
         all.torch_notes.extend(report.torch_notes);
-        all.lost_readers += report.lost_readers;
+        all.lost_readers += &report.lost_readers;
         ranks.extend(report.communicators.into_iter().flat_map(|communicator| communicator.ranks));
     }
     all.communicators = communicators(ranks, &all.processes);

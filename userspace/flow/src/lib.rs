@@ -30,5 +30,12 @@ pub mod session;
 // Text for people.
 pub mod text;
 
+// For tests, and with them: nothing of it is in the product.
 #[cfg(any(test, feature = "made"))]
+#[path = "../tests/made/mod.rs"]
 pub mod made;
+
+/// Tells whether a value is the default: reports leave such values out.
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}

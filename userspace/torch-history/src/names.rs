@@ -78,7 +78,7 @@ pub fn group(name: &str, description: &str) -> String {
 /// innermost of all.
 pub fn line(entry: &Entry) -> Option<String> {
     let frames = entry.frames.as_deref()?;
-    let frame = frames.iter().find(|frame| !frame.is_of_a_library()).or(frames.first())?;
+    let frame = frames.iter().find(|frame| !flow::schema::is_of_a_library(&frame.file)).or(frames.first())?;
     Some(frame.place())
 }
 

@@ -27,7 +27,7 @@ impl Claims {
     /// is told apart.
     pub(super) fn of(session: &SessionReport) -> Self {
         let mut claims = Self::default();
-        for target in &session.targets {
+        for target in session.targets.iter() {
             if let Some(Whose { user, .. }) = &target.whose {
                 let job = target.job.as_ref().and_then(|job| job.name.as_ref());
                 let job = job.map_or_else(String::new, |job| format!(", job {job}"));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use flow::{
     iterations::{Collective, IterationFinder, Period, marks},
     schema::{Op, RankKey},
-    statistics::Quantiles,
+    statistics::{Durations as _, Quantiles},
 };
 use nccl_library::nccl::Name;
 
@@ -93,7 +93,7 @@ impl Iterations {
                 rank: process.rank,
                 comm: process.comm,
                 period: process.period.as_ref().map(Period::collectives),
-                iterations: process.times.count(),
+                iterations: process.times.count,
                 p50_us: process.times.percentile(50).map(us),
                 p99_us: process.times.percentile(99).map(us),
                 at: column(|point| point.at_ns).into_iter().map(|at| us(at.saturating_sub(t0_ns))).collect(),
@@ -152,7 +152,7 @@ impl Process {
                 break;
             };
             let ns = next_ns.saturating_sub(mark.first.ts_ns);
-            self.times.add(ns);
+            self.times.note(ns);
             self.note(Point { at_ns: mark.first.ts_ns, n: 1, sum_ns: ns, max_ns: ns });
             passed = mark.at + length;
         }

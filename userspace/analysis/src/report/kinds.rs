@@ -2,7 +2,7 @@
 
 use flow::{
     schema::{ApiCall, Op},
-    statistics::Quantiles,
+    statistics::{Durations as _, Quantiles},
 };
 use nccl_library::nccl::{Algorithm, Name};
 use serde::{Serialize, Serializer};
@@ -110,7 +110,7 @@ impl Kinds {
         if let Some(kind) = self.0.at(number) {
             kind.ops += 1;
             if let Some((begin, end)) = op.span_ns {
-                kind.times.add(end.saturating_sub(begin));
+                kind.times.note(end.saturating_sub(begin));
             }
             join_waits(&mut kind.waits_ns, &op.waits_ns);
         }
@@ -126,10 +126,10 @@ impl Kinds {
         let data = |(key, kind): &(KindKey, Kind)| KindData {
             key: key.clone(),
             ops: kind.ops,
-            measured: kind.times.count(),
+            measured: kind.times.count,
             p50_ns: kind.times.percentile(50),
             p99_ns: kind.times.percentile(99),
-            max_ns: (kind.times.count() > 0).then_some(kind.times.max),
+            max_ns: (kind.times.count > 0).then_some(kind.times.max),
             total_ns: kind.times.total,
             waits_ns: kind.waits_ns,
         };

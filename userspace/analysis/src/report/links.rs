@@ -89,7 +89,7 @@ fn data(((_, rank, is_receive, peer), link): &(LinkKey, Link)) -> LinkData {
         transport: sums.transport.to_string(),
         channels: (0..64).filter(|channel| link.channels >> channel & 1 == 1).collect(),
         messages: sums.messages,
-        ended: sums.times.count(),
+        ended: sums.times.count,
         exact: sums.planned_exact,
         capacity: sums.planned_capacity,
         bytes: sums.bytes_measured,
@@ -98,7 +98,7 @@ fn data(((_, rank, is_receive, peer), link): &(LinkKey, Link)) -> LinkData {
         busy_ns: link.busy_ns,
         p50_ns: sums.times.percentile(50),
         p99_ns: sums.times.percentile(99),
-        max_ns: (sums.times.count() > 0).then_some(sums.times.max),
+        max_ns: (sums.times.count > 0).then_some(sums.times.max),
         waits_ns,
     }
 }

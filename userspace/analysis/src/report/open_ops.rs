@@ -105,7 +105,7 @@ impl OpTotals {
 
     /// Adds a message of the op that was measured.
     pub(super) fn add_message(&mut self, message: &MessageRow, offset_ns: u64) {
-        for (wait, ns) in message.waits().known() {
+        for (wait, ns) in message.known_waits() {
             add_wait(&mut self.waits_ns, message.op, wait, ns);
         }
         let (Some(begin), Some(end)) = (message.begin(), message.t_end_ns.get()) else { return };

@@ -72,7 +72,7 @@ fn notes(session: &SessionReport) -> Vec<String> {
             ns / 1_000_000
         ));
     }
-    for target in &session.targets {
+    for target in session.targets.iter() {
         if let Some(why) = &target.untraced {
             notes.push(format!("process {} was not traced: {why}", target.pid));
         }

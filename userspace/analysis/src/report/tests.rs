@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use flow::{
     made::rows::{message_rows, op_row},
-    schema::{FrameRow, MessageRow, Observed, Op, OpRow, RankKey, StackId, StackRow, WaitTimes},
+    schema::{FrameRow, MessageRow, Observed, Op, OpRow, RankKey, StackId, StackRow},
 };
 
 use super::{
@@ -38,7 +38,7 @@ fn message(op: &Op, begin: u64, end: u64, bytes: u64) -> MessageRow {
     row.t_slot_free_ns = Observed::Known(begin);
     (row.t_start_ns, row.t_end_ns) = (Observed::Unknown, Observed::Known(end));
     row.bytes_measured = Observed::Known(bytes);
-    row.set_waits(&WaitTimes::new([Some(5), None, None, Some(end - begin - 5), None, None, None]));
+    row.set_waits(&[Some(5), None, None, Some(end - begin - 5), None, None, None]);
     row
 }
 

@@ -69,7 +69,7 @@ impl PythonThread {
 pub(crate) fn place(thread: &PythonThread) -> Option<String> {
     let first = thread.frames.first()?;
     let moving = if thread.moving { " (it runs)" } else { "" };
-    let caller = thread.frames.iter().find(|frame| !frame.is_of_a_library());
+    let caller = thread.frames.iter().find(|frame| !flow::schema::is_of_a_library(&frame.file));
     Some(match caller.filter(|caller| *caller != first) {
         Some(caller) => format!("{}, called from {}{moving}", first.shown(), caller.shown()),
         None => format!("{}{moving}", first.shown()),

@@ -1,8 +1,8 @@
 //! Records of the API's calls.
 
-use super::{
-    CommunicatorId, DecodeError, Origin, RecordView, communicator::communicator, text::function_name,
-};
+use std::str;
+
+use super::{CommunicatorId, Origin, RecordView, Result, communicator::communicator, record::if_readable};
 use crate::wire::{ApiArgumentsSpans, ApiCallSpans, ApiEntrySpans, ApiLineSpans, ApiReturnSpans, Span};
 use nccl_library::nccl::{ApiFunction, Name, NameTables};
 
@@ -27,7 +27,7 @@ pub enum ReductionOp {
     /// Operator that the program made, or a number that is none: `ncclRedOpCreatePreMulSum` is the only maker
     /// of operators up to 2.32, and numbers its ops from `ncclNumOps` on, mixed with a hash of the
     /// communicator's address.
-    User,
+    User(i32),
     /// Unknown operator, as the library's enum is not known.
     Unknown,
 }
@@ -51,7 +51,6 @@ pub struct ApiLineEvent {
     pub count: u64,
     pub datatype: Option<Name>,
     pub reduction_op: ReductionOp,
-    pub reduction_op_number: i32,
     /// Root of a collective, peer of a p2p or one-sided call.
     pub root: i32,
     pub stream: u64,
@@ -83,10 +82,7 @@ pub struct ApiReturnEvent {
 }
 
 /// Decodes a record of an exported function's entry.
-pub(super) fn api_entry(
-    spans: &ApiEntrySpans,
-    record: &RecordView<'_>,
-) -> Result<ApiEntryEvent, DecodeError> {
+pub(super) fn api_entry(spans: &ApiEntrySpans, record: &RecordView<'_>) -> Result<ApiEntryEvent> {
     let stack_pointer = record.unsigned(&spans.stack_pointer)?;
     Ok(ApiEntryEvent { origin: record.origin(), function: spans.function, stack_pointer })
 }
@@ -96,7 +92,7 @@ pub(super) fn api_return(
     spans: &ApiReturnSpans,
     names: &NameTables,
     record: &RecordView<'_>,
-) -> Result<ApiReturnEvent, DecodeError> {
+) -> Result<ApiReturnEvent> {
     let number = i64::from(record.int(&spans.result)?);
     let name = names.result(number);
     Ok(ApiReturnEvent {
@@ -114,19 +110,14 @@ pub(super) fn api_line(
     spans: &ApiLineSpans,
     names: &NameTables,
     record: &RecordView<'_>,
-) -> Result<ApiLineEvent, DecodeError> {
-    let comm = match communicator(&spans.comm, record) {
-        Err(DecodeError::Unreadable(_)) => None,
-        comm => Some(comm?),
-    };
+) -> Result<ApiLineEvent> {
+    let comm = if_readable(communicator(&spans.comm, record))?;
     let number = i64::from(record.int(&spans.function)?);
     let text = record.bytes(&spans.name).ok().map(|bytes| function_name(names, bytes));
     let name = text
         .filter(|name| !name.is_empty())
         .or_else(|| names.function(number).cloned())
         .unwrap_or_else(|| Name::from("unknown"));
-    let reduction_op_number = record.int(&spans.reduction_op)?;
-    let reduction_op = reduction_op(names, reduction_op_number);
     let op_count = match (&comm, &spans.op_count) {
         (Some(_), Some(span)) => record.unsigned(span).ok(),
         _ => None,
@@ -141,8 +132,7 @@ pub(super) fn api_line(
         recv_buffer: record.unsigned(&spans.recv_buffer)?,
         count: record.unsigned(&spans.count)?,
         datatype: names.datatype(record.int(&spans.datatype)?.into()).cloned(),
-        reduction_op,
-        reduction_op_number,
+        reduction_op: reduction_op(names, record.int(&spans.reduction_op)?),
         root: record.int(&spans.root)?,
         stream: record.unsigned(&spans.stream)?,
         with_ops: spans.with_ops,
@@ -156,10 +146,9 @@ pub(super) fn api_arguments(
     spans: &ApiArgumentsSpans,
     names: &NameTables,
     record: &RecordView<'_>,
-) -> Result<ApiLineEvent, DecodeError> {
-    let int = |span: &Option<Span>| span.as_ref().map(|span| record.int(span)).transpose();
+) -> Result<ApiLineEvent> {
+    let int = |span: &Option<Span>| record.optional_int(span.as_ref());
     let word = |span: &Option<Span>| Ok(record.optional(span.as_ref())?.unwrap_or(0));
-    let reduction_op_number = int(&spans.reduction_op)?;
     Ok(ApiLineEvent {
         origin: record.origin(),
         comm: None,
@@ -170,8 +159,8 @@ pub(super) fn api_arguments(
         recv_buffer: word(&spans.recv_buffer)?,
         count: word(&spans.count)?,
         datatype: int(&spans.datatype)?.and_then(|number| names.datatype(number.into()).cloned()),
-        reduction_op: reduction_op_number.map_or(ReductionOp::Unknown, |number| reduction_op(names, number)),
-        reduction_op_number: reduction_op_number.unwrap_or(0),
+        reduction_op: int(&spans.reduction_op)?
+            .map_or(ReductionOp::Unknown, |number| reduction_op(names, number)),
         root: int(&spans.root)?.unwrap_or(0),
         stream: record.unsigned(&spans.stream)?,
         stack_pointer: record.unsigned(&spans.stack_pointer)?,
@@ -183,7 +172,7 @@ pub(super) fn api_arguments(
 fn reduction_op(names: &NameTables, number: i32) -> ReductionOp {
     match names.reduction_op(number.into()) {
         Some(name) => ReductionOp::BuiltIn(name.clone()),
-        None if names.has_reduction_ops() => ReductionOp::User,
+        None if names.has_reduction_ops() => ReductionOp::User(number),
         None => ReductionOp::Unknown,
     }
 }
@@ -193,7 +182,7 @@ pub(super) fn api_call(
     spans: &ApiCallSpans,
     names: &NameTables,
     record: &RecordView<'_>,
-) -> Result<Option<ApiCallEvent>, DecodeError> {
+) -> Result<Option<ApiCallEvent>> {
     if record.unsigned(&spans.comm.pointer)? == 0 {
         return Ok(None);
     }
@@ -209,4 +198,31 @@ pub(super) fn api_call(
         count: record.unsigned(&spans.count)?,
         root: record.int(&spans.root)?,
     }))
+}
+
+/// Returns the printable bytes of a C string.
+fn printable(bytes: &[u8]) -> impl Iterator<Item = u8> {
+    bytes.iter().copied().take_while(|byte| *byte != 0).filter(u8::is_ascii_graphic)
+}
+
+/// Returns the name of a function of the API. All uses of a name that the library's enum has share its text.
+fn function_name(names: &NameTables, bytes: &[u8]) -> Name {
+    let c_string = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    match str::from_utf8(c_string) {
+        Ok(text) if text.bytes().all(|byte| byte.is_ascii_graphic()) => names.function_named(text),
+        _ => Name::from(printable(bytes).map(char::from).collect::<String>().as_str()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_is_known_or_kept_as_it_can_be_printed() {
+        let names = NameTables::default();
+        assert_eq!(function_name(&names, b"AllReduce\0x"), "AllReduce");
+        assert_eq!(function_name(&names, b"All\x1bRed\xc3uce\0"), "AllReduce");
+        assert_eq!(function_name(&names, b""), "");
+    }
 }

@@ -1,7 +1,8 @@
 //! The communicator that a record is of.
 
-use super::{DecodeError, RecordView};
+use super::{DecodeError, RecordView, Result};
 use crate::wire::CommunicatorSpans;
+use nccl_library::fields::{IntField, comm};
 
 /// A communicator as one of its ranks' processes has it at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,10 +17,7 @@ pub struct CommunicatorId {
     pub launched: Option<u64>,
 }
 
-pub(super) fn communicator(
-    spans: &CommunicatorSpans,
-    record: &RecordView<'_>,
-) -> Result<CommunicatorId, DecodeError> {
+pub(super) fn communicator(spans: &CommunicatorSpans, record: &RecordView<'_>) -> Result<CommunicatorId> {
     let launched = match (&spans.launched_per_function, &spans.posted_collectives) {
         (Some(span), _) => {
             let (counts, _) = record.bytes(span)?.as_chunks();
@@ -39,4 +37,23 @@ pub(super) fn communicator(
         return Err(DecodeError::Unreadable("the communicator"));
     }
     Ok(id)
+}
+
+places! {
+    /// `ncclComm`.
+    pub struct CommunicatorPlaces {
+        start_magic: Option<IntField> = comm::START_MAGIC;
+        end_magic: Option<IntField> = comm::END_MAGIC;
+        hash: Option<IntField> = comm::HASH;
+        rank: IntField = comm::RANK;
+        n_ranks: IntField = comm::N_RANKS;
+        local_rank: Option<IntField> = comm::LOCAL_RANK;
+        node: Option<IntField> = comm::NODE;
+        n_nodes: Option<IntField> = comm::N_NODES;
+        cuda_dev: Option<IntField> = comm::CUDA_DEV;
+        nvml_dev: Option<IntField> = comm::NVML_DEV;
+        bus_id: Option<IntField> = comm::BUS_ID;
+        /// Pointer to the text.
+        name: Option<IntField> = comm::NAME;
+    }
 }

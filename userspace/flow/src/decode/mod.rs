@@ -4,12 +4,9 @@
 mod places;
 
 mod api;
+mod channel;
 mod communicator;
-mod communicator_places;
-mod connector;
 mod device_work;
-mod event;
-mod graphs;
 mod op_work;
 mod plan;
 mod plan_fields;
@@ -17,32 +14,61 @@ mod proxy_op;
 mod record;
 mod stack;
 mod step;
-mod task;
-mod text;
 
 pub use api::{ApiCallEvent, ApiEntryEvent, ApiLineEvent, ApiReturnEvent, ReductionOp};
-pub use communicator::CommunicatorId;
-pub use communicator_places::CommunicatorPlaces;
-pub use connector::{Connector, ProxyOwner, ProxyPeerEvent, ProxyRank};
+pub use channel::{ChannelGraphs, Connector, ProxyOwner, ProxyPeerEvent, ProxyRank, Ring, Tree};
+pub use communicator::{CommunicatorId, CommunicatorPlaces};
 pub use device_work::{ChannelShare, CollWork, P2pSide, P2pWork, Work, WorkKind};
-pub use event::{Event, Origin};
-pub use graphs::{ChannelGraphs, Ring, Tree};
 pub use op_work::OpWorkFields;
 pub use plan::{
     CollTask, OpCounts, OpShape, P2pTask, PlanEvent, PlanPart, PlanPartEvent, QueuedOp, WorkBatch,
 };
 pub use plan_fields::PlanFields;
-pub use proxy_op::{ProxyOp, ProxyOpEvent, ProxyOpFields};
-pub use record::{DecodeError, RecordView};
+pub use proxy_op::{ProxyOp, ProxyOpEvent, ProxyOpFields, TaskInfo};
+pub use record::{DecodeError, RecordView, Result};
 pub use stack::StackEvent;
 pub use step::{BytesSum, ProxyStepEvent, SendSizeEvent, StepMoment};
-pub use task::TaskInfo;
+
+use serde::{Deserialize, Serialize};
 
 use crate::wire::ProbeKind;
 use nccl_library::nccl::NameTables;
 
+/// Origin of a record: when and where it was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Origin {
+    /// `CLOCK_MONOTONIC`, nanoseconds.
+    pub ts_ns: u64,
+    /// Process ID in the initial PID namespace.
+    pub tgid: u32,
+    /// Thread ID in the initial PID namespace.
+    pub tid: u32,
+    /// Records of the process that were lost before this one, in the kernel and since.
+    pub lost: u64,
+    /// Identity of the call stack ([`StackEvent::id`]), if the stack was recorded.
+    pub stack: Option<u64>,
+}
+
+/// A decoded record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    ProxyOp(Box<ProxyOpEvent>),
+    ProxyPeer(ProxyPeerEvent),
+    ApiCall(ApiCallEvent),
+    /// Call of the API that names no communicator. NCCL refuses it, and no op follows.
+    CallWithoutCommunicator(Origin),
+    ApiLine(Box<ApiLineEvent>),
+    ApiEntry(ApiEntryEvent),
+    ApiReturn(ApiReturnEvent),
+    ProxyStep(ProxyStepEvent),
+    SendSize(SendSizeEvent),
+    Stack(StackEvent),
+    PlanPart(PlanPartEvent),
+    Plan(Box<PlanEvent>),
+}
+
 /// Decoder of the records of one library's probes.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Decoder {
     /// Fields of `ncclProxyOp`. `None`: the library's layouts are not known, and only calls of its API are
     /// recorded.
@@ -60,38 +86,35 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    fn op_fields(&self) -> Result<&ProxyOpFields, DecodeError> {
+    fn op_fields(&self) -> Result<&ProxyOpFields> {
         self.op_fields.as_ref().ok_or(DecodeError::Unreadable("an op, whose layout is not known"))
     }
 
     /// Decodes one record of a probe of this kind.
-    pub fn decode(&self, kind: &ProbeKind, record: &RecordView<'_>) -> Result<Event, DecodeError> {
-        match kind {
-            ProbeKind::ProxyOp(spans) => {
-                proxy_op::proxy_op(self, spans, record).map(Box::new).map(Event::ProxyOp)
-            }
-            ProbeKind::ProxyPeer(spans) => connector::proxy_peer(spans, record).map(Event::ProxyPeer),
-            ProbeKind::ApiCall(spans) => {
-                let call = api::api_call(spans, &self.names, record)?;
-                Ok(call.map_or_else(|| Event::CallWithoutCommunicator(record.origin()), Event::ApiCall))
-            }
-            ProbeKind::ApiLine(spans) => {
-                api::api_line(spans, &self.names, record).map(Box::new).map(Event::ApiLine)
-            }
+    pub fn decode(&self, kind: &ProbeKind, record: &RecordView<'_>) -> Result<Event> {
+        let names = &self.names;
+        Ok(match kind {
+            ProbeKind::ProxyOp(spans) => Event::ProxyOp(Box::new(proxy_op::proxy_op(self, spans, record)?)),
+            ProbeKind::ProxyPeer(spans) => Event::ProxyPeer(channel::proxy_peer(spans, record)?),
+            ProbeKind::ApiCall(spans) => match api::api_call(spans, names, record)? {
+                Some(call) => Event::ApiCall(call),
+                None => Event::CallWithoutCommunicator(record.origin()),
+            },
+            ProbeKind::ApiLine(spans) => Event::ApiLine(Box::new(api::api_line(spans, names, record)?)),
             ProbeKind::ApiArguments(spans) => {
-                api::api_arguments(spans, &self.names, record).map(Box::new).map(Event::ApiLine)
+                Event::ApiLine(Box::new(api::api_arguments(spans, names, record)?))
             }
-            ProbeKind::ApiEntry(spans) => api::api_entry(spans, record).map(Event::ApiEntry),
-            ProbeKind::ApiReturn(spans) => api::api_return(spans, &self.names, record).map(Event::ApiReturn),
-            ProbeKind::Plan(spans) => plan::plan(self, spans, record).map(Box::new).map(Event::Plan),
-            ProbeKind::PlanNode(spans) => plan::node(self, spans, record).map(Event::PlanPart),
-            ProbeKind::Channel(spans) => graphs::channel(spans, record).map(Event::PlanPart),
-            ProbeKind::Connectors(spans) => connector::connectors(spans, record).map(Event::PlanPart),
-            ProbeKind::Head => Err(DecodeError::UnknownProbe(record.header.probe)),
-            ProbeKind::ProxyStep(spans) => step::proxy_step(spans, &self.names, record).map(Event::ProxyStep),
-            ProbeKind::Stack => StackEvent::of(record).map(Event::Stack),
-            ProbeKind::SendSize(spans) => step::send_size(spans, record).map(Event::SendSize),
-        }
+            ProbeKind::ApiEntry(spans) => Event::ApiEntry(api::api_entry(spans, record)?),
+            ProbeKind::ApiReturn(spans) => Event::ApiReturn(api::api_return(spans, names, record)?),
+            ProbeKind::Plan(spans) => Event::Plan(Box::new(plan::plan(self, spans, record)?)),
+            ProbeKind::PlanNode(spans) => Event::PlanPart(plan::node(self, spans, record)?),
+            ProbeKind::Channel(spans) => Event::PlanPart(channel::channel(spans, record)?),
+            ProbeKind::Connectors(spans) => Event::PlanPart(channel::connectors(spans, record)?),
+            ProbeKind::Head => return Err(DecodeError::UnknownProbe(record.header.probe)),
+            ProbeKind::ProxyStep(spans) => Event::ProxyStep(step::proxy_step(spans, names, record)?),
+            ProbeKind::Stack => Event::Stack(StackEvent::of(record)?),
+            ProbeKind::SendSize(spans) => Event::SendSize(step::send_size(spans, record)?),
+        })
     }
 }
 

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{DecodeError, ProxyOp, RecordView, WorkKind, device_work, plan_fields::WorkFields};
+use super::{ProxyOp, RecordView, Result, WorkKind, device_work, places::Place, plan_fields::WorkFields};
 use crate::wire::OpWorkSpans;
 use nccl_library::{
     fields::{
-        BitField, FieldRef, StructRef, ops_say_their_share, signed, work, work_elem, work_elem_p2p,
-        work_elem_reg,
+        BitField, FieldRef, MissingField, StructRef, ops_say_their_share, signed, work, work_elem,
+        work_elem_p2p, work_elem_reg,
     },
     layouts::Layouts,
     nccl::{Pattern, datatype_bytes},
@@ -28,34 +28,39 @@ pub enum OpWorkFields {
     Nodes(Box<WorkFields>),
 }
 
-/// Fields of `ncclWork`, and of its elements.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct ElementFields {
-    kind: BitField,
-    collectives: Elements,
-    registered: Elements,
-    p2p: Elements,
-    chunk_count: BitField,
-    work_count: BitField,
-    last_chunk_count: BitField,
-    peer: BitField,
-    /// High and low half of the bytes of a p2p element.
-    p2p_bytes: [BitField; 2],
+places! {
+    /// Fields of `ncclWork`, and of its elements.
+    pub struct ElementFields {
+        kind: BitField = work::TYPE;
+        collectives: Elements = (work::COLLECTIVES, work_elem::STRUCT);
+        registered: Elements = (work::REGISTERED_COLLECTIVES, work_elem_reg::STRUCT);
+        p2p: Elements = (work::SENDS_AND_RECEIVES, work_elem_p2p::STRUCT);
+        chunk_count: BitField = work_elem::CHUNK_COUNT;
+        work_count: BitField = work_elem::WORK_COUNT;
+        last_chunk_count: BitField = work_elem::LAST_CHUNK_COUNT;
+        peer: BitField = work_elem_p2p::PEER;
+        /// High and low half of the bytes of a p2p element.
+        p2p_bytes: [BitField; 2] = [work_elem_p2p::COUNT_HIGH, work_elem_p2p::COUNT_LOW];
+    }
 }
 
 /// Elements of one kind: offset of the first, and bytes of each.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Elements {
+pub struct Elements {
     at: usize,
     size: usize,
 }
 
-impl Elements {
-    fn find(layouts: &Layouts, field: FieldRef, strukt: StructRef) -> Option<Self> {
-        let at = usize::try_from(field.find(layouts)?.offset).ok()?;
-        Some(Self { at, size: usize::try_from(strukt.size(layouts).ok()?).ok()? })
+impl Place<(FieldRef, StructRef)> for Elements {
+    fn find(named: (FieldRef, StructRef), layouts: &Layouts, _base: u64) -> Result<Self, MissingField> {
+        let (field, strukt) = named;
+        let whole = |number: u64| usize::try_from(number).map_err(|_| field.missing());
+        let size = strukt.size(layouts).map_err(|_| field.missing())?;
+        Ok(Self { at: whole(field.need(layouts)?.offset)?, size: whole(size)? })
     }
+}
 
+impl Elements {
     fn get(self, work: &[u8], index: i32) -> Option<&[u8]> {
         let at = usize::try_from(index).ok()?.checked_mul(self.size)?.checked_add(self.at)?;
         work.get(at..at.checked_add(self.size)?)
@@ -70,24 +75,7 @@ impl OpWorkFields {
             return None;
         }
         let nodes = || WorkFields::from_layouts(layouts).map(Box::new).map(Self::Nodes);
-        ElementFields::from_layouts(layouts).map(Box::new).map(Self::Elements).or_else(nodes)
-    }
-}
-
-impl ElementFields {
-    fn from_layouts(layouts: &Layouts) -> Option<Self> {
-        let of = |field: FieldRef| field.find_bits(layouts, 0);
-        Some(Self {
-            kind: of(work::TYPE)?,
-            collectives: Elements::find(layouts, work::COLLECTIVES, work_elem::STRUCT)?,
-            registered: Elements::find(layouts, work::REGISTERED_COLLECTIVES, work_elem_reg::STRUCT)?,
-            p2p: Elements::find(layouts, work::SENDS_AND_RECEIVES, work_elem_p2p::STRUCT)?,
-            chunk_count: of(work_elem::CHUNK_COUNT)?,
-            work_count: of(work_elem::WORK_COUNT)?,
-            last_chunk_count: of(work_elem::LAST_CHUNK_COUNT)?,
-            peer: of(work_elem_p2p::PEER)?,
-            p2p_bytes: [of(work_elem_p2p::COUNT_HIGH)?, of(work_elem_p2p::COUNT_LOW)?],
-        })
+        ElementFields::find(layouts, 0).ok().map(Box::new).map(Self::Elements).or_else(nodes)
     }
 }
 
@@ -97,21 +85,17 @@ pub(super) fn complete(
     fields: &OpWorkFields,
     spans: &OpWorkSpans,
     record: &RecordView<'_>,
-) -> Result<(), DecodeError> {
+) -> Result<()> {
+    let (OpWorkSpans::Elements { address, .. } | OpWorkSpans::Node { address, .. }) = spans;
+    if record.unsigned(address)? == 0 {
+        return Ok(());
+    }
     // Without its device work the op is still an op.
     let _known = match (fields, spans) {
-        (OpWorkFields::Elements(of), OpWorkSpans::Elements { address, work, counts }) => {
-            if record.unsigned(address)? == 0 {
-                return Ok(());
-            }
+        (OpWorkFields::Elements(of), OpWorkSpans::Elements { work, counts, .. }) => {
             from_element(op, of, record.bytes(work)?, record.bytes(counts)?)
         }
-        (OpWorkFields::Nodes(of), OpWorkSpans::Node { address, bytes }) => {
-            if record.unsigned(address)? == 0 {
-                return Ok(());
-            }
-            from_node(op, of, record.bytes(bytes)?)
-        }
+        (OpWorkFields::Nodes(of), OpWorkSpans::Node { bytes, .. }) => from_node(op, of, record.bytes(bytes)?),
         _ => None,
     };
     Ok(())

@@ -1,16 +1,17 @@
 //! Records of a walked plan.
 
-use nccl_library::nccl::{Algorithm, Name, P2P_NAMES, PatRule, Protocol};
+use ncclflow_common::CUT;
 
 use super::{
-    ChannelGraphs, CommunicatorId, Connector, DecodeError, Decoder, Origin, ProxyOp, RecordView, TaskInfo,
+    ChannelGraphs, CommunicatorId, Connector, DecodeError, Decoder, Origin, ProxyOp, RecordView, Result,
+    TaskInfo,
     communicator::communicator,
     device_work::{Work, work},
     plan_fields::PlanFields,
-    proxy_op::op,
-    task,
+    proxy_op::{op, task_of_op},
 };
-use crate::wire::{PlanList, PlanNodeSpans, PlanSpans, Span};
+use crate::wire::{PlanList, PlanNodeSpans, PlanSpans};
+use nccl_library::nccl::{Algorithm, Name, P2P_NAMES, PatRule, Protocol};
 
 /// Last record of a walk: the plan's communicator, and the number of nodes of each list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,14 +72,8 @@ pub enum PlanPart {
 /// `ncclTaskColl`: a collective as it was called, and what NCCL chose for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollTask {
-    pub address: u64,
-    /// `AllReduce` …
-    pub function: Option<Name>,
-    /// Addresses that the program gave, to send from and to receive into.
-    pub buffers: Option<[u64; 2]>,
-    pub count: u64,
+    pub info: TaskInfo,
     pub root: i32,
-    pub datatype: Option<Name>,
     /// Reduction as the network sees it: an average as a sum.
     pub red_op: Option<Name>,
     pub chunk_steps: u64,
@@ -92,14 +87,10 @@ pub struct CollTask {
 /// `ncclTaskP2p`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct P2pTask {
-    pub address: u64,
+    pub info: TaskInfo,
+    /// `Send` or `Recv`.
     pub function: Option<Name>,
-    pub coll_api: Option<Name>,
-    /// Address in the buffer that the program gave.
-    pub buffer: Option<u64>,
     pub peer: i32,
-    pub bytes: u64,
-    pub n_channels: Option<u64>,
 }
 
 /// `ncclDevWorkBatch`.
@@ -129,17 +120,7 @@ pub struct QueuedOp {
     pub task: Option<TaskInfo>,
 }
 
-/// Splits the word of a list into the number of nodes and the flag [`ncclflow_common::CUT`].
-fn nodes(record: &RecordView<'_>, span: &Span) -> Result<(u64, bool), DecodeError> {
-    let word = record.unsigned(span)?;
-    Ok((word & !ncclflow_common::CUT, word & ncclflow_common::CUT != 0))
-}
-
-pub(super) fn plan(
-    decoder: &Decoder,
-    spans: &PlanSpans,
-    record: &RecordView<'_>,
-) -> Result<PlanEvent, DecodeError> {
+pub(super) fn plan(decoder: &Decoder, spans: &PlanSpans, record: &RecordView<'_>) -> Result<PlanEvent> {
     let fields = decoder.op_fields()?;
     Ok(PlanEvent {
         origin: record.origin(),
@@ -159,7 +140,10 @@ pub(super) fn plan(
         nodes: spans
             .nodes
             .iter()
-            .map(|(list, span)| nodes(record, span).map(|(count, cut)| (*list, count, cut)))
+            .map(|(list, span)| {
+                let word = record.unsigned(span)?;
+                Ok((*list, word & !CUT, word & CUT != 0))
+            })
             .collect::<Result<_, _>>()?,
     })
 }
@@ -168,7 +152,7 @@ pub(super) fn node(
     decoder: &Decoder,
     spans: &PlanNodeSpans,
     record: &RecordView<'_>,
-) -> Result<PlanPartEvent, DecodeError> {
+) -> Result<PlanPartEvent> {
     let fields = decoder.plan_fields.as_ref().ok_or(DecodeError::Unreadable("a plan of this library"))?;
     let bytes = record.bytes(&spans.bytes)?;
     let address = record.unsigned(&spans.address)?;
@@ -183,7 +167,7 @@ pub(super) fn node(
         PlanList::OpCounts => PlanPart::OpCounts(op_counts(fields, bytes).ok_or_else(short)?),
         PlanList::ProxyOps => {
             let op = op(decoder.op_fields()?, &decoder.names, bytes)?;
-            let task = task::of_op(spans.task.as_ref(), op.pattern, &decoder.names, record)?;
+            let task = task_of_op(spans.task.as_ref(), op.pattern, &decoder.names, record)?;
             PlanPart::ProxyOp(Box::new(QueuedOp { address, op, task }))
         }
     };
@@ -199,15 +183,18 @@ fn coll_task(decoder: &Decoder, fields: &PlanFields, address: u64, bytes: &[u8])
         names.reduction_op(of.host_op.of(bytes)?.cast_signed())
     };
     Some(CollTask {
-        address,
-        function: names.function(of.func.of(bytes)?.cast_signed()).cloned(),
-        buffers: of
-            .send_buffer
-            .zip(of.recv_buffer)
-            .and_then(|(send, recv)| Some([send.of(bytes)?, recv.of(bytes)?])),
-        count: of.count.of(bytes)?,
+        info: TaskInfo {
+            pointer: address,
+            count: Some(of.count.of(bytes)?),
+            datatype: names.datatype(of.datatype.of(bytes)?.cast_signed()).cloned(),
+            function: names.function(of.func.of(bytes)?.cast_signed()).cloned(),
+            buffers: of
+                .send_buffer
+                .zip(of.recv_buffer)
+                .and_then(|(send, recv)| Some([send.of(bytes)?, recv.of(bytes)?])),
+            ..TaskInfo::default()
+        },
         root: of.root.int_of(bytes)?,
-        datatype: names.datatype(of.datatype.of(bytes)?.cast_signed()).cloned(),
         red_op: host_op.cloned(),
         chunk_steps: of.chunk_steps.of(bytes)?,
         slice_steps: of.slice_steps.of(bytes)?,
@@ -221,13 +208,16 @@ fn p2p_task(decoder: &Decoder, fields: &PlanFields, address: u64, bytes: &[u8]) 
     let (names, of) = (&decoder.names, &fields.p2p_task);
     let function = |number: u64| names.function(number.cast_signed()).cloned();
     Some(P2pTask {
-        address,
+        info: TaskInfo {
+            pointer: address,
+            p2p_bytes: Some(of.bytes.of(bytes)?),
+            p2p_channels: of.n_channels.and_then(|field| field.of(bytes)),
+            called: of.coll_api.and_then(|field| field.of(bytes)).and_then(function),
+            buffers: of.buffer.and_then(|field| field.of(bytes)).map(|buffer| [buffer; 2]),
+            ..TaskInfo::default()
+        },
         function: function(of.func.of(bytes)?),
-        coll_api: of.coll_api.and_then(|field| field.of(bytes)).and_then(function),
-        buffer: of.buffer.and_then(|field| field.of(bytes)),
         peer: of.root.int_of(bytes)?,
-        bytes: of.bytes.of(bytes)?,
-        n_channels: of.n_channels.and_then(|field| field.of(bytes)),
     })
 }
 

@@ -1,20 +1,17 @@
 //! `ncclProxyOp`: places of its fields, and their values.
 
+use super::{
+    CommunicatorId, DecodeError, Decoder, Origin, RecordView, Result, Ring, Tree,
+    channel::{ring, tree},
+    communicator::communicator,
+    op_work,
+    record::{channel, if_readable, in_range},
+};
+use crate::wire::{ProxyOpSpans, TaskSpans};
 use nccl_library::{
-    fields::{IntField, MissingField, proxy_op as op},
-    layouts::Layouts,
+    fields::{IntField, proxy_op as op},
     nccl::{Algorithm, Name, NameTables, P2P_NAMES, Pattern, Protocol},
 };
-
-use super::{
-    CommunicatorId, DecodeError, Decoder, Origin, RecordView, Ring, TaskInfo, Tree,
-    communicator::communicator,
-    graphs::{ring, tree},
-    op_work,
-    record::channel,
-    task,
-};
-use crate::wire::ProxyOpSpans;
 
 /// An `ncclProxyOp`, as far as it describes a flow. All fields are *planned*: NCCL computed them before any
 /// transfer.
@@ -76,6 +73,67 @@ pub struct ProxyOpEvent {
     pub task: Option<TaskInfo>,
 }
 
+/// Task of an op.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TaskInfo {
+    /// Address of the task: the same for all channels of one call.
+    pub pointer: u64,
+    /// Elements of a collective, as given by the caller.
+    pub count: Option<u64>,
+    /// Element type of a collective, as given by the caller.
+    pub datatype: Option<Name>,
+    pub function: Option<Name>,
+    /// Bytes of a p2p call, over all its channels.
+    pub p2p_bytes: Option<u64>,
+    /// Channels that a p2p call is split over.
+    pub p2p_channels: Option<u64>,
+    /// Function that was called, for p2p ops; 2.28 and later, where the whole plan is seen.
+    pub called: Option<Name>,
+    /// Addresses that the program gave, to send from and to receive into; for a p2p op they are the same.
+    /// Only where the whole plan is seen.
+    pub buffers: Option<[u64; 2]>,
+}
+
+/// Decodes the task of an op; `None` where it cannot be read, as the op is an op without it.
+pub(super) fn task_of_op(
+    spans: Option<&TaskSpans>,
+    pattern: Pattern,
+    names: &NameTables,
+    record: &RecordView<'_>,
+) -> Result<Option<TaskInfo>> {
+    let Some(spans) = spans else { return Ok(None) };
+    Ok(if_readable(task(spans, pattern, names, record))?.flatten())
+}
+
+fn task(
+    spans: &TaskSpans,
+    pattern: Pattern,
+    names: &NameTables,
+    record: &RecordView<'_>,
+) -> Result<Option<TaskInfo>> {
+    let pointer = record.unsigned(&spans.pointer)?;
+    if pointer == 0 {
+        return Ok(None);
+    }
+    let int = |span| record.int(span).map(i64::from);
+    Ok(Some(if pattern.is_p2p() {
+        TaskInfo {
+            pointer,
+            p2p_bytes: Some(record.unsigned(&spans.p2p_bytes)?),
+            p2p_channels: record.optional(spans.p2p_channels.as_ref())?,
+            ..TaskInfo::default()
+        }
+    } else {
+        TaskInfo {
+            pointer,
+            count: Some(record.unsigned(&spans.coll_count)?),
+            datatype: names.datatype(int(&spans.coll_datatype)?).cloned(),
+            function: names.function(int(&spans.coll_function)?).cloned(),
+            ..TaskInfo::default()
+        }
+    }))
+}
+
 places! {
     /// Fields of `ncclProxyOp` that events are made of. Optional ones are not in all versions: [`op`] says in
     /// which.
@@ -103,29 +161,19 @@ places! {
     }
 }
 
-impl ProxyOpFields {
-    /// Finds the fields in the traced library's layout.
-    pub fn from_layouts(layouts: &Layouts) -> Result<Self, MissingField> {
-        Self::find(layouts, 0)
-    }
-}
-
 /// Decodes a record of `ncclProxySaveOp`.
 pub(super) fn proxy_op(
     decoder: &Decoder,
     spans: &ProxyOpSpans,
     record: &RecordView<'_>,
-) -> Result<ProxyOpEvent, DecodeError> {
+) -> Result<ProxyOpEvent> {
     let names = &decoder.names;
     let mut op = op(decoder.op_fields()?, names, record.bytes(&spans.op)?)?;
     if let (Some(fields), Some(spans)) = (&decoder.op_work, &spans.work) {
-        match op_work::complete(&mut op, fields, spans, record) {
-            // Without its device work the op is still an op.
-            Ok(()) | Err(DecodeError::Unreadable(_)) => {}
-            Err(error) => return Err(error),
-        }
+        // Without its device work the op is still an op.
+        if_readable(op_work::complete(&mut op, fields, spans, record))?;
     }
-    let task = task::of_op(spans.task.as_ref(), op.pattern, names, record)?;
+    let task = task_of_op(spans.task.as_ref(), op.pattern, names, record)?;
     Ok(ProxyOpEvent {
         origin: record.origin(),
         comm: communicator(&spans.comm, record)?,
@@ -138,7 +186,7 @@ pub(super) fn proxy_op(
     })
 }
 
-pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Result<ProxyOp, DecodeError> {
+pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Result<ProxyOp> {
     let short = DecodeError::Unreadable("the proxy op");
     let unsigned = |field: IntField| field.unsigned(op).ok_or(short.clone());
     let signed = |field: IntField| field.signed(op).ok_or(short.clone());
@@ -162,7 +210,7 @@ pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Resul
         chunk_size: unsigned(fields.chunk_size)?,
         slice_steps: unsigned(fields.slice_steps)?,
         chunk_steps: unsigned(fields.chunk_steps)?,
-        root: i32::try_from(root).map_err(|_| DecodeError::UnknownValue { what: "root", value: root })?,
+        root: in_range("root", root)?,
         dtype: names.datatype(name_number(fields.dtype)?).cloned(),
         red_op: names.reduction_op(name_number(fields.red_op)?).cloned(),
         pattern,

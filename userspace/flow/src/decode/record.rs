@@ -1,6 +1,6 @@
 //! Access to a record's bytes: checks the header, finds the parts.
 
-use std::fmt;
+use std::{fmt, result};
 
 use ncclflow_common::RecordHeader;
 
@@ -38,6 +38,9 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
+/// Result of decoding.
+pub type Result<T, E = DecodeError> = result::Result<T, E>;
+
 /// A record with a sound header.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordView<'a> {
@@ -50,7 +53,7 @@ pub struct RecordView<'a> {
 impl<'a> RecordView<'a> {
     /// Checks the header of the bytes of one ring buffer item.
     #[inline]
-    pub fn new(item: &'a [u8]) -> Result<Self, DecodeError> {
+    pub fn new(item: &'a [u8]) -> Result<Self> {
         let header_len = size_of::<RecordHeader>();
         let short = |want| DecodeError::Short { have: item.len(), want };
         let header = RecordHeader::from_bytes(item).ok_or(short(header_len))?;
@@ -71,7 +74,7 @@ impl<'a> RecordView<'a> {
     }
 
     /// Returns the bytes that a plan put at `span`, unless a read that they rest on failed.
-    pub fn bytes(&self, span: &Span) -> Result<&'a [u8], DecodeError> {
+    pub fn bytes(&self, span: &Span) -> Result<&'a [u8]> {
         if self.header.faults & span.rests_on != 0 {
             return Err(DecodeError::Unreadable("a value"));
         }
@@ -80,30 +83,35 @@ impl<'a> RecordView<'a> {
     }
 
     /// Reads the whole of `span` as an unsigned integer.
-    pub fn unsigned(&self, span: &Span) -> Result<u64, DecodeError> {
+    pub fn unsigned(&self, span: &Span) -> Result<u64> {
         let bytes = self.bytes(span)?;
         unsigned(bytes).ok_or(DecodeError::Short { have: bytes.len(), want: 8 })
     }
 
     /// Reads the whole of `span` as an unsigned integer, if there is such a span.
-    pub fn optional(&self, span: Option<&Span>) -> Result<Option<u64>, DecodeError> {
+    pub fn optional(&self, span: Option<&Span>) -> Result<Option<u64>> {
         span.map(|span| self.unsigned(span)).transpose()
     }
 
+    /// Reads an `int` of `span`, if there is such a span.
+    pub fn optional_int(&self, span: Option<&Span>) -> Result<Option<i32>> {
+        span.map(|span| self.int(span)).transpose()
+    }
+
     /// Reads the whole of `span` as a signed integer.
-    pub fn signed(&self, span: &Span) -> Result<i64, DecodeError> {
+    pub fn signed(&self, span: &Span) -> Result<i64> {
         let bytes = self.bytes(span)?;
         signed(bytes).ok_or(DecodeError::Short { have: bytes.len(), want: 8 })
     }
 
     /// Reads the low 32 bits of `span` as a signed integer: an `int` that was loaded into a word.
-    pub fn int(&self, span: &Span) -> Result<i32, DecodeError> {
+    pub fn int(&self, span: &Span) -> Result<i32> {
         #[expect(clippy::cast_possible_truncation, reason = "the low half is what is asked for")]
         Ok((self.unsigned(span)? as u32).cast_signed())
     }
 
     /// Reads `span` as an array of `int`.
-    pub fn ints<const N: usize>(&self, span: &Span) -> Result<[i32; N], DecodeError> {
+    pub fn ints<const N: usize>(&self, span: &Span) -> Result<[i32; N]> {
         let bytes = self.bytes(span)?;
         let mut ints = [0; N];
         for (at, int) in ints.iter_mut().enumerate() {
@@ -116,9 +124,21 @@ impl<'a> RecordView<'a> {
 }
 
 /// Checks the number of a channel, which is an `int` in NCCL and not negative.
-pub(super) fn channel(number: u64) -> Result<u32, DecodeError> {
-    let channel = u32::try_from(number).ok().filter(|channel| i32::try_from(*channel).is_ok());
-    channel.ok_or(DecodeError::UnknownValue { what: "channel", value: number.cast_signed() })
+pub(super) fn channel(number: u64) -> Result<u32> {
+    in_range::<i32>("channel", number.cast_signed()).and_then(|channel| in_range("channel", channel.into()))
+}
+
+/// Returns what was read; `None` if the target's memory could not be read.
+pub(super) fn if_readable<T>(read: Result<T>) -> Result<Option<T>> {
+    match read {
+        Err(DecodeError::Unreadable(_)) => Ok(None),
+        read => read.map(Some),
+    }
+}
+
+/// Turns a number into the type that it must fit.
+pub(super) fn in_range<T: TryFrom<i64>>(what: &'static str, value: i64) -> Result<T> {
+    T::try_from(value).map_err(|_| DecodeError::UnknownValue { what, value })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use ncclflow_common::{
     StackHead,
 };
 
-use super::{DecodeError, Origin, RecordView};
+use super::{DecodeError, Origin, RecordView, Result};
 
 /// The call stack of a thread at the hit of a probe. The record of that hit has the same thread and time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,41 +33,37 @@ impl StackEvent {
     ///
     /// # Errors
     /// When the record is not that of a stack.
-    pub fn of(record: &RecordView<'_>) -> Result<Self, DecodeError> {
-        stack(record)
+    pub fn of(record: &RecordView<'_>) -> Result<Self> {
+        let content = record.content();
+        let short = DecodeError::Short { have: content.len(), want: size_of::<StackHead>() };
+        let (head, frames) = content.split_at_checked(size_of::<StackHead>()).ok_or(short)?;
+        let [id, rest] = words(head);
+        #[expect(clippy::cast_possible_truncation, reason = "two numbers of 32 bits")]
+        let (flags, n_frames) = (rest as u32, (rest >> 32) as usize);
+        let (frames, odd) = frames.as_chunks::<{ size_of::<RawFrame>() }>();
+        // Recordings from before there was the flag have a stack without frames each time as if it were new.
+        let is_known = frames.is_empty() && (n_frames > 0 || flags & STACK_KNOWN != 0);
+        if !odd.is_empty() || (!is_known && frames.len() != n_frames) {
+            return Err(DecodeError::Short {
+                have: frames.len() * size_of::<RawFrame>() + odd.len(),
+                want: n_frames * size_of::<RawFrame>(),
+            });
+        }
+        let frame = |bytes: &[u8; size_of::<RawFrame>()]| {
+            let [code, instr, guard] = words(bytes);
+            RawFrame { code, instr, guard }
+        };
+        Ok(Self {
+            origin: record.origin(),
+            id,
+            is_cut: flags & STACK_CUT != 0,
+            is_unreadable: flags & STACK_UNREADABLE != 0,
+            has_no_thread: flags & STACK_NO_THREAD != 0,
+            is_native: flags & STACK_NATIVE != 0,
+            is_not_copied: flags & STACK_NOT_COPIED != 0,
+            frames: (!is_known).then(|| frames.iter().map(frame).collect()),
+        })
     }
-}
-
-fn stack(record: &RecordView<'_>) -> Result<StackEvent, DecodeError> {
-    let content = record.content();
-    let short = DecodeError::Short { have: content.len(), want: size_of::<StackHead>() };
-    let (head, frames) = content.split_at_checked(size_of::<StackHead>()).ok_or(short)?;
-    let [id, rest] = words(head);
-    #[expect(clippy::cast_possible_truncation, reason = "two numbers of 32 bits")]
-    let (flags, n_frames) = (rest as u32, (rest >> 32) as usize);
-    let (frames, odd) = frames.as_chunks::<{ size_of::<RawFrame>() }>();
-    // Recordings from before there was the flag have a stack without frames each time as if it were new.
-    let is_known = frames.is_empty() && (n_frames > 0 || flags & STACK_KNOWN != 0);
-    if !odd.is_empty() || (!is_known && frames.len() != n_frames) {
-        return Err(DecodeError::Short {
-            have: frames.len() * size_of::<RawFrame>() + odd.len(),
-            want: n_frames * size_of::<RawFrame>(),
-        });
-    }
-    let frame = |bytes: &[u8; size_of::<RawFrame>()]| {
-        let [code, instr, guard] = words(bytes);
-        RawFrame { code, instr, guard }
-    };
-    Ok(StackEvent {
-        origin: record.origin(),
-        id,
-        is_cut: flags & STACK_CUT != 0,
-        is_unreadable: flags & STACK_UNREADABLE != 0,
-        has_no_thread: flags & STACK_NO_THREAD != 0,
-        is_native: flags & STACK_NATIVE != 0,
-        is_not_copied: flags & STACK_NOT_COPIED != 0,
-        frames: (!is_known).then(|| frames.iter().map(frame).collect()),
-    })
 }
 
 fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
@@ -94,8 +90,8 @@ mod tests {
         bytes
     }
 
-    fn decoded(bytes: &[u8]) -> Result<StackEvent, DecodeError> {
-        stack(&RecordView::new(bytes).unwrap())
+    fn decoded(bytes: &[u8]) -> Result<StackEvent> {
+        StackEvent::of(&RecordView::new(bytes).unwrap())
     }
 
     #[test]

@@ -1,19 +1,29 @@
 //! Records of the proxy's steps.
 
-use super::{DecodeError, Origin, RecordView};
+use super::{
+    DecodeError, Origin, RecordView, Result,
+    record::{if_readable, in_range},
+};
 use crate::wire::{ProxyStepSpans, SendSizeSpans, SlotSizesSpans, StepHook};
-use nccl_library::nccl::Direction;
-use nccl_library::nccl::{NameTables, StepState};
+use nccl_library::nccl::{Direction, NameTables, StepState};
 
 /// Moment of a message on its way: a step that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepMoment {
+    /// Send: the slot is offered to the GPU.
     Start,
+    /// Receive: the network was asked for the message.
     Posted,
+    /// Send: the GPU has filled the slot, and the network is asked to send for the first time (2.27 and
+    /// later).
     Ready,
+    /// Send: the network has taken the message.
     Sent,
+    /// Receive: the data is there.
     Arrived,
+    /// Receive: the data is handed to the GPU.
     Handed,
+    /// Send: the network is done with the message. Receive: the GPU has taken it out of the slot.
     Stop,
     /// State that says nothing about the way of the data.
     Other,
@@ -73,7 +83,7 @@ pub(super) fn proxy_step(
     spans: &ProxyStepSpans,
     names: &NameTables,
     record: &RecordView<'_>,
-) -> Result<ProxyStepEvent, DecodeError> {
+) -> Result<ProxyStepEvent> {
     if let (StepHook::Record, Some(state)) = (spans.hook, &spans.state)
         && record.int(state)? >= THREAD_STATES
     {
@@ -93,10 +103,7 @@ pub(super) fn proxy_step(
             bytes_sum: None,
         });
     }
-    let sends = match &spans.sends {
-        Some(sends) => Some(record.int(sends)? != 0),
-        None => None,
-    };
+    let sends = record.optional_int(spans.sends.as_ref())?.map(|sends| sends != 0);
     let (moment, sends) = match (spans.hook, &spans.state, sends) {
         (StepHook::Stop, _, Some(sends)) => (StepMoment::Stop, sends),
         (StepHook::State, Some(state), _) => {
@@ -122,13 +129,9 @@ pub(super) fn proxy_step(
         op_count: record.unsigned(&spans.op_count)?,
         n_subs: record.unsigned(&spans.n_subs)?,
         direction: if sends { Direction::Send } else { Direction::Recv },
-        is_foreign: match &spans.same_process {
-            Some(same_process) => Some(record.int(same_process)? == 0),
-            None => None,
-        },
+        is_foreign: record.optional_int(spans.same_process.as_ref())?.map(|same| same == 0),
         is_per_fifo_step: spans.hook == StepHook::Record,
-        step: u64::try_from(step)
-            .map_err(|_| DecodeError::UnknownValue { what: "step", value: step.into() })?,
+        step: in_range("step", step.into())?,
         bytes: match (&spans.size, &spans.slots) {
             (Some(size), _) if spans.summed.is_none() => Some(record.unsigned(size)?),
             // A send is reported before its slot is reset.
@@ -150,20 +153,13 @@ pub(super) fn proxy_step(
 
 /// Decodes a record of a slot that is given back. A record whose size could not be read counts, too: an
 /// earlier size must not be taken for that of the message that comes next.
-pub(super) fn send_size(
-    spans: &SendSizeSpans,
-    record: &RecordView<'_>,
-) -> Result<SendSizeEvent, DecodeError> {
-    let bytes = match record.int(&spans.bytes) {
-        Ok(bytes) => u64::try_from(bytes).ok(),
-        Err(DecodeError::Unreadable(_)) => None,
-        Err(error) => return Err(error),
-    };
+pub(super) fn send_size(spans: &SendSizeSpans, record: &RecordView<'_>) -> Result<SendSizeEvent> {
+    let bytes = if_readable(record.int(&spans.bytes))?.and_then(|bytes| u64::try_from(bytes).ok());
     Ok(SendSizeEvent { origin: record.origin(), bytes })
 }
 
 /// Reads the size in the slot of this FIFO step; `None` if the slot is not in use.
-fn slot_size(spans: &SlotSizesSpans, record: &RecordView<'_>, step: i32) -> Result<Option<u64>, DecodeError> {
+fn slot_size(spans: &SlotSizesSpans, record: &RecordView<'_>, step: i32) -> Result<Option<u64>> {
     let entries = u64::from(spans.entries.len / spans.entry_bytes.max(1)).max(1);
     let slot = record.unsigned(&spans.base)?.wrapping_add(step.unsigned_abs().into()) % entries;
     let entry = u16::try_from(slot).ok().and_then(|slot| slot.checked_mul(spans.entry_bytes));

@@ -6,7 +6,7 @@ use nccl_library::{
 };
 use ncclflow_common::RecordHeader;
 
-use super::{DecodeError, ProxyOpFields, RecordView, api, connector, proxy_op, record};
+use super::{DecodeError, ProxyOpFields, RecordView, api, channel, proxy_op, record};
 use crate::wire::{ApiCallSpans, CommunicatorSpans, ConnectorsSpans, ProxyPeerSpans, Span};
 
 /// The fields that every `ncclProxyOp` has, here 8 bytes each, so that they have room for what does not fit.
@@ -43,7 +43,7 @@ fn op_with(name: &str, value: i64) -> Result<(u32, i32), DecodeError> {
     let at = FIELDS.iter().position(|field| *field == name).unwrap() * 8;
     bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
     let layouts = layouts();
-    let fields = ProxyOpFields::from_layouts(&layouts).unwrap();
+    let fields = ProxyOpFields::find(&layouts, 0).unwrap();
     let op = proxy_op::op(&fields, &NameTables::from_layouts(&layouts), &bytes)?;
     Ok((op.channel, op.root))
 }
@@ -83,7 +83,7 @@ fn connectors_of_no_channel_are_refused() {
     let spans = ConnectorsSpans { channel: word(0), connectors: Vec::new() };
     let channel_of = |channel| {
         let bytes = record_of(&[channel]);
-        connector::connectors(&spans, &RecordView::new(&bytes).unwrap()).map(|_| ())
+        channel::connectors(&spans, &RecordView::new(&bytes).unwrap()).map(|_| ())
     };
     assert_eq!(channel_of(5), Ok(()));
     assert_eq!(channel_of(1 << 32), refused("channel", 1 << 32));
@@ -107,7 +107,7 @@ fn a_peer_with_a_negative_number_of_steps_is_refused() {
     };
     let steps_of = |nsteps| {
         let bytes = record_of(&[0, 3, nsteps]);
-        connector::proxy_peer(&spans, &RecordView::new(&bytes).unwrap()).map(|peer| peer.nsteps)
+        channel::proxy_peer(&spans, &RecordView::new(&bytes).unwrap()).map(|peer| peer.nsteps)
     };
     assert_eq!(steps_of(4), Ok(Some(4)));
     assert_eq!(steps_of(-4), refused("number of steps", -4));

@@ -10,7 +10,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::text::plain;
+use crate::{schema::named::named, text::plain};
 
 /// Most bytes of a variable that are looked at: its name and value.
 const MAX_VARIABLE: usize = 256;
@@ -18,62 +18,30 @@ const MAX_VARIABLE: usize = 256;
 /// Most bytes of a value that are kept.
 const MAX_VALUE: usize = 128;
 
-/// A variable that a launcher sets for each process of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum JobVariable {
-    /// torchrun, DeepSpeed and others.
-    Rank,
-    WorldSize,
-    LocalRank,
-    /// mpirun of Open MPI.
-    OmpiCommWorldRank,
-    OmpiCommWorldSize,
-    /// mpiexec of MPICH and Intel MPI, srun --mpi=pmi2.
-    PmiRank,
-    PmiSize,
-    /// Any launcher that uses PMIx.
-    PmixRank,
-    /// srun.
-    SlurmProcid,
-    SlurmNtasks,
-    SlurmJobId,
-    /// A variable that a newer version writes.
-    #[serde(other)]
-    Unknown,
-}
-
-impl JobVariable {
-    /// All variables that are looked at.
-    pub const ALL: [Self; 11] = [
-        Self::Rank,
-        Self::WorldSize,
-        Self::LocalRank,
-        Self::OmpiCommWorldRank,
-        Self::OmpiCommWorldSize,
-        Self::PmiRank,
-        Self::PmiSize,
-        Self::PmixRank,
-        Self::SlurmProcid,
-        Self::SlurmNtasks,
-        Self::SlurmJobId,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Rank => "RANK",
-            Self::WorldSize => "WORLD_SIZE",
-            Self::LocalRank => "LOCAL_RANK",
-            Self::OmpiCommWorldRank => "OMPI_COMM_WORLD_RANK",
-            Self::OmpiCommWorldSize => "OMPI_COMM_WORLD_SIZE",
-            Self::PmiRank => "PMI_RANK",
-            Self::PmiSize => "PMI_SIZE",
-            Self::PmixRank => "PMIX_RANK",
-            Self::SlurmProcid => "SLURM_PROCID",
-            Self::SlurmNtasks => "SLURM_NTASKS",
-            Self::SlurmJobId => "SLURM_JOB_ID",
-            Self::Unknown => "?",
-        }
+named! {
+    /// A variable that a launcher sets for each process of a job.
+    #[derive(PartialOrd, Ord, Hash)]
+    JobVariable {
+        /// torchrun, DeepSpeed and others.
+        Rank = "RANK",
+        WorldSize = "WORLD_SIZE",
+        LocalRank = "LOCAL_RANK",
+        /// mpirun of Open MPI.
+        OmpiCommWorldRank = "OMPI_COMM_WORLD_RANK",
+        OmpiCommWorldSize = "OMPI_COMM_WORLD_SIZE",
+        /// mpiexec of MPICH and Intel MPI, srun --mpi=pmi2.
+        PmiRank = "PMI_RANK",
+        PmiSize = "PMI_SIZE",
+        /// Any launcher that uses PMIx.
+        PmixRank = "PMIX_RANK",
+        /// srun.
+        SlurmProcid = "SLURM_PROCID",
+        SlurmNtasks = "SLURM_NTASKS",
+        SlurmJobId = "SLURM_JOB_ID",
+        ;
+        /// A variable that a newer version writes.
+        #[serde(rename = "UNKNOWN")]
+        Unknown = "?",
     }
 }
 

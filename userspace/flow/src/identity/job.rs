@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{JobVariable, Whose};
+use crate::schema::named::named;
 
 /// Source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,16 +15,16 @@ pub enum JobSource {
     Variable(JobVariable),
 }
 
-/// Sources besides the environment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Stated {
-    /// `--rank-map`.
-    RankMap,
-    /// `--job`.
-    Option,
-    /// No source: the rank in, and the size of, the largest communicator that was seen.
-    Derived,
+named! {
+    /// Sources besides the environment.
+    Stated {
+        /// `--rank-map`.
+        RankMap = "rank-map",
+        /// `--job`.
+        Option = "option",
+        /// No source: the rank in, and the size of, the largest communicator that was seen.
+        Derived = "derived",
+    }
 }
 
 impl JobSource {
@@ -31,9 +32,7 @@ impl JobSource {
     pub fn name(self) -> &'static str {
         match self {
             Self::Variable(variable) => variable.name(),
-            Self::Other(Stated::RankMap) => "rank-map",
-            Self::Other(Stated::Option) => "option",
-            Self::Other(Stated::Derived) => "derived",
+            Self::Other(stated) => stated.name(),
         }
     }
 }
@@ -127,19 +126,13 @@ impl Job {
         if let Some(mapped) = facts.mapped_rank {
             (self.rank, self.rank_source) = (Some(mapped), Some(JobSource::Other(Stated::RankMap)));
         }
+        // Where no source states a rank, it is that in the largest communicator.
         if self.rank.is_none() {
-            self.derive(largest);
-        }
-    }
-
-    /// Takes the rank in the largest communicator, where no source states one.
-    fn derive(&mut self, largest: Largest) {
-        let derived = Some(JobSource::Other(Stated::Derived));
-        if largest.rank.is_some() {
-            (self.rank, self.rank_source) = (largest.rank, derived);
-        }
-        if largest.n_ranks > 0 && self.size.is_none() {
-            (self.size, self.size_source) = (Some(largest.n_ranks), derived);
+            let derived = Some(JobSource::Other(Stated::Derived));
+            (self.rank, self.rank_source) = (largest.rank, largest.rank.and(derived));
+            if largest.n_ranks > 0 && self.size.is_none() {
+                (self.size, self.size_source) = (Some(largest.n_ranks), derived);
+            }
         }
     }
 

@@ -4,14 +4,12 @@
 //! and which GPU. These facts stand in a recording, so that a reader on another machine knows them. All of it is a
 //! tenant's: it is bounded and cleaned, and nothing is decided by it.
 
-mod communicator_facts;
 mod container;
 mod environment;
+mod facts;
 mod job;
-mod process_facts;
 
-pub use communicator_facts::CommunicatorFacts;
 pub use container::{Container, cgroup_path};
 pub use environment::{JobVariable, Variables};
+pub use facts::{CommunicatorFacts, ProcessFacts, Whose};
 pub use job::{Job, JobSource, Largest};
-pub use process_facts::{ProcessFacts, Whose};

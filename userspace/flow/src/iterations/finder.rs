@@ -47,10 +47,8 @@ impl Collective {
 /// The iteration: the part of the sequence that recurs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Period {
-    /// Symbols of the iteration's collectives, beginning with the first.
-    word: Vec<u64>,
-    /// Shapes of the iteration's collectives, in the same order.
-    shapes: Vec<u64>,
+    /// Symbol and shape of each collective of an iteration, beginning with the first.
+    part: Vec<(u64, u64)>,
     /// Collectives of the sequence that lie in repetitions of the iteration.
     pub covered: usize,
 }
@@ -58,28 +56,30 @@ pub struct Period {
 impl Period {
     /// Returns the number of collectives of an iteration.
     pub fn collectives(&self) -> usize {
-        self.word.len()
+        self.part.len()
     }
 
     /// Lets iterations begin where those of `other` begin, if both have the same shapes.
     pub fn align_with(&mut self, other: &Self) {
-        let length = self.shapes.len();
-        if length != other.shapes.len() {
+        let length = self.part.len();
+        if length != other.part.len() {
             return;
         }
         let is_at = |at: &usize| {
-            let turned = self.shapes.iter().cycle().skip(*at).take(length);
-            turned.eq(&other.shapes)
+            let turned = self.part.iter().cycle().skip(*at).take(length);
+            turned.map(|(_, shape)| shape).eq(other.part.iter().map(|(_, shape)| shape))
         };
         if let Some(at) = (0..length).find(is_at) {
-            self.word.rotate_left(at);
-            self.shapes.rotate_left(at);
+            self.part.rotate_left(at);
         }
     }
 
     pub(super) fn is_at(&self, collectives: &[Collective]) -> bool {
-        collectives.len() >= self.word.len()
-            && collectives.iter().zip(&self.word).all(|(collective, symbol)| collective.symbol == *symbol)
+        collectives.len() >= self.part.len()
+            && collectives
+                .iter()
+                .zip(&self.part)
+                .all(|(collective, (symbol, _))| collective.symbol == *symbol)
     }
 }
 
@@ -155,14 +155,11 @@ impl IterationFinder {
     fn period(&self, stretches: &[Stretch], length: usize) -> Option<Period> {
         let longest = stretches.iter().max_by_key(|(from, until)| until - from)?;
         let collectives = self.collectives.get(longest.0..longest.1)?;
-        let part = collectives.get(..length)?;
-        let mut word: Vec<u64> = part.iter().map(|collective| collective.symbol).collect();
-        let mut shapes: Vec<u64> = part.iter().map(|collective| collective.shape).collect();
-        let begin = longest_pause(collectives, length);
-        word.rotate_left(begin);
-        shapes.rotate_left(begin);
+        let part = collectives.get(..length)?.iter();
+        let mut part: Vec<_> = part.map(|collective| (collective.symbol, collective.shape)).collect();
+        part.rotate_left(longest_pause(collectives, length));
         let covered = stretches.iter().map(|(from, until)| until - from).sum();
-        Some(Period { word, shapes, covered })
+        Some(Period { part, covered })
     }
 }
 
@@ -222,4 +219,40 @@ fn longest_pause(collectives: &[Collective], length: usize) -> usize {
         if pauses.is_empty() { 0 } else { *pauses.select_nth_unstable(middle).1 }
     };
     (0..length).max_by_key(|place| (median(*place), length - place)).unwrap_or(0)
+}
+
+/// The beginning of an iteration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// First collective of the iteration.
+    pub first: Collective,
+    /// Index of that collective in the sequence.
+    pub at: usize,
+    /// When the collective after the iteration's last one came.
+    pub next_ns: Option<u64>,
+    /// Iterations before this one since the first mark. A disturbed iteration counts, but has no mark.
+    pub number: u64,
+}
+
+/// Returns the beginnings of iterations in a sequence; each iteration has all of its collectives there.
+pub fn marks(collectives: &[Collective], period: &Period) -> Vec<Mark> {
+    let length = period.collectives().max(1);
+    let (mut marks, mut at, mut last, mut number) = (Vec::new(), 0, None::<usize>, 0);
+    while let Some(rest) = collectives.get(at..) {
+        let Some(first) = rest.first() else { break };
+        if !period.is_at(rest) {
+            at += 1;
+            continue;
+        }
+        if let Some(last) = last {
+            // Rounded: other collectives came in between, or an iteration was disturbed.
+            let passed = (at - last + length / 2) / length;
+            number += passed.max(1) as u64;
+        }
+        let next_ns = rest.get(length).map(|next| next.ts_ns);
+        marks.push(Mark { first: *first, at, next_ns, number });
+        last = Some(at);
+        at += length;
+    }
+    marks
 }

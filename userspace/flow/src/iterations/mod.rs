@@ -13,10 +13,8 @@
 //!   program usually pauses longest.
 
 mod finder;
-mod marks;
 
-pub use finder::{Collective, IterationFinder, MAX_COLLECTIVES, Period};
-pub use marks::{Mark, marks};
+pub use finder::{Collective, IterationFinder, MAX_COLLECTIVES, Mark, Period, marks};
 
 #[cfg(test)]
 mod tests;

@@ -37,32 +37,27 @@ pub enum ApiOutput {
     Other(OtherCall),
 }
 
-#[derive(Debug)]
-struct ApiCommunicator {
-    instance: u32,
-    calls: u64,
-}
-
 /// The API's side of a session: the calls, without their ops.
 #[derive(Debug, Default)]
 pub struct ApiSession {
-    communicators: HashMap<CommKey, ApiCommunicator>,
+    /// Communicators, with the number of their calls.
+    communicators: HashMap<CommKey, (FlowCommunicator, u64)>,
     /// Calls on communicators beyond the number that is kept apart.
     refused: u64,
+    traces_returns: bool,
     /// Open calls, if returns are traced.
-    returns: Option<Returns>,
+    returns: Returns,
 }
 
 impl ApiSession {
     /// Makes a session in which the returns of the exported functions are traced, or not.
     pub fn new(traces_returns: bool) -> Self {
-        Self { returns: traces_returns.then(Returns::default), ..Self::default() }
+        Self { traces_returns, ..Self::default() }
     }
 
     /// Returns about how many bytes of memory the session takes.
     pub fn held_bytes(&self) -> usize {
-        self.communicators.len() * size_of::<(CommKey, ApiCommunicator)>()
-            + self.returns.as_ref().map_or(0, Returns::held_bytes)
+        self.communicators.len() * size_of::<(CommKey, FlowCommunicator, u64)>() + self.returns.held_bytes()
     }
 
     /// Takes a call; `out` gets what it completes. Where ops are recorded, too, the call waits in
@@ -70,9 +65,9 @@ impl ApiSession {
     pub fn call(&mut self, event: ApiLineEvent, node: &mut Node, out: &mut impl FnMut(ApiOutput)) {
         let tgid = event.origin.tgid;
         let Some((key, mut record)) = self.record(event, node) else { return };
-        if let Some(returns) = &mut self.returns {
+        if self.traces_returns {
             record.returned = Observed::Unknown;
-            returns.call(&record, key, out);
+            self.returns.call(&record, key, out);
         }
         if record.event.with_ops {
             record.seq = Observed::Unknown;
@@ -94,23 +89,23 @@ impl ApiSession {
     /// Gives out a call whose op is no longer looked for; or lets it wait for its return, if that is traced
     /// and has not come.
     fn joined(&mut self, record: Box<ApiRecord>, out: &mut impl FnMut(ApiOutput)) {
-        match &mut self.returns {
-            Some(returns) if record.returned == Observed::Unknown => returns.joined(record, out),
+        match record.returned {
+            Observed::Unknown => self.returns.joined(record, out),
             _ => out(ApiOutput::Call(record)),
         }
     }
 
     /// Notes that the program enters an exported function that does not communicate.
     pub fn entry(&mut self, event: ApiEntryEvent, out: &mut impl FnMut(ApiOutput)) {
-        if let Some(returns) = &mut self.returns {
-            returns.entry(event, out);
+        if self.traces_returns {
+            self.returns.entry(event, out);
         }
     }
 
     /// Notes that an exported function returns.
     pub fn returned(&mut self, event: ApiReturnEvent, node: &mut Node, out: &mut impl FnMut(ApiOutput)) {
-        if let Some(returns) = &mut self.returns {
-            returns.returned(event, &mut node.calls, out);
+        if self.traces_returns {
+            self.returns.returned(event, &mut node.calls, out);
         }
     }
 
@@ -123,19 +118,14 @@ impl ApiSession {
         if let Some(tgid) = self.communicators.keys().next().map(|key| key.tgid) {
             self.take_joined(tgid, node, out);
         }
-        if let Some(returns) = &mut self.returns {
-            returns.finish(out);
-        }
+        self.returns.finish(out);
     }
 
     pub fn counters(&self) -> ModelCounters {
-        let returns = self.returns.as_ref();
-        let (unreturned_calls, uncalled_returns) =
-            returns.map_or((0, 0), |returns| (returns.unreturned, returns.uncalled));
         ModelCounters {
             refused: self.refused,
-            unreturned_calls,
-            uncalled_returns,
+            unreturned_calls: self.returns.unreturned,
+            uncalled_returns: self.returns.uncalled,
             ..ModelCounters::default()
         }
     }
@@ -153,19 +143,13 @@ impl ApiSession {
             return None;
         }
         let instances = &mut node.instances;
-        let communicator = self.communicators.entry(key).or_insert_with(|| {
+        let (comm, calls) = self.communicators.entry(key).or_insert_with(|| {
             let instance =
                 if event.with_ops { instances.of(key) } else { instances.next(key.hash, key.rank) };
-            ApiCommunicator { instance, calls: 0 }
+            (FlowCommunicator { hash: id.hash, rank: id.rank, n_ranks: id.n_ranks, instance }, 0)
         });
-        let number = communicator.calls;
-        communicator.calls += 1;
-        let comm = FlowCommunicator {
-            hash: id.hash,
-            rank: id.rank,
-            n_ranks: id.n_ranks,
-            instance: communicator.instance,
-        };
-        Some((Some(key), ApiRecord { comm: Some(comm), number, event, returned, seq }))
+        *calls += 1;
+        let comm = FlowCommunicator { n_ranks: id.n_ranks, ..*comm };
+        Some((Some(key), ApiRecord { comm: Some(comm), number: *calls - 1, event, returned, seq }))
     }
 }

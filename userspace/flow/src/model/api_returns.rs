@@ -17,7 +17,7 @@ use foldhash::HashMap;
 use super::{
     api::{ApiOutput, ApiRecord},
     communicator::CommKey,
-    held::RECORD_BYTES,
+    flow::RECORD_BYTES,
     joined_calls::JoinedCalls,
 };
 use crate::{

@@ -160,15 +160,9 @@ impl Sizes {
                 let rest = payload.saturating_sub(position.loop_index.saturating_mul(*chunk));
                 exact(protocol.wire_bytes(rest.min(*chunk)))
             }
-            Self::AllButLast { full, messages, capacity } => {
-                if index + 1 < *messages {
-                    exact(*full)
-                } else {
-                    (*capacity, BytesKind::Capacity)
-                }
-            }
+            Self::AllButLast { full, messages, .. } if index + 1 < *messages => exact(*full),
             Self::Single(bytes) => exact(*bytes),
-            Self::Capacity(bytes) => (*bytes, BytesKind::Capacity),
+            Self::AllButLast { capacity, .. } | Self::Capacity(capacity) => (*capacity, BytesKind::Capacity),
         }
     }
 }

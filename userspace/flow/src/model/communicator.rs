@@ -2,12 +2,10 @@
 
 use std::collections::VecDeque;
 
-use foldhash::HashMap;
-
 use super::{
     call::ProxyCall,
     flow::{FlowCommunicator, FlowRecord},
-    joined_calls::{JoinedCall, JoinedCalls},
+    joined_calls::JoinedCalls,
     post_match::{Matched, PostMatcher},
     sequence::Sequencer,
 };
@@ -37,22 +35,14 @@ impl CommKey {
     }
 }
 
-/// Key of an op whose channels are coming in: p2p ops by pattern and peer, as they interleave; `None`: the
-/// collective.
-type OpKey = Option<(Pattern, i32)>;
-
 /// State of one communicator.
 #[derive(Debug)]
 pub(super) struct Communicator {
     flow: FlowCommunicator,
     sequencer: Sequencer,
-    posts: PostMatcher,
+    pub(super) posts: PostMatcher,
     api_calls: VecDeque<ApiCallEvent>,
-    /// Number and API call of each op that is being planned, for the op's later channels.
-    planned_calls: HashMap<OpKey, (u64, ApiCallEvent)>,
     key: CommKey,
-    /// Number and joined call of each op whose channels are still coming in.
-    joined: HashMap<OpKey, (u64, JoinedCall)>,
     /// Post passes whose plan pass was not seen.
     pub(super) unplanned_posts: u64,
 }
@@ -64,9 +54,7 @@ impl Communicator {
             sequencer: Sequencer::default(),
             posts: PostMatcher::default(),
             api_calls: VecDeque::new(),
-            planned_calls: HashMap::default(),
             key,
-            joined: HashMap::default(),
             unplanned_posts: 0,
         }
     }
@@ -87,48 +75,29 @@ impl Communicator {
         if call.event.plan_pass { self.plan(call, calls) } else { self.post(call, calls) }
     }
 
-    /// Tells whether a planned op waits that this post pass can be of.
-    pub(super) fn waits_for(&self, event: &ProxyOpEvent) -> bool {
-        self.posts.waits_for(event)
-    }
-
     /// Tells whether this post pass is that of a graph's replay, of an op that was posted before.
     pub(super) fn is_replay(&self, event: &ProxyOpEvent) -> bool {
-        !event.plan_pass && !self.waits_for(event) && self.posts.replayed(event).is_some()
+        !event.plan_pass && !self.posts.waits_for(event) && self.posts.replayed(event).is_some()
     }
 
     fn plan(&mut self, call: ProxyCall, calls: &mut JoinedCalls) -> Option<FlowRecord> {
         let event = &call.event;
-        let numbered = self.sequencer.plan(event);
         let p2p = event.op.pattern.is_p2p();
-        let call_key = p2p.then_some((event.op.pattern, event.op.root));
-        if numbered.opens {
-            if self.joined.len() >= MAX_API_CALLS {
-                self.joined.clear();
-            }
-            let joined = calls.join(&self.key, event, numbered.seq);
-            self.joined.insert(call_key, (numbered.seq, joined));
-            match self.take_api_call(event) {
-                Some(api) => {
-                    if self.planned_calls.len() >= MAX_API_CALLS {
-                        self.planned_calls.clear();
-                    }
-                    self.planned_calls.insert(call_key, (numbered.seq, api))
-                }
-                None => self.planned_calls.remove(&call_key),
-            };
+        let open = self.sequencer.plan(event)?;
+        if open.part() == 0 {
+            open.joined = calls.join(&self.key, event, open.seq);
+            open.called = take_api_call(&mut self.api_calls, event);
         }
-        let mut record = FlowRecord::new(self.flow, numbered.seq, call);
-        let joined = self.joined.get(&call_key).filter(|(seq, _)| *seq == numbered.seq);
-        record.api_call = joined.map_or(calls.unknown(), |(_, joined)| joined.number);
+        let mut record = FlowRecord::new(self.flow, open.seq, call);
+        record.api_call = open.joined.number;
         let called_at = |id: Option<u64>| id.map(|id| (StackId(id), StackOf::Call));
-        record.stack = joined.and_then(|(_, joined)| called_at(joined.stack)).or(record.stack);
-        if let Some((_, api)) = self.planned_calls.get(&call_key).filter(|(seq, _)| *seq == numbered.seq) {
+        record.stack = called_at(open.joined.stack).or(record.stack);
+        if let Some(api) = &open.called {
             record.count = record.count.or(Some(api.count));
             record.api_name = Some(api.name.clone());
             record.stack = called_at(api.origin.stack).or(record.stack);
         }
-        record.p2p_part = p2p.then_some(numbered.part);
+        record.p2p_part = p2p.then_some(open.part());
         if record.is_copy_to_self() {
             None
         } else if record.needed {
@@ -166,44 +135,37 @@ impl Communicator {
         (!record.is_copy_to_self()).then_some(record)
     }
 
-    /// Takes the API call that the op comes from: the first of its function (for p2p: and peer). Where
-    /// several collectives of the same function wait, NCCL may have sorted them by size, so the call is
-    /// returned only if their counts agree.
-    fn take_api_call(&mut self, event: &ProxyOpEvent) -> Option<ApiCallEvent> {
-        let p2p = event.op.pattern.is_p2p();
-        let coll = event.op.coll.as_deref();
-        let fits = |call: &ApiCallEvent| {
-            if p2p {
-                call.function.as_deref() == coll && call.root == event.op.root
-            } else {
-                match (coll, call.function.as_deref()) {
-                    (Some(coll), called) => called == Some(coll),
-                    // Before 2.20 the op does not name its function.
-                    (None, called) => !matches!(called, Some("Send" | "Recv")),
-                }
-            }
-        };
-        let at = self.api_calls.iter().position(fits)?;
-        let ambiguous = !p2p && {
-            let count = self.api_calls.get(at).map(|call| call.count);
-            self.api_calls.iter().filter(|call| fits(call)).any(|call| Some(call.count) != count)
-        };
-        let call = self.api_calls.remove(at)?;
-        (!ambiguous).then_some(call)
-    }
-
     /// Returns about how many bytes of memory the communicator takes.
     pub(super) fn held_bytes(&self) -> usize {
-        let calls = self.api_calls.len() + self.planned_calls.len();
         size_of::<Self>()
             + self.posts.held_bytes()
             + self.sequencer.held_bytes()
-            + calls * size_of::<(OpKey, u64, ApiCallEvent)>()
-            + self.joined.len() * size_of::<(OpKey, u64, JoinedCall)>()
+            + self.api_calls.len() * size_of::<ApiCallEvent>()
     }
+}
 
-    /// Takes out the ops that were planned and never posted, as the session ends.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = FlowRecord> {
-        self.posts.drain()
-    }
+/// Takes the API call that the op comes from: the first of its function (for p2p: and peer). Where
+/// several collectives of the same function wait, NCCL may have sorted them by size, so the call is
+/// returned only if their counts agree.
+fn take_api_call(calls: &mut VecDeque<ApiCallEvent>, event: &ProxyOpEvent) -> Option<ApiCallEvent> {
+    let p2p = event.op.pattern.is_p2p();
+    let coll = event.op.coll.as_deref();
+    let fits = |call: &ApiCallEvent| {
+        if p2p {
+            call.function.as_deref() == coll && call.root == event.op.root
+        } else {
+            match (coll, call.function.as_deref()) {
+                (Some(coll), called) => called == Some(coll),
+                // Before 2.20 the op does not name its function.
+                (None, called) => !matches!(called, Some("Send" | "Recv")),
+            }
+        }
+    };
+    let at = calls.iter().position(fits)?;
+    let ambiguous = !p2p && {
+        let count = calls.get(at).map(|call| call.count);
+        calls.iter().filter(|call| fits(call)).any(|call| Some(call.count) != count)
+    };
+    let call = calls.remove(at)?;
+    (!ambiguous).then_some(call)
 }

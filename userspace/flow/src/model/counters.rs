@@ -15,13 +15,20 @@ macro_rules! counters {
             $($(#[doc = $about_field])+ pub $field: $type,)+
         }
 
+        impl $name {
+            fn saturating_add(self, other: Self) -> Self {
+                Self { $($field: self.$field.saturating_add(other.$field),)+ }
+            }
+        }
+
         impl std::ops::AddAssign<&Self> for $name {
             fn add_assign(&mut self, other: &Self) {
-                $(self.$field += &other.$field;)+
+                *self = self.saturating_add(*other);
             }
         }
     };
 }
+pub(crate) use counters;
 
 counters! {
     /// Counts of what the model could not put together.

@@ -67,7 +67,7 @@ enum Ops {
 }
 
 /// The call of an op, as far as it is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct JoinedCall {
     pub(super) number: Observed<u64>,
     /// Call stack behind the call.

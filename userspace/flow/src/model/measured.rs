@@ -6,21 +6,18 @@
 use std::collections::VecDeque;
 
 use foldhash::{HashMap, HashSet};
+use serde::{Deserialize, Serialize};
 
 use super::{
     counters::LeftOut,
-    execution::Execution,
-    flow::{FlowRecord, PeerFlow},
-    held::{RECORD_BYTES, WORDS_BYTES},
+    execution::{Execution, StepKey, executing_rank},
+    flow::{FlowRecord, PeerFlow, RECORD_BYTES, WORDS_BYTES},
     message::{Measured, Message},
     proxy_ranks::{CommunicatorRank, ProxyRanks},
-    sampling::Sampling,
-    send_sizes::SendSizes,
-    size_sums::{Size, Sums},
-    step_key::{StepKey, executing_rank},
+    sizes::{SendSizes, Size, Sums},
 };
 use crate::{
-    decode::{Origin, ProxyStepEvent, SendSizeEvent, StepMoment},
+    decode::{Origin, ProxyStepEvent, StepMoment},
     schema::Outcome,
 };
 
@@ -35,17 +32,46 @@ const MAX_UNPLACED: usize = 4096;
 /// Ranks that a connection's address can stand for: one, unless several processes use the same address.
 const MAX_RANKS_OF_CONNECTION: usize = 64;
 
+/// Conditions on an op for its messages to be measured. Other ops are only counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sampling {
+    /// Distance of measured ops, by NCCL's own count: every op if 1, every tenth if 10. They are the same
+    /// collectives on all ranks.
+    pub every: u64,
+    /// Mask of the measured channels, a bit for each.
+    pub channels: u64,
+    /// Least bytes of a call; a call whose size is not known is measured, too.
+    pub min_bytes: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self { every: 1, channels: u64::MAX, min_bytes: 0 }
+    }
+}
+
+impl Sampling {
+    pub fn takes(&self, record: &FlowRecord) -> bool {
+        let number = record.op.op_count >> 1;
+        let on_channel =
+            1u64.checked_shl(record.op.channel).is_none_or(|channel| self.channels & channel != 0);
+        number.is_multiple_of(self.every.max(1))
+            && on_channel
+            && record.call_bytes().is_none_or(|bytes| bytes >= self.min_bytes)
+    }
+}
+
 /// The ops whose messages are on their way.
 #[derive(Debug, Default)]
 pub(super) struct Executions {
-    by_number: HashMap<u64, Execution>,
+    pub(super) by_number: HashMap<u64, Execution>,
     /// Ops of a key, each with the index of the peer that the key stands for. The first op is the one in
     /// progress.
-    by_key: HashMap<StepKey, VecDeque<(u64, usize)>>,
+    pub(super) by_key: HashMap<StepKey, VecDeque<(u64, usize)>>,
     sums: Sums,
-    send_sizes: SendSizes,
-    sampling: Sampling,
-    left_out: LeftOut,
+    pub(super) send_sizes: SendSizes,
+    pub(super) sampling: Sampling,
+    pub(super) left_out: LeftOut,
     /// Ops whose steps are not wanted and can still come.
     unwanted: HashSet<StepKey>,
     /// opCount of the last unwanted op of which steps came, by connection.
@@ -53,7 +79,7 @@ pub(super) struct Executions {
     /// When the last message of a connection ended.
     last_ends: HashMap<StepKey, u64>,
     /// Ranks that can serve a connection, by its address in the process that serves it.
-    elsewhere: HashMap<u64, Vec<CommunicatorRank>>,
+    pub(super) elsewhere: HashMap<u64, Vec<CommunicatorRank>>,
     /// Ops with a part that an unknown process executes.
     unplaced: VecDeque<u64>,
     next_number: u64,
@@ -63,10 +89,6 @@ pub(super) struct Executions {
 }
 
 impl Executions {
-    pub(super) fn sampling(self, sampling: Sampling) -> Self {
-        Self { sampling, ..self }
-    }
-
     /// Returns about how many bytes of memory the ops take.
     pub(super) fn held_bytes(&self) -> usize {
         let words = self.by_key.len()
@@ -78,17 +100,6 @@ impl Executions {
             + self.sums.len()
             + self.send_sizes.len();
         self.pending * size_of::<Message>() + self.by_number.len() * RECORD_BYTES + words * WORDS_BYTES
-    }
-
-    /// Tells whether ops that were first seen before this moment still wait for messages.
-    pub(super) fn has_open_before(&self, ts_ns: u64) -> bool {
-        let is_before = |open: &Execution| open.record.origin().is_some_and(|origin| origin.ts_ns < ts_ns);
-        self.by_number.values().any(is_before)
-    }
-
-    /// Tells whether other processes execute parts of the ops.
-    pub(super) fn has_parts_elsewhere(&self) -> bool {
-        !self.elsewhere.is_empty()
     }
 
     /// Returns the ranks that may execute the op of this step of another process, if the op is one that
@@ -224,21 +235,6 @@ impl Executions {
         false
     }
 
-    /// Returns the counts of what was not wanted.
-    pub(super) fn left_out(&self) -> LeftOut {
-        self.left_out
-    }
-
-    /// Tells whether a step with this key belongs to an op that waits.
-    pub(super) fn expects(&self, key: &StepKey) -> bool {
-        self.by_key.contains_key(key)
-    }
-
-    /// Takes the size of the send that the thread reports next.
-    pub(super) fn take_send_size(&mut self, size: &SendSizeEvent) {
-        self.send_sizes.take(size);
-    }
-
     /// Replaces a sum of bytes by the size of the message. Every step of a process must pass here, also the
     /// steps of ops that other processes posted.
     pub(super) fn settle_size(&mut self, event: &mut ProxyStepEvent) {
@@ -359,18 +355,26 @@ impl Executions {
         if !execution.elsewhere.iter().any(is_unplaced) {
             return None;
         }
-        let execution = self.end(number)?;
-        let lost = if execution.tgid == by.tgid { by.lost } else { execution.lost };
-        Some(execution.ended(lost, Some(Outcome::ProxyNotKnown), ranks))
+        self.give_up(number, Outcome::ProxyNotKnown, by, ranks)
     }
 
     fn end_oldest(&mut self, by: &Origin, ranks: &ProxyRanks) -> Option<FlowRecord> {
         let number = (self.oldest..self.next_number).find(|number| self.by_number.contains_key(number))?;
         self.oldest = number + 1;
-        let oldest = self.end(number)?;
+        self.give_up(number, Outcome::GivenUp, by, ranks)
+    }
+
+    fn give_up(
+        &mut self,
+        number: u64,
+        outcome: Outcome,
+        by: &Origin,
+        ranks: &ProxyRanks,
+    ) -> Option<FlowRecord> {
+        let execution = self.end(number)?;
         // The losses of another process since then are not known. The op is incomplete in any case.
-        let lost = if oldest.tgid == by.tgid { by.lost } else { oldest.lost };
-        Some(oldest.ended(lost, Some(Outcome::GivenUp), ranks))
+        let lost = if execution.tgid == by.tgid { by.lost } else { execution.lost };
+        Some(execution.ended(lost, Some(outcome), ranks))
     }
 
     fn end(&mut self, number: u64) -> Option<Execution> {

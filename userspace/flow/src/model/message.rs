@@ -14,37 +14,20 @@ const NCCL_SHARED_STEPS: u64 = 16;
 /// Moments of a message, on `CLOCK_MONOTONIC` in nanoseconds, as NCCL's proxy saw them. All are measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// Send: the slot is offered to the GPU.
-    pub start: Option<u64>,
-    /// Receive: the network was asked for the message.
-    pub posted: Option<u64>,
-    /// Send: the GPU has filled the slot, and the network is asked to send for the first time (2.27 and
-    /// later).
-    pub ready: Option<u64>,
-    /// Send: the network has taken the message.
-    pub sent: Option<u64>,
-    /// Receive: the data is there.
-    pub arrived: Option<u64>,
-    /// Receive: the data is handed to the GPU.
-    pub handed: Option<u64>,
-    /// Send: the network is done with the message. Receive: the GPU has taken it out of the slot.
-    pub end: Option<u64>,
+    /// In the order of [`StepMoment`].
+    pub moments: [Option<u64>; StepMoment::Other as usize],
     /// Bytes that the network was given, or gave.
     pub bytes: Option<u64>,
 }
 
 impl Message {
+    /// Returns when this was seen of the message.
+    pub fn at(&self, moment: StepMoment) -> Option<u64> {
+        self.moments.get(moment as usize).copied().flatten()
+    }
+
     pub(super) fn note(&mut self, moment: StepMoment, ts_ns: u64, bytes: Option<u64>) {
-        let place = match moment {
-            StepMoment::Start => &mut self.start,
-            StepMoment::Posted => &mut self.posted,
-            StepMoment::Ready => &mut self.ready,
-            StepMoment::Sent => &mut self.sent,
-            StepMoment::Arrived => &mut self.arrived,
-            StepMoment::Handed => &mut self.handed,
-            StepMoment::Stop => &mut self.end,
-            StepMoment::Other => return,
-        };
+        let Some(place) = self.moments.get_mut(moment as usize) else { return };
         // The proxy repeats a refused send until it succeeds: the first is when it began.
         place.get_or_insert(ts_ns);
         if matches!(moment, StepMoment::Sent | StepMoment::Arrived) {
@@ -94,7 +77,7 @@ impl Measured {
     /// the GPU has taken since the proxy looked last, 2.24 to 2.26 tell the first of them (`doneStepId` in
     /// src/transport/net.cc, recvProxyProgress); they stop in their order.
     pub(super) fn stopped(&self, told: usize, direction: Direction) -> usize {
-        let has_stopped = |message: &&Message| message.end.is_some();
+        let has_stopped = |message: &&Message| message.at(StepMoment::Stop).is_some();
         match direction {
             Direction::Recv => told + self.messages.iter().skip(told).take_while(has_stopped).count(),
             Direction::Send => told,
@@ -118,14 +101,15 @@ impl Measured {
     pub fn slot_free(&self, index: usize) -> Option<u64> {
         match index.checked_sub(self.depth) {
             _ if self.depth == 0 => None,
-            Some(before) => self.messages.get(before)?.end,
+            Some(before) => self.messages.get(before)?.at(StepMoment::Stop),
             None => self.free_since,
         }
     }
 
     /// Returns how many messages came to their end, and the bytes of those whose size was seen.
     pub fn totals(&self) -> (u64, u64) {
-        let ended = self.messages.iter().filter(|message| message.end.is_some()).count() as u64;
+        let ended =
+            self.messages.iter().filter(|message| message.at(StepMoment::Stop).is_some()).count() as u64;
         let bytes = self.messages.iter().filter_map(|message| message.bytes);
         (ended, bytes.fold(0, u64::saturating_add))
     }
@@ -135,21 +119,21 @@ impl Measured {
 /// not measured.
 pub(super) fn waits(direction: Direction, message: &Message, slot_free: Option<u64>) -> WaitTimes {
     let between = |from: Option<u64>, to: Option<u64>| Some(to?.saturating_sub(from?));
-    let Message { start, posted, ready, sent, arrived, handed, end, bytes: _ } = *message;
+    let [start, posted, ready, sent, arrived, handed, end] = message.moments;
     let mut waits = WaitTimes::default();
     match direction {
         Direction::Send => {
             let start = start.or(slot_free);
-            waits[Wait::GpuReady] = between(start, ready);
-            waits[Wait::PeerBuffer] = between(ready, sent);
-            waits[Wait::GpuReadyOrPeerBuffer] = between(start, sent).filter(|_| ready.is_none());
-            waits[Wait::Network] = between(sent, end);
+            waits[Wait::GpuReady as usize] = between(start, ready);
+            waits[Wait::PeerBuffer as usize] = between(ready, sent);
+            waits[Wait::GpuReadyOrPeerBuffer as usize] = between(start, sent).filter(|_| ready.is_none());
+            waits[Wait::Network as usize] = between(sent, end);
         }
         Direction::Recv => {
-            waits[Wait::Network] = between(posted.or(slot_free), arrived);
-            waits[Wait::Flush] = between(arrived, handed);
-            waits[Wait::GpuConsume] = between(handed, end);
-            waits[Wait::FlushOrGpuConsume] = between(arrived, end).filter(|_| handed.is_none());
+            waits[Wait::Network as usize] = between(posted.or(slot_free), arrived);
+            waits[Wait::Flush as usize] = between(arrived, handed);
+            waits[Wait::GpuConsume as usize] = between(handed, end);
+            waits[Wait::FlushOrGpuConsume as usize] = between(arrived, end).filter(|_| handed.is_none());
         }
     }
     waits
@@ -158,6 +142,8 @@ pub(super) fn waits(direction: Direction, message: &Message, slot_free: Option<u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::made::ops::message;
+    use StepMoment::{Arrived, Ready, Sent, Start, Stop};
 
     #[test]
     fn slots_are_free_when_the_message_before_in_them_is_done() {
@@ -165,7 +151,7 @@ mod tests {
         assert_eq!(measured.slot_free(0), None, "nothing was seen of it");
         measured.set_depth(1, 2);
         for (message, end) in measured.seen().iter_mut().zip([10, 20, 30]) {
-            message.end = Some(end);
+            message.note(Stop, end, None);
         }
         let free: Vec<Option<u64>> = (0..6).map(|index| measured.slot_free(index)).collect();
         assert_eq!(free, [Some(5), Some(5), Some(5), Some(5), Some(10), Some(20)]);
@@ -179,27 +165,38 @@ mod tests {
         for (told, stops) in [(0, 0), (1, 1), (1, 2), (3, 3)] {
             assert_eq!(measured.stopped(told, Direction::Recv), stops);
             assert_eq!(measured.stopped(told, Direction::Send), told);
-            measured.seen()[stops].end = Some(1);
+            measured.seen()[stops].note(Stop, 1, None);
         }
         assert_eq!(measured.stopped(2, Direction::Recv), 4, "there are no more");
     }
 
     #[test]
     fn waits_are_told_apart_as_far_as_was_measured() {
-        let message = Message { sent: Some(30), end: Some(45), ..Message::default() };
-        let found = waits(Direction::Send, &message, Some(10));
-        assert_eq!((found[Wait::GpuReady], found[Wait::GpuReadyOrPeerBuffer]), (None, Some(20)));
-        let found =
-            waits(Direction::Send, &Message { ready: Some(25), start: Some(11), ..message }, Some(10));
+        let sent = [(Sent, 30), (Stop, 45)];
+        let found = waits(Direction::Send, &message(&sent, None), Some(10));
         assert_eq!(
-            (found[Wait::GpuReady], found[Wait::PeerBuffer], found[Wait::GpuReadyOrPeerBuffer]),
+            (found[Wait::GpuReady as usize], found[Wait::GpuReadyOrPeerBuffer as usize]),
+            (None, Some(20))
+        );
+        let ready = [(Start, 11), (Ready, 25), (Sent, 30), (Stop, 45)];
+        let found = waits(Direction::Send, &message(&ready, None), Some(10));
+        assert_eq!(
+            (
+                found[Wait::GpuReady as usize],
+                found[Wait::PeerBuffer as usize],
+                found[Wait::GpuReadyOrPeerBuffer as usize]
+            ),
             (Some(14), Some(5), None)
         );
-        assert_eq!(found[Wait::Network], Some(15));
-        let message = Message { arrived: Some(30), end: Some(45), ..Message::default() };
-        let found = waits(Direction::Recv, &message, None);
+        assert_eq!(found[Wait::Network as usize], Some(15));
+        let arrived = [(Arrived, 30), (Stop, 45)];
+        let found = waits(Direction::Recv, &message(&arrived, None), None);
         assert_eq!(
-            (found[Wait::Network], found[Wait::GpuConsume], found[Wait::FlushOrGpuConsume]),
+            (
+                found[Wait::Network as usize],
+                found[Wait::GpuConsume as usize],
+                found[Wait::FlushOrGpuConsume as usize]
+            ),
             (None, None, Some(15))
         );
     }

@@ -5,7 +5,7 @@
 use foldhash::HashMap;
 
 use super::{
-    flow::{FlowRecord, PeerFlow},
+    flow::FlowRecord,
     transfers::{Layout, LayoutKey},
 };
 use crate::schema::{BytesKind, MessageSums, Op};
@@ -16,28 +16,8 @@ const MAX_KEPT: usize = 8192;
 /// Messages up to which a layout is added up faster than its kept sum is found.
 const FEW: u64 = 4;
 
-/// Number of messages, bytes that follow from the plan, and capacities of messages whose size does not.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sums {
-    messages: u64,
-    exact: u64,
-    capacity: u64,
-}
-
-impl Sums {
-    fn of(layout: &Layout<'_>) -> Self {
-        let mut sums = Self { messages: layout.len(), ..Self::default() };
-        for index in 0..layout.len() {
-            let message = layout.message(index);
-            let bytes = match message.bytes_kind {
-                BytesKind::Exact => &mut sums.exact,
-                BytesKind::Capacity => &mut sums.capacity,
-            };
-            *bytes = bytes.saturating_add(message.bytes);
-        }
-        sums
-    }
-}
+/// Bytes of messages that follow from the plan, and capacities of messages whose size does not.
+type Sums = (u64, u64);
 
 #[derive(Debug, Default)]
 pub(super) struct KnownSums(HashMap<LayoutKey, Sums>);
@@ -47,34 +27,36 @@ impl KnownSums {
     pub(super) fn of(&mut self, record: &FlowRecord, op: &Op) -> Vec<MessageSums> {
         let peers = record.peers.iter().zip(&op.row.peers);
         let sums = peers.map(|(peer, row)| {
-            let Sums { messages, exact, capacity } = self.with_peer(record, peer);
-            MessageSums {
-                op: row.op,
-                peer: row.peer,
-                channel: op.row.channel,
-                transport: row.transport,
-                messages,
-                bytes_exact: exact,
-                bytes_capacity: capacity,
-            }
+            let layout = Layout::new(record, peer);
+            let (bytes_exact, bytes_capacity) = self.of_layout(&layout);
+            let (messages, channel) = (layout.len(), op.row.channel);
+            let (op, peer, transport) = (row.op, row.peer, row.transport);
+            MessageSums { op, peer, channel, transport, messages, bytes_exact, bytes_capacity }
         });
         sums.filter(|sums| sums.messages > 0).collect()
     }
 
-    fn with_peer(&mut self, record: &FlowRecord, peer: &PeerFlow) -> Sums {
-        let layout = Layout::new(record, peer);
+    fn of_layout(&mut self, layout: &Layout<'_>) -> Sums {
         if layout.len() <= FEW {
-            return Sums::of(&layout);
+            return add_up(layout);
         }
-        let key = layout.key();
+        let key = layout.key;
         if let Some(sums) = self.0.get(&key) {
             return *sums;
         }
         if self.0.len() >= MAX_KEPT {
             self.0.clear();
         }
-        let sums = Sums::of(&layout);
+        let sums = add_up(layout);
         self.0.insert(key, sums);
         sums
     }
+}
+
+fn add_up(layout: &Layout<'_>) -> Sums {
+    let messages = (0..layout.len()).map(|index| layout.message(index));
+    messages.fold((0, 0), |(exact, capacity), message| match message.bytes_kind {
+        BytesKind::Exact => (exact.saturating_add(message.bytes), capacity),
+        BytesKind::Capacity => (exact, capacity.saturating_add(message.bytes)),
+    })
 }

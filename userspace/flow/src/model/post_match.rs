@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use foldhash::HashMap;
 
-use super::{flow::FlowRecord, held::RECORD_BYTES};
+use super::flow::{FlowRecord, RECORD_BYTES};
 use crate::decode::{ProxyOp, ProxyOpEvent};
 
 /// Planned ops of a channel that can wait for their post pass. A plan that is never launched (an aborted

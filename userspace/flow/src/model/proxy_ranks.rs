@@ -80,16 +80,17 @@ impl ProxyRanks {
     /// Returns how many records of the rank's process were lost until now; `None` if that process is not
     /// known.
     pub(super) fn lost(&self, rank: &CommunicatorRank) -> Option<u64> {
-        match self.owner(rank) {
-            Owner::Process(tgid) => Some(self.processes.get(&tgid).map_or(0, |process| process.lost)),
-            Owner::Unknown | Owner::Several => None,
-        }
+        self.process(rank).map(|process| process.lost)
     }
 
     /// Returns the process ID that the rank's process has in the output.
     pub(super) fn pid(&self, rank: &CommunicatorRank) -> Option<u32> {
+        self.process(rank)?.pid
+    }
+
+    fn process(&self, rank: &CommunicatorRank) -> Option<Process> {
         match self.owner(rank) {
-            Owner::Process(tgid) => self.processes.get(&tgid)?.pid,
+            Owner::Process(tgid) => Some(self.processes.get(&tgid).copied().unwrap_or_default()),
             Owner::Unknown | Owner::Several => None,
         }
     }

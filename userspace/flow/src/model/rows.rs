@@ -2,24 +2,22 @@
 
 use foldhash::HashMap;
 
-use nccl_library::nccl::{Name, datatype_bytes};
-
 use super::{
     api::ApiRecord,
     api_returns::OtherCall,
-    call_arguments::Arguments,
     flow::{FlowCommunicator, FlowRecord, PeerFlow},
-    message::{Measured, Message, waits},
+    message::{Measured, waits},
     message_sums::KnownSums,
     transfers::{Layout, Transfer},
 };
 use crate::{
-    decode::{Connector, ProxyRank, ReductionOp},
+    decode::{ApiLineEvent, Connector, ProxyRank, ReductionOp, StepMoment},
     schema::{
         ApiCall, ApiCallRow, HostInfo, MessageRow, MessageSums, Observed, Op, OpRow, OtherCallRow, PeerRow,
         Pointer, RankKey, StackId, comm_hash_name,
     },
 };
+use nccl_library::nccl::{Name, datatype_bytes};
 
 /// Rows of messages that are handed on together.
 const MESSAGES_AT_ONCE: usize = 64;
@@ -123,7 +121,7 @@ impl Rows {
     pub fn call(&mut self, record: &ApiRecord, host: &HostInfo) -> ApiCall {
         let event = &record.event;
         let arguments = Arguments::of(event);
-        let is_user = arguments.reduces && event.reduction_op == ReductionOp::User;
+        let reduction_op = arguments.reduces.then_some(&event.reduction_op);
         let row = ApiCallRow {
             op_count: event.op_count,
             rank: record.comm.map(|comm| comm.rank),
@@ -133,13 +131,15 @@ impl Rows {
                 .and_then(datatype_bytes)
                 .and_then(|size| size.checked_mul(event.count)),
             datatype: event.datatype.clone(),
-            redop: match &event.reduction_op {
-                _ if !arguments.reduces => None,
-                ReductionOp::BuiltIn(op) => Some(op.clone()),
-                ReductionOp::User => Some("user".into()),
-                ReductionOp::Unknown => None,
+            redop: match reduction_op {
+                Some(ReductionOp::BuiltIn(op)) => Some(op.clone()),
+                Some(ReductionOp::User(_)) => Some("user".into()),
+                Some(ReductionOp::Unknown) | None => None,
             },
-            redop_handle: is_user.then_some(event.reduction_op_number),
+            redop_handle: match reduction_op {
+                Some(ReductionOp::User(number)) => Some(*number),
+                _ => None,
+            },
             root: arguments.has_root.then_some(event.root),
             peer: arguments.has_peer.then_some(event.root),
             sendbuff: arguments.send_buffer.map(Pointer),
@@ -214,20 +214,19 @@ fn peer_row(record: &FlowRecord, peer: &PeerFlow) -> PeerRow {
     }
 }
 
-/// Makes the row of a message. `at`: its index among the peer's messages.
+/// Makes the row of a message. `index`: its place among the peer's messages.
 fn message_row(
     op: &OpRow,
     peer_row: &PeerRow,
     transfer: &Transfer,
     peer: &PeerFlow,
-    at: usize,
+    index: usize,
 ) -> MessageRow {
     let measured = peer.measured.as_ref();
-    let message = measured.and_then(|measured| measured.message(at));
-    let slot_free = measured.and_then(|measured| measured.slot_free(at));
-    let observed = |value: fn(&Message) -> Option<u64>| {
-        message.as_ref().map_or(Observed::Absent, |message| Observed::looked_for(value(message)))
-    };
+    let message = measured.and_then(|measured| measured.message(index));
+    let slot_free = measured.and_then(|measured| measured.slot_free(index));
+    let observed = |value| message.map_or(Observed::Absent, |_| Observed::looked_for(value));
+    let at = |moment| observed(message.and_then(|message| message.at(moment)));
     let mut row = MessageRow {
         op_count: op.op_count,
         rank: op.rank,
@@ -251,16 +250,16 @@ fn message_row(
         // The post pass does nothing for a peer without a proxy.
         posted: op.posted && peer_row.proxy,
         seq_local: None,
-        t_start_ns: observed(|message| message.start),
-        t_posted_ns: observed(|message| message.posted),
-        t_ready_ns: observed(|message| message.ready),
-        t_sent_ns: observed(|message| message.sent),
-        t_arrived_ns: observed(|message| message.arrived),
-        t_handed_ns: observed(|message| message.handed),
-        t_end_ns: observed(|message| message.end),
-        bytes_measured: observed(|message| message.bytes),
+        t_start_ns: at(StepMoment::Start),
+        t_posted_ns: at(StepMoment::Posted),
+        t_ready_ns: at(StepMoment::Ready),
+        t_sent_ns: at(StepMoment::Sent),
+        t_arrived_ns: at(StepMoment::Arrived),
+        t_handed_ns: at(StepMoment::Handed),
+        t_end_ns: at(StepMoment::Stop),
+        bytes_measured: observed(message.and_then(|message| message.bytes)),
         proxy_pid: message.and(peer.proxy_pid),
-        t_slot_free_ns: message.map_or(Observed::Absent, |_| Observed::looked_for(slot_free)),
+        t_slot_free_ns: observed(slot_free),
         wait_gpu_ready_ns: Observed::Absent,
         wait_peer_buffer_ns: Observed::Absent,
         wait_gpu_ready_or_peer_buffer_ns: Observed::Absent,
@@ -273,4 +272,40 @@ fn message_row(
         row.set_waits(&waits(row.op, &message, slot_free));
     }
     row
+}
+
+/// Meaning of the fields of `ncclInfo` for a function. NCCL fills fields that a function has no use for with
+/// `ncclSum` and 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Arguments {
+    reduces: bool,
+    has_root: bool,
+    has_peer: bool,
+    send_buffer: Option<u64>,
+    recv_buffer: Option<u64>,
+}
+
+impl Arguments {
+    /// Returns the arguments by the call's name, as in src/collectives.cc up to 2.30. `Reduce`, and a
+    /// function that came later, has operator, root and both buffers.
+    fn of(event: &ApiLineEvent) -> Self {
+        let function: &str = &event.name;
+        let (reduces, has_root, has_peer) = match function {
+            "AllReduce" | "ReduceScatter" => (true, false, false),
+            "Broadcast" | "Gather" | "Scatter" => (false, true, false),
+            "AllGather" | "AlltoAll" | "WaitSignal" => (false, false, false),
+            "Send" | "Recv" | "PutSignal" | "Signal" => (false, false, true),
+            _ => (true, true, false),
+        };
+        let (send, recv) = (event.send_buffer, event.recv_buffer);
+        let (send_buffer, recv_buffer) = match function {
+            // Send and Recv have one buffer, and NCCL keeps both in recvbuff.
+            "Send" if send == 0 => (Some(recv), None),
+            "Recv" => (None, Some(recv)),
+            "PutSignal" => (Some(send), None),
+            "Signal" | "WaitSignal" => (None, None),
+            _ => (Some(send), Some(recv)),
+        };
+        Self { reduces, has_root, has_peer, send_buffer, recv_buffer }
+    }
 }

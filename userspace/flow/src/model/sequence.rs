@@ -7,7 +7,8 @@
 
 use foldhash::HashMap;
 
-use crate::decode::ProxyOpEvent;
+use super::joined_calls::JoinedCall;
+use crate::decode::{ApiCallEvent, ProxyOpEvent};
 use nccl_library::nccl::Pattern;
 
 /// Ops that are kept open: p2p calls of as many peers. NCCL does not say when a call is complete, so calls of
@@ -16,10 +17,21 @@ const MAX_OPEN: usize = 65_536;
 
 /// An op whose channels are still coming in.
 #[derive(Debug)]
-struct OpenOp {
+pub(super) struct OpenOp {
     identity: Identity,
     channels: Vec<u32>,
-    number: u64,
+    pub(super) seq: u64,
+    /// Call of the API that the op comes from, where calls are recorded.
+    pub(super) joined: JoinedCall,
+    /// The same call, as it came to be known with the ops.
+    pub(super) called: Option<ApiCallEvent>,
+}
+
+impl OpenOp {
+    /// Returns the number of channels that came before the one that came last.
+    pub(super) fn part(&self) -> u64 {
+        (self.channels.len() as u64).saturating_sub(1)
+    }
 }
 
 /// Properties that the calls of an op share.
@@ -28,16 +40,6 @@ struct Identity {
     task: Option<u64>,
     /// Count of launched collectives when the op was planned, and its opCount; only of a collective.
     collective: Option<(Option<u64>, u64)>,
-}
-
-/// Number of a plan-pass call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Numbered {
-    pub(super) seq: u64,
-    /// Channels of the same op that came before this one.
-    pub(super) part: u64,
-    /// This call is of the first channel of its op.
-    pub(super) opens: bool,
 }
 
 /// The numbers given out on one communicator.
@@ -57,60 +59,62 @@ const OPEN_CHANNELS_BYTES: usize = 64;
 /// Larger than any count of launches. A target can claim any count; numbers must not overflow.
 const MAX_NUMBER: u64 = 1 << 62;
 
-fn seq_of(number: u64, p2p: bool) -> u64 {
-    (number << 1) | u64::from(p2p)
-}
-
 impl Sequencer {
     /// Returns about how many bytes of memory the open ops take.
     pub(super) fn held_bytes(&self) -> usize {
         self.open.len() * (size_of::<OpenOp>() + OPEN_CHANNELS_BYTES)
     }
 
-    /// Numbers a call of the plan pass.
-    pub(super) fn plan(&mut self, event: &ProxyOpEvent) -> Numbered {
-        let (op, launched) = (&event.op, event.comm.launched);
+    /// Numbers a call of the plan pass: returns the op that it is a channel of.
+    pub(super) fn plan(&mut self, event: &ProxyOpEvent) -> Option<&mut OpenOp> {
+        let op = &event.op;
         let is_p2p = op.pattern.is_p2p();
         let key = is_p2p.then_some((op.pattern, op.root));
         let identity = Identity {
             task: event.task.as_ref().map(|task| task.pointer),
-            collective: (!is_p2p).then_some((launched, op.op_count)),
+            collective: (!is_p2p).then_some((event.comm.launched, op.op_count)),
         };
-        if let Some(open) = self.open.get_mut(&key)
-            && open.identity == identity
-            && !open.channels.contains(&op.channel)
-        {
-            open.channels.push(op.channel);
-            let part = open.channels.len() as u64 - 1;
-            return Numbered { seq: seq_of(open.number, is_p2p), part, opens: false };
+        let is_next = |open: &OpenOp| open.identity == identity && !open.channels.contains(&op.channel);
+        if !self.open.get(&key).is_some_and(is_next) {
+            let seq = self.next(event);
+            if self.open.len() >= MAX_OPEN {
+                self.open.retain(|key, _| key.is_none());
+            }
+            let (channels, joined) = (Vec::new(), JoinedCall::default());
+            self.open.insert(key, OpenOp { identity, channels, seq, joined, called: None });
         }
+        let open = self.open.get_mut(&key)?;
+        open.channels.push(op.channel);
+        Some(open)
+    }
+
+    /// Returns the number of the next op that is planned.
+    fn next(&mut self, event: &ProxyOpEvent) -> u64 {
+        let (op, launched) = (&event.op, event.comm.launched);
         let place = op.op_count >> 1;
-        let number = if is_p2p {
-            self.next_p2p()
-        } else if op.slices.is_some() {
+        if op.pattern.is_p2p() {
+            return self.next_p2p();
+        }
+        let by_nccl = if op.slices.is_some() {
             // Grouped broadcasts carry another count of NCCL's: their place in the communicator, not in the
             // plan.
-            self.next_collective(Some(place))
+            Some(place)
         } else {
-            self.next_collective(launched.map(|launched| launched.saturating_add(place)))
+            launched.map(|launched| launched.saturating_add(place))
         };
-        if self.open.len() >= MAX_OPEN {
-            self.open.retain(|key, _| key.is_none());
-        }
-        self.open.insert(key, OpenOp { identity, channels: vec![op.channel], number });
-        Numbered { seq: seq_of(number, is_p2p), part: 0, opens: true }
+        self.next_collective(by_nccl)
     }
 
     fn next_p2p(&mut self) -> u64 {
         self.next_p2p += 1;
-        self.next_p2p - 1
+        ((self.next_p2p - 1) << 1) | 1
     }
 
-    /// Returns the next collective's number: NCCL's count or our own, whichever is larger.
+    /// Returns the next collective's number: by NCCL's count or our own, whichever is larger.
     fn next_collective(&mut self, by_nccl: Option<u64>) -> u64 {
         let number = by_nccl.unwrap_or(0).max(self.next_collective).min(MAX_NUMBER);
         self.next_collective = number + 1;
-        number
+        number << 1
     }
 
     /// Numbers an op that is seen for the first time when it is posted: the tracer came in between, or the op
@@ -118,17 +122,17 @@ impl Sequencer {
     pub(super) fn post(&mut self, event: &ProxyOpEvent) -> u64 {
         let op_count = event.op.op_count;
         if event.op.pattern.is_p2p() {
-            return seq_of(self.next_p2p(), true);
+            return self.next_p2p();
         }
-        if let Some((known, number)) = self.late
+        if let Some((known, seq)) = self.late
             && known == op_count
         {
-            return seq_of(number, false);
+            return seq;
         }
         // By now NCCL has counted the plan that the op is in.
         let by_nccl = event.comm.launched.map(|launched| launched.saturating_sub(1));
-        let number = self.next_collective(by_nccl);
-        self.late = Some((op_count, number));
-        seq_of(number, false)
+        let seq = self.next_collective(by_nccl);
+        self.late = Some((op_count, seq));
+        seq
     }
 }

@@ -6,17 +6,16 @@ use super::{
     call::{CallAssembler, ProxyCall},
     communicator::{CommKey, Communicator},
     counters::ModelCounters,
+    execution::{StepKey, executing_rank},
     flow::FlowRecord,
-    measured::Executions,
+    measured::{Executions, Sampling},
     node::Node,
     plan::PlanAssembler,
     post_match::is_posted_copy,
     proxy_ranks::CommunicatorRank,
-    sampling::Sampling,
-    step_key::StepKey,
 };
 use crate::{
-    decode::{Event, Origin, ProxyRank, ProxyStepEvent, StepMoment},
+    decode::{Event, Origin, ProxyOpEvent, ProxyPeerEvent, ProxyRank, ProxyStepEvent, StepMoment},
     schema::Outcome,
 };
 
@@ -47,7 +46,7 @@ impl Session {
     /// Measures only the messages of ops that `sampling` takes.
     #[must_use]
     pub fn sampling(mut self, sampling: Sampling) -> Self {
-        self.executions = self.executions.sampling(sampling);
+        self.executions.sampling = sampling;
         self
     }
 
@@ -64,21 +63,17 @@ impl Session {
                         && open.event.origin.tid != event.origin.tid
                         && CommKey::new(open.event.origin.tgid, &open.event.comm) == key
                 });
-                for call in over {
-                    self.complete(call, &origin, node, out);
-                }
-                if let Some(call) = self.calls.begin(*event) {
-                    self.complete(call, &origin, node, out);
-                }
+                self.complete_all(over, &origin, node, out);
+                let before = self.calls.begin(*event);
+                self.complete_all(before, &origin, node, out);
                 // A replay's peers are those of the op that was captured, so the call need not be over. Its
                 // thread can be silent from now on, and what other threads plan comes after the replay.
                 let communicator = self.communicators.get(&key);
                 let is_replay = |call: &ProxyCall| {
                     communicator.is_some_and(|communicator| communicator.is_replay(&call.event))
                 };
-                if let Some(call) = self.calls.give_out(&origin, is_replay) {
-                    self.complete(call, &origin, node, out);
-                }
+                let replay = self.calls.give_out(&origin, is_replay);
+                self.complete_all(replay, &origin, node, out);
             }
             // Events of another level: the pipeline gives them to the API's side of the session.
             Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_) | Event::Stack(_) => {}
@@ -91,16 +86,15 @@ impl Session {
                 if !plan.in_callback {
                     node.calls.launched(&CommKey::new(plan.origin.tgid, &plan.comm));
                 }
-                for call in self.plans.plan(&plan) {
-                    self.complete(call, &plan.origin, node, out);
-                }
+                let calls = self.plans.plan(&plan);
+                self.complete_all(calls, &plan.origin, node, out);
             }
             Event::ProxyStep(mut step) => {
                 if !self.step(&mut step, node, out) {
                     self.unjoined(&step);
                 }
             }
-            Event::SendSize(size) => self.executions.take_send_size(&size),
+            Event::SendSize(size) => self.executions.send_sizes.take(&size),
             Event::CallWithoutCommunicator(by) => self.called(&by, node, out),
             Event::ApiCall(call) => {
                 self.called(&call.origin, node, out);
@@ -114,9 +108,8 @@ impl Session {
 
     /// Completes what a thread was planning, as the program calls the API there.
     pub fn called(&mut self, by: &Origin, node: &mut Node, out: &mut impl FnMut(FlowRecord)) {
-        if let Some(done) = self.calls.end(by) {
-            self.complete(done, by, node, out);
-        }
+        let done = self.calls.end(by);
+        self.complete_all(done, by, node, out);
     }
 
     /// Ends the session: what is still open goes out as it is. `lost`: records of a process that were lost
@@ -128,7 +121,7 @@ impl Session {
         }
         for (key, communicator) in &mut self.communicators {
             node.instances.forget(key);
-            let mut left: Vec<FlowRecord> = communicator.drain().collect();
+            let mut left: Vec<FlowRecord> = communicator.posts.drain().collect();
             left.sort_by_key(|record| (record.seq, record.op.channel));
             self.counters.unposted += left.len() as u64;
             left.into_iter().for_each(&mut *out);
@@ -153,9 +146,21 @@ impl Session {
         ModelCounters {
             orphan_peers: self.calls.orphan_peers,
             unplanned_posts: self.communicators.values().map(|known| known.unplanned_posts).sum(),
-            left_out: self.executions.left_out(),
+            left_out: self.executions.left_out,
             plans: self.plans.counters,
             ..self.counters
+        }
+    }
+
+    fn complete_all(
+        &mut self,
+        calls: impl IntoIterator<Item = ProxyCall>,
+        by: &Origin,
+        node: &mut Node,
+        out: &mut impl FnMut(FlowRecord),
+    ) {
+        for call in calls {
+            self.complete(call, by, node, out);
         }
     }
 
@@ -168,7 +173,7 @@ impl Session {
         }
         self.note_proxy_ranks(&call, node);
         let n_ranks = call.event.comm.n_ranks;
-        if !call.event.plan_pass && !self.communicator(key, n_ranks, node).waits_for(&call.event) {
+        if !call.event.plan_pass && !self.communicator(key, n_ranks, node).posts.waits_for(&call.event) {
             // CUDA's callback thread posts what another thread planned, and that thread has done nothing
             // since. NCCL posts nothing before its plan is complete, so the call that planned the op is over.
             // A call that began after the post is of another op that only looks alike.
@@ -180,9 +185,7 @@ impl Session {
                     && CommKey::new(open.event.origin.tgid, &open.event.comm) == key
                     && is_posted_copy(&open.event.op, &call.event.op)
             });
-            for planned in planned {
-                self.complete(planned, by, node, out);
-            }
+            self.complete_all(planned, by, node, out);
         }
         if let Some(record) = self.communicator(key, n_ranks, node).proxy_call(call, &mut node.calls) {
             if record.needed && record.posted_at.is_none() {
@@ -252,12 +255,13 @@ impl Session {
 
     /// Tells whether ops that were first seen before this moment still wait for messages.
     pub fn waits_for_ops_before(&self, ts_ns: u64) -> bool {
-        self.executions.has_open_before(ts_ns)
+        let mut open = self.executions.by_number.values().map(|open| open.record.origin());
+        open.any(|origin| origin.is_some_and(|origin| origin.ts_ns < ts_ns))
     }
 
     /// Tells whether other processes execute ops of this one.
     pub fn posts_elsewhere(&self) -> bool {
-        self.posts_elsewhere || self.executions.has_parts_elsewhere()
+        self.posts_elsewhere || !self.executions.elsewhere.is_empty()
     }
 
     /// Returns the ranks one of whose proxies must have made this step, if the step is of an op that this
@@ -265,16 +269,12 @@ impl Session {
     pub fn executors(&self, tgid: u32, step: &ProxyStepEvent) -> Vec<CommunicatorRank> {
         let mut ranks: Vec<CommunicatorRank> = self.executions.executors(tgid, step).collect();
         for open in self.calls.posting(tgid, step.op_count) {
-            let peers = open
-                .peers
-                .iter()
-                .filter(|peer| peer.connector.has_proxy && peer.connector.connection == step.connection);
-            for peer in peers {
-                if let Some(rank) = peer.connector.elsewhere() {
-                    let at = CommunicatorRank { hash: open.event.comm.hash, rank };
-                    if !ranks.contains(&at) {
-                        ranks.push(at);
-                    }
+            let connectors = open.peers.iter().map(|peer| &peer.connector);
+            for connector in connectors.filter(|it| it.has_proxy && it.connection == step.connection) {
+                if let Some(at) = executing_rank(open.event.comm.hash, connector)
+                    && !ranks.contains(&at)
+                {
+                    ranks.push(at);
                 }
             }
         }
@@ -306,21 +306,15 @@ impl Session {
         node: &mut Node,
         out: &mut impl FnMut(FlowRecord),
     ) -> bool {
-        if self.calls.has_open() && !self.executions.expects(&key) {
+        if self.calls.has_open() && !self.executions.by_key.contains_key(&key) {
             let posting = self.calls.end_where(by, |open| {
-                let hash = open.event.comm.hash;
-                !open.event.plan_pass
-                    && open.event.origin.tgid == key.tgid
-                    && open.event.op.op_count == key.op_count
-                    && open.peers.iter().any(|peer| {
-                        let rank = peer.connector.elsewhere();
-                        let elsewhere = rank.map(|rank| CommunicatorRank { hash, rank });
-                        (peer.connector.connection, elsewhere) == (key.connection, key.elsewhere)
-                    })
+                let ProxyOpEvent { origin, comm, op, plan_pass, .. } = &open.event;
+                let is_it = |peer: &ProxyPeerEvent| {
+                    StepKey::of_part(origin.tgid, comm.hash, op.op_count, &peer.connector) == key
+                };
+                !plan_pass && open.peers.iter().any(is_it)
             });
-            for call in posting {
-                self.complete(call, by, node, out);
-            }
+            self.complete_all(posting, by, node, out);
         }
         match self.executions.note(key, step, by.lost, &node.proxy_ranks) {
             Ok(Some(record)) => {

@@ -4,7 +4,10 @@ use super::{
     bytes::{Position, Sizes},
     flow::{FlowRecord, PeerFlow},
 };
-use crate::schema::{BytesKind, Stage};
+use crate::{
+    decode::Connector,
+    schema::{BytesKind, Stage},
+};
 use nccl_library::nccl::{Direction, Name, Pattern};
 
 /// Messages of one op with one peer that are laid out: at 512 KiB each, 64 GiB through one channel. A target
@@ -40,17 +43,11 @@ pub struct Transfer {
 pub(super) struct Layout<'a> {
     record: &'a FlowRecord,
     direction: Direction,
-    sizes: Sizes,
-    /// FIFO steps of a message, of a chunk, and of a repetition of the pattern.
-    slots: u64,
-    chunk_steps: u64,
-    steps_per_loop: u64,
     is_ring: bool,
     n_ranks: u64,
     /// Stage of all messages; of a ring all-reduce, of those that are not reduced over all ranks yet.
     first_stage: Stage,
-    /// Messages that NCCL planned.
-    planned: u64,
+    pub(super) key: LayoutKey,
 }
 
 /// Key of a layout: layouts with the same key have messages of the same sizes.
@@ -60,9 +57,11 @@ pub(super) struct LayoutKey {
     /// another rank's chunk.
     ring: Option<(Direction, i32, u64)>,
     sizes: Sizes,
+    /// FIFO steps of a message, of a chunk, and of a repetition of the pattern.
     slots: u64,
     chunk_steps: u64,
     steps_per_loop: u64,
+    /// Messages that NCCL planned.
     planned: u64,
 }
 
@@ -78,47 +77,37 @@ impl<'a> Layout<'a> {
             _ => None,
         };
         let nsteps = peer.nsteps.unwrap_or(0);
-        Self {
-            record,
-            direction: peer.connector.direction,
+        let direction = peer.connector.direction;
+        let ring = (direction, record.ring.index, n_ranks);
+        let key = LayoutKey {
+            ring: (op.pattern == Pattern::RingTwice).then_some(ring),
             sizes: Sizes::of(record, nsteps),
             slots,
             chunk_steps,
             steps_per_loop: ring_steps.unwrap_or(1).max(1) * chunk_steps,
-            is_ring: ring_steps.is_some(),
-            n_ranks,
-            first_stage: first_stage(record, peer),
             planned: nsteps.div_ceil(slots),
-        }
-    }
-
-    /// Returns what the messages' sizes follow from.
-    pub(super) fn key(&self) -> LayoutKey {
-        let ring = (self.record.op.pattern == Pattern::RingTwice).then_some((
-            self.direction,
-            self.record.ring.index,
-            self.n_ranks,
-        ));
-        let Self { sizes, slots, chunk_steps, steps_per_loop, planned, .. } = *self;
-        LayoutKey { ring, sizes, slots, chunk_steps, steps_per_loop, planned }
+        };
+        let (is_ring, first_stage) = (ring_steps.is_some(), first_stage(record, peer));
+        Self { record, direction, is_ring, n_ranks, first_stage, key }
     }
 
     /// Returns the number of messages that are laid out.
     pub(super) fn len(&self) -> u64 {
-        self.planned.min(MAX_TRANSFERS)
+        self.key.planned.min(MAX_TRANSFERS)
     }
 
     /// Returns the number of messages that the op plans with this peer and that are not laid out.
     pub(super) fn left_out(&self) -> u64 {
-        self.planned.saturating_sub(MAX_TRANSFERS)
+        self.key.planned.saturating_sub(MAX_TRANSFERS)
     }
 
     /// Returns the message of this number, counted from 0.
     pub(super) fn message(&self, index: u64) -> Transfer {
-        let step = index * self.slots;
-        let loop_index = step / self.steps_per_loop;
-        let slice = (step % self.chunk_steps) / self.slots;
-        let ring_step = self.is_ring.then(|| (step % self.steps_per_loop) / self.chunk_steps);
+        let LayoutKey { sizes, slots, chunk_steps, steps_per_loop, .. } = self.key;
+        let step = index * slots;
+        let loop_index = step / steps_per_loop;
+        let slice = (step % chunk_steps) / slots;
+        let ring_step = self.is_ring.then(|| (step % steps_per_loop) / chunk_steps);
         let (mut chunk, mut stage) = (None, self.first_stage);
         if let (Pattern::RingTwice, Some(ring_step)) = (self.record.op.pattern, ring_step) {
             chunk = Some(chunk_of(self.record, self.direction, ring_step, self.n_ranks));
@@ -128,8 +117,8 @@ impl<'a> Layout<'a> {
             }
         }
         let position = Position { loop_index, chunk: chunk.unwrap_or(0), slice };
-        let (bytes, bytes_kind) = self.sizes.bytes(position, index);
-        Transfer { step, slots: self.slots, bytes, bytes_kind, stage, loop_index, ring_step, slice, chunk }
+        let (bytes, bytes_kind) = sizes.bytes(position, index);
+        Transfer { step, slots, bytes, bytes_kind, stage, loop_index, ring_step, slice, chunk }
     }
 }
 
@@ -153,6 +142,9 @@ fn chunk_of(record: &FlowRecord, direction: Direction, ring_step: u64, n_ranks: 
 }
 
 fn first_stage(record: &FlowRecord, peer: &PeerFlow) -> Stage {
+    let Connector { peer, direction, .. } = peer.connector;
+    // Up: to the parent, from the children. Down: the other way.
+    let is_up = (peer == record.tree.up) == (direction == Direction::Send);
     match record.op.pattern {
         Pattern::RingTwice => Stage::ReduceScatter,
         Pattern::Ring => match record.coll().map(Name::as_str) {
@@ -163,16 +155,8 @@ fn first_stage(record: &FlowRecord, peer: &PeerFlow) -> Stage {
         Pattern::PipelineFrom => Stage::PipelineFrom,
         Pattern::PipelineTo => Stage::PipelineTo,
         Pattern::TreeUp => Stage::TreeUp,
-        Pattern::TreeDown => Stage::TreeDown,
-        // Up: to the parent, from the children. Down: the other way.
-        Pattern::TreeUpDown => {
-            let to_parent = peer.connector.peer == record.tree.up;
-            if to_parent == (peer.connector.direction == Direction::Send) {
-                Stage::TreeUp
-            } else {
-                Stage::TreeDown
-            }
-        }
+        Pattern::TreeUpDown if is_up => Stage::TreeUp,
+        Pattern::TreeDown | Pattern::TreeUpDown => Stage::TreeDown,
         Pattern::CollnetChain => Stage::CollnetChain,
         Pattern::CollnetDirect => Stage::CollnetDirect,
         Pattern::Nvls => Stage::Nvls,

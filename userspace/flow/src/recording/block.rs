@@ -109,26 +109,17 @@ impl BlockHeader {
         })
     }
 
-    fn to_bytes(self) -> [u8; HEADER_BYTES] {
-        let mut bytes = [0; HEADER_BYTES];
-        let mut rest = bytes.as_mut_slice();
-        let mut put = |field: &[u8]| {
-            // Cannot fail: the fields have 44 bytes in all.
-            let _ = rest.write_all(field);
-        };
-        put(&Self::MAGIC);
-        put(&self.kind.number().to_le_bytes());
-        put(&u16::from(self.is_lasting).to_le_bytes());
+    fn to_bytes(self) -> Vec<u8> {
+        let mut bytes = Self::MAGIC.to_vec();
+        bytes.extend(self.kind.number().to_le_bytes());
+        bytes.extend(u16::from(self.is_lasting).to_le_bytes());
         for number in [self.index_bytes, self.body_bytes, self.raw_bytes, self.records] {
-            put(&number.to_le_bytes());
+            bytes.extend(number.to_le_bytes());
         }
-        put(&self.first_ns.to_le_bytes());
-        put(&self.last_ns.to_le_bytes());
-        put(&self.checksum.to_le_bytes());
-        let checksum = crc32fast::hash(bytes.get(..HEADER_BYTES - 4).unwrap_or_default());
-        if let Some(end) = bytes.last_chunk_mut() {
-            *end = checksum.to_le_bytes();
-        }
+        bytes.extend(self.first_ns.to_le_bytes());
+        bytes.extend(self.last_ns.to_le_bytes());
+        bytes.extend(self.checksum.to_le_bytes());
+        bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
         bytes
     }
 
@@ -182,9 +173,7 @@ pub fn append_block(bytes: &mut Vec<u8>, about: &BlockAbout<'_>, body: &[u8]) ->
         last_ns: about.last_ns,
         checksum: crc32fast::hash(rest),
     };
-    if let Some(place) = bytes.get_mut(begin..).and_then(<[u8]>::first_chunk_mut) {
-        *place = header.to_bytes();
-    }
+    bytes.splice(begin..begin + HEADER_BYTES, header.to_bytes());
     Ok(())
 }
 

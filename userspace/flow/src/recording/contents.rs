@@ -107,13 +107,8 @@ pub struct RemovedRecords {
     pub kept: u64,
     /// Number of the removed records that were in blocks that last and for which there was no room: later
     /// records may not be understood without them. Since 1.5.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub lasting: u64,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// Bindings of further cookies. Decoders are large, and the same for all cookies of a library.
@@ -133,7 +128,7 @@ struct NewBinding {
     host: Option<HostInfo>,
     /// Set for [`ProbeKind::Stack`]; `kind` is then one of which no records come. A reader from before 1.3
     /// cannot read these records, and reads all others.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     is_stack: bool,
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::varint::{Input, push, unzigzag, zigzag};
+use super::columns::{Input, push, unzigzag, zigzag};
 use crate::{
     decode::RecordView,
     wire::{CommunicatorSpans, ProbeKind},

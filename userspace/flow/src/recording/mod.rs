@@ -13,7 +13,6 @@ mod contents;
 mod known;
 mod members;
 mod records;
-mod varint;
 
 pub use batch::{Batch, MAX_FRAME};
 pub use block::{Block, BlockAbout, BlockHeader, BlockKind, HEADER_BYTES, MAX_BODY, MAX_INDEX, append_block};
@@ -22,4 +21,4 @@ pub use contents::{
 };
 pub use known::{Known, MAX_KNOWN};
 pub use members::{Member, MemberRank, Members, communicator_spans};
-pub use records::{RecordsError, decode_records, encode_records};
+pub use records::{decode_records, encode_records};

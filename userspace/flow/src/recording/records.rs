@@ -5,43 +5,18 @@
 //! bytes. The number of a hit is stored as its difference from the expected number: that of the hit before on
 //! the same probe and CPU, plus 1.
 
-use std::fmt;
-
 use foldhash::HashMap;
 use ncclflow_common::RecordHeader;
 
-use super::{
-    columns,
-    varint::{Input, push, unzigzag, zigzag},
-};
+use super::columns::{self, Input, push, unzigzag, zigzag};
 
 /// Tables that a block can have. A record that would need one more stands in the block as it is.
 const MAX_TABLES: usize = 4096;
 
 /// Bytes of a record at most.
-const MAX_RECORD: usize = 4096;
+const MAX_RECORD: usize = super::MAX_FRAME as usize;
 
 const HEADER: usize = RecordHeader::SIZE;
-
-/// Reason why bytes are no block of records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecordsError {
-    /// The bytes end too early, or say something that no block says.
-    Malformed,
-    /// The bytes hold more bytes of records than this limit.
-    TooLarge(usize),
-}
-
-impl fmt::Display for RecordsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Malformed => write!(f, "the block holds no records as ncclflow stores them"),
-            Self::TooLarge(limit) => write!(f, "the block holds more than {limit} bytes of records"),
-        }
-    }
-}
-
-impl std::error::Error for RecordsError {}
 
 /// Properties that the records of a table share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -213,80 +188,59 @@ fn word_at(row: &[u8], word: usize) -> u64 {
 }
 
 /// Calls `each` with every record of a block that [`encode_records`] made, in the block's order. Nothing is
-/// read of bytes that claim more than `limit` bytes of records.
-pub fn decode_records(bytes: &[u8], limit: usize, mut each: impl FnMut(&[u8])) -> Result<(), RecordsError> {
-    let block = DecodedBlock::read(&mut Input(bytes), limit)?;
-    block.for_each(&mut each).ok_or(RecordsError::Malformed)
-}
-
-struct DecodedBlock<'a> {
-    order: Vec<usize>,
-    odd: Vec<&'a [u8]>,
-    headers: Headers,
-    /// Records of each table one after the other, with headers that are not written yet.
-    tables: Vec<(Shape, Vec<u8>)>,
-}
-
-impl<'a> DecodedBlock<'a> {
-    fn read(input: &mut Input<'a>, limit: usize) -> Result<Self, RecordsError> {
-        let malformed = RecordsError::Malformed;
-        // Each record takes a byte of `order`, so their number is bounded by the bytes that are there.
-        let records = input.count(input.0.len()).ok_or(malformed)?;
-        let n_tables = input.count(MAX_TABLES).ok_or(malformed)?;
-        let shapes: Option<Vec<Shape>> = (0..n_tables).map(|_| shape(input)).collect();
-        let shapes = shapes.ok_or(malformed)?;
-        let mut rows = vec![0usize; n_tables];
-        let (mut order, mut odd_records, mut total) = (Vec::with_capacity(records), 0usize, 0usize);
-        for _ in 0..records {
-            let number = input.count(n_tables).ok_or(malformed)?;
-            order.push(number);
-            match number.checked_sub(1).and_then(|table| rows.get_mut(table).zip(shapes.get(table))) {
-                Some((rows, shape)) => {
-                    *rows += 1;
-                    total = total.saturating_add(usize::from(shape.len));
-                }
-                None => odd_records += 1,
+/// read of bytes that claim more than `limit` bytes of records. `None`: for these, and for bytes that say
+/// something that no block says.
+pub fn decode_records(bytes: &[u8], limit: usize, mut each: impl FnMut(&[u8])) -> Option<()> {
+    let input = &mut Input(bytes);
+    // Each record takes a byte of `order`, so their number is bounded by the bytes that are there.
+    let records = input.count(input.0.len())?;
+    let n_tables = input.count(MAX_TABLES)?;
+    // Shape and number of the records of each table.
+    let shapes: Option<Vec<_>> = (0..n_tables).map(|_| Some((shape(input)?, 0usize))).collect();
+    let mut shapes = shapes?;
+    let (mut order, mut odd_records, mut total) = (Vec::with_capacity(records), 0usize, 0usize);
+    for _ in 0..records {
+        let number = input.count(n_tables)?;
+        order.push(number);
+        match number.checked_sub(1).and_then(|table| shapes.get_mut(table)) {
+            Some((shape, rows)) => {
+                *rows += 1;
+                total = total.saturating_add(usize::from(shape.len));
             }
+            None => odd_records += 1,
         }
-        let mut odd = Vec::with_capacity(odd_records);
-        for _ in 0..odd_records {
-            let record = input.count(MAX_RECORD).and_then(|len| input.take(len)).ok_or(malformed)?;
-            total = total.saturating_add(record.len());
-            odd.push(record);
-        }
-        if total > limit {
-            return Err(RecordsError::TooLarge(limit));
-        }
-        let headers = Headers::read(input, records - odd_records).ok_or(malformed)?;
-        let mut column = Vec::new();
-        let mut tables = Vec::with_capacity(n_tables);
-        for (shape, rows) in shapes.into_iter().zip(rows) {
-            let table = read_table(input, shape, rows, &mut column).ok_or(malformed)?;
-            tables.push((shape, table));
-        }
-        Ok(Self { order, odd, headers, tables })
     }
-
-    fn for_each(mut self, each: &mut dyn FnMut(&[u8])) -> Option<()> {
-        let (mut rows, mut odd) = (vec![0usize; self.tables.len()], self.odd.into_iter());
-        let mut in_tables = 0;
-        for number in self.order {
-            let Some(number) = number.checked_sub(1) else {
-                each(odd.next()?);
-                continue;
-            };
-            let (shape, table) = self.tables.get_mut(number)?;
-            let row = rows.get_mut(number)?;
-            let len = usize::from(shape.len);
-            let record = table.get_mut(*row * len..(*row + 1) * len)?;
-            let header = self.headers.header(in_tables, *shape)?.to_bytes();
-            record.get_mut(..HEADER)?.copy_from_slice(&header);
-            each(record);
-            in_tables += 1;
-            *row += 1;
-        }
-        Some(())
+    let mut odd = Vec::with_capacity(odd_records);
+    for _ in 0..odd_records {
+        let record = input.count(MAX_RECORD).and_then(|len| input.take(len))?;
+        total = total.saturating_add(record.len());
+        odd.push(record);
     }
+    if total > limit {
+        return None;
+    }
+    let mut headers = Headers::read(input, records - odd_records)?;
+    let mut column = Vec::new();
+    let tables = shapes.iter().map(|(shape, rows)| read_table(input, *shape, *rows, &mut column));
+    let mut tables = tables.collect::<Option<Vec<_>>>()?;
+    let mut rows = Vec::with_capacity(n_tables);
+    for ((shape, _), table) in shapes.iter().zip(&mut tables) {
+        rows.push((*shape, table.chunks_exact_mut(shape.len.into())));
+    }
+    let (mut odd, mut in_tables) = (odd.into_iter(), 0);
+    for number in order {
+        let Some(number) = number.checked_sub(1) else {
+            each(odd.next()?);
+            continue;
+        };
+        let (shape, rows) = rows.get_mut(number)?;
+        let record = rows.next()?;
+        let header = headers.header(in_tables, *shape)?.to_bytes();
+        record.get_mut(..HEADER)?.copy_from_slice(&header);
+        each(record);
+        in_tables += 1;
+    }
+    Some(())
 }
 
 fn shape(input: &mut Input<'_>) -> Option<Shape> {
@@ -350,10 +304,10 @@ mod tests {
         records
     }
 
-    fn decoded(bytes: &[u8]) -> Result<Vec<Vec<u8>>, RecordsError> {
+    fn decoded(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
         let mut decoded = Vec::new();
         decode_records(bytes, 1 << 20, |record| decoded.push(record.to_vec()))?;
-        Ok(decoded)
+        Some(decoded)
     }
 
     #[test]
@@ -375,16 +329,16 @@ mod tests {
         let mut bytes = Vec::new();
         encode_records(records.iter().map(Vec::as_slice), &mut bytes);
         for cut in (0..bytes.len()).step_by(bytes.len() / 150) {
-            assert_eq!(decoded(&bytes[..cut]), Err(RecordsError::Malformed), "cut at {cut}");
+            assert_eq!(decoded(&bytes[..cut]), None, "cut at {cut}");
         }
         for at in (0..bytes.len()).step_by(bytes.len() / 150) {
             let mut changed = bytes.clone();
             changed[at] ^= 1 << (at % 8);
-            if let Ok(records) = decoded(&changed) {
+            if let Some(records) = decoded(&changed) {
                 assert!(records.iter().map(Vec::len).sum::<usize>() <= 1 << 20);
             }
         }
         let limited = decode_records(&bytes, 1000, |_| panic!("more than the limit"));
-        assert_eq!(limited, Err(RecordsError::TooLarge(1000)));
+        assert_eq!(limited, None);
     }
 }

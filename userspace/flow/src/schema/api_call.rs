@@ -3,26 +3,12 @@
 use std::borrow::Cow;
 
 use nccl_library::nccl::Name;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use super::{communicator::RankKey, observed::Observed, stack::StackId};
+use super::{communicator::RankKey, observed::Observed, stack::StackId, text_number::text_number};
 
-/// An address in the target: in JSON a string, as JSON's readers lose digits of large numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pointer(pub u64);
-
-impl Serialize for Pointer {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("{:#x}", self.0))
-    }
-}
-
-impl<'de> Deserialize<'de> for Pointer {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let digits = text.strip_prefix("0x").ok_or_else(|| D::Error::custom("an address begins with 0x"))?;
-        u64::from_str_radix(digits, 16).map(Self).map_err(D::Error::custom)
-    }
+text_number! {
+    /// An address in the target.
+    pub struct Pointer: "{:#x}", |text| text.strip_prefix("0x").ok_or("an address begins with 0x")
 }
 
 /// An API call on its way to sinks.

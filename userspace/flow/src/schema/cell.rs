@@ -6,11 +6,10 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use nccl_library::nccl::{Algorithm, Direction, Name, Pattern, Protocol, Transport};
-use serde::Serialize;
 
 use super::{
-    BytesKind, FrameRow, GpuProcessRow, LinkKey, Observed, Outcome, PeerRow, Pointer, SecondOf, StackId,
-    StackOf, Stage, Wait, WaitRow,
+    BytesKind, FrameRow, GpuProcessRow, LinkKey, Observed, Outcome, PeerRow, SecondOf, StackOf, Stage, Wait,
+    WaitRow,
 };
 
 /// Type of a column's values.
@@ -104,43 +103,23 @@ texts! {
     StackOf: |value| value.name();
 }
 
-impl Cell for Pointer {
-    const TYPE: CellType = CellType::Text;
-
-    fn put(&self, cells: &mut impl Cells) {
-        cells.text(&format!("{:#x}", self.0));
-    }
-}
-
-impl Cell for StackId {
-    const TYPE: CellType = CellType::Text;
-
-    fn put(&self, cells: &mut impl Cells) {
-        cells.text(&self.to_string());
-    }
-}
-
 macro_rules! json {
     ($($value:ty)+) => {$(
         impl Cell for $value {
             const TYPE: CellType = CellType::Json;
 
             fn put(&self, cells: &mut impl Cells) {
-                put_json(self, cells);
+                // Rows can always be written as JSON: their keys are strings.
+                match serde_json::to_string(self) {
+                    Ok(text) => cells.text(&text),
+                    Err(_) => cells.nothing(),
+                }
             }
         }
     )+};
 }
 
 json!([i32; 3] Vec<PeerRow> Vec<FrameRow> Vec<GpuProcessRow> Vec<String> Vec<u64> LinkKey WaitRow BTreeMap<Wait, WaitRow>);
-
-fn put_json(value: &impl Serialize, cells: &mut impl Cells) {
-    // Rows can always be written as JSON: their keys are strings.
-    match serde_json::to_string(value) {
-        Ok(text) => cells.text(&text),
-        Err(_) => cells.nothing(),
-    }
-}
 
 impl<T: Cell> Cell for Option<T> {
     const TYPE: CellType = T::TYPE;

@@ -1,10 +1,6 @@
 //! Columns of rows, as the documentation shows them.
 
-use super::{
-    ApiCallRow, CellType, ClockReport, CommunicatorReport, CpuReport, Gap, GpuRow, LinkKey, LinkRow,
-    LossReport, MessageRow, OpRow, OpTimes, OtherCallRow, PeerRow, StackRow, WaitRow,
-    fleet::{FleetColumns, FleetComm, FleetHost, FleetMessage, LinkSecond},
-};
+use super::CellType;
 
 /// Origin of a column's value: how it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,52 +102,4 @@ macro_rules! row {
             }
         }
     };
-}
-
-/// Columns that only Parquet tables have, by the name in the markers of docs/PARQUET.md.
-pub const FLEET_TABLES: &[(&str, &[Column])] = &[
-    ("fleet", FleetColumns::COLUMNS),
-    ("fleet-message", FleetMessage::COLUMNS),
-    ("comm", FleetComm::COLUMNS),
-    ("host", FleetHost::COLUMNS),
-    ("link_1s", LinkSecond::COLUMNS),
-];
-
-/// Columns of every row, by the name in the markers of docs/OUTPUT.md.
-pub const TABLES: &[(&str, &[Column])] = &[
-    ("op", OpRow::COLUMNS),
-    ("peer", PeerRow::COLUMNS),
-    ("message", MessageRow::COLUMNS),
-    ("link-key", LinkKey::COLUMNS),
-    ("link", LinkRow::COLUMNS),
-    ("wait", WaitRow::COLUMNS),
-    ("op-times", OpTimes::COLUMNS),
-    ("api-call", ApiCallRow::COLUMNS),
-    ("other-call", OtherCallRow::COLUMNS),
-    ("stack", StackRow::COLUMNS),
-    ("gpu", GpuRow::COLUMNS),
-    ("clock", ClockReport::COLUMNS),
-    ("communicator", CommunicatorReport::COLUMNS),
-    ("cpu", CpuReport::COLUMNS),
-    ("gap", Gap::COLUMNS),
-    ("loss", LossReport::COLUMNS),
-];
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use super::{FLEET_TABLES, TABLES};
-
-    #[test]
-    fn keys_are_unique_and_each_says_what_it_means() {
-        for (name, columns) in TABLES.iter().chain(FLEET_TABLES) {
-            let keys: HashSet<&str> = columns.iter().map(|column| column.key).collect();
-            assert_eq!(keys.len(), columns.len(), "{name}");
-            assert!(columns.iter().all(|column| !column.about.is_empty()), "{name}");
-            let is_time = |key: &str| key.ends_with("_ns");
-            let unlike = columns.iter().find(|column| is_time(column.key) && column.unit != "ns");
-            assert!(unlike.is_none(), "{name}: {unlike:?}");
-        }
-    }
 }

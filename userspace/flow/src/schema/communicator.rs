@@ -1,5 +1,9 @@
 //! Ranks of communicators.
 
+use serde::{Deserialize, Serialize};
+
+use nccl_library::nccl::Name;
+
 /// A rank of a communicator in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RankKey {
@@ -88,4 +92,12 @@ row! {
         /// Name of the job, by `--job`, or else `SLURM_JOB_ID`.
         "jobName": Identity, #[serde(default)] job_name: Option<String>;
     }
+}
+
+/// Host and process in which an op was seen.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HostInfo {
+    pub host: Name,
+    /// Process ID in ncclflow's own PID namespace.
+    pub pid: u32,
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use nccl_library::nccl::{Direction, Transport};
 use serde::{Deserialize, Serialize};
 
-use super::wait::Wait;
+use super::message::Wait;
 
 row! {
     /// Identity of a link as this rank sees it.

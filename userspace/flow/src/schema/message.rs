@@ -1,8 +1,46 @@
 //! A message: a line of `flow_steps`.
 
+use std::cmp::Ordering;
+
+use super::{named::named, observed::Observed};
 use nccl_library::nccl::{Direction, Name, Pattern, Protocol, Transport};
 
-use super::{named::named, observed::Observed, stage::Stage, wait::WaitTimes};
+named! {
+    /// Kind of wait: what a message waited for. Derived from measured moments; a row's key is
+    /// `wait_<name>_ns`.
+    Wait {
+        /// Send: the GPU had not filled the slot.
+        GpuReady = "gpu_ready",
+        /// Send: the peer had not offered a buffer.
+        PeerBuffer = "peer_buffer",
+        /// Send: `GpuReady` or `PeerBuffer`, where the version does not tell them apart (up to 2.26).
+        GpuReadyOrPeerBuffer = "gpu_ready_or_peer_buffer",
+        /// Send: the network was not done. Receive: the sender, and the network.
+        Network = "network",
+        /// Receive: the data had arrived and was not yet handed to the GPU.
+        Flush = "flush",
+        /// Receive: the GPU had not taken it out of the slot.
+        GpuConsume = "gpu_consume",
+        /// Receive: `Flush` or `GpuConsume`, where handing over is not measured (`--step-detail waits`).
+        FlushOrGpuConsume = "flush_or_gpu_consume",
+    }
+}
+
+/// Orders kinds by name, as JSON objects have their keys.
+impl Ord for Wait {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.name().cmp(other.name())
+    }
+}
+
+impl PartialOrd for Wait {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Waits of a message in nanoseconds, in the order of [`Wait::ALL`]; `None` where a moment is not known.
+pub type WaitTimes = [Option<u64>; Wait::ALL.len()];
 
 named! {
     /// Meaning of a `bytes` field.
@@ -11,6 +49,27 @@ named! {
         Exact = "exact",
         /// Bytes that the message's slots can hold: an upper bound.
         Capacity = "capacity",
+    }
+}
+
+named! {
+    /// Part of a collective that a message belongs to.
+    Stage {
+        /// Ring of a function that is not known.
+        Ring = "ring",
+        ReduceScatter = "reduce-scatter",
+        Allgather = "allgather",
+        PipelineFrom = "pipeline-from",
+        PipelineTo = "pipeline-to",
+        TreeUp = "tree-up",
+        TreeDown = "tree-down",
+        CollnetChain = "collnet-chain",
+        CollnetDirect = "collnet-direct",
+        Nvls = "nvls",
+        NvlsTree = "nvls-tree",
+        PatUp = "pat-up",
+        PatDown = "pat-down",
+        P2p = "p2p",
     }
 }
 
@@ -130,9 +189,9 @@ impl MessageRow {
         self.t_slot_free_ns.get().is_some() || self.t_end_ns.get().is_some()
     }
 
-    /// Returns how long the message waited, by kind of wait.
+    /// Returns how long the message waited.
     pub fn waits(&self) -> WaitTimes {
-        WaitTimes::new([
+        [
             self.wait_gpu_ready_ns.get(),
             self.wait_peer_buffer_ns.get(),
             self.wait_gpu_ready_or_peer_buffer_ns.get(),
@@ -140,7 +199,12 @@ impl MessageRow {
             self.wait_flush_ns.get(),
             self.wait_gpu_consume_ns.get(),
             self.wait_flush_or_gpu_consume_ns.get(),
-        ])
+        ]
+    }
+
+    /// Returns the known waits.
+    pub fn known_waits(&self) -> impl Iterator<Item = (Wait, u64)> {
+        Wait::ALL.into_iter().zip(self.waits()).filter_map(|(wait, ns)| Some((wait, ns?)))
     }
 
     /// Sets how long the message waited: the keys are there from now on.
@@ -153,6 +217,35 @@ impl MessageRow {
             self.wait_flush_ns,
             self.wait_gpu_consume_ns,
             self.wait_flush_or_gpu_consume_ns,
-        ] = waits.all().map(Observed::looked_for);
+        ] = waits.map(Observed::looked_for);
+    }
+}
+
+/// Sums over the messages of an op with one peer: they follow from the op, and a ring of 1,024 ranks has
+/// 2,046 of them for each loop, channel and direction. All values are planned, or derived from planned ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageSums {
+    pub op: Direction,
+    pub peer: i32,
+    pub channel: u32,
+    pub transport: Transport,
+    pub messages: u64,
+    /// Bytes of the messages whose size follows from the plan; `bytes_capacity`: capacities of the others.
+    pub bytes_exact: u64,
+    pub bytes_capacity: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MessageRow, Wait};
+
+    #[test]
+    fn each_kind_has_its_place_and_its_key() {
+        let keys: Vec<&str> = MessageRow::COLUMNS.iter().map(|column| column.key).collect();
+        for (place, wait) in Wait::ALL.into_iter().enumerate() {
+            assert_eq!(wait as usize, place);
+            assert!(keys.contains(&format!("wait_{}_ns", wait.name()).as_str()), "{wait:?}");
+        }
+        assert_eq!(keys.iter().filter(|key| key.starts_with("wait_")).count(), Wait::ALL.len());
     }
 }

@@ -1,31 +1,12 @@
 //! Call stacks: lines of `stacks.jsonl`.
 
-use std::fmt;
+use serde::{Deserialize, Serialize};
 
-use super::named::named;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use super::{named::named, text_number::text_number};
 
-/// Identity of a call stack: in JSON 16 hexadecimal digits, as JSON's readers lose digits of large numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StackId(pub u64);
-
-impl fmt::Display for StackId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-impl Serialize for StackId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for StackId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        u64::from_str_radix(&text, 16).map(Self).map_err(D::Error::custom)
-    }
+text_number! {
+    /// Identity of a call stack.
+    pub struct StackId: "{:016x}", |text| Ok(text)
 }
 
 named! {
@@ -92,4 +73,40 @@ impl StackRow {
         };
         self.frames.iter().map(frame).sum::<usize>() + size_of::<Self>()
     }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PythonFrame {
+    pub function: String,
+    /// Qualified name: Python 3.11 and later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qualname: Option<String>,
+    /// File as Python was given it, often relative to the folder in which it was started.
+    pub file: String,
+    /// Line; null: the code has no line there.
+    pub line: Option<u32>,
+}
+
+impl PythonFrame {
+    /// Returns the line, or `?`.
+    pub fn line_text(&self) -> String {
+        self.line.map_or_else(|| "?".to_owned(), |line| line.to_string())
+    }
+
+    /// Writes the place: `train.py:41`.
+    pub fn place(&self) -> String {
+        format!("{}:{}", self.file.rsplit('/').next().unwrap_or(&self.file), self.line_text())
+    }
+
+    /// Writes a frame: `train.py:41 in load_batch`.
+    pub fn shown(&self) -> String {
+        format!("{} in {}", self.place(), self.function)
+    }
+}
+
+/// Tells whether code in this file was installed by somebody, and is not the user's own.
+pub fn is_of_a_library(file: &str) -> bool {
+    const FOLDERS: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python3."];
+    file.starts_with('<') || FOLDERS.iter().any(|folder| file.contains(folder))
 }

@@ -42,14 +42,9 @@ pub struct FilesReport {
 }
 
 impl FilesReport {
-    /// Reports that no files were asked for.
-    pub fn none() -> Self {
-        Self { state: FilesState::None, ..Self::default() }
-    }
-
-    /// Reports files of which nothing is known.
-    pub fn failed() -> Self {
-        Self { state: FilesState::Failed, ..Self::default() }
+    /// Reports files of which nothing else is known.
+    pub fn of(state: FilesState) -> Self {
+        Self { state, ..Self::default() }
     }
 }
 
@@ -81,4 +76,22 @@ pub struct Compressed {
     pub compressed_bytes: u64,
     /// Files left as they were, for lack of room for both forms under the limit.
     pub files_left: u64,
+}
+
+/// Amounts that were written; `recording` of `session.json`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RecordingTotals {
+    pub bytes: u64,
+    pub records: u64,
+    pub blocks: u64,
+    pub segments: u64,
+    /// Records that could not be written.
+    pub lost: u64,
+    /// Segments and records that were removed again, to make room or for their age. `bytes`, `records`,
+    /// `blocks` and `segments` count them, too.
+    pub removed_segments: u64,
+    pub removed_records: u64,
+    /// Number of removed records in blocks that later records need.
+    pub removed_lasting: u64,
 }

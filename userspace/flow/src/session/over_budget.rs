@@ -43,11 +43,13 @@ pub enum Budget {
 }
 
 /// Process or tenant that was over a budget.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Whose {
     /// Number of a process in our PID namespace.
+    #[serde(rename = "pid")]
     Process(u32),
     /// A user, a pod or a container.
+    #[serde(rename = "tenant")]
     Tenant(String),
 }
 
@@ -92,10 +94,8 @@ impl OverBudget {
 #[derive(Serialize, Deserialize)]
 struct Entry {
     budget: Option<Budget>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pid: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    tenant: Option<String>,
+    #[serde(flatten)]
+    whose: Option<Whose>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     name: String,
     count: u64,
@@ -103,14 +103,13 @@ struct Entry {
 
 impl Serialize for OverBudget {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let named = self.named.iter().map(|((budget, whose), Over { name, count })| {
-            let (pid, tenant) = match whose {
-                Whose::Process(pid) => (Some(*pid), None),
-                Whose::Tenant(tenant) => (None, Some(tenant.clone())),
-            };
-            Entry { budget: Some(*budget), pid, tenant, name: name.clone(), count: *count }
+        let named = self.named.iter().map(|((budget, whose), Over { name, count })| Entry {
+            budget: Some(*budget),
+            whose: Some(whose.clone()),
+            name: name.clone(),
+            count: *count,
         });
-        let more = Entry { budget: None, pid: None, tenant: None, name: String::new(), count: self.more };
+        let more = Entry { budget: None, whose: None, name: String::new(), count: self.more };
         let more = (self.more > 0).then_some(more);
         serializer.collect_seq(named.chain(more))
     }
@@ -119,8 +118,7 @@ impl Serialize for OverBudget {
 impl<'de> Deserialize<'de> for OverBudget {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let mut over = Self::default();
-        for Entry { budget, pid, tenant, name, count } in lenient::list::<_, _, Vec<_>>(from)? {
-            let whose = pid.map(Whose::Process).or(tenant.map(Whose::Tenant));
+        for Entry { budget, whose, name, count } in lenient::list::<_, _, Vec<_>>(from)? {
             match budget.zip(whose) {
                 Some((budget, whose)) => over.add(budget, whose, &name, count),
                 None => over.more = over.more.saturating_add(count),

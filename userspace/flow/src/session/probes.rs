@@ -4,31 +4,21 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::schema::CpuReport;
+use crate::schema::{CpuReport, named::named};
 use nccl_library::{elf::BuildId, nccl::NcclVersion, symbols::SymbolSource};
 
-/// Depth at which a session looks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
-pub enum Level {
-    /// Every call of NCCL's API; each costs one probe hit
-    Api,
-    /// Every operation that NCCL plans, on each channel, with algorithm, size and peers
-    Flow,
-    /// Also each message over the network: when it was ready, sent, received and consumed, and its size
-    /// (sizes from NCCL 2.27 on)
-    Steps,
-}
-
-impl Level {
-    /// Returns the name by which the level is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Api => "api",
-            Self::Flow => "flow",
-            Self::Steps => "steps",
-        }
+named! {
+    /// Depth at which a session looks.
+    #[derive(PartialOrd, Ord)]
+    #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+    Level {
+        /// Every call of NCCL's API; each costs one probe hit
+        Api = "api",
+        /// Every operation that NCCL plans, on each channel, with algorithm, size and peers
+        Flow = "flow",
+        /// Also each message over the network: when it was ready, sent, received and consumed, and its size
+        /// (sizes from NCCL 2.27 on)
+        Steps = "steps",
     }
 }
 

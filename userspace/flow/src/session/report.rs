@@ -6,47 +6,36 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     AttachReport, Budget, BufferReport, ChangedLibrary, Compressed, FilesReport, Level, LibraryReport,
-    LostReaders, MaxSizeReport, Messages, OverBudget, ProbeReport, RecordingTotals, StepDetail, TargetList,
-    WhoseBudget, WindowReport, lenient,
+    MaxSizeReport, Messages, OverBudget, ProbeReport, RecordingTotals, StepDetail, TargetList, WhoseBudget,
+    WindowReport, lenient,
 };
 use crate::{
-    model::{ModelCounters, Sampling},
-    schema::{ClockReport, CommunicatorReport, CpuReport, Gap, LossReport, RankKey},
+    model::{ModelCounters, Sampling, counters::counters},
+    schema::{ClockReport, CommunicatorReport, CpuReport, Gap, LossReport, RankKey, named::named},
 };
 
 /// Most windows that are listed in the report of their recording.
 const MAX_WINDOWS: usize = 1000;
 
-/// State of a recording or window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SessionState {
-    /// Still going on, or ended without a word (killed).
-    Recording,
-    Complete,
-    /// The recording is whole; files are still made of it.
-    MakingFiles,
-    /// Over, with files that could not be written in full.
-    WriteFailed,
-    /// Ended before its time, as a part of ncclflow failed. `errors` says which; what was lost is counted.
-    Failed,
-    /// A state that a newer version writes, or none.
-    #[default]
-    #[serde(other)]
-    Unknown,
-}
-
-impl SessionState {
-    /// Returns the name by which the state is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Recording => "recording",
-            Self::Complete => "complete",
-            Self::MakingFiles => "making_files",
-            Self::WriteFailed => "write_failed",
-            Self::Failed => "failed",
-            Self::Unknown => "unknown",
-        }
+named! {
+    /// State of a recording or window.
+    #[derive(Default)]
+    SessionState {
+        /// Still going on, or ended without a word (killed).
+        Recording = "recording",
+        Complete = "complete",
+        /// The recording is whole; files are still made of it.
+        MakingFiles = "making_files",
+        /// Over, with files that could not be written in full.
+        WriteFailed = "write_failed",
+        /// Ended before its time, as a part of ncclflow failed. `errors` says which; what was lost is
+        /// counted.
+        Failed = "failed",
+        ;
+        /// A state that a newer version writes, or none.
+        #[default]
+        #[serde(rename = "unknown")]
+        Unknown = "unknown",
     }
 }
 
@@ -99,31 +88,27 @@ pub struct SessionReport {
     /// Libraries that look like NCCL and could not be traced, and why.
     pub passed_over: Vec<String>,
     /// Libraries whose files were changed while probes were on them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[serde(deserialize_with = "lenient::list")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "lenient::list")]
     pub changed_libraries: Vec<ChangedLibrary>,
     /// Children of ncclflow that looked at tenants' files and were lost, if any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[serde(deserialize_with = "lenient::value")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "lenient::value")]
     pub lost_readers: Option<LostReaders>,
     pub errors: Messages,
     /// Containers whose flag files are not looked at, and why.
     #[serde(skip_serializing_if = "Messages::is_empty")]
     pub flags_not_seen: Messages,
     /// Processes and tenants that were over their share of something in common, and lost of their own.
-    #[serde(skip_serializing_if = "OverBudget::is_empty")]
-    #[serde(deserialize_with = "lenient::value")]
+    #[serde(skip_serializing_if = "OverBudget::is_empty", deserialize_with = "lenient::value")]
     pub over_budget: OverBudget,
     /// Counts of entries that are not listed, as there are too many for a report.
-    #[serde(skip_serializing_if = "LeftOut::is_nothing")]
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub left_out: LeftOut,
     /// Contents of the folder `recording`, except its last blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recording: Option<RecordingTotals>,
     /// Files made from the recording, on which `model`, `communicators`, and the counts of lines and of
     /// undecodable records rest.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[serde(deserialize_with = "lenient::value")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "lenient::value")]
     pub files: Option<FilesReport>,
     /// State of `--max-size`, in the recording's folder.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -132,30 +117,35 @@ pub struct SessionReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compressed: Option<Compressed>,
     /// The window, in a window's folder.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[serde(deserialize_with = "lenient::value")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "lenient::value")]
     pub window: Option<WindowReport>,
     /// All windows that are closed and were not removed, in the folder of a recording with windows.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[serde(deserialize_with = "lenient::list")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "lenient::list")]
     pub windows: Vec<WindowReport>,
 }
 
-/// Counts of entries that a report has left out, by list. A report is as large after a year as after a day.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LeftOut {
-    /// Processes that have ended; the latest 1,000 of them are listed.
-    pub targets: u64,
-    /// Ranks of processes that have ended; the latest 1,000 of them are listed.
-    pub communicators: u64,
-    /// Windows; the latest 1,000 are listed.
-    pub windows: u64,
+counters! {
+    /// Losses from looking at foreign files and memory.
+    pub struct LostReaders {
+        /// Children that did not answer in time.
+        unanswered: u32;
+        /// Children of these that were still there after they were killed: they sleep in the kernel.
+        left_behind: u32;
+        /// Children that ended, or answered garbage, because of what they read.
+        died: u32;
+    }
 }
 
-impl LeftOut {
-    pub fn is_nothing(&self) -> bool {
-        *self == Self::default()
+counters! {
+    /// Counts of entries that a report has left out, by list. A report is as large after a year as after a
+    /// day.
+    pub struct LeftOut {
+        /// Processes that have ended; the latest 1,000 of them are listed.
+        targets: u64;
+        /// Ranks of processes that have ended; the latest 1,000 of them are listed.
+        communicators: u64;
+        /// Windows; the latest 1,000 are listed.
+        windows: u64;
     }
 }
 

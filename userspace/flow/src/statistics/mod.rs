@@ -5,27 +5,18 @@
 //! apart up to a limit, and beyond it counted together and shown as such. Planned, derived and measured
 //! values have fields of their own, and are never added up.
 
-mod histogram;
-mod link_sums;
-mod op_window;
-mod peer;
-mod quantiles;
+mod durations;
+mod links;
 mod rank;
-mod rank_links;
-mod sum;
 mod tally;
-mod totals;
 
 #[cfg(test)]
-pub mod tests;
+mod tests;
 
 pub use crate::schema::{RankKey, Wait};
-pub use histogram::{BOUNDS, Histogram};
-pub use link_sums::{Durations, LinkSums};
-pub use peer::{PeerKind, PeerStatistics, Traffic};
-pub use quantiles::Quantiles;
-pub use rank::{CallStatistics, OTHER, OpKind, OpStatistics, RankStatistics};
-pub use rank_links::RankLinks;
-pub use sum::Sum;
-pub use tally::Tally;
-pub use totals::{ProcessStatistics, Statistics};
+pub use durations::{BOUNDS, Durations, Histogram, Quantiles, Sum};
+pub use links::{LinkSums, RankLinks};
+pub use rank::{
+    CallStatistics, OTHER, OpKind, OpStatistics, PeerKind, PeerStatistics, RankStatistics, Traffic,
+};
+pub use tally::{ProcessStatistics, Statistics, Tally};

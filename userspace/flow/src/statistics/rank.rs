@@ -3,13 +3,68 @@
 use std::collections::BTreeMap;
 
 use super::{
-    histogram::Histogram,
-    link_sums::Durations as _,
-    op_window::{OpWindows, Seen},
-    peer::{PeerKind, PeerStatistics, Traffic},
+    durations::{Durations as _, Histogram, Sum},
+    links::LinkSums,
 };
-use crate::schema::{ApiCallRow, MessageRow, MessageSums, Observed, Op};
+use crate::schema::{ApiCallRow, MessageRow, MessageSums, Observed, Op, named::named};
 use nccl_library::nccl::{Algorithm, Direction};
+
+/// Words of 64 ops that are remembered: the last 4,033 ops at least. The channels of an op come within one
+/// plan, or, where messages are measured, when the last of them is done.
+const WORDS: usize = 64;
+
+/// The latest ops of a rank, by number.
+#[derive(Clone, Debug)]
+pub(super) struct OpWindow {
+    words: [u64; WORDS],
+    /// The newest word; `None` before the first op.
+    newest: Option<u64>,
+}
+
+/// Answer of a window about an op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    First,
+    Again,
+    /// So old that it is not known whether the op was seen.
+    Forgotten,
+}
+
+impl Default for OpWindow {
+    fn default() -> Self {
+        Self { words: [0; WORDS], newest: None }
+    }
+}
+
+impl OpWindow {
+    /// Notes a record of the op with this number.
+    pub(super) fn note(&mut self, number: u64) -> Seen {
+        let word = number / 64;
+        match self.newest {
+            Some(newest) if word > newest => {
+                for between in newest + 1..=word.min(newest.saturating_add(WORDS as u64)) {
+                    self.words[slot(between)] = 0;
+                }
+                self.words[slot(word)] = 0;
+                self.newest = Some(word);
+            }
+            Some(newest) if word + WORDS as u64 <= newest => return Seen::Forgotten,
+            Some(_) => {}
+            None => self.newest = Some(word),
+        }
+        let (bits, bit) = (&mut self.words[slot(word)], 1 << (number % 64));
+        let seen = if *bits & bit == 0 { Seen::First } else { Seen::Again };
+        *bits |= bit;
+        seen
+    }
+}
+
+/// Windows of a rank: of its collectives, and of its sends and receives, which are numbered apart.
+pub(super) type OpWindows = [OpWindow; 2];
+
+fn slot(word: u64) -> usize {
+    usize::try_from(word % WORDS as u64).unwrap_or(0)
+}
 
 /// Kinds of op and names of functions that are kept apart for each rank. NCCL has 20 functions, 7 algorithms
 /// and 3 protocols, of which a job uses some; names come from the target's library, which can have any.
@@ -49,6 +104,35 @@ pub struct CallStatistics {
     pub host: Histogram,
 }
 
+named! {
+    /// Kind of connection between a rank and a peer: NCCL's transports.
+    #[derive(PartialOrd, Ord, Hash)]
+    PeerKind {
+        /// The network.
+        Net = "NET",
+        /// GPU to GPU, over NVLink or PCIe.
+        P2p = "P2P",
+        /// Shared memory of the host.
+        Shm = "SHM",
+        /// The network's own reduction (CollNet).
+        Col = "COL",
+        /// Another transport, or one whose name could not be read.
+        Other = "other",
+    }
+}
+
+impl PeerKind {
+    pub fn of(transport: &str) -> Self {
+        Self::ALL.into_iter().find(|kind| kind.name() == transport).unwrap_or(Self::Other)
+    }
+}
+
+/// Traffic in one direction over one kind of connection.
+pub type Traffic = LinkSums<Histogram>;
+
+/// Sums over the messages with one peer.
+pub type PeerStatistics = LinkSums<Sum>;
+
 /// All statistics of a rank.
 #[derive(Clone, Debug, Default)]
 pub struct RankStatistics {
@@ -80,7 +164,9 @@ impl RankStatistics {
         self.last_ns = self.last_ns.max(row.post_ts_ns.unwrap_or(row.ts_ns));
         self.incomplete += u64::from(row.incomplete);
         self.derived += u64::from(row.derived);
-        match windows.note(row.seq) {
+        let [collectives, p2p] = windows;
+        let window = if row.seq & 1 == 0 { collectives } else { p2p };
+        match window.note(row.seq >> 1) {
             Seen::First => self.count_op(op),
             Seen::Again => {}
             Seen::Forgotten => self.late += 1,
@@ -172,4 +258,29 @@ pub const OTHER: &str = "other";
 /// are counted together.
 fn is_plain(name: &str) -> bool {
     (1..=48).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_op_is_new_once_however_its_records_interleave() {
+        let mut window = OpWindow::default();
+        let order = [0, 1, 0, 1, 5, 3, 5, 64, 0, 70, 64, 4000, 4000, 70];
+        let first: Vec<u64> =
+            order.into_iter().filter(|number| window.note(*number) == Seen::First).collect();
+        assert_eq!(first, [0, 1, 5, 3, 64, 70, 4000]);
+    }
+
+    #[test]
+    fn what_is_far_back_is_forgotten_and_jumps_forget_all() {
+        let mut window = OpWindow::default();
+        window.note(10);
+        assert_eq!(window.note(10 + 64 * 64), Seen::First);
+        assert_eq!(window.note(10), Seen::Forgotten);
+        assert_eq!(window.note(1 << 61), Seen::First);
+        assert_eq!(window.note((1 << 61) - 3), Seen::First, "not taken for one of an earlier round");
+        assert_eq!(window.note(1 << 61), Seen::Again);
+    }
 }

@@ -1,11 +1,11 @@
 //! Fills the statistics of a session.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
 };
 
-use super::{op_window::OpWindows, rank::RankStatistics, totals::Statistics};
+use super::rank::{OpWindows, RankStatistics};
 use crate::{
     decode::{CommunicatorId, Event},
     quota::Shares,
@@ -24,11 +24,52 @@ const MAX_PROCESSES: usize = 4096;
 /// the last of them.
 const KEPT_AFTER_END_NS: u64 = 600_000_000_000;
 
+/// Records of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessStatistics {
+    /// Records that came to be decoded.
+    pub records: u64,
+    /// Records that are missing, lost in the kernel or since, as far as later records or the end of the
+    /// session told.
+    pub lost: u64,
+}
+
+/// Statistics of a session, from its beginning.
+#[derive(Clone, Debug, Default)]
+pub struct Statistics {
+    /// Ranks that are kept apart.
+    pub ranks: BTreeMap<RankKey, Arc<RankStatistics>>,
+    /// Statistics of all ranks beyond the number that is kept apart, together.
+    pub folded: RankStatistics,
+    /// Number of those ranks.
+    pub folded_ranks: usize,
+    /// Number of those ranks by process, for processes that go on.
+    pub folded_by_process: BTreeMap<u32, usize>,
+    /// Records of ranks that are not even counted together with others.
+    pub left_out: u64,
+    pub processes: BTreeMap<u32, ProcessStatistics>,
+    /// Records of ranks beyond the number of which launches are kept.
+    pub launched_left_out: u64,
+    /// Records that could not be understood.
+    pub undecodable: u64,
+    /// Records that are in the recording and not counted here yet.
+    pub behind: u64,
+    /// Launched collectives by process, `commHash` and rank: records tell them before an op is complete.
+    launched: HashMap<(u32, Option<u64>, i32), u64>,
+}
+
+impl Statistics {
+    /// Returns NCCL's own count of the collectives that this rank launched, as a record last told it.
+    pub fn launched(&self, key: &RankKey) -> Option<u64> {
+        self.launched.get(&(key.pid, key.hash, key.rank)).copied()
+    }
+}
+
 /// Counts what passes through a pipeline.
 #[derive(Debug, Default)]
 pub struct Tally {
     /// Statistics until now. Readers share them; after that they are copied, rank by rank, when they change.
-    statistics: Arc<Statistics>,
+    pub(super) statistics: Arc<Statistics>,
     counted: HashMap<RankKey, OpWindows>,
     /// Shares that processes have of `statistics.ranks`; `known`: those of `counted`.
     kept: Shares,
@@ -38,11 +79,6 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Returns the statistics until now.
-    pub fn statistics(&self) -> &Statistics {
-        &self.statistics
-    }
-
     /// Returns the statistics until now, to keep. Nothing is copied.
     pub fn snapshot(&self) -> Arc<Statistics> {
         Arc::clone(&self.statistics)
@@ -82,18 +118,22 @@ impl Tally {
 
     /// Counts messages of an op that was counted.
     pub fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
-        if self.counted.contains_key(&op.rank) {
-            let Statistics { ranks, folded, .. } = self.change();
-            ranks.get_mut(&op.rank).map_or(folded, Arc::make_mut).messages(messages);
+        if let Some(rank) = self.counted_rank(op) {
+            rank.messages(messages);
         }
     }
 
     /// Counts messages that were only planned, of an op that was counted.
     pub fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
-        if self.counted.contains_key(&op.rank) {
-            let Statistics { ranks, folded, .. } = self.change();
-            ranks.get_mut(&op.rank).map_or(folded, Arc::make_mut).message_sums(sums);
+        if let Some(rank) = self.counted_rank(op) {
+            rank.message_sums(sums);
         }
+    }
+
+    fn counted_rank(&mut self, op: &Op) -> Option<&mut RankStatistics> {
+        self.counted.get(&op.rank)?;
+        let Statistics { ranks, folded, .. } = self.change();
+        Some(ranks.get_mut(&op.rank).map_or(folded, Arc::make_mut))
     }
 
     /// Counts a call of the API.
@@ -223,13 +263,6 @@ fn communicator_of(event: &Event) -> Option<&CommunicatorId> {
         Event::ApiCall(event) => Some(&event.comm),
         Event::Plan(event) => Some(&event.comm),
         Event::ApiLine(event) => event.comm.as_ref(),
-        Event::CallWithoutCommunicator(_)
-        | Event::ApiEntry(_)
-        | Event::ApiReturn(_)
-        | Event::ProxyPeer(_)
-        | Event::ProxyStep(_)
-        | Event::SendSize(_)
-        | Event::PlanPart(_)
-        | Event::Stack(_) => None,
+        _ => None,
     }
 }

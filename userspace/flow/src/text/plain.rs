@@ -25,22 +25,14 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(|c| if is_obeyed(c) { char::REPLACEMENT_CHARACTER } else { c }).collect())
 }
 
-/// Form in which characters that a terminal would obey are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    /// U+FFFD.
-    Replaced,
-    /// `\u202e`, which means the same character in a string of JSON; outside strings JSON has none of these
-    /// characters.
-    Escaped,
-}
-
 /// Writer for everything that is printed for people. Ends of lines and tabs are ours; tenants' names have
 /// lost theirs before.
 #[derive(Debug)]
 pub struct PlainWriter<W: Write> {
     to: W,
-    form: Form,
+    /// Characters that a terminal would obey are written as `\u202e`, which means the same character in a
+    /// string of JSON; outside strings JSON has none of these characters. Else U+FFFD stands for them.
+    escapes: bool,
     /// First bytes of a character of which the rest has not come.
     rest: Vec<u8>,
 }
@@ -48,21 +40,23 @@ pub struct PlainWriter<W: Write> {
 impl<W: Write> PlainWriter<W> {
     /// Makes a writer of text, which replaces what a terminal would obey and what is no UTF-8.
     pub fn new(to: W) -> Self {
-        Self { to, form: Form::Replaced, rest: Vec::new() }
+        Self { to, escapes: false, rest: Vec::new() }
     }
 
     /// Makes a writer of JSON, whose values stay the same.
     pub fn of_json(to: W) -> Self {
-        Self { form: Form::Escaped, ..Self::new(to) }
+        Self { escapes: true, ..Self::new(to) }
     }
 
     fn clean(&self, text: &str, cleaned: &mut String) {
         for c in text.chars() {
-            match self.form {
-                _ if !is_obeyed(c) || matches!(c, '\n' | '\t') => cleaned.push(c),
-                Form::Replaced => cleaned.push(char::REPLACEMENT_CHARACTER),
+            if !is_obeyed(c) || matches!(c, '\n' | '\t') {
+                cleaned.push(c);
+            } else if self.escapes {
                 // All of them have four digits at most. Writing to a string cannot fail.
-                Form::Escaped => _ = write!(cleaned, "\\u{:04x}", u32::from(c)),
+                let _ = write!(cleaned, "\\u{:04x}", u32::from(c));
+            } else {
+                cleaned.push(char::REPLACEMENT_CHARACTER);
             }
         }
     }

@@ -74,7 +74,7 @@ pub fn prepare() {
 /// Returns what was lost until now, with looking at files and with copying memory.
 pub fn lost() -> LostReaders {
     let mut lost = with_service(|service| service.lost);
-    lost += peeker::lost();
+    lost += &peeker::lost();
     lost
 }
 

@@ -243,7 +243,7 @@ impl RecordingReader {
         }
         match block.header.kind {
             BlockKind::Records => {
-                decode_records(&self.raw, MAX_RECORD_BYTES, |record| take(Item::Record(record))).ok()
+                decode_records(&self.raw, MAX_RECORD_BYTES, |record| take(Item::Record(record)))
             }
             BlockKind::Bindings => {
                 let new: NewBindings = serde_json::from_slice(&self.raw).ok()?;

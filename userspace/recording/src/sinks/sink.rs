@@ -89,7 +89,7 @@ pub struct Written {
 mod tests {
     use flow::{
         made::rows::{message_rows, op_row},
-        schema::{ApiCallRow, MessageRow, Observed, OpRow, Outcome, Pointer, WaitTimes},
+        schema::{ApiCallRow, MessageRow, Observed, OpRow, Outcome, Pointer},
     };
     use serde::{Serialize, de::DeserializeOwned};
 
@@ -107,7 +107,7 @@ mod tests {
         let mut message = message_rows().remove(0);
         assert_eq!(read_again(&message), message);
         message.t_end_ns = Observed::Known(7);
-        message.set_waits(&WaitTimes::new([None, Some(2), None, None, Some(5), None, None]));
+        message.set_waits(&[None, Some(2), None, None, Some(5), None, None]);
         assert_eq!(read_again(&message), message);
         let keys = serde_json::to_value(&message).unwrap();
         assert!(

@@ -20,7 +20,7 @@ use super::{
     threads::Taken,
     window_export::WindowsExport,
 };
-use flow::session::{FilesReport, LostReaders as Lost};
+use flow::session::{FilesReport, FilesState, LostReaders as Lost};
 
 /// Interval of progress notices while only files are left to be made.
 const FINISHING: Duration = Duration::from_millis(200);
@@ -103,13 +103,13 @@ impl Recording<'_> {
         }
         // If several pipelines decoded the records, the one that made files is reported.
         let mut pipeline = taken.watched.take().or(watched.map(|watched| watched.pipeline));
-        let mut made = taken.kept.is_some().then(FilesReport::none);
+        let mut made = taken.kept.is_some().then(|| FilesReport::of(FilesState::None));
         match files.map(LinesThread::join) {
             Some(Ok(Made { pipeline: of_files, report })) => {
                 (pipeline, made) = (Some(of_files), Some(report));
             }
             // The thread reported its error when it happened.
-            Some(Err(_)) => made = Some(FilesReport::failed()),
+            Some(Err(_)) => made = Some(FilesReport::of(FilesState::Failed)),
             None => {}
         }
         self.report.files = made;

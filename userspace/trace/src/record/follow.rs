@@ -199,7 +199,7 @@ impl<'a> Follower<'a> {
                 let _ = recording.attachment.remove_tenant(pid);
             }
             self.libraries.detach(followed.links.into_iter().map(|(_, link)| link).collect());
-            if let Some(target) = recording.report.targets.get_mut(followed.target) {
+            if let Some(target) = recording.report.targets.numbered(followed.target) {
                 target.exited = true;
                 if target.untraced.is_none() {
                     (recording.notice)(Notice::TargetExited { pid });
@@ -362,7 +362,7 @@ impl<'a> Follower<'a> {
         }
         if let Some(followed) = self.processes.get_mut(&pid) {
             if followed.libraries != traced {
-                if let Some(target) = recording.report.targets.get_mut(followed.target) {
+                if let Some(target) = recording.report.targets.numbered(followed.target) {
                     target.libraries.clone_from(&traced);
                     target.untraced = None;
                 }
@@ -421,7 +421,7 @@ impl<'a> Follower<'a> {
                 followed.libraries.retain(|library| *library != index);
                 let links = followed.links.extract_if(.., |(library, _)| *library == index);
                 self.libraries.detach(links.map(|(_, link)| link).collect());
-                if let Some(target) = recording.report.targets.get_mut(followed.target)
+                if let Some(target) = recording.report.targets.numbered(followed.target)
                     && followed.libraries.is_empty()
                 {
                     target.untraced = Some(format!("`{path}`, which it had mapped: {why}"));

@@ -72,7 +72,7 @@ impl NamedFiles {
                 .spawn(move || detach(links, |_| {}));
             let (path, what) = (library.file.shown(), why.to_string());
             let mut pids = Vec::new();
-            for target in &mut recording.report.targets {
+            for target in recording.report.targets.iter_mut() {
                 if !target.exited && target.libraries.contains(&index) {
                     pids.push(target.pid);
                     target.untraced = Some(format!("`{path}`, which it had mapped: {what}"));

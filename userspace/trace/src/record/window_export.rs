@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, anyhow};
 use flow::{
     model::ModelCounters,
     schema::{CommunicatorReport, LossReport},
-    session::{FilesReport, SessionReport},
+    session::{FilesReport, FilesState, SessionReport},
 };
 
 use super::{
@@ -150,7 +150,7 @@ fn complete(window: ClosedWindow, compress: bool, totals: &mut WindowTotals, eve
         fail(format!("{error:#}"));
     }
     let mut decoded = watched.map(|watched| watched.pipeline);
-    report.files = Some(FilesReport::none());
+    report.files = Some(FilesReport::of(FilesState::None));
     match lines.map(|lines| make_lines(&lines, &mut |_| events.look_at_budget())) {
         Some(Ok(Made { pipeline, report: files })) => {
             if let (Some(window), Some(found)) = (&mut report.window, &pipeline.output.iterations) {
@@ -159,7 +159,7 @@ fn complete(window: ClosedWindow, compress: bool, totals: &mut WindowTotals, eve
             (decoded, report.files) = (Some(pipeline), Some(files));
         }
         Some(Err(error)) => {
-            report.files = Some(FilesReport::failed());
+            report.files = Some(FilesReport::of(FilesState::Failed));
             let error = format!("making the files of a window stopped: {error:#}");
             fail(error.clone());
             report.errors.push(error);

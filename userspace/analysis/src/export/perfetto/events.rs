@@ -185,7 +185,7 @@ impl<'a> MessageEvent<'a> {
         let message = self.message;
         let (Some(mut at), Some(end)) = (self.begin_ns, self.end_ns) else { return Vec::new() };
         let mut states = Vec::new();
-        for (wait, ns) in message.waits().known() {
+        for (wait, ns) in message.known_waits() {
             // In the order of the kinds, each wait begins where the one before it ends.
             let begin = match wait {
                 Wait::PeerBuffer => message.t_ready_ns.get(),

@@ -21,7 +21,6 @@ fn call(ts_ns: u64) -> ApiRecord {
         count: 1,
         datatype: None,
         reduction_op: ReductionOp::Unknown,
-        reduction_op_number: 0,
         root: 0,
         stream: 0,
         stack_pointer: 0xf0,

@@ -33,7 +33,6 @@ impl Process {
             count,
             datatype: Some("float32".into()),
             reduction_op: ReductionOp::Unknown,
-            reduction_op_number: 0,
             root,
             stream: 0,
             stack_pointer: 0,

@@ -17,9 +17,9 @@ pub(super) fn ops(
     number: u64,
 ) -> Option<Vec<ProxyOp>> {
     let (algorithm, protocol) = (task.algorithm?, task.protocol?);
-    let function = task.function.as_deref()?;
+    let function = task.info.function.as_deref()?;
     let pattern = pattern(function, algorithm)?;
-    let element = datatype_bytes(task.datatype.as_deref()?)?;
+    let element = datatype_bytes(task.info.datatype.as_deref()?)?;
     let n_ranks = u64::try_from(plan.comm.n_ranks).ok()?;
     let step_size = graphs.buffer_sizes.get(usize::from(protocol.number())).copied()? / FIFO_STEPS;
     let (chunk_steps, slice_steps) = if protocol == Protocol::Simple && algorithm == Algorithm::Ring {
@@ -27,6 +27,7 @@ pub(super) fn ops(
     } else {
         (1, 1)
     };
+    let slot = step_size.checked_mul(slice_steps)?;
     let (steps_per_loop, chunks_per_loop) = per_loop(pattern, graphs, n_ranks)?;
     let (first, last) = work.channels;
     // Bytes of one element of a rank's count: over all ranks, where the count is only the rank's own part.
@@ -41,23 +42,18 @@ pub(super) fn ops(
             op_count: number.checked_mul(2)?,
             channel,
             nsteps: steps_per_loop.checked_mul(loops)?.checked_mul(chunk_steps)?,
-            nbytes: i64::try_from(if pattern.is_pat() {
-                bytes
-            } else {
-                step_size.checked_mul(slice_steps)?
-            })
-            .ok()?,
+            nbytes: i64::try_from(if pattern.is_pat() { bytes } else { slot }).ok()?,
             chunk_size,
             slice_steps,
             chunk_steps,
             root: task.root,
-            dtype: task.datatype.clone(),
+            dtype: task.info.datatype.clone(),
             red_op: task.red_op.clone(),
             pattern,
             protocol,
             algorithm: plan.op_has.algorithm.then_some(algorithm),
-            coll: task.function.clone(),
-            coll_api: if plan.op_has.coll_api { task.function.clone() } else { None },
+            coll: task.info.function.clone(),
+            coll_api: if plan.op_has.coll_api { task.info.function.clone() } else { None },
             p2p_nbytes_is_size: true,
             ..ProxyOp::default()
         })

@@ -18,7 +18,7 @@ use super::{
     call::ProxyCall,
     communicator::CommKey,
     counters::PlanCounters,
-    held::{RECORD_BYTES, WORDS_BYTES},
+    flow::{RECORD_BYTES, WORDS_BYTES},
 };
 use crate::{
     decode::{
@@ -109,10 +109,9 @@ impl PlanAssembler {
     }
 
     fn calls(&mut self, plan: &PlanEvent, parts: &Parts, whole: bool) -> Vec<ProxyCall> {
-        let key = CommKey::new(plan.origin.tgid, &plan.comm);
         let known_as = (plan.origin.tgid, plan.plan);
         if plan.in_callback {
-            let posts = self.posts(plan, parts, key);
+            let posts = self.posts(plan, parts);
             if let Some(at) = self.waiting.iter().position(|waiting| *waiting == known_as) {
                 if !plan.persistent {
                     self.waiting.remove(at);
@@ -130,7 +129,7 @@ impl PlanAssembler {
             return Vec::new();
         }
         self.counters.plans += 1;
-        let mut calls = self.planned(plan, parts, key, whole);
+        let mut calls = self.planned(plan, parts, whole);
         if let Some(posts) = self.early.remove(&known_as) {
             calls.extend(posts);
         } else if plan.by_callback || plan.persistent {
@@ -141,7 +140,7 @@ impl PlanAssembler {
                 self.waiting.push_back(known_as);
             }
         } else {
-            calls.extend(self.posts(plan, parts, key));
+            calls.extend(self.posts(plan, parts));
         }
         calls
     }
@@ -197,52 +196,49 @@ impl PlanAssembler {
     }
 
     /// Returns the calls of the plan pass.
-    fn planned(&mut self, plan: &PlanEvent, parts: &Parts, key: CommKey, whole: bool) -> Vec<ProxyCall> {
-        let derived = if whole { self.derived(plan, parts, key) } else { Vec::new() };
+    fn planned(&mut self, plan: &PlanEvent, parts: &Parts, whole: bool) -> Vec<ProxyCall> {
+        let derived = if whole { self.derived(plan, parts) } else { Vec::new() };
         // A derived op that is also queued is taken from the queue.
         let mut of: HashMap<(u64, u32, Pattern, i32), VecDeque<&QueuedOp>> = HashMap::default();
         for queued in &parts.queued {
             of.entry(identity(&queued.op)).or_default().push_back(queued);
         }
         let mut ops = Vec::new();
-        for (op, task) in derived {
+        for (mut op, task) in derived {
             let queued = of.get_mut(&identity(&op)).and_then(VecDeque::pop_front);
-            let left = queued.map(|queued| queued.op.nsteps);
-            let op = match queued {
-                Some(queued) if differs(&op, &queued.op) => {
-                    self.counters.derived_otherwise += 1;
-                    queued.op.clone()
-                }
-                _ => op,
-            };
-            ops.push((op, task, left));
+            if let Some(queued) = queued.filter(|queued| differs(&op, &queued.op)) {
+                self.counters.derived_otherwise += 1;
+                op = queued.op.clone();
+            }
+            ops.push((QueuedOp { address: 0, op, task }, queued.map(|queued| queued.op.nsteps)));
         }
         let is_left = |queued: &&QueuedOp| {
             of.get(&identity(&queued.op))
                 .is_some_and(|left| left.iter().any(|op| op.address == queued.address))
         };
         let left = parts.queued.iter().filter(is_left);
-        ops.extend(left.map(|queued| (queued.op.clone(), queued.task.clone(), Some(queued.op.nsteps))));
+        ops.extend(left.map(|queued| (QueuedOp { address: 0, ..queued.clone() }, Some(queued.op.nsteps))));
         ops.into_iter()
-            .filter_map(|(op, task, left)| {
-                let call = self.call(plan, plan.comm, key, true, 0, op, task, left)?;
+            .filter_map(|(op, left)| {
+                let call = self.call(plan, plan.comm, true, op, left)?;
                 Some(ProxyCall { derived: left.is_none(), queued: left.is_some(), ..call })
             })
             .collect()
     }
 
     /// Returns the ops that follow from tasks and device work, in NCCL's order.
-    fn derived(&mut self, plan: &PlanEvent, parts: &Parts, key: CommKey) -> Vec<(ProxyOp, Option<TaskInfo>)> {
+    fn derived(&mut self, plan: &PlanEvent, parts: &Parts) -> Vec<(ProxyOp, Option<TaskInfo>)> {
+        let topology = self.topologies.get(&CommKey::new(plan.origin.tgid, &plan.comm));
         let batches = Batches::new(plan, &parts.batches, p2p::work_size(&parts.works));
         let (mut colls, mut p2ps) = (parts.coll_tasks.iter(), parts.p2p_tasks.iter().peekable());
         let (mut ops, mut number, mut offset) = (Vec::new(), 0, 0);
         for work in &parts.works {
             let found = match &work.what {
                 WorkKind::Coll(coll) => colls.next().and_then(|task| {
-                    let graphs = self.topologies.get(&key)?.channel(coll.channels.0)?;
+                    let graphs = topology?.channels.get(&coll.channels.0)?;
                     let ops = collective::ops(plan, graphs, task, coll, number)?;
                     number += 1;
-                    Some(ops.into_iter().map(|op| (op, Some(coll_info(task)))).collect())
+                    Some(ops.into_iter().map(|op| (op, Some(task.info.clone()))).collect())
                 }),
                 WorkKind::P2p(p2p) => {
                     let [receive, send] = &p2p.sides;
@@ -271,7 +267,7 @@ impl PlanAssembler {
     }
 
     /// Returns the calls of the post pass (`uploadProxyOps`, src/enqueue.cc).
-    fn posts(&mut self, plan: &PlanEvent, parts: &Parts, key: CommKey) -> Vec<ProxyCall> {
+    fn posts(&mut self, plan: &PlanEvent, parts: &Parts) -> Vec<ProxyCall> {
         // Without the counts the final numbers of ops are not known, and their plan passes wait.
         let Some(counts) = &parts.op_counts else { return Vec::new() };
         let post = |queued: &QueuedOp| {
@@ -285,28 +281,26 @@ impl PlanAssembler {
             // When NCCL posts the op it has counted the plan's collectives.
             let counted = |launched: u64| launched.saturating_add(relative >> 1).saturating_add(1);
             let comm = CommunicatorId { launched: plan.comm.launched.map(counted), ..plan.comm };
-            let left = Some(op.nsteps);
-            self.call(plan, comm, key, false, queued.address, op, queued.task.clone(), left)
+            let (address, task, left) = (queued.address, queued.task.clone(), Some(op.nsteps));
+            self.call(plan, comm, false, QueuedOp { address, op, task }, left)
         };
         parts.queued.iter().filter_map(post).collect()
     }
 
     /// Rebuilds a call of `ncclProxySaveOp` with its calls of `SaveProxy`. `left`: the steps of the last
     /// `SaveProxy`, which NCCL leaves in an op that it queues.
-    #[expect(clippy::too_many_arguments, reason = "what one call consists of")]
     fn call(
         &mut self,
         plan: &PlanEvent,
         comm: CommunicatorId,
-        key: CommKey,
         plan_pass: bool,
-        op_pointer: u64,
-        op: ProxyOp,
-        task: Option<TaskInfo>,
+        op: QueuedOp,
         left: Option<u64>,
     ) -> Option<ProxyCall> {
-        let topology = self.topologies.get(&key);
-        let Some((topology, graphs)) = topology.and_then(|all| Some((all, all.channel(op.channel)?))) else {
+        let QueuedOp { address: op_pointer, op, task } = op;
+        let topology = self.topologies.get(&CommKey::new(plan.origin.tgid, &comm));
+        let Some((topology, graphs)) = topology.and_then(|all| Some((all, all.channels.get(&op.channel)?)))
+        else {
             self.counters.without_graphs += 1;
             return None;
         };
@@ -333,7 +327,7 @@ impl PlanAssembler {
             .zip(calls)
             .filter(|(_, (_, peer, _))| *peer >= 0)
             .filter_map(|(at, (direction, peer, index))| {
-                let known = topology.connector(op.channel, peer, direction, index);
+                let known = topology.connectors.get(&(op.channel, peer, direction, index)).copied();
                 if nsteps.is_none() && known.is_none_or(|connector| connector.transport.is_empty()) {
                     return None; // never connected, so the algorithm takes no step to it
                 }
@@ -367,17 +361,6 @@ fn is_queued_everywhere(plan: &PlanEvent, parts: &Parts) -> bool {
 /// Returns the properties that distinguish an op from others of its plan.
 fn identity(op: &ProxyOp) -> (u64, u32, Pattern, i32) {
     (op.op_count, op.channel, op.pattern, if op.pattern.is_p2p() { op.root } else { 0 })
-}
-
-fn coll_info(task: &CollTask) -> TaskInfo {
-    TaskInfo {
-        pointer: task.address,
-        count: Some(task.count),
-        datatype: task.datatype.clone(),
-        function: task.function.clone(),
-        buffers: task.buffers,
-        ..TaskInfo::default()
-    }
 }
 
 #[cfg(test)]

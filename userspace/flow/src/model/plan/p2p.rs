@@ -76,11 +76,32 @@ pub(super) fn ops(
             if part >= side.n_channels {
                 continue;
             }
-            let number = batches.of(channel, offset)?;
+            let op_count = (batches.of(channel, offset)? << 1) | 1;
             let (nsteps, nbytes) = share(plan, side, part)?;
-            let op = op(plan, side, *task, pattern, (number << 1) | 1, channel, nsteps, nbytes)?;
-            let op = ProxyOp { part_bytes: side.part_bytes(part), ..op };
-            ops.push((op, task.map(info)));
+            let (own, chunk, has) = (&P2P_NAMES, side.chunk_data_size, &plan.op_has);
+            let op = ProxyOp {
+                op_count,
+                channel,
+                nsteps,
+                nbytes: i64::try_from(nbytes).ok()?,
+                chunk_size: if side.is_ll { chunk.checked_mul(2)? } else { chunk },
+                slice_steps: 1,
+                chunk_steps: 1,
+                root: side.peer,
+                dtype: Some(own.datatype.clone()),
+                red_op: Some(own.reduction_op.clone()),
+                pattern,
+                protocol: if side.is_ll { Protocol::Ll } else { Protocol::Simple },
+                coll: Some(if pattern == Pattern::Send { &own.send } else { &own.recv }.clone()),
+                coll_api: task.filter(|_| has.coll_api).and_then(|task| task.info.called.clone()),
+                registered: side.is_registered,
+                p2p_nbytes_is_size: true,
+                channel_size: has.channel_size.then_some(0),
+                loop_offset: has.channel_size.then_some(0),
+                part_bytes: side.part_bytes(part),
+                ..ProxyOp::default()
+            };
+            ops.push((op, task.map(|task| task.info.clone())));
         }
     }
     Some(ops)
@@ -103,49 +124,4 @@ fn share(plan: &PlanEvent, side: &P2pSide, part: u32) -> Option<(u64, u64)> {
         nbytes = nbytes.checked_mul(2)?.checked_next_multiple_of(16)?;
     }
     (nsteps != 0).then_some((nsteps, nbytes))
-}
-
-#[expect(clippy::too_many_arguments, reason = "the fields of one struct")]
-fn op(
-    plan: &PlanEvent,
-    side: &P2pSide,
-    task: Option<&P2pTask>,
-    pattern: Pattern,
-    op_count: u64,
-    channel: u32,
-    nsteps: u64,
-    nbytes: u64,
-) -> Option<ProxyOp> {
-    Some(ProxyOp {
-        op_count,
-        channel,
-        nsteps,
-        nbytes: i64::try_from(nbytes).ok()?,
-        chunk_size: if side.is_ll { side.chunk_data_size.checked_mul(2)? } else { side.chunk_data_size },
-        slice_steps: 1,
-        chunk_steps: 1,
-        root: side.peer,
-        dtype: Some(P2P_NAMES.datatype.clone()),
-        red_op: Some(P2P_NAMES.reduction_op.clone()),
-        pattern,
-        protocol: if side.is_ll { Protocol::Ll } else { Protocol::Simple },
-        coll: Some(if pattern == Pattern::Send { &P2P_NAMES.send } else { &P2P_NAMES.recv }.clone()),
-        coll_api: if plan.op_has.coll_api { task.and_then(|task| task.coll_api.clone()) } else { None },
-        registered: side.is_registered,
-        p2p_nbytes_is_size: true,
-        channel_size: plan.op_has.channel_size.then_some(0),
-        loop_offset: plan.op_has.channel_size.then_some(0),
-        ..ProxyOp::default()
-    })
-}
-
-fn info(task: &P2pTask) -> TaskInfo {
-    TaskInfo {
-        pointer: task.address,
-        p2p_bytes: Some(task.bytes),
-        p2p_channels: task.n_channels,
-        called: task.coll_api.clone(),
-        buffers: task.buffer.map(|buffer| [buffer; 2]),
-        ..TaskInfo::default()
-    }
 }

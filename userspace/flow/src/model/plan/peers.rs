@@ -10,51 +10,27 @@ pub(super) type Call = (Direction, i32, i32);
 /// Returns the calls in NCCL's order, all with the op's own number of steps.
 pub(super) fn calls(op: &ProxyOp, graphs: &ChannelGraphs, rank: i32) -> Vec<Call> {
     use Direction::{Recv, Send};
-    let ring = &graphs.ring;
-    let up = (Send, graphs.tree.up, 0);
+    let (ring, tree) = (&graphs.ring, &graphs.tree);
+    let (from, to) = ((Recv, ring.prev, 0), (Send, ring.next, 0));
     match op.pattern {
-        Pattern::Ring | Pattern::RingTwice => vec![(Recv, ring.prev, 0), (Send, ring.next, 0)],
+        Pattern::Ring | Pattern::RingTwice => vec![from, to],
         // The root receives nothing, and nobody sends to it.
-        Pattern::PipelineFrom => {
-            unless(&[(rank, (Recv, ring.prev, 0)), (ring.next, (Send, ring.next, 0))], op.root)
-        }
+        Pattern::PipelineFrom => unless(&[(rank, from), (ring.next, to)], op.root),
         // The root sends nothing, and nobody receives from it.
-        Pattern::PipelineTo => {
-            unless(&[(ring.prev, (Recv, ring.prev, 0)), (rank, (Send, ring.next, 0))], op.root)
-        }
-        Pattern::TreeUp => {
-            let mut calls: Vec<Call> = graphs.tree.down.map(|down| (Recv, down, 0)).to_vec();
-            calls.push(up);
-            calls
-        }
-        Pattern::TreeDown => {
-            let mut calls: Vec<Call> = graphs.tree.down.map(|down| (Send, down, 0)).to_vec();
-            calls.push((Recv, graphs.tree.up, 0));
-            calls
-        }
-        Pattern::TreeUpDown => {
-            let mut calls: Vec<Call> = graphs.tree.down.map(|down| (Recv, down, 0)).to_vec();
-            calls.push(up);
-            calls.extend(graphs.tree.down.map(|down| (Send, down, 0)));
-            calls.push((Recv, graphs.tree.up, 0));
-            calls
-        }
+        Pattern::PipelineTo => unless(&[(ring.prev, from), (rank, to)], op.root),
+        Pattern::TreeUp => up(&tree.down, tree.up),
+        Pattern::TreeDown => down(&tree.down, tree.up),
+        Pattern::TreeUpDown => [up(&tree.down, tree.up), down(&tree.down, tree.up)].concat(),
         Pattern::CollnetChain => through(graphs.collnet_chain_up),
         Pattern::CollnetDirect => through(graphs.collnet_direct_out),
         Pattern::Nvls => through(graphs.nvls_out),
         Pattern::NvlsTree => {
-            let [_, first, second] = graphs.nvls_tree_down;
-            vec![
-                (Recv, first, 0),
-                (Recv, second, 0),
-                (Send, graphs.nvls_tree_up, 0),
-                (Send, first, 0),
-                (Send, second, 0),
-                (Recv, graphs.nvls_tree_up, 0),
-            ]
+            let [_, children @ ..] = &graphs.nvls_tree_down;
+            [up(children, graphs.nvls_tree_up), down(children, graphs.nvls_tree_up)].concat()
         }
-        Pattern::Send => if_other(Send, op.root, rank),
-        Pattern::Recv => if_other(Recv, op.root, rank),
+        // A copy to oneself has no peer.
+        Pattern::Send => unless(&[(rank, (Send, op.root, 1))], op.root),
+        Pattern::Recv => unless(&[(rank, (Recv, op.root, 1))], op.root),
         Pattern::PatUp | Pattern::PatDown | Pattern::Profiler => Vec::new(),
     }
 }
@@ -62,6 +38,18 @@ pub(super) fn calls(op: &ProxyOp, graphs: &ChannelGraphs, rank: i32) -> Vec<Call
 /// Returns the calls whose rank is not the root.
 fn unless(calls: &[(i32, Call)], root: i32) -> Vec<Call> {
     calls.iter().filter(|(rank, _)| *rank != root).map(|(_, call)| *call).collect()
+}
+
+/// Returns the calls of a tree towards its root.
+fn up(children: &[i32], parent: i32) -> Vec<Call> {
+    let receives = children.iter().map(|child| (Direction::Recv, *child, 0));
+    receives.chain([(Direction::Send, parent, 0)]).collect()
+}
+
+/// Returns the calls of a tree away from its root.
+fn down(children: &[i32], parent: i32) -> Vec<Call> {
+    let sends = children.iter().map(|child| (Direction::Send, *child, 0));
+    sends.chain([(Direction::Recv, parent, 0)]).collect()
 }
 
 /// Returns the calls into the network's own reduction and out of it.
@@ -76,72 +64,5 @@ pub(super) fn of_grouped(graphs: &ChannelGraphs, [sent, received]: [u64; 2]) -> 
     both.into_iter().filter(|(_, nsteps)| *nsteps != 0).collect()
 }
 
-fn if_other(direction: Direction, peer: i32, rank: i32) -> Vec<Call> {
-    if peer == rank { Vec::new() } else { vec![(direction, peer, 1)] }
-}
-
 #[cfg(test)]
-pub(super) mod tests {
-    use super::{calls, of_grouped};
-    use crate::decode::{ChannelGraphs, ProxyOp, Ring, Tree};
-    use nccl_library::nccl::{
-        Direction::{Recv, Send},
-        Pattern, Protocol,
-    };
-
-    const NOBODY: i32 = -1;
-
-    pub(in crate::model::plan) fn graphs() -> ChannelGraphs {
-        ChannelGraphs {
-            ring: Ring { prev: 1, next: 3, index: 2 },
-            tree: Tree { up: 0, down: [3, NOBODY, NOBODY] },
-            collnet_chain_up: 4,
-            collnet_direct_out: 4,
-            nvls_out: NOBODY,
-            nvls_tree_up: 0,
-            nvls_tree_down: [NOBODY, 3, NOBODY],
-            nvls_heads: (1, 0),
-            collnet_heads: (1, 0),
-            buffer_sizes: vec![524_288, 0, 4_194_304],
-            n_nodes: Some(4),
-        }
-    }
-
-    pub(in crate::model::plan) fn op(pattern: Pattern, root: i32) -> ProxyOp {
-        ProxyOp {
-            nsteps: 4,
-            chunk_size: 512,
-            slice_steps: 1,
-            chunk_steps: 1,
-            root,
-            pattern,
-            protocol: Protocol::Simple,
-            p2p_nbytes_is_size: true,
-            ..ProxyOp::default()
-        }
-    }
-
-    /// Compares with the calls of `ncclProxySaveOp` in the official libraries, on rank 2 of 4.
-    #[test]
-    fn the_calls_of_each_pattern_are_those_of_nccl() {
-        let of = |pattern, root| calls(&op(pattern, root), &graphs(), 2);
-        assert_eq!(of(Pattern::RingTwice, 0), [(Recv, 1, 0), (Send, 3, 0)]);
-        assert_eq!(of(Pattern::PipelineFrom, 2), [(Send, 3, 0)], "the root receives nothing");
-        assert_eq!(of(Pattern::PipelineFrom, 3), [(Recv, 1, 0)], "nobody sends to the root");
-        assert_eq!(of(Pattern::PipelineTo, 2), [(Recv, 1, 0)], "the root sends nothing");
-        assert_eq!(of(Pattern::PipelineTo, 1), [(Send, 3, 0)], "the root passes nothing on");
-        let up = [(Recv, 3, 0), (Recv, NOBODY, 0), (Recv, NOBODY, 0), (Send, 0, 0)];
-        let down = [(Send, 3, 0), (Send, NOBODY, 0), (Send, NOBODY, 0), (Recv, 0, 0)];
-        assert_eq!(of(Pattern::TreeUp, 0), up);
-        assert_eq!(of(Pattern::TreeDown, 0), down);
-        assert_eq!(of(Pattern::TreeUpDown, 0), [up, down].concat());
-        assert_eq!(of(Pattern::CollnetChain, 0), [(Send, 4, 1), (Recv, 4, 0)]);
-        assert_eq!(of(Pattern::Nvls, 0), [(Send, NOBODY, 1), (Recv, NOBODY, 0)]);
-        assert_eq!(of(Pattern::Send, 1), [(Send, 1, 1)]);
-        assert_eq!(of(Pattern::Recv, 2), [], "from oneself");
-        let (receive, send) = ((Recv, 1, 0), (Send, 3, 0));
-        assert_eq!(of_grouped(&graphs(), [5, 3]), [(receive, 3), (send, 5)]);
-        assert_eq!(of_grouped(&graphs(), [5, 0]), [(send, 5)], "the roots of all");
-        assert_eq!(of_grouped(&graphs(), [0, 6]), [(receive, 6)]);
-    }
-}
+pub(super) mod tests;

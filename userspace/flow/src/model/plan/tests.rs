@@ -40,7 +40,7 @@ fn an_op_of_a_channel_without_a_count_gets_no_number() {
     topology.note_channel(1, graphs());
     let op_counts = Some(OpCounts { collectives: 9, p2p: vec![5] });
     let parts = Parts { op_counts, queued: vec![send(0), send(1)], ..Parts::default() };
-    let posts = assembler.posts(&plan, &parts, key);
+    let posts = assembler.posts(&plan, &parts);
     let numbers: Vec<_> = posts.iter().map(|call| (call.event.op.channel, call.event.op.op_count)).collect();
     assert_eq!(numbers, [(0, 13)]);
 }

@@ -18,8 +18,9 @@ const MAX_CHANNELS: usize = 256;
 /// Channels and connectors of one communicator, as far as they were read.
 #[derive(Debug, Default)]
 pub(super) struct Topology {
-    channels: HashMap<u32, ChannelGraphs>,
-    connectors: HashMap<(u32, i32, Direction, i32), Connector>,
+    pub(super) channels: HashMap<u32, ChannelGraphs>,
+    /// By channel, peer, direction and index.
+    pub(super) connectors: HashMap<(u32, i32, Direction, i32), Connector>,
 }
 
 impl Topology {
@@ -43,19 +44,5 @@ impl Topology {
     pub(super) fn held_bytes(&self) -> usize {
         self.channels.len() * size_of::<(u32, ChannelGraphs)>()
             + self.connectors.len() * size_of::<((u32, i32, Direction, i32), Connector)>()
-    }
-
-    pub(super) fn channel(&self, channel: u32) -> Option<&ChannelGraphs> {
-        self.channels.get(&channel)
-    }
-
-    pub(super) fn connector(
-        &self,
-        channel: u32,
-        peer: i32,
-        direction: Direction,
-        index: i32,
-    ) -> Option<Connector> {
-        self.connectors.get(&(channel, peer, direction, index)).copied()
     }
 }

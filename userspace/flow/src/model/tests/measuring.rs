@@ -64,10 +64,11 @@ fn an_op_waits_for_its_messages_and_comes_out_measured() {
     assert_eq!((receive.len(), send.len()), (2, 2));
     // A step that the proxy repeats counts from its first time.
     assert_eq!(
-        (send[0].start, send[0].ready, send[0].sent, send[0].end),
-        (Some(101), Some(102), Some(104), Some(105))
+        [Start, Ready, Sent, Stop].map(|moment| send[0].at(moment)),
+        [Some(101), Some(102), Some(104), Some(105)]
     );
-    assert_eq!((receive[0].posted, receive[0].arrived, receive[0].end), (Some(106), Some(107), Some(109)));
+    let moments = [Posted, Arrived, Stop].map(|moment| receive[0].at(moment));
+    assert_eq!(moments, [Some(106), Some(107), Some(109)]);
     assert_eq!((send[1].bytes, receive[1].bytes), (Some(1002), Some(1002)));
     session.finish(|_| 0, &mut |record| out.push(record));
     assert_eq!((out.len(), session.counters()), (1, ModelCounters::default()));

@@ -1,8 +1,9 @@
 //! Ops and calls of known number and size, counted.
 
 use crate::{
-    made::ops::{Op, host, messages},
-    model::{Measured, Message, Sampling},
+    decode::StepMoment,
+    made::ops::{Op, host, message, messages},
+    model::{Measured, Sampling},
 };
 
 use super::*;
@@ -15,7 +16,7 @@ fn an_op_counts_once_on_however_many_channels_and_its_messages_each_time() {
     for (seq, channel) in [(0, 0), (2, 0), (0, 1), (2, 1)] {
         tally.flow(&Op { seq, channel, ..Op::default() }.record(), &host(10));
     }
-    let statistics = tally.statistics();
+    let statistics = &tally.statistics;
     let [(key, rank)] = statistics.ranks.iter().collect::<Vec<_>>()[..] else { panic!("one rank") };
     assert_eq!((key.hash, key.rank, key.pid), (Some(7), 1, 10));
     let [(kind, op)] = &rank.ops[..] else { panic!("one kind: {:?}", rank.ops) };
@@ -31,31 +32,25 @@ fn an_op_counts_once_on_however_many_channels_and_its_messages_each_time() {
 
 #[test]
 fn what_was_measured_is_apart_from_what_was_planned() {
+    use StepMoment::{Ready, Sent, Start, Stop};
     let mut tally = Tally::default();
-    let message = Message {
-        start: Some(1_000),
-        ready: Some(3_000),
-        sent: Some(3_500),
-        end: Some(11_000),
-        bytes: Some(512),
-        ..Message::default()
-    };
+    let moments = [(Start, 1_000), (Ready, 3_000), (Sent, 3_500), (Stop, 11_000)];
+    let (ended, open) = (message(&moments, Some(512)), message(&moments[..3], Some(512)));
     let mut record = Op::default().record();
-    record.peers[1].measured =
-        Some(Measured { messages: vec![message, Message { end: None, ..message }], ..Measured::default() });
+    record.peers[1].measured = Some(Measured { messages: vec![ended, open], ..Measured::default() });
     tally.flow(&record, &host(10));
-    let rank = tally.statistics().ranks.values().next().unwrap();
+    let rank = tally.statistics.ranks.values().next().unwrap();
     let sends = &rank.traffic[&(PeerKind::Net, Direction::Send)];
     assert_eq!(
         (sends.ended, sends.bytes_measured),
         (1, 1024),
         "one came to its end, of both the size was seen"
     );
-    assert_eq!((sends.times.count(), sends.times.sum_ns()), (1, 10_000));
+    assert_eq!((sends.times.count(), sends.times.sum_ns), (1, 10_000));
     let ready = &sends.waits[Wait::GpuReady as usize];
-    assert_eq!((ready.count(), ready.sum_ns()), (2, 4_000));
+    assert_eq!((ready.count(), ready.sum_ns), (2, 4_000));
     let network = &sends.waits[Wait::Network as usize];
-    assert_eq!((network.count(), network.sum_ns()), (1, 7_500));
+    assert_eq!((network.count(), network.sum_ns), (1, 7_500));
     let peer = rank.peers[&(Direction::Send, 2)];
     assert_eq!(peer.waits[Wait::PeerBuffer as usize], Sum { count: 2, ns: 1_000 });
     assert_eq!(rank.last_ns, 11_000);
@@ -70,7 +65,7 @@ fn ranks_peers_and_kinds_are_bounded_and_what_is_beyond_is_counted_together() {
             tally.flow(&Op { seq, rank, ..Op::default() }.record(), &host(10));
         }
     }
-    let statistics = tally.statistics();
+    let statistics = &tally.statistics;
     assert_eq!(statistics.ranks.len(), 512);
     assert_eq!(statistics.folded_ranks, 88);
     assert_eq!(statistics.folded.ops[0].1.ops, 88 * 3, "each rank's ops are told apart");
@@ -83,7 +78,7 @@ fn ranks_peers_and_kinds_are_bounded_and_what_is_beyond_is_counted_together() {
         record.peers[0].measured = messages(&[5_000]);
         tally.flow(&record, &host(10));
     }
-    let rank = tally.statistics().ranks.values().next().unwrap();
+    let rank = tally.statistics.ranks.values().next().unwrap();
     assert_eq!(rank.ops.len(), 49);
     assert_eq!(rank.ops.iter().map(|(_, op)| op.ops).sum::<u64>(), 1000);
     assert_eq!(rank.ops[48].0.coll, None);
@@ -100,7 +95,7 @@ fn bytes_that_are_not_known_are_not_guessed() {
     record.op.coll = Some("AllGather".into());
     record.op.dtype = Some("int8".into());
     tally.flow(&record, &host(10));
-    let rank = tally.statistics().ranks.values().next().unwrap();
+    let rank = tally.statistics.ranks.values().next().unwrap();
     assert_eq!((rank.ops[0].1.bytes, rank.ops[0].1.unsized_ops), (0, 1));
     let large_only = Sampling { min_bytes: 4096, ..Sampling::default() };
     assert!(large_only.takes(&record), "1,024 elements of nobody knows what");
@@ -117,11 +112,11 @@ fn processes_that_ended_make_room_and_go_after_a_while() {
     }
     tally.process_ended(&host(10), 1);
     tally.flow(&op(1000), &host(12));
-    assert_eq!(tally.statistics().folded_ranks, 0);
-    assert_eq!(tally.statistics().ranks.len(), 257);
+    assert_eq!(tally.statistics.folded_ranks, 0);
+    assert_eq!(tally.statistics.ranks.len(), 257);
     tally.process_ended(&host(11), 2);
     tally.process_ended(&host(12), 700_000_000_000);
-    let left: Vec<u32> = tally.statistics().ranks.keys().map(|key| key.pid).collect();
+    let left: Vec<u32> = tally.statistics.ranks.keys().map(|key| key.pid).collect();
     assert_eq!(left, [12], "ten minutes are over for one");
 }
 
@@ -135,7 +130,7 @@ fn numbers_that_begin_anew_are_of_new_ops() {
         }
         tally.numbers_begin_anew();
     }
-    let rank = tally.statistics().ranks.values().next().unwrap();
+    let rank = tally.statistics.ranks.values().next().unwrap();
     assert_eq!(rank.ops.iter().map(|(_, op)| op.ops).sum::<u64>(), 4);
 }
 
@@ -151,13 +146,13 @@ fn a_process_that_floods_loses_its_own_ranks() {
     for hash in 0..20_000 {
         tally.flow(&made_up(hash), &host(666));
     }
-    assert!(tally.statistics().left_out > 0, "it has used up all that there is");
+    assert!(tally.statistics.left_out > 0, "it has used up all that there is");
     for rank in 0..8 {
         for seq in [0, 2, 4] {
             tally.flow(&Op { seq, rank, ..Op::default() }.record(), &host(10 + rank.cast_unsigned()));
         }
     }
-    let statistics = tally.statistics();
+    let statistics = &tally.statistics;
     let others: Vec<_> = statistics.ranks.iter().filter(|(key, _)| key.pid != 666).collect();
     assert_eq!(others.len(), 8, "each rank of the others is kept apart");
     assert!(others.iter().all(|(_, rank)| rank.ops[0].1.ops == 3), "and all its ops are counted");

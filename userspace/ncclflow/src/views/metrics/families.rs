@@ -53,7 +53,7 @@ impl Families<'_> {
             let bound = |bound: Option<u64>| bound.map_or(f64::INFINITY, seconds);
             let buckets: Vec<(f64, u64)> =
                 histogram.buckets().map(|(until, count)| (bound(until), count)).collect();
-            let (sum, count) = (seconds(histogram.sum_ns()), histogram.count());
+            let (sum, count) = (seconds(histogram.sum_ns), histogram.count());
             family.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
         };
         self.family((name, Some(&Unit::Seconds), help), MetricType::Histogram, series, encode)

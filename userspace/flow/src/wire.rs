@@ -1,9 +1,27 @@
-//! Places of the fields in each probe's record.
+//! Layouts of probes' records, on which the kernel side and the user side agree: the places of the fields in
+//! each of them.
 
 use serde::{Deserialize, Serialize};
 
-use super::Span;
 use nccl_library::nccl::ApiFunction;
+
+/// Place in the record where a plan puts something: byte offset from the start of the header, and length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    pub at: u16,
+    pub len: u16,
+    /// Steps of the plan that the bytes rest on: bits as in [`ncclflow_common::RecordHeader::faults`]. If one
+    /// of them failed, the bytes are worthless.
+    pub rests_on: u64,
+}
+
+impl Span {
+    /// Returns the place of `len` of the bytes, from `offset` on.
+    #[must_use]
+    pub fn part(self, offset: u16, len: u16) -> Self {
+        Self { at: self.at.saturating_add(offset), len, rests_on: self.rests_on }
+    }
+}
 
 /// Identity of the communicator, read anew in every record: its address can come to mean another one.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

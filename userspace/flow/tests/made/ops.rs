@@ -2,7 +2,7 @@
 
 use super::calls;
 use crate::{
-    decode::{ApiCallEvent, CommunicatorId, Event, Origin, ProxyOp, Ring, Tree},
+    decode::{ApiCallEvent, CommunicatorId, Event, Origin, ProxyOp, Ring, StepMoment, Tree},
     model::{FlowCommunicator, FlowRecord, Measured, Message, PeerFlow, Rows},
     schema::{HostInfo, Observed},
     statistics::Tally,
@@ -29,15 +29,21 @@ pub fn host(pid: u32) -> HostInfo {
 
 /// Makes receives that waited for the network for `waits`, nanoseconds.
 pub fn messages(waits: &[u64]) -> Option<Measured> {
-    let message = |wait: &u64| Message {
-        start: Some(1_000),
-        posted: Some(1_000),
-        arrived: Some(1_000 + wait),
-        end: Some(2_000 + wait),
-        bytes: Some(100),
-        ..Message::default()
+    use StepMoment::{Arrived, Posted, Start, Stop};
+    let receive = |wait: &u64| {
+        let moments = [(Start, 1_000), (Posted, 1_000), (Arrived, 1_000 + wait), (Stop, 2_000 + wait)];
+        message(&moments, Some(100))
     };
-    Some(Measured { messages: waits.iter().map(message).collect(), ..Measured::default() })
+    Some(Measured { messages: waits.iter().map(receive).collect(), ..Measured::default() })
+}
+
+/// Makes a message of which these moments were seen.
+pub fn message(moments: &[(StepMoment, u64)], bytes: Option<u64>) -> Message {
+    let mut message = Message { bytes, ..Message::default() };
+    for (moment, ns) in moments {
+        message.moments[*moment as usize] = Some(*ns);
+    }
+    message
 }
 
 impl Op {
