@@ -96,13 +96,6 @@ impl Launch {
     }
 }
 
-/// Launch with a correlation, or several of which none calls the other.
-#[derive(Clone, Copy, Debug)]
-enum Correlated {
-    With(LaunchId),
-    Ambiguous,
-}
-
 /// Most ends of flows that are looked at for a kernel: there is one.
 const MAX_ENDS: usize = 16;
 
@@ -120,7 +113,8 @@ struct Collector {
     names: Names,
     threads: Vec<Vec<ThreadSlice>>,
     launches: Vec<Launch>,
-    by_correlation: HashMap<u64, Correlated, foldhash::quality::RandomState>,
+    /// Launch with a correlation; `None` for several of which none calls the other.
+    by_correlation: HashMap<u64, Option<LaunchId>, foldhash::quality::RandomState>,
     kernels: Vec<Kernel>,
     /// Outgoing ends of each flow, with the times at which they begin.
     outgoing: HashMap<FlowId, Vec<(i64, Origin)>, foldhash::quality::RandomState>,
@@ -250,16 +244,13 @@ impl Collector {
         let Some(number) = number else { bail!("it has more than {} launches", u32::MAX) };
         let launch = Launch { track: slice.track, begin: slice.begin, end: slice.end, kernels: 0 };
         if let Some(correlation) = slice.correlation {
-            let known = self.by_correlation.get(&correlation);
-            let correlated = match known {
+            let correlated = match self.by_correlation.get(&correlation) {
                 None => Some(number),
-                Some(Correlated::With(known)) => self
-                    .launches
-                    .get(known.get() as usize - 1)
-                    .and_then(|other| Launch::inner_of((*known, other), (number, &launch))),
-                Some(Correlated::Ambiguous) => None,
+                Some(known) => known.and_then(|known| {
+                    let other = self.launches.get(known.get() as usize - 1)?;
+                    Launch::inner_of((known, other), (number, &launch))
+                }),
             };
-            let correlated = correlated.map_or(Correlated::Ambiguous, Correlated::With);
             self.by_correlation.insert(correlation, correlated);
         }
         for flow in slice.flows {
@@ -269,11 +260,15 @@ impl Collector {
         Ok(number)
     }
 
+    /// Returns the launch with the correlation of a kernel, or `Some(None)` if there are several.
+    fn correlated(&self, kernel: &Kernel) -> Option<Option<LaunchId>> {
+        self.by_correlation.get(&kernel.correlation?).copied()
+    }
+
     /// Finds the launch of a kernel, and its time.
-    fn origin(&self, kernel: &Kernel) -> Launched {
-        let correlated = kernel.correlation.and_then(|number| self.by_correlation.get(&number));
-        if let Some(Correlated::With(launch)) = correlated {
-            return Launched::By(kernel.begin, Origin::Launch(*launch));
+    fn origin(&self, kernel: &Kernel) -> Option<(i64, Origin)> {
+        if let Some(launch) = self.correlated(kernel).flatten() {
+            return Some((kernel.begin, Origin::Launch(launch)));
         }
         let ends = self.incoming.get(&kernel.track).map_or(&[][..], |ends| {
             let first = ends.partition_point(|(at, _)| *at < kernel.begin);
@@ -285,11 +280,7 @@ impl Collector {
             let before = origins.partition_point(|(at, _)| *at <= kernel.begin);
             origins[..before].last()
         });
-        match (origins.max_by_key(|(at, _)| *at), correlated) {
-            (Some((at, origin)), _) => Launched::By(*at, *origin),
-            (None, Some(_)) => Launched::ByOneOfSeveral,
-            (None, None) => Launched::Unknown,
-        }
+        origins.max_by_key(|(at, _)| *at).copied()
     }
 
     fn take_flows(&mut self, flows: FlowEvents) {
@@ -306,16 +297,16 @@ impl Collector {
         let mut points: HashMap<TrackId, Vec<Point>> = HashMap::new();
         for kernel in std::mem::take(&mut self.kernels) {
             match self.origin(&kernel) {
-                Launched::By(_, Origin::Launch(launch)) => {
+                Some((_, Origin::Launch(launch))) => {
                     if let Some(launch) = self.launches.get_mut(launch.get() as usize - 1) {
                         launch.kernels += 1;
                     }
                 }
-                Launched::By(at, Origin::Point(track)) => {
+                Some((at, Origin::Point(track))) => {
                     points.entry(track).or_default().push(Point { at, kernels: 1 });
                 }
-                Launched::ByOneOfSeveral => found.ambiguous += 1,
-                Launched::Unknown => found.without_launch += 1,
+                None if self.correlated(&kernel).is_some() => found.ambiguous += 1,
+                None => found.without_launch += 1,
             }
         }
         let mut counts: HashMap<Vec<NameId>, u64> = HashMap::new();
@@ -351,14 +342,6 @@ impl Collector {
         found.window_kernels.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         Ok(found)
     }
-}
-
-/// Launch of a kernel.
-#[derive(Clone, Copy, Debug)]
-enum Launched {
-    By(i64, Origin),
-    ByOneOfSeveral,
-    Unknown,
 }
 
 /// Tells whether a name is a call of CUDA, or HIP, that launches all kernels of a graph.

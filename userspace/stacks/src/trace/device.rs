@@ -39,12 +39,12 @@ pub struct DeviceTrace {
     pub rank: Option<i32>,
     /// The work, in the order of launches.
     pub work: Vec<DeviceWork>,
-    names: Vec<Box<str>>,
+    names: Names,
 }
 
 impl DeviceTrace {
     pub fn name(&self, work: &DeviceWork) -> &str {
-        self.names.get(work.name.0 as usize).map_or("", |name| name)
+        self.names.text(work.name)
     }
 }
 
@@ -112,7 +112,7 @@ pub fn device_work(trace: &mut TraceFile, progress: &mut dyn FnMut(Progress)) ->
     };
     let mut work: Vec<DeviceWork> = kept.iter().map(work).collect();
     work.sort_by_key(|work| (work.launched_ns(), work.begin_ns));
-    Ok(DeviceTrace { rank: about.rank, work, names: names.texts() })
+    Ok(DeviceTrace { rank: about.rank, work, names })
 }
 
 #[derive(Debug)]

@@ -16,14 +16,8 @@ pub(super) struct TrackId(pub(super) u32);
 pub(super) const MAX_TRACKS: usize = 1 << 20;
 
 /// Numbers of tracks, by what a format knows them by.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct TrackIds<K>(pub(super) HashMap<K, TrackId, foldhash::quality::RandomState>);
-
-impl<K> Default for TrackIds<K> {
-    fn default() -> Self {
-        Self(HashMap::default())
-    }
-}
 
 impl<K: Eq + Hash> TrackIds<K> {
     /// Returns the number of a track, which is given if it is new; `None` if there are too many.

@@ -178,17 +178,17 @@ impl<'de> Visitor<'de> for Document<'_, '_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key()? {
             match key {
-                Key::Events => {
+                Key::TraceEvents => {
                     self.0.is_trace = true;
                     map.next_value_seed(EventList { events: self.0, is_whole: false })?;
                 }
-                Key::Base => {
+                Key::BaseTimeNanoseconds => {
                     self.0.left.set(MAX_EVENT);
                     // A value of another type counts as missing.
                     let base_ns = map.next_value::<Box<RawValue>>()?.get().parse().ok();
                     self.0.consumer.about(About { base_ns, rank: None });
                 }
-                Key::Distributed => {
+                Key::DistributedInfo => {
                     self.0.left.set(MAX_EVENT);
                     let raw = map.next_value::<Box<RawValue>>()?;
                     let rank = serde_json::from_str(raw.get()).ok().and_then(|of: Distributed| of.rank);
@@ -212,14 +212,11 @@ impl<'de> Visitor<'de> for Document<'_, '_> {
 
 /// Keys of a trace that are read.
 #[derive(serde::Deserialize)]
-#[serde(field_identifier)]
+#[serde(field_identifier, rename_all = "camelCase")]
 enum Key {
-    #[serde(rename = "traceEvents")]
-    Events,
-    #[serde(rename = "baseTimeNanoseconds")]
-    Base,
-    #[serde(rename = "distributedInfo")]
-    Distributed,
+    TraceEvents,
+    BaseTimeNanoseconds,
+    DistributedInfo,
     #[serde(other)]
     Other,
 }

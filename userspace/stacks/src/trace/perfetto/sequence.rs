@@ -64,8 +64,8 @@ impl Sequences {
         let mut bytes = self.bytes;
         let sequence = self.get(number)?;
         let mut keep = |texts: &mut Texts, interned: &[Interned]| {
-            for Interned { iid, name } in interned {
-                let text: Rc<str> = String::from_utf8_lossy(name).into();
+            for Interned { iid, text } in interned {
+                let text: Rc<str> = String::from_utf8_lossy(text).into();
                 bytes += text.len() + ENTRY;
                 if let Some(old) = texts.insert(*iid, text) {
                     bytes = bytes.saturating_sub(old.len() + ENTRY);
