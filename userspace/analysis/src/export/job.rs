@@ -2,21 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use anyhow::Result;
-use flow::{
-    schema::{ApiCall, Op, RankKey},
-    text::joined,
-};
+use anyhow::{Context as _, Result, bail};
+use flow::{schema::RankKey, text::joined};
 
 use super::{
-    job_ranks::{JobRank, job_ranks},
+    job_ranks::{JobRank, MAX_MEMBERS, job_ranks, members},
     source::Source,
     who::Who,
 };
-use recording::sinks::Sink;
-
-/// Most ranks of communicators that are kept, of all recordings.
-const MAX_MEMBERS: usize = 1 << 20;
 
 /// A rank of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,18 +28,21 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Notes the ranks that a recording has.
-    pub(super) fn add(&mut self, source: &Source) -> Result<()> {
-        let who = Who::of(source.session());
-        let job_ranks = job_ranks(source)?;
-        let mut ranks: Vec<RankKey> = who.keys().collect();
-        if ranks.is_empty() {
-            // A recording that was cut off has only the report of its beginning.
-            let (Seen(seen), _) = source.read_all(Seen::default(), &mut |_| ())?;
-            ranks = seen.into_iter().collect();
-            ranks.sort_unstable();
+    /// Finds the ranks that recordings have.
+    pub(super) fn of(sources: &[Source]) -> Result<Self> {
+        let mut job = Self::default();
+        for source in sources {
+            job.add(source).with_context(|| format!("in `{}`", source.path.display()))?;
         }
-        for key in ranks {
+        Ok(job)
+    }
+
+    fn add(&mut self, source: &Source) -> Result<()> {
+        let who = Who::of(source.session());
+        let mut members = members(source)?;
+        let job_ranks = job_ranks(source, &members);
+        members.sort_unstable();
+        for (key, _) in members {
             let said = who.rank(key).and_then(|facts| i32::try_from(facts.job_rank?).ok());
             let said = said.map(|rank| JobRank { rank, is_derived: false });
             let job_rank = said.or_else(|| job_ranks.get(&key.pid).copied());
@@ -107,34 +103,22 @@ impl Job {
     }
 }
 
+/// Fails if a rank of the job is of another process than before.
+pub(super) fn check_owner(rank: i64, before: &(String, u32), owner: &(String, u32)) -> Result<()> {
+    if before != owner {
+        bail!(
+            "processes {} on {} and {} on {} are both rank {rank} of their job: choose one job with --job or --pid",
+            before.1,
+            before.0,
+            owner.1,
+            owner.0
+        );
+    }
+    Ok(())
+}
+
 fn listed(ranks: &[i32]) -> String {
     format!("{}{}", joined(ranks.iter().take(8), ", "), if ranks.len() > 8 { ", …" } else { "" })
-}
-
-/// Ranks that have rows.
-#[derive(Debug, Default)]
-struct Seen(HashSet<RankKey>);
-
-impl Seen {
-    fn note(&mut self, key: RankKey) {
-        if self.0.len() < MAX_MEMBERS {
-            self.0.insert(key);
-        }
-    }
-}
-
-impl Sink for Seen {
-    fn op(&mut self, op: &Op) {
-        self.note(op.rank);
-    }
-
-    fn wants_messages(&self, _op: &Op) -> bool {
-        false
-    }
-
-    fn call(&mut self, call: &ApiCall) {
-        call.rank.into_iter().for_each(|rank| self.note(rank));
-    }
 }
 
 #[cfg(test)]

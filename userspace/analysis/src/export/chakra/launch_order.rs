@@ -17,7 +17,7 @@ type Place = (u64, u64);
 #[derive(Debug, Default)]
 pub(super) struct LaunchOrder {
     /// Waiting ops by process: processes of one recording have numbers of their own.
-    waiting: HashMap<u32, BTreeMap<(Place, RankKey), Work>>,
+    waiting: BTreeMap<u32, BTreeMap<(Place, RankKey), Work>>,
     /// Place of the last op that was given out, by rank.
     given: HashMap<RankKey, Place>,
     /// Number of ops that came after a later launch was given out.
@@ -44,13 +44,9 @@ impl LaunchOrder {
     /// Gives out all waiting ops, those of a process in their order.
     pub(super) fn take_all(&mut self) -> Vec<Work> {
         let mut all = Vec::new();
-        let mut processes: Vec<_> = self.waiting.drain().collect();
-        processes.sort_unstable_by_key(|(pid, _)| *pid);
-        for (_, waiting) in processes {
-            for ((place, rank), work) in waiting {
-                self.give(rank, place);
-                all.push(work);
-            }
+        for ((place, rank), work) in std::mem::take(&mut self.waiting).into_values().flatten() {
+            self.give(rank, place);
+            all.push(work);
         }
         self.given.clear();
         all

@@ -34,8 +34,13 @@ use self::{
     messages::{Attribute, AttributeValue, COLLECTIVES, Node, NodeType},
     order::{Chain, Told},
 };
-use super::{format::View, job::Job, run::Exported, source::Source};
-use recording::sinks::{OutputDir, Share, Sink};
+use super::{
+    format::{Row, View, Wanted, counted},
+    job::Job,
+    run::Exported,
+    source::Source,
+};
+use recording::sinks::{OutputDir, Share};
 
 /// Most nodes, and ends of chains, that are kept of all ranks.
 const MAX_KEPT: usize = 1 << 21;
@@ -101,8 +106,6 @@ pub(super) struct Chakra {
     /// Number of nodes since the kept ones were counted.
     uncounted: usize,
     totals: Totals,
-    failed: bool,
-    errors: Vec<String>,
     launches: LaunchOrder,
     /// Traces of torch's profiler, by job rank.
     compute: BTreeMap<i32, Compute>,
@@ -123,21 +126,9 @@ impl Chakra {
             derived: BTreeSet::new(),
             uncounted: 0,
             totals: Totals::default(),
-            failed: false,
-            errors: Vec::new(),
             launches: LaunchOrder::default(),
             compute,
         })
-    }
-
-    fn put(&mut self, put: impl FnOnce(&mut Self) -> Result<()>) {
-        if self.failed {
-            return;
-        }
-        if let Err(error) = put(self) {
-            self.failed = true;
-            self.errors.push(format!("{error:#}"));
-        }
     }
 
     /// Returns the communicator, if the job's ranks of all its ranks are known.
@@ -230,11 +221,11 @@ impl Chakra {
             put("stream", AttributeValue::Uint64(stream));
         }
         let owner = (self.host.clone(), work.key.pid);
-        let start_time_micros = work.ts_ns.saturating_add(self.offset_ns) / 1000;
         let lane = work.lane.unwrap_or(Lane::Communicator(group.number));
         let mut told = work.told;
         told.launched = work.launched.map(|launched| (group.number, launched));
         let at_ns = work.ts_ns.saturating_add(self.offset_ns);
+        let start_time_micros = at_ns / 1000;
         let trace = JobRankTrace::of(&mut self.ranks, &self.dir, own, &owner)?;
         if work.lane.is_none() && work.seq.is_some_and(|seq| !trace.is_first_of(group.number, seq)) {
             return Ok(());
@@ -278,10 +269,60 @@ impl Chakra {
     }
 
     /// Takes the waiting ops, as no more of the present source come.
-    fn take_waiting(&mut self) {
-        for work in self.launches.take_all() {
-            self.put(|this| this.take(&work));
+    fn take_waiting(&mut self) -> Result<()> {
+        self.launches.take_all().iter().try_for_each(|work| self.take(work))
+    }
+
+    fn op(&mut self, op: &Op) -> Result<()> {
+        let row = &op.row;
+        let MadeOf::Ops { by_launch } = self.made_of else {
+            self.totals.replays += u64::from(row.captured_seq.is_some());
+            return Ok(());
+        };
+        let is_p2p = row.pattern.is_p2p();
+        let function: Name = match row.pattern {
+            Pattern::Send => "Send".into(),
+            Pattern::Recv => "Recv".into(),
+            _ => row.coll.clone().unwrap_or_else(|| "unknown".into()),
+        };
+        let work = Work {
+            key: op.rank,
+            n_ranks: row.n_ranks,
+            bytes: op.bytes(),
+            peer: is_p2p.then_some(row.root),
+            root: matches!(function.as_str(), "Broadcast" | "Reduce").then_some(row.root),
+            function,
+            ts_ns: row.ts_ns,
+            seq: Some(row.seq),
+            lane: None,
+            told: Told { launch_ns: by_launch.then_some(row.ts_ns), ..Told::default() },
+            launched: None,
+        };
+        self.launches.add(work).map_or(Ok(()), |work| self.take(&work))
+    }
+
+    fn call(&mut self, call: &ApiCall) -> Result<()> {
+        let row = &call.row;
+        let (Some(key), Some(n_ranks)) = (call.rank, row.n_ranks) else {
+            self.totals.without_communicator += 1;
+            return Ok(());
+        };
+        if self.made_of != MadeOf::Calls {
+            return Ok(());
         }
+        self.take(&Work {
+            key,
+            function: row.function.clone(),
+            n_ranks,
+            bytes: row.bytes,
+            peer: row.peer,
+            root: row.root,
+            ts_ns: row.ts_ns,
+            seq: row.seq.get(),
+            lane: Some(Lane::Stream(row.stream.0, row.tid)),
+            told: Told::default(),
+            launched: row.launched,
+        })
     }
 
     /// Counts the kept nodes now and then, and keeps fewer where there are too many.
@@ -322,14 +363,12 @@ fn comm_size(work: &Work) -> Option<u64> {
 
 impl View for Chakra {
     fn look_at(&mut self, sources: &[Source]) -> Result<()> {
-        for source in sources {
-            self.job.add(source).with_context(|| format!("in `{}`", source.path.display()))?;
-        }
+        self.job = Job::of(sources)?;
         Ok(())
     }
 
     fn begin(&mut self, source: &Source) -> Result<()> {
-        self.take_waiting();
+        self.take_waiting()?;
         source.host().clone_into(&mut self.host);
         self.offset_ns = source.offset_ns();
         let SessionReport { libraries, .. } = source.session();
@@ -339,11 +378,20 @@ impl View for Chakra {
         Ok(())
     }
 
-    fn finish(&mut self, exported: &Exported) -> Result<()> {
-        self.take_waiting();
-        if let Some(error) = self.errors.first() {
-            bail!("{error}");
+    fn wanted(&self, _op: &Op) -> Wanted {
+        Wanted::Nothing
+    }
+
+    fn row(&mut self, row: Row<'_>) -> Result<()> {
+        match row {
+            Row::Op(op) => self.op(op),
+            Row::Call(call) => self.call(call),
+            _ => Ok(()),
         }
+    }
+
+    fn finish(&mut self, exported: &Exported) -> Result<()> {
+        self.take_waiting()?;
         if self.totals.nodes == 0 && exported.rows.ops + exported.rows.calls > 0 {
             bail!(
                 "nothing of what is asked for has a node in Chakra: {} calls or ops are of communicators \
@@ -371,8 +419,7 @@ impl View for Chakra {
     }
 
     fn notes(&self) -> Vec<String> {
-        let Totals { nodes, joins, .. } = self.totals;
-        let Totals { without_communicator, of_one_rank, not_in_chakra, without_size, replays, .. } =
+        let Totals { nodes, joins, without_communicator, of_one_rank, not_in_chakra, without_size, replays } =
             self.totals;
         let mut notes = vec![format!(
             "{nodes} nodes of {} ranks, {joins} of them only join the ends of others, {} groups",
@@ -389,26 +436,23 @@ impl View for Chakra {
                 compute.nodes
             ));
         }
-        let mut note = |count: u64, text: &str| {
-            if count > 0 {
-                notes.push(format!("{count} {text}"));
-            }
-        };
-        note(without_communicator, "calls have no known communicator, and no node");
-        note(of_one_rank, "calls or ops are of communicators of one rank, and have no node");
-        note(
-            not_in_chakra,
-            "calls are of functions that Chakra does not know (one-sided ones), and have no node",
-        );
-        note(
-            self.launches.late(),
-            "ops ended so late after others that their nodes are not in the order of launches",
-        );
-        note(without_size, "nodes have no comm_size: their bytes are not known");
-        note(
-            replays,
-            "ops on a channel are replays of CUDA graphs, which no call stands for: they have no node",
-        );
+        notes.extend(counted([
+            (without_communicator, "calls have no known communicator, and no node"),
+            (of_one_rank, "calls or ops are of communicators of one rank, and have no node"),
+            (
+                not_in_chakra,
+                "calls are of functions that Chakra does not know (one-sided ones), and have no node",
+            ),
+            (
+                self.launches.late(),
+                "ops ended so late after others that their nodes are not in the order of launches",
+            ),
+            (without_size, "nodes have no comm_size: their bytes are not known"),
+            (
+                replays,
+                "ops on a channel are replays of CUDA graphs, which no call stands for: they have no node",
+            ),
+        ]));
         let last = self.ranks.keys().next_back().copied().unwrap_or(-1);
         let missing = (0..=last).filter(|rank| !self.ranks.contains_key(rank)).count();
         if missing > 0 {
@@ -423,70 +467,5 @@ impl View for Chakra {
             ));
         }
         notes
-    }
-}
-
-impl Sink for Chakra {
-    fn op(&mut self, op: &Op) {
-        let row = &op.row;
-        let MadeOf::Ops { by_launch } = self.made_of else {
-            self.totals.replays += u64::from(row.captured_seq.is_some());
-            return;
-        };
-        let is_p2p = row.pattern.is_p2p();
-        let function: Name = match row.pattern {
-            Pattern::Send => "Send".into(),
-            Pattern::Recv => "Recv".into(),
-            _ => row.coll.clone().unwrap_or_else(|| "unknown".into()),
-        };
-        let work = Work {
-            key: op.rank,
-            n_ranks: row.n_ranks,
-            bytes: op.bytes(),
-            peer: is_p2p.then_some(row.root),
-            root: matches!(function.as_str(), "Broadcast" | "Reduce").then_some(row.root),
-            function,
-            ts_ns: row.ts_ns,
-            seq: Some(row.seq),
-            lane: None,
-            told: Told { launch_ns: by_launch.then_some(row.ts_ns), ..Told::default() },
-            launched: None,
-        };
-        if let Some(work) = self.launches.add(work) {
-            self.put(|this| this.take(&work));
-        }
-    }
-
-    fn wants_messages(&self, _op: &Op) -> bool {
-        false
-    }
-
-    fn call(&mut self, call: &ApiCall) {
-        let row = &call.row;
-        let (Some(key), Some(n_ranks)) = (call.rank, row.n_ranks) else {
-            self.totals.without_communicator += 1;
-            return;
-        };
-        if matches!(self.made_of, MadeOf::Ops { .. }) {
-            return;
-        }
-        let work = Work {
-            key,
-            function: row.function.clone(),
-            n_ranks,
-            bytes: row.bytes,
-            peer: row.peer,
-            root: row.root,
-            ts_ns: row.ts_ns,
-            seq: row.seq.get(),
-            lane: Some(Lane::Stream(row.stream.0, row.tid)),
-            told: Told::default(),
-            launched: row.launched,
-        };
-        self.put(|this| this.take(&work));
-    }
-
-    fn take_errors(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.errors)
     }
 }

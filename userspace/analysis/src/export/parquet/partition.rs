@@ -18,6 +18,7 @@ use super::{
     rows::TableRows,
     table::{Layout, Table},
 };
+use crate::export::format::Row;
 use recording::sinks::OutputDir;
 
 /// Most rows of a row group.
@@ -66,8 +67,8 @@ struct TableState {
 #[derive(Debug)]
 pub(super) struct Partition {
     common: Arc<Common>,
-    /// Names of its folders, in the folder of each table.
-    folders: [String; 2],
+    pub(super) job: String,
+    pub(super) host: String,
     tables: Vec<TableState>,
     links: LinkSeconds,
     ranks: HashMap<RankKey, FleetComm>,
@@ -85,7 +86,8 @@ impl Partition {
             .collect::<io::Result<_>>()?;
         Ok(Self {
             common: Arc::clone(common),
-            folders: [names::partition("job", job), names::partition("host", host)],
+            job: job.to_owned(),
+            host: host.to_owned(),
             tables,
             links: LinkSeconds::default(),
             ranks: HashMap::default(),
@@ -95,11 +97,22 @@ impl Partition {
 
     /// Opens a table's folder. It is not kept open: an export can have thousands of them.
     fn folder(&self, table: Table) -> io::Result<OutputDir> {
-        let [job, host] = &self.folders;
-        self.common.dir.subfolder(table.name())?.subfolder(job)?.subfolder(host)
+        let [job, host] = [names::partition("job", &self.job), names::partition("host", &self.host)];
+        self.common.dir.subfolder(table.name())?.subfolder(&job)?.subfolder(&host)
     }
 
-    pub(super) fn op(&mut self, op: &Op) -> io::Result<()> {
+    pub(super) fn row(&mut self, row: Row<'_>) -> io::Result<()> {
+        match row {
+            Row::Op(op) => self.op(op),
+            Row::Messages(op, messages) => self.messages(op, messages),
+            Row::MessageSums(op, sums) => self.message_sums(op, sums),
+            Row::Call(call) => self.call(call),
+            Row::OtherCall(row) => self.other_call(row),
+            Row::Stack(_) | Row::Gpu(_) | Row::ProcessEnded(_) => Ok(()),
+        }
+    }
+
+    fn op(&mut self, op: &Op) -> io::Result<()> {
         let columns = self.columns(Some(op.rank), op.row.ts_ns);
         self.push(Table::Op, |layout, rows| {
             rows.put(layout, 0, &columns);
@@ -113,7 +126,7 @@ impl Partition {
         Ok(())
     }
 
-    pub(super) fn messages(&mut self, op: &Op, messages: &[MessageRow]) -> io::Result<()> {
+    fn messages(&mut self, op: &Op, messages: &[MessageRow]) -> io::Result<()> {
         let columns = self.columns(Some(op.rank), op.row.ts_ns);
         let of_op = FleetMessage { ts_ns: op.row.ts_ns, pid: op.row.pid };
         for message in messages {
@@ -129,12 +142,12 @@ impl Partition {
     }
 
     /// Adds messages that were only planned: they appear in the sums of their links only.
-    pub(super) fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) -> io::Result<()> {
+    fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) -> io::Result<()> {
         self.links.add_sums(op, sums, self.common.offset_ns.unwrap_or(0));
         if self.links.is_full() { self.flush_links() } else { Ok(()) }
     }
 
-    pub(super) fn call(&mut self, call: &ApiCall) -> io::Result<()> {
+    fn call(&mut self, call: &ApiCall) -> io::Result<()> {
         let columns = self.columns(call.rank, call.row.ts_ns);
         self.push(Table::Call, |layout, rows| {
             rows.put(layout, 0, &columns);
@@ -148,7 +161,7 @@ impl Partition {
         Ok(())
     }
 
-    pub(super) fn other_call(&mut self, row: &OtherCallRow) -> io::Result<()> {
+    fn other_call(&mut self, row: &OtherCallRow) -> io::Result<()> {
         let columns = self.columns(None, row.ts_ns);
         self.push(Table::Call, |layout, rows| {
             rows.put(layout, 0, &columns);
