@@ -12,7 +12,7 @@ use super::{
     event::{Consumer, FlowEnd, FlowId, Kind, LeftOut, Slice, TrackId},
     file::{Progress, TraceFile},
     names::{NameId, Names, Pattern, frame_name},
-    nesting::{LaunchId, Point, ThreadSlice, walk},
+    nesting::{LaunchId, ThreadSlice, walk},
 };
 use crate::{Frame, GroupedStacks, StackCounter};
 
@@ -294,7 +294,7 @@ impl Collector {
         self.outgoing.values_mut().for_each(|origins| origins.sort_by_key(|(at, _)| *at));
         self.incoming.values_mut().for_each(|ends| ends.sort_by_key(|(at, _)| *at));
         let mut found = Found { has_kernel: self.has_kernel, ..Found::default() };
-        let mut points: HashMap<TrackId, Vec<Point>> = HashMap::new();
+        let mut points: HashMap<TrackId, Vec<i64>> = HashMap::new();
         for kernel in std::mem::take(&mut self.kernels) {
             match self.origin(&kernel) {
                 Some((_, Origin::Launch(launch))) => {
@@ -303,7 +303,7 @@ impl Collector {
                     }
                 }
                 Some((at, Origin::Point(track))) => {
-                    points.entry(track).or_default().push(Point { at, kernels: 1 });
+                    points.entry(track).or_default().push(at);
                 }
                 None if self.correlated(&kernel).is_some() => found.ambiguous += 1,
                 None => found.without_launch += 1,
@@ -325,7 +325,7 @@ impl Collector {
             found.without_launch += walk(slices, kernels_of, &mut points, depth, &mut each)?;
         }
         // These points are on tracks of which no slice is known.
-        found.without_launch += points.values().flatten().map(|point| point.kernels).sum::<u64>();
+        found.without_launch += points.values().flatten().count() as u64;
         let mut counter = StackCounter::default();
         for (names, kernels) in counts {
             if names.last().is_some_and(|name| is_replay(self.names.text(*name))) {

@@ -201,9 +201,10 @@ impl Trace<'_> {
         }
         let name: Rc<str> = match &event.name {
             Some(name) => String::from_utf8_lossy(name).into(),
-            None => sequence.name(event.name_iid).unwrap_or_default(),
+            None => sequence.names.get(&event.name_iid).cloned().unwrap_or_default(),
         };
-        let interned = event.category_iids.iter().filter_map(|iid| sequence.category(*iid));
+        let interned =
+            event.category_iids.iter().filter_map(|iid| sequence.categories.get(iid)).map(|text| &**text);
         let categories = event.categories.iter().filter_map(|name| std::str::from_utf8(name).ok());
         let kind =
             interned.chain(categories).map(Kind::of).find(|kind| *kind != Kind::Cpu).unwrap_or(Kind::Cpu);
