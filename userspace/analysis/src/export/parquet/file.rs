@@ -109,7 +109,7 @@ impl TableFile {
     pub(super) fn write(&mut self, rows: &TableRows, sorted_by: &[usize]) -> Result<()> {
         let order = rows.order(sorted_by);
         let mut group = self.0.next_row_group()?;
-        for column in rows.columns() {
+        for column in &rows.columns {
             let is_known = |row: u32| column.is_known(row as usize);
             match &column.values {
                 Values::Flags(values) => {

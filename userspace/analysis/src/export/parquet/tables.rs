@@ -36,12 +36,9 @@ const MEMORY: usize = 128 << 20;
 pub(super) type Formats = Arc<[(Layout, Format)]>;
 
 pub(super) fn formats() -> Result<Formats> {
-    let formats = Table::ALL.into_iter().map(|table| {
-        let layout = Layout::of(table);
-        let format = Format::of(&layout).context("the columns of a Parquet table")?;
-        Ok((layout, format))
-    });
-    formats.collect()
+    let layouts = Table::ALL.into_iter().map(Layout::of);
+    let formats = layouts.map(|layout| Format::of(&layout).map(|format| (layout, format)));
+    formats.collect::<Result<_, _>>().context("the columns of a Parquet table")
 }
 
 /// The tables of a recording.
@@ -105,6 +102,7 @@ impl ParquetTables {
                 blocks_left_out: source.damaged_blocks.saturating_add(source.unknown_blocks),
                 numbers_left_out: partition.counts.too_large,
             };
+            let no_clock = || ClockReport { clock: "CLOCK_MONOTONIC".into(), ..ClockReport::default() };
             let clock = self.report.known_clock().unwrap_or_else(no_clock);
             partition.write_host(&host, &clock, &self.report.loss).context("writing Parquet tables")?;
         }
@@ -167,7 +165,7 @@ impl ParquetTables {
                 "the recording has more than {MAX_PARTITIONS} jobs and hosts"
             )));
         }
-        self.partitions.push(Partition::new(&self.common, job, host)?);
+        self.partitions.push(Partition::new(&self.common, job, host));
         Ok(self.partitions.len() - 1)
     }
 
@@ -200,10 +198,6 @@ impl Drop for ParquetTables {
     fn drop(&mut self) {
         self.partitions.iter_mut().for_each(Partition::discard);
     }
-}
-
-fn no_clock() -> ClockReport {
-    ClockReport { clock: "CLOCK_MONOTONIC".into(), ..ClockReport::default() }
 }
 
 /// Returns a text of a report; `None` where the report lacks it.
