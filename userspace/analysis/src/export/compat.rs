@@ -220,16 +220,12 @@ fn data_type(name: Option<&str>) -> Option<u32> {
     })
 }
 
-/// Returns the number in `ncclRedOp_t` of nccl.h.
+/// Names by their numbers in `ncclRedOp_t` of nccl.h.
+const REDUCTIONS: [&str; 5] = ["sum", "prod", "max", "min", "avg"];
+
 fn reduction(name: Option<&str>) -> Option<u32> {
-    Some(match name? {
-        "sum" => 0,
-        "prod" => 1,
-        "max" => 2,
-        "min" => 3,
-        "avg" => 4,
-        _ => return None,
-    })
+    let at = REDUCTIONS.iter().position(|known| Some(*known) == name)?;
+    u32::try_from(at).ok()
 }
 
 impl View for Compat {

@@ -2,7 +2,7 @@
 
 use std::{
     io::Write as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -119,11 +119,12 @@ pub fn export(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) 
 
 fn make_files(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) -> Result<Exported> {
     let ExportOptions { inputs, output, format, view, choice } = options;
+    let is_all = choice.is_all();
     let chosen = Chosen::new(&inputs, choice)?;
-    let is_all = chosen.choice.is_all();
     let exported = chosen.read_into(format.open(&output, &view)?, progress)?;
     if format.is_folder() && (!is_all || exported.sources.len() > 1) {
-        write_summary(&output, &exported)?;
+        // The folder is not the whole of one session.
+        write_json(&OutputDir::open(&output)?, "export.json", &exported)?;
     }
     Ok(exported)
 }
@@ -131,7 +132,6 @@ fn make_files(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) 
 /// Recordings that were looked through, and the choice for each.
 #[derive(Debug)]
 pub(crate) struct Chosen {
-    choice: Choice,
     sources: Vec<Source>,
     span: Option<(u64, u64)>,
     choices: Vec<SourceChoice>,
@@ -142,12 +142,13 @@ impl Chosen {
     pub(crate) fn new(inputs: &[PathBuf], choice: Choice) -> Result<Self> {
         let choice = choice.checked()?;
         let sources = sources(inputs)?;
-        let span = span(&sources);
+        let spans = sources.iter().filter_map(Source::wall_span_ns);
+        let span = spans.reduce(|(first, last), (begin, end)| (first.min(begin), last.max(end)));
         let choices = sources
             .iter()
             .map(|source| choice.of_source(source, span.unwrap_or_default()))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self { choice, sources, span, choices })
+        Ok(Self { sources, span, choices })
     }
 
     /// Returns the times of which rows are taken, by the clock of the source: from the first until before the
@@ -162,7 +163,7 @@ impl Chosen {
         mut view: Box<dyn View>,
         progress: &mut dyn FnMut(ExportProgress),
     ) -> Result<Exported> {
-        let Self { choice: _, sources, span, choices } = self;
+        let Self { sources, span, choices } = self;
         view.look_at(&sources)?;
         let mut exporting = Exporting::new(view);
         let of_bytes = sources.iter().map(|source| source.bytes).sum();
@@ -187,11 +188,6 @@ impl Chosen {
         exported.notes = view.notes();
         Ok(exported)
     }
-}
-
-fn span(sources: &[Source]) -> Option<(u64, u64)> {
-    let spans = sources.iter().filter_map(Source::wall_span_ns);
-    spans.reduce(|(first, last), (begin, end)| (first.min(begin), last.max(end)))
 }
 
 fn read_source(
@@ -221,10 +217,9 @@ fn read_source(
     }
 }
 
-/// Writes `export.json`, for a folder that is not the whole of one session.
-fn write_summary(output: &Path, exported: &Exported) -> Result<()> {
-    let dir = OutputDir::open(output)?;
-    let text = serde_json::to_string_pretty(exported)? + "\n";
-    dir.replace_file(Share::Free, "export.json", |file| file.write_all(text.as_bytes()))
-        .context("writing `export.json`")
+/// Writes a file of JSON, for people too.
+pub(super) fn write_json(dir: &OutputDir, name: &str, value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)? + "\n";
+    dir.replace_file(Share::Free, name, |file| file.write_all(text.as_bytes()))
+        .with_context(|| format!("writing `{name}`"))
 }

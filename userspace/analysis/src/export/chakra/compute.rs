@@ -82,8 +82,8 @@ pub(super) struct Compute {
 pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<(i32, Compute)>> {
     let mut all: Vec<(i32, Compute)> = Vec::new();
     for path in paths {
-        let trace = device_work(&mut TraceFile::open(path)?, &mut |_| ())
-            .with_context(|| format!("in `{}`", path.display()))?;
+        let trace =
+            device_work(&mut TraceFile::open(path)?).with_context(|| format!("in `{}`", path.display()))?;
         let Some(rank) = trace.rank else {
             bail!(
                 "`{}` does not say which rank of the job it is of (`distributedInfo`): torch's profiler writes it where torch.distributed is initialised",

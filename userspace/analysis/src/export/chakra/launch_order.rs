@@ -79,7 +79,7 @@ mod tests {
             ts_ns,
             seq: Some(seq),
             lane: None,
-            told: super::super::Told::default(),
+            launch_ns: None,
             launched: None,
         }
     }

@@ -19,7 +19,6 @@ use flow::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::Write as _,
     path::PathBuf,
 };
 
@@ -37,10 +36,10 @@ use self::{
 use super::{
     format::{Row, View, Wanted, counted},
     job::Job,
-    run::Exported,
+    run::{Exported, write_json},
     source::Source,
 };
-use recording::sinks::{OutputDir, Share};
+use recording::sinks::OutputDir;
 
 /// Most nodes, and ends of chains, that are kept of all ranks.
 const MAX_KEPT: usize = 1 << 21;
@@ -67,18 +66,9 @@ struct Work {
     ts_ns: u64,
     seq: Option<u64>,
     lane: Option<Lane>,
-    told: Told,
+    /// Time of the launch, if others of it have the same.
+    launch_ns: Option<u64>,
     launched: Option<u64>,
-}
-
-/// Source of the nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MadeOf {
-    /// Ops. With `by_launch`, the ops of one launch have one moment.
-    Ops {
-        by_launch: bool,
-    },
-    Calls,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -98,8 +88,10 @@ pub(super) struct Chakra {
     job: Job,
     host: String,
     offset_ns: u64,
-    /// Source of the nodes of the present recording.
-    made_of: MadeOf,
+    /// Set if the present recording's nodes are made of calls.
+    of_calls: bool,
+    /// Set if all its ops of one launch have one moment.
+    by_launch: bool,
     ranks: BTreeMap<i32, JobRankTrace>,
     groups: BTreeMap<u64, Group>,
     derived: BTreeSet<i32>,
@@ -120,7 +112,8 @@ impl Chakra {
             job: Job::default(),
             host: String::new(),
             offset_ns: 0,
-            made_of: MadeOf::Ops { by_launch: false },
+            of_calls: false,
+            by_launch: false,
             ranks: BTreeMap::new(),
             groups: BTreeMap::new(),
             derived: BTreeSet::new(),
@@ -222,8 +215,8 @@ impl Chakra {
         }
         let owner = (self.host.clone(), work.key.pid);
         let lane = work.lane.unwrap_or(Lane::Communicator(group.number));
-        let mut told = work.told;
-        told.launched = work.launched.map(|launched| (group.number, launched));
+        let launched = work.launched.map(|launched| (group.number, launched));
+        let told = Told { launched, launch_ns: work.launch_ns };
         let at_ns = work.ts_ns.saturating_add(self.offset_ns);
         let start_time_micros = at_ns / 1000;
         let trace = JobRankTrace::of(&mut self.ranks, &self.dir, own, &owner)?;
@@ -231,9 +224,8 @@ impl Chakra {
             return Ok(());
         }
         let mut compute = self.compute.get_mut(&own);
-        let is_call = self.made_of == MadeOf::Calls;
         let kernel =
-            compute.as_mut().and_then(|compute| compute.kernel(work.function.as_str(), at_ns, is_call));
+            compute.as_mut().and_then(|compute| compute.kernel(work.function.as_str(), at_ns, self.of_calls));
         if let Some(compute) = &mut compute {
             trace.add_compute(compute, kernel.as_ref(), at_ns)?;
         }
@@ -275,10 +267,10 @@ impl Chakra {
 
     fn op(&mut self, op: &Op) -> Result<()> {
         let row = &op.row;
-        let MadeOf::Ops { by_launch } = self.made_of else {
+        if self.of_calls {
             self.totals.replays += u64::from(row.captured_seq.is_some());
             return Ok(());
-        };
+        }
         let is_p2p = row.pattern.is_p2p();
         let function: Name = match row.pattern {
             Pattern::Send => "Send".into(),
@@ -295,7 +287,7 @@ impl Chakra {
             ts_ns: row.ts_ns,
             seq: Some(row.seq),
             lane: None,
-            told: Told { launch_ns: by_launch.then_some(row.ts_ns), ..Told::default() },
+            launch_ns: self.by_launch.then_some(row.ts_ns),
             launched: None,
         };
         self.launches.add(work).map_or(Ok(()), |work| self.take(&work))
@@ -307,7 +299,7 @@ impl Chakra {
             self.totals.without_communicator += 1;
             return Ok(());
         };
-        if self.made_of != MadeOf::Calls {
+        if !self.of_calls {
             return Ok(());
         }
         self.take(&Work {
@@ -320,7 +312,7 @@ impl Chakra {
             ts_ns: row.ts_ns,
             seq: row.seq.get(),
             lane: Some(Lane::Stream(row.stream.0, row.tid)),
-            told: Told::default(),
+            launch_ns: None,
             launched: row.launched,
         })
     }
@@ -373,8 +365,8 @@ impl View for Chakra {
         self.offset_ns = source.offset_ns();
         let SessionReport { libraries, .. } = source.session();
         let by_plan = |library: &LibraryReport| library.probes == Some(ProbeStrategy::Plan);
-        let by_launch = !libraries.is_empty() && libraries.iter().all(by_plan);
-        self.made_of = if source.has_calls() { MadeOf::Calls } else { MadeOf::Ops { by_launch } };
+        self.by_launch = !libraries.is_empty() && libraries.iter().all(by_plan);
+        self.of_calls = source.has_calls();
         Ok(())
     }
 
@@ -412,10 +404,7 @@ impl View for Chakra {
         }
         let groups: serde_json::Map<String, Value> =
             self.groups.values().map(|group| (group.number.to_string(), json!(group.ranks))).collect();
-        let text = serde_json::to_string_pretty(&groups)? + "\n";
-        self.dir
-            .replace_file(Share::Free, "ncclflow.groups.json", |file| file.write_all(text.as_bytes()))
-            .context("writing `ncclflow.groups.json`")
+        write_json(&self.dir, "ncclflow.groups.json", &groups)
     }
 
     fn notes(&self) -> Vec<String> {

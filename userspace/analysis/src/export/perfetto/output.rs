@@ -44,7 +44,7 @@ struct Beside {
 impl Beside {
     fn open(path: &Path) -> Result<Self> {
         let mut trace = TraceFile::open(path)?;
-        let (about, span) = trace::about(&mut trace, &mut |_| ())?;
+        let (about, span) = trace::about(&mut trace)?;
         let context = || format!("in `{}`", path.display());
         let Some((first, last)) = span else {
             bail!("`{}` has no slice: it is not a trace of torch's profiler", path.display());

@@ -4,7 +4,7 @@
 //! FIFO has room for. So a track has lanes, which have one name and which Perfetto draws as one.
 
 use flow::schema::{CommunicatorReport, RankKey};
-use std::{io, mem};
+use std::io;
 
 use foldhash::{HashMap, HashSet};
 
@@ -157,37 +157,23 @@ impl Tracks {
     pub(super) fn slot(
         &mut self,
         place: Place,
-        span: (u64, u64),
-        file: &mut TraceFile,
-    ) -> io::Result<Option<Lane>> {
-        // A rank's track identifies its host, a thread's number does not.
-        let host = if matches!(place, Place::Thread(..)) { self.host } else { 0 };
-        let key = (host, place);
-        let mut lanes = self.lanes.get_mut(&key).map(mem::take).unwrap_or_default();
-        let slot = self.slot_of(&mut lanes, place, span, file);
-        self.lanes.insert(key, lanes);
-        slot
-    }
-
-    fn slot_of(
-        &mut self,
-        lanes: &mut Vec<Lane>,
-        place: Place,
         (begin_ns, end_ns): (u64, u64),
         file: &mut TraceFile,
     ) -> io::Result<Option<Lane>> {
-        if !lanes.iter().any(|lane| lane.free_from_ns <= begin_ns) {
-            if lanes.len() >= MAX_LANES {
-                return Ok(None);
-            }
-            let lane = self.new_lane(place, file)?;
-            lanes.push(lane);
+        // A rank's track identifies its host, a thread's number does not.
+        let key = (if matches!(place, Place::Thread(..)) { self.host } else { 0 }, place);
+        let lanes = self.lanes.entry(key).or_default();
+        let free_from_ns = end_ns.max(begin_ns);
+        if let Some(lane) = lanes.iter_mut().find(|lane| lane.free_from_ns <= begin_ns) {
+            lane.free_from_ns = free_from_ns;
+            return Ok(Some(*lane));
         }
-        let free = lanes.iter_mut().find(|lane| lane.free_from_ns <= begin_ns);
-        Ok(free.map(|lane| {
-            lane.free_from_ns = end_ns.max(begin_ns);
-            *lane
-        }))
+        if lanes.len() >= MAX_LANES {
+            return Ok(None);
+        }
+        let lane = Lane { free_from_ns, ..self.new_lane(place, file)? };
+        self.lanes.entry(key).or_default().push(lane);
+        Ok(Some(lane))
     }
 
     fn new_lane(&mut self, place: Place, file: &mut TraceFile) -> io::Result<Lane> {
