@@ -91,8 +91,8 @@ impl CallStacks {
                 of.entry(group.shown()).or_default().push(group);
             }
         }
-        let groups = |stack: &Stack| of.remove(&stack.frames).unwrap_or_default();
-        self.stacks.stacks().iter().zip(self.stacks.stacks().iter().map(groups)).collect()
+        let stacks = self.stacks.stacks().iter();
+        stacks.map(|stack| (stack, of.remove(&stack.frames).unwrap_or_default())).collect()
     }
 }
 

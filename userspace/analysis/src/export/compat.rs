@@ -242,7 +242,7 @@ impl View for Compat {
         self.write(op).with_context(|| format!("writing rank {}", op.row.rank))
     }
 
-    fn finish(&mut self, _exported: &Exported) -> Result<()> {
+    fn finish(&mut self, _exported: &Exported) -> Result<Vec<String>> {
         for ((folder, rank), files) in &mut self.ranks {
             let context = || format!("writing the files of rank {rank}");
             files.proxy_flow.flush().with_context(context)?;
@@ -250,18 +250,13 @@ impl View for Compat {
             let dir = folder_of(&self.dir, folder)?;
             write_flow_rank(&dir, *rank, &files.meta).with_context(context)?;
         }
-        Ok(())
-    }
-
-    fn notes(&self) -> Vec<String> {
         let mixed = "files have lines of several communicators, as the extractor's do; --comm chooses one, without --flat each has a folder";
         let steps = format!("steps are left out: beyond {MAX_STEPS} of an op");
         let unknown = format!("data types or reductions have no number in nccl.h: {UNKNOWN} stands for them");
         let no_proxy = "ops need no proxy (NVLink, shared memory): the extractor does not know them, and they are left out";
-        counted([(self.ops_without_proxy, no_proxy)])
-            .chain(self.is_mixed.then(|| mixed.to_owned()))
-            .chain(counted([(self.steps_left_out, &*steps), (self.unknown_numbers, &*unknown)]))
-            .collect()
+        let counts = [(self.steps_left_out, &*steps), (self.unknown_numbers, &*unknown)];
+        let mixed = self.is_mixed.then(|| mixed.to_owned());
+        Ok(counted([(self.ops_without_proxy, no_proxy)]).chain(mixed).chain(counted(counts)).collect())
     }
 }
 

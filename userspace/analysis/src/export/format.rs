@@ -1,12 +1,15 @@
 //! Formats that recordings can be exported to.
 
 use std::{
-    fmt::Debug,
+    fmt::{Debug, Display},
     path::{Path, PathBuf},
 };
 
 use anyhow::Result;
-use flow::schema::{ApiCall, GpuRow, MessageRow, MessageSums, Op, OtherCallRow, StackRow};
+use flow::{
+    schema::{ApiCall, GpuRow, MessageRow, MessageSums, Op, OtherCallRow, StackRow},
+    text::joined,
+};
 
 use super::parquet::Parquet;
 use super::{
@@ -131,13 +134,14 @@ pub(crate) trait View: Debug + Send {
     /// Takes a row of the source. After an error no more rows come.
     fn row(&mut self, row: Row<'_>) -> Result<()>;
 
-    /// Completes the files, as all rows have come.
-    fn finish(&mut self, exported: &Exported) -> Result<()>;
+    /// Completes the files, as all rows have come. Returns notes for the user.
+    fn finish(&mut self, exported: &Exported) -> Result<Vec<String>>;
+}
 
-    /// Returns notes for the user, once the view is finished.
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
-    }
+/// Lists the first of some things.
+pub(super) fn listed<T: Display>(things: impl ExactSizeIterator<Item = T>, most: usize) -> String {
+    let more = if things.len() > most { ", …" } else { "" };
+    joined(things.take(most), ", ") + more
 }
 
 /// Makes the notes that begin with a number, of those whose number is not 0.

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::{Context as _, Result, bail};
-use flow::{schema::RankKey, text::joined};
+use flow::schema::RankKey;
 
 use super::{
+    format::listed,
     job_ranks::{JobRank, MAX_MEMBERS, job_ranks, members},
     source::Source,
     who::Who,
@@ -68,7 +69,7 @@ impl Job {
         if !missing.is_empty() {
             return Err(format!(
                 "rank {} of communicator 0x{hash:016x} is in none of the recordings, and Chakra's nodes name ranks by their number in the job: give the recordings of all hosts",
-                listed(&missing)
+                listed(missing.iter(), 8)
             ));
         }
         let mut ranks = Vec::new();
@@ -95,12 +96,6 @@ impl Job {
         let members = self.members.get(&hash).into_iter().flatten();
         members.filter_map(|(rank, member)| Some((u32::try_from(*rank).ok()?, member.job_rank?))).collect()
     }
-
-    /// Tells whether the job's rank was derived from the largest communicator.
-    pub(super) fn is_derived(&self, hash: u64, rank: i32) -> bool {
-        let member = self.members.get(&hash).and_then(|ranks| ranks.get(&rank));
-        member.and_then(|member| member.job_rank).is_some_and(|rank| rank.is_derived)
-    }
 }
 
 /// Fails if a rank of the job is of another process than before.
@@ -115,10 +110,6 @@ pub(super) fn check_owner(rank: i64, before: &(String, u32), owner: &(String, u3
         );
     }
     Ok(())
-}
-
-fn listed(ranks: &[i32]) -> String {
-    format!("{}{}", joined(ranks.iter().take(8), ", "), if ranks.len() > 8 { ", …" } else { "" })
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ impl View for JsonLines {
         self.check()
     }
 
-    fn finish(&mut self, exported: &Exported) -> Result<()> {
+    fn finish(&mut self, exported: &Exported) -> Result<Vec<String>> {
         self.files.close();
         let report = match exported.sources.as_slice() {
             [source] => source.read.report.clone(),
@@ -81,14 +81,11 @@ impl View for JsonLines {
         self.dir
             .replace_file(Share::Free, "session.json", |file| file.write_all(report.as_bytes()))
             .context("writing `session.json`")?;
-        self.check()
-    }
-
-    fn notes(&self) -> Vec<String> {
+        self.check()?;
         let left_out = self.files.flow_ranks().left_out;
         let note = format!(
             "flow_rank*.json was not written for {left_out} ranks with very many messages; a part of them has one (--last, --rank)"
         );
-        (left_out > 0).then_some(note).into_iter().collect()
+        Ok((left_out > 0).then_some(note).into_iter().collect())
     }
 }

@@ -11,14 +11,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::{Context as _, Result, bail};
-use flow::{
-    schema::{ApiCall, ApiCallRow, Pointer, RankKey},
-    text::joined,
-};
+use flow::schema::{ApiCall, ApiCallRow, Pointer, RankKey};
 
 use super::{
     bounded::get_or_make,
-    format::{Row, View, counted},
+    format::{Row, View, counted, listed},
     job_ranks::{JobRank, job_ranks, members},
     run::Exported,
     source::Source,
@@ -153,11 +150,10 @@ impl Megatrace {
 
     /// Lists the processes that have calls and no job rank.
     fn unknown_ranks(&self) -> String {
-        let shown = self.without_rank.iter().take(8);
-        let shown = joined(shown.map(|((_, pid), calls)| format!("{pid} ({calls} calls)")), ", ");
-        let more = if self.without_rank.len() > 8 { ", …" } else { "" };
+        let processes = self.without_rank.iter();
+        let shown = listed(processes.map(|((_, pid), calls)| format!("{pid} ({calls} calls)")), 8);
         format!(
-            "nothing says which rank process {shown}{more} has: no environment, no rank map, and no rank in a \
+            "nothing says which rank process {shown} has: no environment, no rank map, and no rank in a \
              communicator, as the layouts of its NCCL are not known"
         )
     }
@@ -178,54 +174,13 @@ impl Megatrace {
         self.calls += 1;
         self.write(rank, call).with_context(|| format!("writing the log of process {}", call.row.pid))
     }
-}
-
-impl View for Megatrace {
-    fn begin(&mut self, source: &Source) -> Result<()> {
-        source.host().clone_into(&mut self.host);
-        self.offset_ns = source.offset_ns();
-        self.job_ranks = job_ranks(source, &members(source)?);
-        Ok(())
-    }
-
-    fn row(&mut self, row: Row<'_>) -> Result<()> {
-        match row {
-            Row::Call(call) => return self.call(call),
-            Row::OtherCall(_) => self.other_calls += 1,
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn finish(&mut self, exported: &Exported) -> Result<()> {
-        for process in self.processes.values_mut() {
-            process.file.flush()?;
-        }
-        let is_from_middle = exported.sources.iter().any(|source| source.from_ns > 0);
-        self.is_partial |= self.by_arguments > 0 && is_from_middle;
-        if self.calls == 0 && !self.without_rank.is_empty() {
-            bail!(
-                "a Megatrace log is of a rank of the job, and {}. Record with `--rank-map FILE`, or where a \
-                 launcher has set RANK, SLURM_PROCID or the like in the processes' environment",
-                self.unknown_ranks()
-            );
-        }
-        if self.calls == 0 && exported.rows.ops > 0 {
-            bail!(
-                "there are no API calls in what is asked for, but ops of --level flow or steps: \
-                 a Megatrace log is of calls, which `record --level api` records, and `--api` beside ops"
-            );
-        }
-        Ok(())
-    }
 
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if !self.derived.is_empty() {
-            let ranks = joined(self.derived.iter().take(16), ", ");
-            let more = if self.derived.len() > 16 { ", …" } else { "" };
+            let ranks = listed(self.derived.iter(), 16);
             notes.push(format!(
-                "job ranks {ranks}{more} are derived: the ranks in the largest communicators of the processes"
+                "job ranks {ranks} are derived: the ranks in the largest communicators of the processes"
             ));
         }
         if !self.twice.is_empty() {
@@ -250,6 +205,46 @@ impl View for Megatrace {
             notes.push("opCount is counted from the beginning of the part".to_owned());
         }
         notes
+    }
+}
+
+impl View for Megatrace {
+    fn begin(&mut self, source: &Source) -> Result<()> {
+        source.host().clone_into(&mut self.host);
+        self.offset_ns = source.offset_ns();
+        self.job_ranks = job_ranks(source, &members(source)?);
+        Ok(())
+    }
+
+    fn row(&mut self, row: Row<'_>) -> Result<()> {
+        match row {
+            Row::Call(call) => return self.call(call),
+            Row::OtherCall(_) => self.other_calls += 1,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, exported: &Exported) -> Result<Vec<String>> {
+        for process in self.processes.values_mut() {
+            process.file.flush()?;
+        }
+        let is_from_middle = exported.sources.iter().any(|source| source.from_ns > 0);
+        self.is_partial |= self.by_arguments > 0 && is_from_middle;
+        if self.calls == 0 && !self.without_rank.is_empty() {
+            bail!(
+                "a Megatrace log is of a rank of the job, and {}. Record with `--rank-map FILE`, or where a \
+                 launcher has set RANK, SLURM_PROCID or the like in the processes' environment",
+                self.unknown_ranks()
+            );
+        }
+        if self.calls == 0 && exported.rows.ops > 0 {
+            bail!(
+                "there are no API calls in what is asked for, but ops of --level flow or steps: \
+                 a Megatrace log is of calls, which `record --level api` records, and `--api` beside ops"
+            );
+        }
+        Ok(self.notes())
     }
 }
 

@@ -184,8 +184,7 @@ impl Chosen {
             span_unix_ns: span,
             notes: Vec::new(),
         };
-        view.finish(&exported)?;
-        exported.notes = view.notes();
+        exported.notes = view.finish(&exported)?;
         Ok(exported)
     }
 }

@@ -376,11 +376,11 @@ impl View for Collector {
         Ok(())
     }
 
-    fn finish(&mut self, exported: &Exported) -> Result<()> {
+    fn finish(&mut self, exported: &Exported) -> Result<Vec<String>> {
         self.close_all();
         let data = self.data(exported);
         *self.handed.lock().unwrap_or_else(PoisonError::into_inner) = Some(data);
-        Ok(())
+        Ok(Vec::new())
     }
 }
 

@@ -5,7 +5,10 @@
 //! launches a kernel and hands us its plan right after it, and both clocks are the host's. The kernel must
 //! have the function in its name.
 
-use std::{collections::VecDeque, path::PathBuf};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    path::PathBuf,
+};
 
 use anyhow::{Context as _, Result, bail};
 use foldhash::HashMap;
@@ -47,14 +50,12 @@ fn keep(recent: &mut VecDeque<Ended>, ended: Ended) {
 pub(super) struct Kernel {
     /// Place among the kernels of the trace.
     at: usize,
-    begin_ns: u64,
-    end_ns: u64,
-    launched_ns: u64,
+    work: DeviceWork,
 }
 
 impl Kernel {
     pub(super) fn duration_ns(&self) -> u64 {
-        self.end_ns.saturating_sub(self.begin_ns)
+        self.work.end_ns.saturating_sub(self.work.begin_ns)
     }
 }
 
@@ -79,8 +80,8 @@ pub(super) struct Compute {
 }
 
 /// Reads traces, each of another rank.
-pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<(i32, Compute)>> {
-    let mut all: Vec<(i32, Compute)> = Vec::new();
+pub(super) fn read(paths: &[PathBuf]) -> Result<BTreeMap<i32, Compute>> {
+    let mut all: BTreeMap<i32, Compute> = BTreeMap::new();
     for path in paths {
         let trace =
             device_work(&mut TraceFile::open(path)?).with_context(|| format!("in `{}`", path.display()))?;
@@ -90,10 +91,10 @@ pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<(i32, Compute)>> {
                 path.display()
             );
         };
-        if let Some((_, other)) = all.iter().find(|(of, _)| *of == rank) {
+        if let Some(other) = all.get(&rank) {
             bail!("`{}` and `{}` are both of rank {rank}", other.path.display(), path.display());
         }
-        all.push((rank, Compute::new(path.clone(), trace)));
+        all.insert(rank, Compute::new(path.clone(), trace));
     }
     Ok(all)
 }
@@ -155,14 +156,14 @@ impl Compute {
             return None;
         }
         *found = Some(at_ns);
-        Some(Kernel { at, begin_ns: work.begin_ns, end_ns: work.end_ns, launched_ns: begin })
+        Some(Kernel { at, work })
     }
 
     /// Makes the next node, with this number, of what was launched before this time. NCCL's own kernels are
     /// left out. The node waits for those before it on its stream, and for nodes of communication that were
     /// launched before it and had ended when it began.
     pub(super) fn next_before(&mut self, kernel: Option<&Kernel>, at_ns: u64, id: u64) -> Option<Node> {
-        let until = kernel.map_or(at_ns, |kernel| kernel.launched_ns);
+        let until = kernel.map_or(at_ns, |kernel| kernel.work.launched_ns());
         loop {
             let work = *self.work(self.next).filter(|work| work.launched_ns() < until)?;
             self.next += 1;
@@ -199,16 +200,16 @@ impl Compute {
     /// Returns the nodes that a node of communication with this kernel waits for: those before it on its
     /// stream, which is proven, and the last that had ended when it began.
     pub(super) fn waits(&self, kernel: &Kernel) -> (Vec<u64>, Option<u64>) {
-        let stream = self.work(kernel.at).and_then(|work| self.streams.get(&work.stream));
+        let stream = self.streams.get(&kernel.work.stream);
         // Nodes of one kernel do not wait for each other.
         let on_stream = stream.filter(|(of, _)| *of != Some(kernel.at)).map(|(_, last)| last.clone());
-        (on_stream.unwrap_or_default(), before(&self.computed, kernel.begin_ns))
+        (on_stream.unwrap_or_default(), before(&self.computed, kernel.work.begin_ns))
     }
 
     /// Notes the number of a node of communication.
     pub(super) fn communicated(&mut self, id: u64, kernel: &Kernel) {
-        keep(&mut self.communicated, Ended { id, end_ns: kernel.end_ns });
-        let Some(stream) = self.work(kernel.at).map(|work| work.stream) else { return };
+        keep(&mut self.communicated, Ended { id, end_ns: kernel.work.end_ns });
+        let stream = kernel.work.stream;
         match self.streams.get_mut(&stream) {
             Some((of, last)) if *of == Some(kernel.at) => last.push(id),
             _ => {

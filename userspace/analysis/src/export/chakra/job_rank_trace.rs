@@ -41,10 +41,11 @@ pub(super) struct JobRankTrace {
     rank: i32,
     /// Host and process that the rank is.
     owner: (String, u32),
-    file: EtFile,
+    pub(super) file: EtFile,
     last_id: u64,
     orders: HashMap<Lane, Order>,
-    chains: HashMap<Chain, u64>,
+    /// The last node of each chain.
+    pub(super) chains: HashMap<Chain, u64>,
     seen: HashMap<i32, BTreeSet<u64>>,
 }
 
@@ -133,11 +134,6 @@ impl JobRankTrace {
         Ok(())
     }
 
-    /// Returns the number of ends of chains that are kept.
-    pub(super) fn chains(&self) -> usize {
-        self.chains.len()
-    }
-
     /// Returns the number of nodes that are kept.
     pub(super) fn kept(&self) -> usize {
         self.orders.values().map(Order::kept).sum()
@@ -146,9 +142,5 @@ impl JobRankTrace {
     /// Keeps fewer nodes: later ones wait for fewer.
     pub(super) fn forget(&mut self) {
         self.orders.values_mut().for_each(Order::forget);
-    }
-
-    pub(super) fn finish(&mut self) -> io::Result<()> {
-        self.file.finish()
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct LaunchOrder {
     /// Place of the last op that was given out, by rank.
     given: HashMap<RankKey, Place>,
     /// Number of ops that came after a later launch was given out.
-    late: u64,
+    pub(super) late: u64,
 }
 
 impl LaunchOrder {
@@ -50,10 +50,6 @@ impl LaunchOrder {
         }
         self.given.clear();
         all
-    }
-
-    pub(super) fn late(&self) -> u64 {
-        self.late
     }
 
     fn give(&mut self, rank: RankKey, place: Place) {
@@ -95,7 +91,7 @@ mod tests {
             assert!(order.add(work(rank, ts_ns, seq)).is_none());
         }
         assert_eq!(seqs(&order.take_all()), [(0, 2), (1, 2), (0, 4), (1, 4), (1, 6)]);
-        assert_eq!(order.late(), 0);
+        assert_eq!(order.late, 0);
     }
 
     #[test]
@@ -108,6 +104,6 @@ mod tests {
         assert_eq!(given.len(), 10);
         order.add(work(0, 150, 3));
         given.extend(order.take_all());
-        assert_eq!(order.late(), 1);
+        assert_eq!(order.late, 1);
     }
 }

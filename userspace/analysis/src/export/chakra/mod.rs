@@ -106,7 +106,6 @@ pub(super) struct Chakra {
 impl Chakra {
     /// Makes the view. `kineto` are traces of torch's profiler, of a rank each.
     pub(super) fn new(dir: OutputDir, kineto: &[PathBuf]) -> Result<Self> {
-        let compute = compute::read(kineto)?.into_iter().collect();
         Ok(Self {
             dir,
             job: Job::default(),
@@ -120,7 +119,7 @@ impl Chakra {
             uncounted: 0,
             totals: Totals::default(),
             launches: LaunchOrder::default(),
-            compute,
+            compute: compute::read(kineto)?,
         })
     }
 
@@ -143,11 +142,10 @@ impl Chakra {
         }
         let ranks = self.job.ranks_of(hash, n_ranks).map_err(anyhow::Error::msg)?;
         let number = i32::try_from(self.groups.len() + 1)?;
-        for (rank, of_job) in (0..).zip(&ranks) {
-            if self.job.is_derived(hash, rank) {
-                self.derived.insert(*of_job);
-            }
-        }
+        // All ranks are known, from 0 on.
+        let known = self.job.known(hash).into_values().take(ranks.len());
+        let derived = known.filter(|rank| rank.is_derived);
+        self.derived.extend(derived.map(|rank| rank.rank));
         let group = Group { number, ranks };
         self.groups.insert(hash, group.clone());
         Ok(group)
@@ -324,7 +322,7 @@ impl Chakra {
             return Ok(());
         }
         self.uncounted = 0;
-        let chains: usize = self.ranks.values().map(JobRankTrace::chains).sum();
+        let chains: usize = self.ranks.values().map(|trace| trace.chains.len()).sum();
         if chains >= MAX_KEPT / 2 {
             bail!(
                 "more than {} peers of sends and receives: choose a part with --comm or --pid",
@@ -335,6 +333,57 @@ impl Chakra {
             self.ranks.values_mut().for_each(JobRankTrace::forget);
         }
         Ok(())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let Totals { nodes, joins, without_communicator, of_one_rank, not_in_chakra, without_size, replays } =
+            self.totals;
+        let mut notes = vec![format!(
+            "{nodes} nodes of {} ranks, {joins} of them only join the ends of others, {} groups",
+            self.ranks.len(),
+            self.groups.len()
+        )];
+        if self.compute.is_empty() {
+            notes.push("there are no nodes for what is computed between them: --kineto adds them".to_owned());
+        }
+        for (rank, compute) in &self.compute {
+            let (kernels, found) = compute.nccl_kernels();
+            notes.push(format!(
+                "rank {rank}: {} compute nodes; {found} of the {kernels} kernels of NCCL in its trace belong to a node",
+                compute.nodes
+            ));
+        }
+        notes.extend(counted([
+            (without_communicator, "calls have no known communicator, and no node"),
+            (of_one_rank, "calls or ops are of communicators of one rank, and have no node"),
+            (
+                not_in_chakra,
+                "calls are of functions that Chakra does not know (one-sided ones), and have no node",
+            ),
+            (
+                self.launches.late,
+                "ops ended so late after others that their nodes are not in the order of launches",
+            ),
+            (without_size, "nodes have no comm_size: their bytes are not known"),
+            (
+                replays,
+                "ops on a channel are replays of CUDA graphs, which no call stands for: they have no node",
+            ),
+        ]));
+        let last = self.ranks.keys().next_back().copied().unwrap_or(-1);
+        let missing = (0..=last).filter(|rank| !self.ranks.contains_key(rank)).count();
+        if missing > 0 {
+            notes.push(format!(
+                "{missing} ranks below rank {last} have no file: ASTRA-sim wants one for each"
+            ));
+        }
+        if !self.derived.is_empty() {
+            notes.push(format!(
+                "the job ranks of {} processes are derived: the ranks in the largest communicators of the processes",
+                self.derived.len()
+            ));
+        }
+        notes
     }
 }
 
@@ -382,7 +431,7 @@ impl View for Chakra {
         }
     }
 
-    fn finish(&mut self, exported: &Exported) -> Result<()> {
+    fn finish(&mut self, exported: &Exported) -> Result<Vec<String>> {
         self.take_waiting()?;
         if self.totals.nodes == 0 && exported.rows.ops + exported.rows.calls > 0 {
             bail!(
@@ -400,61 +449,11 @@ impl View for Chakra {
             trace.add_compute(compute, None, u64::MAX).context("writing a rank's trace")?;
         }
         for trace in self.ranks.values_mut() {
-            trace.finish().context("writing a rank's trace")?;
+            trace.file.finish().context("writing a rank's trace")?;
         }
         let groups: serde_json::Map<String, Value> =
             self.groups.values().map(|group| (group.number.to_string(), json!(group.ranks))).collect();
-        write_json(&self.dir, "ncclflow.groups.json", &groups)
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let Totals { nodes, joins, without_communicator, of_one_rank, not_in_chakra, without_size, replays } =
-            self.totals;
-        let mut notes = vec![format!(
-            "{nodes} nodes of {} ranks, {joins} of them only join the ends of others, {} groups",
-            self.ranks.len(),
-            self.groups.len()
-        )];
-        if self.compute.is_empty() {
-            notes.push("there are no nodes for what is computed between them: --kineto adds them".to_owned());
-        }
-        for (rank, compute) in &self.compute {
-            let (kernels, found) = compute.nccl_kernels();
-            notes.push(format!(
-                "rank {rank}: {} compute nodes; {found} of the {kernels} kernels of NCCL in its trace belong to a node",
-                compute.nodes
-            ));
-        }
-        notes.extend(counted([
-            (without_communicator, "calls have no known communicator, and no node"),
-            (of_one_rank, "calls or ops are of communicators of one rank, and have no node"),
-            (
-                not_in_chakra,
-                "calls are of functions that Chakra does not know (one-sided ones), and have no node",
-            ),
-            (
-                self.launches.late(),
-                "ops ended so late after others that their nodes are not in the order of launches",
-            ),
-            (without_size, "nodes have no comm_size: their bytes are not known"),
-            (
-                replays,
-                "ops on a channel are replays of CUDA graphs, which no call stands for: they have no node",
-            ),
-        ]));
-        let last = self.ranks.keys().next_back().copied().unwrap_or(-1);
-        let missing = (0..=last).filter(|rank| !self.ranks.contains_key(rank)).count();
-        if missing > 0 {
-            notes.push(format!(
-                "{missing} ranks below rank {last} have no file: ASTRA-sim wants one for each"
-            ));
-        }
-        if !self.derived.is_empty() {
-            notes.push(format!(
-                "the job ranks of {} processes are derived: the ranks in the largest communicators of the processes",
-                self.derived.len()
-            ));
-        }
-        notes
+        write_json(&self.dir, "ncclflow.groups.json", &groups)?;
+        Ok(self.notes())
     }
 }

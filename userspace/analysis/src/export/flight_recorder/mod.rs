@@ -189,7 +189,7 @@ impl FlightRecorder {
             Ok(JobRank {
                 owner: owner.clone(),
                 process: number_of(&mut self.processes, owner.clone()),
-                spool: Spool::new(self.output.nameless().context("making a temporary file")?),
+                spool: Spool::new(self.output.dir.nameless_file().context("making a temporary file")?),
                 groups: BTreeMap::new(),
                 nccl_version: self.nccl_version.clone(),
             })
@@ -328,6 +328,22 @@ impl FlightRecorder {
         self.files += 1;
         Ok(())
     }
+
+    fn notes(&self) -> Vec<String> {
+        let totals = &self.totals;
+        let mut notes = vec![format!(
+            "{} entries of {} ranks of the job, {} process groups; their states are all `scheduled`: what the GPU did is not known",
+            totals.entries,
+            self.files,
+            self.groups.len()
+        )];
+        notes.extend(self.refused.iter().take(MAX_NOTES).cloned());
+        if self.refused.len() > MAX_NOTES {
+            notes.push(format!("{} more communicators are left out", self.refused.len() - MAX_NOTES));
+        }
+        notes.extend(totals.notes(self.derived.len() as u64));
+        notes
+    }
 }
 
 /// Returns the number of a process, which is given if it is new.
@@ -382,7 +398,7 @@ impl View for FlightRecorder {
         .context("writing the flight recorder's files")
     }
 
-    fn finish(&mut self, exported: &Exported) -> Result<()> {
+    fn finish(&mut self, exported: &Exported) -> Result<Vec<String>> {
         self.end_source();
         let ranks = std::mem::take(&mut self.ranks);
         if ranks.is_empty() && exported.rows.ops + exported.rows.calls > 0 {
@@ -405,23 +421,7 @@ impl View for FlightRecorder {
         for (job_rank, rank) in ranks {
             self.write_file(job_rank, rank, judged_until_ns)?;
         }
-        Ok(())
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let totals = &self.totals;
-        let mut notes = vec![format!(
-            "{} entries of {} ranks of the job, {} process groups; their states are all `scheduled`: what the GPU did is not known",
-            totals.entries,
-            self.files,
-            self.groups.len()
-        )];
-        notes.extend(self.refused.iter().take(MAX_NOTES).cloned());
-        if self.refused.len() > MAX_NOTES {
-            notes.push(format!("{} more communicators are left out", self.refused.len() - MAX_NOTES));
-        }
-        notes.extend(totals.notes(self.derived.len() as u64));
-        notes
+        Ok(self.notes())
     }
 }
 

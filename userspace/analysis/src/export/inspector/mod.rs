@@ -67,8 +67,10 @@ struct RankRecords {
     /// Sequence numbers of its latest records.
     record_sn: u64,
     proxy_op_sn: u64,
-    /// Ops of which further channels may come, in the order in which they came.
-    open: VecDeque<OpRecord>,
+    /// Ops of which further channels may come, by `seq`.
+    open: BTreeMap<u64, OpRecord>,
+    /// Numbers of these ops, in the order in which they came.
+    order: VecDeque<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,7 +81,6 @@ struct Totals {
     without_time: u64,
     left_out: u64,
     without_nodes: u64,
-    ranks: u64,
 }
 
 #[derive(Debug)]
@@ -125,9 +126,8 @@ impl Inspector {
         let (offset_ns, totals) = (self.offset_ns, &mut self.totals);
         let key = (self.host.clone(), op.rank);
         let refusal = format_args!("there are more than {MAX_RANKS} ranks of communicators");
-        let rank = get_or_make(&mut self.ranks, key.clone(), MAX_RANKS, refusal, |(host, rank)| {
+        let rank = get_or_make(&mut self.ranks, key, MAX_RANKS, refusal, |(host, rank)| {
             let facts = self.who.rank(*rank);
-            totals.ranks += 1;
             totals.without_nodes += u64::from(facts.is_none_or(|facts| facts.n_nodes.is_none()));
             Ok(RankRecords {
                 version: self.version,
@@ -137,13 +137,11 @@ impl Inspector {
             })
         })?;
         let (before, were_open) = (rank.lines.len(), rank.open.len());
-        if let Some(record) = rank.open.iter_mut().rev().find(|record| record.is_of(&op)) {
-            record.add(&op, &steps);
-        } else {
-            let mut record = OpRecord::new(&op);
-            record.add(&op, &steps);
-            rank.open.push_back(record);
-        }
+        let record = rank.open.entry(op.row.seq).or_insert_with(|| {
+            rank.order.push_back(op.row.seq);
+            OpRecord::new(&op)
+        });
+        record.add(&op, &steps);
         if rank.version == InspectorVersion::V4_3 {
             totals.steps += records::write_proxy(rank, &op, &steps, offset_ns)?;
         }
@@ -153,7 +151,7 @@ impl Inspector {
         self.open = (self.open + rank.open.len()).saturating_sub(were_open);
         self.waiting += rank.lines.len() - before;
         if rank.lines.len() >= MAX_BATCH {
-            self.write_batch(&key)?;
+            self.write_batch(&(self.host.clone(), op.rank))?;
         }
         if self.waiting >= MAX_WAITING || self.open >= MAX_ALL_OPEN {
             return self.close_all();
@@ -209,7 +207,7 @@ impl Inspector {
 
 /// Writes the record of the oldest op.
 fn close_oldest(rank: &mut RankRecords, offset_ns: u64, totals: &mut Totals) -> Result<()> {
-    let Some(record) = rank.open.pop_front() else { return Ok(()) };
+    let Some(record) = rank.order.pop_front().and_then(|seq| rank.open.remove(&seq)) else { return Ok(()) };
     if rank.version == InspectorVersion::V4_0 && !record.is_complete_collective() {
         totals.left_out += 1;
         return Ok(());
@@ -245,7 +243,7 @@ impl View for Inspector {
         Ok(())
     }
 
-    fn finish(&mut self, exported: &Exported) -> Result<()> {
+    fn finish(&mut self, exported: &Exported) -> Result<Vec<String>> {
         self.close_all().context(WRITING)?;
         if exported.rows.ops == 0 && exported.rows.calls > 0 {
             bail!(
@@ -255,11 +253,7 @@ impl View for Inspector {
         for file in self.files.values_mut() {
             file.publish().context("naming Inspector's files")?;
         }
-        Ok(())
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let Totals { collectives, p2p, steps, without_time, left_out, without_nodes, ranks } = self.totals;
+        let Totals { collectives, p2p, steps, without_time, left_out, without_nodes } = self.totals;
         let mut notes = vec![format!(
             "{collectives} collectives, {p2p} sends and receives and {steps} proxy steps in {} files",
             self.files.len()
@@ -277,10 +271,11 @@ impl View for Inspector {
         }
         if without_nodes > 0 {
             notes.push(format!(
-                "for {without_nodes} of {ranks} ranks the recording does not say how many nodes their \
-                 communicator has: their headers lack `nnodes`, and NVIDIA's exporter leaves such files out"
+                "for {without_nodes} of {} ranks the recording does not say how many nodes their \
+                 communicator has: their headers lack `nnodes`, and NVIDIA's exporter leaves such files out",
+                self.ranks.len()
             ));
         }
-        notes
+        Ok(notes)
     }
 }

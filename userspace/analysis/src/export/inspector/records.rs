@@ -97,11 +97,6 @@ impl OpRecord {
         Self { row, call_bytes: op.bytes(), begin_ns: u64::MAX, end_ns: 0, is_measured: true }
     }
 
-    /// Tells whether this is the op of a channel.
-    pub(super) fn is_of(&self, op: &Op) -> bool {
-        self.row.seq == op.row.seq
-    }
-
     /// Adds a channel.
     pub(super) fn add(&mut self, op: &Op, steps: &[ProxyStep]) {
         self.is_measured &= op.row.measured == Some(Outcome::AsPlanned) && !op.row.incomplete;

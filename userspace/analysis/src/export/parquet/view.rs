@@ -51,19 +51,16 @@ impl View for Parquet {
         tables.map_or(Ok(()), |tables| tables.row(row)).context("writing Parquet tables")
     }
 
-    fn finish(&mut self, exported: &Exported) -> Result<()> {
+    fn finish(&mut self, exported: &Exported) -> Result<Vec<String>> {
         self.complete_last()?;
         for (tables, source) in self.tables.iter_mut().zip(&exported.sources) {
             tables.finish(source)?;
         }
         // Readers see all or nothing of an export.
-        self.tables.iter_mut().try_for_each(ParquetTables::publish)
-    }
-
-    fn notes(&self) -> Vec<String> {
+        self.tables.iter_mut().try_for_each(ParquetTables::publish)?;
         let counts = || self.tables.iter().flat_map(ParquetTables::counts);
         let sum = |value: fn(Counts) -> u64| counts().map(value).sum::<u64>();
         let (rows, files) = (sum(|counts| counts.rows), sum(|counts| counts.files));
-        vec![format!("{rows} rows in {files} Parquet files, {} bytes", sum(|counts| counts.bytes))]
+        Ok(vec![format!("{rows} rows in {files} Parquet files, {} bytes", sum(|counts| counts.bytes))])
     }
 }

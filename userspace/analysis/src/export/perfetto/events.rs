@@ -19,16 +19,16 @@ type Values<'a> = Vec<(&'static str, Option<Value<'a>>)>;
 pub(super) struct PendingOp {
     pub(super) op: Op,
     pub(super) rank: RankId,
-    noted: Noted,
+    pub(super) noted: Noted,
 }
 
 /// Sums of an op's messages.
 #[derive(Debug, Default)]
-struct Noted {
+pub(super) struct Noted {
     begin_ns: Option<u64>,
     begin_is_measured: bool,
     end_ns: Option<u64>,
-    messages: u64,
+    pub(super) messages: u64,
     measured: u64,
     bytes_measured: u64,
 }
@@ -49,11 +49,6 @@ impl PendingOp {
             noted.begin_is_measured = measured_begin(message).is_some();
         }
         noted.end_ns = noted.end_ns.max(Some(end));
-    }
-
-    /// Notes messages that were planned, of which none was measured.
-    pub(super) fn note_planned(&mut self, messages: u64) {
-        self.noted.messages = self.noted.messages.saturating_add(messages);
     }
 
     /// Returns the time from the first measured message to the last.

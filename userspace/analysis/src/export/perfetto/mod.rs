@@ -70,8 +70,6 @@ pub(super) struct Perfetto {
     /// The last op, whose messages come.
     op: Option<PendingOp>,
     totals: Totals,
-    /// First and last Unix time that were exported.
-    span_ns: Option<(u64, u64)>,
 }
 
 impl Perfetto {
@@ -84,7 +82,6 @@ impl Perfetto {
             offset_ns: 0,
             op: None,
             totals: Totals::default(),
-            span_ns: None,
         })
     }
 
@@ -134,7 +131,7 @@ impl Perfetto {
         let Some(pending) = &mut self.op else { return };
         let (rank, at_ns) = (pending.rank, pending.op.row.ts_ns.saturating_add(self.offset_ns));
         for sums in sums {
-            pending.note_planned(sums.messages);
+            pending.noted.messages = pending.noted.messages.saturating_add(sums.messages);
             self.totals.not_measured = self.totals.not_measured.saturating_add(sums.messages);
             if sums.op == Direction::Send && sums.bytes_exact > 0 {
                 self.counters.add(rank, Counted::Planned, at_ns, sums.bytes_exact);
@@ -297,26 +294,21 @@ impl View for Perfetto {
         .context(WRITING)
     }
 
-    fn finish(&mut self, exported: &Exported) -> Result<()> {
-        self.span_ns = exported.span_unix_ns;
+    fn finish(&mut self, exported: &Exported) -> Result<Vec<String>> {
         self.finish_op().and_then(|()| self.write_counters()).context(WRITING)?;
-        self.file.finish()
-    }
-
-    fn notes(&self) -> Vec<String> {
+        self.file.finish()?;
         let Totals { slices, instants, flows, states, .. } = self.totals;
         let mut notes = vec![format!(
             "{slices} slices, {instants} instants, {flows} arrows begun, {states} waits on {} tracks, {} bytes: open it in ui.perfetto.dev",
-            self.tracks.count(),
-            self.file.bytes
+            self.tracks.last, self.file.bytes
         )];
-        if self.file.output().is_archive() {
+        if self.file.file.is_archive() {
             notes.push(
                 "the file is an archive with torch's traces on the same timeline (Perfetto v58 and later)"
                     .to_owned(),
             );
         }
-        notes.extend(self.file.output().notes(self.span_ns));
+        notes.extend(self.file.file.notes(exported.span_unix_ns));
         notes.extend(counted([
             (
                 self.totals.not_measured,
@@ -335,6 +327,6 @@ impl View for Perfetto {
                 "recordings do not say how their clock relates to Unix time: their times cannot be compared with those of the others",
             ),
         ]));
-        notes
+        Ok(notes)
     }
 }

@@ -67,7 +67,7 @@ pub(super) enum Value<'a> {
 /// A file that gets its name when it is complete. If this is dropped before, the file is removed.
 #[derive(Debug)]
 pub(super) struct TraceFile {
-    file: TraceOutput,
+    pub(super) file: TraceOutput,
     batch: Vec<u8>,
     categories: Texts,
     names: Texts,
@@ -193,10 +193,6 @@ impl TraceFile {
         self.bytes += self.batch.len() as u64;
         self.batch.clear();
         Ok(())
-    }
-
-    pub(super) fn output(&self) -> &TraceOutput {
-        &self.file
     }
 
     /// Gives the file its name.

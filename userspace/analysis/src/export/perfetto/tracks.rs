@@ -59,7 +59,8 @@ pub(super) struct Lane {
 
 #[derive(Debug, Default)]
 pub(super) struct Tracks {
-    last: u64,
+    /// Number of the last track; there are as many.
+    pub(super) last: u64,
     hosts: Vec<String>,
     /// Place of the present source's host among the hosts.
     host: usize,
@@ -223,10 +224,6 @@ impl Tracks {
             ..TrackDescriptor::default()
         })?;
         Ok(track)
-    }
-
-    pub(super) fn count(&self) -> u64 {
-        self.last
     }
 }
 

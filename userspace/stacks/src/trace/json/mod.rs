@@ -19,7 +19,9 @@ use anyhow::{Result, anyhow};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::{
-    event::{About, Consumer, FlowEnd, FlowId, Kind, LeftOut, MAX_TRACKS, Slice, TrackId, TrackIds},
+    event::{
+        About, Consumer, FlowEnd, FlowId, Kind, LeftOut, MAX_TRACKS, Slice, TrackId, TrackIds, explained,
+    },
     open_slices::OpenSlices,
 };
 use raw_event::{RawEvent, Scalar};
@@ -56,23 +58,17 @@ pub(super) fn read(bytes: impl Read, consumer: &mut dyn Consumer) -> Result<Left
     if let Err(error) = parsed {
         // An array may end without its bracket: its writer may have been killed.
         if !(error.is_eof() && events.is_between) {
-            return Err(explained(error, events.count));
+            return Err(if error.is_eof() || error.is_io() {
+                explained(error.into(), events.count, "events")
+            } else {
+                anyhow!("after {} events, what follows is not the JSON of a trace: {error}", events.count)
+            });
         }
     } else if !events.is_trace {
         return Err(anyhow!("not a trace: this JSON has no `traceEvents`"));
     }
     events.open.finish(events.consumer)?;
     Ok(events.left_out)
-}
-
-fn explained(error: serde_json::Error, events: u64) -> anyhow::Error {
-    if error.is_eof() || error.io_error_kind() == Some(io::ErrorKind::UnexpectedEof) {
-        anyhow!("the trace is cut: it ends in the middle, after {events} events; write or copy it again")
-    } else if error.is_io() {
-        anyhow::Error::from(io::Error::from(error)).context(format!("after {events} events"))
-    } else {
-        anyhow!("after {events} events, what follows is not the JSON of a trace: {error}")
-    }
 }
 
 /// Reader that fails where one item is longer than the limit, as the item would be kept in memory.

@@ -18,7 +18,7 @@ use flate2::read::ZlibDecoder;
 use prost::Message as _;
 
 use super::{
-    event::{Consumer, FlowId, Kind, LeftOut, MAX_TRACKS, Slice, TrackId, TrackIds},
+    event::{Consumer, FlowId, Kind, LeftOut, MAX_TRACKS, Slice, TrackId, TrackIds, explained},
     open_slices::OpenSlices,
 };
 use clocks::Clocks;
@@ -125,13 +125,7 @@ impl Trace<'_> {
     }
 
     fn explained(&self, error: std::io::Error) -> anyhow::Error {
-        let packets = self.packets;
-        if error.kind() == ErrorKind::UnexpectedEof {
-            return anyhow!(
-                "the trace is cut: it ends in the middle, after {packets} packets; write or copy it again"
-            );
-        }
-        anyhow::Error::from(error).context(format!("after {packets} packets"))
+        explained(error, self.packets, "packets")
     }
 
     fn packet(&mut self, packet: TracePacket, may_be_compressed: bool) -> Result<()> {
