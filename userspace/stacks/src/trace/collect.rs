@@ -260,14 +260,10 @@ impl Collector {
         Ok(number)
     }
 
-    /// Returns the launch with the correlation of a kernel, or `Some(None)` if there are several.
-    fn correlated(&self, kernel: &Kernel) -> Option<Option<LaunchId>> {
-        self.by_correlation.get(&kernel.correlation?).copied()
-    }
-
     /// Finds the launch of a kernel, and its time.
     fn origin(&self, kernel: &Kernel) -> Option<(i64, Origin)> {
-        if let Some(launch) = self.correlated(kernel).flatten() {
+        let correlated = kernel.correlation.and_then(|number| *self.by_correlation.get(&number)?);
+        if let Some(launch) = correlated {
             return Some((kernel.begin, Origin::Launch(launch)));
         }
         let ends = self.incoming.get(&kernel.track).map_or(&[][..], |ends| {
@@ -305,7 +301,12 @@ impl Collector {
                 Some((at, Origin::Point(track))) => {
                     points.entry(track).or_default().push(at);
                 }
-                None if self.correlated(&kernel).is_some() => found.ambiguous += 1,
+                None if kernel
+                    .correlation
+                    .is_some_and(|number| self.by_correlation.contains_key(&number)) =>
+                {
+                    found.ambiguous += 1;
+                }
                 None => found.without_launch += 1,
             }
         }

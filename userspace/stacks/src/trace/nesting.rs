@@ -80,7 +80,9 @@ impl CallStack {
     fn at_point(&mut self, at: i64, each: &mut impl FnMut(&[NameId], u64)) -> bool {
         let encloses = |slice: &ThreadSlice| slice.end > at || slice.begin == at;
         let innermost = self.open.iter().rposition(encloses);
-        innermost.into_iter().for_each(|innermost| each(self.names(innermost, at), 1));
+        if let Some(innermost) = innermost {
+            each(self.names(innermost, at), 1);
+        }
         innermost.is_some()
     }
 

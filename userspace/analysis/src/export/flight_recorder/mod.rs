@@ -101,7 +101,6 @@ struct CommRank {
 }
 
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "they have nothing to do with each other")]
 pub(super) struct FlightRecorder {
     output: RankFiles,
     collectives_only: bool,

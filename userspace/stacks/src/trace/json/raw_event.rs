@@ -144,6 +144,7 @@ struct AnyValue<'t> {
 }
 
 impl AnyValue<'_> {
+    #[expect(clippy::unnecessary_wraps, reason = "as methods of a visitor return it")]
     fn plain<E>(self, value: Plain<'_>) -> Result<(), E> {
         if !self.are_arguments {
             (self.take)(value);
