@@ -79,7 +79,7 @@ pub struct ViewOptions {
     pub inspector: InspectorVersion,
 }
 
-/// What comes of a source, in the order of its records.
+/// Row of a source, or the end of one of its processes. They come in the order of its records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Row<'a> {
     /// An op on a channel. Its messages follow.
