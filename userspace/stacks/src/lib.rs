@@ -4,15 +4,13 @@
 //! recordings. The result is a [`GroupedStacks`], and all forms of output are made of that alone:
 //! [`write_text`], [`write_folded`], [`pprof`], and JSON by `serde`.
 
-mod folded;
 mod grouped;
 mod live;
 mod pprof;
 mod text;
 pub mod trace;
 
-pub use folded::write_folded;
 pub use grouped::{Frame, GroupedStacks, Stack, StackCounter};
 pub use live::{CallGroup, CallStacks, LiveStacks};
 pub use pprof::pprof;
-pub use text::write_text;
+pub use text::{write_folded, write_text};

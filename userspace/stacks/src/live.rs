@@ -47,7 +47,7 @@ struct Counts {
 }
 
 /// Calls of one function on one communicator by one rank, with one stack.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallGroup {
     /// `AllReduce`, `Send` …
@@ -87,19 +87,12 @@ impl CallStacks {
     pub fn by_stack(&self) -> Vec<(&Stack, Vec<&CallGroup>)> {
         let mut of: HashMap<Vec<Frame>, Vec<&CallGroup>> = HashMap::new();
         for group in &self.groups {
-            if let Some(frames) = &group.frames {
-                let shown = shown(
-                    frames,
-                    group.cut,
-                    group.unknown.as_deref(),
-                    group.thread.as_deref(),
-                    &group.function,
-                );
-                of.entry(shown).or_default().push(group);
+            if group.frames.is_some() {
+                of.entry(group.shown()).or_default().push(group);
             }
         }
-        let groups = |stack: &Stack| of.remove(&stack.frames).unwrap_or_default();
-        self.stacks.stacks().iter().zip(self.stacks.stacks().iter().map(groups)).collect()
+        let stacks = self.stacks.stacks().iter();
+        stacks.map(|stack| (stack, of.remove(&stack.frames).unwrap_or_default())).collect()
     }
 }
 
@@ -123,49 +116,37 @@ impl LiveStacks {
         };
         let (of, counted) =
             if counts.calls.is_empty() { ("launches", &counts.ops) } else { ("calls", &counts.calls) };
-        let mut groups: BTreeMap<GroupKey, CallGroup> = BTreeMap::new();
+        // The counts of groups, which are 0 in the groups themselves.
+        let mut groups: BTreeMap<CallGroup, u64> = BTreeMap::new();
         let (mut counter, mut without_stack) = (StackCounter::default(), counts.refused);
         for (called, count) in counted.iter().filter(|(called, _)| is_wanted(&called.function)) {
             let row = called.stack.and_then(|stack| counts.stacks.get(&(called.pid, stack)));
-            let mut frames = row.map(|row| row.frames.clone());
-            let mut cut = row.is_some_and(|row| row.cut);
-            if let Some(frames) = &mut frames {
-                let outer = frames.len().saturating_sub(depth);
-                cut |= outer > 0;
-                frames.drain(..outer);
-            }
-            let unknown = row.and_then(|row| row.unknown.clone());
-            let thread = row.and_then(|row| row.thread.clone());
-            match row {
-                None => without_stack = without_stack.saturating_add(*count),
-                Some(_) => counter.add(
-                    shown(
-                        frames.as_deref().unwrap_or_default(),
-                        cut,
-                        unknown.as_deref(),
-                        thread.as_deref(),
-                        &called.function,
-                    ),
-                    *count,
-                ),
-            }
             let Called { function, communicator, rank, pid, .. } = called.clone();
-            let of = (function.clone(), communicator.clone(), rank, pid);
-            let key = (of, frames.clone(), cut, unknown.clone(), thread.clone());
-            let group = groups.entry(key).or_insert_with(|| CallGroup {
+            let mut group = CallGroup {
                 function,
                 comm_hash: communicator,
                 rank,
                 pid,
                 count: 0,
-                frames,
-                cut,
-                unknown,
-                thread,
-            });
-            group.count = group.count.saturating_add(*count);
+                frames: None,
+                cut: false,
+                unknown: None,
+                thread: None,
+            };
+            if let Some(row) = row {
+                let outer = row.frames.len().saturating_sub(depth);
+                group.frames = Some(row.frames[outer..].to_vec());
+                group.cut = row.cut || outer > 0;
+                (group.unknown, group.thread) = (row.unknown.clone(), row.thread.clone());
+                counter.add(group.shown(), *count);
+            } else {
+                without_stack = without_stack.saturating_add(*count);
+            }
+            let sum = groups.entry(group).or_default();
+            *sum = sum.saturating_add(*count);
         }
-        let mut groups: Vec<CallGroup> = groups.into_values().collect();
+        let mut groups: Vec<CallGroup> =
+            groups.into_iter().map(|(group, count)| CallGroup { count, ..group }).collect();
         groups.sort_by_key(|group| std::cmp::Reverse(group.count));
         let stacks = counter.finish();
         CallStacks { calls: stacks.total(), of, without_stack, stacks, groups }
@@ -181,30 +162,26 @@ impl LiveStacks {
     }
 }
 
-type GroupKey =
-    ((Name, Option<Name>, Option<i32>, u32), Option<Vec<FrameRow>>, bool, Option<String>, Option<String>);
-
-/// Returns the frames of a stack as they are shown, with the call itself.
-fn shown(
-    frames: &[FrameRow],
-    cut: bool,
-    unknown: Option<&str>,
-    thread: Option<&str>,
-    function: &Name,
-) -> Vec<Frame> {
-    let outside = if cut { Some(CUT.to_owned()) } else { unknown.map(|why| format!("({why})")) };
-    // A native stack ends with the functions that NCCL's call has called.
-    let call =
-        frames.last().is_none_or(|innermost| innermost.module.is_none()).then(|| format!("nccl{function}"));
-    let frames = frames.iter().map(|FrameRow { function, file, line, module }| match (file, line, module) {
-        (Some(file), Some(line), _) => format!("{file}({line}): {function}"),
-        (Some(file), None, _) => format!("{file}: {function}"),
-        (None, _, Some(module)) if !module.is_empty() => format!("{function} [{module}]"),
-        _ => function.clone(),
-    });
-    let thread = thread.map(|name| format!("(thread {name})"));
-    let frames = thread.into_iter().chain(outside).chain(frames).chain(call);
-    frames.map(|frame| Frame::new(&frame)).collect()
+impl CallGroup {
+    /// Returns the frames of the stack as they are shown, with the call itself.
+    fn shown(&self) -> Vec<Frame> {
+        let frames = self.frames.as_deref().unwrap_or_default();
+        let unknown = self.unknown.as_ref().map(|why| format!("({why})"));
+        let outside = if self.cut { Some(CUT.to_owned()) } else { unknown };
+        // A native stack ends with the functions that NCCL's call has called.
+        let is_native = frames.last().is_some_and(|innermost| innermost.module.is_some());
+        let call = (!is_native).then(|| format!("nccl{}", self.function));
+        let frames =
+            frames.iter().map(|FrameRow { function, file, line, module }| match (file, line, module) {
+                (Some(file), Some(line), _) => format!("{file}({line}): {function}"),
+                (Some(file), None, _) => format!("{file}: {function}"),
+                (None, _, Some(module)) if !module.is_empty() => format!("{function} [{module}]"),
+                _ => function.clone(),
+            });
+        let thread = self.thread.as_ref().map(|name| format!("(thread {name})"));
+        let frames = thread.into_iter().chain(outside).chain(frames).chain(call);
+        frames.map(|frame| Frame::new(&frame)).collect()
+    }
 }
 
 impl Counts {

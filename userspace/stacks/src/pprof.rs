@@ -69,23 +69,12 @@ struct Function {
     filename: i64,
 }
 
-/// Table of texts. Texts are numbers in a profile; the empty one is 0.
-#[derive(Default)]
-struct Strings {
-    numbers: HashMap<String, i64>,
-    texts: Vec<String>,
-}
+/// Numbers of texts: the empty one is 0.
+type Texts = HashMap<String, i64>;
 
-impl Strings {
-    fn number(&mut self, text: &str) -> i64 {
-        if let Some(number) = self.numbers.get(text) {
-            return *number;
-        }
-        let number = i64::try_from(self.texts.len()).unwrap_or(0);
-        self.texts.push(text.to_owned());
-        self.numbers.insert(text.to_owned(), number);
-        number
-    }
+fn number(texts: &mut Texts, text: &str) -> i64 {
+    let next = i64::try_from(texts.len()).unwrap_or(0);
+    texts.get(text).copied().unwrap_or_else(|| *texts.entry(text.to_owned()).or_insert(next))
 }
 
 /// Returns the bytes of a `.pb.gz`. `counted` names what was counted, such as `kernels`.
@@ -96,10 +85,9 @@ pub fn pprof(stacks: &GroupedStacks, counted: &str) -> io::Result<Vec<u8>> {
 }
 
 fn profile(stacks: &GroupedStacks, counted: &str) -> Profile {
-    let mut strings = Strings::default();
-    strings.number("");
+    let mut texts = Texts::from([(String::new(), 0)]);
     let mut profile = Profile {
-        sample_type: vec![ValueType { kind: strings.number(counted), unit: strings.number("count") }],
+        sample_type: vec![ValueType { kind: number(&mut texts, counted), unit: number(&mut texts, "count") }],
         ..Profile::default()
     };
     let mut locations: HashMap<&Frame, u64> = HashMap::new();
@@ -112,8 +100,8 @@ fn profile(stacks: &GroupedStacks, counted: &str) -> Profile {
                 // Each place has a function of its own: two functions of a file can have one name.
                 profile.function.push(Function {
                     id: next,
-                    name: strings.number(name),
-                    filename: strings.number(file),
+                    name: number(&mut texts, name),
+                    filename: number(&mut texts, file),
                 });
                 let line = Line { function_id: next, line: line.into() };
                 profile.location.push(Location { id: next, line: vec![line] });
@@ -125,6 +113,8 @@ fn profile(stacks: &GroupedStacks, counted: &str) -> Profile {
             .sample
             .push(Sample { location_id, value: vec![i64::try_from(stack.count).unwrap_or(i64::MAX)] });
     }
-    profile.string_table = strings.texts;
+    let mut texts: Vec<(String, i64)> = texts.into_iter().collect();
+    texts.sort_unstable_by_key(|(_, number)| *number);
+    profile.string_table = texts.into_iter().map(|(text, _)| text).collect();
     profile
 }

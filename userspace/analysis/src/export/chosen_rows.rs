@@ -4,7 +4,7 @@
 use std::{
     collections::HashSet,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -14,8 +14,12 @@ use flow::schema::{
 };
 use serde::Serialize;
 
-use super::{choice::SourceChoice, format::View, ranks::Ranks};
-use recording::sinks::{Sink, Written};
+use super::{
+    choice::SourceChoice,
+    format::{Row, View, Wanted},
+    ranks::Ranks,
+};
+use recording::sinks::Sink;
 
 /// Numbers of rows that went to the view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -34,67 +38,67 @@ pub struct RowCounts {
     pub left_out: u64,
 }
 
-/// View, ranks and counts that all sources share.
+/// View, ranks and counts, which go from source to source.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct Exporting {
     pub(super) view: Box<dyn View>,
+    /// The view's error, after which it gets no rows.
+    pub(super) failed: Option<anyhow::Error>,
     pub(super) ranks: Ranks,
     pub(super) counts: RowCounts,
+}
+
+impl Exporting {
+    pub(super) fn new(view: Box<dyn View>) -> Self {
+        Self { view, failed: None, ranks: Ranks::default(), counts: RowCounts::default() }
+    }
+
+    fn give(&mut self, row: Row<'_>) {
+        if self.failed.is_none() {
+            self.failed = self.view.row(row).err();
+        }
+    }
 }
 
 /// Filter of rows before a view.
 #[derive(Debug)]
 pub(super) struct ChosenRows {
     choice: SourceChoice,
-    shared: Arc<Mutex<Shared>>,
+    pub(super) to: Exporting,
     /// Set if the part that was read has ended and the recording has not.
     goes_on: Arc<AtomicBool>,
     /// The last op as it is handed on; `None` if it is not asked for, or is handed on unchanged.
     changed: Option<Op>,
     is_taken: bool,
-    /// Number to add to the numbers of the last op.
-    seq_shift: u64,
-    /// Set if an earlier window had the last op's rank.
-    is_continued: bool,
     /// Ranks that replay CUDA graphs: we count their collectives, NCCL does not.
     replaying: HashSet<RankKey>,
 }
 
-/// Locks the shared values. A panic elsewhere ends the export anyway.
-pub(super) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl ChosenRows {
-    pub(super) fn new(choice: SourceChoice, shared: &Arc<Mutex<Shared>>, goes_on: &Arc<AtomicBool>) -> Self {
+    pub(super) fn new(choice: SourceChoice, to: Exporting, goes_on: &Arc<AtomicBool>) -> Self {
         Self {
             choice,
-            shared: Arc::clone(shared),
+            to,
             goes_on: Arc::clone(goes_on),
             changed: None,
             is_taken: false,
-            seq_shift: 0,
-            is_continued: false,
             replaying: HashSet::new(),
         }
     }
 
-    /// Tells whether the op's number differs from the one in the whole.
-    fn is_numbered_locally(&self, op: &Op) -> bool {
-        let is_p2p = op.row.pattern.is_p2p();
-        (is_p2p && self.is_continued)
-            || (self.choice.is_from_middle && (is_p2p || self.replaying.contains(&op.rank)))
+    /// Tells whether the view wants the messages of the last op in this form.
+    fn is_wanted(&self, op: &Op, form: Wanted) -> bool {
+        self.is_taken && self.to.view.wanted(self.changed.as_ref().unwrap_or(op)) == form
     }
 }
 
 impl Sink for ChosenRows {
     fn op(&mut self, op: &Op) {
-        (self.changed, self.is_taken, self.seq_shift) = (None, false, 0);
+        (self.changed, self.is_taken) = (None, false);
         if op.row.captured_seq.is_some() {
             self.replaying.insert(op.rank);
         }
-        let mut shared = lock(&self.shared);
-        let Shared { view, ranks, counts } = &mut *shared;
+        let Exporting { ranks, counts, .. } = &mut self.to;
         if !self.choice.takes(Some(&op.rank), op.row.pid, op.row.ts_ns) {
             counts.left_out += 1;
             return;
@@ -102,12 +106,15 @@ impl Sink for ChosenRows {
         self.is_taken = true;
         counts.ops += 1;
         let place = ranks.place(op.rank);
-        if op.row.pattern.is_p2p() {
-            self.seq_shift = place.p2p_shift << 1;
+        let (is_p2p, mut seq_shift) = (op.row.pattern.is_p2p(), 0);
+        if is_p2p {
+            seq_shift = place.p2p_shift << 1;
             ranks.note_p2p(op.rank, place.instance, (op.row.seq >> 1).saturating_add(place.p2p_shift));
         }
-        self.is_continued = place.is_continued;
-        let is_local = self.is_numbered_locally(op);
+        // Calls have no numbers there, and sends and receives begin anew.
+        let is_uncounted = self.choice.is_from_middle || place.is_continued;
+        let is_local =
+            (is_p2p && is_uncounted) || (self.choice.is_from_middle && self.replaying.contains(&op.rank));
         // If the model still waited for messages, it is not known how they went on.
         let outcome = match op.row.measured {
             Some(Outcome::SessionEnded) if self.goes_on.load(Ordering::Relaxed) => {
@@ -115,8 +122,6 @@ impl Sink for ChosenRows {
             }
             outcome => outcome,
         };
-        // Calls have no numbers there.
-        let is_uncounted = self.choice.is_from_middle || place.is_continued;
         let api_call = match op.row.api_call {
             Observed::Known(_) if is_uncounted => Observed::Unknown,
             other => other,
@@ -124,44 +129,37 @@ impl Sink for ChosenRows {
         let is_same =
             place.instance == op.rank.instance && outcome == op.row.measured && api_call == op.row.api_call;
         if is_local || !is_same {
-            counts.numbered_locally += u64::from(is_local);
+            self.to.counts.numbered_locally += u64::from(is_local);
             let mut changed = op.clone();
             changed.rank.instance = place.instance;
             (changed.row.measured, changed.row.api_call) = (outcome, api_call);
-            changed.row.seq = changed.row.seq.saturating_add(self.seq_shift);
+            changed.row.seq = changed.row.seq.saturating_add(seq_shift);
             changed.row.captured_seq =
-                changed.row.captured_seq.map(|captured| captured.saturating_add(self.seq_shift));
+                changed.row.captured_seq.map(|captured| captured.saturating_add(seq_shift));
             changed.row.seq_local = is_local.then_some(true);
             self.changed = Some(changed);
         }
-        view.op(self.changed.as_ref().unwrap_or(op));
+        self.to.give(Row::Op(self.changed.as_ref().unwrap_or(op)));
     }
 
     fn wants_messages(&self, op: &Op) -> bool {
-        self.is_taken && lock(&self.shared).view.wants_messages(self.changed.as_ref().unwrap_or(op))
+        self.is_wanted(op, Wanted::Messages)
     }
 
     fn wants_message_sums(&self, op: &Op) -> bool {
-        self.is_taken && lock(&self.shared).view.wants_message_sums(self.changed.as_ref().unwrap_or(op))
+        self.is_wanted(op, Wanted::Sums)
     }
 
     fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
-        let mut shared = lock(&self.shared);
-        let Shared { view, counts, .. } = &mut *shared;
-        let messages = sums.iter().map(|sums| sums.messages);
-        counts.planned_messages = messages.fold(counts.planned_messages, u64::saturating_add);
-        view.message_sums(self.changed.as_ref().unwrap_or(op), sums);
+        let planned = &mut self.to.counts.planned_messages;
+        *planned = sums.iter().map(|sums| sums.messages).fold(*planned, u64::saturating_add);
+        self.to.give(Row::MessageSums(self.changed.as_ref().unwrap_or(op), sums));
     }
 
     fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
-        if !self.is_taken {
-            return;
-        }
-        let mut shared = lock(&self.shared);
-        let Shared { view, counts, .. } = &mut *shared;
-        counts.messages += messages.len() as u64;
+        self.to.counts.messages += messages.len() as u64;
         match &self.changed {
-            None => view.messages(op, messages),
+            None => self.to.give(Row::Messages(op, messages)),
             Some(changed) => {
                 let change = |message: &MessageRow| MessageRow {
                     seq: changed.row.seq,
@@ -169,14 +167,13 @@ impl Sink for ChosenRows {
                     ..message.clone()
                 };
                 let messages: Vec<MessageRow> = messages.iter().map(change).collect();
-                view.messages(changed, &messages);
+                self.to.give(Row::Messages(changed, &messages));
             }
         }
     }
 
     fn call(&mut self, call: &ApiCall) {
-        let mut shared = lock(&self.shared);
-        let Shared { view, ranks, counts } = &mut *shared;
+        let Exporting { ranks, counts, .. } = &mut self.to;
         if !self.choice.takes(call.rank.as_ref(), call.row.pid, call.row.ts_ns) {
             counts.left_out += 1;
             return;
@@ -187,7 +184,7 @@ impl Sink for ChosenRows {
         let is_uncounted = is_anew && call.row.call.is_some();
         let instance = place.map(|place| place.instance);
         if instance == call.rank.map(|rank| rank.instance) && !is_uncounted {
-            return view.call(call);
+            return self.to.give(Row::Call(call));
         }
         counts.numbered_locally += u64::from(is_uncounted);
         let mut changed = call.clone();
@@ -204,43 +201,30 @@ impl Sink for ChosenRows {
             let is_local = is_anew && (is_p2p || self.replaying.contains(&rank));
             changed.row.seq_local = is_local.then_some(true);
         }
-        view.call(&changed);
+        self.to.give(Row::Call(&changed));
     }
 
     fn stack(&mut self, stack: &StackRow) {
-        lock(&self.shared).view.stack(stack);
+        self.to.give(Row::Stack(stack));
     }
 
     /// Rows of GPUs are not chosen by rank: a GPU of the host that does something else matters, too.
     fn gpu(&mut self, row: &GpuRow) {
         if self.choice.takes_time(row.ts_ns) {
-            lock(&self.shared).view.gpu(row);
+            self.to.give(Row::Gpu(row));
         }
     }
 
     fn other_call(&mut self, row: &OtherCallRow) {
-        let mut shared = lock(&self.shared);
         if self.choice.takes(None, row.pid, row.ts_ns) {
-            shared.counts.calls += 1;
-            shared.view.other_call(row);
+            self.to.counts.calls += 1;
+            self.to.give(Row::OtherCall(row));
         } else {
-            shared.counts.left_out += 1;
+            self.to.counts.left_out += 1;
         }
     }
 
-    fn flush(&mut self) {
-        lock(&self.shared).view.flush();
-    }
-
     fn close_process(&mut self, pid: u32) {
-        lock(&self.shared).view.close_process(pid);
-    }
-
-    fn take_errors(&mut self) -> Vec<String> {
-        lock(&self.shared).view.take_errors()
-    }
-
-    fn written(&self) -> Written {
-        lock(&self.shared).view.written()
+        self.to.give(Row::ProcessEnded(pid));
     }
 }

@@ -11,17 +11,18 @@ use std::{
     io::{self, BufRead as _, BufReader, BufWriter, Write as _},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use flow::schema::{Op, PeerRow, RankKey};
 use nccl_library::nccl::{Direction, Pattern, Protocol};
 use serde::Serialize;
 
 use super::{
-    format::{View, ViewOptions},
+    bounded::get_or_make,
+    format::{Row, View, ViewOptions, counted},
     run::Exported,
     source::Source,
 };
-use recording::sinks::{JsonLinesFile, OutputDir, Share, Sink};
+use recording::sinks::{JsonLinesFile, OutputDir, Share};
 
 /// Most ranks with files: two open files each.
 const MAX_RANKS: usize = 4096;
@@ -41,7 +42,6 @@ pub(super) struct Compat {
     /// Number of data types and reductions for which the extractor has no numbers.
     unknown_numbers: u64,
     ops_without_proxy: u64,
-    errors: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -99,11 +99,10 @@ impl Compat {
             steps_left_out: 0,
             unknown_numbers: 0,
             ops_without_proxy: 0,
-            errors: Vec::new(),
         }
     }
 
-    fn write(&mut self, op: &Op) -> io::Result<()> {
+    fn write(&mut self, op: &Op) -> Result<()> {
         let row = &op.row;
         let numbers = (data_type(row.dtype.as_deref()), reduction(row.red_op.as_deref()));
         self.unknown_numbers += u64::from(numbers.0.is_none()) + u64::from(numbers.1.is_none());
@@ -125,12 +124,11 @@ impl Compat {
         };
         let line = serde_json::to_string(&line)?;
         let folder = if self.is_flat { String::new() } else { op.rank.comm_name() };
-        let key = (folder, op.rank.rank);
-        if !self.ranks.contains_key(&key) {
-            let files = self.create(&key.0, op.rank, &line)?;
-            self.ranks.insert(key.clone(), files);
-        }
-        let Some(files) = self.ranks.get_mut(&key) else { return Ok(()) };
+        let refusal = format_args!("there are files of {MAX_RANKS} ranks already");
+        let files =
+            get_or_make(&mut self.ranks, (folder, op.rank.rank), MAX_RANKS, refusal, |(folder, _)| {
+                Ok(RankFiles::create(&folder_of(&self.dir, folder)?, op.rank, &line)?)
+            })?;
         self.is_mixed |= (files.first.hash, files.first.instance) != (op.rank.hash, op.rank.instance);
         files.proxy_flow.push_text(&line)?;
         for peer in row.peers.iter().filter(|peer| peer.proxy && peer.peer >= 0) {
@@ -138,14 +136,17 @@ impl Compat {
         }
         Ok(())
     }
+}
 
-    fn create(&self, folder: &str, first: RankKey, meta: &str) -> io::Result<RankFiles> {
-        if self.ranks.len() >= MAX_RANKS {
-            return Err(io::Error::other(format!("there are files of {MAX_RANKS} ranks already")));
-        }
-        let folder = if folder.is_empty() { self.dir.try_clone()? } else { self.dir.subfolder(folder)? };
+/// Opens the folder of a rank's files.
+fn folder_of(dir: &OutputDir, folder: &str) -> io::Result<OutputDir> {
+    if folder.is_empty() { dir.try_clone() } else { dir.subfolder(folder) }
+}
+
+impl RankFiles {
+    fn create(folder: &OutputDir, first: RankKey, meta: &str) -> io::Result<Self> {
         let file = |kind: &str| folder.create_file(&format!("{kind}_rank{}.jsonl", first.rank));
-        Ok(RankFiles {
+        Ok(Self {
             first,
             proxy_flow: JsonLinesFile::new(file("proxy_flow")?),
             flow_steps: JsonLinesFile::new(file("flow_steps")?),
@@ -219,30 +220,12 @@ fn data_type(name: Option<&str>) -> Option<u32> {
     })
 }
 
-/// Returns the number in `ncclRedOp_t` of nccl.h.
+/// Names by their numbers in `ncclRedOp_t` of nccl.h.
+const REDUCTIONS: [&str; 5] = ["sum", "prod", "max", "min", "avg"];
+
 fn reduction(name: Option<&str>) -> Option<u32> {
-    Some(match name? {
-        "sum" => 0,
-        "prod" => 1,
-        "max" => 2,
-        "min" => 3,
-        "avg" => 4,
-        _ => return None,
-    })
-}
-
-impl Sink for Compat {
-    fn op(&mut self, op: &Op) {
-        if !op.row.needed {
-            self.ops_without_proxy += 1;
-        } else if let Err(error) = self.write(op) {
-            self.errors.push(format!("writing rank {}: {error}", op.row.rank));
-        }
-    }
-
-    fn take_errors(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.errors)
-    }
+    let at = REDUCTIONS.iter().position(|known| Some(*known) == name)?;
+    u32::try_from(at).ok()
 }
 
 impl View for Compat {
@@ -250,45 +233,30 @@ impl View for Compat {
         Ok(())
     }
 
-    fn finish(&mut self, _exported: &Exported) -> Result<()> {
+    fn row(&mut self, row: Row<'_>) -> Result<()> {
+        let Row::Op(op) = row else { return Ok(()) };
+        if !op.row.needed {
+            self.ops_without_proxy += 1;
+            return Ok(());
+        }
+        self.write(op).with_context(|| format!("writing rank {}", op.row.rank))
+    }
+
+    fn finish(&mut self, _exported: &Exported) -> Result<Vec<String>> {
         for ((folder, rank), files) in &mut self.ranks {
             let context = || format!("writing the files of rank {rank}");
             files.proxy_flow.flush().with_context(context)?;
             files.flow_steps.flush().with_context(context)?;
-            let dir =
-                if folder.is_empty() { self.dir.try_clone()? } else { self.dir.open_subfolder(folder)? };
+            let dir = folder_of(&self.dir, folder)?;
             write_flow_rank(&dir, *rank, &files.meta).with_context(context)?;
         }
-        match self.errors.first() {
-            Some(error) => bail!("{error}"),
-            None => Ok(()),
-        }
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        if self.ops_without_proxy > 0 {
-            notes.push(format!(
-                "{} ops need no proxy (NVLink, shared memory): the extractor does not know them, and they are left out",
-                self.ops_without_proxy
-            ));
-        }
-        if self.is_mixed {
-            notes.push(
-                "files have lines of several communicators, as the extractor's do; --comm chooses one, without --flat each has a folder"
-                    .to_owned(),
-            );
-        }
-        if self.steps_left_out > 0 {
-            notes.push(format!("{} steps are left out: beyond {MAX_STEPS} of an op", self.steps_left_out));
-        }
-        if self.unknown_numbers > 0 {
-            notes.push(format!(
-                "{} data types or reductions have no number in nccl.h: {UNKNOWN} stands for them",
-                self.unknown_numbers
-            ));
-        }
-        notes
+        let mixed = "files have lines of several communicators, as the extractor's do; --comm chooses one, without --flat each has a folder";
+        let steps = format!("steps are left out: beyond {MAX_STEPS} of an op");
+        let unknown = format!("data types or reductions have no number in nccl.h: {UNKNOWN} stands for them");
+        let no_proxy = "ops need no proxy (NVLink, shared memory): the extractor does not know them, and they are left out";
+        let counts = [(self.steps_left_out, &*steps), (self.unknown_numbers, &*unknown)];
+        let mixed = self.is_mixed.then(|| mixed.to_owned());
+        Ok(counted([(self.ops_without_proxy, no_proxy)]).chain(mixed).chain(counted(counts)).collect())
     }
 }
 

@@ -1,15 +1,22 @@
 //! Formats that recordings can be exported to.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fmt::{Debug, Display},
+    path::{Path, PathBuf},
+};
 
 use anyhow::Result;
+use flow::{
+    schema::{ApiCall, GpuRow, MessageRow, MessageSums, Op, OtherCallRow, StackRow},
+    text::joined,
+};
 
 use super::parquet::Parquet;
 use super::{
     chakra::Chakra, compat::Compat, flight_recorder::FlightRecorder, inspector::Inspector,
     json_lines::JsonLines, megatrace::Megatrace, perfetto::Perfetto, run::Exported, source::Source,
 };
-use recording::sinks::{OutputDir, Sink};
+use recording::sinks::OutputDir;
 
 /// Formats of `ncclflow export`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -72,8 +79,45 @@ pub struct ViewOptions {
     pub inspector: InspectorVersion,
 }
 
+/// Row of a source, or the end of one of its processes. They come in the order of its records.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Row<'a> {
+    /// An op on a channel. Its messages follow.
+    Op(&'a Op),
+    /// Some messages of the latest op, in the order of peers and steps.
+    Messages(&'a Op, &'a [MessageRow]),
+    /// The messages of the latest op, added up by peer.
+    MessageSums(&'a Op, &'a [MessageSums]),
+    /// A call of the API that communicates.
+    Call(&'a ApiCall),
+    /// A call of another function of the API.
+    OtherCall(&'a OtherCallRow),
+    /// A call stack that ops and calls name; before them or after.
+    Stack(&'a StackRow),
+    /// The activity of a GPU of the host.
+    Gpu(&'a GpuRow),
+    /// The end of a process: nothing more comes of it.
+    ProcessEnded(u32),
+}
+
+/// Form in which a view wants the messages of an op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Messages,
+    Sums,
+    Nothing,
+}
+
+impl Wanted {
+    /// Wants the messages of measured ops only: for others the sums say as much, and a large ring has
+    /// thousands for each op.
+    pub(crate) fn of_measured(op: &Op) -> Self {
+        if op.row.has_measured_messages() { Self::Messages } else { Self::Sums }
+    }
+}
+
 /// Takes the rows of one source after the other.
-pub trait View: Sink {
+pub(crate) trait View: Debug + Send {
     /// Takes all sources, before the first row of the first comes.
     fn look_at(&mut self, _sources: &[Source]) -> Result<()> {
         Ok(())
@@ -82,13 +126,27 @@ pub trait View: Sink {
     /// Begins a source: the next rows are of it.
     fn begin(&mut self, source: &Source) -> Result<()>;
 
-    /// Completes the files, as all rows have come.
-    fn finish(&mut self, exported: &Exported) -> Result<()>;
-
-    /// Returns notes for the user, once the view is finished.
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
+    /// Tells which rows are wanted for the messages of an op that was taken: others are not made.
+    fn wanted(&self, _op: &Op) -> Wanted {
+        Wanted::Messages
     }
+
+    /// Takes a row of the source. After an error no more rows come.
+    fn row(&mut self, row: Row<'_>) -> Result<()>;
+
+    /// Completes the files, as all rows have come. Returns notes for the user.
+    fn finish(&mut self, exported: &Exported) -> Result<Vec<String>>;
+}
+
+/// Lists the first of some things.
+pub(super) fn listed<T: Display>(things: impl ExactSizeIterator<Item = T>, most: usize) -> String {
+    let more = if things.len() > most { ", …" } else { "" };
+    joined(things.take(most), ", ") + more
+}
+
+/// Makes the notes that begin with a number, of those whose number is not 0.
+pub(super) fn counted<const N: usize>(notes: [(u64, &str); N]) -> impl Iterator<Item = String> {
+    notes.into_iter().filter(|(count, _)| *count > 0).map(|(count, text)| format!("{count} {text}"))
 }
 
 impl Format {

@@ -2,21 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use anyhow::Result;
-use flow::{
-    schema::{ApiCall, Op, RankKey},
-    text::joined,
-};
+use anyhow::{Context as _, Result, bail};
+use flow::schema::RankKey;
 
 use super::{
-    job_ranks::{JobRank, job_ranks},
+    format::listed,
+    job_ranks::{JobRank, MAX_MEMBERS, job_ranks, members},
     source::Source,
     who::Who,
 };
-use recording::sinks::Sink;
-
-/// Most ranks of communicators that are kept, of all recordings.
-const MAX_MEMBERS: usize = 1 << 20;
 
 /// A rank of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,18 +29,21 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Notes the ranks that a recording has.
-    pub(super) fn add(&mut self, source: &Source) -> Result<()> {
-        let who = Who::of(source.session());
-        let job_ranks = job_ranks(source)?;
-        let mut ranks: Vec<RankKey> = who.keys().collect();
-        if ranks.is_empty() {
-            // A recording that was cut off has only the report of its beginning.
-            let (Seen(seen), _) = source.read_all(Seen::default(), &mut |_| ())?;
-            ranks = seen.into_iter().collect();
-            ranks.sort_unstable();
+    /// Finds the ranks that recordings have.
+    pub(super) fn of(sources: &[Source]) -> Result<Self> {
+        let mut job = Self::default();
+        for source in sources {
+            job.add(source).with_context(|| format!("in `{}`", source.path.display()))?;
         }
-        for key in ranks {
+        Ok(job)
+    }
+
+    fn add(&mut self, source: &Source) -> Result<()> {
+        let who = Who::of(source.session());
+        let mut members = members(source)?;
+        let job_ranks = job_ranks(source, &members);
+        members.sort_unstable();
+        for (key, _) in members {
             let said = who.rank(key).and_then(|facts| i32::try_from(facts.job_rank?).ok());
             let said = said.map(|rank| JobRank { rank, is_derived: false });
             let job_rank = said.or_else(|| job_ranks.get(&key.pid).copied());
@@ -72,7 +69,7 @@ impl Job {
         if !missing.is_empty() {
             return Err(format!(
                 "rank {} of communicator 0x{hash:016x} is in none of the recordings, and Chakra's nodes name ranks by their number in the job: give the recordings of all hosts",
-                listed(&missing)
+                listed(missing.iter(), 8)
             ));
         }
         let mut ranks = Vec::new();
@@ -99,42 +96,20 @@ impl Job {
         let members = self.members.get(&hash).into_iter().flatten();
         members.filter_map(|(rank, member)| Some((u32::try_from(*rank).ok()?, member.job_rank?))).collect()
     }
-
-    /// Tells whether the job's rank was derived from the largest communicator.
-    pub(super) fn is_derived(&self, hash: u64, rank: i32) -> bool {
-        let member = self.members.get(&hash).and_then(|ranks| ranks.get(&rank));
-        member.and_then(|member| member.job_rank).is_some_and(|rank| rank.is_derived)
-    }
 }
 
-fn listed(ranks: &[i32]) -> String {
-    format!("{}{}", joined(ranks.iter().take(8), ", "), if ranks.len() > 8 { ", …" } else { "" })
-}
-
-/// Ranks that have rows.
-#[derive(Debug, Default)]
-struct Seen(HashSet<RankKey>);
-
-impl Seen {
-    fn note(&mut self, key: RankKey) {
-        if self.0.len() < MAX_MEMBERS {
-            self.0.insert(key);
-        }
+/// Fails if a rank of the job is of another process than before.
+pub(super) fn check_owner(rank: i64, before: &(String, u32), owner: &(String, u32)) -> Result<()> {
+    if before != owner {
+        bail!(
+            "processes {} on {} and {} on {} are both rank {rank} of their job: choose one job with --job or --pid",
+            before.1,
+            before.0,
+            owner.1,
+            owner.0
+        );
     }
-}
-
-impl Sink for Seen {
-    fn op(&mut self, op: &Op) {
-        self.note(op.rank);
-    }
-
-    fn wants_messages(&self, _op: &Op) -> bool {
-        false
-    }
-
-    fn call(&mut self, call: &ApiCall) {
-        call.rank.into_iter().for_each(|rank| self.note(rank));
-    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Ranks of processes in their jobs.
 
 use flow::{
-    schema::{ApiCall, Op},
+    schema::{ApiCall, CommunicatorReport, Op, RankKey, comm_hash_of_name},
     session::TargetReport,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use anyhow::Result;
 
@@ -20,23 +20,38 @@ pub(super) struct JobRank {
     pub(super) is_derived: bool,
 }
 
-/// Most processes of which the largest communicator is kept.
-const MAX_PROCESSES: usize = 65_536;
+/// Most ranks of communicators that are kept.
+pub(super) const MAX_MEMBERS: usize = 1 << 20;
 
-/// Returns job ranks by process ID, as far as they are known.
-pub(super) fn job_ranks(source: &Source) -> Result<HashMap<u32, JobRank>> {
-    let mut largest = Largest::default();
-    for rank in &source.session().communicators {
-        largest.note(rank.pid, rank.n_ranks, rank.rank);
+/// Returns the ranks of communicators that a recording has, with the sizes of their communicators as far as
+/// they are known, in the order in which they are listed or come.
+pub(super) fn members(source: &Source) -> Result<Vec<(RankKey, Option<i32>)>> {
+    let reported = &source.session().communicators;
+    if reported.is_empty() {
+        // A recording that was cut off has only the report of its beginning.
+        return Ok(source.read_all(Seen::default(), &mut |_| ())?.0.members);
     }
-    // A recording that was cut off has only the report of its beginning.
-    if largest.0.is_empty() {
-        (largest, _) = source.read_all(largest, &mut |_| ())?;
+    let member = |facts: &CommunicatorReport| {
+        // The first one with its hash and number: a report's folder tells others apart.
+        let hash = comm_hash_of_name(&facts.comm_hash);
+        (RankKey { hash, instance: 0, rank: facts.rank, pid: facts.pid }, Some(facts.n_ranks))
+    };
+    Ok(reported.iter().map(member).collect())
+}
+
+/// Returns job ranks by process ID, as far as they are known: what the report says, or else the rank in the
+/// largest communicator; of equal ones, the first.
+pub(super) fn job_ranks(source: &Source, members: &[(RankKey, Option<i32>)]) -> HashMap<u32, JobRank> {
+    let mut largest: HashMap<u32, (i32, i32)> = HashMap::new();
+    for (RankKey { rank, pid, .. }, n_ranks) in members {
+        let Some(n_ranks) = *n_ranks else { continue };
+        let of_process = largest.entry(*pid).or_insert((n_ranks, *rank));
+        if n_ranks > of_process.0 {
+            *of_process = (n_ranks, *rank);
+        }
     }
-    let derived = largest.0.into_iter().map(|(pid, (_, rank))| (pid, JobRank { rank, is_derived: true }));
-    let mut ranks: HashMap<u32, JobRank> = derived.collect();
-    ranks.extend(source.session().targets.iter().filter_map(told));
-    Ok(ranks)
+    let derived = largest.into_iter().map(|(pid, (_, rank))| (pid, JobRank { rank, is_derived: true }));
+    derived.chain(source.session().targets.iter().filter_map(told)).collect()
 }
 
 /// Returns the rank of a process in a report, and whether it was derived there.
@@ -47,49 +62,56 @@ fn told(target: &TargetReport) -> Option<(u32, JobRank)> {
     Some((target.pid, JobRank { rank, is_derived }))
 }
 
-/// Size of the largest communicator of each process, and its rank there; of equal ones, the first.
+/// Ranks that have rows, in the order in which they come.
 #[derive(Debug, Default)]
-struct Largest(HashMap<u32, (i32, i32)>);
+struct Seen {
+    known: HashSet<(RankKey, Option<i32>)>,
+    members: Vec<(RankKey, Option<i32>)>,
+}
 
-impl Largest {
-    fn note(&mut self, pid: u32, n_ranks: i32, rank: i32) {
-        if self.0.len() >= MAX_PROCESSES && !self.0.contains_key(&pid) {
-            return;
-        }
-        let largest = self.0.entry(pid).or_insert((n_ranks, rank));
-        if n_ranks > largest.0 {
-            *largest = (n_ranks, rank);
+impl Seen {
+    fn note(&mut self, rank: RankKey, n_ranks: Option<i32>) {
+        if self.members.len() < MAX_MEMBERS && self.known.insert((rank, n_ranks)) {
+            self.members.push((rank, n_ranks));
         }
     }
 }
 
-impl Sink for Largest {
+impl Sink for Seen {
     fn wants_messages(&self, _op: &Op) -> bool {
         false
     }
 
     fn op(&mut self, op: &Op) {
-        self.note(op.row.pid, op.row.n_ranks, op.row.rank);
+        self.note(op.rank, Some(op.row.n_ranks));
     }
 
     fn call(&mut self, call: &ApiCall) {
-        if let (Some(rank), Some(n_ranks)) = (call.rank, call.row.n_ranks) {
-            self.note(call.row.pid, n_ranks, rank.rank);
-        }
+        call.rank.into_iter().for_each(|rank| self.note(rank, call.row.n_ranks));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use flow::session::SessionReport;
+
     use super::*;
 
     #[test]
     fn the_largest_communicator_counts_and_of_equal_ones_the_first() {
-        let mut largest = Largest::default();
-        for (pid, n_ranks, rank) in [(1, 2, 1), (1, 8, 5), (1, 8, 3), (1, 4, 2), (2, 1, 0)] {
-            largest.note(pid, n_ranks, rank);
-        }
-        assert_eq!(largest.0, HashMap::from([(1, (8, 5)), (2, (1, 0))]));
+        let source = Source {
+            path: "flows".into(),
+            session: SessionReport::parse("{}"),
+            span_ns: None,
+            bytes: 0,
+            is_over: true,
+        };
+        let members = [(1, Some(2), 1), (1, Some(8), 5), (1, Some(8), 3), (1, None, 2), (2, Some(1), 0)];
+        let members = members.map(|(pid, n_ranks, rank)| {
+            (RankKey { hash: Some(u64::from(pid)), instance: 0, rank, pid }, n_ranks)
+        });
+        let derived = |rank| JobRank { rank, is_derived: true };
+        assert_eq!(job_ranks(&source, &members), HashMap::from([(1, derived(5)), (2, derived(0))]));
     }
 
     #[test]

@@ -3,10 +3,13 @@
 use std::io::Write as _;
 
 use anyhow::{Context as _, Result, bail};
-use flow::schema::{ApiCall, GpuRow, MessageRow, Op, OtherCallRow, StackRow};
 
-use super::{format::View, run::Exported, source::Source};
-use recording::sinks::{Layout, OutputDir, SessionFiles, Share, Sink, Written};
+use super::{
+    format::{Row, View},
+    run::Exported,
+    source::Source,
+};
+use recording::sinks::{Layout, OutputDir, SessionFiles, Share, Sink as _};
 
 #[derive(Debug)]
 pub(super) struct JsonLines {
@@ -14,13 +17,16 @@ pub(super) struct JsonLines {
     files: SessionFiles,
     /// Host of the last rows.
     host: Option<String>,
-    /// Number of errors of the files that were handed on.
-    told: usize,
 }
 
 impl JsonLines {
     pub(super) fn new(dir: OutputDir) -> Self {
-        Self { dir, files: SessionFiles::nowhere(), host: None, told: 0 }
+        Self { dir, files: SessionFiles::nowhere(), host: None }
+    }
+
+    /// Returns the first error of the files.
+    fn check(&self) -> Result<()> {
+        self.files.errors().first().map_or(Ok(()), |error| bail!("{error}"))
     }
 }
 
@@ -42,10 +48,25 @@ impl View for JsonLines {
             self.files.close();
         }
         self.host = host;
-        Ok(())
+        self.files.flush();
+        self.check()
     }
 
-    fn finish(&mut self, exported: &Exported) -> Result<()> {
+    fn row(&mut self, row: Row<'_>) -> Result<()> {
+        match row {
+            Row::Op(op) => self.files.op(op),
+            Row::Messages(op, messages) => self.files.messages(op, messages),
+            Row::MessageSums(op, sums) => self.files.message_sums(op, sums),
+            Row::Call(call) => self.files.call(call),
+            Row::OtherCall(row) => self.files.other_call(row),
+            Row::Stack(stack) => self.files.stack(stack),
+            Row::Gpu(row) => self.files.gpu(row),
+            Row::ProcessEnded(pid) => self.files.close_process(pid),
+        }
+        self.check()
+    }
+
+    fn finish(&mut self, exported: &Exported) -> Result<Vec<String>> {
         self.files.close();
         let report = match exported.sources.as_slice() {
             [source] => source.read.report.clone(),
@@ -60,63 +81,11 @@ impl View for JsonLines {
         self.dir
             .replace_file(Share::Free, "session.json", |file| file.write_all(report.as_bytes()))
             .context("writing `session.json`")?;
-        match self.files.errors().first() {
-            Some(error) => bail!("{error}"),
-            None => Ok(()),
-        }
-    }
-
-    fn notes(&self) -> Vec<String> {
+        self.check()?;
         let left_out = self.files.flow_ranks().left_out;
         let note = format!(
             "flow_rank*.json was not written for {left_out} ranks with very many messages; a part of them has one (--last, --rank)"
         );
-        (left_out > 0).then_some(note).into_iter().collect()
-    }
-}
-
-impl Sink for JsonLines {
-    fn op(&mut self, op: &Op) {
-        self.files.op(op);
-    }
-
-    fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
-        self.files.messages(op, messages);
-    }
-
-    fn call(&mut self, call: &ApiCall) {
-        self.files.call(call);
-    }
-
-    fn stack(&mut self, stack: &StackRow) {
-        self.files.stack(stack);
-    }
-
-    fn gpu(&mut self, row: &GpuRow) {
-        self.files.gpu(row);
-    }
-
-    fn other_call(&mut self, row: &OtherCallRow) {
-        self.files.other_call(row);
-    }
-
-    fn flush(&mut self) {
-        self.files.flush();
-    }
-
-    fn close_process(&mut self, pid: u32) {
-        self.files.close_process(pid);
-    }
-
-    fn take_errors(&mut self) -> Vec<String> {
-        let new = self.files.errors().get(self.told..).unwrap_or_default().to_vec();
-        self.told += new.len();
-        new
-    }
-
-    fn written(&self) -> Written {
-        let mut written = Written::default();
-        (written.ranks, written.lost) = (self.files.ranks(), self.files.lost_lines());
-        written
+        Ok((left_out > 0).then_some(note).into_iter().collect())
     }
 }

@@ -8,6 +8,7 @@
 //! not asked for are left out ([`choice`]); where two sources have the same rank, the second gets a place of
 //! its own ([`ranks`]); the rest goes to the view.
 
+mod bounded;
 mod call_numbers;
 mod chakra;
 mod choice;
@@ -20,7 +21,6 @@ mod job;
 mod job_ranks;
 mod json_lines;
 mod megatrace;
-mod megatrace_lines;
 mod moment;
 mod parquet;
 mod perfetto;
@@ -33,9 +33,11 @@ pub(crate) use call_numbers::CallNumbers;
 pub use choice::{Choice, RankRange};
 pub use chosen_rows::RowCounts;
 pub use flight_recorder::RankFiles;
-pub use format::{Format, InspectorVersion, View, ViewOptions};
+pub use format::{Format, InspectorVersion, ViewOptions};
+pub(crate) use format::{Row, View, Wanted};
 pub use moment::{Moment, duration};
 pub use ranks::TwiceReport;
 pub(crate) use run::Chosen;
-pub use run::{ExportOptions, ExportProgress, Exported, SourceReport, export};
+pub use run::{ExportOptions, Exported, SourceReport, export};
 pub use source::{Source, recordings_in, sources};
+pub use stacks::trace::Progress as ExportProgress;

@@ -88,11 +88,7 @@ fn nanoseconds(digits: &str) -> Option<u64> {
     if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    digits
-        .bytes()
-        .chain(std::iter::repeat(b'0'))
-        .take(9)
-        .try_fold(0u64, |sum, byte| Some(sum * 10 + u64::from(byte.checked_sub(b'0')?)))
+    format!("{digits:0<9.9}").parse().ok()
 }
 
 /// Parses `2026-11-22T14:03:05.5Z`, or with `+02:00`; a space can be in the place of the T.

@@ -57,7 +57,7 @@ pub(super) struct Ranks {
     host: String,
     span_ns: (u64, u64),
     places: HashMap<RankKey, Place>,
-    twice: Vec<TwiceReport>,
+    pub(super) twice: Vec<TwiceReport>,
 }
 
 /// Most ranks that come twice and are listed.
@@ -118,9 +118,5 @@ impl Ranks {
         for taken in taken.filter(|taken| taken.instance == instance) {
             taken.next_p2p = taken.next_p2p.max(number.saturating_add(1));
         }
-    }
-
-    pub(super) fn twice(&self) -> &[TwiceReport] {
-        &self.twice
     }
 }

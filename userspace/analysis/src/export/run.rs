@@ -2,9 +2,9 @@
 
 use std::{
     io::Write as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -14,9 +14,9 @@ use serde::Serialize;
 
 use super::{
     choice::{Choice, SourceChoice},
-    chosen_rows::{ChosenRows, RowCounts, Shared, lock},
+    chosen_rows::{ChosenRows, Exporting, RowCounts},
     format::{Format, View, ViewOptions},
-    ranks::{Ranks, TwiceReport},
+    ranks::TwiceReport,
     source::{Source, sources},
 };
 use recording::{
@@ -24,6 +24,7 @@ use recording::{
     rows::{Read, ReadPart},
     sinks::{OutputDir, Share},
 };
+use stacks::trace::Progress as ExportProgress;
 
 /// Options of an export.
 #[derive(Debug)]
@@ -34,14 +35,6 @@ pub struct ExportOptions {
     pub format: Format,
     pub view: ViewOptions,
     pub choice: Choice,
-}
-
-/// Progress of an export.
-#[derive(Clone, Copy, Debug)]
-pub struct ExportProgress {
-    /// Bytes of all sources that were read or passed over.
-    pub bytes: u64,
-    pub of_bytes: u64,
 }
 
 /// Result of an export.
@@ -58,7 +51,7 @@ pub struct Exported {
 }
 
 /// Part of a source that was read.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct SourceReport {
     pub path: PathBuf,
     pub host: String,
@@ -126,11 +119,12 @@ pub fn export(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) 
 
 fn make_files(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) -> Result<Exported> {
     let ExportOptions { inputs, output, format, view, choice } = options;
+    let is_all = choice.is_all();
     let chosen = Chosen::new(&inputs, choice)?;
-    let is_all = chosen.choice.is_all();
     let exported = chosen.read_into(format.open(&output, &view)?, progress)?;
     if format.is_folder() && (!is_all || exported.sources.len() > 1) {
-        write_summary(&output, &exported)?;
+        // The folder is not the whole of one session.
+        write_json(&OutputDir::open(&output)?, "export.json", &exported)?;
     }
     Ok(exported)
 }
@@ -138,7 +132,6 @@ fn make_files(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) 
 /// Recordings that were looked through, and the choice for each.
 #[derive(Debug)]
 pub(crate) struct Chosen {
-    choice: Choice,
     sources: Vec<Source>,
     span: Option<(u64, u64)>,
     choices: Vec<SourceChoice>,
@@ -149,12 +142,13 @@ impl Chosen {
     pub(crate) fn new(inputs: &[PathBuf], choice: Choice) -> Result<Self> {
         let choice = choice.checked()?;
         let sources = sources(inputs)?;
-        let span = span(&sources);
+        let spans = sources.iter().filter_map(Source::wall_span_ns);
+        let span = spans.reduce(|(first, last), (begin, end)| (first.min(begin), last.max(end)));
         let choices = sources
             .iter()
             .map(|source| choice.of_source(source, span.unwrap_or_default()))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self { choice, sources, span, choices })
+        Ok(Self { sources, span, choices })
     }
 
     /// Returns the times of which rows are taken, by the clock of the source: from the first until before the
@@ -169,52 +163,42 @@ impl Chosen {
         mut view: Box<dyn View>,
         progress: &mut dyn FnMut(ExportProgress),
     ) -> Result<Exported> {
-        let Self { choice: _, sources, span, choices } = self;
+        let Self { sources, span, choices } = self;
         view.look_at(&sources)?;
-        let shared = Shared { view, ranks: Ranks::default(), counts: RowCounts::default() };
-        let shared = Arc::new(Mutex::new(shared));
+        let mut exporting = Exporting::new(view);
         let of_bytes = sources.iter().map(|source| source.bytes).sum();
         let (mut bytes, mut reports) = (0, Vec::new());
         for (source, choice) in sources.iter().zip(choices) {
-            {
-                let mut shared = lock(&shared);
-                shared.ranks.begin(source);
-                shared.view.begin(source)?;
-            }
             let mut told = |read: u64| progress(ExportProgress { bytes: bytes + read, of_bytes });
-            let read = read_source(source, &choice, &shared, &mut told)
+            let read;
+            (exporting, read) = read_source(source, &choice, exporting, &mut told)
                 .with_context(|| format!("in `{}`", source.path.display()))?;
             reports.push(SourceReport::new(source, &choice, read));
             bytes += source.bytes;
         }
-        let mut shared = lock(&shared);
-        let Shared { view, ranks, counts } = &mut *shared;
+        let Exporting { mut view, ranks, counts, .. } = exporting;
         let mut exported = Exported {
-            rows: *counts,
+            rows: counts,
             sources: reports,
-            twice: ranks.twice().to_vec(),
+            twice: ranks.twice,
             span_unix_ns: span,
             notes: Vec::new(),
         };
-        view.finish(&exported)?;
-        exported.notes = view.notes();
+        exported.notes = view.finish(&exported)?;
         Ok(exported)
     }
-}
-
-fn span(sources: &[Source]) -> Option<(u64, u64)> {
-    let spans = sources.iter().filter_map(Source::wall_span_ns);
-    spans.reduce(|(first, last), (begin, end)| (first.min(begin), last.max(end)))
 }
 
 fn read_source(
     source: &Source,
     choice: &SourceChoice,
-    shared: &Arc<Mutex<Shared>>,
+    mut exporting: Exporting,
     progress: &mut dyn FnMut(u64),
-) -> Result<Read> {
+) -> Result<(Exporting, Read)> {
+    exporting.ranks.begin(source);
+    exporting.view.begin(source)?;
     let goes_on = Arc::new(AtomicBool::new(false));
-    let rows = ChosenRows::new(choice.clone(), shared, &goes_on);
+    let rows = ChosenRows::new(choice.clone(), exporting, &goes_on);
     let member = |member: &_| choice.takes_member(member);
     let selection =
         Selection { from_ns: choice.read_from_ns, to_ns: choice.read_to_ns, member: Some(&member) };
@@ -225,13 +209,16 @@ fn read_source(
         goes_on: &mut || goes_on.store(true, Ordering::Relaxed),
         is_stopped: &|| false,
     };
-    Ok(source.read(rows, part)?.1)
+    let (ChosenRows { mut to, .. }, read) = source.read(rows, part)?;
+    match to.failed.take() {
+        Some(error) => Err(error),
+        None => Ok((to, read)),
+    }
 }
 
-/// Writes `export.json`, for a folder that is not the whole of one session.
-fn write_summary(output: &Path, exported: &Exported) -> Result<()> {
-    let dir = OutputDir::open(output)?;
-    let text = serde_json::to_string_pretty(exported)? + "\n";
-    dir.replace_file(Share::Free, "export.json", |file| file.write_all(text.as_bytes()))
-        .context("writing `export.json`")
+/// Writes a file of JSON, for people too.
+pub(super) fn write_json(dir: &OutputDir, name: &str, value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)? + "\n";
+    dir.replace_file(Share::Free, name, |file| file.write_all(text.as_bytes()))
+        .with_context(|| format!("writing `{name}`"))
 }

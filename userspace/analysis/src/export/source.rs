@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use flow::session::{Level, SessionReport};
 
 use recording::{
-    format::{FOLDER, Item, Progress, RecordingReader, Selection},
+    format::{FOLDER, Item, Progress, Selection},
     rows::{Read, ReadPart, RecordedSession},
     sinks::{OutputDir, SessionFiles, Sink},
 };
@@ -33,11 +33,22 @@ pub struct Source {
 impl Source {
     /// Looks through a recording.
     pub fn look(path: PathBuf) -> Result<Self> {
-        let context = || format!("in `{}`", path.display());
-        let recorded = RecordedSession::open(&path).with_context(context)?;
-        let (text, span_ns, bytes, is_over) =
-            look_at_recording(recorded.into_reader()).with_context(context)?;
-        let session = SessionReport::parse(&text);
+        let context = format!("in `{}`", path.display());
+        Self::look_at(path).context(context)
+    }
+
+    fn look_at(path: PathBuf) -> Result<Self> {
+        let mut reader = RecordedSession::open(&path)?.into_reader();
+        let mut report = None;
+        let mut take = |item: Item<'_>| {
+            if let Item::End(text) = item {
+                report = Some(text);
+            }
+        };
+        while reader.read_next(&Selection::NOTHING, &mut take)? == Progress::Read {}
+        let is_over = report.is_some();
+        let session = SessionReport::parse(report.as_ref().unwrap_or(&reader.session().report));
+        let (span_ns, bytes) = (reader.span_ns(), reader.bytes().context("listing its segments")?);
         Ok(Self { path, session, span_ns, bytes, is_over })
     }
 
@@ -88,21 +99,6 @@ impl Source {
         let wall = |at: u64| at.saturating_add(self.offset_ns());
         self.span_ns.map(|(first, last)| (wall(first), wall(last)))
     }
-}
-
-type Looked = (String, Option<(u64, u64)>, u64, bool);
-
-fn look_at_recording(mut reader: RecordingReader) -> Result<Looked> {
-    let mut report = None;
-    let mut take = |item: Item<'_>| {
-        if let Item::End(text) = item {
-            report = Some(text);
-        }
-    };
-    while reader.read_next(&Selection::NOTHING, &mut take)? == Progress::Read {}
-    let is_over = report.is_some();
-    let report = report.unwrap_or_else(|| reader.session().report.clone());
-    Ok((report, reader.span_ns(), reader.bytes().context("listing its segments")?, is_over))
 }
 
 /// Finds the recordings in these folders, and looks through them. Each can be the folder of a session

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use flow::{
-    schema::{CommunicatorReport, RankKey, comm_hash_name, comm_hash_of_name},
+    schema::{CommunicatorReport, RankKey, comm_hash_name},
     session::{SessionReport, TargetReport},
 };
 
@@ -11,8 +11,7 @@ use flow::{
 #[derive(Debug, Default)]
 pub(super) struct Who {
     by_process: HashMap<u32, Vec<CommunicatorReport>>,
-    /// Commands of processes, and their ranks in the job.
-    processes: HashMap<u32, (String, Option<u32>)>,
+    processes: HashMap<u32, TargetReport>,
 }
 
 impl Who {
@@ -21,8 +20,7 @@ impl Who {
         for facts in &session.communicators {
             who.by_process.entry(facts.pid).or_default().push(facts.clone());
         }
-        let named = |target: &TargetReport| (target.pid, (target.name.clone(), job_rank(target)));
-        who.processes.extend(session.targets.iter().map(named));
+        who.processes.extend(session.targets.iter().map(|target| (target.pid, target.clone())));
         who
     }
 
@@ -35,18 +33,6 @@ impl Who {
         known().find(|facts| facts.folder == key.comm_name()).or_else(|| known().next())
     }
 
-    /// Returns all ranks of communicators, in the order of processes.
-    pub(super) fn keys(&self) -> impl Iterator<Item = RankKey> {
-        let mut keys: Vec<RankKey> = self.by_process.values().flatten().map(key).collect();
-        keys.sort_unstable();
-        keys.into_iter()
-    }
-
-    /// Returns the facts about all ranks of communicators.
-    pub(super) fn all(&self) -> impl Iterator<Item = &CommunicatorReport> {
-        self.by_process.values().flatten()
-    }
-
     /// Returns all ranks of a process.
     pub(super) fn ranks_of(&self, pid: u32) -> &[CommunicatorReport] {
         self.by_process.get(&pid).map_or(&[], Vec::as_slice)
@@ -54,26 +40,17 @@ impl Who {
 
     /// Returns the command that a process runs.
     pub(super) fn command(&self, pid: u32) -> Option<&str> {
-        self.processes.get(&pid).map(|(name, _)| name.as_str()).filter(|name| !name.is_empty())
+        self.processes.get(&pid).map(|target| target.name.as_str()).filter(|name| !name.is_empty())
     }
 
     /// Returns the ranks in the job that a process has, sorted; several where it has several GPUs.
     pub(super) fn job_ranks(&self, pid: u32) -> Vec<u32> {
         let mut ranks: Vec<u32> = self.ranks_of(pid).iter().filter_map(|facts| facts.job_rank).collect();
-        ranks.extend(self.processes.get(&pid).and_then(|(_, rank)| *rank));
+        ranks.extend(self.processes.get(&pid).and_then(|target| target.job.as_ref()?.rank));
         ranks.sort_unstable();
         ranks.dedup();
         ranks
     }
-}
-
-/// Returns the key of the first rank with its hash and number: a report's folder tells others apart.
-fn key(facts: &CommunicatorReport) -> RankKey {
-    RankKey { hash: comm_hash_of_name(&facts.comm_hash), instance: 0, rank: facts.rank, pid: facts.pid }
-}
-
-fn job_rank(target: &TargetReport) -> Option<u32> {
-    target.job.as_ref()?.rank
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use flow::schema::{ApiCall, MessageRow, MessageSums, Op, StackRow};
+use flow::schema::{ApiCall, MessageRow, MessageSums, Op};
 use nccl_library::nccl::Direction;
 
 use super::{
@@ -28,9 +28,8 @@ use super::{
 };
 use crate::{
     check::{CheckReport, CommunicatorCheck, RunningCheck},
-    export::{Exported, Source, View},
+    export::{Exported, Row, Source, View, Wanted},
 };
-use recording::sinks::Sink;
 
 /// Format of the data. A page has its own scripts, so this is for others who read the data.
 const FORMAT: u32 = 1;
@@ -360,15 +359,32 @@ impl View for Collector {
         Ok(())
     }
 
-    fn finish(&mut self, exported: &Exported) -> Result<()> {
+    /// Takes the messages of measured ops only: for others the sums say the same.
+    fn wanted(&self, op: &Op) -> Wanted {
+        Wanted::of_measured(op)
+    }
+
+    fn row(&mut self, row: Row<'_>) -> Result<()> {
+        match row {
+            Row::Op(op) => self.op(op),
+            Row::Messages(op, messages) => self.messages(op, messages),
+            Row::MessageSums(op, sums) => self.message_sums(op, sums),
+            Row::Call(call) => self.call(call),
+            Row::Stack(stack) => self.code.stack(stack),
+            Row::OtherCall(_) | Row::Gpu(_) | Row::ProcessEnded(_) => {}
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, exported: &Exported) -> Result<Vec<String>> {
         self.close_all();
         let data = self.data(exported);
         *self.handed.lock().unwrap_or_else(PoisonError::into_inner) = Some(data);
-        Ok(())
+        Ok(Vec::new())
     }
 }
 
-impl Sink for Collector {
+impl Collector {
     fn op(&mut self, op: &Op) {
         self.last = None;
         if let Some(check) = &mut self.check {
@@ -385,15 +401,6 @@ impl Sink for Collector {
         }
         self.last = Some(Last { comm, rank, seq });
         self.count_closed();
-    }
-
-    /// Takes the messages of measured ops only: for others the sums say the same.
-    fn wants_messages(&self, op: &Op) -> bool {
-        op.row.has_measured_messages()
-    }
-
-    fn wants_message_sums(&self, op: &Op) -> bool {
-        !op.row.has_measured_messages()
     }
 
     fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
@@ -452,9 +459,5 @@ impl Sink for Collector {
         let totals = OpTotals::of_call((comm, key.rank), number, kind, ts_ns, code);
         let kind = self.kinds.add(&totals);
         self.timeline.add(&totals, kind, code);
-    }
-
-    fn stack(&mut self, stack: &StackRow) {
-        self.code.stack(stack);
     }
 }

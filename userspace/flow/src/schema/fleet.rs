@@ -33,7 +33,7 @@ row! {
 
 row! {
     /// A row of `comm`: a rank of a communicator in a recording.
-    #[derive(Eq)]
+    #[derive(Default, Eq)]
     pub struct FleetComm {
         /// The communicator, by the name that it has in the other tables.
         "communicator": Identity, communicator: String;

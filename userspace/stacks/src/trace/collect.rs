@@ -12,7 +12,7 @@ use super::{
     event::{Consumer, FlowEnd, FlowId, Kind, LeftOut, Slice, TrackId},
     file::{Progress, TraceFile},
     names::{NameId, Names, Pattern, frame_name},
-    nesting::{LaunchId, Point, ThreadSlice, walk},
+    nesting::{LaunchId, ThreadSlice, walk},
 };
 use crate::{Frame, GroupedStacks, StackCounter};
 
@@ -96,13 +96,6 @@ impl Launch {
     }
 }
 
-/// Launch with a correlation, or several of which none calls the other.
-#[derive(Clone, Copy, Debug)]
-enum Correlated {
-    With(LaunchId),
-    Ambiguous,
-}
-
 /// Most ends of flows that are looked at for a kernel: there is one.
 const MAX_ENDS: usize = 16;
 
@@ -120,7 +113,8 @@ struct Collector {
     names: Names,
     threads: Vec<Vec<ThreadSlice>>,
     launches: Vec<Launch>,
-    by_correlation: HashMap<u64, Correlated, foldhash::quality::RandomState>,
+    /// Launch with a correlation; `None` for several of which none calls the other.
+    by_correlation: HashMap<u64, Option<LaunchId>, foldhash::quality::RandomState>,
     kernels: Vec<Kernel>,
     /// Outgoing ends of each flow, with the times at which they begin.
     outgoing: HashMap<FlowId, Vec<(i64, Origin)>, foldhash::quality::RandomState>,
@@ -250,16 +244,13 @@ impl Collector {
         let Some(number) = number else { bail!("it has more than {} launches", u32::MAX) };
         let launch = Launch { track: slice.track, begin: slice.begin, end: slice.end, kernels: 0 };
         if let Some(correlation) = slice.correlation {
-            let known = self.by_correlation.get(&correlation);
-            let correlated = match known {
+            let correlated = match self.by_correlation.get(&correlation) {
                 None => Some(number),
-                Some(Correlated::With(known)) => self
-                    .launches
-                    .get(known.get() as usize - 1)
-                    .and_then(|other| Launch::inner_of((*known, other), (number, &launch))),
-                Some(Correlated::Ambiguous) => None,
+                Some(known) => known.and_then(|known| {
+                    let other = self.launches.get(known.get() as usize - 1)?;
+                    Launch::inner_of((known, other), (number, &launch))
+                }),
             };
-            let correlated = correlated.map_or(Correlated::Ambiguous, Correlated::With);
             self.by_correlation.insert(correlation, correlated);
         }
         for flow in slice.flows {
@@ -270,10 +261,10 @@ impl Collector {
     }
 
     /// Finds the launch of a kernel, and its time.
-    fn origin(&self, kernel: &Kernel) -> Launched {
-        let correlated = kernel.correlation.and_then(|number| self.by_correlation.get(&number));
-        if let Some(Correlated::With(launch)) = correlated {
-            return Launched::By(kernel.begin, Origin::Launch(*launch));
+    fn origin(&self, kernel: &Kernel) -> Option<(i64, Origin)> {
+        let correlated = kernel.correlation.and_then(|number| *self.by_correlation.get(&number)?);
+        if let Some(launch) = correlated {
+            return Some((kernel.begin, Origin::Launch(launch)));
         }
         let ends = self.incoming.get(&kernel.track).map_or(&[][..], |ends| {
             let first = ends.partition_point(|(at, _)| *at < kernel.begin);
@@ -285,11 +276,7 @@ impl Collector {
             let before = origins.partition_point(|(at, _)| *at <= kernel.begin);
             origins[..before].last()
         });
-        match (origins.max_by_key(|(at, _)| *at), correlated) {
-            (Some((at, origin)), _) => Launched::By(*at, *origin),
-            (None, Some(_)) => Launched::ByOneOfSeveral,
-            (None, None) => Launched::Unknown,
-        }
+        origins.max_by_key(|(at, _)| *at).copied()
     }
 
     fn take_flows(&mut self, flows: FlowEvents) {
@@ -303,19 +290,24 @@ impl Collector {
         self.outgoing.values_mut().for_each(|origins| origins.sort_by_key(|(at, _)| *at));
         self.incoming.values_mut().for_each(|ends| ends.sort_by_key(|(at, _)| *at));
         let mut found = Found { has_kernel: self.has_kernel, ..Found::default() };
-        let mut points: HashMap<TrackId, Vec<Point>> = HashMap::new();
+        let mut points: HashMap<TrackId, Vec<i64>> = HashMap::new();
         for kernel in std::mem::take(&mut self.kernels) {
             match self.origin(&kernel) {
-                Launched::By(_, Origin::Launch(launch)) => {
+                Some((_, Origin::Launch(launch))) => {
                     if let Some(launch) = self.launches.get_mut(launch.get() as usize - 1) {
                         launch.kernels += 1;
                     }
                 }
-                Launched::By(at, Origin::Point(track)) => {
-                    points.entry(track).or_default().push(Point { at, kernels: 1 });
+                Some((at, Origin::Point(track))) => {
+                    points.entry(track).or_default().push(at);
                 }
-                Launched::ByOneOfSeveral => found.ambiguous += 1,
-                Launched::Unknown => found.without_launch += 1,
+                None if kernel
+                    .correlation
+                    .is_some_and(|number| self.by_correlation.contains_key(&number)) =>
+                {
+                    found.ambiguous += 1;
+                }
+                None => found.without_launch += 1,
             }
         }
         let mut counts: HashMap<Vec<NameId>, u64> = HashMap::new();
@@ -334,7 +326,7 @@ impl Collector {
             found.without_launch += walk(slices, kernels_of, &mut points, depth, &mut each)?;
         }
         // These points are on tracks of which no slice is known.
-        found.without_launch += points.values().flatten().map(|point| point.kernels).sum::<u64>();
+        found.without_launch += points.values().flatten().count() as u64;
         let mut counter = StackCounter::default();
         for (names, kernels) in counts {
             if names.last().is_some_and(|name| is_replay(self.names.text(*name))) {
@@ -351,14 +343,6 @@ impl Collector {
         found.window_kernels.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         Ok(found)
     }
-}
-
-/// Launch of a kernel.
-#[derive(Clone, Copy, Debug)]
-enum Launched {
-    By(i64, Origin),
-    ByOneOfSeveral,
-    Unknown,
 }
 
 /// Tells whether a name is a call of CUDA, or HIP, that launches all kernels of a graph.

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::{
     event::{About, Consumer, Kind, Slice, TrackId},
-    file::{Progress, TraceFile},
+    file::TraceFile,
     names::{NameId, Names},
 };
 
@@ -39,12 +39,12 @@ pub struct DeviceTrace {
     pub rank: Option<i32>,
     /// The work, in the order of launches.
     pub work: Vec<DeviceWork>,
-    names: Vec<Box<str>>,
+    names: Names,
 }
 
 impl DeviceTrace {
     pub fn name(&self, work: &DeviceWork) -> &str {
-        self.names.get(work.name.0 as usize).map_or("", |name| name)
+        self.names.text(work.name)
     }
 }
 
@@ -65,10 +65,7 @@ pub fn unix_offset(base_ns: Option<u64>, first: i64) -> Result<i64> {
 }
 
 /// Reads the trace's metadata, and its first and last times, by its own clock; `None` if it has no slice.
-pub fn about(
-    trace: &mut TraceFile,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<(About, Option<(i64, i64)>)> {
+pub fn about(trace: &mut TraceFile) -> Result<(About, Option<(i64, i64)>)> {
     #[derive(Default)]
     struct Head {
         about: About,
@@ -87,14 +84,14 @@ pub fn about(
         }
     }
     let mut head = Head::default();
-    trace.read(&mut head, progress)?;
+    trace.read(&mut head, &mut |_| ())?;
     Ok((head.about, head.span))
 }
 
 /// Reads the device work in a trace of torch's profiler.
-pub fn device_work(trace: &mut TraceFile, progress: &mut dyn FnMut(Progress)) -> Result<DeviceTrace> {
+pub fn device_work(trace: &mut TraceFile) -> Result<DeviceTrace> {
     let mut collector = Collector::default();
-    trace.read(&mut collector, progress)?;
+    trace.read(&mut collector, &mut |_| ())?;
     let Collector { about, names, kept, launches } = collector;
     let Some(first) = kept.first() else {
         bail!("it has no kernel of a device: profile with ProfilerActivity.CUDA");
@@ -112,7 +109,7 @@ pub fn device_work(trace: &mut TraceFile, progress: &mut dyn FnMut(Progress)) ->
     };
     let mut work: Vec<DeviceWork> = kept.iter().map(work).collect();
     work.sort_by_key(|work| (work.launched_ns(), work.begin_ns));
-    Ok(DeviceTrace { rank: about.rank, work, names: names.texts() })
+    Ok(DeviceTrace { rank: about.rank, work, names })
 }
 
 #[derive(Debug)]

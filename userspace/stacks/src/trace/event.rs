@@ -3,9 +3,9 @@
 //! Readers report events in the order of the file and keep nothing. The consumer decides what to keep, so the
 //! window bounds the memory.
 
-use std::{collections::HashMap, hash::Hash};
+use std::{collections::HashMap, hash::Hash, io};
 
-use anyhow::Result;
+use anyhow::{Error, Result, anyhow};
 
 /// The timeline that a slice is on: a thread of a process, or a stream of a device. Numbers are given as
 /// tracks are met, from 0.
@@ -16,14 +16,8 @@ pub(super) struct TrackId(pub(super) u32);
 pub(super) const MAX_TRACKS: usize = 1 << 20;
 
 /// Numbers of tracks, by what a format knows them by.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct TrackIds<K>(pub(super) HashMap<K, TrackId, foldhash::quality::RandomState>);
-
-impl<K> Default for TrackIds<K> {
-    fn default() -> Self {
-        Self(HashMap::default())
-    }
-}
 
 impl<K: Eq + Hash> TrackIds<K> {
     /// Returns the number of a track, which is given if it is new; `None` if there are too many.
@@ -143,4 +137,14 @@ pub(super) struct LeftOut {
     pub(super) ends_alone: u64,
     /// Perfetto's packets that need others, which were lost before the trace was written.
     pub(super) without_state: u64,
+}
+
+/// Explains an error of reading after so many events or packets.
+pub(super) fn explained(error: io::Error, count: u64, what: &str) -> Error {
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        return anyhow!(
+            "the trace is cut: it ends in the middle, after {count} {what}; write or copy it again"
+        );
+    }
+    Error::from(error).context(format!("after {count} {what}"))
 }

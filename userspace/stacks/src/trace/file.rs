@@ -1,11 +1,9 @@
 //! A trace file: its format, and the progress of reading.
 
 use std::{
-    cell::Cell,
     fs::File,
     io::{self, BufRead as _, BufReader, Read, Seek as _},
     path::{Path, PathBuf},
-    rc::Rc,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -23,7 +21,7 @@ const BLOCK: usize = 256 << 10;
 /// Bytes after which a message about progress comes.
 const PROGRESS: u64 = 8 << 20;
 
-/// Progress of reading a trace, in bytes of its file.
+/// Progress of reading, in bytes of files that were read or passed over.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     pub bytes: u64,
@@ -85,10 +83,7 @@ impl TraceFile {
     pub fn copy_unpacked(&mut self, to: &mut dyn io::Write, most: u64) -> Result<u64> {
         let context = format!("copying `{}`", self.path.display());
         self.file.rewind().with_context(|| context.clone())?;
-        let mut bytes = BufReader::with_capacity(BLOCK, &self.file);
-        let is_compressed = bytes.fill_buf().with_context(|| context.clone())?.starts_with(&[0x1f, 0x8b]);
-        let plain: Box<dyn Read + '_> =
-            if is_compressed { Box::new(MultiGzDecoder::new(bytes)) } else { Box::new(bytes) };
+        let plain = unpacked(&self.file).with_context(|| context.clone())?;
         let copied = io::copy(&mut plain.take(most.saturating_add(1)), to).context(context)?;
         if copied > most {
             bail!(
@@ -106,26 +101,24 @@ impl TraceFile {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<LeftOut> {
         self.file.rewind()?;
-        let read = Rc::new(Cell::new(0));
-        let mut bytes = BufReader::with_capacity(BLOCK, Counted { file: &self.file, read: Rc::clone(&read) });
-        let is_compressed = bytes.fill_buf()?.starts_with(&[0x1f, 0x8b]);
-        let mut plain: Box<dyn Read + '_> =
-            if is_compressed { Box::new(MultiGzDecoder::new(bytes)) } else { Box::new(bytes) };
+        let mut plain =
+            unpacked(Watched { file: &self.file, read: 0, of_bytes: self.bytes, next: PROGRESS, progress })?;
         let mut head = Vec::new();
         plain.by_ref().take(HEAD).read_to_end(&mut head)?;
         let format = format_of(&head)?;
-        let whole = Watched {
-            bytes: head.as_slice().chain(plain),
-            read,
-            of_bytes: self.bytes,
-            next: PROGRESS,
-            progress,
-        };
+        let whole = head.as_slice().chain(plain);
         match format {
             Format::Json => json::read(whole, consumer),
             Format::Perfetto => perfetto::read(BufReader::with_capacity(BLOCK, whole), consumer),
         }
     }
+}
+
+/// Reads these bytes, unpacked where they are compressed.
+fn unpacked<'r>(bytes: impl Read + 'r) -> io::Result<Box<dyn Read + 'r>> {
+    let mut bytes = BufReader::with_capacity(BLOCK, bytes);
+    let is_compressed = bytes.fill_buf()?.starts_with(&[0x1f, 0x8b]);
+    Ok(if is_compressed { Box::new(MultiGzDecoder::new(bytes)) } else { Box::new(bytes) })
 }
 
 /// Bytes at the beginning of a trace that tell its format.
@@ -146,37 +139,24 @@ fn format_of(head: &[u8]) -> Result<Format> {
     }
 }
 
-/// Reader that counts the bytes read of a file.
-struct Counted<'f> {
+/// Reader of a file that tells how far the reading is.
+struct Watched<'f> {
     file: &'f File,
-    read: Rc<Cell<u64>>,
-}
-
-impl Read for Counted<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read(buffer)?;
-        self.read.set(self.read.get() + read as u64);
-        Ok(read)
-    }
-}
-
-/// Reader that tells how far the reading is.
-struct Watched<'p, R> {
-    bytes: R,
-    read: Rc<Cell<u64>>,
+    read: u64,
     of_bytes: u64,
     next: u64,
-    progress: &'p mut dyn FnMut(Progress),
+    progress: &'f mut dyn FnMut(Progress),
 }
 
-impl<R: Read> Read for Watched<'_, R> {
+impl Read for Watched<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let bytes = self.read.get();
-        if bytes >= self.next {
-            self.next = bytes + PROGRESS;
-            (self.progress)(Progress { bytes, of_bytes: self.of_bytes });
+        if self.read >= self.next {
+            self.next = self.read + PROGRESS;
+            (self.progress)(Progress { bytes: self.read, of_bytes: self.of_bytes });
         }
-        self.bytes.read(buffer)
+        let read = self.file.read(buffer)?;
+        self.read += read as u64;
+        Ok(read)
     }
 }
 

@@ -30,7 +30,7 @@ impl Match {
 }
 
 /// The slices of a function, in the order of their begin.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Functions {
     names: Names,
     matches: Vec<(i64, i64, NameId)>,
@@ -64,26 +64,25 @@ pub fn find_functions(
     name: &str,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Functions> {
-    let mut search = Search { pattern: Pattern::new(name), names: Names::default(), matches: Vec::new() };
+    let mut search = Search { pattern: Pattern::new(name), found: Functions::default() };
     trace.read(&mut search, progress)?;
-    let Search { names, mut matches, .. } = search;
-    matches.sort_by_key(|(begin, end, _)| (*begin, std::cmp::Reverse(*end)));
-    Ok(Functions { names, matches })
+    search.found.matches.sort_by_key(|(begin, end, _)| (*begin, std::cmp::Reverse(*end)));
+    Ok(search.found)
 }
 
 struct Search {
     pattern: Pattern,
-    names: Names,
-    matches: Vec<(i64, i64, NameId)>,
+    found: Functions,
 }
 
 impl Consumer for Search {
     fn slice(&mut self, slice: &Slice<'_>) -> Result<()> {
         if !slice.kind.is_on_device() && self.pattern.matches(slice.name) {
-            if self.matches.len() == MAX_MATCHES {
+            let Functions { names, matches } = &mut self.found;
+            if matches.len() == MAX_MATCHES {
                 bail!("more than {MAX_MATCHES} slices have that name: ask for one with fewer");
             }
-            self.matches.push((slice.begin, slice.end, self.names.id(slice.name)?));
+            matches.push((slice.begin, slice.end, names.id(slice.name)?));
         }
         Ok(())
     }

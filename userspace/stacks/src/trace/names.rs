@@ -1,6 +1,6 @@
 //! Names of slices: those that are asked for, and those that are the same.
 
-use std::{borrow::Cow, collections::HashMap, rc::Rc};
+use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
 use anyhow::{Result, bail};
 use memchr::memmem;
@@ -15,8 +15,8 @@ pub(super) struct NameId(pub(super) u32);
 /// Table that keeps each name once.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    ids: HashMap<Rc<str>, NameId, foldhash::quality::RandomState>,
-    texts: Vec<Rc<str>>,
+    ids: HashMap<Arc<str>, NameId, foldhash::quality::RandomState>,
+    texts: Vec<Arc<str>>,
     bytes: usize,
 }
 
@@ -29,15 +29,10 @@ impl Names {
         let Some(number) = u32::try_from(self.texts.len()).ok().filter(|_| self.bytes <= MAX_BYTES) else {
             bail!("its slices have more than {} MiB of different names: not read further", MAX_BYTES >> 20);
         };
-        let text: Rc<str> = name.into();
-        self.texts.push(Rc::clone(&text));
+        let text: Arc<str> = name.into();
+        self.texts.push(Arc::clone(&text));
         self.ids.insert(text, NameId(number));
         Ok(NameId(number))
-    }
-
-    /// Returns all names, by their numbers.
-    pub(super) fn texts(&self) -> Vec<Box<str>> {
-        self.texts.iter().map(|text| Box::from(&**text)).collect()
     }
 
     pub(super) fn text(&self, id: NameId) -> &str {

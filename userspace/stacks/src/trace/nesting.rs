@@ -19,43 +19,37 @@ pub(super) struct ThreadSlice {
 /// The number of a launch, from 1.
 pub(super) type LaunchId = NonZeroU32;
 
-/// A time on a thread at which kernels were launched, by the slice that encloses it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Point {
-    pub(super) at: i64,
-    pub(super) kernels: u64,
-}
-
 /// Calls `each` with the names from the outermost slice to the launch, the launch and at most `depth`
-/// callers, and the number of kernels, for each slice of which `kernels_of` knows some, and each of `points`.
-/// Returns the kernels of points that no slice encloses.
+/// callers, and the number of kernels, for each slice of which `kernels_of` knows some, and for the kernel of
+/// each of `points`: times at which the slice that encloses them launched one. Returns the number of points
+/// that no slice encloses.
 ///
 /// A slice that has ended is no caller. One that goes on is, also where a slice that it called seems to end
 /// later: profilers round begin and end each for itself.
 pub(super) fn walk(
     slices: &mut [ThreadSlice],
     kernels_of: impl Fn(LaunchId) -> u64,
-    points: &mut [Point],
+    points: &mut [i64],
     depth: usize,
     mut each: impl FnMut(&[NameId], u64),
 ) -> Result<u64> {
     // Among slices of the same times a launch is the innermost; otherwise the first in the file calls the
     // next: the sort is stable.
     slices.sort_by_key(|slice| (slice.begin, Reverse(slice.end), slice.launch));
-    points.sort_by_key(|point| point.at);
-    let mut points = points.iter().peekable();
+    points.sort_unstable();
+    let mut points = points.iter().copied().peekable();
     let mut stack = CallStack { open: Vec::new(), names: Vec::new(), depth };
     let mut alone = 0;
     for slice in slices {
-        while let Some(point) = points.next_if(|point| point.at < slice.begin) {
-            alone += stack.at_point(point, &mut each);
+        while let Some(at) = points.next_if(|at| *at < slice.begin) {
+            alone += u64::from(!stack.at_point(at, &mut each));
         }
         stack.enter(*slice)?;
         if let Some(kernels) = slice.launch.map(&kernels_of).filter(|kernels| *kernels > 0) {
             each(stack.names(stack.open.len() - 1, slice.begin), kernels);
         }
     }
-    points.for_each(|point| alone += stack.at_point(point, &mut each));
+    points.for_each(|at| alone += u64::from(!stack.at_point(at, &mut each)));
     Ok(alone)
 }
 
@@ -82,11 +76,14 @@ impl CallStack {
         Ok(())
     }
 
-    fn at_point(&mut self, point: &Point, each: &mut impl FnMut(&[NameId], u64)) -> u64 {
-        let encloses = |slice: &ThreadSlice| slice.end > point.at || slice.begin == point.at;
-        let Some(innermost) = self.open.iter().rposition(encloses) else { return point.kernels };
-        each(self.names(innermost, point.at), point.kernels);
-        0
+    /// Gives the stack at a time; `false` if there is none.
+    fn at_point(&mut self, at: i64, each: &mut impl FnMut(&[NameId], u64)) -> bool {
+        let encloses = |slice: &ThreadSlice| slice.end > at || slice.begin == at;
+        let innermost = self.open.iter().rposition(encloses);
+        if let Some(innermost) = innermost {
+            each(self.names(innermost, at), 1);
+        }
+        innermost.is_some()
     }
 
     /// Returns the names of the slice at this place of the stack and of those that call it.
@@ -108,14 +105,9 @@ mod tests {
         ThreadSlice { begin, end, name: NameId(name), launch: LaunchId::new(launch) }
     }
 
-    fn walked(
-        mut slices: Vec<ThreadSlice>,
-        points: &[(i64, u64)],
-        depth: usize,
-    ) -> (Vec<(Vec<u32>, u64)>, u64) {
+    fn walked(mut slices: Vec<ThreadSlice>, points: &[i64], depth: usize) -> (Vec<(Vec<u32>, u64)>, u64) {
         let mut found = Vec::new();
-        let mut points: Vec<_> =
-            points.iter().map(|(at, kernels)| Point { at: *at, kernels: *kernels }).collect();
+        let mut points = points.to_vec();
         let each =
             |names: &[NameId], kernels| found.push((names.iter().map(|name| name.0).collect(), kernels));
         let alone =
@@ -136,11 +128,11 @@ mod tests {
             slice(70, 70, 7, 3),
             slice(80, 90, 6, 1),
         ];
-        let (found, alone) = walked(slices.clone(), &[(5, 10), (75, 20), (100, 5), (-1, 6)], 12);
+        let (found, alone) = walked(slices.clone(), &[5, 75, 100, -1], 12);
         let expected: [(&[u32], u64); 5] =
-            [(&[1], 10), (&[1, 9], 1), (&[1, 9, 3, 8], 3), (&[1, 7], 2), (&[1], 20)];
+            [(&[1], 1), (&[1, 9], 1), (&[1, 9, 3, 8], 3), (&[1, 7], 2), (&[1], 1)];
         assert_eq!(found, expected.map(|(names, kernels)| (names.to_vec(), kernels)));
-        assert_eq!(alone, 11);
+        assert_eq!(alone, 2);
         let (cut, _) = walked(slices, &[], 1);
         assert_eq!(cut[1], (vec![3, 8], 3));
     }

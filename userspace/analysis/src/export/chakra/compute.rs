@@ -5,11 +5,18 @@
 //! launches a kernel and hands us its plan right after it, and both clocks are the host's. The kernel must
 //! have the function in its name.
 
-use std::{collections::VecDeque, path::PathBuf};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    path::PathBuf,
+};
 
 use anyhow::{Context as _, Result, bail};
 use foldhash::HashMap;
 
+use super::{
+    messages::{Attribute, AttributeValue, Node, NodeType},
+    micros,
+};
 use stacks::trace::{DeviceTrace, DeviceWork, TraceFile, device_work};
 
 /// Longest time between NCCL's launch and our record of it. A hit takes some µs; a thread that loses its
@@ -43,28 +50,13 @@ fn keep(recent: &mut VecDeque<Ended>, ended: Ended) {
 pub(super) struct Kernel {
     /// Place among the kernels of the trace.
     at: usize,
-    begin_ns: u64,
-    end_ns: u64,
-    launched_ns: u64,
+    work: DeviceWork,
 }
 
 impl Kernel {
     pub(super) fn duration_ns(&self) -> u64 {
-        self.end_ns.saturating_sub(self.begin_ns)
+        self.work.end_ns.saturating_sub(self.work.begin_ns)
     }
-}
-
-/// A node made from the trace.
-#[derive(Debug)]
-pub(super) struct ComputeNode {
-    pub(super) name: String,
-    pub(super) begin_ns: u64,
-    pub(super) duration_ns: u64,
-    pub(super) stream: u32,
-    /// Nodes before it on its stream.
-    pub(super) data_deps: Vec<u64>,
-    /// Nodes of communication that were launched before it and had ended when it began.
-    pub(super) ctrl_deps: Vec<u64>,
 }
 
 /// The trace of a rank of the job, while its nodes are made.
@@ -88,21 +80,21 @@ pub(super) struct Compute {
 }
 
 /// Reads traces, each of another rank.
-pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<(i32, Compute)>> {
-    let mut all: Vec<(i32, Compute)> = Vec::new();
+pub(super) fn read(paths: &[PathBuf]) -> Result<BTreeMap<i32, Compute>> {
+    let mut all: BTreeMap<i32, Compute> = BTreeMap::new();
     for path in paths {
-        let trace = device_work(&mut TraceFile::open(path)?, &mut |_| ())
-            .with_context(|| format!("in `{}`", path.display()))?;
+        let trace =
+            device_work(&mut TraceFile::open(path)?).with_context(|| format!("in `{}`", path.display()))?;
         let Some(rank) = trace.rank else {
             bail!(
                 "`{}` does not say which rank of the job it is of (`distributedInfo`): torch's profiler writes it where torch.distributed is initialised",
                 path.display()
             );
         };
-        if let Some((_, other)) = all.iter().find(|(of, _)| *of == rank) {
+        if let Some(other) = all.get(&rank) {
             bail!("`{}` and `{}` are both of rank {rank}", other.path.display(), path.display());
         }
-        all.push((rank, Compute::new(path.clone(), trace)));
+        all.insert(rank, Compute::new(path.clone(), trace));
     }
     Ok(all)
 }
@@ -164,58 +156,60 @@ impl Compute {
             return None;
         }
         *found = Some(at_ns);
-        Some(Kernel { at, begin_ns: work.begin_ns, end_ns: work.end_ns, launched_ns: begin })
+        Some(Kernel { at, work })
     }
 
-    /// Returns the next node that was launched before this time. NCCL's own kernels are left out.
-    pub(super) fn next_before(&mut self, kernel: Option<&Kernel>, at_ns: u64) -> Option<ComputeNode> {
-        let until = kernel.map_or(at_ns, |kernel| kernel.launched_ns);
+    /// Makes the next node, with this number, of what was launched before this time. NCCL's own kernels are
+    /// left out. The node waits for those before it on its stream, and for nodes of communication that were
+    /// launched before it and had ended when it began.
+    pub(super) fn next_before(&mut self, kernel: Option<&Kernel>, at_ns: u64, id: u64) -> Option<Node> {
+        let until = kernel.map_or(at_ns, |kernel| kernel.work.launched_ns());
         loop {
-            let work = *self.work(self.next)?;
-            if work.launched_ns() >= until {
-                return None;
-            }
+            let work = *self.work(self.next).filter(|work| work.launched_ns() < until)?;
             self.next += 1;
             let name = self.trace.name(&work);
             if is_nccl(name) {
                 continue;
             }
             let name = name.to_owned();
-            let data_deps = self.streams.get(&work.stream).map(|(_, last)| last.clone()).unwrap_or_default();
+            self.nodes += 1;
+            let on_stream = self.streams.insert(work.stream, (None, vec![id]));
+            let data_deps = on_stream.map(|(_, last)| last).unwrap_or_default();
             let waits = before(&self.communicated, work.begin_ns)
                 .filter(|id| self.told.insert(work.stream, *id) != Some(*id))
                 .filter(|id| !data_deps.contains(id));
-            return Some(ComputeNode {
+            keep(&mut self.computed, Ended { id, end_ns: work.end_ns.max(work.begin_ns) });
+            let duration_ns = work.end_ns.saturating_sub(work.begin_ns);
+            return Some(Node {
+                id,
                 name,
-                begin_ns: work.begin_ns,
-                duration_ns: work.end_ns.saturating_sub(work.begin_ns),
-                stream: work.stream,
-                data_deps,
+                kind: NodeType::Compute.into(),
                 ctrl_deps: waits.into_iter().collect(),
+                data_deps,
+                start_time_micros: work.begin_ns / 1000,
+                duration_micros: micros(duration_ns),
+                attributes: vec![
+                    Attribute::new("is_cpu_op", AttributeValue::Flag(false)),
+                    Attribute::new("duration_ns", AttributeValue::Uint64(duration_ns)),
+                    Attribute::new("trace_stream", AttributeValue::Uint64(work.stream.into())),
+                ],
             });
         }
-    }
-
-    /// Notes the number of the node that was returned last.
-    pub(super) fn made(&mut self, id: u64, node: &ComputeNode) {
-        self.nodes += 1;
-        self.streams.insert(node.stream, (None, vec![id]));
-        keep(&mut self.computed, Ended { id, end_ns: node.begin_ns.saturating_add(node.duration_ns) });
     }
 
     /// Returns the nodes that a node of communication with this kernel waits for: those before it on its
     /// stream, which is proven, and the last that had ended when it began.
     pub(super) fn waits(&self, kernel: &Kernel) -> (Vec<u64>, Option<u64>) {
-        let stream = self.work(kernel.at).and_then(|work| self.streams.get(&work.stream));
+        let stream = self.streams.get(&kernel.work.stream);
         // Nodes of one kernel do not wait for each other.
         let on_stream = stream.filter(|(of, _)| *of != Some(kernel.at)).map(|(_, last)| last.clone());
-        (on_stream.unwrap_or_default(), before(&self.computed, kernel.begin_ns))
+        (on_stream.unwrap_or_default(), before(&self.computed, kernel.work.begin_ns))
     }
 
     /// Notes the number of a node of communication.
     pub(super) fn communicated(&mut self, id: u64, kernel: &Kernel) {
-        keep(&mut self.communicated, Ended { id, end_ns: kernel.end_ns });
-        let Some(stream) = self.work(kernel.at).map(|work| work.stream) else { return };
+        keep(&mut self.communicated, Ended { id, end_ns: kernel.work.end_ns });
+        let stream = kernel.work.stream;
         match self.streams.get_mut(&stream) {
             Some((of, last)) if *of == Some(kernel.at) => last.push(id),
             _ => {

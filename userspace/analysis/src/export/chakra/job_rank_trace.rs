@@ -1,19 +1,19 @@
 //! The trace of a rank of the job while it is written: its nodes, and those that the next ones wait for.
 
 use std::{
-    cell::Cell,
     collections::{BTreeMap, BTreeSet, HashMap},
     io,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
 use super::{
-    compute::{Compute, ComputeNode, Kernel},
+    compute::{Compute, Kernel},
     messages::{Attribute, AttributeValue, Node, NodeType},
     order::{Chain, Order, Told, follow},
     trace_file::EtFile,
 };
+use crate::export::{bounded::get_or_make, job::check_owner};
 use recording::sinks::OutputDir;
 
 /// Most ranks of the job, each with a file.
@@ -41,10 +41,11 @@ pub(super) struct JobRankTrace {
     rank: i32,
     /// Host and process that the rank is.
     owner: (String, u32),
-    file: EtFile,
+    pub(super) file: EtFile,
     last_id: u64,
     orders: HashMap<Lane, Order>,
-    chains: HashMap<Chain, u64>,
+    /// The last node of each chain.
+    pub(super) chains: HashMap<Chain, u64>,
     seen: HashMap<i32, BTreeSet<u64>>,
 }
 
@@ -56,11 +57,9 @@ impl JobRankTrace {
         rank: i32,
         owner: &(String, u32),
     ) -> Result<&'a mut Self> {
-        if !ranks.contains_key(&rank) {
-            if ranks.len() >= MAX_RANKS {
-                bail!("the job has more than {MAX_RANKS} ranks");
-            }
-            let trace = Self {
+        let refusal = format_args!("the job has more than {MAX_RANKS} ranks");
+        let trace = get_or_make(ranks, rank, MAX_RANKS, refusal, |_| {
+            Ok(Self {
                 rank,
                 owner: owner.clone(),
                 file: EtFile::create(dir, format!("ncclflow.{rank}.et"))?,
@@ -68,18 +67,9 @@ impl JobRankTrace {
                 orders: HashMap::new(),
                 chains: HashMap::new(),
                 seen: HashMap::new(),
-            };
-            ranks.insert(rank, trace);
-        }
-        let trace = ranks.get_mut(&rank).context("a rank's file is missing")?;
-        if trace.owner != *owner {
-            let (host, pid) = &trace.owner;
-            bail!(
-                "processes {pid} on {host} and {} on {} are both rank {rank} of their job: choose one job with --job or --pid",
-                owner.1,
-                owner.0
-            );
-        }
+            })
+        })?;
+        check_owner(rank.into(), &trace.owner, owner)?;
         Ok(trace)
     }
 
@@ -106,33 +96,27 @@ impl JobRankTrace {
         if (orders.len() >= MAX_ORDERS && !orders.contains_key(&lane)) || chains.len() >= MAX_ORDERS {
             bail!("rank {rank} of the job has more than {MAX_ORDERS} streams or peers");
         }
-        let (ids, mut joins) = (Cell::new(*last_id), 0);
-        let mut new_id = || {
-            ids.set(ids.get() + 1);
-            ids.get()
-        };
-        let join = |over: Vec<u64>| -> io::Result<u64> {
-            joins += 1;
-            ids.set(ids.get() + 1);
-            file.node(&Node {
-                id: ids.get(),
+        let order = orders.entry(lane).or_default();
+        let mut joins = 0;
+        if let Some(over) = order.advance(told) {
+            joins = 1;
+            *last_id += 1;
+            file.push(&Node {
+                id: *last_id,
                 name: "join".to_owned(),
                 kind: NodeType::Metadata.into(),
-                ctrl_deps: Vec::new(),
                 data_deps: over,
                 start_time_micros,
-                duration_micros: 0,
                 attributes: vec![Attribute::new("is_cpu_op", AttributeValue::Flag(false))],
+                ..Node::default()
             })?;
-            Ok(ids.get())
-        };
-        let is_collective = matches!(chain, Chain::Collectives(_));
-        let order = orders.entry(lane).or_default();
-        let (id, mut data_deps) = order.add(told, is_collective, &mut new_id, join)?;
-        *last_id = ids.get();
-        follow(chains, chain, id, &mut data_deps);
-        file.node(&node(id, data_deps))?;
-        Ok((id, joins))
+            order.joined(*last_id);
+        }
+        *last_id += 1;
+        let mut data_deps = order.add(*last_id, told, matches!(chain, Chain::Collectives(_)));
+        follow(chains, chain, *last_id, &mut data_deps);
+        file.push(&node(*last_id, data_deps))?;
+        Ok((*last_id, joins))
     }
 
     /// Adds the nodes of a trace of torch's profiler that were launched before this kernel, or before this
@@ -143,32 +127,11 @@ impl JobRankTrace {
         kernel: Option<&Kernel>,
         at_ns: u64,
     ) -> io::Result<()> {
-        while let Some(node) = compute.next_before(kernel, at_ns) {
-            self.last_id += 1;
-            compute.made(self.last_id, &node);
-            let ComputeNode { name, begin_ns, duration_ns, stream, data_deps, ctrl_deps } = node;
-            let attributes = vec![
-                Attribute::new("is_cpu_op", AttributeValue::Flag(false)),
-                Attribute::new("duration_ns", AttributeValue::Uint64(duration_ns)),
-                Attribute::new("trace_stream", AttributeValue::Uint64(stream.into())),
-            ];
-            self.file.node(&Node {
-                id: self.last_id,
-                name,
-                kind: NodeType::Compute.into(),
-                ctrl_deps,
-                data_deps,
-                start_time_micros: begin_ns / 1000,
-                duration_micros: super::micros(duration_ns),
-                attributes,
-            })?;
+        while let Some(node) = compute.next_before(kernel, at_ns, self.last_id + 1) {
+            self.last_id = node.id;
+            self.file.push(&node)?;
         }
         Ok(())
-    }
-
-    /// Returns the number of ends of chains that are kept.
-    pub(super) fn chains(&self) -> usize {
-        self.chains.len()
     }
 
     /// Returns the number of nodes that are kept.
@@ -179,9 +142,5 @@ impl JobRankTrace {
     /// Keeps fewer nodes: later ones wait for fewer.
     pub(super) fn forget(&mut self) {
         self.orders.values_mut().for_each(Order::forget);
-    }
-
-    pub(super) fn finish(&mut self) -> io::Result<()> {
-        self.file.finish()
     }
 }

@@ -17,11 +17,11 @@ type Place = (u64, u64);
 #[derive(Debug, Default)]
 pub(super) struct LaunchOrder {
     /// Waiting ops by process: processes of one recording have numbers of their own.
-    waiting: HashMap<u32, BTreeMap<(Place, RankKey), Work>>,
+    waiting: BTreeMap<u32, BTreeMap<(Place, RankKey), Work>>,
     /// Place of the last op that was given out, by rank.
     given: HashMap<RankKey, Place>,
     /// Number of ops that came after a later launch was given out.
-    late: u64,
+    pub(super) late: u64,
 }
 
 impl LaunchOrder {
@@ -44,20 +44,12 @@ impl LaunchOrder {
     /// Gives out all waiting ops, those of a process in their order.
     pub(super) fn take_all(&mut self) -> Vec<Work> {
         let mut all = Vec::new();
-        let mut processes: Vec<_> = self.waiting.drain().collect();
-        processes.sort_unstable_by_key(|(pid, _)| *pid);
-        for (_, waiting) in processes {
-            for ((place, rank), work) in waiting {
-                self.give(rank, place);
-                all.push(work);
-            }
+        for ((place, rank), work) in std::mem::take(&mut self.waiting).into_values().flatten() {
+            self.give(rank, place);
+            all.push(work);
         }
         self.given.clear();
         all
-    }
-
-    pub(super) fn late(&self) -> u64 {
-        self.late
     }
 
     fn give(&mut self, rank: RankKey, place: Place) {
@@ -83,7 +75,7 @@ mod tests {
             ts_ns,
             seq: Some(seq),
             lane: None,
-            told: super::super::Told::default(),
+            launch_ns: None,
             launched: None,
         }
     }
@@ -99,7 +91,7 @@ mod tests {
             assert!(order.add(work(rank, ts_ns, seq)).is_none());
         }
         assert_eq!(seqs(&order.take_all()), [(0, 2), (1, 2), (0, 4), (1, 4), (1, 6)]);
-        assert_eq!(order.late(), 0);
+        assert_eq!(order.late, 0);
     }
 
     #[test]
@@ -112,6 +104,6 @@ mod tests {
         assert_eq!(given.len(), 10);
         order.add(work(0, 150, 3));
         given.extend(order.take_all());
-        assert_eq!(order.late(), 1);
+        assert_eq!(order.late, 1);
     }
 }

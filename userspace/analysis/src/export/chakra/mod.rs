@@ -19,7 +19,6 @@ use flow::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::Write as _,
     path::PathBuf,
 };
 
@@ -34,8 +33,13 @@ use self::{
     messages::{Attribute, AttributeValue, COLLECTIVES, Node, NodeType},
     order::{Chain, Told},
 };
-use super::{format::View, job::Job, run::Exported, source::Source};
-use recording::sinks::{OutputDir, Share, Sink};
+use super::{
+    format::{Row, View, Wanted, counted},
+    job::Job,
+    run::{Exported, write_json},
+    source::Source,
+};
+use recording::sinks::OutputDir;
 
 /// Most nodes, and ends of chains, that are kept of all ranks.
 const MAX_KEPT: usize = 1 << 21;
@@ -62,18 +66,9 @@ struct Work {
     ts_ns: u64,
     seq: Option<u64>,
     lane: Option<Lane>,
-    told: Told,
+    /// Time of the launch, if others of it have the same.
+    launch_ns: Option<u64>,
     launched: Option<u64>,
-}
-
-/// Source of the nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MadeOf {
-    /// Ops. With `by_launch`, the ops of one launch have one moment.
-    Ops {
-        by_launch: bool,
-    },
-    Calls,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,16 +88,16 @@ pub(super) struct Chakra {
     job: Job,
     host: String,
     offset_ns: u64,
-    /// Source of the nodes of the present recording.
-    made_of: MadeOf,
+    /// Set if the present recording's nodes are made of calls.
+    of_calls: bool,
+    /// Set if all its ops of one launch have one moment.
+    by_launch: bool,
     ranks: BTreeMap<i32, JobRankTrace>,
     groups: BTreeMap<u64, Group>,
     derived: BTreeSet<i32>,
     /// Number of nodes since the kept ones were counted.
     uncounted: usize,
     totals: Totals,
-    failed: bool,
-    errors: Vec<String>,
     launches: LaunchOrder,
     /// Traces of torch's profiler, by job rank.
     compute: BTreeMap<i32, Compute>,
@@ -111,33 +106,21 @@ pub(super) struct Chakra {
 impl Chakra {
     /// Makes the view. `kineto` are traces of torch's profiler, of a rank each.
     pub(super) fn new(dir: OutputDir, kineto: &[PathBuf]) -> Result<Self> {
-        let compute = compute::read(kineto)?.into_iter().collect();
         Ok(Self {
             dir,
             job: Job::default(),
             host: String::new(),
             offset_ns: 0,
-            made_of: MadeOf::Ops { by_launch: false },
+            of_calls: false,
+            by_launch: false,
             ranks: BTreeMap::new(),
             groups: BTreeMap::new(),
             derived: BTreeSet::new(),
             uncounted: 0,
             totals: Totals::default(),
-            failed: false,
-            errors: Vec::new(),
             launches: LaunchOrder::default(),
-            compute,
+            compute: compute::read(kineto)?,
         })
-    }
-
-    fn put(&mut self, put: impl FnOnce(&mut Self) -> Result<()>) {
-        if self.failed {
-            return;
-        }
-        if let Err(error) = put(self) {
-            self.failed = true;
-            self.errors.push(format!("{error:#}"));
-        }
     }
 
     /// Returns the communicator, if the job's ranks of all its ranks are known.
@@ -159,11 +142,10 @@ impl Chakra {
         }
         let ranks = self.job.ranks_of(hash, n_ranks).map_err(anyhow::Error::msg)?;
         let number = i32::try_from(self.groups.len() + 1)?;
-        for (rank, of_job) in (0..).zip(&ranks) {
-            if self.job.is_derived(hash, rank) {
-                self.derived.insert(*of_job);
-            }
-        }
+        // All ranks are known, from 0 on.
+        let known = self.job.known(hash).into_values().take(ranks.len());
+        let derived = known.filter(|rank| rank.is_derived);
+        self.derived.extend(derived.map(|rank| rank.rank));
         let group = Group { number, ranks };
         self.groups.insert(hash, group.clone());
         Ok(group)
@@ -230,19 +212,18 @@ impl Chakra {
             put("stream", AttributeValue::Uint64(stream));
         }
         let owner = (self.host.clone(), work.key.pid);
-        let start_time_micros = work.ts_ns.saturating_add(self.offset_ns) / 1000;
         let lane = work.lane.unwrap_or(Lane::Communicator(group.number));
-        let mut told = work.told;
-        told.launched = work.launched.map(|launched| (group.number, launched));
+        let launched = work.launched.map(|launched| (group.number, launched));
+        let told = Told { launched, launch_ns: work.launch_ns };
         let at_ns = work.ts_ns.saturating_add(self.offset_ns);
+        let start_time_micros = at_ns / 1000;
         let trace = JobRankTrace::of(&mut self.ranks, &self.dir, own, &owner)?;
         if work.lane.is_none() && work.seq.is_some_and(|seq| !trace.is_first_of(group.number, seq)) {
             return Ok(());
         }
         let mut compute = self.compute.get_mut(&own);
-        let is_call = self.made_of == MadeOf::Calls;
         let kernel =
-            compute.as_mut().and_then(|compute| compute.kernel(work.function.as_str(), at_ns, is_call));
+            compute.as_mut().and_then(|compute| compute.kernel(work.function.as_str(), at_ns, self.of_calls));
         if let Some(compute) = &mut compute {
             trace.add_compute(compute, kernel.as_ref(), at_ns)?;
         }
@@ -278,10 +259,60 @@ impl Chakra {
     }
 
     /// Takes the waiting ops, as no more of the present source come.
-    fn take_waiting(&mut self) {
-        for work in self.launches.take_all() {
-            self.put(|this| this.take(&work));
+    fn take_waiting(&mut self) -> Result<()> {
+        self.launches.take_all().iter().try_for_each(|work| self.take(work))
+    }
+
+    fn op(&mut self, op: &Op) -> Result<()> {
+        let row = &op.row;
+        if self.of_calls {
+            self.totals.replays += u64::from(row.captured_seq.is_some());
+            return Ok(());
         }
+        let is_p2p = row.pattern.is_p2p();
+        let function: Name = match row.pattern {
+            Pattern::Send => "Send".into(),
+            Pattern::Recv => "Recv".into(),
+            _ => row.coll.clone().unwrap_or_else(|| "unknown".into()),
+        };
+        let work = Work {
+            key: op.rank,
+            n_ranks: row.n_ranks,
+            bytes: op.bytes(),
+            peer: is_p2p.then_some(row.root),
+            root: matches!(function.as_str(), "Broadcast" | "Reduce").then_some(row.root),
+            function,
+            ts_ns: row.ts_ns,
+            seq: Some(row.seq),
+            lane: None,
+            launch_ns: self.by_launch.then_some(row.ts_ns),
+            launched: None,
+        };
+        self.launches.add(work).map_or(Ok(()), |work| self.take(&work))
+    }
+
+    fn call(&mut self, call: &ApiCall) -> Result<()> {
+        let row = &call.row;
+        let (Some(key), Some(n_ranks)) = (call.rank, row.n_ranks) else {
+            self.totals.without_communicator += 1;
+            return Ok(());
+        };
+        if !self.of_calls {
+            return Ok(());
+        }
+        self.take(&Work {
+            key,
+            function: row.function.clone(),
+            n_ranks,
+            bytes: row.bytes,
+            peer: row.peer,
+            root: row.root,
+            ts_ns: row.ts_ns,
+            seq: row.seq.get(),
+            lane: Some(Lane::Stream(row.stream.0, row.tid)),
+            launch_ns: None,
+            launched: row.launched,
+        })
     }
 
     /// Counts the kept nodes now and then, and keeps fewer where there are too many.
@@ -291,7 +322,7 @@ impl Chakra {
             return Ok(());
         }
         self.uncounted = 0;
-        let chains: usize = self.ranks.values().map(JobRankTrace::chains).sum();
+        let chains: usize = self.ranks.values().map(|trace| trace.chains.len()).sum();
         if chains >= MAX_KEPT / 2 {
             bail!(
                 "more than {} peers of sends and receives: choose a part with --comm or --pid",
@@ -302,6 +333,57 @@ impl Chakra {
             self.ranks.values_mut().for_each(JobRankTrace::forget);
         }
         Ok(())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let Totals { nodes, joins, without_communicator, of_one_rank, not_in_chakra, without_size, replays } =
+            self.totals;
+        let mut notes = vec![format!(
+            "{nodes} nodes of {} ranks, {joins} of them only join the ends of others, {} groups",
+            self.ranks.len(),
+            self.groups.len()
+        )];
+        if self.compute.is_empty() {
+            notes.push("there are no nodes for what is computed between them: --kineto adds them".to_owned());
+        }
+        for (rank, compute) in &self.compute {
+            let (kernels, found) = compute.nccl_kernels();
+            notes.push(format!(
+                "rank {rank}: {} compute nodes; {found} of the {kernels} kernels of NCCL in its trace belong to a node",
+                compute.nodes
+            ));
+        }
+        notes.extend(counted([
+            (without_communicator, "calls have no known communicator, and no node"),
+            (of_one_rank, "calls or ops are of communicators of one rank, and have no node"),
+            (
+                not_in_chakra,
+                "calls are of functions that Chakra does not know (one-sided ones), and have no node",
+            ),
+            (
+                self.launches.late,
+                "ops ended so late after others that their nodes are not in the order of launches",
+            ),
+            (without_size, "nodes have no comm_size: their bytes are not known"),
+            (
+                replays,
+                "ops on a channel are replays of CUDA graphs, which no call stands for: they have no node",
+            ),
+        ]));
+        let last = self.ranks.keys().next_back().copied().unwrap_or(-1);
+        let missing = (0..=last).filter(|rank| !self.ranks.contains_key(rank)).count();
+        if missing > 0 {
+            notes.push(format!(
+                "{missing} ranks below rank {last} have no file: ASTRA-sim wants one for each"
+            ));
+        }
+        if !self.derived.is_empty() {
+            notes.push(format!(
+                "the job ranks of {} processes are derived: the ranks in the largest communicators of the processes",
+                self.derived.len()
+            ));
+        }
+        notes
     }
 }
 
@@ -322,28 +404,35 @@ fn comm_size(work: &Work) -> Option<u64> {
 
 impl View for Chakra {
     fn look_at(&mut self, sources: &[Source]) -> Result<()> {
-        for source in sources {
-            self.job.add(source).with_context(|| format!("in `{}`", source.path.display()))?;
-        }
+        self.job = Job::of(sources)?;
         Ok(())
     }
 
     fn begin(&mut self, source: &Source) -> Result<()> {
-        self.take_waiting();
+        self.take_waiting()?;
         source.host().clone_into(&mut self.host);
         self.offset_ns = source.offset_ns();
         let SessionReport { libraries, .. } = source.session();
         let by_plan = |library: &LibraryReport| library.probes == Some(ProbeStrategy::Plan);
-        let by_launch = !libraries.is_empty() && libraries.iter().all(by_plan);
-        self.made_of = if source.has_calls() { MadeOf::Calls } else { MadeOf::Ops { by_launch } };
+        self.by_launch = !libraries.is_empty() && libraries.iter().all(by_plan);
+        self.of_calls = source.has_calls();
         Ok(())
     }
 
-    fn finish(&mut self, exported: &Exported) -> Result<()> {
-        self.take_waiting();
-        if let Some(error) = self.errors.first() {
-            bail!("{error}");
+    fn wanted(&self, _op: &Op) -> Wanted {
+        Wanted::Nothing
+    }
+
+    fn row(&mut self, row: Row<'_>) -> Result<()> {
+        match row {
+            Row::Op(op) => self.op(op),
+            Row::Call(call) => self.call(call),
+            _ => Ok(()),
         }
+    }
+
+    fn finish(&mut self, exported: &Exported) -> Result<Vec<String>> {
+        self.take_waiting()?;
         if self.totals.nodes == 0 && exported.rows.ops + exported.rows.calls > 0 {
             bail!(
                 "nothing of what is asked for has a node in Chakra: {} calls or ops are of communicators \
@@ -360,133 +449,11 @@ impl View for Chakra {
             trace.add_compute(compute, None, u64::MAX).context("writing a rank's trace")?;
         }
         for trace in self.ranks.values_mut() {
-            trace.finish().context("writing a rank's trace")?;
+            trace.file.finish().context("writing a rank's trace")?;
         }
         let groups: serde_json::Map<String, Value> =
             self.groups.values().map(|group| (group.number.to_string(), json!(group.ranks))).collect();
-        let text = serde_json::to_string_pretty(&groups)? + "\n";
-        self.dir
-            .replace_file(Share::Free, "ncclflow.groups.json", |file| file.write_all(text.as_bytes()))
-            .context("writing `ncclflow.groups.json`")
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let Totals { nodes, joins, .. } = self.totals;
-        let Totals { without_communicator, of_one_rank, not_in_chakra, without_size, replays, .. } =
-            self.totals;
-        let mut notes = vec![format!(
-            "{nodes} nodes of {} ranks, {joins} of them only join the ends of others, {} groups",
-            self.ranks.len(),
-            self.groups.len()
-        )];
-        if self.compute.is_empty() {
-            notes.push("there are no nodes for what is computed between them: --kineto adds them".to_owned());
-        }
-        for (rank, compute) in &self.compute {
-            let (kernels, found) = compute.nccl_kernels();
-            notes.push(format!(
-                "rank {rank}: {} compute nodes; {found} of the {kernels} kernels of NCCL in its trace belong to a node",
-                compute.nodes
-            ));
-        }
-        let mut note = |count: u64, text: &str| {
-            if count > 0 {
-                notes.push(format!("{count} {text}"));
-            }
-        };
-        note(without_communicator, "calls have no known communicator, and no node");
-        note(of_one_rank, "calls or ops are of communicators of one rank, and have no node");
-        note(
-            not_in_chakra,
-            "calls are of functions that Chakra does not know (one-sided ones), and have no node",
-        );
-        note(
-            self.launches.late(),
-            "ops ended so late after others that their nodes are not in the order of launches",
-        );
-        note(without_size, "nodes have no comm_size: their bytes are not known");
-        note(
-            replays,
-            "ops on a channel are replays of CUDA graphs, which no call stands for: they have no node",
-        );
-        let last = self.ranks.keys().next_back().copied().unwrap_or(-1);
-        let missing = (0..=last).filter(|rank| !self.ranks.contains_key(rank)).count();
-        if missing > 0 {
-            notes.push(format!(
-                "{missing} ranks below rank {last} have no file: ASTRA-sim wants one for each"
-            ));
-        }
-        if !self.derived.is_empty() {
-            notes.push(format!(
-                "the job ranks of {} processes are derived: the ranks in the largest communicators of the processes",
-                self.derived.len()
-            ));
-        }
-        notes
-    }
-}
-
-impl Sink for Chakra {
-    fn op(&mut self, op: &Op) {
-        let row = &op.row;
-        let MadeOf::Ops { by_launch } = self.made_of else {
-            self.totals.replays += u64::from(row.captured_seq.is_some());
-            return;
-        };
-        let is_p2p = row.pattern.is_p2p();
-        let function: Name = match row.pattern {
-            Pattern::Send => "Send".into(),
-            Pattern::Recv => "Recv".into(),
-            _ => row.coll.clone().unwrap_or_else(|| "unknown".into()),
-        };
-        let work = Work {
-            key: op.rank,
-            n_ranks: row.n_ranks,
-            bytes: op.bytes(),
-            peer: is_p2p.then_some(row.root),
-            root: matches!(function.as_str(), "Broadcast" | "Reduce").then_some(row.root),
-            function,
-            ts_ns: row.ts_ns,
-            seq: Some(row.seq),
-            lane: None,
-            told: Told { launch_ns: by_launch.then_some(row.ts_ns), ..Told::default() },
-            launched: None,
-        };
-        if let Some(work) = self.launches.add(work) {
-            self.put(|this| this.take(&work));
-        }
-    }
-
-    fn wants_messages(&self, _op: &Op) -> bool {
-        false
-    }
-
-    fn call(&mut self, call: &ApiCall) {
-        let row = &call.row;
-        let (Some(key), Some(n_ranks)) = (call.rank, row.n_ranks) else {
-            self.totals.without_communicator += 1;
-            return;
-        };
-        if matches!(self.made_of, MadeOf::Ops { .. }) {
-            return;
-        }
-        let work = Work {
-            key,
-            function: row.function.clone(),
-            n_ranks,
-            bytes: row.bytes,
-            peer: row.peer,
-            root: row.root,
-            ts_ns: row.ts_ns,
-            seq: row.seq.get(),
-            lane: Some(Lane::Stream(row.stream.0, row.tid)),
-            told: Told::default(),
-            launched: row.launched,
-        };
-        self.put(|this| this.take(&work));
-    }
-
-    fn take_errors(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.errors)
+        write_json(&self.dir, "ncclflow.groups.json", &groups)?;
+        Ok(self.notes())
     }
 }

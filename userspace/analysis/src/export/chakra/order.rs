@@ -56,32 +56,30 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Adds a node. Returns its number, and the nodes that are over before it begins. `join` joins too many
-    /// of them in one node, which comes before this one.
-    pub(super) fn add<E>(
-        &mut self,
-        told: Told,
-        is_collective: bool,
-        new_id: &mut dyn FnMut() -> u64,
-        join: impl FnOnce(Vec<u64>) -> Result<u64, E>,
-    ) -> Result<(u64, Vec<u64>), E> {
+    /// Notes that the next node is launched or called now. Returns the nodes that are over then, if they are
+    /// so many that one node has to [join](Self::joined) them.
+    pub(super) fn advance(&mut self, told: Told) -> Option<Vec<u64>> {
         let over = self.open.iter().rposition(|open| open.is_over(told)).map_or(0, |last| last + 1);
         if over > 0 {
             self.before = self.open.drain(..over).map(|open| open.id).collect();
-            if self.before.len() > MAX_DEPENDENCIES {
-                self.before = vec![join(std::mem::take(&mut self.before))?];
-            }
         }
+        (self.before.len() > MAX_DEPENDENCIES).then(|| std::mem::take(&mut self.before))
+    }
+
+    /// Takes a node that joins those that are over.
+    pub(super) fn joined(&mut self, id: u64) {
+        self.before = vec![id];
+    }
+
+    /// Adds a node. Returns the nodes that are over before it begins.
+    pub(super) fn add(&mut self, id: u64, told: Told, is_collective: bool) -> Vec<u64> {
         if self.open.len() >= MAX_OPEN {
             self.open.drain(..MAX_OPEN / 2);
         }
-        let id = new_id();
         self.open.push(Open { id, told, is_collective });
-        Ok((id, self.before.clone()))
+        self.before.clone()
     }
-}
 
-impl Order {
     /// Returns the number of nodes that are kept.
     pub(super) fn kept(&self) -> usize {
         self.before.len() + self.open.len()
@@ -130,21 +128,17 @@ mod tests {
     }
 
     impl Nodes {
-        fn add(&mut self, told: Told, is_collective: bool) -> (u64, Vec<u64>) {
-            let Self { order, last, joined } = self;
-            let mut new_id = || {
-                *last += 1;
-                *last
-            };
-            let join = |ids: Vec<u64>| {
-                joined.push(ids.len());
-                Ok::<u64, ()>(1000)
-            };
-            order.add(told, is_collective, &mut new_id, join).unwrap()
+        fn add(&mut self, told: Told, is_collective: bool) -> Vec<u64> {
+            if let Some(over) = self.order.advance(told) {
+                self.joined.push(over.len());
+                self.order.joined(1000);
+            }
+            self.last += 1;
+            self.order.add(self.last, told, is_collective)
         }
 
         fn call(&mut self, comm: i32, launched: u64, is_collective: bool) -> Vec<u64> {
-            self.add(Told { launched: Some((comm, launched)), ..Told::default() }, is_collective).1
+            self.add(Told { launched: Some((comm, launched)), ..Told::default() }, is_collective)
         }
     }
 
@@ -166,8 +160,8 @@ mod tests {
     fn launches_follow_each_other() {
         let mut nodes = Nodes::default();
         let launch = |at| Told { launch_ns: Some(at), ..Told::default() };
-        assert_eq!((nodes.add(launch(7), true).1, nodes.add(launch(7), true).1), (vec![], vec![]));
-        assert_eq!(nodes.add(launch(8), false).1, [1, 2]);
+        assert_eq!((nodes.add(launch(7), true), nodes.add(launch(7), true)), (vec![], vec![]));
+        assert_eq!(nodes.add(launch(8), false), [1, 2]);
     }
 
     #[test]

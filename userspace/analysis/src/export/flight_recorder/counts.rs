@@ -51,7 +51,7 @@ impl Counts {
             self.collectives = number.max(self.collectives + 1);
             self.uncounted += u64::from(!function.is_counted());
         }
-        let datatype = operation.datatype.and_then(|at| datatypes.get(usize::from(at)));
+        let datatype = operation.datatype.and_then(|at| datatypes.get(at as usize));
         let called = Operation {
             function,
             count: operation.count,

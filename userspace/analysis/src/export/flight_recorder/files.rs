@@ -16,7 +16,7 @@ const NAME: &str = "nccl_trace_rank_";
 /// Folder and prefix of the ranks' files.
 #[derive(Debug)]
 pub struct RankFiles {
-    dir: OutputDir,
+    pub(super) dir: OutputDir,
     prefix: String,
 }
 
@@ -40,11 +40,6 @@ impl RankFiles {
             format!("`{}` is the beginning of file names, and their folder must exist", path.display())
         })?;
         Ok(Self { dir, prefix: prefix.to_owned() })
-    }
-
-    /// Makes a new file without a name, to write and to read.
-    pub(crate) fn nameless(&self) -> std::io::Result<std::fs::File> {
-        self.dir.nameless_file()
     }
 
     /// Writes the whole file of a rank of the job.

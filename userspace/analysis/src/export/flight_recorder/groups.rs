@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use flow::schema::{RankKey, comm_hash_name};
 
 use super::{CommGroup, CommRank, FlightRecorder, MAX_GROUPS, MAX_MEMBERS, MAX_RANKS};
-use crate::export::call_numbers::CallNumbers;
+use crate::export::{bounded::get_or_make, call_numbers::CallNumbers};
 use torch::flight_recorder::{GlobalRanks, Places, ProcessGroup};
 
 impl FlightRecorder {
@@ -56,23 +56,19 @@ impl FlightRecorder {
 
     /// Returns the rank of a communicator, as it is known in this source.
     pub(super) fn comm_rank(&mut self, key: RankKey, n_ranks: i32) -> Result<&mut CommRank> {
-        if !self.comm_ranks.contains_key(&key) {
-            if self.comm_ranks.len() >= MAX_RANKS {
-                bail!("there are more than {MAX_RANKS} ranks of communicators");
-            }
-            let group = self.group(key, n_ranks)?;
+        let group = self.group(key, n_ranks)?;
+        let refusal = format_args!("there are more than {MAX_RANKS} ranks of communicators");
+        get_or_make(&mut self.comm_ranks, key, MAX_RANKS, refusal, |_| {
             let ranks = group.and_then(|group| self.groups.get(group as usize));
             let place = usize::try_from(key.rank).ok();
             let job_rank = ranks.zip(place).and_then(|(group, rank)| group.process_group.ranks.get(rank));
             let job_rank = job_rank.and_then(|rank| i64::try_from(*rank).ok());
-            let comm_rank = CommRank {
+            Ok(CommRank {
                 group: group.filter(|_| job_rank.is_some()),
                 of_job: job_rank.unwrap_or(-1),
                 numbers: CallNumbers::default(),
                 seen: BTreeSet::new(),
-            };
-            self.comm_ranks.insert(key, comm_rank);
-        }
-        self.comm_ranks.get_mut(&key).context("a rank is missing")
+            })
+        })
     }
 }

@@ -19,7 +19,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use flow::schema::{ApiCall, Op, RankKey, StackRow};
+use flow::schema::{ApiCall, Op, RankKey, StackId};
 use nccl_library::nccl::{Name, Pattern, datatype_bytes};
 
 pub use self::files::RankFiles;
@@ -29,8 +29,14 @@ use self::{
     stack_table::StackTable,
     totals::Totals,
 };
-use super::{call_numbers::CallNumbers, format::View, job::Job, run::Exported, source::Source, who::Who};
-use recording::sinks::Sink;
+use super::{
+    bounded::get_or_make,
+    call_numbers::CallNumbers,
+    format::{Row, View, Wanted},
+    job::{Job, check_owner},
+    run::Exported,
+    source::Source,
+};
 use torch::flight_recorder::{Entry, Function, GroupStatus, Places, ProcessGroup};
 
 /// Most ranks of the job, each with a file.
@@ -53,6 +59,9 @@ const MAX_SEEN: usize = 256;
 
 /// Number of a send or receive that NCCL launched: the real one follows from its place among the collectives.
 const BY_PLACE: u64 = u64::MAX;
+
+/// Most names of data types.
+const MAX_DATATYPES: usize = 64;
 
 /// Most notes about communicators that are left out.
 const MAX_NOTES: usize = 20;
@@ -92,7 +101,6 @@ struct CommRank {
 }
 
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "they have nothing to do with each other")]
 pub(super) struct FlightRecorder {
     output: RankFiles,
     collectives_only: bool,
@@ -108,7 +116,7 @@ pub(super) struct FlightRecorder {
     /// Set if records were lost, in the present source.
     was_lost: bool,
     nccl_version: Option<String>,
-    comm_ranks: HashMap<RankKey, CommRank>,
+    comm_ranks: BTreeMap<RankKey, CommRank>,
     groups: Vec<CommGroup>,
     group_numbers: BTreeMap<(u64, u32), Option<u32>>,
     /// Number of ranks of all groups, also of those that were not recorded.
@@ -123,8 +131,6 @@ pub(super) struct FlightRecorder {
     derived: BTreeSet<i64>,
     totals: Totals,
     files: usize,
-    failed: bool,
-    errors: Vec<String>,
 }
 
 impl FlightRecorder {
@@ -140,7 +146,7 @@ impl FlightRecorder {
             of_calls: false,
             was_lost: false,
             nccl_version: None,
-            comm_ranks: HashMap::new(),
+            comm_ranks: BTreeMap::new(),
             groups: Vec::new(),
             group_numbers: BTreeMap::new(),
             members: 0,
@@ -152,24 +158,7 @@ impl FlightRecorder {
             derived: BTreeSet::new(),
             totals: Totals::default(),
             files: 0,
-            failed: false,
-            errors: Vec::new(),
         })
-    }
-
-    fn put(&mut self, put: impl FnOnce(&mut Self) -> Result<()>) {
-        if self.failed {
-            return;
-        }
-        if let Err(error) = put(self) {
-            self.failed = true;
-            self.errors.push(format!("writing the flight recorder's files: {error:#}"));
-        }
-    }
-
-    fn process(&mut self, pid: u32) -> usize {
-        let next = self.processes.len();
-        *self.processes.entry((self.host.clone(), pid)).or_insert(next)
     }
 
     /// Keeps an operation of a rank. `number` makes its number from what is known of the rank, or gives
@@ -194,29 +183,17 @@ impl FlightRecorder {
         let job_rank = comm_rank.of_job;
         (operation.group, operation.number) = (group, number);
         let owner = (self.host.clone(), key.pid);
-        if !self.ranks.contains_key(&job_rank) {
-            if self.ranks.len() >= MAX_FILES {
-                bail!("the job has more than {MAX_FILES} ranks");
-            }
-            let process = self.process(key.pid);
-            let rank = JobRank {
+        let refusal = format_args!("the job has more than {MAX_FILES} ranks");
+        let rank = get_or_make(&mut self.ranks, job_rank, MAX_FILES, refusal, |_| {
+            Ok(JobRank {
                 owner: owner.clone(),
-                process,
-                spool: Spool::new(self.output.nameless().context("making a temporary file")?),
+                process: number_of(&mut self.processes, owner.clone()),
+                spool: Spool::new(self.output.dir.nameless_file().context("making a temporary file")?),
                 groups: BTreeMap::new(),
                 nccl_version: self.nccl_version.clone(),
-            };
-            self.ranks.insert(job_rank, rank);
-        }
-        let rank = self.ranks.get_mut(&job_rank).context("a rank of the job is missing")?;
-        if rank.owner != owner {
-            let (host, pid) = &rank.owner;
-            bail!(
-                "processes {pid} on {host} and {} on {} are both rank {job_rank} of their job: choose one job with --job or --pid",
-                owner.1,
-                owner.0
-            );
-        }
+            })
+        })?;
+        check_owner(job_rank, &rank.owner, &owner)?;
         let range = rank.groups.entry(group).or_default();
         if number != BY_PLACE {
             let (first, last) = range.unwrap_or((number, number));
@@ -226,16 +203,14 @@ impl FlightRecorder {
         Ok(())
     }
 
-    fn datatype(&mut self, name: Option<&Name>) -> Option<u8> {
+    /// Returns the number of a type; `None` if there are too many.
+    fn datatype(&mut self, name: Option<&Name>) -> Option<u32> {
         let name = name?;
-        let known = self.datatypes.iter().position(|known| known == name);
-        let at = known.or_else(|| {
-            (self.datatypes.len() < 64).then(|| {
-                self.datatypes.push(name.clone());
-                self.datatypes.len() - 1
-            })
-        });
-        at.and_then(|at| u8::try_from(at).ok())
+        let at = self.datatypes.iter().position(|known| known == name).unwrap_or(self.datatypes.len());
+        if at == self.datatypes.len() && at < MAX_DATATYPES {
+            self.datatypes.push(name.clone());
+        }
+        u32::try_from(at).ok().filter(|_| at < MAX_DATATYPES)
     }
 
     /// Returns a function's operation, if torch has one and it is asked for.
@@ -261,15 +236,14 @@ impl FlightRecorder {
         let Some(function) = self.function(row.function.as_str()) else { return Ok(()) };
         let operation = Waiting {
             ts_ns: row.ts_ns.saturating_add(self.offset_ns),
-            number: 0,
             count: Some(row.count),
-            stack: row.stack,
-            group: 0,
+            stack: row.stack.map(|stack| stack.0),
             tid: row.tid,
             root: row.root.and_then(|root| u32::try_from(root).ok()),
             peer: row.peer.and_then(|peer| u32::try_from(peer).ok()),
-            function: function.code(),
+            function: function.code().into(),
             datatype: self.datatype(row.datatype.as_ref()),
+            ..Waiting::default()
         };
         let (launched, was_lost) = (row.launched, self.was_lost);
         self.keep(key, n_ranks, operation, |rank| {
@@ -291,15 +265,14 @@ impl FlightRecorder {
         let Some(function) = self.function(name) else { return Ok(()) };
         let operation = Waiting {
             ts_ns: row.ts_ns.saturating_add(self.offset_ns),
-            number: 0,
             count,
-            stack: row.stack,
-            group: 0,
+            stack: row.stack.map(|stack| stack.0),
             tid: row.tid,
             root: root.filter(|_| !is_p2p),
             peer: root.filter(|_| is_p2p),
-            function: function.code(),
+            function: function.code().into(),
             datatype: self.datatype(row.dtype.as_ref()),
+            ..Waiting::default()
         };
         let seq = row.seq;
         self.keep(op.rank, row.n_ranks, operation, |rank| {
@@ -337,7 +310,7 @@ impl FlightRecorder {
                 return Ok(());
             }
             let entry = counts.entry(operation, function, group, datatypes);
-            let frames = operation.stack.and_then(|stack| stacks.get(process, stack));
+            let frames = operation.stack.and_then(|stack| stacks.get(process, StackId(stack)));
             totals.without_stack += u64::from(frames.is_none());
             file.writer.entry(&Entry { record_id, frames, ..entry })?;
             record_id += 1;
@@ -354,16 +327,36 @@ impl FlightRecorder {
         self.files += 1;
         Ok(())
     }
+
+    fn notes(&self) -> Vec<String> {
+        let totals = &self.totals;
+        let mut notes = vec![format!(
+            "{} entries of {} ranks of the job, {} process groups; their states are all `scheduled`: what the GPU did is not known",
+            totals.entries,
+            self.files,
+            self.groups.len()
+        )];
+        notes.extend(self.refused.iter().take(MAX_NOTES).cloned());
+        if self.refused.len() > MAX_NOTES {
+            notes.push(format!("{} more communicators are left out", self.refused.len() - MAX_NOTES));
+        }
+        notes.extend(totals.notes(self.derived.len() as u64));
+        notes
+    }
+}
+
+/// Returns the number of a process, which is given if it is new.
+fn number_of(processes: &mut HashMap<(String, u32), usize>, process: (String, u32)) -> usize {
+    let next = processes.len();
+    *processes.entry(process).or_insert(next)
 }
 
 impl View for FlightRecorder {
     fn look_at(&mut self, sources: &[Source]) -> Result<()> {
-        for source in sources {
-            self.job.add(source).with_context(|| format!("in `{}`", source.path.display()))?;
-            for facts in Who::of(source.session()).all() {
-                if let Some(name) = facts.comm_name.as_ref().filter(|name| !name.is_empty()) {
-                    self.comm_names.entry(facts.comm_hash.clone()).or_insert_with(|| name.clone());
-                }
+        self.job = Job::of(sources)?;
+        for facts in sources.iter().flat_map(|source| &source.session().communicators) {
+            if let Some(name) = facts.comm_name.as_ref().filter(|name| !name.is_empty()) {
+                self.comm_names.entry(facts.comm_hash.clone()).or_insert_with(|| name.clone());
             }
         }
         Ok(())
@@ -386,11 +379,26 @@ impl View for FlightRecorder {
         Ok(())
     }
 
-    fn finish(&mut self, exported: &Exported) -> Result<()> {
-        self.end_source();
-        if let Some(error) = self.errors.first() {
-            bail!("{error}");
+    fn wanted(&self, _op: &Op) -> Wanted {
+        Wanted::Nothing
+    }
+
+    fn row(&mut self, row: Row<'_>) -> Result<()> {
+        match row {
+            Row::Op(op) if !self.of_calls => self.take_op(op),
+            Row::Call(call) if self.of_calls => self.take_call(call),
+            Row::Stack(stack) => {
+                let process = number_of(&mut self.processes, (self.host.clone(), stack.pid));
+                self.stacks.insert(process, stack);
+                Ok(())
+            }
+            _ => Ok(()),
         }
+        .context("writing the flight recorder's files")
+    }
+
+    fn finish(&mut self, exported: &Exported) -> Result<Vec<String>> {
+        self.end_source();
         let ranks = std::mem::take(&mut self.ranks);
         if ranks.is_empty() && exported.rows.ops + exported.rows.calls > 0 {
             bail!(
@@ -412,23 +420,7 @@ impl View for FlightRecorder {
         for (job_rank, rank) in ranks {
             self.write_file(job_rank, rank, judged_until_ns)?;
         }
-        Ok(())
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let totals = &self.totals;
-        let mut notes = vec![format!(
-            "{} entries of {} ranks of the job, {} process groups; their states are all `scheduled`: what the GPU did is not known",
-            totals.entries,
-            self.files,
-            self.groups.len()
-        )];
-        notes.extend(self.refused.iter().take(MAX_NOTES).cloned());
-        if self.refused.len() > MAX_NOTES {
-            notes.push(format!("{} more communicators are left out", self.refused.len() - MAX_NOTES));
-        }
-        totals.add_notes(self.derived.len() as u64, &mut notes);
-        notes
+        Ok(self.notes())
     }
 }
 
@@ -453,35 +445,8 @@ impl FlightRecorder {
 
     /// Ends the present source, as no more of its rows come.
     fn end_source(&mut self) {
-        for rank in self.comm_ranks.drain().map(|(_, rank)| rank) {
+        for rank in std::mem::take(&mut self.comm_ranks).into_values() {
             self.totals.uncertain += u64::from(rank.group.is_some() && !rank.numbers.are_certain());
         }
-    }
-}
-
-impl Sink for FlightRecorder {
-    fn op(&mut self, op: &Op) {
-        if !self.of_calls {
-            self.put(|this| this.take_op(op));
-        }
-    }
-
-    fn wants_messages(&self, _op: &Op) -> bool {
-        false
-    }
-
-    fn call(&mut self, call: &ApiCall) {
-        if self.of_calls {
-            self.put(|this| this.take_call(call));
-        }
-    }
-
-    fn stack(&mut self, stack: &StackRow) {
-        let process = self.process(stack.pid);
-        self.stacks.insert(process, stack);
-    }
-
-    fn take_errors(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.errors)
     }
 }

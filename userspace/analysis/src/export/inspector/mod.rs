@@ -16,21 +16,22 @@
 mod records;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     io::Write as _,
 };
 
 use anyhow::{Context as _, Result, bail};
-use flow::schema::{MessageRow, Op, RankKey};
+use flow::schema::{Op, RankKey};
 
 use self::records::{OpRecord, ProxyStep, rank_header};
 use super::{
-    format::{InspectorVersion, View},
+    bounded::get_or_make,
+    format::{InspectorVersion, Row, View},
     run::Exported,
     source::Source,
     who::Who,
 };
-use recording::sinks::{NewFile, OutputDir, Sink, host_in_names};
+use recording::sinks::{NewFile, OutputDir, host_in_names};
 
 /// Most processes with files.
 const MAX_PROCESSES: usize = 4096;
@@ -48,8 +49,11 @@ const MAX_ALL_OPEN: usize = 1 << 17;
 /// Most ranks of communicators.
 const MAX_RANKS: usize = 65_536;
 
+/// Context of all errors.
+const WRITING: &str = "writing Inspector's records";
+
 /// Records of a rank that wait for their marker.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct RankRecords {
     version: InspectorVersion,
     process: (String, u32),
@@ -66,7 +70,7 @@ struct RankRecords {
     /// Ops of which further channels may come, by `seq`.
     open: BTreeMap<u64, OpRecord>,
     /// Numbers of these ops, in the order in which they came.
-    order: std::collections::VecDeque<u64>,
+    order: VecDeque<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -77,7 +81,6 @@ struct Totals {
     without_time: u64,
     left_out: u64,
     without_nodes: u64,
-    ranks: u64,
 }
 
 #[derive(Debug)]
@@ -88,15 +91,15 @@ pub(super) struct Inspector {
     offset_ns: u64,
     who: Who,
     files: BTreeMap<(String, u32), NewFile>,
-    ranks: HashMap<(String, RankKey), RankRecords>,
+    /// Names of these files.
+    names: BTreeSet<String>,
+    ranks: BTreeMap<(String, RankKey), RankRecords>,
     waiting: usize,
     /// Number of open ops of all ranks.
     open: usize,
     /// The last op, and its messages.
-    last: Option<(RankKey, Op, Vec<ProxyStep>)>,
+    last: Option<(Op, Vec<ProxyStep>)>,
     totals: Totals,
-    failed: bool,
-    errors: Vec<String>,
 }
 
 impl Inspector {
@@ -108,83 +111,47 @@ impl Inspector {
             offset_ns: 0,
             who: Who::default(),
             files: BTreeMap::new(),
-            ranks: HashMap::new(),
+            names: BTreeSet::new(),
+            ranks: BTreeMap::new(),
             waiting: 0,
             open: 0,
             last: None,
             totals: Totals::default(),
-            failed: false,
-            errors: Vec::new(),
         }
-    }
-
-    fn put(&mut self, put: impl FnOnce(&mut Self) -> Result<()>) {
-        if self.failed {
-            return;
-        }
-        if let Err(error) = put(self) {
-            self.failed = true;
-            self.errors.push(format!("writing Inspector's records: {error:#}"));
-        }
-    }
-
-    fn rank(&mut self, op: &Op) -> Result<&mut RankRecords> {
-        let key = (self.host.clone(), op.rank);
-        if !self.ranks.contains_key(&key) {
-            if self.ranks.len() >= MAX_RANKS {
-                bail!("there are more than {MAX_RANKS} ranks of communicators");
-            }
-            let facts = self.who.rank(op.rank);
-            self.totals.ranks += 1;
-            self.totals.without_nodes += u64::from(facts.is_none_or(|facts| facts.n_nodes.is_none()));
-            let records = RankRecords {
-                version: self.version,
-                process: (self.host.clone(), op.rank.pid),
-                header: rank_header(op, facts),
-                lines: Vec::new(),
-                coll: 0,
-                p2p: 0,
-                proxy: 0,
-                last_us: 0,
-                record_sn: 0,
-                proxy_op_sn: 0,
-                open: BTreeMap::new(),
-                order: std::collections::VecDeque::new(),
-            };
-            self.ranks.insert(key.clone(), records);
-        }
-        self.ranks.get_mut(&key).context("a rank is missing")
     }
 
     /// Adds the last op, as all its messages have come.
     fn finish_last(&mut self) -> Result<()> {
-        let Some((_, op, steps)) = self.last.take() else { return Ok(()) };
-        let offset_ns = self.offset_ns;
-        let mut totals = self.totals;
-        let rank = self.rank(&op)?;
-        let (before, were_open) = (rank.lines.len(), rank.order.len());
-        let seq = op.row.seq;
-        if !rank.open.contains_key(&seq) {
-            rank.order.push_back(seq);
-            rank.open.insert(seq, OpRecord::new(&op));
-        }
-        if let Some(record) = rank.open.get_mut(&seq) {
-            record.add(&op, &steps);
-        }
+        let Some((op, steps)) = self.last.take() else { return Ok(()) };
+        let (offset_ns, totals) = (self.offset_ns, &mut self.totals);
+        let key = (self.host.clone(), op.rank);
+        let refusal = format_args!("there are more than {MAX_RANKS} ranks of communicators");
+        let rank = get_or_make(&mut self.ranks, key, MAX_RANKS, refusal, |(host, rank)| {
+            let facts = self.who.rank(*rank);
+            totals.without_nodes += u64::from(facts.is_none_or(|facts| facts.n_nodes.is_none()));
+            Ok(RankRecords {
+                version: self.version,
+                process: (host.clone(), rank.pid),
+                header: rank_header(&op, facts),
+                ..RankRecords::default()
+            })
+        })?;
+        let (before, were_open) = (rank.lines.len(), rank.open.len());
+        let record = rank.open.entry(op.row.seq).or_insert_with(|| {
+            rank.order.push_back(op.row.seq);
+            OpRecord::new(&op)
+        });
+        record.add(&op, &steps);
         if rank.version == InspectorVersion::V4_3 {
             totals.steps += records::write_proxy(rank, &op, &steps, offset_ns)?;
         }
-        while rank.order.len() > MAX_OPEN_OPS {
-            close_oldest(rank, offset_ns, &mut totals)?;
+        while rank.open.len() > MAX_OPEN_OPS {
+            close_oldest(rank, offset_ns, totals)?;
         }
-        let (added, is_full) = (rank.lines.len() - before, rank.lines.len() >= MAX_BATCH);
-        let are_open = rank.order.len();
-        self.open = (self.open + are_open).saturating_sub(were_open);
-        self.totals = totals;
-        self.waiting += added;
-        if is_full {
-            let key = (self.host.clone(), op.rank);
-            self.write_batch(&key)?;
+        self.open = (self.open + rank.open.len()).saturating_sub(were_open);
+        self.waiting += rank.lines.len() - before;
+        if rank.lines.len() >= MAX_BATCH {
+            self.write_batch(&(self.host.clone(), op.rank))?;
         }
         if self.waiting >= MAX_WAITING || self.open >= MAX_ALL_OPEN {
             return self.close_all();
@@ -203,20 +170,19 @@ impl Inspector {
             InspectorVersion::V4_0 => Vec::new(),
             InspectorVersion::V4_3 => records::marker(rank)?,
         };
-        if !self.files.contains_key(&rank.process) {
-            if self.files.len() >= MAX_PROCESSES {
-                bail!("there are files of {MAX_PROCESSES} processes already");
-            }
-            let (host, pid) = &rank.process;
-            let mut name = format!("{}-pid{pid}.log", host_in_names(host));
-            let is_taken = |name: &str| self.files.values().any(|file| file.name() == name);
-            // Two hosts' names can be the same in file names.
-            if is_taken(&name) {
-                name = format!("{}-{}-pid{pid}.log", host_in_names(host), self.files.len());
-            }
-            self.files.insert(rank.process.clone(), NewFile::within(&self.dir, name)?);
-        }
-        let file = self.files.get_mut(&rank.process).context("a process's file is missing")?;
+        let made = self.files.len();
+        let refusal = format_args!("there are files of {MAX_PROCESSES} processes already");
+        let file =
+            get_or_make(&mut self.files, rank.process.clone(), MAX_PROCESSES, refusal, |(host, pid)| {
+                let host = host_in_names(host);
+                let mut name = format!("{host}-pid{pid}.log");
+                // Two hosts' names can be the same in file names.
+                if !self.names.insert(name.clone()) {
+                    name = format!("{host}-{made}-pid{pid}.log");
+                    self.names.insert(name.clone());
+                }
+                Ok(NewFile::within(&self.dir, name)?)
+            })?;
         file.write_all(&marker)?;
         file.write_all(&rank.lines)?;
         rank.lines.clear();
@@ -226,18 +192,15 @@ impl Inspector {
 
     fn close_all(&mut self) -> Result<()> {
         self.finish_last()?;
-        let offset_ns = self.offset_ns;
-        let mut totals = self.totals;
         for rank in self.ranks.values_mut() {
-            while !rank.order.is_empty() {
-                let before = rank.lines.len();
-                close_oldest(rank, offset_ns, &mut totals)?;
-                self.waiting += rank.lines.len() - before;
+            let before = rank.lines.len();
+            while !rank.open.is_empty() {
+                close_oldest(rank, self.offset_ns, &mut self.totals)?;
             }
+            self.waiting += rank.lines.len() - before;
         }
-        (self.totals, self.open) = (totals, 0);
-        let mut keys: Vec<_> = self.ranks.keys().cloned().collect();
-        keys.sort_unstable();
+        self.open = 0;
+        let keys: Vec<_> = self.ranks.keys().cloned().collect();
         keys.iter().try_for_each(|key| self.write_batch(key))
     }
 }
@@ -250,29 +213,38 @@ fn close_oldest(rank: &mut RankRecords, offset_ns: u64, totals: &mut Totals) -> 
         return Ok(());
     }
     totals.without_time += u64::from(record.span_ns().is_none());
-    if record.is_p2p() {
-        totals.p2p += 1;
-    } else {
-        totals.collectives += 1;
-    }
+    *if record.is_p2p() { &mut totals.p2p } else { &mut totals.collectives } += 1;
     records::write_op(rank, &record, offset_ns)
 }
 
 impl View for Inspector {
     fn begin(&mut self, source: &Source) -> Result<()> {
         // Records that wait have the clock of the source before.
-        self.put(Self::close_all);
+        self.close_all().context(WRITING)?;
         source.host().clone_into(&mut self.host);
         self.offset_ns = source.offset_ns();
         self.who = Who::of(source.session());
         Ok(())
     }
 
-    fn finish(&mut self, exported: &Exported) -> Result<()> {
-        self.put(Self::close_all);
-        if let Some(error) = self.errors.first() {
-            bail!("{error}");
+    fn row(&mut self, row: Row<'_>) -> Result<()> {
+        match row {
+            Row::Op(op) => {
+                self.finish_last().context(WRITING)?;
+                self.last = Some((op.clone(), Vec::new()));
+            }
+            Row::Messages(_, messages) => {
+                if let Some((_, steps)) = &mut self.last {
+                    steps.extend(messages.iter().map(ProxyStep::of));
+                }
+            }
+            _ => {}
         }
+        Ok(())
+    }
+
+    fn finish(&mut self, exported: &Exported) -> Result<Vec<String>> {
+        self.close_all().context(WRITING)?;
         if exported.rows.ops == 0 && exported.rows.calls > 0 {
             bail!(
                 "there are API calls in what is asked for and no ops: NCCL Inspector's records are of ops, which `record --level flow` and `--level steps` record"
@@ -281,11 +253,7 @@ impl View for Inspector {
         for file in self.files.values_mut() {
             file.publish().context("naming Inspector's files")?;
         }
-        Ok(())
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let Totals { collectives, p2p, steps, without_time, left_out, without_nodes, ranks } = self.totals;
+        let Totals { collectives, p2p, steps, without_time, left_out, without_nodes } = self.totals;
         let mut notes = vec![format!(
             "{collectives} collectives, {p2p} sends and receives and {steps} proxy steps in {} files",
             self.files.len()
@@ -303,30 +271,11 @@ impl View for Inspector {
         }
         if without_nodes > 0 {
             notes.push(format!(
-                "for {without_nodes} of {ranks} ranks the recording does not say how many nodes their \
-                 communicator has: their headers lack `nnodes`, and NVIDIA's exporter leaves such files out"
+                "for {without_nodes} of {} ranks the recording does not say how many nodes their \
+                 communicator has: their headers lack `nnodes`, and NVIDIA's exporter leaves such files out",
+                self.ranks.len()
             ));
         }
-        notes
-    }
-}
-
-impl Sink for Inspector {
-    fn op(&mut self, op: &Op) {
-        self.put(|this| {
-            this.finish_last()?;
-            this.last = Some((op.rank, op.clone(), Vec::new()));
-            Ok(())
-        });
-    }
-
-    fn messages(&mut self, _op: &Op, messages: &[MessageRow]) {
-        if let Some((_, _, steps)) = self.last.as_mut().filter(|_| !self.failed) {
-            steps.extend(messages.iter().map(ProxyStep::of));
-        }
-    }
-
-    fn take_errors(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.errors)
+        Ok(notes)
     }
 }

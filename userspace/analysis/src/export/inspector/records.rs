@@ -3,7 +3,7 @@
 use anyhow::Result;
 use flow::schema::{CommunicatorReport, MessageRow, Op, OpRow, Outcome};
 use nccl_library::nccl::Direction;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::RankRecords;
@@ -139,40 +139,15 @@ impl OpRecord {
     }
 }
 
-#[derive(Serialize)]
-struct CollPerf<'a> {
-    coll: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    coll_algo: Option<&'a str>,
-    coll_proto: &'a str,
-    coll_sn: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    coll_msg_size_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    coll_exec_time_us: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    coll_timing_source: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    coll_algobw_gbs: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    coll_busbw_gbs: Option<f64>,
-}
+/// Keys of a record and their values, in their order; unknown values have no key.
+struct Fields<'a>(&'a str, Vec<(&'static str, Option<Value>)>);
 
-#[derive(Serialize)]
-struct P2pPerf<'a> {
-    p2p: &'a str,
-    p2p_sn: u64,
-    p2p_peer: i32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    p2p_msg_size_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    p2p_exec_time_us: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    p2p_timing_source: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    p2p_algobw_gbs: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    p2p_busbw_gbs: Option<f64>,
+impl Serialize for Fields<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let known =
+            self.1.iter().filter_map(|(key, value)| Some((format!("{}{key}", self.0), value.as_ref()?)));
+        serializer.collect_map(known)
+    }
 }
 
 /// Returns the bandwidths of the algorithm and of the bus in GB/s, as Inspector computes them
@@ -194,45 +169,28 @@ fn bandwidths(function: &str, bytes: u64, n_ranks: i32, time_us: u64) -> Option<
 pub(super) fn write_op(rank: &mut RankRecords, record: &OpRecord, offset_ns: u64) -> Result<()> {
     let row = &record.row;
     let (function, time_us, bandwidths) = (record.function(), record.time_us(), record.bandwidths());
-    let source = time_us.map(|_| "proxy_cpu");
-    let (algorithm, bus) = (bandwidths.map(|both| both.0), bandwidths.map(|both| both.1));
     let at_ns = if time_us.is_some() { record.end_ns } else { row.ts_ns };
     let at_us = at_ns.saturating_add(offset_ns) / 1000;
-    if record.is_p2p() {
+    let number = ("_sn", Some(Value::from(row.seq >> 1)));
+    let mut fields = vec![("", Some(function.into()))];
+    let (kind, prefix) = if record.is_p2p() {
         rank.p2p += 1;
-        return push(
-            rank,
-            "p2p_perf",
-            at_us,
-            &P2pPerf {
-                p2p: function,
-                p2p_sn: row.seq >> 1,
-                p2p_peer: row.root,
-                p2p_msg_size_bytes: record.call_bytes,
-                p2p_exec_time_us: time_us,
-                p2p_timing_source: source,
-                p2p_algobw_gbs: algorithm,
-                p2p_busbw_gbs: bus,
-            },
-        );
-    }
-    rank.coll += 1;
-    push(
-        rank,
-        "coll_perf",
-        at_us,
-        &CollPerf {
-            coll: function,
-            coll_algo: row.algorithm.map(nccl_library::nccl::Algorithm::name),
-            coll_proto: row.protocol.name(),
-            coll_sn: row.seq >> 1,
-            coll_msg_size_bytes: record.call_bytes,
-            coll_exec_time_us: time_us,
-            coll_timing_source: source,
-            coll_algobw_gbs: algorithm,
-            coll_busbw_gbs: bus,
-        },
-    )
+        fields.extend([number, ("_peer", Some(row.root.into()))]);
+        ("p2p_perf", "p2p")
+    } else {
+        rank.coll += 1;
+        let algorithm = row.algorithm.map(|algorithm| algorithm.name().into());
+        fields.extend([("_algo", algorithm), ("_proto", Some(row.protocol.name().into())), number]);
+        ("coll_perf", "coll")
+    };
+    fields.extend([
+        ("_msg_size_bytes", record.call_bytes.map(Value::from)),
+        ("_exec_time_us", time_us.map(Value::from)),
+        ("_timing_source", time_us.map(|_| "proxy_cpu".into())),
+        ("_algobw_gbs", bandwidths.map(|(algorithm, _)| algorithm.into())),
+        ("_busbw_gbs", bandwidths.map(|(_, bus)| bus.into())),
+    ]);
+    push(rank, kind, at_us, &Fields(prefix, fields))
 }
 
 /// Measured values of a message.
@@ -284,7 +242,7 @@ impl ProxyStep {
     }
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct ProxyRecord<'a> {
     record_type: &'a str,
     record_sn: u64,
@@ -343,13 +301,7 @@ pub(super) fn write_proxy(
                 channel_id: row.channel,
                 peer: first.peer,
                 direction: if first.op == Direction::Send { "send" } else { "recv" },
-                proxy_step_sn: None,
-                step: None,
-                n_steps: None,
-                chunk_size_bytes: None,
-                n_steps_completed: None,
-                trans_size_bytes: None,
-                event_trace_ts: serde_json::Map::new(),
+                ..ProxyRecord::default()
             }
         };
         for (number, step) in (1..).zip(of_peer).filter(|(_, step)| step.is_measured) {

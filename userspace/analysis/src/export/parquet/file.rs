@@ -5,7 +5,7 @@ use std::{io, sync::Arc};
 use flow::schema::{CellType, Column};
 use parquet::{
     basic::{Compression, Encoding, LogicalType, Repetition, Type as PhysicalType},
-    data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int64Type},
+    data_type::{BoolType, ByteArrayType, DataType, Int64Type},
     errors::{ParquetError, Result},
     file::{
         metadata::{KeyValue, SortingColumn},
@@ -109,21 +109,17 @@ impl TableFile {
     pub(super) fn write(&mut self, rows: &TableRows, sorted_by: &[usize]) -> Result<()> {
         let order = rows.order(sorted_by);
         let mut group = self.0.next_row_group()?;
-        for column in rows.columns() {
+        for column in &rows.columns {
             let is_known = |row: u32| column.is_known(row as usize);
             match &column.values {
                 Values::Flags(values) => {
-                    let value = |row: u32| values.get(row as usize).copied().unwrap_or_default();
-                    write_column::<BoolType>(&mut group, &order, is_known, value)?;
+                    write_column::<BoolType>(&mut group, &order, is_known, |row| of_row(values, row))?;
                 }
                 Values::Integers(values) => {
-                    let value = |row: u32| values.get(row as usize).copied().unwrap_or_default();
-                    write_column::<Int64Type>(&mut group, &order, is_known, value)?;
+                    write_column::<Int64Type>(&mut group, &order, is_known, |row| of_row(values, row))?;
                 }
                 Values::Texts(values) => {
-                    let value = |row: u32| -> ByteArray {
-                        values.get(row as usize).map_or_else(ByteArray::new, |number| rows.text(*number))
-                    };
+                    let value = |row| rows.text(of_row(values, row));
                     write_column::<ByteArrayType>(&mut group, &order, is_known, value)?;
                 }
             }
@@ -141,6 +137,10 @@ impl TableFile {
         self.0.finish()?;
         Ok(self.0.bytes_written() as u64)
     }
+}
+
+fn of_row<T: Copy + Default>(values: &[T], row: u32) -> T {
+    values.get(row as usize).copied().unwrap_or_default()
 }
 
 fn write_column<T: DataType>(

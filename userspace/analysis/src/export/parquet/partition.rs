@@ -12,12 +12,14 @@ use std::{io, sync::Arc};
 use foldhash::HashMap;
 
 use super::{
-    file::{Format, TableFile, io_error},
+    file::{TableFile, io_error},
     links::LinkSeconds,
     names,
     rows::TableRows,
     table::{Layout, Table},
+    tables::Formats,
 };
+use crate::export::format::Row;
 use recording::sinks::OutputDir;
 
 /// Most rows of a row group.
@@ -31,17 +33,11 @@ const MAX_RANKS: usize = 65_536;
 pub(super) struct Common {
     pub(super) dir: OutputDir,
     /// Formats of the tables.
-    pub(super) formats: Arc<[(Layout, Format)]>,
+    pub(super) formats: Formats,
     /// Prefix of the names of the recording's files.
     pub(super) recording: String,
     /// Offset from CLOCK_MONOTONIC to Unix time.
     pub(super) offset_ns: Option<u64>,
-}
-
-impl Common {
-    fn table(&self, table: Table) -> io::Result<&(Layout, Format)> {
-        self.formats.get(table as usize).ok_or_else(|| io::Error::other("a table without columns"))
-    }
 }
 
 /// Counts of what was written.
@@ -56,7 +52,6 @@ pub(super) struct Counts {
 
 #[derive(Debug)]
 struct TableState {
-    table: Table,
     rows: TableRows,
     file: Option<TableFile>,
     /// Names of files that were begun; those before the last are complete.
@@ -66,40 +61,50 @@ struct TableState {
 #[derive(Debug)]
 pub(super) struct Partition {
     common: Arc<Common>,
-    /// Names of its folders, in the folder of each table.
-    folders: [String; 2],
-    tables: Vec<TableState>,
+    pub(super) job: String,
+    pub(super) host: String,
+    /// The tables, each in the place of its number.
+    tables: [TableState; Table::ALL.len()],
     links: LinkSeconds,
     ranks: HashMap<RankKey, FleetComm>,
     pub(super) counts: Counts,
 }
 
 impl Partition {
-    pub(super) fn new(common: &Arc<Common>, job: &str, host: &str) -> io::Result<Self> {
-        let tables = Table::ALL
-            .into_iter()
-            .map(|table| {
-                let rows = TableRows::new(&common.table(table)?.0);
-                Ok(TableState { table, rows, file: None, names: Vec::new() })
-            })
-            .collect::<io::Result<_>>()?;
-        Ok(Self {
+    pub(super) fn new(common: &Arc<Common>, job: &str, host: &str) -> Self {
+        let tables = Table::ALL.map(|table| {
+            let rows = TableRows::new(&common.formats[table as usize].0);
+            TableState { rows, file: None, names: Vec::new() }
+        });
+        Self {
             common: Arc::clone(common),
-            folders: [names::partition("job", job), names::partition("host", host)],
+            job: job.to_owned(),
+            host: host.to_owned(),
             tables,
             links: LinkSeconds::default(),
             ranks: HashMap::default(),
             counts: Counts::default(),
-        })
+        }
     }
 
     /// Opens a table's folder. It is not kept open: an export can have thousands of them.
     fn folder(&self, table: Table) -> io::Result<OutputDir> {
-        let [job, host] = &self.folders;
-        self.common.dir.subfolder(table.name())?.subfolder(job)?.subfolder(host)
+        let [job, host] = [names::partition("job", &self.job), names::partition("host", &self.host)];
+        self.common.dir.subfolder(table.name())?.subfolder(&job)?.subfolder(&host)
     }
 
-    pub(super) fn op(&mut self, op: &Op) -> io::Result<()> {
+    pub(super) fn row(&mut self, row: Row<'_>) -> io::Result<()> {
+        match row {
+            Row::Op(op) => self.op(op),
+            Row::Messages(op, messages) => self.messages(op, messages),
+            Row::MessageSums(op, sums) => self.message_sums(op, sums),
+            Row::Call(call) => self.call(call),
+            Row::OtherCall(row) => self.other_call(row),
+            Row::Stack(_) | Row::Gpu(_) | Row::ProcessEnded(_) => Ok(()),
+        }
+    }
+
+    fn op(&mut self, op: &Op) -> io::Result<()> {
         let columns = self.columns(Some(op.rank), op.row.ts_ns);
         self.push(Table::Op, |layout, rows| {
             rows.put(layout, 0, &columns);
@@ -113,7 +118,7 @@ impl Partition {
         Ok(())
     }
 
-    pub(super) fn messages(&mut self, op: &Op, messages: &[MessageRow]) -> io::Result<()> {
+    fn messages(&mut self, op: &Op, messages: &[MessageRow]) -> io::Result<()> {
         let columns = self.columns(Some(op.rank), op.row.ts_ns);
         let of_op = FleetMessage { ts_ns: op.row.ts_ns, pid: op.row.pid };
         for message in messages {
@@ -129,12 +134,12 @@ impl Partition {
     }
 
     /// Adds messages that were only planned: they appear in the sums of their links only.
-    pub(super) fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) -> io::Result<()> {
+    fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) -> io::Result<()> {
         self.links.add_sums(op, sums, self.common.offset_ns.unwrap_or(0));
         if self.links.is_full() { self.flush_links() } else { Ok(()) }
     }
 
-    pub(super) fn call(&mut self, call: &ApiCall) -> io::Result<()> {
+    fn call(&mut self, call: &ApiCall) -> io::Result<()> {
         let columns = self.columns(call.rank, call.row.ts_ns);
         self.push(Table::Call, |layout, rows| {
             rows.put(layout, 0, &columns);
@@ -148,7 +153,7 @@ impl Partition {
         Ok(())
     }
 
-    pub(super) fn other_call(&mut self, row: &OtherCallRow) -> io::Result<()> {
+    fn other_call(&mut self, row: &OtherCallRow) -> io::Result<()> {
         let columns = self.columns(None, row.ts_ns);
         self.push(Table::Call, |layout, rows| {
             rows.put(layout, 0, &columns);
@@ -187,8 +192,7 @@ impl Partition {
     pub(super) fn publish(&mut self) -> io::Result<()> {
         for table in Table::ALL {
             let folder = self.folder(table)?;
-            let Some(state) = self.tables.get_mut(table as usize) else { continue };
-            for name in state.names.drain(..) {
+            for name in self.tables[table as usize].names.drain(..) {
                 folder.rename_new(&names::temporary(&name), &name)?;
             }
         }
@@ -198,7 +202,7 @@ impl Partition {
     /// Removes the files that have no name yet.
     pub(super) fn discard(&mut self) {
         for table in Table::ALL {
-            let Some(state) = self.tables.get_mut(table as usize) else { continue };
+            let state = &mut self.tables[table as usize];
             state.file = None;
             let names = std::mem::take(&mut state.names);
             if names.is_empty() {
@@ -218,7 +222,7 @@ impl Partition {
 
     /// Writes the rows of the table that takes the most memory.
     pub(super) fn write_largest(&mut self) -> io::Result<()> {
-        let largest = self.tables.iter().max_by_key(|state| state.rows.bytes()).map(|state| state.table);
+        let largest = Table::ALL.into_iter().max_by_key(|table| self.tables[*table as usize].rows.bytes());
         largest.map_or(Ok(()), |table| self.write_rows(table, false))
     }
 
@@ -249,17 +253,10 @@ impl Partition {
             communicator: rank.comm_name(),
             comm_hash: comm_hash_name(rank.hash),
             rank: rank.rank,
-            n_ranks: None,
             pid: rank.pid,
-            ops: 0,
-            messages: 0,
-            calls: 0,
-            first_seq: None,
-            last_seq: None,
             first_ns: ts_ns,
             last_ns: ts_ns,
-            first_wall_ns: None,
-            last_wall_ns: None,
+            ..FleetComm::default()
         });
         comm.first_ns = comm.first_ns.min(ts_ns);
         comm.last_ns = comm.last_ns.max(ts_ns);
@@ -289,50 +286,48 @@ impl Partition {
     }
 
     fn push(&mut self, table: Table, put: impl FnOnce(&Layout, &mut TableRows)) -> io::Result<()> {
-        let (layout, _) = self.common.table(table)?;
-        let Some(state) = self.tables.get_mut(table as usize) else { return Ok(()) };
-        put(layout, &mut state.rows);
-        state.rows.end_row();
-        if state.rows.len() >= MAX_ROWS { self.write_rows(table, false) } else { Ok(()) }
+        let rows = &mut self.tables[table as usize].rows;
+        put(&self.common.formats[table as usize].0, rows);
+        rows.end_row();
+        if rows.len() >= MAX_ROWS { self.write_rows(table, false) } else { Ok(()) }
     }
 
     /// Writes the waiting rows as a row group; `even_none`: also creates an empty file, so that every table
     /// can be read.
     fn write_rows(&mut self, table: Table, even_none: bool) -> io::Result<()> {
         let common = Arc::clone(&self.common);
-        let (layout, format) = common.table(table)?;
-        let Some(state) = self.tables.get(table as usize) else { return Ok(()) };
-        let is_empty = state.rows.len() == 0;
-        if is_empty && !(even_none && state.names.is_empty()) {
+        let (layout, format) = &common.formats[table as usize];
+        let TableState { rows, file, names } = &self.tables[table as usize];
+        let is_empty = rows.len() == 0;
+        if is_empty && !(even_none && names.is_empty()) {
             return Ok(());
         }
         let mut begun = None;
-        if state.file.is_none() {
-            let name = format!("{}-{:04}.parquet", common.recording, state.names.len());
+        if file.is_none() {
+            let name = format!("{}-{:04}.parquet", common.recording, names.len());
             let (folder, temporary) = (self.folder(table)?, names::temporary(&name));
             // Left by an export that was killed.
             folder.remove_file(&temporary);
             begun = Some((name, folder.create_file(&temporary)?));
         }
-        let Some(state) = self.tables.get_mut(table as usize) else { return Ok(()) };
-        if let Some((name, file)) = begun {
-            state.names.push(name);
-            state.file = Some(TableFile::new(file, format).map_err(io_error)?);
+        let TableState { rows, file, names } = &mut self.tables[table as usize];
+        if let Some((name, new)) = begun {
+            names.push(name);
+            *file = Some(TableFile::new(new, format).map_err(io_error)?);
         }
         if is_empty {
             return Ok(());
         }
-        let mut rows = std::mem::replace(&mut state.rows, TableRows::new(layout));
-        self.counts.too_large += rows.take_too_large();
+        let rows = std::mem::replace(rows, TableRows::new(layout));
+        self.counts.too_large += rows.too_large;
         self.counts.rows += rows.len() as u64;
-        let Some(file) = &mut state.file else { return Ok(()) };
+        let Some(file) = file else { return Ok(()) };
         file.write(&rows, &layout.sorted_by).map_err(io_error)?;
         if file.is_full() { self.finish_file(table) } else { Ok(()) }
     }
 
     fn finish_file(&mut self, table: Table) -> io::Result<()> {
-        let file = self.tables.get_mut(table as usize).and_then(|state| state.file.take());
-        let Some(file) = file else { return Ok(()) };
+        let Some(file) = self.tables[table as usize].file.take() else { return Ok(()) };
         self.counts.bytes += file.finish().map_err(io_error)?;
         self.counts.files += 1;
         Ok(())

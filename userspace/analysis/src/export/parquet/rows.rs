@@ -1,6 +1,6 @@
 //! Rows that wait to be written, by columns.
 
-use std::{cmp::Ordering, mem};
+use std::cmp::Ordering;
 
 use flow::schema::{CellType, Cells, Row};
 use foldhash::HashMap;
@@ -104,11 +104,11 @@ impl Texts {
 /// Rows for one row group.
 #[derive(Debug)]
 pub(super) struct TableRows {
-    columns: Vec<ColumnRows>,
+    pub(super) columns: Vec<ColumnRows>,
     texts: Texts,
     rows: usize,
     /// Numbers that no column can hold.
-    too_large: u64,
+    pub(super) too_large: u64,
 }
 
 impl TableRows {
@@ -134,14 +134,6 @@ impl TableRows {
 
     pub(super) fn bytes(&self) -> usize {
         self.texts.bytes + self.columns.iter().map(ColumnRows::bytes).sum::<usize>()
-    }
-
-    pub(super) fn take_too_large(&mut self) -> u64 {
-        mem::take(&mut self.too_large)
-    }
-
-    pub(super) fn columns(&self) -> &[ColumnRows] {
-        &self.columns
     }
 
     pub(super) fn text(&self, number: u32) -> ByteArray {

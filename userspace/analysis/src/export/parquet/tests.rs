@@ -7,9 +7,10 @@ use flow::{
 };
 use serde_json::json;
 
-use recording::sinks::{OutputDir, Sink as _};
+use recording::sinks::OutputDir;
 
 use super::tables::*;
+use crate::export::{format::Row, run::SourceReport};
 
 fn op(number: u64, pid: u32, host: &str) -> Op {
     let rank = RankKey { hash: Some(number), instance: 0, rank: 3, pid };
@@ -36,24 +37,24 @@ fn any_names_and_many_communicators_stay_in_the_folder() {
     let inside = folder.path().join("inside");
     let job = format!("../../x/\u{1b}[2J{}", "=".repeat(4000));
     let report = json!({"host": "a/b", "targets": [{"pid": 7, "job": {"name": job}}]}).to_string();
-    let formats = ParquetFormats::new().unwrap();
+    let formats = formats().unwrap();
     let mut tables =
         ParquetTables::new(OutputDir::create(&inside).unwrap(), &formats, &SessionReport::parse(&report));
     for number in 0..10_000 {
-        tables.op(&op(number, 7, "../host\n="));
+        tables.row(Row::Op(&op(number, 7, "../host\n="))).unwrap();
     }
-    tables.op(&op(0, 8, "."));
-    assert!(tables.take_errors().is_empty());
+    tables.row(Row::Op(&op(0, 8, "."))).unwrap();
     tables.complete().unwrap();
-    tables.finish(&ParquetInput::default()).unwrap();
+    tables.finish(&SourceReport::default()).unwrap();
     let hidden = files(folder.path());
     assert!(
         hidden.iter().all(|file| file.contains("/.") && file.strip_suffix(".part").is_some()),
         "{hidden:?}"
     );
-    let totals = tables.publish().unwrap();
+    tables.publish().unwrap();
     // Ops, communicators, and a row of the recording in each of two partitions.
-    assert_eq!((totals.rows, totals.files), (10_001 + 10_001 + 2, 12));
+    assert_eq!(tables.counts().map(|counts| counts.rows).sum::<u64>(), 10_001 + 10_001 + 2);
+    assert_eq!(tables.counts().map(|counts| counts.files).sum::<u64>(), 12);
     drop(tables);
     let named = files(folder.path());
     assert_eq!(named.len(), 12);
@@ -68,15 +69,14 @@ fn any_names_and_many_communicators_stay_in_the_folder() {
 #[test]
 fn an_export_that_fails_leaves_no_files() {
     let folder = tempfile::tempdir().unwrap();
-    let formats = ParquetFormats::new().unwrap();
+    let formats = formats().unwrap();
     let dir = OutputDir::create(&folder.path().join("tables")).unwrap();
     let mut tables = ParquetTables::new(dir, &formats, &SessionReport::parse("not JSON"));
-    for place in 0..=MAX_PARTITIONS {
-        tables.op(&op(1, 9, &format!("host{place}")));
+    for place in 0..MAX_PARTITIONS {
+        tables.row(Row::Op(&op(1, 9, &format!("host{place}")))).unwrap();
     }
-    let errors = tables.take_errors();
-    assert!(errors[0].contains("more than 1024 jobs and hosts"), "{errors:?}");
-    assert!(tables.complete().is_err());
+    let error = tables.row(Row::Op(&op(1, 9, "one more"))).unwrap_err().to_string();
+    assert!(error.contains("more than 1024 jobs and hosts"), "{error}");
     drop(tables);
     assert_eq!(files(folder.path()), [""; 0]);
 }

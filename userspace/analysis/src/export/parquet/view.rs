@@ -1,45 +1,37 @@
 //! The view: tables of each recording, in one folder.
 
-use anyhow::Result;
-use flow::schema::{ApiCall, MessageRow, MessageSums, Op, OtherCallRow};
+use anyhow::{Context as _, Result};
+use flow::schema::Op;
 
-use recording::sinks::{OutputDir, Sink};
+use recording::sinks::OutputDir;
 
 use super::{
-    super::{format::View, run::Exported, source::Source},
-    tables::{ParquetFormats, ParquetInput, ParquetTables, ParquetTotals},
+    super::{
+        format::{Row, View, Wanted},
+        run::Exported,
+        source::Source,
+    },
+    partition::Counts,
+    tables::{Formats, ParquetTables, formats},
 };
 
 #[derive(Debug)]
 pub(in crate::export) struct Parquet {
     dir: OutputDir,
-    formats: ParquetFormats,
+    formats: Formats,
     /// Set if messages that were only planned have rows, too.
     planned_messages: bool,
     /// Tables of each source; the last ones take rows.
     tables: Vec<ParquetTables>,
-    totals: ParquetTotals,
 }
 
 impl Parquet {
     pub(in crate::export) fn new(dir: OutputDir, planned_messages: bool) -> Result<Self> {
-        Ok(Self {
-            dir,
-            planned_messages,
-            formats: ParquetFormats::new()?,
-            tables: Vec::new(),
-            totals: ParquetTotals::default(),
-        })
+        Ok(Self { dir, planned_messages, formats: formats()?, tables: Vec::new() })
     }
 
     fn complete_last(&mut self) -> Result<()> {
         self.tables.last_mut().map_or(Ok(()), ParquetTables::complete)
-    }
-
-    fn last(&mut self, put: impl FnOnce(&mut ParquetTables)) {
-        if let Some(tables) = self.tables.last_mut() {
-            put(tables);
-        }
     }
 }
 
@@ -50,62 +42,25 @@ impl View for Parquet {
         Ok(())
     }
 
-    fn finish(&mut self, exported: &Exported) -> Result<()> {
+    fn wanted(&self, op: &Op) -> Wanted {
+        if self.planned_messages { Wanted::Messages } else { Wanted::of_measured(op) }
+    }
+
+    fn row(&mut self, row: Row<'_>) -> Result<()> {
+        let tables = self.tables.last_mut();
+        tables.map_or(Ok(()), |tables| tables.row(row)).context("writing Parquet tables")
+    }
+
+    fn finish(&mut self, exported: &Exported) -> Result<Vec<String>> {
         self.complete_last()?;
         for (tables, source) in self.tables.iter_mut().zip(&exported.sources) {
-            tables.finish(&ParquetInput {
-                is_cut: source.is_cut,
-                records: source.records,
-                undecodable: source.undecodable,
-                blocks_left_out: source.damaged_blocks.saturating_add(source.unknown_blocks),
-            })?;
+            tables.finish(source)?;
         }
         // Readers see all or nothing of an export.
-        for tables in &mut self.tables {
-            let ParquetTotals { rows, files, bytes } = tables.publish()?;
-            self.totals.rows += rows;
-            self.totals.files += files;
-            self.totals.bytes += bytes;
-        }
-        Ok(())
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let ParquetTotals { rows, files, bytes } = self.totals;
-        vec![format!("{rows} rows in {files} Parquet files, {bytes} bytes")]
-    }
-}
-
-impl Sink for Parquet {
-    fn op(&mut self, op: &Op) {
-        self.last(|tables| tables.op(op));
-    }
-
-    fn wants_messages(&self, op: &Op) -> bool {
-        self.planned_messages || op.row.has_measured_messages()
-    }
-
-    fn wants_message_sums(&self, op: &Op) -> bool {
-        !self.wants_messages(op)
-    }
-
-    fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
-        self.last(|tables| tables.message_sums(op, sums));
-    }
-
-    fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
-        self.last(|tables| tables.messages(op, messages));
-    }
-
-    fn call(&mut self, call: &ApiCall) {
-        self.last(|tables| tables.call(call));
-    }
-
-    fn other_call(&mut self, row: &OtherCallRow) {
-        self.last(|tables| tables.other_call(row));
-    }
-
-    fn take_errors(&mut self) -> Vec<String> {
-        self.tables.last_mut().map(Sink::take_errors).unwrap_or_default()
+        self.tables.iter_mut().try_for_each(ParquetTables::publish)?;
+        let counts = || self.tables.iter().flat_map(ParquetTables::counts);
+        let sum = |value: fn(Counts) -> u64| counts().map(value).sum::<u64>();
+        let (rows, files) = (sum(|counts| counts.rows), sum(|counts| counts.files));
+        Ok(vec![format!("{rows} rows in {files} Parquet files, {} bytes", sum(|counts| counts.bytes))])
     }
 }

@@ -75,27 +75,15 @@ impl Counters {
     /// Takes each counter with its values in the order of time. Between spans it is 0.
     pub(super) fn take(&mut self) -> Vec<(RankId, Counted, Values)> {
         let mut counters: Vec<(RankId, Counted, Values)> = Vec::new();
-        let mut open_until = 0;
         for ((rank, counted, span), bytes) in std::mem::take(&mut self.counted) {
             let (begin, end) = (span * self.width_ns, span.saturating_add(1).saturating_mul(self.width_ns));
-            match counters.last_mut() {
-                Some((of, what, values)) if (*of, *what) == (rank, counted) => {
-                    if open_until < begin {
-                        values.push((open_until, 0));
-                    }
-                    values.push((begin, bytes));
-                }
-                last => {
-                    if let Some((_, _, values)) = last {
-                        values.push((open_until, 0));
-                    }
-                    counters.push((rank, counted, vec![(begin, bytes)]));
-                }
+            if counters.last().is_none_or(|(of, what, _)| (*of, *what) != (rank, counted)) {
+                counters.push((rank, counted, Vec::new()));
             }
-            open_until = end;
-        }
-        if let Some((_, _, values)) = counters.last_mut() {
-            values.push((open_until, 0));
+            let Some((_, _, values)) = counters.last_mut() else { continue };
+            // The span before may go on to this one.
+            values.pop_if(|(at, _)| *at == begin);
+            values.extend([(begin, bytes), (end, 0)]);
         }
         counters
     }

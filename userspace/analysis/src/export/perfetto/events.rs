@@ -1,7 +1,10 @@
 //! Events of a trace, made from rows: names, times, values.
 
-use flow::schema::{ApiCall, BytesKind, MessageRow, Op, OtherCallRow, Outcome, Pointer, Wait};
-use nccl_library::nccl::Direction;
+use flow::{
+    schema::{ApiCall, BytesKind, MessageRow, Observed, Op, OtherCallRow, Outcome, Pointer, Wait},
+    text::joined,
+};
+use nccl_library::nccl::{Algorithm, Direction};
 
 use super::{
     ids::id_of,
@@ -16,48 +19,80 @@ type Values<'a> = Vec<(&'static str, Option<Value<'a>>)>;
 pub(super) struct PendingOp {
     pub(super) op: Op,
     pub(super) rank: RankId,
+    pub(super) noted: Noted,
+}
+
+/// Sums of an op's messages.
+#[derive(Debug, Default)]
+pub(super) struct Noted {
     begin_ns: Option<u64>,
     begin_is_measured: bool,
     end_ns: Option<u64>,
-    messages: u64,
+    pub(super) messages: u64,
     measured: u64,
     bytes_measured: u64,
 }
 
 impl PendingOp {
     pub(super) fn new(op: Op, rank: RankId) -> Self {
-        Self {
-            op,
-            rank,
-            begin_ns: None,
-            begin_is_measured: false,
-            end_ns: None,
-            messages: 0,
-            measured: 0,
-            bytes_measured: 0,
-        }
+        Self { op, rank, noted: Noted::default() }
     }
 
     pub(super) fn note(&mut self, message: &MessageRow) {
-        self.messages += 1;
+        let noted = &mut self.noted;
+        noted.messages += 1;
         let (Some(begin), Some(end)) = (message.begin(), message.t_end_ns.get()) else { return };
-        self.measured += 1;
-        self.bytes_measured += message.bytes_measured.get().unwrap_or(0);
-        if self.begin_ns.is_none_or(|first| begin < first) {
-            self.begin_ns = Some(begin);
-            self.begin_is_measured = measured_begin(message).is_some();
+        noted.measured += 1;
+        noted.bytes_measured += message.bytes_measured.get().unwrap_or(0);
+        if noted.begin_ns.is_none_or(|first| begin < first) {
+            noted.begin_ns = Some(begin);
+            noted.begin_is_measured = measured_begin(message).is_some();
         }
-        self.end_ns = self.end_ns.max(Some(end));
-    }
-
-    /// Notes messages that were planned, of which none was measured.
-    pub(super) fn note_planned(&mut self, messages: u64) {
-        self.messages = self.messages.saturating_add(messages);
+        noted.end_ns = noted.end_ns.max(Some(end));
     }
 
     /// Returns the time from the first measured message to the last.
     pub(super) fn span(&self) -> Option<(u64, u64)> {
-        Some((self.begin_ns?, self.end_ns?)).filter(|(begin, end)| begin <= end)
+        Some((self.noted.begin_ns?, self.noted.end_ns?)).filter(|(begin, end)| begin <= end)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        let row = &self.op.row;
+        row.coll.as_deref().unwrap_or(row.pattern.name())
+    }
+
+    pub(super) fn values(&self) -> Values<'_> {
+        let Self { op, noted, .. } = self;
+        let row = &op.row;
+        let outcome = row.measured.map(Outcome::name);
+        let is_slice = self.span().is_some();
+        let begin = if noted.begin_is_measured { "measured" } else { "derived: its slot was free" };
+        let peers = row.peers.iter().take(32);
+        let peers = peers.map(|peer| format!("{} {} {}", peer.op.name(), peer.peer, peer.transport));
+        vec![
+            ("what", text(if is_slice { "measured" } else { "planned" })),
+            ("seq", Some(Value::Unsigned(row.seq))),
+            ("channel", Some(Value::Unsigned(row.channel.into()))),
+            ("opCount", Some(Value::Unsigned(row.op_count))),
+            ("algorithm", row.algorithm.map(Algorithm::name).and_then(text)),
+            ("protocol", text(row.protocol.name())),
+            ("pattern", text(row.pattern.name())),
+            ("dtype", row.dtype.as_deref().and_then(text)),
+            ("redOp", row.red_op.as_deref().and_then(text)),
+            ("count", row.count.map(Value::Unsigned)),
+            ("call_bytes", op.call_bytes.map(Value::Unsigned)),
+            ("root", Some(Value::Signed(row.root.into()))),
+            ("nsteps", Some(Value::Unsigned(row.nsteps))),
+            ("posted", Some(Value::Flag(row.posted))),
+            ("peers", Some(Value::Text(joined(peers, ", ").into()))),
+            ("messages", Some(Value::Unsigned(noted.messages))),
+            ("messages_measured", outcome.is_some().then_some(Value::Unsigned(noted.measured))),
+            ("bytes_measured", is_slice.then_some(Value::Unsigned(noted.bytes_measured))),
+            ("begin", text(begin).filter(|_| is_slice)),
+            ("outcome", outcome.and_then(text)),
+            ("incomplete", row.incomplete.then_some(Value::Flag(true))),
+            ("capturedSeq", row.captured_seq.map(Value::Unsigned)),
+        ]
     }
 }
 
@@ -71,61 +106,7 @@ fn measured_begin(message: &MessageRow) -> Option<u64> {
 
 #[expect(clippy::unnecessary_wraps, reason = "as values are given that may not be known")]
 fn text(text: &str) -> Option<Value<'_>> {
-    Some(Value::Text(text))
-}
-
-/// An op on a channel.
-#[derive(Debug)]
-pub(super) struct OpEvent<'a> {
-    pub(super) name: String,
-    pending: &'a PendingOp,
-    peers: String,
-}
-
-impl<'a> OpEvent<'a> {
-    pub(super) fn of(pending: &'a PendingOp) -> Self {
-        let row = &pending.op.row;
-        let name = row.coll.as_deref().unwrap_or(row.pattern.name());
-        let peers: Vec<String> = row
-            .peers
-            .iter()
-            .take(32)
-            .map(|peer| format!("{} {} {}", peer.op.name(), peer.peer, peer.transport))
-            .collect();
-        Self { name: name.to_owned(), pending, peers: peers.join(", ") }
-    }
-
-    pub(super) fn values(&self) -> Values<'_> {
-        let PendingOp { op, messages, measured, bytes_measured, .. } = self.pending;
-        let row = &op.row;
-        let outcome = row.measured.map(Outcome::name);
-        let is_slice = self.pending.span().is_some();
-        let begin = if self.pending.begin_is_measured { "measured" } else { "derived: its slot was free" };
-        vec![
-            ("what", text(if is_slice { "measured" } else { "planned" })),
-            ("seq", Some(Value::Unsigned(row.seq))),
-            ("channel", Some(Value::Unsigned(row.channel.into()))),
-            ("opCount", Some(Value::Unsigned(row.op_count))),
-            ("algorithm", row.algorithm.map(|algorithm| Value::Text(algorithm.name()))),
-            ("protocol", text(row.protocol.name())),
-            ("pattern", text(row.pattern.name())),
-            ("dtype", row.dtype.as_deref().and_then(text)),
-            ("redOp", row.red_op.as_deref().and_then(text)),
-            ("count", row.count.map(Value::Unsigned)),
-            ("call_bytes", op.call_bytes.map(Value::Unsigned)),
-            ("root", Some(Value::Signed(row.root.into()))),
-            ("nsteps", Some(Value::Unsigned(row.nsteps))),
-            ("posted", Some(Value::Flag(row.posted))),
-            ("peers", text(&self.peers)),
-            ("messages", Some(Value::Unsigned(*messages))),
-            ("messages_measured", outcome.is_some().then_some(Value::Unsigned(*measured))),
-            ("bytes_measured", is_slice.then_some(Value::Unsigned(*bytes_measured))),
-            ("begin", text(begin).filter(|_| is_slice)),
-            ("outcome", outcome.and_then(text)),
-            ("incomplete", row.incomplete.then_some(Value::Flag(true))),
-            ("capturedSeq", row.captured_seq.map(Value::Unsigned)),
-        ]
-    }
+    Some(Value::Text(text.into()))
 }
 
 /// A message with a peer.
@@ -231,31 +212,42 @@ pub(super) struct CallEvent<'a> {
     pub(super) name: &'a str,
     pub(super) ts_ns: u64,
     pub(super) host_ns: Option<u64>,
-    pub(super) pid: u32,
-    pub(super) tid: u32,
+    /// Process and thread.
+    pub(super) place: (u32, u32),
     pub(super) correlation_id: Option<u64>,
-    call: Option<&'a ApiCall>,
-    communicator: Option<String>,
-    result: Option<&'a str>,
+    pub(super) values: Values<'a>,
 }
 
 impl<'a> CallEvent<'a> {
     pub(super) fn of_call(call: &'a ApiCall) -> Self {
         let row = &call.row;
         let id = |rank, seq: u64| id_of(rank, seq, seq & 1 == 1, row.seq_local);
+        let Pointer(stream) = row.stream;
+        let result = match &row.result {
+            Observed::Known(result) => text(result),
+            _ => None,
+        };
+        let communicator = call.rank.map(|rank| Value::Text(rank.comm_name().into()));
         Self {
             name: &row.function,
             ts_ns: row.ts_ns,
             host_ns: row.host_ns.get(),
-            pid: row.pid,
-            tid: row.tid,
+            place: (row.pid, row.tid),
             correlation_id: call.rank.zip(row.seq.get()).and_then(|(rank, seq)| id(rank, seq)),
-            call: Some(call),
-            communicator: call.rank.map(|rank| rank.comm_name()),
-            result: match &row.result {
-                flow::schema::Observed::Known(result) => Some(result),
-                _ => None,
-            },
+            values: vec![
+                ("result", result),
+                ("communicator", communicator),
+                ("rank", row.rank.map(|rank| Value::Signed(rank.into()))),
+                ("call", row.call.map(Value::Unsigned)),
+                ("seq", row.seq.get().map(Value::Unsigned)),
+                ("count", Some(Value::Unsigned(row.count))),
+                ("bytes", row.bytes.map(Value::Unsigned)),
+                ("datatype", row.datatype.as_deref().and_then(text)),
+                ("redop", row.redop.as_deref().and_then(text)),
+                ("root", row.root.map(|root| Value::Signed(root.into()))),
+                ("peer", row.peer.map(|peer| Value::Signed(peer.into()))),
+                ("stream", Some(Value::Unsigned(stream))),
+            ],
         }
     }
 
@@ -264,32 +256,9 @@ impl<'a> CallEvent<'a> {
             name: &row.function,
             ts_ns: row.ts_ns,
             host_ns: row.host_ns,
-            pid: row.pid,
-            tid: row.tid,
+            place: (row.pid, row.tid),
             correlation_id: None,
-            call: None,
-            communicator: None,
-            result: row.result.as_deref(),
+            values: vec![("result", row.result.as_deref().and_then(text))],
         }
-    }
-
-    pub(super) fn values(&self) -> Values<'_> {
-        let mut values = vec![("result", self.result.and_then(text))];
-        let Some(ApiCall { row, .. }) = self.call else { return values };
-        let Pointer(stream) = row.stream;
-        values.extend([
-            ("communicator", self.communicator.as_deref().and_then(text)),
-            ("rank", row.rank.map(|rank| Value::Signed(rank.into()))),
-            ("call", row.call.map(Value::Unsigned)),
-            ("seq", row.seq.get().map(Value::Unsigned)),
-            ("count", Some(Value::Unsigned(row.count))),
-            ("bytes", row.bytes.map(Value::Unsigned)),
-            ("datatype", row.datatype.as_deref().and_then(text)),
-            ("redop", row.redop.as_deref().and_then(text)),
-            ("root", row.root.map(|root| Value::Signed(root.into()))),
-            ("peer", row.peer.map(|peer| Value::Signed(peer.into()))),
-            ("stream", Some(Value::Unsigned(stream))),
-        ]);
-        values
     }
 }

@@ -7,8 +7,8 @@
 use prost::Message;
 
 pub(super) use stacks::trace::perfetto_messages::{
-    Clock, ClockSnapshot, Defaults, INCREMENTAL_STATE_CLEARED, NEEDS_INCREMENTAL_STATE, SLICE_BEGIN,
-    SLICE_END,
+    Clock, ClockSnapshot, Defaults, INCREMENTAL_STATE_CLEARED, Interned, NEEDS_INCREMENTAL_STATE,
+    SLICE_BEGIN, SLICE_END,
 };
 
 /// `TracePacket`
@@ -101,15 +101,6 @@ pub(super) struct InternedData {
     pub(super) debug_annotation_names: Vec<Interned>,
     #[prost(message, repeated, tag = "29")]
     pub(super) debug_annotation_string_values: Vec<Interned>,
-}
-
-/// `EventCategory`, `EventName`, `DebugAnnotationName`, `InternedString`
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Interned {
-    #[prost(uint64, tag = "1")]
-    pub(super) iid: u64,
-    #[prost(string, tag = "2")]
-    pub(super) text: String,
 }
 
 /// `TrackEvent`

@@ -22,20 +22,27 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::Result;
-use flow::schema::{ApiCall, MessageRow, MessageSums, Op, OtherCallRow};
+use anyhow::{Context as _, Result};
+use flow::schema::{MessageRow, MessageSums, Op};
 use nccl_library::nccl::Direction;
 
 use self::{
     counters::{Counted, Counters},
-    events::{CallEvent, MessageEvent, OpEvent, PendingOp},
+    events::{CallEvent, MessageEvent, PendingOp},
     ids::{flow_id, op_id},
     messages::{COUNTER, INSTANT, SLICE_BEGIN, SLICE_END, STATE, TrackEvent},
     trace_file::TraceFile,
-    tracks::{Content, Place, RankId, Slot, Tracks},
+    tracks::{Content, Lane, Place, RankId, Tracks},
 };
-use super::{format::View, run::Exported, source::Source, who::Who};
-use recording::sinks::Sink;
+use super::{
+    format::{Row, View, Wanted, counted},
+    run::Exported,
+    source::Source,
+    who::Who,
+};
+
+/// Context of errors.
+const WRITING: &str = "writing the trace";
 
 /// Counts for the user's notes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,10 +70,6 @@ pub(super) struct Perfetto {
     /// The last op, whose messages come.
     op: Option<PendingOp>,
     totals: Totals,
-    failed: bool,
-    errors: Vec<String>,
-    /// First and last Unix time that were exported.
-    span_ns: Option<(u64, u64)>,
 }
 
 impl Perfetto {
@@ -79,28 +82,11 @@ impl Perfetto {
             offset_ns: 0,
             op: None,
             totals: Totals::default(),
-            failed: false,
-            errors: Vec::new(),
-            span_ns: None,
         })
-    }
-
-    fn put(&mut self, put: impl FnOnce(&mut Self) -> io::Result<()>) {
-        if self.failed {
-            return;
-        }
-        if let Err(error) = put(self) {
-            self.failed = true;
-            self.errors.push(format!("writing the trace: {error}"));
-        }
     }
 
     fn wall(&self, at_ns: u64) -> u64 {
         at_ns.saturating_add(self.offset_ns)
-    }
-
-    fn span(&self, (begin_ns, end_ns): (u64, u64)) -> (u64, u64) {
-        (self.wall(begin_ns), self.wall(end_ns))
     }
 
     /// Writes a slice with the values of its begin, and the flow that its end closes.
@@ -124,44 +110,68 @@ impl Perfetto {
         self.file.event(at_ns, Some(name), TrackEvent { kind: INSTANT, ..event })
     }
 
+    fn begin_op(&mut self, op: &Op) -> io::Result<()> {
+        self.finish_op()?;
+        let rank = self.tracks.rank(op.rank, &mut self.file)?;
+        self.op = Some(PendingOp::new(op.clone(), rank));
+        Ok(())
+    }
+
+    fn messages(&mut self, messages: &[MessageRow]) -> io::Result<()> {
+        let Some(mut pending) = self.op.take() else { return Ok(()) };
+        for message in messages {
+            pending.note(message);
+            self.message(&pending.op, pending.rank, message)?;
+        }
+        self.op = Some(pending);
+        Ok(())
+    }
+
+    fn message_sums(&mut self, sums: &[MessageSums]) {
+        let Some(pending) = &mut self.op else { return };
+        let (rank, at_ns) = (pending.rank, pending.op.row.ts_ns.saturating_add(self.offset_ns));
+        for sums in sums {
+            pending.noted.messages = pending.noted.messages.saturating_add(sums.messages);
+            self.totals.not_measured = self.totals.not_measured.saturating_add(sums.messages);
+            if sums.op == Direction::Send && sums.bytes_exact > 0 {
+                self.counters.add(rank, Counted::Planned, at_ns, sums.bytes_exact);
+            }
+        }
+    }
+
     /// Writes the last op, which is complete.
     fn finish_op(&mut self) -> io::Result<()> {
         let Some(pending) = self.op.take() else { return Ok(()) };
         let rank = pending.rank;
         let row = &pending.op.row;
-        let event = OpEvent::of(&pending);
         let category_iids = self.file.category("op");
-        let values = self.file.values(event.values());
         let base = TrackEvent {
             category_iids,
-            debug_annotations: values,
+            debug_annotations: self.file.values(pending.values()),
             correlation_id: op_id(&pending.op),
             ..TrackEvent::default()
         };
         let place = Place::Channel(rank, row.channel, Content::Ops);
-        if let Some(span) = pending.span() {
-            let span = self.span(span);
+        if let Some((begin_ns, end_ns)) = pending.span() {
+            let span = (self.wall(begin_ns), self.wall(end_ns));
             let Self { tracks, file, .. } = self;
-            if let Some(Slot { track, .. }) = tracks.slot(place, span, file)? {
+            if let Some(Lane { track, .. }) = tracks.slot(place, span, file)? {
                 let begin = TrackEvent { track_uuid: track, ..base };
-                return self.slice((span.0, Some(span.1)), &event.name, begin, Vec::new());
+                return self.slice((span.0, Some(span.1)), pending.name(), begin, Vec::new());
             }
             self.totals.without_slice += 1;
         }
         let at_ns = self.wall(row.ts_ns);
         let track_uuid = self.tracks.channel_track(place, &mut self.file)?;
-        self.instant(at_ns, &event.name, TrackEvent { track_uuid, ..base })
+        self.instant(at_ns, pending.name(), TrackEvent { track_uuid, ..base })
     }
 
     fn message(&mut self, op: &Op, rank: RankId, message: &MessageRow) -> io::Result<()> {
         let event = MessageEvent::of(op, message);
         self.count(op, rank, message);
-        let Some(begin_ns) = event.begin_ns else {
-            self.totals.not_measured += 1;
-            return Ok(());
-        };
         // A message that was on its way when the session ended has a begin and no end.
-        let Some(end_ns) = event.end_ns.or_else(|| event.is_open().then_some(u64::MAX)) else {
+        let end_ns = event.end_ns.or_else(|| event.is_open().then_some(u64::MAX));
+        let (Some(begin_ns), Some(end_ns)) = (event.begin_ns, end_ns) else {
             self.totals.not_measured += 1;
             return Ok(());
         };
@@ -174,11 +184,7 @@ impl Perfetto {
         let flow = flow_id(op, message);
         self.totals.p2p_messages += u64::from(op.row.pattern.is_p2p());
         self.totals.flows += u64::from(flow.is_some() && event.is_send());
-        let (out, terminating): (Vec<u64>, Vec<u64>) = match flow {
-            Some(flow) if event.is_send() => (vec![flow], Vec::new()),
-            Some(flow) => (Vec::new(), vec![flow]),
-            None => (Vec::new(), Vec::new()),
-        };
+        let (out, terminating): (Vec<u64>, Vec<u64>) = flow.into_iter().partition(|_| event.is_send());
         let begin = TrackEvent {
             category_iids: self.file.category("message"),
             debug_annotations: self.file.values(event.values()),
@@ -210,18 +216,18 @@ impl Perfetto {
         }
     }
 
-    fn call_event(&mut self, event: &CallEvent<'_>) -> io::Result<()> {
+    fn call_event(&mut self, event: CallEvent<'_>) -> io::Result<()> {
         let begin_ns = self.wall(event.ts_ns);
         let end_ns = event.host_ns.map(|host_ns| begin_ns.saturating_add(host_ns));
         let span = (begin_ns, end_ns.unwrap_or(begin_ns));
-        let place = Place::Thread(event.pid, event.tid);
+        let place = Place::Thread(event.place.0, event.place.1);
         let Some(slot) = self.tracks.slot(place, span, &mut self.file)? else {
             self.totals.without_slice += 1;
             return Ok(());
         };
         let base = TrackEvent {
             category_iids: self.file.category("call"),
-            debug_annotations: self.file.values(event.values()),
+            debug_annotations: self.file.values(event.values),
             track_uuid: slot.track,
             correlation_id: event.correlation_id,
             ..TrackEvent::default()
@@ -262,126 +268,65 @@ impl View for Perfetto {
     }
 
     fn begin(&mut self, source: &Source) -> Result<()> {
-        self.put(Self::finish_op);
+        self.finish_op().context(WRITING)?;
         self.offset_ns = source.offset_ns();
         self.totals.without_clock += u64::from(self.offset_ns == 0);
         self.tracks.begin(source.host(), Who::of(source.session()));
         Ok(())
     }
 
-    fn finish(&mut self, exported: &Exported) -> Result<()> {
-        self.span_ns = exported.span_unix_ns;
-        self.put(Self::finish_op);
-        self.put(Self::write_counters);
-        if let Some(error) = self.errors.first() {
-            anyhow::bail!("{error}");
-        }
-        self.file.finish()
+    fn wanted(&self, op: &Op) -> Wanted {
+        Wanted::of_measured(op)
     }
 
-    fn notes(&self) -> Vec<String> {
+    fn row(&mut self, row: Row<'_>) -> Result<()> {
+        match row {
+            Row::Op(op) => self.begin_op(op),
+            Row::Messages(_, messages) => self.messages(messages),
+            Row::MessageSums(_, sums) => {
+                self.message_sums(sums);
+                Ok(())
+            }
+            Row::Call(call) => self.call_event(CallEvent::of_call(call)),
+            Row::OtherCall(row) => self.call_event(CallEvent::of_other(row)),
+            Row::Stack(_) | Row::Gpu(_) | Row::ProcessEnded(_) => Ok(()),
+        }
+        .context(WRITING)
+    }
+
+    fn finish(&mut self, exported: &Exported) -> Result<Vec<String>> {
+        self.finish_op().and_then(|()| self.write_counters()).context(WRITING)?;
+        self.file.finish()?;
         let Totals { slices, instants, flows, states, .. } = self.totals;
-        let Totals { not_measured, without_slice, p2p_messages, without_clock, .. } = self.totals;
         let mut notes = vec![format!(
             "{slices} slices, {instants} instants, {flows} arrows begun, {states} waits on {} tracks, {} bytes: open it in ui.perfetto.dev",
-            self.tracks.count(),
-            self.file.bytes
+            self.tracks.last, self.file.bytes
         )];
-        if self.file.output().is_archive() {
+        if self.file.file.is_archive() {
             notes.push(
                 "the file is an archive with torch's traces on the same timeline (Perfetto v58 and later)"
                     .to_owned(),
             );
         }
-        notes.extend(self.file.output().notes(self.span_ns));
-        let mut note = |is_so: bool, text: String| {
-            if is_so {
-                notes.push(text);
-            }
-        };
-        note(
-            not_measured > 0,
-            format!(
-                "{not_measured} messages were planned, and their begin or end was not measured (`record --level steps` measures those of the network): they are counted, and have no slice"
+        notes.extend(self.file.file.notes(exported.span_unix_ns));
+        notes.extend(counted([
+            (
+                self.totals.not_measured,
+                "messages were planned, and their begin or end was not measured (`record --level steps` measures those of the network): they are counted, and have no slice",
             ),
-        );
-        note(
-            p2p_messages > 0,
-            format!(
-                "{p2p_messages} messages of sends and receives have no arrow: NCCL has no number for them that both ranks know"
+            (
+                self.totals.p2p_messages,
+                "messages of sends and receives have no arrow: NCCL has no number for them that both ranks know",
             ),
-        );
-        note(
-            without_slice > 0,
-            format!(
-                "{without_slice} events are not shown, because they overlap \
-                                         others on their track"
+            (
+                self.totals.without_slice,
+                "events are not shown, because they overlap others on their track",
             ),
-        );
-        note(
-            without_clock > 0,
-            format!(
-                "{without_clock} recordings do not say how their clock relates to Unix time: their times \
-                 cannot be compared with those of the others"
+            (
+                self.totals.without_clock,
+                "recordings do not say how their clock relates to Unix time: their times cannot be compared with those of the others",
             ),
-        );
-        notes
-    }
-}
-
-impl Sink for Perfetto {
-    fn op(&mut self, op: &Op) {
-        self.put(|this| {
-            this.finish_op()?;
-            let rank = this.tracks.rank(op.rank, &mut this.file)?;
-            this.op = Some(PendingOp::new(op.clone(), rank));
-            Ok(())
-        });
-    }
-
-    /// Takes the messages of measured ops only: for others the sums say as much, and a large ring has
-    /// thousands for each op.
-    fn wants_messages(&self, op: &Op) -> bool {
-        op.row.has_measured_messages()
-    }
-
-    fn wants_message_sums(&self, op: &Op) -> bool {
-        !self.wants_messages(op)
-    }
-
-    fn message_sums(&mut self, _op: &Op, sums: &[MessageSums]) {
-        let Some(pending) = &mut self.op else { return };
-        let (rank, at_ns) = (pending.rank, pending.op.row.ts_ns.saturating_add(self.offset_ns));
-        for sums in sums {
-            pending.note_planned(sums.messages);
-            self.totals.not_measured = self.totals.not_measured.saturating_add(sums.messages);
-            if sums.op == Direction::Send && sums.bytes_exact > 0 {
-                self.counters.add(rank, Counted::Planned, at_ns, sums.bytes_exact);
-            }
-        }
-    }
-
-    fn messages(&mut self, _op: &Op, messages: &[MessageRow]) {
-        self.put(|this| {
-            let Some(mut pending) = this.op.take() else { return Ok(()) };
-            for message in messages {
-                pending.note(message);
-                this.message(&pending.op, pending.rank, message)?;
-            }
-            this.op = Some(pending);
-            Ok(())
-        });
-    }
-
-    fn call(&mut self, call: &ApiCall) {
-        self.put(|this| this.call_event(&CallEvent::of_call(call)));
-    }
-
-    fn other_call(&mut self, row: &OtherCallRow) {
-        self.put(|this| this.call_event(&CallEvent::of_other(row)));
-    }
-
-    fn take_errors(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.errors)
+        ]));
+        Ok(notes)
     }
 }

@@ -44,7 +44,7 @@ struct Beside {
 impl Beside {
     fn open(path: &Path) -> Result<Self> {
         let mut trace = TraceFile::open(path)?;
-        let (about, span) = trace::about(&mut trace, &mut |_| ())?;
+        let (about, span) = trace::about(&mut trace)?;
         let context = || format!("in `{}`", path.display());
         let Some((first, last)) = span else {
             bail!("`{}` has no slice: it is not a trace of torch's profiler", path.display());
@@ -125,15 +125,14 @@ impl TraceOutput {
 
     /// Completes the file, with the traces beside ours.
     pub(super) fn finish(&mut self) -> Result<()> {
-        let mut beside = std::mem::take(&mut self.beside);
-        if !beside.is_empty() {
-            self.add(&mut beside).context("writing the archive")?;
-            self.beside = beside;
+        if self.is_archive() {
+            self.add_beside().context("writing the archive")?;
         }
         self.file.finish()
     }
 
-    fn add(&mut self, beside: &mut [Beside]) -> Result<()> {
+    fn add_beside(&mut self) -> Result<()> {
+        let mut beside = std::mem::take(&mut self.beside);
         self.end_member()?;
         for (at, one) in beside.iter_mut().enumerate() {
             self.begin_member(&Beside::member(at))?;
@@ -151,6 +150,7 @@ impl TraceOutput {
         self.begin_member(MANIFEST)?;
         self.write_all(manifest.to_string().as_bytes())?;
         self.end_member()?;
+        self.beside = beside;
         Ok(self.write_all(&[0; 2 * BLOCK])?)
     }
 

@@ -1,6 +1,7 @@
 //! A `.pftrace` file while it is written: packets one after the other, each repeated text once.
 
 use std::{
+    borrow::Cow,
     io::{self, Write as _},
     path::{Path, PathBuf},
 };
@@ -49,7 +50,7 @@ impl Texts {
         // Numbers begin at 1.
         let number = self.numbers.len() as u64 + 1;
         self.numbers.insert(text.to_owned(), number);
-        self.new.push(Interned { iid: number, text: text.to_owned() });
+        self.new.push(Interned { iid: number, text: text.into() });
         Some(number)
     }
 }
@@ -60,13 +61,13 @@ pub(super) enum Value<'a> {
     Flag(bool),
     Unsigned(u64),
     Signed(i64),
-    Text(&'a str),
+    Text(Cow<'a, str>),
 }
 
 /// A file that gets its name when it is complete. If this is dropped before, the file is removed.
 #[derive(Debug)]
 pub(super) struct TraceFile {
-    file: TraceOutput,
+    pub(super) file: TraceOutput,
     batch: Vec<u8>,
     categories: Texts,
     names: Texts,
@@ -171,8 +172,8 @@ impl TraceFile {
                 Value::Unsigned(number) => annotation.unsigned = Some(number),
                 Value::Signed(number) => annotation.signed = Some(number),
                 Value::Text(text) => {
-                    annotation.text_iid = self.values.number(text);
-                    annotation.text = annotation.text_iid.is_none().then(|| text.to_owned());
+                    annotation.text_iid = self.values.number(&text);
+                    annotation.text = annotation.text_iid.is_none().then(|| text.into_owned());
                 }
             }
             annotations.push(annotation);
@@ -192,10 +193,6 @@ impl TraceFile {
         self.bytes += self.batch.len() as u64;
         self.batch.clear();
         Ok(())
-    }
-
-    pub(super) fn output(&self) -> &TraceOutput {
-        &self.file
     }
 
     /// Gives the file its name.

@@ -4,7 +4,7 @@
 //! FIFO has room for. So a track has lanes, which have one name and which Perfetto draws as one.
 
 use flow::schema::{CommunicatorReport, RankKey};
-use std::{io, mem};
+use std::io;
 
 use foldhash::{HashMap, HashSet};
 
@@ -26,9 +26,9 @@ const MAX_LANES: usize = 64;
 /// Largest process ID of Linux (`PID_MAX_LIMIT`).
 const MAX_PID: i32 = 1 << 22;
 
-/// Number of a rank of a communicator in the trace.
+/// Track of a rank of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct RankId(pub(super) usize);
+pub(super) struct RankId(pub(super) u64);
 
 /// Content of a track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,48 +48,41 @@ pub(super) enum Place {
     Thread(u32, u32),
 }
 
+/// Place at which slices are drawn, one after the other.
 #[derive(Clone, Copy, Debug)]
-struct Lane {
-    track: u64,
-    /// Track of the waits in this lane.
-    states: Option<u64>,
-    free_from_ns: u64,
-}
-
-/// Place at which a slice is drawn.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
+pub(super) struct Lane {
     pub(super) track: u64,
+    /// Track of the waits in this lane.
     pub(super) states: Option<u64>,
+    free_from_ns: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Tracks {
-    last: u64,
-    host: String,
-    /// Tracks of processes of the present source, by process ID.
-    processes: HashMap<u32, u64>,
-    /// Tracks of processes of all sources, by host and process ID: windows go on in the same tracks.
-    known: HashMap<(String, u32), u64>,
+    /// Number of the last track; there are as many.
+    pub(super) last: u64,
+    hosts: Vec<String>,
+    /// Place of the present source's host among the hosts.
+    host: usize,
+    /// Tracks of processes, by host and process ID: windows go on in the same tracks.
+    processes: HashMap<(usize, u32), u64>,
     /// Process IDs that the trace has: two hosts can have the same.
     pids: HashSet<i32>,
     /// Last of the IDs that no process has, for processes whose own is taken.
     made_pids: i32,
-    /// Ranks of the present source.
-    ranks: HashMap<RankKey, RankId>,
-    known_ranks: HashMap<(String, RankKey), RankId>,
-    /// Tracks of ranks, by their numbers.
-    by_id: Vec<u64>,
-    lanes: HashMap<(String, Place), Vec<Lane>>,
+    ranks: HashMap<(usize, RankKey), RankId>,
+    /// Lanes by host, which is 0 for a channel, and place.
+    lanes: HashMap<(usize, Place), Vec<Lane>>,
     who: Who,
 }
 
 impl Tracks {
     /// Begins this source.
     pub(super) fn begin(&mut self, host: &str, who: Who) {
-        host.clone_into(&mut self.host);
-        self.processes.clear();
-        self.ranks.clear();
+        self.host = self.hosts.iter().position(|known| known == host).unwrap_or(self.hosts.len());
+        if self.host == self.hosts.len() {
+            self.hosts.push(host.to_owned());
+        }
         self.who = who;
     }
 
@@ -105,21 +98,11 @@ impl Tracks {
 
     /// Returns the track of a process.
     fn process(&mut self, pid: u32, file: &mut TraceFile) -> io::Result<u64> {
-        if let Some(track) = self.processes.get(&pid) {
+        if let Some(track) = self.processes.get(&(self.host, pid)) {
             return Ok(*track);
         }
-        let key = (self.host.clone(), pid);
-        let track = match self.known.get(&key) {
-            Some(track) => *track,
-            None => self.describe_process(pid, file)?,
-        };
-        self.known.insert(key, track);
-        self.processes.insert(pid, track);
-        Ok(track)
-    }
-
-    fn describe_process(&mut self, pid: u32, file: &mut TraceFile) -> io::Result<u64> {
         let track = self.next()?;
+        let host = self.hosts.get(self.host).map_or("", String::as_str);
         let own = i32::try_from(pid).ok().filter(|own| !self.pids.contains(own));
         let shown = own.unwrap_or_else(|| {
             self.made_pids = self.made_pids.saturating_add(1);
@@ -127,56 +110,42 @@ impl Tracks {
         });
         self.pids.insert(shown);
         let ranks = self.who.job_ranks(pid);
-        let described = process_name(&ranks, &self.host, pid, self.who.ranks_of(pid));
+        let described = process_name(&ranks, host, pid, self.who.ranks_of(pid));
         file.describe(TrackDescriptor {
             uuid: Some(track),
             process: Some(ProcessDescriptor { pid: shown, name: described }),
-            description: self
-                .who
-                .command(pid)
-                .map(|command| format!("process {pid} ({command}) on {}", self.host)),
+            description: self.who.command(pid).map(|command| format!("process {pid} ({command}) on {host}")),
             sibling_order_rank: Some(
                 ranks.first().and_then(|rank| i32::try_from(*rank).ok()).unwrap_or(i32::MAX),
             ),
             child_ordering: CHILDREN_BY_RANK,
             ..TrackDescriptor::default()
         })?;
+        self.processes.insert((self.host, pid), track);
         Ok(track)
     }
 
-    /// Returns the number of a rank. Its track is made if it is new.
+    /// Returns the track of a rank, which is made if it is new.
     pub(super) fn rank(&mut self, key: RankKey, file: &mut TraceFile) -> io::Result<RankId> {
-        if let Some(id) = self.ranks.get(&key) {
+        if let Some(id) = self.ranks.get(&(self.host, key)) {
             return Ok(*id);
         }
-        let known = (self.host.clone(), key);
-        let id = match self.known_ranks.get(&known) {
-            Some(id) => *id,
-            None => self.describe_rank(key, file)?,
-        };
-        self.known_ranks.insert(known, id);
-        self.ranks.insert(key, id);
-        Ok(id)
-    }
-
-    fn describe_rank(&mut self, key: RankKey, file: &mut TraceFile) -> io::Result<RankId> {
         let (parent, track) = (self.process(key.pid, file)?, self.next()?);
-        let id = RankId(self.by_id.len());
         file.describe(TrackDescriptor {
             uuid: Some(track),
             parent_uuid: Some(parent),
             name: Some(rank_name(key, self.who.rank(key))),
-            sibling_order_rank: i32::try_from(self.by_id.len()).ok(),
+            sibling_order_rank: i32::try_from(self.ranks.len()).ok(),
             child_ordering: CHILDREN_BY_RANK,
             ..TrackDescriptor::default()
         })?;
-        self.by_id.push(track);
-        Ok(id)
+        self.ranks.insert((self.host, key), RankId(track));
+        Ok(RankId(track))
     }
 
     /// Returns the track of instants: they take no time, and no lane.
     pub(super) fn channel_track(&mut self, place: Place, file: &mut TraceFile) -> io::Result<u64> {
-        let key = (String::new(), place);
+        let key = (0, place);
         if let Some(lane) = self.lanes.get(&key).and_then(|lanes| lanes.first()) {
             return Ok(lane.track);
         }
@@ -189,49 +158,34 @@ impl Tracks {
     pub(super) fn slot(
         &mut self,
         place: Place,
-        span: (u64, u64),
-        file: &mut TraceFile,
-    ) -> io::Result<Option<Slot>> {
-        // A rank's number identifies its host, a thread's does not.
-        let host = if matches!(place, Place::Thread(..)) { self.host.clone() } else { String::new() };
-        let key = (host, place);
-        let mut lanes = self.lanes.get_mut(&key).map(mem::take).unwrap_or_default();
-        let slot = self.slot_of(&mut lanes, place, span, file);
-        self.lanes.insert(key, lanes);
-        slot
-    }
-
-    fn slot_of(
-        &mut self,
-        lanes: &mut Vec<Lane>,
-        place: Place,
         (begin_ns, end_ns): (u64, u64),
         file: &mut TraceFile,
-    ) -> io::Result<Option<Slot>> {
-        if !lanes.iter().any(|lane| lane.free_from_ns <= begin_ns) {
-            if lanes.len() >= MAX_LANES {
-                return Ok(None);
-            }
-            let lane = self.new_lane(place, file)?;
-            lanes.push(lane);
+    ) -> io::Result<Option<Lane>> {
+        // A rank's track identifies its host, a thread's number does not.
+        let key = (if matches!(place, Place::Thread(..)) { self.host } else { 0 }, place);
+        let lanes = self.lanes.entry(key).or_default();
+        let free_from_ns = end_ns.max(begin_ns);
+        if let Some(lane) = lanes.iter_mut().find(|lane| lane.free_from_ns <= begin_ns) {
+            lane.free_from_ns = free_from_ns;
+            return Ok(Some(*lane));
         }
-        let free = lanes.iter_mut().find(|lane| lane.free_from_ns <= begin_ns);
-        Ok(free.map(|lane| {
-            lane.free_from_ns = end_ns.max(begin_ns);
-            Slot { track: lane.track, states: lane.states }
-        }))
+        if lanes.len() >= MAX_LANES {
+            return Ok(None);
+        }
+        let lane = Lane { free_from_ns, ..self.new_lane(place, file)? };
+        self.lanes.entry(key).or_default().push(lane);
+        Ok(Some(lane))
     }
 
     fn new_lane(&mut self, place: Place, file: &mut TraceFile) -> io::Result<Lane> {
         let (parent, name, order, has_states) = match place {
             Place::Channel(rank, channel, content) => {
-                let parent = self.by_id.get(rank.0).copied().unwrap_or(0);
                 let (name, kind, has_states) = match content {
                     Content::Ops => (format!("channel {channel}"), 0, false),
                     Content::Sends(peer) => (format!("channel {channel} to rank {peer}"), 1, true),
                     Content::Receives(peer) => (format!("channel {channel} from rank {peer}"), 3, true),
                 };
-                (parent, name, i32::try_from(channel).unwrap_or(1 << 20).saturating_mul(5) + kind, has_states)
+                (rank.0, name, i32::try_from(channel).unwrap_or(1 << 20).saturating_mul(5) + kind, has_states)
             }
             Place::Thread(pid, tid) => {
                 (self.process(pid, file)?, format!("calls of thread {tid}"), -1, false)
@@ -263,17 +217,13 @@ impl Tracks {
         let track = self.next()?;
         file.describe(TrackDescriptor {
             uuid: Some(track),
-            parent_uuid: self.by_id.get(rank.0).copied(),
+            parent_uuid: Some(rank.0),
             name: Some(name),
             counter: Some(CounterDescriptor { unit: UNIT_SIZE_BYTES }),
             sibling_order_rank: Some(-1),
             ..TrackDescriptor::default()
         })?;
         Ok(track)
-    }
-
-    pub(super) fn count(&self) -> u64 {
-        self.last
     }
 }
 

@@ -19,7 +19,9 @@ use anyhow::{Result, anyhow};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::{
-    event::{About, Consumer, FlowEnd, FlowId, Kind, LeftOut, MAX_TRACKS, Slice, TrackId, TrackIds},
+    event::{
+        About, Consumer, FlowEnd, FlowId, Kind, LeftOut, MAX_TRACKS, Slice, TrackId, TrackIds, explained,
+    },
     open_slices::OpenSlices,
 };
 use raw_event::{RawEvent, Scalar};
@@ -56,23 +58,17 @@ pub(super) fn read(bytes: impl Read, consumer: &mut dyn Consumer) -> Result<Left
     if let Err(error) = parsed {
         // An array may end without its bracket: its writer may have been killed.
         if !(error.is_eof() && events.is_between) {
-            return Err(explained(error, events.count));
+            return Err(if error.is_eof() || error.is_io() {
+                explained(error.into(), events.count, "events")
+            } else {
+                anyhow!("after {} events, what follows is not the JSON of a trace: {error}", events.count)
+            });
         }
     } else if !events.is_trace {
         return Err(anyhow!("not a trace: this JSON has no `traceEvents`"));
     }
     events.open.finish(events.consumer)?;
     Ok(events.left_out)
-}
-
-fn explained(error: serde_json::Error, events: u64) -> anyhow::Error {
-    if error.is_eof() || error.io_error_kind() == Some(io::ErrorKind::UnexpectedEof) {
-        anyhow!("the trace is cut: it ends in the middle, after {events} events; write or copy it again")
-    } else if error.is_io() {
-        anyhow::Error::from(io::Error::from(error)).context(format!("after {events} events"))
-    } else {
-        anyhow!("after {events} events, what follows is not the JSON of a trace: {error}")
-    }
 }
 
 /// Reader that fails where one item is longer than the limit, as the item would be kept in memory.
@@ -178,17 +174,17 @@ impl<'de> Visitor<'de> for Document<'_, '_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key()? {
             match key {
-                Key::Events => {
+                Key::TraceEvents => {
                     self.0.is_trace = true;
                     map.next_value_seed(EventList { events: self.0, is_whole: false })?;
                 }
-                Key::Base => {
+                Key::BaseTimeNanoseconds => {
                     self.0.left.set(MAX_EVENT);
                     // A value of another type counts as missing.
                     let base_ns = map.next_value::<Box<RawValue>>()?.get().parse().ok();
                     self.0.consumer.about(About { base_ns, rank: None });
                 }
-                Key::Distributed => {
+                Key::DistributedInfo => {
                     self.0.left.set(MAX_EVENT);
                     let raw = map.next_value::<Box<RawValue>>()?;
                     let rank = serde_json::from_str(raw.get()).ok().and_then(|of: Distributed| of.rank);
@@ -212,14 +208,11 @@ impl<'de> Visitor<'de> for Document<'_, '_> {
 
 /// Keys of a trace that are read.
 #[derive(serde::Deserialize)]
-#[serde(field_identifier)]
+#[serde(field_identifier, rename_all = "camelCase")]
 enum Key {
-    #[serde(rename = "traceEvents")]
-    Events,
-    #[serde(rename = "baseTimeNanoseconds")]
-    Base,
-    #[serde(rename = "distributedInfo")]
-    Distributed,
+    TraceEvents,
+    BaseTimeNanoseconds,
+    DistributedInfo,
     #[serde(other)]
     Other,
 }

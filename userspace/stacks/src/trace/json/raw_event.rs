@@ -63,19 +63,28 @@ impl<'de> Visitor<'de> for Fields<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let raw = self.0;
+        let RawEvent { phase, name, category, begin, duration, pid, tid, id, bind, correlation } = self.0;
         while let Some(key) = map.next_key()? {
+            let mut any = |are_arguments, take: &mut dyn FnMut(Plain<'_>)| {
+                map.next_value_seed(AnyValue { are_arguments, take })
+            };
             match key {
-                Key::Phase => map.next_value_seed(Text(&mut raw.phase))?,
-                Key::Name => map.next_value_seed(Text(&mut raw.name))?,
-                Key::Category => map.next_value_seed(Text(&mut raw.category))?,
-                Key::Begin => raw.begin = nanoseconds(map.next_value::<Box<RawValue>>()?.get()),
-                Key::Duration => raw.duration = nanoseconds(map.next_value::<Box<RawValue>>()?.get()),
-                Key::Pid => raw.pid = map.next_value_seed(Value)?,
-                Key::Tid => raw.tid = map.next_value_seed(Value)?,
-                Key::Id => raw.id = map.next_value_seed(Value)?,
-                Key::Bind => raw.bind = map.next_value_seed(Value)?,
-                Key::Args => map.next_value_seed(Args(&mut raw.correlation))?,
+                Key::Ph => any(false, &mut |value| value.copy_text(phase))?,
+                Key::Name => any(false, &mut |value| value.copy_text(name))?,
+                Key::Cat => any(false, &mut |value| value.copy_text(category))?,
+                Key::Pid => any(false, &mut |value| *pid = value.scalar())?,
+                Key::Tid => any(false, &mut |value| *tid = value.scalar())?,
+                Key::Id => any(false, &mut |value| *id = value.scalar())?,
+                Key::BindId => any(false, &mut |value| *bind = value.scalar())?,
+                Key::Args => any(true, &mut |value| {
+                    // CUPTI begins at 1; 0 is none.
+                    *correlation = match value.scalar() {
+                        Scalar::Number(number) => u64::try_from(number).ok().filter(|number| *number > 0),
+                        Scalar::None | Scalar::Text(_) => None,
+                    };
+                })?,
+                Key::Ts => *begin = nanoseconds(map.next_value::<Box<RawValue>>()?.get()),
+                Key::Dur => *duration = nanoseconds(map.next_value::<Box<RawValue>>()?.get()),
                 Key::Correlation | Key::Other => {
                     map.next_value::<IgnoredAny>()?;
                 }
@@ -86,66 +95,65 @@ impl<'de> Visitor<'de> for Fields<'_> {
 }
 
 #[derive(serde::Deserialize)]
-#[serde(field_identifier)]
+#[serde(field_identifier, rename_all = "snake_case")]
 enum Key {
-    #[serde(rename = "ph")]
-    Phase,
-    #[serde(rename = "name")]
+    Ph,
     Name,
-    #[serde(rename = "cat")]
-    Category,
-    #[serde(rename = "ts")]
-    Begin,
-    #[serde(rename = "dur")]
-    Duration,
-    #[serde(rename = "pid")]
+    Cat,
+    Ts,
+    Dur,
     Pid,
-    #[serde(rename = "tid")]
     Tid,
-    #[serde(rename = "id")]
     Id,
-    #[serde(rename = "bind_id")]
-    Bind,
-    #[serde(rename = "args")]
+    BindId,
     Args,
-    #[serde(rename = "correlation")]
     Correlation,
     #[serde(other)]
     Other,
 }
 
-/// Defines the visitor's methods for unexpected types: the value is read, and gives `$nothing`.
-macro_rules! nothing {
-    ($nothing:expr, $($method:ident: $type:ty),*) => {
-        $(fn $method<E>(self, _: $type) -> Result<Self::Value, E> {
-            Ok($nothing)
-        })*
-
-        fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok($nothing)
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-            while seq.next_element::<IgnoredAny>()?.is_some() {}
-            Ok($nothing)
-        }
-    };
+/// A number or a text, or something else.
+#[derive(Clone, Copy)]
+enum Plain<'t> {
+    Other,
+    Number(i64),
+    Text(&'t str),
 }
 
-/// Defines the visitor's method for a map, of which no key is looked at.
-macro_rules! nothing_of_a_map {
-    ($nothing:expr) => {
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-            Ok($nothing)
+impl Plain<'_> {
+    fn copy_text(self, buffer: &mut String) {
+        if let Plain::Text(text) = self {
+            buffer.clear();
+            buffer.push_str(text);
         }
-    };
+    }
+
+    fn scalar(self) -> Scalar {
+        match self {
+            Plain::Other => Scalar::None,
+            Plain::Number(number) => Scalar::Number(number),
+            Plain::Text(text) => text.parse().map_or_else(|_| Scalar::Text(text.into()), Scalar::Number),
+        }
+    }
 }
 
-/// Reads a text into a buffer that is empty.
-struct Text<'t>(&'t mut String);
+/// Reads a value of any type and hands it on or, of the arguments, that of `correlation`.
+struct AnyValue<'t> {
+    are_arguments: bool,
+    take: &'t mut dyn FnMut(Plain<'_>),
+}
 
-impl<'de> DeserializeSeed<'de> for Text<'_> {
+impl AnyValue<'_> {
+    #[expect(clippy::unnecessary_wraps, reason = "as methods of a visitor return it")]
+    fn plain<E>(self, value: Plain<'_>) -> Result<(), E> {
+        if !self.are_arguments {
+            (self.take)(value);
+        }
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for AnyValue<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -153,88 +161,54 @@ impl<'de> DeserializeSeed<'de> for Text<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Text<'_> {
+impl<'de> Visitor<'de> for AnyValue<'_> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("anything")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        self.plain(Plain::Other)
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<(), E> {
+        self.plain(Plain::Number(number))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<(), E> {
+        self.plain(Plain::Number(number.cast_signed()))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        self.plain(Plain::Other)
     }
 
     fn visit_str<E>(self, text: &str) -> Result<(), E> {
-        self.0.clear();
-        self.0.push_str(text);
-        Ok(())
+        self.plain(Plain::Text(text))
     }
 
-    nothing!((), visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64);
-    nothing_of_a_map!(());
-}
-
-struct Value;
-
-impl<'de> DeserializeSeed<'de> for Value {
-    type Value = Scalar;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Scalar, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Value {
-    type Value = Scalar;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("anything")
+    fn visit_unit<E>(self) -> Result<(), E> {
+        self.plain(Plain::Other)
     }
 
-    fn visit_i64<E>(self, number: i64) -> Result<Scalar, E> {
-        Ok(Scalar::Number(number))
-    }
-
-    fn visit_u64<E>(self, number: u64) -> Result<Scalar, E> {
-        Ok(Scalar::Number(number.cast_signed()))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Scalar, E> {
-        Ok(text.parse().map_or_else(|_| Scalar::Text(text.into()), Scalar::Number))
-    }
-
-    nothing!(Scalar::None, visit_bool: bool, visit_f64: f64);
-    nothing_of_a_map!(Scalar::None);
-}
-
-/// Looks for `correlation` among the arguments.
-struct Args<'a>(&'a mut Option<u64>);
-
-impl<'de> DeserializeSeed<'de> for Args<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Args<'_> {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("anything")
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        self.plain(Plain::Other)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        if !self.are_arguments {
+            while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+            return self.plain(Plain::Other);
+        }
         while let Some(key) = map.next_key()? {
             if matches!(key, Key::Correlation) {
-                // CUPTI begins at 1; 0 is none.
-                *self.0 = match map.next_value_seed(Value)? {
-                    Scalar::Number(number) => u64::try_from(number).ok().filter(|number| *number > 0),
-                    Scalar::None | Scalar::Text(_) => None,
-                };
+                map.next_value_seed(AnyValue { are_arguments: false, take: &mut *self.take })?;
             } else {
                 map.next_value::<IgnoredAny>()?;
             }
         }
         Ok(())
     }
-
-    nothing!((), visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
 }

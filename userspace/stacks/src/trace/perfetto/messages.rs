@@ -82,13 +82,13 @@ pub(super) struct InternedData {
     pub(super) event_names: Vec<Interned>,
 }
 
-/// `EventCategory`, `EventName`
+/// `EventCategory`, `EventName`, `DebugAnnotationName`, `InternedString`
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Interned {
+pub struct Interned {
     #[prost(uint64, tag = "1")]
-    pub(super) iid: u64,
+    pub iid: u64,
     #[prost(bytes = "vec", tag = "2")]
-    pub(super) name: Vec<u8>,
+    pub text: Vec<u8>,
 }
 
 /// `TrackDescriptor`

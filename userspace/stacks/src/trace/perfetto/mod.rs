@@ -8,6 +8,7 @@ pub mod messages;
 mod sequence;
 
 use std::{
+    collections::HashMap,
     io::{BufRead, ErrorKind, Read},
     rc::Rc,
 };
@@ -17,7 +18,7 @@ use flate2::read::ZlibDecoder;
 use prost::Message as _;
 
 use super::{
-    event::{Consumer, FlowId, Kind, LeftOut, MAX_TRACKS, Slice, TrackId, TrackIds},
+    event::{Consumer, FlowId, Kind, LeftOut, MAX_TRACKS, Slice, TrackId, TrackIds, explained},
     open_slices::OpenSlices,
 };
 use clocks::Clocks;
@@ -39,7 +40,7 @@ pub(super) fn read(mut bytes: impl BufRead, consumer: &mut dyn Consumer) -> Resu
         consumer,
         clocks: Clocks::default(),
         sequences: Sequences::default(),
-        tracks: Tracks::default(),
+        tracks: TrackIds(HashMap::default()),
         open: OpenSlices::default(),
         left_out: LeftOut::default(),
         packets: 0,
@@ -100,8 +101,8 @@ impl Trace<'_> {
                     "after {packets} packets, what follows is none: not a trace of Perfetto's, or a damaged one"
                 );
             }
-            let length = varint(bytes).map_err(|error| self.explained(error))?;
-            let length = length.ok_or_else(|| self.is_cut())?;
+            let length = varint(bytes).and_then(|length| length.ok_or(ErrorKind::UnexpectedEof.into()));
+            let length = length.map_err(|error| self.explained(error))?;
             if length > MAX_PACKET {
                 let packets = self.packets;
                 bail!(
@@ -113,7 +114,7 @@ impl Trace<'_> {
             let read = Read::take(&mut *bytes, length).read_to_end(&mut packet);
             let read = read.map_err(|error| self.explained(error))?;
             if (read as u64) < length {
-                return Err(self.is_cut());
+                return Err(self.explained(ErrorKind::UnexpectedEof.into()));
             }
             self.packets += 1;
             let decoded =
@@ -123,16 +124,8 @@ impl Trace<'_> {
         Ok(())
     }
 
-    fn is_cut(&self) -> anyhow::Error {
-        let packets = self.packets;
-        anyhow!("the trace is cut: it ends in the middle, after {packets} packets; write or copy it again")
-    }
-
     fn explained(&self, error: std::io::Error) -> anyhow::Error {
-        match error.kind() {
-            ErrorKind::UnexpectedEof => self.is_cut(),
-            _ => anyhow::Error::from(error).context(format!("after {} packets", self.packets)),
-        }
+        explained(error, self.packets, "packets")
     }
 
     fn packet(&mut self, packet: TracePacket, may_be_compressed: bool) -> Result<()> {
@@ -202,9 +195,10 @@ impl Trace<'_> {
         }
         let name: Rc<str> = match &event.name {
             Some(name) => String::from_utf8_lossy(name).into(),
-            None => sequence.name(event.name_iid).unwrap_or_default(),
+            None => sequence.names.get(&event.name_iid).cloned().unwrap_or_default(),
         };
-        let interned = event.category_iids.iter().filter_map(|iid| sequence.category(*iid));
+        let interned =
+            event.category_iids.iter().filter_map(|iid| sequence.categories.get(iid)).map(|text| &**text);
         let categories = event.categories.iter().filter_map(|name| std::str::from_utf8(name).ok());
         let kind =
             interned.chain(categories).map(Kind::of).find(|kind| *kind != Kind::Cpu).unwrap_or(Kind::Cpu);

@@ -18,21 +18,11 @@ type Texts = HashMap<u64, Rc<str>, foldhash::quality::RandomState>;
 /// The state of one writer.
 #[derive(Debug, Default)]
 pub(super) struct Sequence {
-    names: Texts,
-    categories: Texts,
+    pub(super) names: Texts,
+    pub(super) categories: Texts,
     pub(super) defaults: Option<Defaults>,
     /// Set if no packet is missing since the state was cleared.
     pub(super) is_whole: bool,
-}
-
-impl Sequence {
-    pub(super) fn name(&self, iid: u64) -> Option<Rc<str>> {
-        self.names.get(&iid).cloned()
-    }
-
-    pub(super) fn category(&self, iid: u64) -> Option<&str> {
-        self.categories.get(&iid).map(|text| &**text)
-    }
 }
 
 /// All writers, by number.
@@ -64,8 +54,8 @@ impl Sequences {
         let mut bytes = self.bytes;
         let sequence = self.get(number)?;
         let mut keep = |texts: &mut Texts, interned: &[Interned]| {
-            for Interned { iid, name } in interned {
-                let text: Rc<str> = String::from_utf8_lossy(name).into();
+            for Interned { iid, text } in interned {
+                let text: Rc<str> = String::from_utf8_lossy(text).into();
                 bytes += text.len() + ENTRY;
                 if let Some(old) = texts.insert(*iid, text) {
                     bytes = bytes.saturating_sub(old.len() + ENTRY);
