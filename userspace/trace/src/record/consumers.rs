@@ -8,12 +8,10 @@
 
 use crate::kernel::stream::{Outlet, Popped, Queue};
 use flow::recording::Batch;
-use inspect::privileges;
 use std::{
-    io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, mpsc},
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -44,14 +42,13 @@ impl<M: Send + 'static, S: Send + 'static> Consumer<M, S> {
         events: &EventSender,
         mut state: S,
         work: impl FnOnce(&Inbox<M>, &mut S, &EventSender) + Send + 'static,
-    ) -> io::Result<(Self, Outlet)> {
+    ) -> Result<(Self, Outlet)> {
         let (sender, inbox) = Inbox::new(queue_bytes);
         let resumed = events.clone();
         let outlet = Outlet::new(Arc::clone(&sender.records))
             .on_resumption(move || resumed.send(SessionEvent::RecordsResumed));
         let events = events.clone();
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
-            privileges::keep_only(events.writes);
+        let thread = events.health.clone().spawn(name, events.writes, move || {
             // The records that it has taken are counted whatever happens to it.
             let worked = catch_unwind(AssertUnwindSafe(|| work(&inbox, &mut state, &events)));
             drop(inbox);
@@ -180,7 +177,7 @@ impl<M> Drop for InboxSender<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{health::Health, record::mailbox::Events};
+    use crate::{health::Health, record::mailbox::EventSender};
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -226,9 +223,11 @@ mod tests {
 
     #[test]
     fn a_consumer_that_panics_leaves_what_it_had_and_the_session_has_failed() {
-        let events = Events::new(None, Health::default(), rustix::thread::CapabilitySet::empty()).unwrap();
+        let health = Health::default();
+        let (events, _mailbox) =
+            EventSender::new(None, health.clone(), rustix::thread::CapabilitySet::empty()).unwrap();
         let (consumer, _outlet) =
-            Consumer::<(), u32>::start("ncclflow-test", 1 << 20, &events.sender, 0, |inbox, taken, _| {
+            Consumer::<(), u32>::start("ncclflow-test", 1 << 20, &events, 0, |inbox, taken, _| {
                 inbox.consume(PATIENCE, |step| {
                     if matches!(step, Step::Records(_)) {
                         *taken += 1;
@@ -242,10 +241,10 @@ mod tests {
         assert!(queue.push(&records()));
         test_support::wait_until("the first is taken", PATIENCE, || queue.is_empty());
         assert!(queue.push(&records()));
-        test_support::wait_until("the session has failed", PATIENCE, || events.sender.health.has_failed());
+        test_support::wait_until("the session has failed", PATIENCE, || health.has_failed());
         assert!(!queue.push(&records()), "nobody takes it");
         let Ended { state, has_failed } = consumer.end().unwrap();
         assert_eq!((state, has_failed), (2, true));
-        assert_eq!(events.sender.health.failures(), ["the thread `ncclflow-test` panicked"]);
+        assert_eq!(health.failures(), ["the thread `ncclflow-test` panicked"]);
     }
 }

@@ -68,11 +68,8 @@ impl HangWatch {
             return Ok(());
         }
         // One at a time. This thread watches for the end of the recording, and waits for nobody.
-        if self.running.as_ref().is_some_and(|running| !running.is_finished()) {
-            self.since = Instant::now();
-            return Ok(());
-        }
-        let pids = pids();
+        let is_running = self.running.as_ref().is_some_and(|running| !running.is_finished());
+        let pids = if is_running { Vec::new() } else { pids() };
         if pids.is_empty() {
             self.since = Instant::now();
             return Ok(());

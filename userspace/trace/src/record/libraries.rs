@@ -5,7 +5,7 @@
 //! its cookies to the next file with an equal [`Meaning`]. Equal files that exist at the same time share
 //! cookies.
 
-use crate::kernel::loader::{Attachment, Link};
+use crate::kernel::loader::Link;
 use inspect::{
     clock::now_ns,
     process::{Filter, LibraryId, MappedLibrary, can_end_processes, no_return_probes},
@@ -13,26 +13,23 @@ use inspect::{
     shortage,
     unresponsive::Backoff,
 };
-use recording::rows::SharedBindings;
 use std::{collections::HashMap, mem, num::NonZeroU32, time::Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use flow::{
     quota::{Limits, Shares},
-    session::Budget,
+    session::{Budget, ChangedLibrary},
 };
-use rustix::{
-    process::{Resource, getrlimit},
-    time::ClockId,
-};
+use rustix::time::ClockId;
 
 use super::{
     file_watch::{ChangedFiles, FileWatch},
     meaning::Meaning,
-    options::Notice,
+    options::{Notice, RecordOptions},
+    own_limits::descriptors,
     reaper::Reaper,
     recorder::Recording,
-    setup::{LibraryInUse, ResolvedLibrary, Wanted},
+    setup::{LibraryInUse, Wanted},
 };
 
 mod changes;
@@ -40,7 +37,7 @@ mod changes;
 /// Most library files held at a time, of which one tenant has three quarters at most. Each is checked again
 /// and again, and takes descriptors: where these are few, fewer files are held.
 const MAX_HELD: usize = 512;
-const DESCRIPTORS_OF_ONE: u64 = 8;
+const DESCRIPTORS_OF_ONE: usize = 8;
 /// Most cookies of libraries, in all and of one tenant; those that share another's cookies cost none.
 const COOKIES: Limits = Limits::three_quarters_for_one(ncclflow_common::MAX_PROBES as usize);
 
@@ -74,29 +71,20 @@ struct Traced {
     by_process: bool,
 }
 
-/// A library whose file is no longer what was resolved.
-pub(super) struct Gone {
-    pub(super) index: usize,
-    pub(super) path: String,
-    pub(super) why: String,
-    pub(super) unchanged_ns: u64,
-}
-
 /// All libraries of a recording, in the order of the report.
 pub(super) struct Libraries<'a> {
-    wanted: Wanted<'a>,
     filter: &'a Filter,
-    bindings: SharedBindings,
-    reaper: Reaper,
+    pub(super) reaper: Reaper,
     /// Most files held at a time.
     held: Limits,
     known: Vec<Library>,
-    watch: FileWatch,
+    /// Watch for changes of files with probes on them.
+    pub(super) watch: FileWatch,
     changed: ChangedFiles,
-    /// Changed libraries, not reported yet.
-    gone: Vec<Gone>,
-    /// Why the last look at files did not see them all.
-    not_looked_at: Option<String>,
+    /// Changed libraries, not reported yet, without the processes that had them mapped.
+    pub(super) gone: Vec<ChangedLibrary>,
+    /// Why the last look at files did not see them all; unseen files keep their probes.
+    pub(super) unseen: Option<String>,
     /// Cookies of libraries that were refused in the end, or changed.
     unused: Vec<(Meaning, Vec<u32>)>,
     /// Cookies that each tenant's libraries were the first to take.
@@ -107,21 +95,18 @@ pub(super) struct Libraries<'a> {
 }
 
 impl<'a> Libraries<'a> {
-    pub(super) fn new(wanted: Wanted<'a>, filter: &'a Filter, bindings: SharedBindings) -> Result<Self> {
-        let reaper = Reaper::start(&wanted.options.health).context("starting a thread")?;
-        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let most = usize::try_from(limit / DESCRIPTORS_OF_ONE).map_or(MAX_HELD, |most| most.min(MAX_HELD));
+    pub(super) fn new(options: &RecordOptions, filter: &'a Filter) -> Result<Self> {
+        let reaper = Reaper::start(&options.health)?;
+        let most = MAX_HELD.min(descriptors() / DESCRIPTORS_OF_ONE);
         Ok(Self {
-            wanted,
             filter,
-            bindings,
             reaper,
             held: Limits::three_quarters_for_one(most),
             known: Vec::new(),
             watch: FileWatch::new(),
             changed: ChangedFiles::default(),
             gone: Vec::new(),
-            not_looked_at: None,
+            unseen: None,
             unused: Vec::new(),
             cookies_of: Shares::default(),
             failed: Backoff::default(),
@@ -132,11 +117,6 @@ impl<'a> Libraries<'a> {
     /// Tells whether the library is of a version that was asked for.
     pub(super) fn is_wanted(&self, index: usize) -> bool {
         self.known.get(index).is_some_and(|library| library.is_wanted)
-    }
-
-    /// Hands these links to the reaper, which detaches them.
-    pub(super) fn detach(&self, links: Vec<Link>) {
-        self.reaper.take(links);
     }
 
     /// Returns the library's index; a new one is resolved first. A file that could not be resolved or traced
@@ -192,13 +172,11 @@ impl<'a> Libraries<'a> {
         let is_known = |known: &MappedLibrary| known.shares_probes_with(&file);
         let mut again = None;
         if let Some(index) = position(&self.known, &is_known) {
-            if !self.is_worth_another_try(index) {
-                return Ok(index);
-            }
+            // One that was wanted, and not traced, is worth another try: its pause is over.
+            let untraced = |library: &&mut Library| library.is_wanted && library.traced.is_err();
+            let Some(library) = self.known.get_mut(index).filter(untraced) else { return Ok(index) };
+            library.file = None;
             again = Some(index);
-            if let Some(library) = self.known.get_mut(index) {
-                library.file = None;
-            }
         }
         // The same inode with another identity: the file was changed, or its names or rights were.
         if position(&self.known, &|known| known.may_be_former_of(&file)).is_some() {
@@ -212,13 +190,14 @@ impl<'a> Libraries<'a> {
         }
         self.make_room(whose, recording)?;
         let held = file.try_clone()?;
-        let resolved = ResolvedLibrary::new(file, &self.wanted)?;
+        let (options, cache) = (recording.options, recording.cache);
+        let resolved = LibraryInUse::resolve(file, &Wanted { options, cache })?;
         let is_wanted = self.filter.admits_version(resolved.resolved.resolution.nccl_version);
         let mut report = resolved.report();
         let traced = if is_wanted {
-            resolved.into_use(self.wanted.options.choice).and_then(|library| {
+            resolved.with_probes(options.choice).and_then(|library| {
                 report = library.report();
-                if let Some(cache) = self.wanted.cache
+                if let Some(cache) = cache
                     && let Err(error) = library.keep(cache)
                 {
                     (recording.notice)(Notice::NotCached(&format!("{error:#}")));
@@ -270,14 +249,14 @@ impl<'a> Libraries<'a> {
         } else {
             self.take_cookies(&library, whose, recording)?;
             let index = self.known.len();
-            let walks = library.store_walks(index, &mut recording.attachment, &self.bindings)?;
-            let attachment = &mut recording.attachment;
-            (index, library.store_probes(&walks, index, None, attachment, &self.bindings)?)
+            let Recording { attachment, bindings, .. } = &mut *recording;
+            let walks = library.store_walks(index, attachment, bindings)?;
+            (index, library.store_probes(&walks, index, None, attachment, bindings)?)
         };
         let attachment = &mut recording.attachment;
         // A process that still has the former content mapped must get no probe for this one.
         let by_process = !self.filter.is_empty()
-            || (self.wanted.options.choice.returns && can_end_processes())
+            || (recording.options.choice.returns && can_end_processes())
             || self.changed.since(name_of(&library.file)).is_some();
         let links = if by_process { Ok(Vec::new()) } else { library.link(&cookies, None, attachment) };
         let links = match links {
@@ -360,11 +339,6 @@ impl<'a> Libraries<'a> {
         over.find(|(index, _)| !has_probes(*index) && !is_listed(*index)).map_or(next, |(index, _)| index)
     }
 
-    /// Tells whether a library, whose pause is over, was wanted and not traced.
-    fn is_worth_another_try(&self, index: usize) -> bool {
-        self.known.get(index).is_some_and(|library| library.is_wanted && library.traced.is_err())
-    }
-
     /// Returns the cookies of a traced or refused library with this meaning.
     fn equal_cookies(&mut self, meaning: Option<&Meaning>) -> Option<Vec<u32>> {
         let meaning = meaning?;
@@ -398,7 +372,7 @@ impl<'a> Libraries<'a> {
         index: usize,
         pid: u32,
         started: Option<u64>,
-        attachment: &mut Attachment,
+        recording: &mut Recording<'_>,
     ) -> Result<(&LibraryInUse, Vec<Link>)> {
         match &self.known.get(index).context("no such library")?.traced {
             Ok(Traced { library, .. }) if self.may_have_former(&library.file, started) => bail!(
@@ -407,13 +381,13 @@ impl<'a> Libraries<'a> {
             ),
             Ok(Traced { library, by_process: false, .. }) => Ok((library, Vec::new())),
             Ok(_)
-                if self.wanted.options.choice.returns
+                if recording.options.choice.returns
                     && let Some(why) = no_return_probes(pid) =>
             {
                 bail!("`--returns` cannot be used with it: {why}")
             }
             Ok(Traced { library, cookies, .. }) => {
-                Ok((library, library.link(cookies, NonZeroU32::new(pid), attachment)?))
+                Ok((library, library.link(cookies, NonZeroU32::new(pid), &mut recording.attachment)?))
             }
             Err(why) => bail!("{why}"),
         }

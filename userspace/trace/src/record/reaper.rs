@@ -1,18 +1,17 @@
 //! Takes probes out of the kernel while the recording goes on.
 
 use std::{
-    io,
     sync::mpsc::{self, Sender},
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
 };
 
+use anyhow::Result;
 use rustix::thread::CapabilitySet;
 
 use crate::{
     health::Health,
     kernel::loader::{Link, detach},
 };
-use inspect::privileges;
 
 /// A thread that detaches probes, so that nobody waits: it takes about 0.1 s on Linux 6.12 and later, or,
 /// without multi-links, as long for each probe.
@@ -22,17 +21,10 @@ pub(super) struct Reaper {
 }
 
 impl Reaper {
-    pub(super) fn start(health: &Health) -> io::Result<Self> {
+    pub(super) fn start(health: &Health) -> Result<Self> {
         let (sender, links) = mpsc::channel::<Vec<Link>>();
-        let health = health.clone();
-        let thread = thread::Builder::new().name("ncclflow-detach".to_owned()).spawn(move || {
-            let guard = health.guard("ncclflow-detach");
-            privileges::keep_only(CapabilitySet::empty());
-            for links in links {
-                detach(links, |_| {});
-            }
-            guard.done();
-        })?;
+        let work = move || links.into_iter().for_each(|links| detach(links, |_| {}));
+        let thread = health.spawn("ncclflow-detach", CapabilitySet::empty(), work)?;
         Ok(Self { links: Some(sender), thread: Some(thread) })
     }
 

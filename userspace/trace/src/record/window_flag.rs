@@ -18,7 +18,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 /// makes the file) it is looked for at intervals.
 #[derive(Debug)]
 pub(super) struct FlagFile {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     name: OsString,
     /// Readable when something happens in the file's folder.
     events: OwnedFd,

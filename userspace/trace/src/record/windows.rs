@@ -13,9 +13,9 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::File,
     io, mem,
     os::fd::BorrowedFd,
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -23,25 +23,23 @@ use anyhow::{Context as _, Result};
 use flow::{
     identity::Whose,
     quota::in_turns,
-    recording::{Event, FirstHit},
-    session::{Budget, WhoseBudget, WindowContainer, WindowEnd, WindowIterations, WindowReport},
+    session::{
+        Budget, SessionReport, WhoseBudget, WindowContainer, WindowEnd, WindowIterations, WindowReport,
+    },
 };
 use rustix::time::ClockId;
 
 use super::{
     accounts::{Accounts, Baseline},
     container_flags::{Member, MountNamespace},
-    keeper::OpenRecording,
     limit::keep_room,
-    mailbox::EventSender,
-    options::{Notice, StopHandle, WindowOptions},
+    options::{Notice, WindowOptions},
+    own_limits::spare_descriptors,
     recorder::Recording,
     report::complete_accounts,
-    row_watch::{RowWatch, WindowLimits},
     threads::{Taken, Threads},
-    window_export::{ClosedWindow, Exporter, WindowsExport},
+    window_export::{ClosedWindow, Exporter},
     window_flags::{FlagsSeen, Scope, WindowFlags},
-    window_pace::WindowPace,
 };
 use crate::kernel::{loader::Attachment, stream::ProbeCounts};
 use inspect::{
@@ -49,10 +47,7 @@ use inspect::{
     process::{Tenant, in_first_pid_namespace},
     shortage,
 };
-use recording::{
-    format::RecordingWriter,
-    sinks::{OutputDir, is_over_max_size, window_name},
-};
+use recording::sinks::{OutputDir, is_over_max_size, window_name};
 
 /// Interval at which the flag file is looked for where its folder tells nothing.
 const ASK: Duration = Duration::from_millis(250);
@@ -82,7 +77,6 @@ struct Open {
     since: Instant,
     baseline: Baseline,
     dropped: ProbeCounts,
-    watch: Option<RowWatch>,
     /// Messages of the recording's report that are older than the window.
     errors_before: u64,
 }
@@ -91,10 +85,7 @@ struct Open {
 pub(super) struct Windows<'a> {
     options: &'a WindowOptions,
     flags: WindowFlags,
-    pace: WindowPace,
     dir: OutputDir,
-    events: EventSender,
-    stop: StopHandle,
     exporter: Exporter,
     open: Option<Box<Open>>,
     number: u32,
@@ -111,11 +102,7 @@ pub(super) struct Windows<'a> {
 
 impl<'a> Windows<'a> {
     /// Returns `None` without an output folder.
-    pub(super) fn new(
-        recording: &mut Recording<'a>,
-        stop: &StopHandle,
-        events: &EventSender,
-    ) -> Result<Option<Self>> {
+    pub(super) fn new(recording: &mut Recording<'a>) -> Result<Option<Self>> {
         let (Some(options), Some(dir)) = (&recording.options.windows, &recording.dir) else {
             return Ok(None);
         };
@@ -126,13 +113,11 @@ impl<'a> Windows<'a> {
             let why = "flag files in containers are not looked at: that needs the host's PID namespace (docker run --pid=host)";
             recording.flag_not_seen(why.to_owned());
         }
+        let events = &recording.events;
         Ok(Some(Self {
             options,
             flags: WindowFlags::watch(options.flag.as_deref(), in_containers, events)?,
-            pace: WindowPace::default(),
             dir,
-            events: events.clone(),
-            stop: stop.clone(),
             exporter: Exporter::start(recording.options.compress, events)?,
             open: None,
             number: 0,
@@ -161,15 +146,14 @@ impl<'a> Windows<'a> {
         ask.into_iter().chain(ask_for_room).chain(ask_for_age).chain(limit).min()
     }
 
-    /// Opens and closes windows. `full`: the number of a window that has reached its limit of ops. `rotate`:
-    /// a new window is wanted.
+    /// Opens and closes windows. `rotate`: a new window is wanted.
     pub(super) fn step(
         &mut self,
         recording: &mut Recording<'_>,
         threads: &Threads,
-        full: Option<u32>,
         rotate: bool,
     ) -> Result<()> {
+        let full = recording.full_window.take();
         if let (Some(max_age), Some(budget)) = (self.max_age, self.dir.budget()) {
             budget.remove_older_than(max_age);
         }
@@ -212,8 +196,7 @@ impl<'a> Windows<'a> {
 
     /// Returns the flags' state, without those of tenants who open too many windows.
     fn look(&mut self, recording: &mut Recording<'_>) -> FlagsSeen {
-        let mut seen = self.flags.look(|| traced(recording));
-        let over = self.pace.hold_back(&mut seen, Instant::now(), |pids| tenant_of(pids, recording));
+        let (seen, over) = self.flags.look(|| traced(recording), |pids| tenant_of(pids, recording));
         for tenant in over {
             recording.report.over_budget.add(Budget::Windows, WhoseBudget::Tenant(tenant), "", 1);
             recording.is_outdated = true;
@@ -231,11 +214,10 @@ impl<'a> Windows<'a> {
         mut self,
         recording: &mut Recording<'_>,
         threads: &Threads,
-    ) -> (WindowsExport, Accounts, Result<()>) {
+    ) -> (JoinHandle<SessionReport>, Accounts, Result<()>) {
         let closed = self.close(WindowEnd::Recording, recording, threads);
         recording.report.loss.windows_late = self.late;
-        let export = self.exporter.close();
-        (export, self.accounts, closed)
+        (self.exporter.thread, self.accounts, closed)
     }
 
     fn open(
@@ -246,7 +228,7 @@ impl<'a> Windows<'a> {
         threads: &Threads,
     ) -> Result<()> {
         // Without them a folder would be made, and could not even be removed.
-        if let Err(error) = descriptors() {
+        if let Err(error) = spare_descriptors(DESCRIPTORS).collect::<io::Result<Vec<_>>>() {
             return self.put_off(error.into(), recording);
         }
         let opened_ms = now_ns(ClockId::Realtime) / 1_000_000;
@@ -275,15 +257,12 @@ impl<'a> Windows<'a> {
             folder,
             opened_unix_ms: opened_ms,
             opened_monotonic_ns: now_ns(ClockId::Monotonic),
-            closed_monotonic_ns: None,
-            closed_by: None,
-            ops_left_out: 0,
-            lines_removed: false,
             containers,
             iterations: self.options.iterations.map(WindowIterations::wanted),
+            ..WindowReport::default()
         };
-        let (writer, watch) = match self.begin(&report, &dir, &hits, recording) {
-            Ok(begun) => begun,
+        let kept = match recording.begin_recording(&dir, Some((&report, &hits))) {
+            Ok(kept) => kept,
             Err(error) => {
                 self.dir.discard_window(&report.folder, &dir);
                 return self.put_off(error, recording);
@@ -291,29 +270,24 @@ impl<'a> Windows<'a> {
         };
         self.number += 1;
         self.is_late = false;
-        self.pace.opened(&scope, seen, Instant::now(), |pids| tenant_of(pids, recording));
+        self.flags.opened(&scope, seen, Instant::now(), |pids| tenant_of(pids, recording));
         if recording.options.choice.stacks.is_some_and(|stacks| stacks.kind.has_native()) {
             // All stacks would be copied again, and few are at a time.
             recording.attachment.forget_what_walks_sent()?;
         } else {
             recording.attachment.forget_what_was_sent()?;
         }
-        let kept = OpenRecording { writer, reader: watch.as_ref().map(RowWatch::feed) };
         threads.swap_recording(Some(kept), hits)?;
-        let (members, admitted) = (BTreeMap::new(), BTreeSet::new());
-        let (since, dropped) = (Instant::now(), threads.dropped());
-        let errors_before = recording.report.errors.count();
         let mut open = Box::new(Open {
             report,
             scope,
-            members,
-            admitted,
+            members: BTreeMap::new(),
+            admitted: BTreeSet::new(),
             dir,
-            since,
+            since: Instant::now(),
             baseline,
-            dropped,
-            watch,
-            errors_before,
+            dropped: threads.dropped(),
+            errors_before: recording.report.errors.count(),
         });
         if open.scope == Scope::All {
             recording.attachment.arm()?;
@@ -327,24 +301,6 @@ impl<'a> Windows<'a> {
         Ok(())
     }
 
-    /// Begins a window's recording, and its reader.
-    fn begin(
-        &self,
-        report: &WindowReport,
-        dir: &OutputDir,
-        hits: &[FirstHit],
-        recording: &Recording<'_>,
-    ) -> Result<(Box<RecordingWriter>, Option<RowWatch>)> {
-        let mut writer = recording.begin_recording(dir, Some(report))?;
-        let begun = writer.push_event(&Event::HitsBegin { hits: hits.to_vec() });
-        begun.context("beginning a window's recording")?;
-        let WindowOptions { max_ops, iterations, .. } = *self.options;
-        let has_limit = max_ops.is_some() || iterations.is_some();
-        let limits = has_limit.then_some(WindowLimits { number: report.number, max_ops, iterations });
-        let watch = recording.watch_rows(dir, &self.stop, &self.events, limits)?;
-        Ok((writer, watch))
-    }
-
     /// Puts off a window for which there is no room, or no descriptor. It is tried again, and counted as
     /// late. Any other error ends the recording.
     fn put_off(&mut self, why: anyhow::Error, recording: &mut Recording<'_>) -> Result<()> {
@@ -355,7 +311,7 @@ impl<'a> Windows<'a> {
         self.late += u64::from(is_first);
         if why.chain().filter_map(|cause| cause.downcast_ref()).any(is_over_max_size) {
             // It is opened when an earlier window is complete, and can be removed.
-            self.events.look_at_budget();
+            recording.events.look_at_budget();
         } else if is_first {
             recording.write_failed(format!("window {} cannot be opened yet: {why:#}", self.number + 1));
         }
@@ -364,7 +320,7 @@ impl<'a> Windows<'a> {
 
     fn close(&mut self, end: WindowEnd, recording: &mut Recording<'_>, threads: &Threads) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
-        let Open { mut report, members, dir, baseline, dropped, watch, errors_before, .. } = *open;
+        let Open { mut report, members, dir, baseline, dropped, errors_before, .. } = *open;
         if report.containers.is_some() {
             report.containers = Some(describe(&members, recording));
         }
@@ -383,9 +339,9 @@ impl<'a> Windows<'a> {
         session.errors = session.errors.without_first(errors_before);
         complete_accounts(&mut session, &recording.attachment, &mut taken, &baseline)?;
         recording.report.push_window(report);
-        let who = recording.who.report();
-        let lines = recording.lines_request(&dir, self.options.max_ops, &self.stop)?;
-        self.exporter.push(ClosedWindow { dir, taken, report: session, watch, lines, who })
+        let who = recording.who.registry.clone();
+        let lines = recording.lines_request(&dir, self.options.max_ops)?;
+        self.exporter.push(ClosedWindow { dir, taken, report: session, lines, who })
     }
 }
 
@@ -403,12 +359,6 @@ impl Open {
         }
         Ok(())
     }
-}
-
-/// Checks that there are as many descriptors as a window takes.
-fn descriptors() -> io::Result<()> {
-    let spare: io::Result<Vec<_>> = (0..DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
-    spare.map(|_| ())
 }
 
 /// Returns the first process of each container, then the second of each, and so on, up to `most`.
