@@ -1,9 +1,8 @@
 //! `--all`: the libraries that processes share.
 //!
 //! A library's probes have one cookie for all processes. The number of cookies is limited, while for months
-//! files come and go with the environments and containers of jobs. So a library whose file is deleted leaves
-//! its cookies to the next file with an equal [`Meaning`]. Equal files that exist at the same time share
-//! cookies.
+//! files come and go with the environments and containers of jobs. So all files with an equal [`Meaning`] have
+//! the same cookies, whether they exist at the same time or one after the other.
 
 use crate::kernel::loader::Link;
 use inspect::{
@@ -13,7 +12,13 @@ use inspect::{
     shortage,
     unresponsive::Backoff,
 };
-use std::{collections::HashMap, mem, num::NonZeroU32, time::Instant};
+use std::{
+    collections::HashMap,
+    mem,
+    num::NonZeroU32,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use flow::{
@@ -23,16 +28,14 @@ use flow::{
 use rustix::time::ClockId;
 
 use super::{
-    file_watch::{ChangedFiles, FileWatch},
+    file_watch::{ChangedFiles, FileWatch, ticks_now, ticks_of},
     meaning::Meaning,
     options::{Notice, RecordOptions},
     own_limits::descriptors,
     reaper::Reaper,
     recorder::Recording,
-    setup::{LibraryInUse, Wanted},
+    setup::{Change, LibraryInUse, Wanted},
 };
-
-mod changes;
 
 /// Most library files held at a time, of which one tenant has three quarters at most. Each is checked again
 /// and again, and takes descriptors: where these are few, fewer files are held.
@@ -54,17 +57,16 @@ struct Library {
     is_wanted: bool,
     /// This host was short of something, so the library is not traced.
     was_short: bool,
-    /// Cookies left over by a library that is over, and their meaning.
-    spare: Option<(Meaning, Vec<u32>)>,
+    /// Cookies of a library whose file was deleted: the next with these takes its index.
+    spare: Option<Arc<[u32]>>,
     /// Tenant of the first process seen with the library.
     tenant: Option<u32>,
 }
 
 struct Traced {
     library: LibraryInUse,
-    /// Cookies of the library's probes, in their order, and their meaning.
-    cookies: Vec<u32>,
-    meaning: Option<Meaning>,
+    /// Cookies of the library's probes, in their order.
+    cookies: Arc<[u32]>,
     /// Links to the inode, where all processes are wanted, and none can have another content mapped.
     links: Vec<Link>,
     /// Probes are attached to one process after the other.
@@ -85,8 +87,8 @@ pub(super) struct Libraries<'a> {
     pub(super) gone: Vec<ChangedLibrary>,
     /// Why the last look at files did not see them all; unseen files keep their probes.
     pub(super) unseen: Option<String>,
-    /// Cookies of libraries that were refused in the end, or changed.
-    unused: Vec<(Meaning, Vec<u32>)>,
+    /// All cookies until now, by the meaning of their libraries.
+    cookies: Vec<(Meaning, Arc<[u32]>)>,
     /// Cookies that each tenant's libraries were the first to take.
     cookies_of: Shares,
     /// Files that could not be resolved or traced, and when they are tried again.
@@ -107,7 +109,7 @@ impl<'a> Libraries<'a> {
             changed: ChangedFiles::default(),
             gone: Vec::new(),
             unseen: None,
-            unused: Vec::new(),
+            cookies: Vec::new(),
             cookies_of: Shares::default(),
             failed: Backoff::default(),
             why_failed: HashMap::new(),
@@ -242,32 +244,27 @@ impl<'a> Libraries<'a> {
         recording: &mut Recording<'_>,
     ) -> Result<(usize, Traced)> {
         let meaning = Meaning::of(&library);
-        let (index, cookies) = if let Some(spare) = self.take_spare(meaning.as_ref()) {
-            spare
-        } else if let Some(cookies) = self.equal_cookies(meaning.as_ref()) {
-            (self.free_index(recording), cookies)
+        let mut equal = self.cookies.iter().filter(|(known, _)| Some(known) == meaning.as_ref());
+        let (index, cookies) = if let Some(cookies) = equal.next().map(|(_, cookies)| Arc::clone(cookies)) {
+            let spare = |known: &mut Library| known.spare.take_if(|spare| *spare == cookies).is_some();
+            let index = self.known.iter_mut().position(spare);
+            (index.unwrap_or_else(|| self.free_index(recording)), cookies)
         } else {
             self.take_cookies(&library, whose, recording)?;
             let index = self.known.len();
             let Recording { attachment, bindings, .. } = &mut *recording;
             let walks = library.store_walks(index, attachment, bindings)?;
-            (index, library.store_probes(&walks, index, None, attachment, bindings)?)
+            let cookies: Arc<[u32]> = library.store_probes(&walks, index, None, attachment, bindings)?.into();
+            self.cookies.extend(meaning.map(|meaning| (meaning, Arc::clone(&cookies))));
+            (index, cookies)
         };
         let attachment = &mut recording.attachment;
         // A process that still has the former content mapped must get no probe for this one.
         let by_process = !self.filter.is_empty()
             || (recording.options.choice.returns && can_end_processes())
             || self.changed.since(name_of(&library.file)).is_some();
-        let links = if by_process { Ok(Vec::new()) } else { library.link(&cookies, None, attachment) };
-        let links = match links {
-            Ok(links) => links,
-            Err(error) => {
-                // For the next library with the same meaning: this one may be refused again and again.
-                give_back(&mut self.unused, meaning, cookies);
-                return Err(error);
-            }
-        };
-        Ok((index, Traced { library, cookies, meaning, links, by_process }))
+        let links = if by_process { Vec::new() } else { library.link(&cookies, None, attachment)? };
+        Ok((index, Traced { library, cookies, links, by_process }))
     }
 
     /// Checks that there are cookies for all of a library's probes, and that its tenant may have them. If
@@ -301,19 +298,15 @@ impl<'a> Libraries<'a> {
 
     /// Makes room to hold one more file.
     fn make_room(&mut self, (pid, tenant): Whose, recording: &mut Recording<'_>) -> Result<()> {
-        let held = |library: &&mut Library| library.file.is_some();
         let is_of_tenant = |library: &Library| tenant.is_some() && library.tenant == tenant;
-        let (mut all, mut of_tenant) = (0, 0);
-        for library in self.known.iter_mut().filter(held) {
-            all += 1;
-            of_tenant += usize::from(is_of_tenant(library));
-        }
+        let mut held: Vec<_> = self.known.iter_mut().filter(|library| library.file.is_some()).collect();
+        let (all, of_tenant) = (held.len(), held.iter().filter(|library| is_of_tenant(library)).count());
         let is_over = of_tenant >= self.held.of_one;
         if self.held.have_room(all, of_tenant) {
             return Ok(());
         }
         // A library that is not traced need not be held: it is known by its identity.
-        let mut others = self.known.iter_mut().filter(held).filter(|library| library.traced.is_err());
+        let mut others = held.iter_mut().filter(|library| library.traced.is_err());
         if let Some(other) = others.find(|library| !is_over || is_of_tenant(library)) {
             other.file = None;
             return Ok(());
@@ -337,27 +330,6 @@ impl<'a> Libraries<'a> {
             |library: &Library| library.file.is_none() && library.spare.is_none() && library.traced.is_err();
         let mut over = self.known.iter().enumerate().filter(|(_, library)| is_over(library));
         over.find(|(index, _)| !has_probes(*index) && !is_listed(*index)).map_or(next, |(index, _)| index)
-    }
-
-    /// Returns the cookies of a traced or refused library with this meaning.
-    fn equal_cookies(&mut self, meaning: Option<&Meaning>) -> Option<Vec<u32>> {
-        let meaning = meaning?;
-        let traced = self.known.iter().filter_map(|library| library.traced.as_ref().ok());
-        let shared = traced.into_iter().find(|traced| traced.meaning.as_ref() == Some(meaning));
-        if let Some(shared) = shared {
-            return Some(shared.cookies.clone());
-        }
-        let at = self.unused.iter().position(|(unused, _)| unused == meaning)?;
-        Some(self.unused.swap_remove(at).1)
-    }
-
-    /// Takes the index and the cookies of a library that is over and had this meaning.
-    fn take_spare(&mut self, meaning: Option<&Meaning>) -> Option<(usize, Vec<u32>)> {
-        let meaning = meaning?;
-        self.known.iter_mut().enumerate().find_map(|(index, known)| {
-            let (_, cookies) = known.spare.take_if(|(spare, _)| spare == meaning)?;
-            Some((index, cookies))
-        })
     }
 
     /// Tells whether each process gets links of its own.
@@ -396,7 +368,7 @@ impl<'a> Libraries<'a> {
     /// Lets go of unused libraries whose files are deleted: nobody can use them again. Others stay attached,
     /// for the next process.
     pub(super) fn retire(&mut self, is_used: impl Fn(usize) -> bool) {
-        let Self { known, reaper, .. } = self;
+        let Self { known, reaper, cookies: shared, .. } = self;
         for (index, library) in known.iter_mut().enumerate() {
             let Some(file) = &library.file else { continue };
             // A file that does not answer is not asked again.
@@ -410,25 +382,68 @@ impl<'a> Libraries<'a> {
             if is_deleted {
                 library.file = None;
                 let traced = mem::replace(&mut library.traced, Err("its file was deleted".to_owned()));
-                if let Ok(Traced { cookies, meaning, links, .. }) = traced {
+                if let Ok(Traced { cookies, links, .. }) = traced {
                     reaper.take(links);
-                    library.spare = meaning.map(|meaning| (meaning, cookies));
+                    library.spare = shared.iter().any(|(_, known)| *known == cookies).then_some(cookies);
                 }
             }
         }
     }
 
+    /// Returns the time until the next look; `None` if no file has probes.
+    pub(super) fn watch_timeout(&self) -> Option<Duration> {
+        self.known.iter().any(|library| library.traced.is_ok()).then(|| self.watch.timeout())
+    }
+
+    /// Takes the probes off files that are no longer what was resolved.
+    pub(super) fn look_for_changes(&mut self) {
+        let Self { known, reaper, changed, gone, unseen, .. } = self;
+        *unseen = None;
+        for (index, library) in known.iter_mut().enumerate() {
+            let (Some(file), Ok(Traced { library: in_use, .. })) = (&mut library.file, &mut library.traced)
+            else {
+                continue;
+            };
+            let why = match in_use.look(&mut library.unchanged_ns, unseen) {
+                Ok(None) => continue,
+                Ok(Some(status)) => {
+                    // Its content is as resolved.
+                    (file.id, in_use.file.id) = (status.id, status.id);
+                    continue;
+                }
+                Err(why) => why,
+            };
+            // Whoever was started before its ctime can have the former content; without one, before now.
+            let since = if matches!(why, Change::Changed) { 0 } else { ticks_now() };
+            changed.add(name_of(file), since);
+            let why = why.to_string();
+            gone.push(ChangedLibrary {
+                library: index,
+                path: file.shown(),
+                seen_ns: now_ns(ClockId::Monotonic),
+                what: why.clone(),
+                pids: Vec::new(),
+                unchanged_until_ns: library.unchanged_ns,
+            });
+            library.file = None;
+            if let Ok(Traced { links, .. }) = mem::replace(&mut library.traced, Err(why)) {
+                reaper.take(links);
+            }
+        }
+    }
+
+    /// Tells whether a process started at `started` can have the former content of a changed file mapped.
+    fn may_have_former(&self, file: &MappedLibrary, started: Option<u64>) -> bool {
+        let since = self.changed.since(name_of(file)).map(|since| since.max(ticks_of(file.id.changed)));
+        since.is_some_and(|since| started.is_none_or(|started| started <= since))
+    }
+
     /// Returns all links, when the recording is over.
     pub(super) fn into_links(self) -> impl Iterator<Item = Link> {
+        self.reaper.end();
         let traced = self.known.into_iter().filter_map(|library| library.traced.ok());
         traced.flat_map(|traced| traced.links)
     }
-}
-
-/// Keeps cookies that nobody uses, for the next library with the same meaning.
-fn give_back(unused: &mut Vec<(Meaning, Vec<u32>)>, meaning: Option<Meaning>, cookies: Vec<u32>) {
-    let meaning = meaning.filter(|meaning| unused.iter().all(|(known, _)| known != meaning));
-    unused.extend(meaning.map(|meaning| (meaning, cookies)));
 }
 
 fn name_of(file: &MappedLibrary) -> (u64, u64) {
