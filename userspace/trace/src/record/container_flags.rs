@@ -203,9 +203,13 @@ impl Looker {
             return None;
         }
         for pid in &container.pids {
-            let thread = match self.thread.take() {
-                Some(thread) => thread,
-                None => look_thread(&self.path).ok()?,
+            let thread = if let Some(thread) = self.thread.take() {
+                thread
+            } else {
+                let path = self.path.clone();
+                let thread = thread::Builder::new().name("ncclflow-flag".to_owned()).stack_size(STACK);
+                let begin = move || move |(pid, namespace)| look(pid, namespace, &path);
+                LookThread::start(thread, begin).ok()?
             };
             match thread.ask((*pid, namespace)).then(|| thread.answer(PATIENCE)).flatten() {
                 Some(Some(seen)) => {
@@ -258,12 +262,6 @@ type Seen = Option<Option<FlagId>>;
 /// A thread that may block in a file system.
 type LookThread = Answerer<Look, Seen>;
 
-fn look_thread(path: &Path) -> io::Result<LookThread> {
-    let path = path.to_owned();
-    let thread = thread::Builder::new().name("ncclflow-flag".to_owned()).stack_size(STACK);
-    LookThread::start(thread, move || move |(pid, namespace)| look(pid, namespace, &path))
-}
-
 fn mount_namespace(pid: &str) -> io::Result<MountNamespace> {
     Ok(fs::metadata(format!("/proc/{pid}/ns/mnt"))?.ino())
 }
@@ -287,17 +285,13 @@ fn file_within(root: impl AsFd, path: &Path) -> Option<FlagId> {
         Err(Errno::AGAIN) => open(),
         opened => opened,
     };
-    FlagId::of(file.ok()?).ok()
+    FlagId::at(file.ok()?, Path::new(""), AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC).ok()
 }
 
 impl FlagId {
     #[cfg(test)]
     pub(super) fn made(inode: u64) -> Self {
         Self { device: (8, 1), inode, born: None }
-    }
-
-    fn of(file: impl AsFd) -> io::Result<Self> {
-        Self::at(file, Path::new(""), AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC)
     }
 
     /// Identifies a file in our own mount namespace.

@@ -18,7 +18,7 @@ use std::{
 use anyhow::Result;
 
 use super::{
-    container_flags::{ContainerFlags, Flag, FlagId, FlagsInContainers, Member, MountNamespace},
+    container_flags::{ContainerFlags, Flag, FlagsInContainers, Member, MountNamespace},
     mailbox::EventSender,
     window_flag::FlagFile,
 };
@@ -59,7 +59,7 @@ enum Fate {
 #[derive(Debug, Default)]
 pub(super) struct WindowFlags {
     /// Our own flag. Without it a window is always wanted.
-    own: Option<OwnFlag>,
+    own: Option<FlagFile>,
     containers: Option<ContainerFlags>,
     /// Fates of flags in containers, each while it is there.
     fates: BTreeMap<Flag, Fate>,
@@ -68,25 +68,17 @@ pub(super) struct WindowFlags {
     busy: HashMap<String, Instant>,
 }
 
-#[derive(Debug)]
-struct OwnFlag {
-    file: FlagFile,
-    /// Identity of the file when it was last there: containers can see the same file, and see it longer.
-    id: Option<FlagId>,
-    is_spent: bool,
-}
-
 impl WindowFlags {
     /// `path` is `None` for windows that are always wanted. Containers are looked into if `in_containers`.
     pub(super) fn watch(path: Option<&Path>, in_containers: bool, events: &EventSender) -> Result<Self> {
         let Some(path) = path else { return Ok(Self::default()) };
-        let own = OwnFlag { file: FlagFile::watch(path)?, id: None, is_spent: false };
+        let own = FlagFile::watch(path)?;
         let containers = in_containers.then(|| ContainerFlags::watch(path, events)).transpose()?;
         Ok(Self { own: Some(own), containers, ..Self::default() })
     }
 
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.own.as_ref().map(|own| own.file.fd())
+        self.own.as_ref().map(FlagFile::fd)
     }
 
     /// Looks at the flags. `traced` returns the traced processes, and `tenant` the tenant of a container's.
@@ -100,17 +92,13 @@ impl WindowFlags {
             let seen = FlagsSeen { wanted: Some(Scope::All), own_stayed: true, ..FlagsSeen::default() };
             return (seen, Vec::new());
         };
-        let (has_gone, is_there) = (own.file.has_gone(), own.file.is_there());
-        if is_there {
-            own.id = FlagId::of_path(&own.file.path).ok().or(own.id);
-        }
-        own.is_spent &= is_there && !has_gone;
+        let (is_there, own_stayed) = own.look();
         let mut containers = FlagsInContainers::new();
         if let Some(flags) = &mut self.containers {
             containers = flags.look(traced());
             containers.retain(|(_, file), _| Some(*file) != own.id);
         }
-        let mut seen = FlagsSeen { wanted: None, own_stayed: is_there && !has_gone, containers };
+        let mut seen = FlagsSeen { wanted: None, own_stayed, containers };
         if is_there && !own.is_spent {
             self.fates.retain(|flag, _| seen.containers.contains_key(flag));
             seen.wanted = Some(Scope::All);
@@ -196,6 +184,7 @@ impl FlagsSeen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::container_flags::FlagId;
 
     /// Flags by container, each with a process whose number stands for its tenant.
     fn seen(flags: &[(MountNamespace, FlagId, u32)]) -> FlagsSeen {
