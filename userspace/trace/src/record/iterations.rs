@@ -35,7 +35,7 @@ const LOOK_NS: u64 = 300_000_000_000;
 pub(super) struct IterationLooker(Arc<Mutex<Looking>>);
 
 /// State of the search for a window's iterations.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Looking {
     wanted: u64,
     /// The recording has calls, and no ops.
@@ -59,8 +59,7 @@ struct Watched {
 
 impl IterationLooker {
     pub(super) fn new(wanted: u64, by_calls: bool) -> Self {
-        let (processes, ranks) = Default::default();
-        Self(Arc::new(Mutex::new(Looking { wanted, by_calls, processes, ranks })))
+        Self(Arc::new(Mutex::new(Looking { wanted, by_calls, ..Looking::default() })))
     }
 
     pub(super) fn looking(&self) -> MutexGuard<'_, Looking> {

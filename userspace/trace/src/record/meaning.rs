@@ -18,13 +18,13 @@ pub(super) struct Meaning {
 
 impl Meaning {
     /// Returns `None` if that cannot be determined; nothing is shared then.
-    pub(super) fn of(library: &LibraryInUse) -> Option<Self> {
+    pub(super) fn of<'a>(library: &'a LibraryInUse) -> Option<Self> {
         let probes = &library.probes.probes;
-        let parts = |probe: &Probe| probe.walk.iter().flat_map(|walk| walk.parts.clone()).collect::<Vec<_>>();
-        let kinds: Vec<(ProbeKind, Vec<ProbeKind>)> = probes
-            .iter()
-            .map(|probe| (probe.kind.clone(), parts(probe).into_iter().map(|part| part.kind).collect()))
-            .collect();
+        let kinds = |probe: &'a Probe| {
+            let parts = probe.walk.iter().flat_map(|walk| &walk.parts);
+            (&probe.kind, parts.map(|part| &part.kind).collect())
+        };
+        let kinds: Vec<(&ProbeKind, Vec<&ProbeKind>)> = probes.iter().map(kinds).collect();
         let decoder = &*library.decoder;
         let records = serde_json::to_string(&(kinds, decoder)).ok()?;
         Some(Self { probes: probes.clone(), records: format!("{records}{:?}", decoder.communicator) })
