@@ -75,7 +75,7 @@ pub(super) fn join<T>(thread: JoinHandle<T>) -> Result<T> {
 /// Mailbox of a consumer, with limited room for records and unlimited room for messages.
 #[derive(Debug)]
 pub(super) struct Inbox<M> {
-    records: Arc<Queue>,
+    pub(super) records: Arc<Queue>,
     messages: mpsc::Receiver<M>,
 }
 
@@ -124,11 +124,6 @@ impl<M> Inbox<M> {
         }
     }
 
-    /// Takes the oldest records, out of turn.
-    pub(super) fn pop(&self, timeout: Option<Duration>) -> Popped {
-        self.records.pop(timeout)
-    }
-
     /// Takes a message, or else the oldest records. Waits for at most `timeout`.
     fn next(&self, timeout: Option<Duration>) -> Step<M> {
         if let Ok(message) = self.messages.try_recv() {
@@ -157,13 +152,6 @@ impl<M> InboxSender<M> {
         let sent = self.messages.send(message);
         self.records.call();
         sent.map_err(|_| anyhow!("a thread that takes records has failed"))
-    }
-
-    /// Sends a message with a place for the answer, and waits for the answer.
-    pub(super) fn ask<A>(&self, message: impl FnOnce(mpsc::Sender<A>) -> M) -> Result<A> {
-        let (reply, answer) = mpsc::channel();
-        self.send(message(reply))?;
-        answer.recv().map_err(|_| anyhow!("a thread that takes records has failed"))
     }
 }
 
@@ -224,8 +212,7 @@ mod tests {
     #[test]
     fn a_consumer_that_panics_leaves_what_it_had_and_the_session_has_failed() {
         let health = Health::default();
-        let (events, _mailbox) =
-            EventSender::new(None, health.clone(), rustix::thread::CapabilitySet::empty()).unwrap();
+        let (events, _mailbox) = EventSender::new(None, health.clone()).unwrap();
         let (consumer, _outlet) =
             Consumer::<(), u32>::start("ncclflow-test", 1 << 20, &events, 0, |inbox, taken, _| {
                 inbox.consume(PATIENCE, |step| {

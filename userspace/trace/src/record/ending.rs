@@ -38,7 +38,7 @@ impl Recording<'_> {
         let lost = resolver::lost();
         report.lost_readers = (lost != Lost::default()).then_some(lost);
         complete_accounts(report, attachment, &mut closed.taken, &Baseline::default())?;
-        end_recording(&mut closed.taken, report, notice)?;
+        end_recording(&mut closed.taken, report, notice);
         // From here on a second signal ends the making of files, not the program. Set before `session.json`
         // says so.
         stop.finishes_files();
@@ -104,7 +104,7 @@ impl Recording<'_> {
         self.who.registry.complete(&mut self.report);
         self.tell_budget();
         let Self { options, report, dir, notice, .. } = self;
-        let flow_ranks = write_results(taken, &mut files, dir.as_ref(), report, options.compress, notice)?;
+        let flow_ranks = write_results(taken, &mut files, dir.as_ref(), report, options.compress, notice);
         if self.tell_budget()
             && let Some(dir) = &self.dir
         {

@@ -67,6 +67,15 @@ struct Followed {
     tenant: Option<u32>,
 }
 
+/// Things that could not be seen the last time, for want of descriptors for instance. Each is reported once.
+#[derive(Debug, Default)]
+struct Unseeable {
+    /// The node's processes cannot be listed.
+    processes: bool,
+    /// A process cannot be looked at.
+    details: bool,
+}
+
 pub(super) struct Follower<'a> {
     filter: &'a Filter,
     pub(super) libraries: Libraries<'a>,
@@ -85,10 +94,7 @@ pub(super) struct Follower<'a> {
     later: Backoff<u32>,
     rounds: u32,
     passed_over: usize,
-    /// The node's processes could not be listed the last time, or one could not be looked at, for want of
-    /// descriptors for instance. Each is reported once.
-    cannot_list: bool,
-    cannot_look: bool,
+    unseen: Unseeable,
     /// Tenants have come or gone.
     is_to_be_shared: bool,
 }
@@ -115,8 +121,7 @@ impl<'a> Follower<'a> {
             later: Backoff::default(),
             rounds: 0,
             passed_over: 0,
-            cannot_list: false,
-            cannot_look: false,
+            unseen: Unseeable::default(),
             is_to_be_shared: false,
         })
     }
@@ -127,13 +132,13 @@ impl<'a> Follower<'a> {
         let time = if self.rounds == 0 { FIRST_ROUND_TIME } else { ROUND_TIME };
         match self.census.round() {
             Ok(pids) => {
-                self.cannot_list = false;
+                self.unseen.processes = false;
                 let known: HashSet<u32> = self.waiting.iter().copied().collect();
                 self.waiting.extend(pids.into_iter().filter(|pid| !known.contains(pid)));
             }
             // Without descriptors or memory, for instance. What is attached is recorded all the same.
             Err(error) => {
-                if !mem::replace(&mut self.cannot_list, true) {
+                if !mem::replace(&mut self.unseen.processes, true) {
                     recording.note_error(format!("new processes cannot be found: listing /proc: {error}"));
                 }
             }
@@ -213,8 +218,10 @@ impl<'a> Follower<'a> {
         let (process, tenant) = match opened {
             // It is between two programs, or has unloaded NCCL: its end is waited for.
             Ok(process) => {
-                let tenant = Some(self.join(&process, recording));
-                (self.hold(process, tenant, recording), tenant)
+                let description = Description::read(&process, &self.users, &[]);
+                let tenant = self.tenants.join(Tenant::of(&description));
+                self.say_tenant(pid, tenant, recording);
+                (self.hold(process, Some(tenant), recording), Some(tenant))
             }
             Err(_) if exited => return false,
             // The process exists, and will be looked at again.
@@ -238,7 +245,7 @@ impl<'a> Follower<'a> {
         // A process that may not be looked at cannot be told from one without NCCL.
         match resolver::look(pid) {
             Ok(Some(sighting)) => {
-                self.cannot_look = false;
+                self.unseen.details = false;
                 let budget = sighting.unfinished.map(|unfinished| match unfinished {
                     Unfinished::Files => Budget::Files,
                     Unfinished::Mappings => Budget::Mappings,
@@ -264,7 +271,7 @@ impl<'a> Follower<'a> {
             }
             Err(Unseen::Unanswered(error @ ResolverError::Unavailable(_))) => {
                 self.later.put_off_shortly(pid, now);
-                if !mem::replace(&mut self.cannot_look, true) {
+                if !mem::replace(&mut self.unseen.details, true) {
                     self.pass_over(recording, &format!("process {pid}: {error}"));
                 }
             }

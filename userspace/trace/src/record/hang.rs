@@ -75,7 +75,6 @@ impl HangWatch {
             return Ok(());
         }
         let (dir, events) = (dir.try_clone().context("keeping the output folder open")?, events.clone());
-        let writes = events.writes;
         let options = DumpOptions {
             interval: Duration::from_millis(500),
             first_only: false,
@@ -86,7 +85,7 @@ impl HangWatch {
         let limit = self.limit;
         let thread = thread::Builder::new().name("ncclflow-dump".to_owned());
         self.running = Some(thread.spawn(move || {
-            privileges::keep_only(privileges::DUMPS.union(writes));
+            privileges::keep_only(privileges::DUMPS.union(events.writes));
             // The dump reads other processes' memory; a failure there must not end the recording.
             let dumped = catch_unwind(AssertUnwindSafe(|| write_dump(pids, &options, &dir)))
                 .unwrap_or_else(|_| Err(anyhow!("the thread `ncclflow-dump` panicked")));

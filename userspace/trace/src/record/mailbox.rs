@@ -15,7 +15,8 @@ use flow::{
     recording::FirstHit,
     session::{SessionReport, WindowReport},
 };
-use recording::sinks::DiskBudget;
+use inspect::privileges;
+use recording::sinks::{DiskBudget, OutputDir};
 
 /// Messages to the recording's own thread.
 #[derive(Debug)]
@@ -63,12 +64,11 @@ pub(super) struct EventSender {
 }
 
 impl EventSender {
-    /// Makes the sender, and the mailbox of the recording's own thread.
-    pub(super) fn new(
-        budget: Option<DiskBudget>,
-        health: Health,
-        writes: CapabilitySet,
-    ) -> Result<(Self, Mailbox<SessionEvent>)> {
+    /// Makes the sender, and the mailbox of the recording's own thread. `dir`: the output folder.
+    pub(super) fn new(dir: Option<&OutputDir>, health: Health) -> Result<(Self, Mailbox<SessionEvent>)> {
+        let is_ours = dir.is_none_or(|dir| dir.is_private().unwrap_or(false));
+        let writes = if is_ours { CapabilitySet::empty() } else { privileges::WRITES_ELSEWHERE };
+        let budget = dir.and_then(OutputDir::budget).cloned();
         let (events, mailbox) = Mailbox::new().context("making an eventfd")?;
         Ok((Self { events, budget, health, writes }, mailbox))
     }

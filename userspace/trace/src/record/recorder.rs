@@ -1,7 +1,6 @@
 //! A recording from beginning to end.
 
 use super::{
-    accounts::Accounts,
     arrivals::Arrivals,
     ending::Closed,
     find_and_load::{find_and_load, ms},
@@ -28,7 +27,7 @@ use crate::{
     who::Who,
 };
 use inspect::{
-    clock::now_ns, gpu::GpuSamples, identity::WhoOptions, layout_cache::LayoutCache, privileges,
+    clock::now_ns, gpu::GpuSamples, identity::WhoOptions, layout_cache::LayoutCache,
     process::in_first_pid_namespace,
 };
 use recording::{
@@ -43,11 +42,14 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
-use rustix::{thread::CapabilitySet, time::ClockId};
+use rustix::time::ClockId;
 
 use flow::{
     recording::{Event, FirstHit},
-    session::{AttachReport, ChangedLibrary, Level, SessionReport, SessionState, TargetReport, WindowReport},
+    session::{
+        AttachReport, ChangedLibrary, Level, SessionReport, SessionState, TargetReport, WindowEnd,
+        WindowReport,
+    },
 };
 
 /// Descriptors reserved for the end of a recording, so that it ends whole where no others are left:
@@ -154,12 +156,9 @@ impl<'a> Recording<'a> {
         notice: &'a mut (dyn FnMut(Notice<'_>) + 'a),
     ) -> Result<Self> {
         let dir = options.output.as_deref().map(|path| limit::create_folder(path, options)).transpose()?;
-        let is_ours = dir.as_ref().is_none_or(|dir| dir.is_private().unwrap_or(false));
-        let writes = if is_ours { CapabilitySet::empty() } else { privileges::WRITES_ELSEWHERE };
-        let budget = dir.as_ref().and_then(OutputDir::budget).cloned();
         let report = first_report(setup, options);
         let begun = attachment.and_then(|attachment| {
-            let (events, mailbox) = EventSender::new(budget, options.health.clone(), writes)?;
+            let (events, mailbox) = EventSender::new(dir.as_ref(), options.health.clone())?;
             let who = Who::new(WhoOptions::clone(&options.who), report.host.clone(), &options.health);
             let mut recording = Self {
                 options,
@@ -257,24 +256,19 @@ impl<'a> Recording<'a> {
             let has_limit = max_ops.is_some() || iterations.is_some();
             limits = has_limit.then_some(WindowLimits { number, max_ops, iterations });
         }
-        Ok(OpenRecording { writer, reader: self.watch_rows(dir, limits)? })
+        let (live, mut reader) = (self.options.statistics.clone(), None);
+        if live.is_some() || limits.is_some() {
+            let dir = dir.try_clone().context("keeping the output folder open")?;
+            let (has_calls_only, stop) = (choice.level == Level::Api, self.stop.files_flag());
+            let request = WatchRequest { dir, live, limits, has_calls_only, stop };
+            reader = Some(RowWatch::start(request, &self.events)?);
+        }
+        Ok(OpenRecording { writer, reader })
     }
 
     /// Tells whether processes and bindings come while it runs.
     fn follows(&self) -> bool {
         matches!(self.options.targets, Targets::All(_))
-    }
-
-    /// Starts to read the recording in this folder while it is written, if its rows are wanted at once.
-    fn watch_rows(&self, dir: &OutputDir, limits: Option<WindowLimits>) -> Result<Option<RowWatch>> {
-        let live = self.options.statistics.clone();
-        if live.is_none() && limits.is_none() {
-            return Ok(None);
-        }
-        let dir = dir.try_clone().context("keeping the output folder open")?;
-        let has_calls_only = self.options.choice.level == Level::Api;
-        let request = WatchRequest { dir, live, limits, has_calls_only, stop: self.stop.files_flag() };
-        RowWatch::start(request, &self.events).map(Some)
     }
 
     /// Returns the line files wanted of the recording in this folder, to be made when it is whole.
@@ -300,14 +294,11 @@ impl<'a> Recording<'a> {
     fn taking(&self) -> Result<Taking> {
         let stacks = self.stacks.as_ref();
         let mut taking = Taking {
-            accounts: Accounts::default(),
             arrivals: self.follows().then(Arrivals::default),
             feed: stacks.map(|stacks| stacks.feed.clone()),
-            kept: None,
             bindings: self.bindings.clone(),
-            has_failed: false,
-            watched: None,
             stacks: stacks.map(|stacks| stacks.book.clone()),
+            ..Taking::default()
         };
         match &self.dir {
             None => taking.watched = Some(self.pipeline()),
@@ -354,23 +345,15 @@ impl<'a> Recording<'a> {
                 .unwrap_or_else(|_| Err(anyhow!("the recording's thread panicked")))
         });
         drop(spare);
-        let closed_windows = windows.map(|windows| windows.finish(self, &threads));
+        let closed = windows.as_mut().map(|windows| windows.close(WindowEnd::Recording, self, &threads));
         let disarmed = self.attachment.disarm();
         self.options.health.end_recording();
         let (mut taken, settled) = threads.end(&self.attachment)?;
         self.receive();
         self.note_failures();
-        let (windows, closed) = match closed_windows {
-            Some((export, mut accounts, closed)) => {
-                // Records of a window that could not be closed.
-                accounts.append(&taken.accounts);
-                taken.accounts = accounts;
-                (Some(export), closed)
-            }
-            None => (None, Ok(())),
-        };
+        let windows = windows.map(|windows| windows.finish(&mut self.report, &mut taken));
         // The first of several errors is the cause.
-        if let Err(error) = watched.and(disarmed).and(settled).and(closed) {
+        if let Err(error) = watched.and(disarmed).and(settled).and(closed.unwrap_or(Ok(()))) {
             self.fail(&format!("{error:#}"));
         }
         Ok(Closed { taken, windows })

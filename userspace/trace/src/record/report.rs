@@ -12,7 +12,7 @@ use recording::{
         write_session,
     },
 };
-use std::mem;
+use std::{io, mem};
 
 use anyhow::Result;
 use rustix::time::ClockId;
@@ -157,19 +157,18 @@ pub(super) fn end_recording(
     taken: &mut Taken,
     report: &mut SessionReport,
     notice: &mut dyn FnMut(Notice<'_>),
-) -> Result<()> {
-    let Some(OpenRecording { writer, .. }) = &mut taken.kept else { return Ok(()) };
+) {
+    let Some(OpenRecording { writer, .. }) = &mut taken.kept else { return };
     if taken.is_cut_short {
         // The recording has no end, like that of a killed process.
-        return Ok(());
+        return;
     }
-    let text = report.to_text()?;
-    if let Err(error) = writer.write_end(&text)
+    let written = report.to_text().map_err(io::Error::from).and_then(|text| writer.write_end(&text));
+    if let Err(error) = written
         && !is_over_max_size(&error)
     {
         fail(report, notice, format!("writing the end of the recording failed: {error}"));
     }
-    Ok(())
 }
 
 fn fail(report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>), error: String) {
@@ -185,7 +184,7 @@ pub(super) fn write_results(
     report: &mut SessionReport,
     compress: bool,
     notice: &mut dyn FnMut(Notice<'_>),
-) -> Result<FlowRanks> {
+) -> FlowRanks {
     files.close();
     let flow_ranks = files.flow_ranks();
     report.loss.aggregates_over_max_size = flow_ranks.over_max_size;
@@ -206,7 +205,7 @@ pub(super) fn write_results(
         _ => SessionState::WriteFailed,
     };
     report.state = state(report);
-    end_recording(&mut taken, report, notice)?;
+    end_recording(&mut taken, report, notice);
     // Older records may have been removed to write the end.
     if let (Some(kept), Some(known)) = (&taken.kept, &mut report.recording) {
         let totals = kept.writer.totals();
@@ -223,7 +222,7 @@ pub(super) fn write_results(
             report.state = state(report);
         }
     }
-    Ok(flow_ranks)
+    flow_ranks
 }
 
 /// Returns the change between two offsets to wall time, if it is worth reporting.

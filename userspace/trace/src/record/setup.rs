@@ -248,11 +248,10 @@ impl LibraryInUse {
         if !probes.probes.iter().any(is_indispensable) {
             let why = probes.missing.iter().map(|missing| format!("{}: {}", missing.function, missing.why));
             let why = why.collect::<Vec<_>>().join("; ");
-            let instead = match choice.level {
-                Level::Api => "",
-                Level::Flow | Level::Steps => {
-                    "; `--level api` records the calls of a library whose layouts are not known, too"
-                }
+            let instead = if choice.level == Level::Api {
+                ""
+            } else {
+                "; `--level api` records the calls of a library whose layouts are not known, too"
             };
             bail!("`{shown}` cannot be traced: {why}. See `ncclflow symbols {shown}`{instead}");
         }

@@ -40,7 +40,7 @@ pub(super) struct OpenRecording {
 }
 
 /// State that the thread works on, and leaves behind.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Taking {
     pub(super) accounts: Accounts,
     /// Known processes, where each is announced at its first record.
@@ -82,7 +82,7 @@ impl Taking {
                 }
             }
             Step::Message(TakerMessage::Swap { next, hits, reply }) => {
-                while let Popped::Batch(batch) = inbox.pop(Some(Duration::ZERO)) {
+                while let Popped::Batch(batch) = inbox.records.pop(Some(Duration::ZERO)) {
                     self.push(&batch, events);
                 }
                 self.write(events, RecordingWriter::close_block);

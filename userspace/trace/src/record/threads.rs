@@ -20,12 +20,13 @@ use std::{
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
+        mpsc,
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use rustix::{thread::CapabilitySet, time::ClockId};
 
 use super::{
@@ -129,7 +130,9 @@ impl Threads {
         next: Option<OpenRecording>,
         hits: Vec<FirstHit>,
     ) -> Result<(Option<OpenRecording>, Accounts)> {
-        self.taker.inbox.ask(|reply| TakerMessage::Swap { next: next.map(Box::new), hits, reply })
+        let (reply, answer) = mpsc::channel();
+        self.taker.inbox.send(TakerMessage::Swap { next: next.map(Box::new), hits, reply })?;
+        answer.recv().map_err(|_| anyhow!("a thread that takes records has failed"))
     }
 
     /// Returns the records that the first taker did not get until now.

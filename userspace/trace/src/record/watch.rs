@@ -102,9 +102,7 @@ impl<'a, 'r> Watch<'a, 'r> {
     fn step_windows(&mut self) -> Result<()> {
         let rotate = self.recording.stop.take_rotation();
         match &mut self.windows {
-            Some(windows) => {
-                windows.step(self.recording, self.threads, rotate)?;
-            }
+            Some(windows) => return windows.step(self.recording, self.threads, rotate),
             None if rotate => (self.recording.notice)(Notice::NothingToRotate),
             None => {}
         }

@@ -95,9 +95,7 @@ fn complete(window: ClosedWindow, compress: bool, totals: &mut SessionReport, ev
             window.iterations.clone_from(&watched.iterations);
         }
     }
-    if let Err(error) = end_recording(&mut taken, &mut report, notice) {
-        fail(format!("{error:#}"));
-    }
+    end_recording(&mut taken, &mut report, notice);
     let made = lines.map(|lines| make_lines(&lines, &mut |_| events.look_at_budget()));
     match &made {
         Some(Ok(Made { pipeline, .. })) => {
@@ -116,10 +114,7 @@ fn complete(window: ClosedWindow, compress: bool, totals: &mut SessionReport, ev
     let mut written = complete_files(&mut report, watched.map(|watched| watched.pipeline), made);
     who.complete(&mut report);
     let ranks = written.ranks();
-    let results = write_results(taken, &mut written, Some(&dir), &mut report, compress, notice);
-    if let Err(error) = results {
-        fail(format!("writing a window's results: {error:#}"));
-    }
+    write_results(taken, &mut written, Some(&dir), &mut report, compress, notice);
     add_results(totals, &report);
     let opened_ms = report.window.as_ref().map_or(0, |window| window.opened_unix_ms);
     let linked = dir.for_lines().and_then(|dir| link_by_process(&dir, &report.host, &ranks, opened_ms));

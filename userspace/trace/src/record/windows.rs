@@ -21,7 +21,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use flow::{
-    identity::Whose,
+    identity::{Container, Whose},
     quota::in_turns,
     session::{
         Budget, SessionReport, WhoseBudget, WindowContainer, WindowEnd, WindowIterations, WindowReport,
@@ -70,8 +70,7 @@ const CONTAINER_INTERVAL: Duration = Duration::from_secs(1);
 struct Open {
     report: WindowReport,
     scope: Scope,
-    /// For a window of some containers: their processes until now, and those that are admitted.
-    members: BTreeMap<MountNamespace, BTreeSet<u32>>,
+    /// Processes that are admitted to a window of some containers.
     admitted: BTreeSet<u32>,
     dir: OutputDir,
     since: Instant,
@@ -139,10 +138,8 @@ impl<'a> Windows<'a> {
         let ask = self.options.flag.as_ref().map(|_| ASK);
         let ask_for_room = self.is_late.then_some(ASK_FOR_ROOM);
         let ask_for_age = self.max_age.map(|_| ASK_FOR_AGE);
-        let limit = match (&self.open, self.options.max_duration) {
-            (Some(open), Some(limit)) => Some(limit.saturating_sub(open.since.elapsed())),
-            _ => None,
-        };
+        let limit = self.open.as_ref().zip(self.options.max_duration);
+        let limit = limit.map(|(open, limit)| limit.saturating_sub(open.since.elapsed()));
         ask.into_iter().chain(ask_for_room).chain(ask_for_age).chain(limit).min()
     }
 
@@ -208,16 +205,17 @@ impl<'a> Windows<'a> {
         *scope == Scope::All || self.last_opened.is_none_or(|last| last.elapsed() >= CONTAINER_INTERVAL)
     }
 
-    /// Closes the open window at the recording's end, and returns the accounts of all windows. Their folders
-    /// may still be incomplete. An error is of the last one.
+    /// Adds the accounts of all windows to those of what was taken without a window, or in one that could not
+    /// be closed. Returns the thread that completes their folders.
     pub(super) fn finish(
         mut self,
-        recording: &mut Recording<'_>,
-        threads: &Threads,
-    ) -> (JoinHandle<SessionReport>, Accounts, Result<()>) {
-        let closed = self.close(WindowEnd::Recording, recording, threads);
-        recording.report.loss.windows_late = self.late;
-        (self.exporter.thread, self.accounts, closed)
+        report: &mut SessionReport,
+        taken: &mut Taken,
+    ) -> JoinHandle<SessionReport> {
+        report.loss.windows_late = self.late;
+        self.accounts.append(&taken.accounts);
+        taken.accounts = self.accounts;
+        self.exporter.thread
     }
 
     fn open(
@@ -232,17 +230,19 @@ impl<'a> Windows<'a> {
             return self.put_off(error.into(), recording);
         }
         let opened_ms = now_ns(ClockId::Realtime) / 1_000_000;
-        let containers = seen.members(&scope).map(|members| describe(&members, recording));
+        let members = seen.members(&scope);
+        let tenants: BTreeSet<String> =
+            members.iter().flatten().map(|(_, pids)| tenant_of(pids, recording)).collect();
+        let tenants = tenants.into_iter().collect::<Vec<_>>().join(", ");
+        let of = |(mount_namespace, pids)| WindowContainer {
+            mount_namespace,
+            container: container_of(&pids, recording),
+            pids,
+        };
+        let containers = members.map(|members| members.into_iter().map(of).collect::<Vec<_>>());
         let name = containers.as_deref().map(scope_name);
         let folder = window_name(self.number + 1, opened_ms, &recording.report.host, name.as_deref());
         let room = keep_room(&self.dir, &recording.report, recording.attachment.probes().len(), true);
-        let tenants: BTreeSet<String> = seen
-            .members(&scope)
-            .into_iter()
-            .flat_map(BTreeMap::into_values)
-            .map(|pids| tenant_of(&pids, recording))
-            .collect();
-        let tenants = tenants.into_iter().collect::<Vec<_>>().join(", ");
         let dir = match self.dir.window(&folder, room, &tenants) {
             Ok(dir) => dir,
             Err(error) => {
@@ -281,7 +281,6 @@ impl<'a> Windows<'a> {
         let mut open = Box::new(Open {
             report,
             scope,
-            members: BTreeMap::new(),
             admitted: BTreeSet::new(),
             dir,
             since: Instant::now(),
@@ -318,11 +317,17 @@ impl<'a> Windows<'a> {
         Ok(())
     }
 
-    fn close(&mut self, end: WindowEnd, recording: &mut Recording<'_>, threads: &Threads) -> Result<()> {
+    /// Closes the window, if one is open. Its folder is completed by another thread.
+    pub(super) fn close(
+        &mut self,
+        end: WindowEnd,
+        recording: &mut Recording<'_>,
+        threads: &Threads,
+    ) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
-        let Open { mut report, members, dir, baseline, dropped, errors_before, .. } = *open;
-        if report.containers.is_some() {
-            report.containers = Some(describe(&members, recording));
+        let Open { mut report, dir, baseline, dropped, errors_before, .. } = *open;
+        for container in report.containers.iter_mut().flatten() {
+            container.container = container_of(&container.pids, recording);
         }
         // Taken before the word is changed, as `opened_monotonic_ns` is after it: hits between them are
         // certainly recorded.
@@ -350,8 +355,8 @@ impl Open {
     fn admit(&mut self, seen: &FlagsSeen, attachment: &mut Attachment) -> Result<()> {
         let Some(members) = seen.members(&self.scope) else { return Ok(()) };
         let admitted = admitted_of(&members, MAX_ADMITTED);
-        for (namespace, pids) in members {
-            self.members.entry(namespace).or_default().extend(pids);
+        for container in self.report.containers.iter_mut().flatten() {
+            container.pids.extend(members.get(&container.mount_namespace).into_iter().flatten());
         }
         if self.admitted != admitted {
             attachment.arm_for(&admitted)?;
@@ -375,8 +380,7 @@ fn traced(recording: &Recording<'_>) -> Vec<Member> {
 
 /// Returns the tenant of a container's processes, by the first of which it is known.
 fn tenant_of(pids: &BTreeSet<u32>, recording: &Recording<'_>) -> String {
-    let mut whose = recording.report.targets.iter().filter(|target| pids.contains(&target.pid));
-    let whose = whose.find_map(|target| target.whose.as_ref());
+    let whose = whose_of(pids, recording).next();
     whose.map_or_else(|| "one that is not known".to_owned(), |whose| tenant(whose).to_string())
 }
 
@@ -384,21 +388,15 @@ fn tenant(whose: &Whose) -> Tenant {
     Tenant::new(whose.container.as_ref(), whose.uid, &whose.user)
 }
 
-fn describe(
-    members: &BTreeMap<MountNamespace, BTreeSet<u32>>,
-    recording: &Recording<'_>,
-) -> Vec<WindowContainer> {
-    let targets = &recording.report.targets;
-    let container = |pids: &BTreeSet<u32>| {
-        let mut whose = targets.iter().filter(|target| pids.contains(&target.pid));
-        whose.find_map(|target| target.whose.as_ref()?.container.clone())
-    };
-    let of = |(namespace, pids): (&MountNamespace, &BTreeSet<u32>)| WindowContainer {
-        mount_namespace: *namespace,
-        container: container(pids),
-        pids: pids.clone(),
-    };
-    members.iter().map(of).collect()
+/// Returns the container of these processes, where one is known.
+fn container_of(pids: &BTreeSet<u32>, recording: &Recording<'_>) -> Option<Container> {
+    whose_of(pids, recording).find_map(|whose| whose.container.clone())
+}
+
+/// Returns whose these processes are, as far as it is known.
+fn whose_of<'r>(pids: &BTreeSet<u32>, recording: &'r Recording<'_>) -> impl Iterator<Item = &'r Whose> {
+    let targets = recording.report.targets.iter().filter(|target| pids.contains(&target.pid));
+    targets.filter_map(|target| target.whose.as_ref())
 }
 
 /// Returns what stands for the containers in the folder's name.
