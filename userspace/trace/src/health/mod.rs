@@ -89,8 +89,8 @@ impl Health {
         Guard { health: self.clone(), thread, is_done: false }
     }
 
-    /// Starts a thread that the session cannot do without: if it panics, the session has failed. It keeps only
-    /// these capabilities.
+    /// Starts a thread that the session cannot do without: if it panics, the session has failed. The thread
+    /// keeps only these capabilities.
     pub(crate) fn spawn<T: Send + 'static>(
         &self,
         name: &'static str,

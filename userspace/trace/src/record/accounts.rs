@@ -27,7 +27,7 @@ const MAX_GAPS: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
     pub(super) delivered: ProbeCounts,
-    /// By probe and CPU.
+    /// Hit numbers by probe and CPU.
     numbers: HashMap<(u16, u32), Numbers>,
 }
 

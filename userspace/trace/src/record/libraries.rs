@@ -1,8 +1,8 @@
 //! `--all`: the libraries that processes share.
 //!
 //! A library's probes have one cookie for all processes. The number of cookies is limited, while for months
-//! files come and go with the environments and containers of jobs. So all files with an equal [`Meaning`] have
-//! the same cookies, whether they exist at the same time or one after the other.
+//! files come and go with the environments and containers of jobs. So all files with an equal [`Meaning`]
+//! have the same cookies, whether they exist at the same time or one after the other.
 
 use crate::kernel::loader::Link;
 use inspect::{
@@ -87,7 +87,7 @@ pub(super) struct Libraries<'a> {
     pub(super) gone: Vec<ChangedLibrary>,
     /// Why the last look at files did not see them all; unseen files keep their probes.
     pub(super) unseen: Option<String>,
-    /// All cookies until now, by the meaning of their libraries.
+    /// Cookies of all libraries until now, by their meaning.
     cookies: Vec<(Meaning, Arc<[u32]>)>,
     /// Cookies that each tenant's libraries were the first to take.
     cookies_of: Shares,

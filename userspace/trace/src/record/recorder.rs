@@ -461,8 +461,8 @@ impl<'a> Recording<'a> {
     /// Stops recording the stacks of an ended process.
     pub(super) fn leave_stacks(&mut self, pid: u32) {
         if self.stacks.is_some() {
-            // There is no entry where no stacks were walked. The naming thread knows the process until another
-            // has its number.
+            // There is no entry where no stacks were walked. The naming thread knows the process until
+            // another has its number.
             let _ = self.attachment.leave_stacks(pid);
         }
     }

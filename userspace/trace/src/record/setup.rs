@@ -349,8 +349,8 @@ impl LibraryInUse {
         if is_same { Ok(status) } else { Err(Change::OtherCode) }
     }
 
-    /// Looks whether the file is what was resolved, as it was at `seen_ns` of the records' clock. `Ok(None)`: it
-    /// was not seen, for a reason that `unseen` gets, and probes stay on it for now.
+    /// Looks whether the file is what was resolved, as it was at `seen_ns` of the records' clock. `Ok(None)`:
+    /// the file was not seen, for a reason that `unseen` gets, and probes stay on it for now.
     pub(super) fn look(
         &self,
         seen_ns: &mut u64,

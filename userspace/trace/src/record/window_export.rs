@@ -50,7 +50,7 @@ pub(super) fn add_results(sum: &mut SessionReport, report: &SessionReport) {
 #[derive(Debug)]
 pub(super) struct Exporter {
     windows: Sender<ClosedWindow>,
-    /// It ends when no more windows can come, with their sums.
+    /// Thread that ends when no more windows can come, and returns their sums.
     pub(super) thread: JoinHandle<SessionReport>,
 }
 

@@ -45,14 +45,14 @@ pub(super) struct FlagsSeen {
     containers: FlagsInContainers,
 }
 
-/// What became of a flag in a container.
+/// Fate of a flag in a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// It may open no window now: its tenant has opened too many.
+    /// Opens no window now, as its tenant has opened too many.
     HeldBack,
-    /// It has opened a window.
+    /// Has opened a window.
     Granted,
-    /// A limit has closed its window. It opens none before it has gone.
+    /// Opens no window before it has gone, as a limit has closed its last one.
     Spent,
 }
 
