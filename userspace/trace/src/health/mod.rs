@@ -15,9 +15,13 @@ use std::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    thread,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
+
+use anyhow::{Context as _, Result};
+use inspect::privileges;
+use rustix::thread::CapabilitySet;
 
 use crate::kernel::stream::Waker;
 use systemd::Watchdog;
@@ -85,6 +89,25 @@ impl Health {
         Guard { health: self.clone(), thread, is_done: false }
     }
 
+    /// Starts a thread that the session cannot do without: if it panics, the session has failed. The thread
+    /// keeps only these capabilities.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        capabilities: CapabilitySet,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<JoinHandle<T>> {
+        let health = self.clone();
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let guard = health.guard(name);
+            privileges::keep_only(capabilities);
+            let made = work();
+            guard.done();
+            made
+        });
+        thread.context("starting a thread")
+    }
+
     /// Notes that the session has failed, and ends it.
     pub fn fail(&self, why: String) {
         self.with(|state| {
@@ -121,13 +144,18 @@ impl Health {
 
     /// Notes a pass of the drain. Nothing else calls this, because it feeds systemd's watchdog.
     pub fn pass(&self) {
-        self.0.passed_ms.store(ms(self.0.begun.elapsed()), Ordering::Relaxed);
-        self.0.watchdog.feed();
+        let now_ms = self.now_ms();
+        self.0.passed_ms.store(now_ms, Ordering::Relaxed);
+        self.0.watchdog.feed(now_ms);
     }
 
     /// Tells whether the session is alive, and if not, why.
     pub fn is_alive(&self) -> Result<(), String> {
-        self.is_alive_at(ms(self.0.begun.elapsed()))
+        self.is_alive_at(self.now_ms())
+    }
+
+    fn now_ms(&self) -> u64 {
+        ms(self.0.begun.elapsed())
     }
 
     fn is_alive_at(&self, now_ms: u64) -> Result<(), String> {

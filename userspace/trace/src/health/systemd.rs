@@ -2,10 +2,12 @@
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use sd_notify::NotifyState;
+
+use super::ms;
 
 /// Parts of the watchdog's time in which it is fed once. systemd wants two; a drain that pauses and a busy
 /// host need more.
@@ -14,10 +16,9 @@ const FEEDS: u32 = 5;
 /// systemd's watchdog: the unit's `WatchdogSec`, as `WATCHDOG_USEC` of the environment says it.
 #[derive(Debug)]
 pub(super) struct Watchdog {
-    /// Time between two feeds; `None` if there is no watchdog.
-    every: Option<Duration>,
-    begun: Instant,
-    /// Milliseconds from `begun` to the next feed.
+    /// Milliseconds between two feeds; `None` if there is no watchdog.
+    every_ms: Option<u64>,
+    /// Moment of the next feed.
     next_ms: AtomicU64,
 }
 
@@ -27,23 +28,22 @@ impl Watchdog {
     }
 
     fn of(time: Option<Duration>) -> Self {
-        Self { every: time.map(|time| time / FEEDS), begun: Instant::now(), next_ms: AtomicU64::new(0) }
+        Self { every_ms: time.map(|time| ms(time / FEEDS)), next_ms: AtomicU64::new(0) }
     }
 
-    /// Feeds the watchdog, if it is time.
-    pub(super) fn feed(&self) {
-        if self.is_due(self.begun.elapsed()) {
+    /// Feeds the watchdog, if it is time. `now_ms` counts from the session's beginning.
+    pub(super) fn feed(&self, now_ms: u64) {
+        if self.is_due(now_ms) {
             // If systemd does not listen, its watchdog says so.
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         }
     }
 
-    fn is_due(&self, now: Duration) -> bool {
-        let Some(every) = self.every else { return false };
-        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        let is_due = ms(now) >= self.next_ms.load(Ordering::Relaxed);
+    fn is_due(&self, now_ms: u64) -> bool {
+        let Some(every_ms) = self.every_ms else { return false };
+        let is_due = now_ms >= self.next_ms.load(Ordering::Relaxed);
         if is_due {
-            self.next_ms.store(ms(now.saturating_add(every)), Ordering::Relaxed);
+            self.next_ms.store(now_ms.saturating_add(every_ms), Ordering::Relaxed);
         }
         is_due
     }
@@ -67,9 +67,9 @@ mod tests {
     #[test]
     fn the_watchdog_is_fed_several_times_in_its_time_and_not_at_each_pass() {
         let watchdog = Watchdog::of(Some(Duration::from_secs(10)));
-        let feeds = (0..10_000).filter(|ms| watchdog.is_due(Duration::from_millis(*ms))).count();
+        let feeds = (0..10_000).filter(|ms| watchdog.is_due(*ms)).count();
         assert_eq!(feeds, 5);
         let none = Watchdog::of(None);
-        assert!(!none.is_due(Duration::from_secs(100)));
+        assert!(!none.is_due(100_000));
     }
 }

@@ -26,35 +26,71 @@ const MAX_GAPS: usize = 256;
 /// Records delivered by each probe, and the gaps between them.
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
-    delivered: ProbeCounts,
-    gaps: Gaps,
+    pub(super) delivered: ProbeCounts,
+    /// Hit numbers by probe and CPU.
+    numbers: HashMap<(u16, u32), Numbers>,
 }
 
 impl Accounts {
     /// Begins accounts at these hits; earlier hits are not expected.
     pub(super) fn beginning_at(hits: &[FirstHit]) -> Self {
-        let mut accounts = Self::default();
-        for first in hits {
-            accounts.gaps.begin_at(first.probe, first.cpu, first.hit);
-        }
-        accounts
+        let first = |hit: &FirstHit| ((hit.probe, hit.cpu), Numbers { next: hit.hit, ..Numbers::default() });
+        Self { numbers: hits.iter().map(first).collect(), ..Self::default() }
     }
 
     /// Counts a record of a probe that we know.
     pub(super) fn note(&mut self, header: &RecordHeader) {
         self.delivered.count(header.probe, header.cpu);
-        self.gaps.note(header);
+        let numbers = self.numbers.entry((header.probe, header.cpu)).or_default();
+        if header.hit < numbers.next {
+            numbers.late(header.hit);
+        } else {
+            numbers.until(header.hit, header.ts_ns);
+            numbers.next = header.hit.saturating_add(1);
+            numbers.last_ns = header.ts_ns;
+        }
     }
 
-    /// Returns how many records came.
-    pub(super) fn delivered(&self) -> u64 {
-        self.delivered.total()
-    }
-
-    /// Adds the accounts of records that came later.
+    /// Adds the accounts of records that came later, and goes on where they ended.
     pub(super) fn append(&mut self, later: &Self) {
         self.delivered.add(&later.delivered);
-        self.gaps.append(&later.gaps);
+        for (key, later) in &later.numbers {
+            let numbers = self.numbers.entry(*key).or_default();
+            numbers.missing.extend(later.missing.iter().cloned());
+            numbers.next = numbers.next.max(later.next);
+            numbers.last_ns = numbers.last_ns.max(later.last_ns);
+        }
+    }
+
+    /// Ends the numbers of this probe on this CPU, of which the kernel has counted `hits`. Returns how many
+    /// are missing.
+    fn end(&mut self, probe: u16, cpu: u32, hits: u64, now_ns: u64) -> u64 {
+        let numbers = self.numbers.entry((probe, cpu)).or_default();
+        numbers.until(hits, now_ns);
+        numbers.next = numbers.next.max(hits);
+        numbers.missing.iter().map(|missing| missing.gap.records).sum()
+    }
+
+    /// Returns the gaps of all probes and CPUs by time, with overlapping ones merged.
+    fn gaps(&self) -> Vec<Gap> {
+        let missing = self.numbers.values().flat_map(|numbers| &numbers.missing);
+        let mut gaps: Vec<Gap> = missing.map(|missing| missing.gap).collect();
+        gaps.sort_by_key(|gap| (gap.from_ns, gap.to_ns));
+        let mut merged: Vec<Gap> = Vec::new();
+        for gap in gaps {
+            match merged.last_mut() {
+                Some(last) if gap.from_ns <= last.to_ns => last.join(&gap),
+                _ => merged.push(gap),
+            }
+        }
+        while merged.len() > MAX_GAPS {
+            let join = |mut first: Gap, second: Gap| {
+                first.join(&second);
+                first
+            };
+            merged = merged.chunks(2).filter_map(|pair| pair.iter().copied().reduce(join)).collect();
+        }
+        merged
     }
 }
 
@@ -95,7 +131,6 @@ pub(super) fn draw_up(
     baseline: &Baseline,
     now_ns: u64,
 ) -> Result<u64> {
-    let Accounts { delivered, gaps } = accounts;
     let (mut probes, mut cpus, mut unaccounted) = (Vec::new(), Vec::<CpuReport>::new(), 0);
     for probe in attachment.probes() {
         let (mut sum, mut faulted, mut disarmed, mut lossy) = (CpuReport::default(), 0, 0, Vec::new());
@@ -105,12 +140,12 @@ pub(super) fn draw_up(
             let account = CpuReport {
                 cpu: number,
                 hits: counters.hits.saturating_sub(before.hits),
-                delivered: delivered.of(probe.cookie, cpu),
+                delivered: accounts.delivered.of(probe.cookie, cpu),
                 lost: counters.lost_full.saturating_sub(before.lost_full),
                 dropped: dropped.of(probe.cookie, cpu),
             };
-            let missing =
-                gaps.end(u16::try_from(probe.cookie).unwrap_or(u16::MAX), number, counters.hits, now_ns);
+            let cookie = u16::try_from(probe.cookie).unwrap_or(u16::MAX);
+            let missing = accounts.end(cookie, number, counters.hits, now_ns);
             let known = account.lost + account.dropped;
             // Two ways to find losses: by counting, and by missing numbers.
             unaccounted += account.hits.abs_diff(account.delivered + known).max(missing.abs_diff(known));
@@ -144,7 +179,7 @@ pub(super) fn draw_up(
         });
     }
     cpus.retain(|cpu| cpu.hits + cpu.delivered > 0);
-    (report.probes, report.cpus, report.gaps) = (probes, cpus, gaps.report());
+    (report.probes, report.cpus, report.gaps) = (probes, cpus, accounts.gaps());
     Ok(unaccounted)
 }
 
@@ -173,71 +208,6 @@ struct Numbers {
     next: u64,
     last_ns: u64,
     missing: VecDeque<Missing>,
-}
-
-#[derive(Debug, Default)]
-struct Gaps {
-    by_probe_and_cpu: HashMap<(u16, u32), Numbers>,
-}
-
-impl Gaps {
-    pub(super) fn note(&mut self, header: &RecordHeader) {
-        let numbers = self.by_probe_and_cpu.entry((header.probe, header.cpu)).or_default();
-        if header.hit < numbers.next {
-            numbers.late(header.hit);
-        } else {
-            numbers.until(header.hit, header.ts_ns);
-            numbers.next = header.hit.saturating_add(1);
-            numbers.last_ns = header.ts_ns;
-        }
-    }
-
-    /// Makes `hit` the first expected number of this probe on this CPU.
-    pub(super) fn begin_at(&mut self, probe: u16, cpu: u32, hit: u64) {
-        self.by_probe_and_cpu.insert((probe, cpu), Numbers { next: hit, ..Numbers::default() });
-    }
-
-    /// Appends the gaps of later accounts, and goes on where they ended.
-    pub(super) fn append(&mut self, later: &Self) {
-        for (key, later) in &later.by_probe_and_cpu {
-            let numbers = self.by_probe_and_cpu.entry(*key).or_default();
-            numbers.missing.extend(later.missing.iter().cloned());
-            numbers.next = numbers.next.max(later.next);
-            numbers.last_ns = numbers.last_ns.max(later.last_ns);
-        }
-    }
-
-    /// Ends the numbers of this probe on this CPU, of which the kernel has counted `hits`. Returns how many
-    /// are missing.
-    pub(super) fn end(&mut self, probe: u16, cpu: u32, hits: u64, now_ns: u64) -> u64 {
-        let numbers = self.by_probe_and_cpu.entry((probe, cpu)).or_default();
-        numbers.until(hits, now_ns);
-        numbers.next = numbers.next.max(hits);
-        numbers.missing.iter().map(|missing| missing.gap.records).sum()
-    }
-
-    /// Returns the gaps of all probes and CPUs by time, with overlapping ones merged.
-    pub(super) fn report(&self) -> Vec<Gap> {
-        let numbers = self.by_probe_and_cpu.values();
-        let mut gaps: Vec<Gap> =
-            numbers.flat_map(|numbers| &numbers.missing).map(|missing| missing.gap).collect();
-        gaps.sort_by_key(|gap| (gap.from_ns, gap.to_ns));
-        let mut merged: Vec<Gap> = Vec::new();
-        for gap in gaps {
-            match merged.last_mut() {
-                Some(last) if gap.from_ns <= last.to_ns => last.join(&gap),
-                _ => merged.push(gap),
-            }
-        }
-        while merged.len() > MAX_GAPS {
-            let join = |mut first: Gap, second: Gap| {
-                first.join(&second);
-                first
-            };
-            merged = merged.chunks(2).filter_map(|pair| pair.iter().copied().reduce(join)).collect();
-        }
-        merged
-    }
 }
 
 impl Numbers {
@@ -280,36 +250,36 @@ mod tests {
 
     #[test]
     fn numbers_that_do_not_come_are_missing_and_late_ones_are_not() {
-        let mut gaps = Gaps::default();
+        let mut accounts = Accounts::default();
         for hit in [0, 1, 5, 7, 6, 8, 20] {
-            gaps.note(&header(hit));
+            accounts.note(&header(hit));
         }
-        assert_eq!(gaps.end(1, 0, 25, 5000), 3 + 11 + 4);
-        assert_eq!(gaps.end(2, 3, 7, 5000), 7, "a probe of which nothing came");
-        let mut other = Gaps::default();
+        assert_eq!(accounts.end(1, 0, 25, 5000), 3 + 11 + 4);
+        assert_eq!(accounts.end(2, 3, 7, 5000), 7, "a probe of which nothing came");
+        let mut other = Accounts::default();
         other.note(&header(0));
         assert_eq!(other.end(1, 0, 1, 5000), 0);
-        assert!(other.report().is_empty());
-        let only = |gaps: &Gaps| gaps.report().iter().map(|gap| gap.records).sum::<u64>();
-        assert_eq!(only(&gaps), 25);
+        assert!(other.gaps().is_empty());
+        let only = |accounts: &Accounts| accounts.gaps().iter().map(|gap| gap.records).sum::<u64>();
+        assert_eq!(only(&accounts), 25);
     }
 
     #[test]
     fn the_largest_number_is_one_as_any_other() {
-        let mut gaps = Gaps::default();
+        let mut accounts = Accounts::default();
         for hit in [0, u64::MAX, 7, u64::MAX] {
-            gaps.note(&header(hit));
+            accounts.note(&header(hit));
         }
-        assert_eq!(gaps.report().len(), 1);
+        assert_eq!(accounts.gaps().len(), 1);
     }
 
     #[test]
     fn gaps_say_when_and_never_become_too_many() {
-        let mut gaps = Gaps::default();
+        let mut accounts = Accounts::default();
         for hit in (0..100_000).step_by(10) {
-            gaps.note(&header(hit));
+            accounts.note(&header(hit));
         }
-        let report = gaps.report();
+        let report = accounts.gaps();
         assert!(report.len() <= MAX_GAPS);
         assert_eq!(report.iter().map(|gap| gap.records).sum::<u64>(), 9_999 * 9);
         assert_eq!(report.first().map(|gap| gap.from_ns), Some(1000));

@@ -8,12 +8,10 @@
 
 use crate::kernel::stream::{Outlet, Popped, Queue};
 use flow::recording::Batch;
-use inspect::privileges;
 use std::{
-    io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, mpsc},
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -44,14 +42,13 @@ impl<M: Send + 'static, S: Send + 'static> Consumer<M, S> {
         events: &EventSender,
         mut state: S,
         work: impl FnOnce(&Inbox<M>, &mut S, &EventSender) + Send + 'static,
-    ) -> io::Result<(Self, Outlet)> {
+    ) -> Result<(Self, Outlet)> {
         let (sender, inbox) = Inbox::new(queue_bytes);
         let resumed = events.clone();
         let outlet = Outlet::new(Arc::clone(&sender.records))
             .on_resumption(move || resumed.send(SessionEvent::RecordsResumed));
         let events = events.clone();
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
-            privileges::keep_only(events.writes);
+        let thread = events.health.clone().spawn(name, events.writes, move || {
             // The records that it has taken are counted whatever happens to it.
             let worked = catch_unwind(AssertUnwindSafe(|| work(&inbox, &mut state, &events)));
             drop(inbox);
@@ -78,7 +75,7 @@ pub(super) fn join<T>(thread: JoinHandle<T>) -> Result<T> {
 /// Mailbox of a consumer, with limited room for records and unlimited room for messages.
 #[derive(Debug)]
 pub(super) struct Inbox<M> {
-    records: Arc<Queue>,
+    pub(super) records: Arc<Queue>,
     messages: mpsc::Receiver<M>,
 }
 
@@ -127,11 +124,6 @@ impl<M> Inbox<M> {
         }
     }
 
-    /// Takes the oldest records, out of turn.
-    pub(super) fn pop(&self, timeout: Option<Duration>) -> Popped {
-        self.records.pop(timeout)
-    }
-
     /// Takes a message, or else the oldest records. Waits for at most `timeout`.
     fn next(&self, timeout: Option<Duration>) -> Step<M> {
         if let Ok(message) = self.messages.try_recv() {
@@ -161,13 +153,6 @@ impl<M> InboxSender<M> {
         self.records.call();
         sent.map_err(|_| anyhow!("a thread that takes records has failed"))
     }
-
-    /// Sends a message with a place for the answer, and waits for the answer.
-    pub(super) fn ask<A>(&self, message: impl FnOnce(mpsc::Sender<A>) -> M) -> Result<A> {
-        let (reply, answer) = mpsc::channel();
-        self.send(message(reply))?;
-        answer.recv().map_err(|_| anyhow!("a thread that takes records has failed"))
-    }
 }
 
 impl<M> Drop for InboxSender<M> {
@@ -180,7 +165,7 @@ impl<M> Drop for InboxSender<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{health::Health, record::mailbox::Events};
+    use crate::{health::Health, record::mailbox::EventSender};
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -226,9 +211,10 @@ mod tests {
 
     #[test]
     fn a_consumer_that_panics_leaves_what_it_had_and_the_session_has_failed() {
-        let events = Events::new(None, Health::default(), rustix::thread::CapabilitySet::empty()).unwrap();
+        let health = Health::default();
+        let (events, _mailbox) = EventSender::new(None, health.clone()).unwrap();
         let (consumer, _outlet) =
-            Consumer::<(), u32>::start("ncclflow-test", 1 << 20, &events.sender, 0, |inbox, taken, _| {
+            Consumer::<(), u32>::start("ncclflow-test", 1 << 20, &events, 0, |inbox, taken, _| {
                 inbox.consume(PATIENCE, |step| {
                     if matches!(step, Step::Records(_)) {
                         *taken += 1;
@@ -242,10 +228,10 @@ mod tests {
         assert!(queue.push(&records()));
         test_support::wait_until("the first is taken", PATIENCE, || queue.is_empty());
         assert!(queue.push(&records()));
-        test_support::wait_until("the session has failed", PATIENCE, || events.sender.health.has_failed());
+        test_support::wait_until("the session has failed", PATIENCE, || health.has_failed());
         assert!(!queue.push(&records()), "nobody takes it");
         let Ended { state, has_failed } = consumer.end().unwrap();
         assert_eq!((state, has_failed), (2, true));
-        assert_eq!(events.sender.health.failures(), ["the thread `ncclflow-test` panicked"]);
+        assert_eq!(health.failures(), ["the thread `ncclflow-test` panicked"]);
     }
 }

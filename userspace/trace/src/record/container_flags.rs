@@ -64,16 +64,11 @@ pub(super) struct FlagId {
 /// Inode of a mount namespace, which stands for a container here.
 pub(super) type MountNamespace = u64;
 
-/// A container that has a flag file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ContainerFlag {
-    pub(super) file: FlagId,
-    /// Traced processes in the container, as ncclflow numbers them.
-    pub(super) pids: BTreeSet<u32>,
-}
+/// The flag file in a container.
+pub(super) type Flag = (MountNamespace, FlagId);
 
-/// Containers that have flag files.
-pub(super) type ContainersWithFlag = BTreeMap<MountNamespace, ContainerFlag>;
+/// Flag files in containers, each with the traced processes there, as ncclflow numbers them.
+pub(super) type FlagsInContainers = BTreeMap<Flag, BTreeSet<u32>>;
 
 /// A traced process and its tenant, where that is known.
 pub(super) type Member = (u32, Option<Tenant>);
@@ -91,7 +86,7 @@ struct Container {
 pub(super) struct ContainerFlags {
     members: Sender<Vec<Member>>,
     told: Vec<Member>,
-    found: Arc<Mutex<ContainersWithFlag>>,
+    found: Arc<Mutex<FlagsInContainers>>,
 }
 
 impl ContainerFlags {
@@ -100,7 +95,7 @@ impl ContainerFlags {
         let path = std::path::absolute(path).context("the flag file's path")?;
         let own = mount_namespace("self").context("reading our mount namespace")?;
         let (members, told) = mpsc::channel();
-        let found = Arc::<Mutex<ContainersWithFlag>>::default();
+        let found = Arc::<Mutex<FlagsInContainers>>::default();
         let mut looker = Looker {
             path,
             own,
@@ -112,27 +107,18 @@ impl ContainerFlags {
             too_many: HashSet::new(),
             thread: None,
         };
-        let thread = thread::Builder::new().name("ncclflow-flags".to_owned());
-        let started = thread.spawn(move || {
-            let guard = looker.events.health.guard("ncclflow-flags");
-            privileges::keep_only(privileges::READS_PROCESSES);
-            looker.run(&told);
-            guard.done();
-        });
-        started.context("starting a thread")?;
+        let work = move || looker.run(&told);
+        events.health.spawn("ncclflow-flags", privileges::READS_PROCESSES, work)?;
         Ok(Self { members, told: Vec::new(), found })
     }
 
-    /// Tells the thread which processes are traced.
-    pub(super) fn look_for(&mut self, members: Vec<Member>) {
+    /// Tells the thread which processes are traced, and returns the flags that it has found until now.
+    pub(super) fn look(&mut self, members: Vec<Member>) -> FlagsInContainers {
         if self.told != members {
             self.told.clone_from(&members);
             // The thread ends only with the recording.
             let _ = self.members.send(members);
         }
-    }
-
-    pub(super) fn found(&self) -> ContainersWithFlag {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -142,7 +128,7 @@ struct Looker {
     path: PathBuf,
     own: MountNamespace,
     events: EventSender,
-    found: Arc<Mutex<ContainersWithFlag>>,
+    found: Arc<Mutex<FlagsInContainers>>,
     /// Mount namespace of each traced process, ours included.
     namespaces: HashMap<u32, MountNamespace>,
     rounds: u32,
@@ -171,12 +157,12 @@ impl Looker {
             *known = found;
             drop(known);
             if is_new {
-                self.events.send(SessionEvent::ContainerFlags);
+                self.events.send(SessionEvent::LookAgain);
             }
         }
     }
 
-    fn round(&mut self, members: &[Member]) -> ContainersWithFlag {
+    fn round(&mut self, members: &[Member]) -> FlagsInContainers {
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(ASK_AGAIN) {
             self.namespaces.clear();
@@ -204,13 +190,11 @@ impl Looker {
         for (tenant, count) in left_out {
             self.say_too_many(tenant, count);
         }
-        let mut found = ContainersWithFlag::new();
-        for (namespace, container) in shared_out {
-            if let Some(file) = self.look(namespace, &container) {
-                found.insert(namespace, ContainerFlag { file, pids: container.pids });
-            }
-        }
-        found
+        let look = |(namespace, container): (_, Container)| {
+            let file = self.look(namespace, &container)?;
+            Some(((namespace, file), container.pids))
+        };
+        shared_out.into_iter().filter_map(look).collect()
     }
 
     /// Looks through one of the container's processes; through the others only if that one has ended.
@@ -219,11 +203,15 @@ impl Looker {
             return None;
         }
         for pid in &container.pids {
-            let thread = match self.thread.take() {
-                Some(thread) => thread,
-                None => look_thread(&self.path).ok()?,
+            let thread = if let Some(thread) = self.thread.take() {
+                thread
+            } else {
+                let path = self.path.clone();
+                let thread = thread::Builder::new().name("ncclflow-flag".to_owned()).stack_size(STACK);
+                let begin = move || move |(pid, namespace)| look(pid, namespace, &path);
+                LookThread::start(thread, begin).ok()?
             };
-            match thread.ask(Look { pid: *pid, namespace }).then(|| thread.answer(PATIENCE)).flatten() {
+            match thread.ask((*pid, namespace)).then(|| thread.answer(PATIENCE)).flatten() {
                 Some(Some(seen)) => {
                     self.thread = Some(thread);
                     return seen;
@@ -266,23 +254,13 @@ fn share_out(containers: BTreeMap<MountNamespace, Container>) -> (Vec<(MountName
 }
 
 /// A process whose root is looked through, and the container that it should be in.
-#[derive(Clone, Copy, Debug)]
-struct Look {
-    pid: u32,
-    namespace: MountNamespace,
-}
+type Look = (u32, MountNamespace);
 
 /// The flag file found, if any. The outer `None`: the process has ended, or is in another container.
 type Seen = Option<Option<FlagId>>;
 
 /// A thread that may block in a file system.
 type LookThread = Answerer<Look, Seen>;
-
-fn look_thread(path: &Path) -> io::Result<LookThread> {
-    let path = path.to_owned();
-    let thread = thread::Builder::new().name("ncclflow-flag".to_owned()).stack_size(STACK);
-    LookThread::start(thread, move || move |Look { pid, namespace }| look(pid, namespace, &path))
-}
 
 fn mount_namespace(pid: &str) -> io::Result<MountNamespace> {
     Ok(fs::metadata(format!("/proc/{pid}/ns/mnt"))?.ino())
@@ -307,17 +285,13 @@ fn file_within(root: impl AsFd, path: &Path) -> Option<FlagId> {
         Err(Errno::AGAIN) => open(),
         opened => opened,
     };
-    FlagId::of(file.ok()?).ok()
+    FlagId::at(file.ok()?, Path::new(""), AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC).ok()
 }
 
 impl FlagId {
     #[cfg(test)]
     pub(super) fn made(inode: u64) -> Self {
         Self { device: (8, 1), inode, born: None }
-    }
-
-    fn of(file: impl AsFd) -> io::Result<Self> {
-        Self::at(file, Path::new(""), AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC)
     }
 
     /// Identifies a file in our own mount namespace.

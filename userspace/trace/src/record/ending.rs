@@ -1,26 +1,24 @@
 //! The end of a recording: it is marked as whole, probes are detached, and files are completed.
 
 use crate::kernel::stream::wait_for;
-use inspect::resolver::{self};
+use inspect::resolver;
 use recording::sinks::{FlowRanks, write_session};
-use std::{os::fd::AsFd as _, time::Duration};
+use std::{os::fd::AsFd as _, sync::atomic::Ordering, thread::JoinHandle, time::Duration};
 
 use anyhow::{Context as _, Result};
 
 use super::{
     accounts::{Baseline, add_hits_while_detaching},
+    consumers::join,
     follow::Follower,
-    limit,
-    mailbox::{EventSender, Events},
-    make_lines::{LinesThread, Made},
-    options::{Notice, StopHandle},
+    make_lines::LinesThread,
+    options::Notice,
     recorder::Recording,
     report::{complete_accounts, complete_files, end_recording, write_results},
-    row_watch::RowWatch,
     threads::Taken,
-    window_export::WindowsExport,
+    window_export::add_results,
 };
-use flow::session::{FilesReport, FilesState, LostReaders as Lost};
+use flow::session::{FilesReport, LostReaders as Lost, SessionReport};
 
 /// Interval of progress notices while only files are left to be made.
 const FINISHING: Duration = Duration::from_millis(200);
@@ -28,21 +26,19 @@ const FINISHING: Duration = Duration::from_millis(200);
 /// A recording to which no more records come.
 pub(super) struct Closed {
     pub(super) taken: Taken,
-    /// Reader of the recording for statistics.
-    pub(super) watch: Option<RowWatch>,
-    /// Windows, which have files of their own.
-    pub(super) windows: Option<WindowsExport>,
+    /// Thread that completes windows, which have files of their own, and sums up.
+    pub(super) windows: Option<JoinHandle<SessionReport>>,
 }
 
 impl Recording<'_> {
     /// Writes into the recording, and into `session.json`, that the recording is whole.
-    pub(super) fn end(&mut self, closed: &mut Closed, stop: &StopHandle) -> Result<()> {
-        let Self { attachment, report, dir, notice, .. } = self;
+    pub(super) fn end(&mut self, closed: &mut Closed) -> Result<()> {
+        let Self { stop, attachment, report, dir, notice, .. } = self;
         attachment.print_log();
         let lost = resolver::lost();
         report.lost_readers = (lost != Lost::default()).then_some(lost);
         complete_accounts(report, attachment, &mut closed.taken, &Baseline::default())?;
-        end_recording(&mut closed.taken, report, notice)?;
+        end_recording(&mut closed.taken, report, notice);
         // From here on a second signal ends the making of files, not the program. Set before `session.json`
         // says so.
         stop.finishes_files();
@@ -67,75 +63,53 @@ impl Recording<'_> {
     }
 
     /// Begins to make the files of a recording without windows.
-    pub(super) fn start_files(
-        &self,
-        closed: &Closed,
-        stop: &StopHandle,
-        events: &EventSender,
-    ) -> Result<Option<LinesThread>> {
+    pub(super) fn start_files(&self, closed: &Closed) -> Result<Option<LinesThread>> {
         let (Some(dir), Some(_), None) = (&self.dir, &closed.taken.kept, &closed.windows) else {
             return Ok(None);
         };
-        let request = self.lines_request(dir, None, stop)?;
-        request.map(|request| LinesThread::start(request, events)).transpose()
+        let request = self.lines_request(dir, None)?;
+        request.map(|request| LinesThread::start(request, &self.events)).transpose()
     }
 
     /// Waits for the files, and writes the final reports.
-    pub(super) fn complete(
-        &mut self,
-        closed: Closed,
-        files: Option<LinesThread>,
-        events: &Events,
-    ) -> Result<FlowRanks> {
-        let Closed { mut taken, watch, windows } = closed;
+    pub(super) fn complete(&mut self, closed: Closed, files: Option<LinesThread>) -> Result<FlowRanks> {
+        let Closed { mut taken, windows } = closed;
         let of = taken.kept.as_ref().map_or(0, |kept| kept.writer.totals().bytes);
-        let watched = watch.and_then(|watch| watch.finish().ok());
+        // What was read of a window that could not be closed is not the recording's.
+        let read = taken.finish_reader().filter(|_| windows.is_none());
         let has_ended = || {
-            files.as_ref().is_none_or(LinesThread::has_ended)
-                && windows.as_ref().is_none_or(WindowsExport::has_ended)
+            files.as_ref().is_none_or(|files| files.thread.is_finished())
+                && windows.as_ref().is_none_or(JoinHandle::is_finished)
         };
         while !has_ended() {
-            wait_for(&[events.mailbox.as_fd()], Some(FINISHING)).context("waiting for the files")?;
-            events.receive(self);
+            wait_for(&[self.mailbox.as_fd()], Some(FINISHING)).context("waiting for the files")?;
+            self.receive();
             if let Some(files) = &files {
-                (self.notice)(Notice::Finishing { done: files.read(), of });
+                (self.notice)(Notice::Finishing { done: files.read.load(Ordering::Relaxed), of });
             }
         }
-        // If several pipelines decoded the records, the one that made files is reported.
-        let mut pipeline = taken.watched.take().or(watched.map(|watched| watched.pipeline));
-        let mut made = taken.kept.is_some().then(|| FilesReport::of(FilesState::None));
-        match files.map(LinesThread::join) {
-            Some(Ok(Made { pipeline: of_files, report })) => {
-                (pipeline, made) = (Some(of_files), Some(report));
-            }
-            // The thread reported its error when it happened.
-            Some(Err(_)) => made = Some(FilesReport::of(FilesState::Failed)),
-            None => {}
-        }
-        self.report.files = made;
-        if let Some(pipeline) = &pipeline {
-            complete_files(&mut self.report, pipeline);
-        }
-        match windows.map(WindowsExport::join) {
-            Some(Ok(totals)) => totals.add_to(&mut self.report),
+        // If several pipelines decoded the records, the one that made files is reported. Its thread told its
+        // error when it happened.
+        let decoded = taken.watched.take().or(read.map(|read| read.pipeline));
+        let made = files.map(|files| join(files.thread).flatten());
+        self.report.files = taken.kept.is_some().then(FilesReport::none);
+        let mut files = complete_files(&mut self.report, decoded, made);
+        match windows.map(join) {
+            Some(Ok(totals)) => add_results(&mut self.report, &totals),
             Some(Err(error)) => self.fail(&format!("completing windows: {error:#}")),
             None => {}
         }
-        events.receive(self);
+        self.receive();
         self.note_failures();
-        let Self { options, report, dir, who, notice, .. } = self;
-        who.report().complete(report);
-        let limited = dir.as_ref().and_then(|dir| Some((dir.budget()?, dir)));
-        if let Some((budget, dir)) = limited {
-            limit::tell(budget, dir, report, notice);
-        }
-        let mut files = pipeline.map(|pipeline| pipeline.output.files).unwrap_or_default();
-        let flow_ranks = write_results(taken, &mut files, dir.as_ref(), report, options.compress, notice)?;
-        if let Some((budget, dir)) = limited
-            && limit::tell(budget, dir, report, notice)
+        self.who.registry.complete(&mut self.report);
+        self.tell_budget();
+        let Self { options, report, dir, notice, .. } = self;
+        let flow_ranks = write_results(taken, &mut files, dir.as_ref(), report, options.compress, notice);
+        if self.tell_budget()
+            && let Some(dir) = &self.dir
         {
             // Even the last file can have needed the room of a window, which is named in the report.
-            write_session(dir, report).context("writing `session.json`")?;
+            write_session(dir, &self.report).context("writing `session.json`")?;
         }
         Ok(flow_ranks)
     }

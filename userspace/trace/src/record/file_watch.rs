@@ -10,14 +10,19 @@ use std::{
     collections::HashMap,
     io,
     mem::MaybeUninit,
-    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
     path::PathBuf,
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use inspect::clock::now_ns;
+use rustix::{
+    fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags},
+    param::clock_ticks_per_second,
+    time::ClockId,
+};
 
 /// Interval between two looks. Documented: probes go within half a second, of which the kernel takes up to
 /// 0.15 s.
@@ -42,7 +47,6 @@ impl FileWatch {
     pub(super) fn add(&self, held: io::Result<OwnedFd>) {
         let (Some(inotify), Ok(held)) = (self.inotify.as_ref().map(Arc::clone), held) else { return };
         let watch = move || {
-            use std::os::fd::AsRawFd as _;
             let path = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
             let changes = WatchFlags::MODIFY | WatchFlags::ATTRIB;
             let _ = inotify::add_watch(&*inotify, path, changes);
@@ -123,24 +127,18 @@ impl ChangedFiles {
 
 /// Returns the current time as process starts are counted: clock ticks since boot, rounded up.
 pub(super) fn ticks_now() -> u64 {
-    use rustix::time::{ClockId, clock_gettime};
-    let now = clock_gettime(ClockId::Boottime);
-    let (seconds, nanoseconds) =
-        (u64::try_from(now.tv_sec).unwrap_or_default(), u64::try_from(now.tv_nsec).unwrap_or_default());
-    let per_second = rustix::param::clock_ticks_per_second();
-    seconds * per_second + (nanoseconds * per_second).div_ceil(1_000_000_000)
+    let ticks = u128::from(now_ns(ClockId::Boottime)) * u128::from(clock_ticks_per_second());
+    u64::try_from(ticks.div_ceil(1_000_000_000)).unwrap_or(u64::MAX)
 }
 
 /// Ticks by which file times can lag: their clock advances every 10 ms at the slowest.
 const COARSE: u64 = 2;
 
 /// Converts a wall time (seconds and nanoseconds since 1970) to ticks since boot, rounded up by [`COARSE`].
-pub(super) fn ticks_of(moment: (i64, i64)) -> u64 {
-    use rustix::time::{ClockId, clock_gettime};
-    let now = clock_gettime(ClockId::Realtime);
-    let ago_ns = (i128::from(now.tv_sec) - i128::from(moment.0)) * 1_000_000_000 + i128::from(now.tv_nsec)
-        - i128::from(moment.1);
-    let ago = ago_ns * i128::from(rustix::param::clock_ticks_per_second()) / 1_000_000_000;
+pub(super) fn ticks_of((seconds, nanoseconds): (i64, i64)) -> u64 {
+    let moment_ns = i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
+    let ago_ns = i128::from(now_ns(ClockId::Realtime)) - moment_ns;
+    let ago = ago_ns * i128::from(clock_ticks_per_second()) / 1_000_000_000;
     u64::try_from(i128::from(ticks_now()) - ago).unwrap_or_default() + COARSE
 }
 

@@ -24,8 +24,8 @@ pub(super) fn find_and_load(
             let mut attachment =
                 Attachment::new(options.buffer, options.links, options.development_log, stacks);
             if let Ok(attachment) = &mut attachment {
-                let programs = likely_programs(options.choice).iter();
-                let programs = programs.map(|program| if stacks { program.with_stack() } else { *program });
+                let programs = likely_programs(options.choice);
+                let programs = programs.map(|program| if stacks { program.with_stack() } else { program });
                 attachment.load_ahead(&programs.collect::<Vec<_>>());
             }
             (attachment, ms(options.started.elapsed()))
@@ -45,16 +45,12 @@ pub(super) fn find_and_load(
 }
 
 /// Returns the programs that today's libraries need; others are loaded with their first probe.
-fn likely_programs(choice: ProbeChoice) -> &'static [Program] {
-    match (choice.level, choice.way) {
-        (Level::Api, _) | (_, Some(ProbeStrategy::PerCall)) if choice.returns => {
-            &[Program::Fetch, Program::Return]
-        }
-        (Level::Api, _) | (_, Some(ProbeStrategy::PerCall)) => &[Program::Fetch],
-        _ if choice.returns => &[Program::Fetch, Program::Walk, Program::Return],
-        (Level::Flow, _) if !choice.api => &[Program::Walk],
-        (Level::Flow | Level::Steps, _) => &[Program::Fetch, Program::Walk],
-    }
+fn likely_programs(choice: ProbeChoice) -> impl Iterator<Item = Program> {
+    let ProbeChoice { level, way, api, returns, .. } = choice;
+    let walks = level != Level::Api && way != Some(ProbeStrategy::PerCall);
+    let fetches = !walks || api || returns || level == Level::Steps;
+    let programs = [(fetches, Program::Fetch), (walks, Program::Walk), (returns, Program::Return)];
+    programs.into_iter().filter_map(|(is_likely, program)| is_likely.then_some(program))
 }
 
 /// Milliseconds, to the microsecond.

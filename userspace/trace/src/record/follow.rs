@@ -20,7 +20,6 @@ use inspect::{
     resolver::{self, ProcFile, ResolverError, Unseen},
     unresponsive::Backoff,
 };
-use recording::rows::SharedBindings;
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     mem,
@@ -37,11 +36,10 @@ use rustix::time::ClockId;
 
 use super::{
     held_process::{HeldProcess, held_limits},
-    libraries::{Gone, Libraries},
-    options::Notice,
+    libraries::Libraries,
+    options::{Notice, RecordOptions},
     recorder::Recording,
     report::target_report,
-    setup::Wanted,
 };
 
 mod shares;
@@ -69,20 +67,18 @@ struct Followed {
     tenant: Option<u32>,
 }
 
-/// Things that could not be seen, for want of descriptors for instance.
-#[derive(Clone, Copy, Debug, Default)]
+/// Things that could not be seen the last time, for want of descriptors for instance. Each is reported once.
+#[derive(Debug, Default)]
 struct Unseeable {
     /// The node's processes cannot be listed.
     processes: bool,
     /// A process cannot be looked at.
     details: bool,
-    /// Library files cannot be looked at.
-    files: bool,
 }
 
 pub(super) struct Follower<'a> {
     filter: &'a Filter,
-    libraries: Libraries<'a>,
+    pub(super) libraries: Libraries<'a>,
     users: Users,
     census: Census,
     processes: HashMap<u32, Followed>,
@@ -98,14 +94,13 @@ pub(super) struct Follower<'a> {
     later: Backoff<u32>,
     rounds: u32,
     passed_over: usize,
-    /// Things that could not be seen the last time. Each is reported once.
     unseen: Unseeable,
     /// Tenants have come or gone.
     is_to_be_shared: bool,
 }
 
 impl<'a> Follower<'a> {
-    pub(super) fn new(wanted: Wanted<'a>, filter: &'a Filter, bindings: SharedBindings) -> Result<Self> {
+    pub(super) fn new(options: &RecordOptions, filter: &'a Filter) -> Result<Self> {
         if !in_first_pid_namespace().context("reading our PID namespace")? {
             bail!(
                 "--all needs the host's PID namespace (docker run --pid=host, Kubernetes hostPID: true): the kernel numbers \
@@ -114,7 +109,7 @@ impl<'a> Follower<'a> {
         }
         Ok(Self {
             filter,
-            libraries: Libraries::new(wanted, filter, bindings)?,
+            libraries: Libraries::new(options, filter)?,
             users: Users::read(),
             census: Census::default(),
             processes: HashMap::new(),
@@ -144,11 +139,7 @@ impl<'a> Follower<'a> {
             // Without descriptors or memory, for instance. What is attached is recorded all the same.
             Err(error) => {
                 if !mem::replace(&mut self.unseen.processes, true) {
-                    recording
-                        .report
-                        .errors
-                        .push(format!("new processes cannot be found: listing /proc: {error}"));
-                    recording.is_outdated = true;
+                    recording.note_error(format!("new processes cannot be found: listing /proc: {error}"));
                 }
             }
         }
@@ -198,7 +189,7 @@ impl<'a> Follower<'a> {
                 // The map evicts old entries in any case.
                 let _ = recording.attachment.remove_tenant(pid);
             }
-            self.libraries.detach(followed.links.into_iter().map(|(_, link)| link).collect());
+            self.libraries.reaper.take(followed.links.into_iter().map(|(_, link)| link).collect());
             if let Some(target) = recording.report.targets.numbered(followed.target) {
                 target.exited = true;
                 if target.untraced.is_none() {
@@ -220,26 +211,25 @@ impl<'a> Follower<'a> {
         if self.processes.contains_key(&pid) {
             return true;
         }
-        let process = match Process::open(pid) {
-            Ok(process) => Some(process),
-            Err(ProcessError::Missing(_)) => None,
+        let opened = Process::open(pid);
+        let exited = matches!(opened, Err(ProcessError::Missing(_)));
+        let report = target_report(pid, opened.as_ref().ok(), Vec::new());
+        let target = recording.add_target(TargetReport { exited, ..report });
+        let (process, tenant) = match opened {
+            // It is between two programs, or has unloaded NCCL: its end is waited for.
+            Ok(process) => {
+                let description = Description::read(&process, &self.users, &[]);
+                let tenant = self.tenants.join(Tenant::of(&description));
+                self.say_tenant(pid, tenant, recording);
+                (self.hold(process, Some(tenant), recording), Some(tenant))
+            }
+            Err(_) if exited => return false,
             // The process exists, and will be looked at again.
             Err(_) => {
-                let report = TargetReport { exited: false, ..target_report(pid, None, Vec::new()) };
-                let target = recording.add_target(report);
-                let process = HeldProcess::Known { pid, started: None };
-                let followed =
-                    Followed { process, target, libraries: Vec::new(), links: Vec::new(), tenant: None };
-                self.processes.insert(pid, followed);
                 self.later.put_off_shortly(pid, Instant::now());
-                return true;
+                (HeldProcess::Known { pid, started: None }, None)
             }
         };
-        let target = recording.add_target(target_report(pid, process.as_ref(), Vec::new()));
-        let Some(process) = process else { return false };
-        // It is between two programs, or has unloaded NCCL: its end is waited for.
-        let tenant = Some(self.join(&process, recording));
-        let process = self.hold(process, tenant, recording);
         let followed = Followed { process, target, libraries: Vec::new(), links: Vec::new(), tenant };
         self.processes.insert(pid, followed);
         true
@@ -298,29 +288,25 @@ impl<'a> Follower<'a> {
         let Sighting { process, libraries, unopened, not_asked, .. } = sighting;
         let pid = process.pid();
         let known = self.processes.get(&pid);
+        let is_new = known.is_none();
         let mut tenant = known.and_then(|followed| followed.tenant);
-        let known = known.map(|followed| followed.libraries.clone());
-        let mut newcomer = None;
-        if known.is_none() {
+        let mut traced = known.map_or_else(Vec::new, |followed| followed.libraries.clone());
+        if is_new {
             let command = resolver::proc_bytes(pid, ProcFile::CommandLine).unwrap_or_default();
             let description = Description::read(&process, &self.users, &command);
             if !self.filter.admits(process.name(), &description) {
                 return true;
             }
-            newcomer = Some(Tenant::of(&description));
-        }
-        let mut is_whole = true;
-        let is_new = known.is_none();
-        let (mut traced, mut links) = (known.unwrap_or_default(), Vec::new());
-        if let Some(why) = not_asked {
-            if is_new {
+            if let Some(why) = &not_asked {
                 self.pass_over(recording, &format!("process {pid} ({}): {why}", process.name()));
+            } else {
+                tenant = Some(self.tenants.join(Tenant::of(&description)));
             }
+        }
+        if not_asked.is_some() {
             return true;
         }
-        if let Some(newcomer) = newcomer {
-            tenant = Some(self.tenants.join(newcomer));
-        }
+        let (mut is_whole, mut links) = (true, Vec::new());
         let mut reasons: Vec<String> = unopened.iter().map(ToString::to_string).collect();
         let mut is_wanted = !reasons.is_empty() && self.filter.nccl_versions.is_empty();
         let has_room = !is_new || self.has_room(tenant);
@@ -344,7 +330,7 @@ impl<'a> Follower<'a> {
                 );
                 continue;
             }
-            match self.libraries.attach(index, pid, process.started(), &mut recording.attachment) {
+            match self.libraries.attach(index, pid, process.started(), recording) {
                 Ok((library, new)) => {
                     links.extend(new.into_iter().map(|link| (index, link)));
                     traced.push(index);
@@ -402,49 +388,29 @@ impl<'a> Follower<'a> {
 
     /// Checks files with probes on them at intervals, and when the kernel reports a change.
     pub(super) fn watch_files(&mut self, recording: &mut Recording<'_>) {
-        if self.libraries.watch().is_due() {
+        if self.libraries.watch.is_due() {
             self.libraries.look_for_changes();
-            let why = self.libraries.not_looked_at();
-            if let Some(why) = why.filter(|_| !self.unseen.files) {
-                recording.report.errors.push(format!("probes stay for now on {why}"));
-                recording.is_outdated = true;
-            }
-            self.unseen.files = why.is_some();
+            recording.note_unseen_files(self.libraries.unseen.as_deref());
         }
-        for Gone { index, path, why, unchanged_ns } in self.libraries.take_gone() {
-            let mut pids = Vec::new();
+        for mut changed in mem::take(&mut self.libraries.gone) {
             for (pid, followed) in &mut self.processes {
-                if !followed.libraries.contains(&index) {
+                if !followed.libraries.contains(&changed.library) {
                     continue;
                 }
-                pids.push(*pid);
-                followed.libraries.retain(|library| *library != index);
-                let links = followed.links.extract_if(.., |(library, _)| *library == index);
-                self.libraries.detach(links.map(|(_, link)| link).collect());
+                changed.pids.push(*pid);
+                followed.libraries.retain(|library| *library != changed.library);
+                let links = followed.links.extract_if(.., |(library, _)| *library == changed.library);
+                self.libraries.reaper.take(links.map(|(_, link)| link).collect());
                 if let Some(target) = recording.report.targets.numbered(followed.target)
                     && followed.libraries.is_empty()
                 {
-                    target.untraced = Some(format!("`{path}`, which it had mapped: {why}"));
+                    let ChangedLibrary { path, what, .. } = &changed;
+                    target.untraced = Some(format!("`{path}`, which it had mapped: {what}"));
                 }
             }
-            pids.sort_unstable();
-            recording.library_changed(ChangedLibrary {
-                library: index,
-                path,
-                seen_ns: now_ns(ClockId::Monotonic),
-                what: why,
-                pids,
-                unchanged_until_ns: unchanged_ns,
-            });
+            changed.pids.sort_unstable();
+            recording.library_changed(changed);
         }
-    }
-
-    pub(super) fn watch_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.libraries.watch_fd()
-    }
-
-    pub(super) fn watch_timeout(&self) -> Option<Duration> {
-        self.libraries.watch_timeout()
     }
 
     fn pass_over(&mut self, recording: &mut Recording<'_>, why: &str) {

@@ -68,17 +68,13 @@ impl HangWatch {
             return Ok(());
         }
         // One at a time. This thread watches for the end of the recording, and waits for nobody.
-        if self.running.as_ref().is_some_and(|running| !running.is_finished()) {
-            self.since = Instant::now();
-            return Ok(());
-        }
-        let pids = pids();
+        let is_running = self.running.as_ref().is_some_and(|running| !running.is_finished());
+        let pids = if is_running { Vec::new() } else { pids() };
         if pids.is_empty() {
             self.since = Instant::now();
             return Ok(());
         }
         let (dir, events) = (dir.try_clone().context("keeping the output folder open")?, events.clone());
-        let writes = events.writes;
         let options = DumpOptions {
             interval: Duration::from_millis(500),
             first_only: false,
@@ -89,7 +85,7 @@ impl HangWatch {
         let limit = self.limit;
         let thread = thread::Builder::new().name("ncclflow-dump".to_owned());
         self.running = Some(thread.spawn(move || {
-            privileges::keep_only(privileges::DUMPS.union(writes));
+            privileges::keep_only(privileges::DUMPS.union(events.writes));
             // The dump reads other processes' memory; a failure there must not end the recording.
             let dumped = catch_unwind(AssertUnwindSafe(|| write_dump(pids, &options, &dir)))
                 .unwrap_or_else(|_| Err(anyhow!("the thread `ncclflow-dump` panicked")));

@@ -4,15 +4,14 @@
 use std::os::fd::BorrowedFd;
 
 use flow::quota::Limits;
-use rustix::process::{Resource, getrlimit};
 
+use super::own_limits::descriptors;
 use inspect::process::{Process, is_gone, try_started};
 
 /// Returns how many processes may be held, in all and of one tenant: half of the descriptors, as the rest is
 /// for files, links and sockets.
 pub(super) fn held_limits() -> Limits {
-    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    Limits::three_quarters_for_one(usize::try_from(descriptors / 2).unwrap_or(usize::MAX))
+    Limits::three_quarters_for_one(descriptors() / 2)
 }
 
 /// A process that is followed.

@@ -35,7 +35,7 @@ const LOOK_NS: u64 = 300_000_000_000;
 pub(super) struct IterationLooker(Arc<Mutex<Looking>>);
 
 /// State of the search for a window's iterations.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Looking {
     wanted: u64,
     /// The recording has calls, and no ops.
@@ -57,19 +57,9 @@ struct Watched {
     forgotten: usize,
 }
 
-/// Result of a search.
-#[derive(Debug)]
-pub(super) enum Decision {
-    /// The recording has all wanted iterations.
-    Complete(WindowIterations),
-    /// The recording has fewer, or none.
-    Ended(WindowIterations),
-}
-
 impl IterationLooker {
     pub(super) fn new(wanted: u64, by_calls: bool) -> Self {
-        let (processes, ranks) = Default::default();
-        Self(Arc::new(Mutex::new(Looking { wanted, by_calls, processes, ranks })))
+        Self(Arc::new(Mutex::new(Looking { wanted, by_calls, ..Looking::default() })))
     }
 
     pub(super) fn looking(&self) -> MutexGuard<'_, Looking> {
@@ -113,30 +103,25 @@ impl Looking {
         if *process.ranks.entry(rank.hash).or_insert(rank.rank) != rank.rank {
             return;
         }
-        let is_first = match self.ranks.insert(rank, collective.seq) {
-            None => true,
-            Some(last) if collective.seq > last => true,
-            Some(last) => {
-                self.ranks.insert(rank, last);
-                false
-            }
-        };
-        if is_first {
+        if self.ranks.get(&rank).is_none_or(|last| collective.seq > *last) {
+            self.ranks.insert(rank, collective.seq);
             process.push(collective);
         }
     }
 
-    /// Returns the iterations once they are decided. `is_over`: nothing more comes.
-    pub(super) fn decide(&mut self, is_over: bool) -> Option<Decision> {
+    /// Returns the iterations once they are decided, with the reason if they are not all that are wanted.
+    /// `is_over`: nothing more comes.
+    pub(super) fn decide(&mut self, is_over: bool) -> Option<WindowIterations> {
         for process in self.processes.values_mut() {
             process.look(is_over);
         }
         let most = self.processes.values().map(Watched::count).max().unwrap_or(0);
         // Processes with few calls need not have iterations.
         let counts = |process: &&Watched| process.count() * 2 >= most;
-        let is_lacking = self.processes.values().filter(counts).any(|process| process.period.is_none());
-        let is_long = self.processes.values().filter(counts).any(Watched::is_long);
-        let is_full = self.processes.values().filter(counts).any(|process| process.finder.is_full());
+        let counted = || self.processes.values().filter(counts);
+        let is_lacking = counted().any(|process| process.period.is_none());
+        let is_long = counted().any(Watched::is_long);
+        let is_full = counted().any(|process| process.finder.is_full());
         if (is_lacking || most == 0) && !is_over && !is_full && !is_long {
             return None;
         }
@@ -148,7 +133,7 @@ impl Looking {
             ..WindowIterations::wanted(self.wanted)
         };
         if found.found && found.processes.iter().all(|process| process.iterations >= self.wanted) {
-            return Some(Decision::Complete(found));
+            return Some(found);
         }
         if found.found && !is_lacking && !is_over && !is_long {
             return None;
@@ -164,7 +149,7 @@ impl Looking {
                 LOOK_NS / 1_000_000_000
             ),
         });
-        Some(Decision::Ended(found))
+        Some(found)
     }
 
     /// Returns where iterations begin and end, and the length that most have.
@@ -247,15 +232,9 @@ impl Watched {
         let new = marks(self.finder.collectives(), period);
         let Some(last) = new.last() else { return };
         let last_at = last.at;
-        self.append(new);
+        self.marks = joined(mem::take(&mut self.marks), new);
         self.finder.forget(last_at);
         self.forgotten += last_at;
-    }
-
-    /// Appends marks, the first of which is the last of those before.
-    fn append(&mut self, new: Vec<Mark>) {
-        let before = self.marks.pop().map_or(0, |mark| mark.number);
-        self.marks.extend(new.into_iter().map(|mark| Mark { number: mark.number + before, ..mark }));
     }
 
     fn marks(&mut self, leader: &Period) -> Vec<Mark> {
@@ -263,11 +242,15 @@ impl Watched {
         if self.forgotten == 0 {
             period.align_with(leader);
         }
-        let new = marks(self.finder.collectives(), period);
-        let before = self.marks.clone();
-        if !new.is_empty() {
-            self.append(new);
-        }
-        mem::replace(&mut self.marks, before)
+        joined(self.marks.clone(), marks(self.finder.collectives(), period))
     }
+}
+
+/// Appends marks, the first of which is the last of those before.
+fn joined(mut before: Vec<Mark>, new: Vec<Mark>) -> Vec<Mark> {
+    if !new.is_empty() {
+        let last = before.pop().map_or(0, |mark| mark.number);
+        before.extend(new.into_iter().map(|mark| Mark { number: mark.number + last, ..mark }));
+    }
+    before
 }

@@ -1,11 +1,10 @@
 //! `--all`: the libraries that processes share.
 //!
 //! A library's probes have one cookie for all processes. The number of cookies is limited, while for months
-//! files come and go with the environments and containers of jobs. So a library whose file is deleted leaves
-//! its cookies to the next file with an equal [`Meaning`]. Equal files that exist at the same time share
-//! cookies.
+//! files come and go with the environments and containers of jobs. So all files with an equal [`Meaning`]
+//! have the same cookies, whether they exist at the same time or one after the other.
 
-use crate::kernel::loader::{Attachment, Link};
+use crate::kernel::loader::Link;
 use inspect::{
     clock::now_ns,
     process::{Filter, LibraryId, MappedLibrary, can_end_processes, no_return_probes},
@@ -13,34 +12,35 @@ use inspect::{
     shortage,
     unresponsive::Backoff,
 };
-use recording::rows::SharedBindings;
-use std::{collections::HashMap, mem, num::NonZeroU32, time::Instant};
+use std::{
+    collections::HashMap,
+    mem,
+    num::NonZeroU32,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use flow::{
     quota::{Limits, Shares},
-    session::Budget,
+    session::{Budget, ChangedLibrary},
 };
-use rustix::{
-    process::{Resource, getrlimit},
-    time::ClockId,
-};
+use rustix::time::ClockId;
 
 use super::{
-    file_watch::{ChangedFiles, FileWatch},
+    file_watch::{ChangedFiles, FileWatch, ticks_now, ticks_of},
     meaning::Meaning,
-    options::Notice,
+    options::{Notice, RecordOptions},
+    own_limits::descriptors,
     reaper::Reaper,
     recorder::Recording,
-    setup::{LibraryInUse, ResolvedLibrary, Wanted},
+    setup::{Change, LibraryInUse, Wanted},
 };
-
-mod changes;
 
 /// Most library files held at a time, of which one tenant has three quarters at most. Each is checked again
 /// and again, and takes descriptors: where these are few, fewer files are held.
 const MAX_HELD: usize = 512;
-const DESCRIPTORS_OF_ONE: u64 = 8;
+const DESCRIPTORS_OF_ONE: usize = 8;
 /// Most cookies of libraries, in all and of one tenant; those that share another's cookies cost none.
 const COOKIES: Limits = Limits::three_quarters_for_one(ncclflow_common::MAX_PROBES as usize);
 
@@ -57,48 +57,38 @@ struct Library {
     is_wanted: bool,
     /// This host was short of something, so the library is not traced.
     was_short: bool,
-    /// Cookies left over by a library that is over, and their meaning.
-    spare: Option<(Meaning, Vec<u32>)>,
+    /// Cookies of a library whose file was deleted: the next with these takes its index.
+    spare: Option<Arc<[u32]>>,
     /// Tenant of the first process seen with the library.
     tenant: Option<u32>,
 }
 
 struct Traced {
     library: LibraryInUse,
-    /// Cookies of the library's probes, in their order, and their meaning.
-    cookies: Vec<u32>,
-    meaning: Option<Meaning>,
+    /// Cookies of the library's probes, in their order.
+    cookies: Arc<[u32]>,
     /// Links to the inode, where all processes are wanted, and none can have another content mapped.
     links: Vec<Link>,
     /// Probes are attached to one process after the other.
     by_process: bool,
 }
 
-/// A library whose file is no longer what was resolved.
-pub(super) struct Gone {
-    pub(super) index: usize,
-    pub(super) path: String,
-    pub(super) why: String,
-    pub(super) unchanged_ns: u64,
-}
-
 /// All libraries of a recording, in the order of the report.
 pub(super) struct Libraries<'a> {
-    wanted: Wanted<'a>,
     filter: &'a Filter,
-    bindings: SharedBindings,
-    reaper: Reaper,
+    pub(super) reaper: Reaper,
     /// Most files held at a time.
     held: Limits,
     known: Vec<Library>,
-    watch: FileWatch,
+    /// Watch for changes of files with probes on them.
+    pub(super) watch: FileWatch,
     changed: ChangedFiles,
-    /// Changed libraries, not reported yet.
-    gone: Vec<Gone>,
-    /// Why the last look at files did not see them all.
-    not_looked_at: Option<String>,
-    /// Cookies of libraries that were refused in the end, or changed.
-    unused: Vec<(Meaning, Vec<u32>)>,
+    /// Changed libraries, not reported yet, without the processes that had them mapped.
+    pub(super) gone: Vec<ChangedLibrary>,
+    /// Why the last look at files did not see them all; unseen files keep their probes.
+    pub(super) unseen: Option<String>,
+    /// Cookies of all libraries until now, by their meaning.
+    cookies: Vec<(Meaning, Arc<[u32]>)>,
     /// Cookies that each tenant's libraries were the first to take.
     cookies_of: Shares,
     /// Files that could not be resolved or traced, and when they are tried again.
@@ -107,22 +97,19 @@ pub(super) struct Libraries<'a> {
 }
 
 impl<'a> Libraries<'a> {
-    pub(super) fn new(wanted: Wanted<'a>, filter: &'a Filter, bindings: SharedBindings) -> Result<Self> {
-        let reaper = Reaper::start(&wanted.options.health).context("starting a thread")?;
-        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let most = usize::try_from(limit / DESCRIPTORS_OF_ONE).map_or(MAX_HELD, |most| most.min(MAX_HELD));
+    pub(super) fn new(options: &RecordOptions, filter: &'a Filter) -> Result<Self> {
+        let reaper = Reaper::start(&options.health)?;
+        let most = MAX_HELD.min(descriptors() / DESCRIPTORS_OF_ONE);
         Ok(Self {
-            wanted,
             filter,
-            bindings,
             reaper,
             held: Limits::three_quarters_for_one(most),
             known: Vec::new(),
             watch: FileWatch::new(),
             changed: ChangedFiles::default(),
             gone: Vec::new(),
-            not_looked_at: None,
-            unused: Vec::new(),
+            unseen: None,
+            cookies: Vec::new(),
             cookies_of: Shares::default(),
             failed: Backoff::default(),
             why_failed: HashMap::new(),
@@ -132,11 +119,6 @@ impl<'a> Libraries<'a> {
     /// Tells whether the library is of a version that was asked for.
     pub(super) fn is_wanted(&self, index: usize) -> bool {
         self.known.get(index).is_some_and(|library| library.is_wanted)
-    }
-
-    /// Hands these links to the reaper, which detaches them.
-    pub(super) fn detach(&self, links: Vec<Link>) {
-        self.reaper.take(links);
     }
 
     /// Returns the library's index; a new one is resolved first. A file that could not be resolved or traced
@@ -192,13 +174,11 @@ impl<'a> Libraries<'a> {
         let is_known = |known: &MappedLibrary| known.shares_probes_with(&file);
         let mut again = None;
         if let Some(index) = position(&self.known, &is_known) {
-            if !self.is_worth_another_try(index) {
-                return Ok(index);
-            }
+            // One that was wanted, and not traced, is worth another try: its pause is over.
+            let untraced = |library: &&mut Library| library.is_wanted && library.traced.is_err();
+            let Some(library) = self.known.get_mut(index).filter(untraced) else { return Ok(index) };
+            library.file = None;
             again = Some(index);
-            if let Some(library) = self.known.get_mut(index) {
-                library.file = None;
-            }
         }
         // The same inode with another identity: the file was changed, or its names or rights were.
         if position(&self.known, &|known| known.may_be_former_of(&file)).is_some() {
@@ -212,13 +192,14 @@ impl<'a> Libraries<'a> {
         }
         self.make_room(whose, recording)?;
         let held = file.try_clone()?;
-        let resolved = ResolvedLibrary::new(file, &self.wanted)?;
+        let (options, cache) = (recording.options, recording.cache);
+        let resolved = LibraryInUse::resolve(file, &Wanted { options, cache })?;
         let is_wanted = self.filter.admits_version(resolved.resolved.resolution.nccl_version);
         let mut report = resolved.report();
         let traced = if is_wanted {
-            resolved.into_use(self.wanted.options.choice).and_then(|library| {
+            resolved.with_probes(options.choice).and_then(|library| {
                 report = library.report();
-                if let Some(cache) = self.wanted.cache
+                if let Some(cache) = cache
                     && let Err(error) = library.keep(cache)
                 {
                     (recording.notice)(Notice::NotCached(&format!("{error:#}")));
@@ -263,32 +244,27 @@ impl<'a> Libraries<'a> {
         recording: &mut Recording<'_>,
     ) -> Result<(usize, Traced)> {
         let meaning = Meaning::of(&library);
-        let (index, cookies) = if let Some(spare) = self.take_spare(meaning.as_ref()) {
-            spare
-        } else if let Some(cookies) = self.equal_cookies(meaning.as_ref()) {
-            (self.free_index(recording), cookies)
+        let mut equal = self.cookies.iter().filter(|(known, _)| Some(known) == meaning.as_ref());
+        let (index, cookies) = if let Some(cookies) = equal.next().map(|(_, cookies)| Arc::clone(cookies)) {
+            let spare = |known: &mut Library| known.spare.take_if(|spare| *spare == cookies).is_some();
+            let index = self.known.iter_mut().position(spare);
+            (index.unwrap_or_else(|| self.free_index(recording)), cookies)
         } else {
             self.take_cookies(&library, whose, recording)?;
             let index = self.known.len();
-            let walks = library.store_walks(index, &mut recording.attachment, &self.bindings)?;
-            let attachment = &mut recording.attachment;
-            (index, library.store_probes(&walks, index, None, attachment, &self.bindings)?)
+            let Recording { attachment, bindings, .. } = &mut *recording;
+            let walks = library.store_walks(index, attachment, bindings)?;
+            let cookies: Arc<[u32]> = library.store_probes(&walks, index, None, attachment, bindings)?.into();
+            self.cookies.extend(meaning.map(|meaning| (meaning, Arc::clone(&cookies))));
+            (index, cookies)
         };
         let attachment = &mut recording.attachment;
         // A process that still has the former content mapped must get no probe for this one.
         let by_process = !self.filter.is_empty()
-            || (self.wanted.options.choice.returns && can_end_processes())
+            || (recording.options.choice.returns && can_end_processes())
             || self.changed.since(name_of(&library.file)).is_some();
-        let links = if by_process { Ok(Vec::new()) } else { library.link(&cookies, None, attachment) };
-        let links = match links {
-            Ok(links) => links,
-            Err(error) => {
-                // For the next library with the same meaning: this one may be refused again and again.
-                give_back(&mut self.unused, meaning, cookies);
-                return Err(error);
-            }
-        };
-        Ok((index, Traced { library, cookies, meaning, links, by_process }))
+        let links = if by_process { Vec::new() } else { library.link(&cookies, None, attachment)? };
+        Ok((index, Traced { library, cookies, links, by_process }))
     }
 
     /// Checks that there are cookies for all of a library's probes, and that its tenant may have them. If
@@ -322,19 +298,15 @@ impl<'a> Libraries<'a> {
 
     /// Makes room to hold one more file.
     fn make_room(&mut self, (pid, tenant): Whose, recording: &mut Recording<'_>) -> Result<()> {
-        let held = |library: &&mut Library| library.file.is_some();
         let is_of_tenant = |library: &Library| tenant.is_some() && library.tenant == tenant;
-        let (mut all, mut of_tenant) = (0, 0);
-        for library in self.known.iter_mut().filter(held) {
-            all += 1;
-            of_tenant += usize::from(is_of_tenant(library));
-        }
+        let mut held: Vec<_> = self.known.iter_mut().filter(|library| library.file.is_some()).collect();
+        let (all, of_tenant) = (held.len(), held.iter().filter(|library| is_of_tenant(library)).count());
         let is_over = of_tenant >= self.held.of_one;
         if self.held.have_room(all, of_tenant) {
             return Ok(());
         }
         // A library that is not traced need not be held: it is known by its identity.
-        let mut others = self.known.iter_mut().filter(held).filter(|library| library.traced.is_err());
+        let mut others = held.iter_mut().filter(|library| library.traced.is_err());
         if let Some(other) = others.find(|library| !is_over || is_of_tenant(library)) {
             other.file = None;
             return Ok(());
@@ -360,32 +332,6 @@ impl<'a> Libraries<'a> {
         over.find(|(index, _)| !has_probes(*index) && !is_listed(*index)).map_or(next, |(index, _)| index)
     }
 
-    /// Tells whether a library, whose pause is over, was wanted and not traced.
-    fn is_worth_another_try(&self, index: usize) -> bool {
-        self.known.get(index).is_some_and(|library| library.is_wanted && library.traced.is_err())
-    }
-
-    /// Returns the cookies of a traced or refused library with this meaning.
-    fn equal_cookies(&mut self, meaning: Option<&Meaning>) -> Option<Vec<u32>> {
-        let meaning = meaning?;
-        let traced = self.known.iter().filter_map(|library| library.traced.as_ref().ok());
-        let shared = traced.into_iter().find(|traced| traced.meaning.as_ref() == Some(meaning));
-        if let Some(shared) = shared {
-            return Some(shared.cookies.clone());
-        }
-        let at = self.unused.iter().position(|(unused, _)| unused == meaning)?;
-        Some(self.unused.swap_remove(at).1)
-    }
-
-    /// Takes the index and the cookies of a library that is over and had this meaning.
-    fn take_spare(&mut self, meaning: Option<&Meaning>) -> Option<(usize, Vec<u32>)> {
-        let meaning = meaning?;
-        self.known.iter_mut().enumerate().find_map(|(index, known)| {
-            let (_, cookies) = known.spare.take_if(|(spare, _)| spare == meaning)?;
-            Some((index, cookies))
-        })
-    }
-
     /// Tells whether each process gets links of its own.
     pub(super) fn takes_links(&self, index: usize) -> bool {
         let traced = self.known.get(index).and_then(|library| library.traced.as_ref().ok());
@@ -398,7 +344,7 @@ impl<'a> Libraries<'a> {
         index: usize,
         pid: u32,
         started: Option<u64>,
-        attachment: &mut Attachment,
+        recording: &mut Recording<'_>,
     ) -> Result<(&LibraryInUse, Vec<Link>)> {
         match &self.known.get(index).context("no such library")?.traced {
             Ok(Traced { library, .. }) if self.may_have_former(&library.file, started) => bail!(
@@ -407,13 +353,13 @@ impl<'a> Libraries<'a> {
             ),
             Ok(Traced { library, by_process: false, .. }) => Ok((library, Vec::new())),
             Ok(_)
-                if self.wanted.options.choice.returns
+                if recording.options.choice.returns
                     && let Some(why) = no_return_probes(pid) =>
             {
                 bail!("`--returns` cannot be used with it: {why}")
             }
             Ok(Traced { library, cookies, .. }) => {
-                Ok((library, library.link(cookies, NonZeroU32::new(pid), attachment)?))
+                Ok((library, library.link(cookies, NonZeroU32::new(pid), &mut recording.attachment)?))
             }
             Err(why) => bail!("{why}"),
         }
@@ -422,7 +368,7 @@ impl<'a> Libraries<'a> {
     /// Lets go of unused libraries whose files are deleted: nobody can use them again. Others stay attached,
     /// for the next process.
     pub(super) fn retire(&mut self, is_used: impl Fn(usize) -> bool) {
-        let Self { known, reaper, .. } = self;
+        let Self { known, reaper, cookies: shared, .. } = self;
         for (index, library) in known.iter_mut().enumerate() {
             let Some(file) = &library.file else { continue };
             // A file that does not answer is not asked again.
@@ -436,25 +382,68 @@ impl<'a> Libraries<'a> {
             if is_deleted {
                 library.file = None;
                 let traced = mem::replace(&mut library.traced, Err("its file was deleted".to_owned()));
-                if let Ok(Traced { cookies, meaning, links, .. }) = traced {
+                if let Ok(Traced { cookies, links, .. }) = traced {
                     reaper.take(links);
-                    library.spare = meaning.map(|meaning| (meaning, cookies));
+                    library.spare = shared.iter().any(|(_, known)| *known == cookies).then_some(cookies);
                 }
             }
         }
     }
 
+    /// Returns the time until the next look; `None` if no file has probes.
+    pub(super) fn watch_timeout(&self) -> Option<Duration> {
+        self.known.iter().any(|library| library.traced.is_ok()).then(|| self.watch.timeout())
+    }
+
+    /// Takes the probes off files that are no longer what was resolved.
+    pub(super) fn look_for_changes(&mut self) {
+        let Self { known, reaper, changed, gone, unseen, .. } = self;
+        *unseen = None;
+        for (index, library) in known.iter_mut().enumerate() {
+            let (Some(file), Ok(Traced { library: in_use, .. })) = (&mut library.file, &mut library.traced)
+            else {
+                continue;
+            };
+            let why = match in_use.look(&mut library.unchanged_ns, unseen) {
+                Ok(None) => continue,
+                Ok(Some(status)) => {
+                    // Its content is as resolved.
+                    (file.id, in_use.file.id) = (status.id, status.id);
+                    continue;
+                }
+                Err(why) => why,
+            };
+            // Whoever was started before its ctime can have the former content; without one, before now.
+            let since = if matches!(why, Change::Changed) { 0 } else { ticks_now() };
+            changed.add(name_of(file), since);
+            let why = why.to_string();
+            gone.push(ChangedLibrary {
+                library: index,
+                path: file.shown(),
+                seen_ns: now_ns(ClockId::Monotonic),
+                what: why.clone(),
+                pids: Vec::new(),
+                unchanged_until_ns: library.unchanged_ns,
+            });
+            library.file = None;
+            if let Ok(Traced { links, .. }) = mem::replace(&mut library.traced, Err(why)) {
+                reaper.take(links);
+            }
+        }
+    }
+
+    /// Tells whether a process started at `started` can have the former content of a changed file mapped.
+    fn may_have_former(&self, file: &MappedLibrary, started: Option<u64>) -> bool {
+        let since = self.changed.since(name_of(file)).map(|since| since.max(ticks_of(file.id.changed)));
+        since.is_some_and(|since| started.is_none_or(|started| started <= since))
+    }
+
     /// Returns all links, when the recording is over.
     pub(super) fn into_links(self) -> impl Iterator<Item = Link> {
+        self.reaper.end();
         let traced = self.known.into_iter().filter_map(|library| library.traced.ok());
         traced.flat_map(|traced| traced.links)
     }
-}
-
-/// Keeps cookies that nobody uses, for the next library with the same meaning.
-fn give_back(unused: &mut Vec<(Meaning, Vec<u32>)>, meaning: Option<Meaning>, cookies: Vec<u32>) {
-    let meaning = meaning.filter(|meaning| unused.iter().all(|(known, _)| known != meaning));
-    unused.extend(meaning.map(|meaning| (meaning, cookies)));
 }
 
 fn name_of(file: &MappedLibrary) -> (u64, u64) {

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::options::{Notice, RecordOptions};
 use flow::session::{Budget, SessionReport, WhoseBudget};
-use recording::sinks::{DiskBudget, OutputDir, Share, tell_window_of_removed_lines};
+use recording::sinks::{OutputDir, Share, tell_window_of_removed_lines};
 
 /// Owner of windows that no container's flag opened.
 const ALL_PROCESSES: &str = "all processes";
@@ -68,12 +68,8 @@ fn report_room(report: &SessionReport, probes: usize) -> u64 {
 
 /// Reports what has become of the limit, also in the reports of windows. Returns `true` if windows, or lines
 /// of some, were removed.
-pub(super) fn tell(
-    budget: &DiskBudget,
-    dir: &OutputDir,
-    report: &mut SessionReport,
-    notice: &mut dyn FnMut(Notice<'_>),
-) -> bool {
+pub(super) fn tell(dir: &OutputDir, report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>)) -> bool {
+    let Some(budget) = dir.budget() else { return false };
     let news = budget.take_news();
     if news.is_first_refusal {
         notice(Notice::OverMaxSize(budget.limit()));

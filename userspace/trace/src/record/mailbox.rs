@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use anyhow::{Context as _, Result};
 use rustix::thread::CapabilitySet;
 
-use super::{accounts::Accounts, keeper::OpenRecording, limit, options::Notice, recorder::Recording};
+use super::{accounts::Accounts, limit, options::Notice, recorder::Recording, taker::OpenRecording};
 use crate::{
     health::Health,
     kernel::stream::{MailSender, Mailbox},
@@ -15,7 +15,8 @@ use flow::{
     recording::FirstHit,
     session::{SessionReport, WindowReport},
 };
-use recording::sinks::DiskBudget;
+use inspect::privileges;
+use recording::sinks::{DiskBudget, OutputDir};
 
 /// Messages to the recording's own thread.
 #[derive(Debug)]
@@ -25,25 +26,22 @@ pub(super) enum SessionEvent {
     NewProcess(u32),
     /// The window with this number has reached its limit of ops.
     WindowFull(u32),
-    /// Flag files came or went in containers.
-    ContainerFlags,
     /// Why a container's flag file is not looked at.
     FlagNotSeen(String),
     /// A window's folder is complete.
     WindowDone(Box<(WindowReport, SessionReport)>),
-    /// Files of a recording are as complete as they will become.
-    FilesEnded,
     /// A dump was written, as no probe was hit.
     Dumped(String),
-    /// The disk's budget was used up, or windows were removed.
-    DiskBudget,
+    /// Something is to be looked at: flag files in containers, the files of a recording, which are as
+    /// complete as they will become, or the disk's budget.
+    LookAgain,
     /// Records go on after some were dropped.
     RecordsResumed,
 }
 
-/// Messages to the recording's keeper, besides the records.
+/// Messages to the thread that takes records first, besides the records.
 #[derive(Debug)]
-pub(super) enum KeeperMessage {
+pub(super) enum TakerMessage {
     /// The process with this number was seen to have ended, at this time of `CLOCK_MONOTONIC`.
     ProcessEnded { tgid: u32, at_ns: u64 },
     /// Take all records that are there, go on with another recording or none, and send back the former one
@@ -53,13 +51,6 @@ pub(super) enum KeeperMessage {
         hits: Vec<FirstHit>,
         reply: mpsc::Sender<(Option<OpenRecording>, Accounts)>,
     },
-}
-
-/// Messages to the thread that decodes directly, besides the records.
-#[derive(Debug)]
-pub(super) enum WatcherMessage {
-    /// See [`KeeperMessage::ProcessEnded`].
-    ProcessEnded { tgid: u32, at_ns: u64 },
 }
 
 #[derive(Clone, Debug)]
@@ -73,6 +64,15 @@ pub(super) struct EventSender {
 }
 
 impl EventSender {
+    /// Makes the sender, and the mailbox of the recording's own thread. `dir`: the output folder.
+    pub(super) fn new(dir: Option<&OutputDir>, health: Health) -> Result<(Self, Mailbox<SessionEvent>)> {
+        let is_ours = dir.is_none_or(|dir| dir.is_private().unwrap_or(false));
+        let writes = if is_ours { CapabilitySet::empty() } else { privileges::WRITES_ELSEWHERE };
+        let budget = dir.and_then(OutputDir::budget).cloned();
+        let (events, mailbox) = Mailbox::new().context("making an eventfd")?;
+        Ok((Self { events, budget, health, writes }, mailbox))
+    }
+
     pub(super) fn send(&self, event: SessionEvent) {
         self.events.send(event);
     }
@@ -80,60 +80,41 @@ impl EventSender {
     /// Reports changes of the disk's budget; called after using it.
     pub(super) fn look_at_budget(&self) {
         if self.budget.as_ref().is_some_and(DiskBudget::has_news) {
-            self.send(SessionEvent::DiskBudget);
+            self.send(SessionEvent::LookAgain);
         }
     }
 }
 
-/// Mailbox of the recording's own thread.
-#[derive(Debug)]
-pub(super) struct Events {
-    pub(super) mailbox: Mailbox<SessionEvent>,
-    pub(super) sender: EventSender,
-}
-
-/// Messages of the other threads, except failures.
-#[derive(Debug, Default)]
-pub(super) struct Received {
-    pub(super) new_processes: Vec<u32>,
-    pub(super) full_window: Option<u32>,
-    pub(super) has_resumed: bool,
-}
-
-impl Events {
-    /// `writes`: capabilities of threads that write.
-    pub(super) fn new(budget: Option<DiskBudget>, health: Health, writes: CapabilitySet) -> Result<Self> {
-        let (events, mailbox) = Mailbox::new().context("making an eventfd")?;
-        Ok(Self { mailbox, sender: EventSender { events, budget, health, writes } })
-    }
-
-    /// Reports failures, and returns the other messages.
-    pub(super) fn receive(&self, recording: &mut Recording<'_>) -> Received {
-        let mut received = Received::default();
-        for event in self.mailbox.take() {
+impl Recording<'_> {
+    /// Takes the messages of the other threads. Failures are reported.
+    pub(super) fn receive(&mut self) {
+        let events: Vec<SessionEvent> = self.mailbox.take().collect();
+        for event in events {
             match event {
-                SessionEvent::WriteFailed(error) => recording.write_failed(error),
-                SessionEvent::NewProcess(tgid) => received.new_processes.push(tgid),
-                SessionEvent::WindowFull(number) => received.full_window = Some(number),
+                SessionEvent::WriteFailed(error) => self.write_failed(error),
+                SessionEvent::NewProcess(tgid) => self.new_processes.push(tgid),
+                SessionEvent::WindowFull(number) => self.full_window = Some(number),
                 SessionEvent::WindowDone(done) => {
                     let (window, report) = *done;
-                    (recording.notice)(Notice::WindowClosed(&window, &report));
-                    let known =
-                        recording.report.windows.iter_mut().find(|known| known.number == window.number);
+                    (self.notice)(Notice::WindowClosed(&window, &report));
+                    let known = self.report.windows.iter_mut().find(|known| known.number == window.number);
                     if let Some(known) = known {
                         *known = window;
-                        recording.is_outdated = true;
+                        self.is_outdated = true;
                     }
                 }
-                SessionEvent::Dumped(what) => (recording.notice)(Notice::Hang(&what)),
-                SessionEvent::RecordsResumed => received.has_resumed = true,
-                SessionEvent::FlagNotSeen(why) => recording.flag_not_seen(why),
-                SessionEvent::DiskBudget | SessionEvent::FilesEnded | SessionEvent::ContainerFlags => {}
+                SessionEvent::Dumped(what) => (self.notice)(Notice::Hang(&what)),
+                SessionEvent::RecordsResumed => self.has_resumed = true,
+                SessionEvent::FlagNotSeen(why) => self.flag_not_seen(why),
+                SessionEvent::LookAgain => {}
             }
         }
-        if let (Some(budget), Some(dir)) = (&self.sender.budget, &recording.dir) {
-            recording.is_outdated |= limit::tell(budget, dir, &mut recording.report, recording.notice);
-        }
-        received
+        self.is_outdated |= self.tell_budget();
+    }
+
+    /// Reports what became of the disk's budget. See [`limit::tell`].
+    pub(super) fn tell_budget(&mut self) -> bool {
+        let Self { dir, report, notice, .. } = self;
+        dir.as_ref().is_some_and(|dir| limit::tell(dir, report, *notice))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Where there is no room for more they end after a whole op; the rest can be exported later.
 
-use inspect::{failpoint, privileges};
+use inspect::failpoint;
 use recording::{
     format::Selection,
     rows::{Pipeline, Read, ReadPart, RecordedSession},
@@ -13,10 +13,10 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
 };
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::Result;
 
 use super::mailbox::{EventSender, SessionEvent};
 use flow::session::{FilesReport, FilesState};
@@ -95,17 +95,15 @@ fn report(pipeline: &Pipeline, read: &Read, is_stopped: bool) -> FilesReport {
 #[derive(Debug)]
 pub(super) struct LinesThread {
     /// Bytes of the recording that were read.
-    read: Arc<AtomicU64>,
-    thread: JoinHandle<Result<Made>>,
+    pub(super) read: Arc<AtomicU64>,
+    pub(super) thread: JoinHandle<Result<Made>>,
 }
 
 impl LinesThread {
     pub(super) fn start(request: LinesRequest, events: &EventSender) -> Result<Self> {
         let (read, events) = (Arc::<AtomicU64>::default(), events.clone());
-        let told = Arc::clone(&read);
+        let (health, writes, told) = (events.health.clone(), events.writes, Arc::clone(&read));
         let make = move || {
-            let guard = events.health.guard("ncclflow-files");
-            privileges::keep_only(events.writes);
             let made = make_lines(&request, &mut |bytes| {
                 told.store(bytes, Ordering::Relaxed);
                 events.look_at_budget();
@@ -114,25 +112,9 @@ impl LinesThread {
                 // Files can be made from the recording later.
                 events.send(SessionEvent::WriteFailed(format!("making the files stopped: {error:#}")));
             }
-            events.send(SessionEvent::FilesEnded);
-            guard.done();
+            events.send(SessionEvent::LookAgain);
             made
         };
-        let thread = thread::Builder::new().name("ncclflow-files".to_owned()).spawn(make);
-        Ok(Self { read, thread: thread.context("starting a thread")? })
-    }
-
-    pub(super) fn has_ended(&self) -> bool {
-        self.thread.is_finished()
-    }
-
-    /// Returns the bytes of the recording that were read until now.
-    pub(super) fn read(&self) -> u64 {
-        self.read.load(Ordering::Relaxed)
-    }
-
-    /// Waits for the end.
-    pub(super) fn join(self) -> Result<Made> {
-        self.thread.join().map_err(|_| anyhow!("the thread that makes the files failed"))?
+        Ok(Self { read, thread: health.spawn("ncclflow-files", writes, make)? })
     }
 }

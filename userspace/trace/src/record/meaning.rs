@@ -4,61 +4,46 @@
 //! The build-id does not tell: anybody can write one into a file.
 
 use crate::kernel::probe::Probe;
-use flow::{session::ProbePlace, wire::ProbeKind};
-use nccl_library::elf::FileOffset;
-use ncclflow_common::{FetchPlan, Walk};
+use flow::wire::ProbeKind;
 
 use super::setup::LibraryInUse;
 
 /// Meaning of a library's records. If two are equal, a record of either decodes the same by both.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Meaning {
-    probes: Vec<ProbeMeaning>,
+    probes: Vec<Probe>,
     /// Kinds of records and decoders, as a recording has them, and the place of a communicator's identity.
     records: String,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct ProbeMeaning {
-    symbol: String,
-    offset: FileOffset,
-    place: ProbePlace,
-    plan: FetchPlan,
-    walk: Option<WalkMeaning>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct WalkMeaning {
-    head: FetchPlan,
-    parts: Vec<(&'static str, FetchPlan)>,
-    walk: Walk,
-}
-
 impl Meaning {
     /// Returns `None` if that cannot be determined; nothing is shared then.
-    pub(super) fn of(library: &LibraryInUse) -> Option<Self> {
+    pub(super) fn of<'a>(library: &'a LibraryInUse) -> Option<Self> {
         let probes = &library.probes.probes;
-        let parts = |probe: &Probe| probe.walk.iter().flat_map(|walk| walk.parts.clone()).collect::<Vec<_>>();
-        let kinds: Vec<(ProbeKind, Vec<ProbeKind>)> = probes
-            .iter()
-            .map(|probe| (probe.kind.clone(), parts(probe).into_iter().map(|part| part.kind).collect()))
-            .collect();
+        let kinds = |probe: &'a Probe| {
+            let parts = probe.walk.iter().flat_map(|walk| &walk.parts);
+            (&probe.kind, parts.map(|part| &part.kind).collect())
+        };
+        let kinds: Vec<(&ProbeKind, Vec<&ProbeKind>)> = probes.iter().map(kinds).collect();
         let decoder = &*library.decoder;
         let records = serde_json::to_string(&(kinds, decoder)).ok()?;
-        let meaning_of = |probe: &Probe| ProbeMeaning {
-            symbol: probe.symbol.clone(),
-            offset: probe.file_offset,
-            place: probe.place(),
-            plan: probe.plan,
-            walk: probe.walk.as_ref().map(|program| WalkMeaning {
-                head: program.head,
-                parts: program.parts.iter().map(|part| (part.name, part.plan)).collect(),
-                walk: program.walk,
-            }),
-        };
-        Some(Self {
-            probes: probes.iter().map(meaning_of).collect(),
-            records: format!("{records}{:?}", decoder.communicator),
+        Some(Self { probes: probes.clone(), records: format!("{records}{:?}", decoder.communicator) })
+    }
+
+    /// Returns where the probes are, and what they read.
+    fn code(&self) -> impl Iterator<Item = impl PartialEq> {
+        self.probes.iter().map(|probe| {
+            let walk = probe.walk.as_ref().map(|program| {
+                let parts: Vec<_> = program.parts.iter().map(|part| (part.name, part.plan)).collect();
+                (program.head, parts, program.walk)
+            });
+            (&probe.symbol, probe.file_offset, probe.place(), probe.plan, walk)
         })
+    }
+}
+
+impl PartialEq for Meaning {
+    fn eq(&self, other: &Self) -> bool {
+        self.records == other.records && self.code().eq(other.code())
     }
 }

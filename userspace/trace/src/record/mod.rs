@@ -17,7 +17,6 @@ mod silent_containers;
 mod window_export;
 mod window_flag;
 mod window_flags;
-mod window_pace;
 mod windows;
 
 // Processes and libraries that come and go, with `--all`.
@@ -29,11 +28,10 @@ mod meaning;
 mod reaper;
 
 // From the drain to the threads that take records.
+mod arrivals;
 mod consumers;
-mod direct;
-mod intake;
-mod keeper;
 mod mailbox;
+mod taker;
 mod threads;
 
 // From records to files.

@@ -1,6 +1,6 @@
 //! Resources of this process itself.
 
-use std::{fs::File, os::fd::OwnedFd};
+use std::{fs::File, io};
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -12,17 +12,12 @@ pub(super) fn raise_descriptors() {
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// Descriptors reserved for the end of a recording, so that it ends whole where no others are left.
-#[derive(Debug)]
-pub(super) struct SpareDescriptors(#[expect(dead_code, reason = "they are held")] Vec<OwnedFd>);
+/// Returns how many descriptors there may be.
+pub(super) fn descriptors() -> usize {
+    getrlimit(Resource::Nofile).current.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX))
+}
 
-impl SpareDescriptors {
-    /// Descriptors: `session.json` and its temporary, a segment and its successor; the rest for threads.
-    const COUNT: usize = 8;
-
-    pub(super) fn take() -> Self {
-        // The first read of per-CPU counters opens a file, and that may be at the end.
-        let _ = aya::util::nr_cpus();
-        Self((0..Self::COUNT).filter_map(|_| Some(File::open("/dev/null").ok()?.into())).collect())
-    }
+/// Takes so many descriptors, for a time at which others may be left.
+pub(super) fn spare_descriptors(count: usize) -> impl Iterator<Item = io::Result<File>> {
+    (0..count).map(|_| File::open("/dev/null"))
 }

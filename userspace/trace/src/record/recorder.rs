@@ -1,30 +1,33 @@
 //! A recording from beginning to end.
 
 use super::{
-    direct::Watching,
+    arrivals::Arrivals,
     ending::Closed,
     find_and_load::{find_and_load, ms},
     follow::Follower,
-    keeper::{Keeping, OpenRecording},
     limit,
-    mailbox::{EventSender, Events},
+    mailbox::{EventSender, SessionEvent},
     make_lines::LinesRequest,
-    options::{FilesOptions, FilesWhen, Notice, Outcome, RecordOptions, StopHandle, Targets},
-    own_limits::{self, SpareDescriptors},
+    options::{FilesOptions, FilesWhen, Notice, Outcome, RecordOptions, StopHandle, Targets, WindowOptions},
+    own_limits::{raise_descriptors, spare_descriptors},
     report::first_report,
     row_watch::{RowWatch, WatchRequest, WindowLimits},
     setup::{Setup, Wanted, stack_binding},
     stacks::Stacks,
-    threads::{FirstTaker, Threads},
+    taker::{OpenRecording, Taking},
+    threads::Threads,
     watch::Watch,
     windows::Windows,
 };
 use crate::{
-    kernel::loader::{Attachment, tells_returns_apart},
+    kernel::{
+        loader::{Attachment, tells_returns_apart},
+        stream::Mailbox,
+    },
     who::Who,
 };
 use inspect::{
-    clock::now_ns, gpu::GpuSamples, identity::WhoOptions, layout_cache::LayoutCache, privileges,
+    clock::now_ns, gpu::GpuSamples, identity::WhoOptions, layout_cache::LayoutCache,
     process::in_first_pid_namespace,
 };
 use recording::{
@@ -32,16 +35,26 @@ use recording::{
     rows::{Following, Pipeline, SharedBindings, Traced},
     sinks::{OutputDir, SessionFiles, write_session},
 };
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    fs::File,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
-use rustix::{thread::CapabilitySet, time::ClockId};
+use rustix::time::ClockId;
 
 use flow::{
-    model::Sampling,
-    session::{AttachReport, ChangedLibrary, Level, SessionReport, SessionState, TargetReport, WindowReport},
+    recording::{Event, FirstHit},
+    session::{
+        AttachReport, ChangedLibrary, Level, SessionReport, SessionState, TargetReport, WindowEnd,
+        WindowReport,
+    },
 };
+
+/// Descriptors reserved for the end of a recording, so that it ends whole where no others are left:
+/// `session.json` and its temporary, a segment and its successor; the rest for threads.
+const DESCRIPTORS: usize = 8;
 
 /// Records until the time is up, the targets are gone, or `stop` says so. The recording is whole before the
 /// probes are detached, which can take a while; its files are completed after that.
@@ -74,31 +87,29 @@ pub fn record(
     if stop.is_stopped() {
         bail!("stopped before anything was attached");
     }
-    own_limits::raise_descriptors();
-    let bindings = SharedBindings::default();
+    raise_descriptors();
     let mut follower = match &options.targets {
         Targets::Pids(_) => None,
-        Targets::All(filter) => Some(Follower::new(wanted, filter, bindings.clone())?),
+        Targets::All(filter) => Some(Follower::new(options, filter)?),
     };
-    let spare = SpareDescriptors::take();
-    let mut recording = Recording::prepare(wanted, &setup, attachment, times, &bindings, notice)?;
-    let budget = recording.dir.as_ref().and_then(OutputDir::budget).cloned();
-    let is_ours = recording.dir.as_ref().is_none_or(|dir| dir.is_private().unwrap_or(false));
-    let writes = if is_ours { CapabilitySet::empty() } else { privileges::WRITES_ELSEWHERE };
-    let events = Events::new(budget, options.health.clone(), writes)?;
+    // The first read of per-CPU counters opens a file, and that may be at the end.
+    let _ = aya::util::nr_cpus();
+    // If there are fewer, the recording ends less whole.
+    let spare: Vec<File> = spare_descriptors(DESCRIPTORS).flatten().collect();
+    let mut recording = Recording::prepare(wanted, &setup, attachment, times, stop, notice)?;
     options.health.wakes(&stop.waker);
-    let mut closed = recording.run(stop, &events, follower.as_mut(), &bindings, spare)?;
+    let mut closed = recording.run(follower.as_mut(), spare)?;
     if let Some(follower) = &follower {
         follower.report_shares(&mut recording);
     }
-    if let Err(error) = recording.end(&mut closed, stop) {
+    if let Err(error) = recording.end(&mut closed) {
         // What was recorded is there all the same, and the probes go.
         recording.fail(&format!("ending the recording: {error:#}"));
     }
     // Files are made meanwhile: the job does not wait for them.
-    let files = recording.start_files(&closed, stop, &events.sender)?;
+    let files = recording.start_files(&closed)?;
     recording.detach(follower);
-    let flow_ranks = recording.complete(closed, files, &events)?;
+    let flow_ranks = recording.complete(closed, files)?;
     Ok(Outcome { report: recording.report, flow_ranks })
 }
 
@@ -106,14 +117,27 @@ pub fn record(
 pub(super) struct Recording<'a> {
     pub(super) options: &'a RecordOptions,
     pub(super) setup: &'a Setup,
+    pub(super) stop: &'a StopHandle,
     /// Cache for resolved libraries, filled once the session is open.
-    cache: Option<&'a LayoutCache>,
+    pub(super) cache: Option<&'a LayoutCache>,
     pub(super) attachment: Attachment,
+    pub(super) bindings: SharedBindings,
+    /// Events from the other threads, and the sender that these get.
+    pub(super) mailbox: Mailbox<SessionEvent>,
+    pub(super) events: EventSender,
     pub(super) report: SessionReport,
     /// Folder of `session.json`.
     pub(super) dir: Option<OutputDir>,
     /// The report has changed since it was last written.
     pub(super) is_outdated: bool,
+    /// Processes of which the first record has come.
+    pub(super) new_processes: Vec<u32>,
+    /// The number of a window that has reached its limit of ops.
+    pub(super) full_window: Option<u32>,
+    /// Records go on after some were dropped.
+    pub(super) has_resumed: bool,
+    /// Files with probes could not be seen the last time.
+    has_unseen_files: bool,
     /// Number of the health's failures that are in the report already.
     failures_told: usize,
     pub(super) who: Who,
@@ -128,21 +152,30 @@ impl<'a> Recording<'a> {
         setup: &'a Setup,
         attachment: Result<Attachment>,
         times: AttachReport,
-        bindings: &SharedBindings,
+        stop: &'a StopHandle,
         notice: &'a mut (dyn FnMut(Notice<'_>) + 'a),
     ) -> Result<Self> {
         let dir = options.output.as_deref().map(|path| limit::create_folder(path, options)).transpose()?;
-        let report = first_report(setup, options.choice, options.buffer, options.queue_bytes);
+        let report = first_report(setup, options);
         let begun = attachment.and_then(|attachment| {
+            let (events, mailbox) = EventSender::new(dir.as_ref(), options.health.clone())?;
             let who = Who::new(WhoOptions::clone(&options.who), report.host.clone(), &options.health);
             let mut recording = Self {
                 options,
                 setup,
+                stop,
                 cache,
                 attachment,
+                bindings: SharedBindings::default(),
+                mailbox,
+                events,
                 report,
                 dir: None,
                 is_outdated: false,
+                new_processes: Vec::new(),
+                full_window: None,
+                has_resumed: false,
+                has_unseen_files: false,
                 failures_told: 0,
                 who,
                 stacks: None,
@@ -151,7 +184,11 @@ impl<'a> Recording<'a> {
             if let Some(choice) = options.choice.stacks {
                 recording.stacks = Some(Stacks::start(choice, &recording.attachment, &options.debug_files)?);
             }
-            recording.begin(dir.as_ref(), times, bindings)?;
+            recording.attach(times)?;
+            if let Some(dir) = &dir {
+                let probes = recording.attachment.probes().len();
+                limit::check(dir, &recording.report, probes, options.windows.is_some())?;
+            }
             Ok(recording)
         });
         match (begun, dir) {
@@ -168,61 +205,65 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// Attaches, and begins the report.
-    fn begin(
-        &mut self,
-        dir: Option<&OutputDir>,
-        mut times: AttachReport,
-        bindings: &SharedBindings,
-    ) -> Result<()> {
-        let Self { options, setup, attachment, report, .. } = self;
-        if options.choice.stacks.is_some() {
-            bindings.push(stack_binding());
+    /// Attaches every probe of every named process's libraries, and begins the report.
+    fn attach(&mut self, mut times: AttachReport) -> Result<()> {
+        if self.options.choice.stacks.is_some() {
+            self.bindings.push(stack_binding());
         }
-        setup.attach(attachment, &report.host, bindings, options.choice.returns)?;
+        self.attach_named()?;
+        let Self { options, attachment, report, .. } = self;
         if let Some(first) = attachment.first_link() {
             times.first_probe_ms = ms(first.saturating_duration_since(options.started));
         }
         times.attached_ms = ms(options.started.elapsed());
         report.attach = times;
-        report.sampling = (options.sampling != Sampling::default()).then_some(options.sampling);
-        if let Some(dir) = dir {
-            limit::check(dir, report, attachment.probes().len(), options.windows.is_some())?;
-        }
         Ok(())
     }
 
-    /// Begins a recording of this session, or of a window of it, in a folder.
+    /// Begins a recording of this session, or of a window of it, in a folder. A thread reads it while it is
+    /// written, if its rows are wanted at once.
     pub(super) fn begin_recording(
         &self,
         dir: &OutputDir,
-        window: Option<&WindowReport>,
-    ) -> Result<Box<RecordingWriter>> {
-        let RecordOptions { choice, sampling, .. } = self.options;
-        let follows = self.follows();
+        window: Option<(&WindowReport, &[FirstHit])>,
+    ) -> Result<OpenRecording> {
+        let RecordOptions { choice, sampling, windows, .. } = self.options;
         let session = flow::recording::Session {
             ncclflow: env!("CARGO_PKG_VERSION").to_owned(),
             wire_version: WIRE_VERSION,
             report: match window {
                 None => self.report.to_text()?,
-                Some(window) => self.report.of_window(window).to_text()?,
+                Some((window, _)) => self.report.of_window(window).to_text()?,
             },
-            host: follows.then(|| self.report.host.clone()),
+            host: self.follows().then(|| self.report.host.clone()),
             steps: choice.level == Level::Steps,
             returns: choice.returns,
             sampling: *sampling,
             ..flow::recording::Session::default()
         };
-        let writer = RecordingWriter::create(dir, session);
+        let writer = RecordingWriter::create(dir, session)
+            .with_context(|| format!("beginning a recording in `{}`", dir.path().display()))?;
         let writer = writer
-            .map(|writer| {
-                writer
-                    .telling_who(self.who.watch())
-                    .telling_stacks(self.stacks.as_ref().map(Stacks::book))
-                    .telling_gpus(self.options.gpus.clone())
-            })
-            .map(|writer| Box::new(writer.keeping_for(self.options.max_age)));
-        writer.with_context(|| format!("beginning a recording in `{}`", dir.path().display()))
+            .telling_who(self.who.watch())
+            .telling_stacks(self.stacks.as_ref().map(|stacks| stacks.book.clone()))
+            .telling_gpus(self.options.gpus.clone())
+            .keeping_for(self.options.max_age);
+        let (mut writer, mut limits) = (Box::new(writer), None);
+        if let (Some((report, hits)), Some(WindowOptions { max_ops, iterations, .. })) = (window, windows) {
+            let begun = writer.push_event(&Event::HitsBegin { hits: hits.to_vec() });
+            begun.context("beginning a window's recording")?;
+            let (number, max_ops, iterations) = (report.number, *max_ops, *iterations);
+            let has_limit = max_ops.is_some() || iterations.is_some();
+            limits = has_limit.then_some(WindowLimits { number, max_ops, iterations });
+        }
+        let (live, mut reader) = (self.options.statistics.clone(), None);
+        if live.is_some() || limits.is_some() {
+            let dir = dir.try_clone().context("keeping the output folder open")?;
+            let (has_calls_only, stop) = (choice.level == Level::Api, self.stop.files_flag());
+            let request = WatchRequest { dir, live, limits, has_calls_only, stop };
+            reader = Some(RowWatch::start(request, &self.events)?);
+        }
+        Ok(OpenRecording { writer, reader })
     }
 
     /// Tells whether processes and bindings come while it runs.
@@ -230,30 +271,11 @@ impl<'a> Recording<'a> {
         matches!(self.options.targets, Targets::All(_))
     }
 
-    /// Starts to read the recording in this folder while it is written, if its rows are wanted at once.
-    pub(super) fn watch_rows(
-        &self,
-        dir: &OutputDir,
-        stop: &StopHandle,
-        events: &EventSender,
-        limits: Option<WindowLimits>,
-    ) -> Result<Option<RowWatch>> {
-        let live = self.options.statistics.clone();
-        if live.is_none() && limits.is_none() {
-            return Ok(None);
-        }
-        let dir = dir.try_clone().context("keeping the output folder open")?;
-        let has_calls_only = self.options.choice.level == Level::Api;
-        let request = WatchRequest { dir, live, limits, has_calls_only, stop: stop.files_flag() };
-        RowWatch::start(request, events).map(Some)
-    }
-
     /// Returns the line files wanted of the recording in this folder, to be made when it is whole.
     pub(super) fn lines_request(
         &self,
         dir: &OutputDir,
         max_ops: Option<u64>,
-        stop: &StopHandle,
     ) -> Result<Option<LinesRequest>> {
         let RecordOptions { files: FilesOptions { when, limit_bytes }, max_size, compress, .. } =
             *self.options;
@@ -263,35 +285,34 @@ impl<'a> Recording<'a> {
         let half = max_size.map(|limit| limit / 2);
         let limit_bytes = limit_bytes.into_iter().chain(half).min();
         let dir = dir.try_clone().context("keeping the output folder open")?;
-        let stop = stop.files_flag();
+        let stop = self.stop.files_flag();
         Ok(Some(LinesRequest { dir, limit_bytes, max_ops, keeps_names: compress, stop }))
     }
 
-    /// Returns the first taker of records: the keeper of a recording, or a decoder where nothing is written.
-    /// Windows begin recordings of their own.
-    fn first_taker(
-        &self,
-        bindings: &SharedBindings,
-        stop: &StopHandle,
-        events: &EventSender,
-    ) -> Result<(FirstTaker, Option<RowWatch>)> {
-        let Some(dir) = &self.dir else {
-            return Ok((FirstTaker::Watcher(Box::new(self.watching(bindings.clone()))), None));
+    /// Returns what the first taker of records begins with: a recording, or a pipeline where nothing is
+    /// written. Windows begin recordings of their own.
+    fn taking(&self) -> Result<Taking> {
+        let stacks = self.stacks.as_ref();
+        let mut taking = Taking {
+            arrivals: self.follows().then(Arrivals::default),
+            feed: stacks.map(|stacks| stacks.feed.clone()),
+            bindings: self.bindings.clone(),
+            stacks: stacks.map(|stacks| stacks.book.clone()),
+            ..Taking::default()
         };
-        let (mut kept, mut watch) = (None, None);
-        if self.options.windows.is_none() {
-            let writer = self.begin_recording(dir, None)?;
-            watch = self.watch_rows(dir, stop, events, None)?;
-            kept = Some(OpenRecording { writer, reader: watch.as_ref().map(RowWatch::feed) });
+        match &self.dir {
+            None => taking.watched = Some(self.pipeline()),
+            Some(dir) if self.options.windows.is_none() => {
+                taking.kept = Some(self.begin_recording(dir, None)?);
+            }
+            Some(_) => {}
         }
-        let stacks = self.stacks.as_ref().map(Stacks::feed);
-        let keeping = Keeping::new(kept, bindings.clone(), self.follows(), stacks);
-        Ok((FirstTaker::Keeper(keeping), watch))
+        Ok(taking)
     }
 
     /// Returns the way from records to statistics alone.
-    fn watching(&self, bindings: SharedBindings) -> Watching {
-        let options = self.options;
+    fn pipeline(&self) -> Pipeline {
+        let (options, bindings) = (self.options, self.bindings.clone());
         let files = options.watcher.clone().map(|watcher| SessionFiles::of_sink(Box::new(watcher)));
         let mut pipeline = Pipeline::new(bindings.list(), files.unwrap_or_else(SessionFiles::nowhere));
         if self.follows() {
@@ -301,60 +322,41 @@ impl<'a> Recording<'a> {
         }
         pipeline.traced.sampling = options.sampling;
         pipeline.output.live.clone_from(&options.statistics);
-        let stacks = self.stacks.as_ref().map(|stacks| (stacks.feed(), stacks.book()));
-        Watching::new(pipeline, stacks)
+        pipeline
     }
 
     /// Opens the session, takes records until the end, closes the session, and takes the remaining records.
-    fn run(
-        &mut self,
-        stop: &StopHandle,
-        events: &Events,
-        mut follower: Option<&mut Follower<'a>>,
-        bindings: &SharedBindings,
-        spare: SpareDescriptors,
-    ) -> Result<Closed> {
-        let setup = self.setup;
-        for target in &setup.targets {
+    fn run(&mut self, mut follower: Option<&mut Follower<'a>>, spare: Vec<File>) -> Result<Closed> {
+        for target in &self.setup.targets {
             self.follow_stacks(target.process.pid());
         }
         if let Some(follower) = &mut follower {
             follower.round(self);
         }
-        let (first, watch) = self.first_taker(bindings, stop, &events.sender)?;
-        let mut windows = Windows::new(self, stop, &events.sender)?;
+        let taking = self.taking()?;
+        let mut windows = Windows::new(self)?;
         let source = self.attachment.source()?;
-        let native = self.stacks.as_ref().and_then(Stacks::native);
-        let threads = Threads::start(source, self.options.queue_bytes, first, native, &events.sender)?;
+        let native = self.stacks.as_ref().and_then(|stacks| stacks.native.clone());
+        let threads = Threads::start(source, self.options.queue_bytes, taking, native, &self.events)?;
         let opened = self.open(windows.is_some());
         let watched = opened.and_then(|()| {
             // What was recorded until then is kept, and the probes go, whatever happens to this thread.
-            catch_unwind(AssertUnwindSafe(|| {
-                Watch::new(self, stop, events, &threads, follower, windows.as_mut()).run()
-            }))
-            .unwrap_or_else(|_| Err(anyhow!("the recording's thread panicked")))
+            catch_unwind(AssertUnwindSafe(|| Watch::new(self, &threads, follower, windows.as_mut()).run()))
+                .unwrap_or_else(|_| Err(anyhow!("the recording's thread panicked")))
         });
         drop(spare);
-        let closed_windows = windows.map(|windows| windows.finish(self, &threads));
+        let closed = windows.as_mut().map(|windows| windows.close(WindowEnd::Recording, self, &threads));
         let disarmed = self.attachment.disarm();
         self.options.health.end_recording();
         let (mut taken, settled) = threads.end(&self.attachment)?;
-        events.receive(self);
+        self.receive();
         self.note_failures();
-        let (windows, closed) = match closed_windows {
-            Some((export, mut accounts, closed)) => {
-                // Records of a window that could not be closed.
-                accounts.append(&taken.accounts);
-                taken.accounts = accounts;
-                (Some(export), closed)
-            }
-            None => (None, Ok(())),
-        };
+        let windows = windows.map(|windows| windows.finish(&mut self.report, &mut taken));
         // The first of several errors is the cause.
-        if let Err(error) = watched.and(disarmed).and(settled).and(closed) {
+        if let Err(error) = watched.and(disarmed).and(settled).and(closed.unwrap_or(Ok(()))) {
             self.fail(&format!("{error:#}"));
         }
-        Ok(Closed { taken, watch, windows })
+        Ok(Closed { taken, windows })
     }
 
     /// Takes over new failures from the session's health.
@@ -401,6 +403,20 @@ impl<'a> Recording<'a> {
         self.report.errors.push(error);
     }
 
+    /// Notes an error that ends nothing.
+    pub(super) fn note_error(&mut self, error: String) {
+        self.report.errors.push(error);
+        self.is_outdated = true;
+    }
+
+    /// Notes why not all files with probes were seen, if so: once, until all are.
+    pub(super) fn note_unseen_files(&mut self, why: Option<&str>) {
+        if let Some(why) = why.filter(|_| !self.has_unseen_files) {
+            self.note_error(format!("probes stay for now on {why}"));
+        }
+        self.has_unseen_files = why.is_some();
+    }
+
     /// Reports that a container's flag file does not open windows.
     pub(super) fn flag_not_seen(&mut self, why: String) {
         (self.notice)(Notice::FlagNotSeen(&why));
@@ -413,7 +429,7 @@ impl<'a> Recording<'a> {
         let Self { stacks: Some(stacks), attachment, report, notice, .. } = self else { return };
         let python = stacks.follow(pid, attachment);
         if let Err(why) = &python
-            && !stacks.has_native()
+            && !stacks.choice.kind.has_native()
         {
             notice(Notice::NoStacks { pid, why });
         }
@@ -445,7 +461,9 @@ impl<'a> Recording<'a> {
     /// Stops recording the stacks of an ended process.
     pub(super) fn leave_stacks(&mut self, pid: u32) {
         if self.stacks.is_some() {
-            Stacks::leave(pid, &mut self.attachment);
+            // There is no entry where no stacks were walked. The naming thread knows the process until
+            // another has its number.
+            let _ = self.attachment.leave_stacks(pid);
         }
     }
 

@@ -1,6 +1,6 @@
 //! `session.json`: its beginning, and its completion with what belongs to it, for a recording or a window.
 
-use crate::kernel::loader::{Attachment, Buffer};
+use crate::kernel::loader::Attachment;
 use inspect::{
     clock::{now_ns, realtime_offset_ns},
     process::Process,
@@ -12,34 +12,28 @@ use recording::{
         write_session,
     },
 };
-use std::mem;
+use std::{io, mem};
 
 use anyhow::Result;
 use rustix::time::ClockId;
 
 use super::{
     accounts::{Baseline, draw_up},
-    keeper::OpenRecording,
-    options::{Notice, ProbeChoice},
+    make_lines::Made,
+    options::{Notice, RecordOptions},
     setup::{LibraryInUse, Setup, Target},
+    taker::OpenRecording,
     threads::Taken,
 };
 use flow::{
-    model::ModelCounters,
-    schema::{ClockReport, LossReport},
-    session::{
-        AttachReport, Budget, BufferReport, LeftOut, Level, Messages, OverBudget, SessionReport,
-        SessionState, TargetReport,
-    },
+    model::Sampling,
+    schema::ClockReport,
+    session::{Budget, BufferReport, FilesReport, Level, SessionReport, SessionState, TargetReport},
 };
 
 /// Returns the report of a session that begins.
-pub(super) fn first_report(
-    setup: &Setup,
-    choice: ProbeChoice,
-    buffer: Buffer,
-    queue_bytes: usize,
-) -> SessionReport {
+pub(super) fn first_report(setup: &Setup, options: &RecordOptions) -> SessionReport {
+    let RecordOptions { choice, buffer, sampling, queue_bytes, .. } = *options;
     let host = rustix::system::uname();
     let report_of = |Target { process, libraries }: &Target| {
         target_report(process.pid(), Some(process), libraries.clone())
@@ -52,7 +46,7 @@ pub(super) fn first_report(
         kernel: host.release().to_string_lossy().into_owned(),
         level: Some(choice.level),
         api: choice.api,
-        sampling: None,
+        sampling: (sampling != Sampling::default()).then_some(sampling),
         step_detail: (choice.level == Level::Steps).then_some(choice.detail),
         clock: ClockReport {
             clock: "CLOCK_MONOTONIC".into(),
@@ -61,36 +55,16 @@ pub(super) fn first_report(
             offset_ns: realtime.saturating_sub(monotonic),
             ended_monotonic_ns: None,
         },
-        clock_moved_ns: None,
-        attach: AttachReport::default(),
         targets: setup.targets.iter().map(report_of).collect(),
         libraries: setup.libraries.iter().map(LibraryInUse::report).collect(),
-        communicators: Vec::new(),
         buffer: BufferReport {
             kind: buffer.kind,
             bytes: buffer.bytes_taken(),
             queue_bytes: queue_bytes as u64,
             queue_peak_bytes: 0,
         },
-        probes: Vec::new(),
-        cpus: Vec::new(),
-        loss: LossReport::default(),
-        gaps: Vec::new(),
-        model: ModelCounters::default(),
-        first_undecodable: None,
-        recording: None,
-        files: None,
-        max_size: None,
-        compressed: None,
         passed_over: setup.passed_over.clone(),
-        changed_libraries: Vec::new(),
-        lost_readers: None,
-        flags_not_seen: Messages::default(),
-        over_budget: OverBudget::default(),
-        left_out: LeftOut::default(),
-        errors: Messages::default(),
-        window: None,
-        windows: Vec::new(),
+        ..SessionReport::default()
     }
 }
 
@@ -103,11 +77,7 @@ pub(super) fn target_report(pid: u32, process: Option<&Process>, libraries: Vec<
         libraries,
         exited: process.is_none(),
         started_ticks: process.and_then(Process::started),
-        followed_since_ns: None,
-        untraced: None,
-        whose: None,
-        job: None,
-        python: None,
+        ..TargetReport::default()
     }
 }
 
@@ -136,7 +106,8 @@ pub(super) fn complete_accounts(
         report.loss.records_not_recorded = totals.lost;
         if taken.is_cut_short {
             // Of the records taken, those in complete blocks are in the recording.
-            report.loss.records_not_recorded = taken.accounts.delivered().saturating_sub(totals.records);
+            report.loss.records_not_recorded =
+                taken.accounts.delivered.total().saturating_sub(totals.records);
         }
     }
     if report.state != SessionState::Failed {
@@ -145,8 +116,25 @@ pub(super) fn complete_accounts(
     Ok(())
 }
 
-/// Completes the report's results of decoding, for files or for statistics.
-pub(super) fn complete_files(report: &mut SessionReport, pipeline: &Pipeline) {
+/// Completes the report with the results of decoding: of making files, or, where none are, for statistics.
+/// Returns the files.
+pub(super) fn complete_files(
+    report: &mut SessionReport,
+    decoded: Option<Pipeline>,
+    made: Option<Result<Made>>,
+) -> SessionFiles {
+    let pipeline = match made {
+        Some(Ok(Made { pipeline, report: files })) => {
+            report.files = Some(files);
+            Some(pipeline)
+        }
+        Some(Err(_)) => {
+            report.files = Some(FilesReport::failed());
+            decoded
+        }
+        None => decoded,
+    };
+    let Some(pipeline) = pipeline else { return SessionFiles::default() };
     let lost = pipeline.files().lost_lines();
     report.first_undecodable.clone_from(&pipeline.first_error);
     report.loss.records_undecodable = pipeline.undecodable;
@@ -161,6 +149,7 @@ pub(super) fn complete_files(report: &mut SessionReport, pipeline: &Pipeline) {
     }
     report.communicators = pipeline.files().ranks();
     report.left_out.communicators = pipeline.files().forgotten_ranks();
+    pipeline.output.files
 }
 
 /// Marks the recording as whole. An error is told and reported.
@@ -168,19 +157,18 @@ pub(super) fn end_recording(
     taken: &mut Taken,
     report: &mut SessionReport,
     notice: &mut dyn FnMut(Notice<'_>),
-) -> Result<()> {
-    let Some(OpenRecording { writer, .. }) = &mut taken.kept else { return Ok(()) };
+) {
+    let Some(OpenRecording { writer, .. }) = &mut taken.kept else { return };
     if taken.is_cut_short {
         // The recording has no end, like that of a killed process.
-        return Ok(());
+        return;
     }
-    let text = report.to_text()?;
-    if let Err(error) = writer.write_end(&text)
+    let written = report.to_text().map_err(io::Error::from).and_then(|text| writer.write_end(&text));
+    if let Err(error) = written
         && !is_over_max_size(&error)
     {
         fail(report, notice, format!("writing the end of the recording failed: {error}"));
     }
-    Ok(())
 }
 
 fn fail(report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>), error: String) {
@@ -196,7 +184,7 @@ pub(super) fn write_results(
     report: &mut SessionReport,
     compress: bool,
     notice: &mut dyn FnMut(Notice<'_>),
-) -> Result<FlowRanks> {
+) -> FlowRanks {
     files.close();
     let flow_ranks = files.flow_ranks();
     report.loss.aggregates_over_max_size = flow_ranks.over_max_size;
@@ -217,7 +205,7 @@ pub(super) fn write_results(
         _ => SessionState::WriteFailed,
     };
     report.state = state(report);
-    end_recording(&mut taken, report, notice)?;
+    end_recording(&mut taken, report, notice);
     // Older records may have been removed to write the end.
     if let (Some(kept), Some(known)) = (&taken.kept, &mut report.recording) {
         let totals = kept.writer.totals();
@@ -234,7 +222,7 @@ pub(super) fn write_results(
             report.state = state(report);
         }
     }
-    Ok(flow_ranks)
+    flow_ranks
 }
 
 /// Returns the change between two offsets to wall time, if it is worth reporting.

@@ -2,7 +2,7 @@
 //!
 //! The reader may lag: it loses nothing, as the records are on the disk.
 
-use inspect::{clock::now_ns, failpoint, privileges};
+use inspect::{clock::now_ns, failpoint};
 use recording::{
     format::{BLOCK_TIME, FOLDER, Item, Progress, RecordingReader, Selection},
     rows::{Pipeline, STRAGGLE_NS},
@@ -15,15 +15,15 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Result, anyhow};
 use rustix::time::ClockId;
 
 use super::{
-    iterations::{Decision, IterationLooker},
+    iterations::IterationLooker,
     mailbox::{EventSender, SessionEvent},
 };
 use flow::session::WindowIterations;
@@ -54,35 +54,13 @@ pub(super) struct WindowLimits {
     pub(super) iterations: Option<u64>,
 }
 
-/// Messages to the thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WatchMessage {
-    /// There is more in the recording.
-    Written,
-    /// The recording is complete.
-    Finish,
-}
-
-/// Handle of the recording's writer, to tell the thread that there is more.
-#[derive(Clone, Debug)]
-pub(super) struct WatchFeed {
-    messages: Sender<WatchMessage>,
-    /// Records in the recording.
-    written: Arc<AtomicU64>,
-}
-
-impl WatchFeed {
-    pub(super) fn written(&self, records: u64) {
-        self.written.store(records, Ordering::Relaxed);
-        // A thread that has ended wants nothing more.
-        let _ = self.messages.send(WatchMessage::Written);
-    }
-}
-
-/// The thread that reads one recording.
+/// The thread that reads one recording, as the recording's writer sees it.
 #[derive(Debug)]
 pub(super) struct RowWatch {
-    feed: WatchFeed,
+    /// A message for each time that there is more in the recording. Once this is closed, it is complete.
+    news: Sender<()>,
+    /// Records in the recording.
+    written: Arc<AtomicU64>,
     thread: JoinHandle<Result<Watched>>,
 }
 
@@ -96,45 +74,43 @@ pub(super) struct Watched {
 
 impl RowWatch {
     pub(super) fn start(request: WatchRequest, events: &EventSender) -> Result<Self> {
-        let (messages, inbox) = mpsc::channel();
+        let (news, inbox) = mpsc::channel();
         let (written, events) = (Arc::<AtomicU64>::default(), events.clone());
-        let feed = WatchFeed { messages, written: Arc::clone(&written) };
+        let (health, writes, told) = (events.health.clone(), events.writes, Arc::clone(&written));
         let watch = move || {
-            let guard = events.health.guard("ncclflow-rows");
-            privileges::keep_only(events.writes);
-            let watched = Watcher::open(request, written, &events).and_then(|watcher| watcher.run(&inbox));
+            let watched = Watcher::open(request, told, &events).and_then(|watcher| watcher.run(&inbox));
             if let Err(error) = &watched {
                 // The recording goes on.
                 let error = format!("reading the recording while it is written stopped: {error:#}");
                 events.send(SessionEvent::WriteFailed(error));
             }
-            guard.done();
             watched
         };
-        let thread = thread::Builder::new().name("ncclflow-rows".to_owned()).spawn(watch);
-        Ok(Self { feed, thread: thread.context("starting a thread")? })
+        Ok(Self { news, written, thread: health.spawn("ncclflow-rows", writes, watch)? })
     }
 
-    pub(super) fn feed(&self) -> WatchFeed {
-        self.feed.clone()
+    /// Says that there is more to read.
+    pub(super) fn written(&self, records: u64) {
+        self.written.store(records, Ordering::Relaxed);
+        // A thread that has ended wants nothing more.
+        let _ = self.news.send(());
     }
 
     /// Says that the recording is whole, and waits until it is read.
     pub(super) fn finish(self) -> Result<Watched> {
-        // A failed thread returns its error below.
-        let _ = self.feed.messages.send(WatchMessage::Finish);
-        self.thread.join().map_err(|_| anyhow!("the thread that reads the recording failed"))?
+        let Self { news, thread, .. } = self;
+        drop(news);
+        thread.join().map_err(|_| anyhow!("the thread that reads the recording failed"))?
     }
 }
 
 struct Watcher<'a> {
+    request: WatchRequest,
     reader: RecordingReader,
     pipeline: Pipeline,
-    limits: Option<WindowLimits>,
     looker: Option<IterationLooker>,
     /// Iterations that the looker has found.
     iterations: Option<WindowIterations>,
-    stop: Arc<AtomicBool>,
     events: &'a EventSender,
     /// Records that were read, and records in the recording.
     records: u64,
@@ -144,37 +120,25 @@ struct Watcher<'a> {
 
 impl<'a> Watcher<'a> {
     fn open(request: WatchRequest, written: Arc<AtomicU64>, events: &'a EventSender) -> Result<Self> {
-        let WatchRequest { dir, live, limits, has_calls_only, stop } = request;
-        let reader = RecordingReader::open(dir.open_subfolder(FOLDER)?)?;
-        let wanted = limits.and_then(|limits| limits.iterations);
-        let looker = wanted.map(|wanted| IterationLooker::new(wanted, has_calls_only));
+        let reader = RecordingReader::open(request.dir.open_subfolder(FOLDER)?)?;
+        let wanted = request.limits.and_then(|limits| limits.iterations);
+        let looker = wanted.map(|wanted| IterationLooker::new(wanted, request.has_calls_only));
         let files = match &looker {
             Some(looker) => SessionFiles::of_sink(Box::new(looker.clone())),
             None => SessionFiles::nowhere(),
         };
-        let mut pipeline = if live.is_some() {
+        let mut pipeline = if request.live.is_some() {
             Pipeline::reading(reader.session(), files)
         } else {
             Pipeline::reading_ops(reader.session(), files)
         };
-        pipeline.output.room = limits.and_then(|limits| limits.max_ops);
-        pipeline.output.live = live;
+        pipeline.output.room = request.limits.and_then(|limits| limits.max_ops);
+        pipeline.output.live.clone_from(&request.live);
         let (iterations, records, is_full_sent) = Default::default();
-        Ok(Self {
-            reader,
-            pipeline,
-            limits,
-            looker,
-            iterations,
-            stop,
-            events,
-            records,
-            written,
-            is_full_sent,
-        })
+        Ok(Self { request, reader, pipeline, looker, iterations, events, records, written, is_full_sent })
     }
 
-    fn run(mut self, inbox: &Receiver<WatchMessage>) -> Result<Watched> {
+    fn run(mut self, inbox: &Receiver<()>) -> Result<Watched> {
         let mut is_over = false;
         while !is_over {
             is_over = self.wait(inbox);
@@ -188,7 +152,7 @@ impl<'a> Watcher<'a> {
     }
 
     /// Waits for more records, or until it is time to look for ended processes. `true`: nothing more comes.
-    fn wait(&mut self, inbox: &Receiver<WatchMessage>) -> bool {
+    fn wait(&mut self, inbox: &Receiver<()>) -> bool {
         loop {
             let message = if self.pipeline.ended_ns.is_empty() {
                 inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
@@ -196,11 +160,12 @@ impl<'a> Watcher<'a> {
                 inbox.recv_timeout(ENDED_INTERVAL)
             };
             match message {
-                // Many waiting messages count as one.
-                Ok(WatchMessage::Written) => {
-                    return inbox.try_iter().any(|message| message == WatchMessage::Finish);
+                Ok(()) => {
+                    // Many waiting messages count as one.
+                    inbox.try_iter().for_each(drop);
+                    return false;
                 }
-                Ok(WatchMessage::Finish) | Err(RecvTimeoutError::Disconnected) => return true,
+                Err(RecvTimeoutError::Disconnected) => return true,
                 Err(RecvTimeoutError::Timeout) => {
                     // All records of processes that ended so long ago are in the recording.
                     let in_block = u64::try_from(BLOCK_TIME.as_nanos()).unwrap_or(u64::MAX);
@@ -213,7 +178,7 @@ impl<'a> Watcher<'a> {
 
     /// Reads what is there.
     fn read(&mut self) -> Result<()> {
-        while !self.stop.load(Ordering::Relaxed) {
+        while !self.request.stop.load(Ordering::Relaxed) {
             failpoint::here("rows")?;
             let Self { reader, pipeline, records, .. } = self;
             let progress = reader.read_next(&Selection::ALL, &mut |item| {
@@ -239,21 +204,15 @@ impl<'a> Watcher<'a> {
 
     /// Tells when the window is full. `is_over`: nothing more comes.
     fn look_at_limits(&mut self, is_over: bool) {
-        let Some(WindowLimits { number, .. }) = self.limits else { return };
+        let Some(WindowLimits { number, .. }) = self.request.limits else { return };
         let mut is_full = self.pipeline.output.is_out_of_room();
         if let Some(looker) = &self.looker
             && self.iterations.is_none()
         {
-            let is_last = is_over || self.stop.load(Ordering::Relaxed);
-            match looker.looking().decide(is_last) {
-                None => {}
-                Some(Decision::Complete(found)) => (self.iterations, is_full) = (Some(found), true),
-                // What is found when its time is up ends the window, too.
-                Some(Decision::Ended(found)) => {
-                    is_full |= found.found;
-                    self.iterations = Some(found);
-                }
-            }
+            let is_last = is_over || self.request.stop.load(Ordering::Relaxed);
+            self.iterations = looker.looking().decide(is_last);
+            // What is found when its time is up ends the window, too.
+            is_full |= self.iterations.as_ref().is_some_and(|iterations| iterations.found);
         }
         if is_full && !is_over && !mem::replace(&mut self.is_full_sent, true) {
             self.events.send(SessionEvent::WindowFull(number));

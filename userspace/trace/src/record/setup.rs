@@ -8,7 +8,7 @@ use crate::kernel::{
 use inspect::{
     clock::now_ns,
     layout_cache::{CacheKey, LayoutCache},
-    process::{LibraryId, MappedLibrary, Process, no_return_probes},
+    process::{MappedLibrary, Process, no_return_probes},
     resolver::{self, ResolverError, Status, What},
 };
 use recording::rows::SharedBindings;
@@ -17,7 +17,10 @@ use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;
 
-use super::options::{ProbeChoice, RecordOptions};
+use super::{
+    options::{ProbeChoice, RecordOptions},
+    recorder::Recording,
+};
 use flow::{
     decode::{CommunicatorPlaces, Decoder, OpWorkFields, PlanFields, ProxyOpFields},
     recording::Binding,
@@ -27,7 +30,7 @@ use flow::{
 };
 use nccl_library::{
     nccl::NameTables,
-    symbols::{PLACE_BYTES, Resolution, Resolved},
+    symbols::{PLACE_BYTES, Resolved},
 };
 
 /// Options and cache for finding targets.
@@ -102,8 +105,8 @@ impl Setup {
             let known = self.libraries.iter().position(|library| library.file.id == file.id);
             let index = known.unwrap_or(self.libraries.len());
             if known.is_none() {
-                let resolved = ResolvedLibrary::new(file, wanted);
-                match resolved.and_then(|library| library.into_use(wanted.options.choice)) {
+                let resolved = LibraryInUse::resolve(file, wanted);
+                match resolved.and_then(|library| library.with_probes(wanted.options.choice)) {
                     Ok(library) => self.libraries.push(library),
                     Err(error) => {
                         refused.push(error);
@@ -122,30 +125,29 @@ impl Setup {
         self.targets.push(Target { process, libraries });
         Ok(())
     }
+}
 
-    /// Attaches every probe of every library to every target that uses it.
-    pub(super) fn attach(
-        &self,
-        attachment: &mut Attachment,
-        host: &str,
-        bindings: &SharedBindings,
-        returns: bool,
-    ) -> Result<()> {
+impl Recording<'_> {
+    /// Attaches every probe of every library to every named target that uses it.
+    pub(super) fn attach_named(&mut self) -> Result<()> {
+        let Self { setup: Setup { targets, libraries, .. }, attachment, bindings, .. } = self;
         let mut walks = Vec::new();
-        for (index, library) in self.libraries.iter().enumerate() {
+        for (index, library) in libraries.iter().enumerate() {
             walks.push(library.store_walks(index, attachment, bindings)?);
         }
-        for target in &self.targets {
+        for target in targets {
             let pid = target.process.pid();
             let number = NonZeroU32::new(pid).context("0 is not a process")?;
-            if returns && let Some(why) = no_return_probes(pid) {
+            if self.options.choice.returns
+                && let Some(why) = no_return_probes(pid)
+            {
                 bail!("`--returns` cannot be used with process {pid}: {why}; it works without `--returns`");
             }
             for &index in &target.libraries {
-                let (Some(library), Some(walks)) = (self.libraries.get(index), walks.get(index)) else {
+                let (Some(library), Some(walks)) = (libraries.get(index), walks.get(index)) else {
                     continue;
                 };
-                let whose = HostInfo { host: host.into(), pid };
+                let whose = HostInfo { host: self.report.host.as_str().into(), pid };
                 let cookies = library.store_probes(walks, index, Some(&whose), attachment, bindings)?;
                 match library.link(&cookies, Some(number), attachment) {
                     Err(_) if target.process.has_exited() => break,
@@ -157,95 +159,6 @@ impl Setup {
             }
         }
         Ok(())
-    }
-}
-
-/// Returns the binding of call stacks: the first, in sessions that have them.
-pub(super) fn stack_binding() -> Binding {
-    let decoder = Decoder {
-        op_fields: None,
-        names: NameTables::default(),
-        plan_fields: None,
-        op_work: None,
-        communicator: None,
-    };
-    Binding { kind: ProbeKind::Stack, decoder: Arc::new(decoder), host: None }
-}
-
-/// A library that is identified, before it is known whether it can be traced.
-#[derive(Debug)]
-pub(super) struct ResolvedLibrary {
-    file: MappedLibrary,
-    pub(super) resolved: Resolved,
-    cached: bool,
-    /// Key to keep the resolution under.
-    key: Option<CacheKey>,
-}
-
-impl ResolvedLibrary {
-    pub(super) fn new(file: MappedLibrary, wanted: &Wanted<'_>) -> Result<Self> {
-        let RecordOptions { choice, debug_files, .. } = wanted.options;
-        let what = if choice.returns || choice.level == Level::Api { What::Api } else { What::Ops };
-        let key = wanted.cache.and_then(|cache| Some((cache, CacheKey::new(file.id, what)?)));
-        let known = key.as_ref().and_then(|(cache, key)| cache.load(key));
-        let cached = known.is_some();
-        let resolved = known.map_or_else(|| resolver::resolve(&file, what, debug_files), Ok);
-        let resolved = resolved.with_context(|| format!("reading the NCCL library `{}`", file.shown()))?;
-        let key = key.filter(|_| !cached).map(|(_, key)| key);
-        Ok(Self { file, resolved, cached, key })
-    }
-
-    /// Returns the report of a library that cannot be traced.
-    pub(super) fn report(&self) -> LibraryReport {
-        report(&self.file, &self.resolved.resolution, self.cached, &ProbeSet::default())
-    }
-
-    /// Compiles the library's probes.
-    pub(super) fn into_use(self, choice: ProbeChoice) -> Result<LibraryInUse> {
-        let Self { file, resolved, cached, key } = self;
-        let resolution = &resolved.resolution;
-        let shown = file.shown();
-        let context = || format!("reading the NCCL library `{shown}`");
-        let mut probes = probe::compile(resolution, choice.level.min(Level::Flow), choice.way);
-        if choice.level == Level::Steps {
-            probe::add_steps(&mut probes, resolution, Some(&resolved.code), choice.detail);
-        }
-        if choice.api {
-            probe::add_api_calls(&mut probes, resolution);
-        }
-        if choice.returns {
-            probe::add_api_returns(&mut probes, resolution);
-        }
-        if choice.stacks.is_some() {
-            probe::take_stacks(&mut probes);
-        }
-        let is_indispensable = |probe: &Probe| match choice.level {
-            Level::Api => matches!(probe.kind, ProbeKind::ApiLine(_) | ProbeKind::ApiArguments(_)),
-            Level::Flow | Level::Steps => probe.walk.is_some() || probe.function == "ncclProxySaveOp",
-        };
-        if !probes.probes.iter().any(is_indispensable) {
-            let why = probes.missing.iter().map(|missing| format!("{}: {}", missing.function, missing.why));
-            let why = why.collect::<Vec<_>>().join("; ");
-            let instead = match choice.level {
-                Level::Api => "",
-                Level::Flow | Level::Steps => {
-                    "; `--level api` records the calls of a library whose layouts are not known, too"
-                }
-            };
-            bail!("`{shown}` cannot be traced: {why}. See `ncclflow symbols {shown}`{instead}");
-        }
-        let op_fields = match ProxyOpFields::find(&resolution.layouts, 0) {
-            Err(_) if choice.level == Level::Api => None,
-            fields => Some(fields.with_context(context)?),
-        };
-        let decoder = Arc::new(Decoder {
-            op_fields,
-            names: NameTables::from_layouts(&resolution.layouts).or_as_declared(),
-            plan_fields: PlanFields::from_layouts(&resolution.layouts, resolution.nccl_version),
-            op_work: OpWorkFields::from_layouts(&resolution.layouts),
-            communicator: CommunicatorPlaces::find(&resolution.layouts, 0).ok(),
-        });
-        Ok(LibraryInUse { file, resolved, probes, decoder, cached, to_keep: key })
     }
 }
 
@@ -266,19 +179,6 @@ pub(super) enum Change {
 /// meanwhile.
 const UNSEEN: Duration = Duration::from_secs(60);
 
-/// Tells whether a file was seen not too long ago, at `seen_ns` of the records' clock.
-pub(super) fn is_recent(seen_ns: u64) -> bool {
-    u128::from(now_ns(ClockId::Monotonic).saturating_sub(seen_ns)) < UNSEEN.as_nanos()
-}
-
-impl Change {
-    /// Tells whether the file was not seen, for want of descriptors for instance. That says nothing of the
-    /// file: the next look tells.
-    pub(super) fn is_unseen(&self) -> bool {
-        matches!(self, Self::Unanswered(ResolverError::Unavailable(_)))
-    }
-}
-
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -292,24 +192,83 @@ impl fmt::Display for Change {
 
 impl std::error::Error for Change {}
 
-fn report(file: &MappedLibrary, resolution: &Resolution, cached: bool, probes: &ProbeSet) -> LibraryReport {
-    LibraryReport {
-        path: file.path.display().to_string(),
-        deleted: file.deleted,
-        device: file.id.device,
-        inode: file.id.inode,
-        build_id: resolution.build_id.clone(),
-        nccl_version: resolution.nccl_version,
-        cuda_version: resolution.cuda_version,
-        symbols: resolution.symbol_source,
-        cached,
-        probes: probes.way,
-        calls: probes.calls,
-        missing_probes: probes.missing.clone(),
+/// Returns the binding of call stacks: the first, in sessions that have them.
+pub(super) fn stack_binding() -> Binding {
+    Binding { kind: ProbeKind::Stack, decoder: Arc::new(no_decoder()), host: None }
+}
+
+/// Returns the decoder of a library without probes.
+fn no_decoder() -> Decoder {
+    Decoder {
+        op_fields: None,
+        names: NameTables::default(),
+        plan_fields: None,
+        op_work: None,
+        communicator: None,
     }
 }
 
 impl LibraryInUse {
+    /// Identifies a library, before it is known whether it can be traced. It has no probes yet.
+    pub(super) fn resolve(file: MappedLibrary, wanted: &Wanted<'_>) -> Result<Self> {
+        let RecordOptions { choice, debug_files, .. } = wanted.options;
+        let what = if choice.returns || choice.level == Level::Api { What::Api } else { What::Ops };
+        let key = wanted.cache.and_then(|cache| Some((cache, CacheKey::new(file.id, what)?)));
+        let known = key.as_ref().and_then(|(cache, key)| cache.load(key));
+        let cached = known.is_some();
+        let resolved = known.map_or_else(|| resolver::resolve(&file, what, debug_files), Ok);
+        let resolved = resolved.with_context(|| format!("reading the NCCL library `{}`", file.shown()))?;
+        let to_keep = key.filter(|_| !cached).map(|(_, key)| key);
+        let (probes, decoder) = (ProbeSet::default(), Arc::new(no_decoder()));
+        Ok(Self { file, resolved, probes, decoder, cached, to_keep })
+    }
+
+    /// Compiles the library's probes. Fails if it cannot be traced.
+    pub(super) fn with_probes(self, choice: ProbeChoice) -> Result<Self> {
+        let Resolved { resolution, code, .. } = &self.resolved;
+        let shown = self.file.shown();
+        let context = || format!("reading the NCCL library `{shown}`");
+        let mut probes = probe::compile(resolution, choice.level.min(Level::Flow), choice.way);
+        if choice.level == Level::Steps {
+            probe::add_steps(&mut probes, resolution, Some(code), choice.detail);
+        }
+        if choice.api {
+            probe::add_api_calls(&mut probes, resolution);
+        }
+        if choice.returns {
+            probe::add_api_returns(&mut probes, resolution);
+        }
+        if choice.stacks.is_some() {
+            probe::take_stacks(&mut probes);
+        }
+        let is_indispensable = |probe: &Probe| match choice.level {
+            Level::Api => matches!(probe.kind, ProbeKind::ApiLine(_) | ProbeKind::ApiArguments(_)),
+            Level::Flow | Level::Steps => probe.walk.is_some() || probe.function == "ncclProxySaveOp",
+        };
+        if !probes.probes.iter().any(is_indispensable) {
+            let why = probes.missing.iter().map(|missing| format!("{}: {}", missing.function, missing.why));
+            let why = why.collect::<Vec<_>>().join("; ");
+            let instead = if choice.level == Level::Api {
+                ""
+            } else {
+                "; `--level api` records the calls of a library whose layouts are not known, too"
+            };
+            bail!("`{shown}` cannot be traced: {why}. See `ncclflow symbols {shown}`{instead}");
+        }
+        let op_fields = match ProxyOpFields::from_layouts(&resolution.layouts) {
+            Err(_) if choice.level == Level::Api => None,
+            fields => Some(fields.with_context(context)?),
+        };
+        let decoder = Arc::new(Decoder {
+            op_fields,
+            names: NameTables::from_layouts(&resolution.layouts).or_as_declared(),
+            plan_fields: PlanFields::from_layouts(&resolution.layouts, resolution.nccl_version),
+            op_work: OpWorkFields::from_layouts(&resolution.layouts),
+            communicator: CommunicatorPlaces::find(&resolution.layouts, 0).ok(),
+        });
+        Ok(Self { probes, decoder, ..self })
+    }
+
     /// Gives the programs of its walks their cookies, which serve all processes.
     pub(super) fn store_walks(
         &self,
@@ -390,9 +349,27 @@ impl LibraryInUse {
         if is_same { Ok(status) } else { Err(Change::OtherCode) }
     }
 
-    /// Takes over the file's new identity: its content is as resolved.
-    pub(super) fn adopt(&mut self, id: LibraryId) {
-        self.file.id = id;
+    /// Looks whether the file is what was resolved, as it was at `seen_ns` of the records' clock. `Ok(None)`:
+    /// the file was not seen, for a reason that `unseen` gets, and probes stay on it for now.
+    pub(super) fn look(
+        &self,
+        seen_ns: &mut u64,
+        unseen: &mut Option<String>,
+    ) -> Result<Option<Status>, Change> {
+        let (looked, now) = (self.unchanged(), now_ns(ClockId::Monotonic));
+        let is_recent = u128::from(now.saturating_sub(*seen_ns)) < UNSEEN.as_nanos();
+        match looked {
+            Ok(status) => {
+                *seen_ns = now;
+                Ok(Some(status))
+            }
+            // Want of descriptors, for instance, says nothing of the file: the next look tells.
+            Err(why @ Change::Unanswered(ResolverError::Unavailable(_))) if is_recent => {
+                unseen.get_or_insert_with(|| format!("`{}`: {why}", self.file.shown()));
+                Ok(None)
+            }
+            Err(why) => Err(why),
+        }
     }
 
     /// Keeps the resolution for the next time.
@@ -404,6 +381,20 @@ impl LibraryInUse {
     }
 
     pub(super) fn report(&self) -> LibraryReport {
-        report(&self.file, &self.resolved.resolution, self.cached, &self.probes)
+        let Self { file, resolved: Resolved { resolution, .. }, probes, cached, .. } = self;
+        LibraryReport {
+            path: file.path.display().to_string(),
+            deleted: file.deleted,
+            device: file.id.device,
+            inode: file.id.inode,
+            build_id: resolution.build_id.clone(),
+            nccl_version: resolution.nccl_version,
+            cuda_version: resolution.cuda_version,
+            symbols: resolution.symbol_source,
+            cached: *cached,
+            probes: probes.way,
+            calls: probes.calls,
+            missing_probes: probes.missing.clone(),
+        }
     }
 }

@@ -21,12 +21,13 @@ use inspect::{
 /// Parts that record call stacks.
 #[derive(Debug)]
 pub(super) struct Stacks {
-    choice: StackChoice,
+    pub(super) choice: StackChoice,
     runtimes: Runtimes,
     interpreters: Interpreters,
-    book: StackBook,
-    feed: StackFeed,
-    native: Option<NativeFeed>,
+    pub(super) book: StackBook,
+    pub(super) feed: StackFeed,
+    /// Feed for pieces of native stacks.
+    pub(super) native: Option<NativeFeed>,
 }
 
 impl Stacks {
@@ -49,39 +50,19 @@ impl Stacks {
         Ok(Self { choice, runtimes: Runtimes::default(), interpreters, book, feed, native })
     }
 
-    /// Returns the feed for pieces of native stacks.
-    pub(super) fn native(&self) -> Option<NativeFeed> {
-        self.native.clone()
-    }
-
-    pub(super) fn book(&self) -> StackBook {
-        self.book.clone()
-    }
-
-    pub(super) fn feed(&self) -> StackFeed {
-        self.feed.clone()
-    }
-
-    /// Tells whether native frames are recorded, for every process.
-    pub(super) fn has_native(&self) -> bool {
-        self.choice.kind.has_native()
-    }
-
     /// Has the stacks of a process walked. Returns its version of Python, if that was looked for, or why its
     /// frames are not known.
     pub(super) fn follow(&mut self, pid: u32, attachment: &mut Attachment) -> Result<Option<String>, String> {
         let StackChoice { kind, depth } = self.choice;
         let process = Process::open(pid).map_err(|error| error.to_string())?;
-        let mut interpreter = Ok(None);
-        if kind.has_python() {
+        let interpreter = if kind.has_python() {
             let found = Interpreter::find(&process, &self.runtimes, depth);
-            interpreter =
-                found.and_then(|found| found.ok_or_else(|| "it runs no Python".to_owned())).map(Some);
-        }
-        let version = match &interpreter {
-            Ok(interpreter) => Ok(interpreter.as_ref().map(Interpreter::version)),
-            Err(why) => Err(why.clone()),
+            found.and_then(|found| found.ok_or_else(|| "it runs no Python".to_owned())).map(Some)
+        } else {
+            Ok(None)
         };
+        let version = interpreter.as_ref().map(|found| found.as_ref().map(Interpreter::version));
+        let version = version.map_err(Clone::clone);
         let interpreter = interpreter.unwrap_or_default();
         let mut walk = interpreter.as_ref().map_or_else(without_python, |interpreter| *interpreter.walk());
         walk.takes = if interpreter.is_some() { TAKES_PYTHON } else { 0 };
@@ -93,12 +74,5 @@ impl Stacks {
             attachment.walk_stacks(pid, &walk).map_err(|error| format!("{error:#}"))?;
         }
         version
-    }
-
-    /// Stops walking the stacks of a process that has ended. The naming thread knows it until another has its
-    /// number.
-    pub(super) fn leave(pid: u32, attachment: &mut Attachment) {
-        // There is no entry where no stacks were walked.
-        let _ = attachment.leave_stacks(pid);
     }
 }

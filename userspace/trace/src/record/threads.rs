@@ -1,6 +1,6 @@
 //! Starts, informs and ends the threads of a recording.
 //!
-//! The drain moves records out of the kernel and waits for nobody. The keeper of the recording consumes them.
+//! The drain moves records out of the kernel and waits for nobody. The first taker consumes them.
 //! The recording's own thread sends both messages. Files are made by others, which read the recording
 //! ([`super::make_lines`]).
 
@@ -12,7 +12,7 @@ use crate::{
         stream::{Drain, DrainMessage, MailSender, Mailbox, ProbeCounts, Source},
     },
 };
-use inspect::{clock::now_ns, privileges};
+use inspect::clock::now_ns;
 use recording::rows::Pipeline;
 use std::{
     collections::BTreeMap,
@@ -20,20 +20,21 @@ use std::{
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
+        mpsc,
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use rustix::{thread::CapabilitySet, time::ClockId};
 
 use super::{
     accounts::Accounts,
     consumers::{Consumer, Ended, join},
-    direct::{Watching, decode_directly},
-    keeper::{Keeping, OpenRecording, keep_recording},
-    mailbox::{EventSender, KeeperMessage, WatcherMessage},
+    mailbox::{EventSender, TakerMessage},
+    row_watch::Watched,
+    taker::{OpenRecording, Taking},
 };
 use flow::recording::FirstHit;
 
@@ -48,22 +49,7 @@ pub(super) struct Threads {
     taken_total: Arc<AtomicU64>,
     /// Records of these that the first taker did not get.
     dropped: Arc<Mutex<ProbeCounts>>,
-    taker: Taker,
-}
-
-/// The thread that takes the records first.
-#[derive(Debug)]
-pub(super) enum FirstTaker {
-    /// Writes them into a recording.
-    Keeper(Keeping),
-    /// Decodes them for statistics alone. Boxed, as it is much larger.
-    Watcher(Box<Watching>),
-}
-
-#[derive(Debug)]
-enum Taker {
-    Keeper(Consumer<KeeperMessage, Keeping>),
-    Watcher(Consumer<WatcherMessage, Watching>),
+    taker: Consumer<TakerMessage, Taking>,
 }
 
 /// Sender that stops the drain when dropped.
@@ -89,8 +75,15 @@ pub(super) struct Taken {
     pub(super) over_share: BTreeMap<u32, u64>,
     /// Most bytes that waited for the first taker at a time.
     pub(super) queue_peak: usize,
-    /// The keeper has panicked: its recording is good for counting, and nothing more is written to it.
+    /// The first taker has panicked: its recording is good for counting, and nothing more is written to it.
     pub(super) is_cut_short: bool,
+}
+
+impl Taken {
+    /// Has the recording's reader finish, if it has one.
+    pub(super) fn finish_reader(&mut self) -> Option<Watched> {
+        self.kept.as_mut()?.reader.take()?.finish().ok()
+    }
 }
 
 impl Threads {
@@ -99,39 +92,26 @@ impl Threads {
     pub(super) fn start(
         source: Source,
         queue_bytes: usize,
-        first: FirstTaker,
+        first: Taking,
         native: Option<NativeFeed>,
         events: &EventSender,
     ) -> Result<Self> {
-        let context = "starting a thread";
         let (to_drain, told) = Mailbox::new().context("making an eventfd")?;
-        let (taker, outlet) = match first {
-            FirstTaker::Keeper(keeping) => {
-                let started = Consumer::start("ncclflow-keep", queue_bytes, events, keeping, keep_recording);
-                let (consumer, outlet) = started.context(context)?;
-                (Taker::Keeper(consumer), outlet)
-            }
-            FirstTaker::Watcher(watching) => {
-                let started =
-                    Consumer::start("ncclflow-watch", queue_bytes, events, *watching, decode_directly);
-                let (consumer, outlet) = started.context(context)?;
-                (Taker::Watcher(consumer), outlet)
-            }
-        };
+        let name = if first.watched.is_some() { "ncclflow-watch" } else { "ncclflow-keep" };
+        let take = |inbox: &_, taking: &mut Taking, events: &_| taking.run(inbox, events);
+        let (taker, outlet) = Consumer::start(name, queue_bytes, events, first, take)?;
         let dropped = outlet.shared_dropped();
-        let (health, each_pass) = (events.health.clone(), events.health.clone());
-        let mut drain = Drain::new(source, outlet).each_pass(move || each_pass.pass());
+        let health = events.health.clone();
+        let mut drain = Drain::new(source, outlet).each_pass(move || health.pass());
         if let Some(native) = native {
             drain = drain.giving_pieces(move |piece| native.add_piece(piece));
         }
         let taken_total = drain.taken_total();
         // Last: it ends only when it is told to.
-        let drain = thread::Builder::new()
-            .name("ncclflow-drain".to_owned())
-            .spawn(move || drain_until_told(drain, &told, &health));
-        let drain = drain.context(context)?;
-        let to_drain = DrainSender(to_drain);
-        Ok(Self { drain, to_drain, taken_total, dropped, taker })
+        let health = events.health.clone();
+        let work = move || drain_until_told(drain, &told, &health);
+        let drain = events.health.spawn("ncclflow-drain", CapabilitySet::empty(), work)?;
+        Ok(Self { drain, to_drain: DrainSender(to_drain), taken_total, dropped, taker })
     }
 
     /// Tells the first taker and the drain that a process has ended, or is not there any more.
@@ -140,21 +120,19 @@ impl Threads {
         let lost = attachment.lost_by_process(tgid).unwrap_or(0);
         self.to_drain.0.send(DrainMessage::ProcessEnded { tgid, lost });
         // A thread that has failed is an error at the end.
-        let _ = match &self.taker {
-            Taker::Keeper(keeper) => keeper.inbox.send(KeeperMessage::ProcessEnded { tgid, at_ns }),
-            Taker::Watcher(watcher) => watcher.inbox.send(WatcherMessage::ProcessEnded { tgid, at_ns }),
-        };
+        let _ = self.taker.inbox.send(TakerMessage::ProcessEnded { tgid, at_ns });
     }
 
-    /// Gives the keeper another recording, or none, once it has taken all that has come. Returns the former
-    /// one with its accounts. The accounts of the next begin at `hits`.
+    /// Gives the first taker another recording, or none, once it has taken all that has come. Returns the
+    /// former one with its accounts. The accounts of the next begin at `hits`.
     pub(super) fn swap_recording(
         &self,
         next: Option<OpenRecording>,
         hits: Vec<FirstHit>,
     ) -> Result<(Option<OpenRecording>, Accounts)> {
-        let Taker::Keeper(keeper) = &self.taker else { return Ok(Default::default()) };
-        keeper.inbox.ask(|reply| KeeperMessage::Swap { next: next.map(Box::new), hits, reply })
+        let (reply, answer) = mpsc::channel();
+        self.taker.inbox.send(TakerMessage::Swap { next: next.map(Box::new), hits, reply })?;
+        answer.recv().map_err(|_| anyhow!("a thread that takes records has failed"))
     }
 
     /// Returns the records that the first taker did not get until now.
@@ -188,25 +166,16 @@ impl Threads {
             (drain, settled)
         });
         // All threads end before any error is returned.
-        let taken = match self.taker {
-            Taker::Keeper(keeper) => keeper.end().map(|Ended { state, has_failed }| {
-                let (kept, accounts) = state.into_parts();
-                (kept, None, accounts, has_failed)
-            }),
-            Taker::Watcher(watcher) => watcher.end().map(|Ended { state, has_failed }| {
-                let (watched, accounts) = state.into_parts();
-                (None, Some(watched), accounts, has_failed)
-            }),
-        };
-        let ((mut drain, settled), (kept, watched, accounts, is_cut_short)) = (drain?, taken?);
+        let taken = self.taker.end();
+        let ((mut drain, settled), Ended { state, has_failed: is_cut_short }) = (drain?, taken?);
         if is_cut_short {
             drain.outlet_mut().drop_what_is_left();
         }
         let outlet = drain.outlet();
         let taken = Taken {
-            accounts,
-            kept,
-            watched,
+            accounts: state.accounts,
+            kept: state.kept,
+            watched: state.watched,
             dropped: outlet.dropped(),
             over_share: outlet.over_share().clone(),
             queue_peak: outlet.peak(),
@@ -218,7 +187,6 @@ impl Threads {
 
 /// Runs the drain until it is told to stop. If it ends earlier, the session has failed.
 fn drain_until_told(mut drain: Drain, told: &Mailbox<DrainMessage>, health: &Health) -> Ended<Drain> {
-    privileges::keep_only(CapabilitySet::empty());
     // What was taken until then is to be counted.
     let why = match catch_unwind(AssertUnwindSafe(|| drain.run(told))) {
         Ok(Ok(())) => None,

@@ -13,15 +13,8 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::{
-    follow::Follower,
-    hang::HangWatch,
-    limit::keep_room,
-    mailbox::Events,
-    named_files::NamedFiles,
-    options::{Notice, StopHandle},
-    recorder::Recording,
-    threads::Threads,
-    windows::Windows,
+    follow::Follower, hang::HangWatch, limit::keep_room, named_files::NamedFiles, options::Notice,
+    recorder::Recording, threads::Threads, windows::Windows,
 };
 
 /// Shortest interval of searches for new processes. While files have probes on them, every second look at
@@ -37,8 +30,6 @@ const REPORT: Duration = Duration::from_secs(2);
 /// Watches until the time is up, the targets are gone, or someone says stop.
 pub(super) struct Watch<'a, 'r> {
     recording: &'a mut Recording<'r>,
-    stop: &'a StopHandle,
-    events: &'a Events,
     threads: &'a Threads,
     /// Finds processes, with `--all`. Without it, the recording ends with the last target.
     follower: Option<&'a mut Follower<'r>>,
@@ -48,8 +39,6 @@ pub(super) struct Watch<'a, 'r> {
     failed_to_look: bool,
     /// Named targets that have not exited.
     running: Vec<&'r Process>,
-    /// The number of a window that has reached its limit of ops.
-    full_window: Option<u32>,
     /// The files of named targets; with `--all` the follower has its own.
     files: NamedFiles,
     next_round: Instant,
@@ -59,8 +48,6 @@ pub(super) struct Watch<'a, 'r> {
 impl<'a, 'r> Watch<'a, 'r> {
     pub(super) fn new(
         recording: &'a mut Recording<'r>,
-        stop: &'a StopHandle,
-        events: &'a Events,
         threads: &'a Threads,
         follower: Option<&'a mut Follower<'r>>,
         windows: Option<&'a mut Windows<'r>>,
@@ -72,12 +59,9 @@ impl<'a, 'r> Watch<'a, 'r> {
             running: recording.setup.targets.iter().map(|target| &target.process).collect(),
             files: NamedFiles::new(recording.setup),
             recording,
-            stop,
-            events,
             threads,
             follower,
             windows,
-            full_window: None,
             next_round: now + ROUND,
             next_report: now,
         }
@@ -85,7 +69,7 @@ impl<'a, 'r> Watch<'a, 'r> {
 
     pub(super) fn run(mut self) -> Result<()> {
         let deadline = self.recording.options.duration.map(|duration| Instant::now() + duration);
-        while !self.stop.is_stopped() && !self.recording.options.health.has_failed() {
+        while !self.recording.stop.is_stopped() && !self.recording.options.health.has_failed() {
             failpoint::here("session")?;
             if self.follower.is_none() && self.running.is_empty() {
                 break;
@@ -95,8 +79,7 @@ impl<'a, 'r> Watch<'a, 'r> {
             if let Err(error) = &looked
                 && !self.failed_to_look
             {
-                self.recording.is_outdated = true;
-                self.recording.report.errors.push(format!("--on-hang: {error:#}"));
+                self.recording.note_error(format!("--on-hang: {error:#}"));
             }
             self.failed_to_look = looked.is_err();
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -117,11 +100,9 @@ impl<'a, 'r> Watch<'a, 'r> {
     }
 
     fn step_windows(&mut self) -> Result<()> {
-        let rotate = self.stop.take_rotation();
+        let rotate = self.recording.stop.take_rotation();
         match &mut self.windows {
-            Some(windows) => {
-                windows.step(self.recording, self.threads, self.full_window.take(), rotate)?;
-            }
+            Some(windows) => return windows.step(self.recording, self.threads, rotate),
             None if rotate => (self.recording.notice)(Notice::NothingToRotate),
             None => {}
         }
@@ -129,24 +110,25 @@ impl<'a, 'r> Watch<'a, 'r> {
     }
 
     fn look_for_hang(&mut self) -> Result<()> {
-        let Recording { attachment, dir: Some(dir), .. } = &*self.recording else { return Ok(()) };
+        let Recording { attachment, dir: Some(dir), events, .. } = &*self.recording else { return Ok(()) };
         let Some(hang) = &mut self.hang else { return Ok(()) };
         let pids = || match &self.follower {
             None => self.running.iter().map(|process| process.pid()).collect(),
             Some(follower) => follower.traced_pids(),
         };
-        hang.look(attachment, pids, dir, &self.events.sender)
+        hang.look(attachment, pids, dir, events)
     }
 
     /// Waits until something has happened, or may have.
     fn wait(&self, left: Option<Duration>) -> Result<()> {
-        let mut fds = vec![self.stop.waker.as_fd(), self.events.mailbox.as_fd()];
+        let Recording { stop, mailbox, .. } = &*self.recording;
+        let mut fds = vec![stop.waker.as_fd(), mailbox.as_fd()];
         fds.extend(self.running.iter().map(|process| process.exit_fd()));
         let mut timeouts: Vec<Duration> = left.into_iter().collect();
         let follower = self.follower.as_ref();
-        fds.extend(follower.map_or_else(|| self.files.fd(), |follower| follower.watch_fd()));
-        match follower.map(|follower| follower.watch_timeout()) {
-            None => timeouts.push(self.files.timeout()),
+        fds.extend(follower.map_or(&self.files.watch, |follower| &follower.libraries.watch).fd());
+        match follower.map(|follower| follower.libraries.watch_timeout()) {
+            None => timeouts.push(self.files.watch.timeout()),
             // Files are looked at more often than the node. A round is made with the next look after it is
             // due, so that one timer wakes for both.
             Some(Some(files)) => timeouts.push(files),
@@ -162,18 +144,17 @@ impl<'a, 'r> Watch<'a, 'r> {
         }
         wait_for(&fds, timeouts.into_iter().min()).context("waiting for the end")?;
         // Whether the wakeup is for a rotation or for the end is looked up next.
-        self.stop.waker.clear();
+        stop.waker.clear();
         Ok(())
     }
 
     /// Takes the other threads' events, and processes arrivals and exits.
     fn receive(&mut self) -> Result<()> {
         let Self { recording, threads, running, .. } = self;
-        let received = self.events.receive(recording);
-        if received.has_resumed {
+        recording.receive();
+        if mem::take(&mut recording.has_resumed) {
             recording.attachment.forget_what_was_sent()?;
         }
-        self.full_window = received.full_window.or(self.full_window);
         for process in running.extract_if(.., |process| process.has_exited()) {
             let pid = process.pid();
             (recording.notice)(Notice::TargetExited { pid });
@@ -182,7 +163,7 @@ impl<'a, 'r> Watch<'a, 'r> {
             recording.leave_stacks(pid);
         }
         let Some(follower) = &mut self.follower else {
-            self.files.watch(recording);
+            self.files.look(recording);
             return Ok(());
         };
         follower.watch_files(recording);
@@ -190,7 +171,7 @@ impl<'a, 'r> Watch<'a, 'r> {
             threads.process_ended(tgid, &recording.attachment);
             recording.who.ended(tgid);
         }
-        for tgid in received.new_processes {
+        for tgid in mem::take(&mut recording.new_processes) {
             if !follower.arrived(tgid, recording) {
                 threads.process_ended(tgid, &recording.attachment);
                 recording.who.ended(tgid);

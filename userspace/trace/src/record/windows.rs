@@ -13,35 +13,33 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::File,
     io, mem,
     os::fd::BorrowedFd,
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
 use flow::{
-    identity::Whose,
+    identity::{Container, Whose},
     quota::in_turns,
-    recording::{Event, FirstHit},
-    session::{Budget, WhoseBudget, WindowContainer, WindowEnd, WindowIterations, WindowReport},
+    session::{
+        Budget, SessionReport, WhoseBudget, WindowContainer, WindowEnd, WindowIterations, WindowReport,
+    },
 };
 use rustix::time::ClockId;
 
 use super::{
     accounts::{Accounts, Baseline},
     container_flags::{Member, MountNamespace},
-    keeper::OpenRecording,
     limit::keep_room,
-    mailbox::EventSender,
-    options::{Notice, StopHandle, WindowOptions},
+    options::{Notice, WindowOptions},
+    own_limits::spare_descriptors,
     recorder::Recording,
     report::complete_accounts,
-    row_watch::{RowWatch, WindowLimits},
     threads::{Taken, Threads},
-    window_export::{ClosedWindow, Exporter, WindowsExport},
+    window_export::{ClosedWindow, Exporter},
     window_flags::{FlagsSeen, Scope, WindowFlags},
-    window_pace::WindowPace,
 };
 use crate::kernel::{loader::Attachment, stream::ProbeCounts};
 use inspect::{
@@ -49,10 +47,7 @@ use inspect::{
     process::{Tenant, in_first_pid_namespace},
     shortage,
 };
-use recording::{
-    format::RecordingWriter,
-    sinks::{OutputDir, is_over_max_size, window_name},
-};
+use recording::sinks::{OutputDir, is_over_max_size, window_name};
 
 /// Interval at which the flag file is looked for where its folder tells nothing.
 const ASK: Duration = Duration::from_millis(250);
@@ -75,14 +70,12 @@ const CONTAINER_INTERVAL: Duration = Duration::from_secs(1);
 struct Open {
     report: WindowReport,
     scope: Scope,
-    /// For a window of some containers: their processes until now, and those that are admitted.
-    members: BTreeMap<MountNamespace, BTreeSet<u32>>,
+    /// Processes that are admitted to a window of some containers.
     admitted: BTreeSet<u32>,
     dir: OutputDir,
     since: Instant,
     baseline: Baseline,
     dropped: ProbeCounts,
-    watch: Option<RowWatch>,
     /// Messages of the recording's report that are older than the window.
     errors_before: u64,
 }
@@ -91,10 +84,7 @@ struct Open {
 pub(super) struct Windows<'a> {
     options: &'a WindowOptions,
     flags: WindowFlags,
-    pace: WindowPace,
     dir: OutputDir,
-    events: EventSender,
-    stop: StopHandle,
     exporter: Exporter,
     open: Option<Box<Open>>,
     number: u32,
@@ -111,11 +101,7 @@ pub(super) struct Windows<'a> {
 
 impl<'a> Windows<'a> {
     /// Returns `None` without an output folder.
-    pub(super) fn new(
-        recording: &mut Recording<'a>,
-        stop: &StopHandle,
-        events: &EventSender,
-    ) -> Result<Option<Self>> {
+    pub(super) fn new(recording: &mut Recording<'a>) -> Result<Option<Self>> {
         let (Some(options), Some(dir)) = (&recording.options.windows, &recording.dir) else {
             return Ok(None);
         };
@@ -126,13 +112,11 @@ impl<'a> Windows<'a> {
             let why = "flag files in containers are not looked at: that needs the host's PID namespace (docker run --pid=host)";
             recording.flag_not_seen(why.to_owned());
         }
+        let events = &recording.events;
         Ok(Some(Self {
             options,
             flags: WindowFlags::watch(options.flag.as_deref(), in_containers, events)?,
-            pace: WindowPace::default(),
             dir,
-            events: events.clone(),
-            stop: stop.clone(),
             exporter: Exporter::start(recording.options.compress, events)?,
             open: None,
             number: 0,
@@ -154,22 +138,19 @@ impl<'a> Windows<'a> {
         let ask = self.options.flag.as_ref().map(|_| ASK);
         let ask_for_room = self.is_late.then_some(ASK_FOR_ROOM);
         let ask_for_age = self.max_age.map(|_| ASK_FOR_AGE);
-        let limit = match (&self.open, self.options.max_duration) {
-            (Some(open), Some(limit)) => Some(limit.saturating_sub(open.since.elapsed())),
-            _ => None,
-        };
+        let limit = self.open.as_ref().zip(self.options.max_duration);
+        let limit = limit.map(|(open, limit)| limit.saturating_sub(open.since.elapsed()));
         ask.into_iter().chain(ask_for_room).chain(ask_for_age).chain(limit).min()
     }
 
-    /// Opens and closes windows. `full`: the number of a window that has reached its limit of ops. `rotate`:
-    /// a new window is wanted.
+    /// Opens and closes windows. `rotate`: a new window is wanted.
     pub(super) fn step(
         &mut self,
         recording: &mut Recording<'_>,
         threads: &Threads,
-        full: Option<u32>,
         rotate: bool,
     ) -> Result<()> {
+        let full = recording.full_window.take();
         if let (Some(max_age), Some(budget)) = (self.max_age, self.dir.budget()) {
             budget.remove_older_than(max_age);
         }
@@ -212,8 +193,7 @@ impl<'a> Windows<'a> {
 
     /// Returns the flags' state, without those of tenants who open too many windows.
     fn look(&mut self, recording: &mut Recording<'_>) -> FlagsSeen {
-        let mut seen = self.flags.look(|| traced(recording));
-        let over = self.pace.hold_back(&mut seen, Instant::now(), |pids| tenant_of(pids, recording));
+        let (seen, over) = self.flags.look(|| traced(recording), |pids| tenant_of(pids, recording));
         for tenant in over {
             recording.report.over_budget.add(Budget::Windows, WhoseBudget::Tenant(tenant), "", 1);
             recording.is_outdated = true;
@@ -225,17 +205,17 @@ impl<'a> Windows<'a> {
         *scope == Scope::All || self.last_opened.is_none_or(|last| last.elapsed() >= CONTAINER_INTERVAL)
     }
 
-    /// Closes the open window at the recording's end, and returns the accounts of all windows. Their folders
-    /// may still be incomplete. An error is of the last one.
+    /// Adds the accounts of all windows to those of what was taken without a window, or in one that could not
+    /// be closed. Returns the thread that completes their folders.
     pub(super) fn finish(
         mut self,
-        recording: &mut Recording<'_>,
-        threads: &Threads,
-    ) -> (WindowsExport, Accounts, Result<()>) {
-        let closed = self.close(WindowEnd::Recording, recording, threads);
-        recording.report.loss.windows_late = self.late;
-        let export = self.exporter.close();
-        (export, self.accounts, closed)
+        report: &mut SessionReport,
+        taken: &mut Taken,
+    ) -> JoinHandle<SessionReport> {
+        report.loss.windows_late = self.late;
+        self.accounts.append(&taken.accounts);
+        taken.accounts = self.accounts;
+        self.exporter.thread
     }
 
     fn open(
@@ -246,21 +226,23 @@ impl<'a> Windows<'a> {
         threads: &Threads,
     ) -> Result<()> {
         // Without them a folder would be made, and could not even be removed.
-        if let Err(error) = descriptors() {
+        if let Err(error) = spare_descriptors(DESCRIPTORS).collect::<io::Result<Vec<_>>>() {
             return self.put_off(error.into(), recording);
         }
         let opened_ms = now_ns(ClockId::Realtime) / 1_000_000;
-        let containers = seen.members(&scope).map(|members| describe(&members, recording));
+        let members = seen.members(&scope);
+        let tenants: BTreeSet<String> =
+            members.iter().flatten().map(|(_, pids)| tenant_of(pids, recording)).collect();
+        let tenants = tenants.into_iter().collect::<Vec<_>>().join(", ");
+        let of = |(mount_namespace, pids)| WindowContainer {
+            mount_namespace,
+            container: container_of(&pids, recording),
+            pids,
+        };
+        let containers = members.map(|members| members.into_iter().map(of).collect::<Vec<_>>());
         let name = containers.as_deref().map(scope_name);
         let folder = window_name(self.number + 1, opened_ms, &recording.report.host, name.as_deref());
         let room = keep_room(&self.dir, &recording.report, recording.attachment.probes().len(), true);
-        let tenants: BTreeSet<String> = seen
-            .members(&scope)
-            .into_iter()
-            .flat_map(BTreeMap::into_values)
-            .map(|pids| tenant_of(&pids, recording))
-            .collect();
-        let tenants = tenants.into_iter().collect::<Vec<_>>().join(", ");
         let dir = match self.dir.window(&folder, room, &tenants) {
             Ok(dir) => dir,
             Err(error) => {
@@ -275,15 +257,12 @@ impl<'a> Windows<'a> {
             folder,
             opened_unix_ms: opened_ms,
             opened_monotonic_ns: now_ns(ClockId::Monotonic),
-            closed_monotonic_ns: None,
-            closed_by: None,
-            ops_left_out: 0,
-            lines_removed: false,
             containers,
             iterations: self.options.iterations.map(WindowIterations::wanted),
+            ..WindowReport::default()
         };
-        let (writer, watch) = match self.begin(&report, &dir, &hits, recording) {
-            Ok(begun) => begun,
+        let kept = match recording.begin_recording(&dir, Some((&report, &hits))) {
+            Ok(kept) => kept,
             Err(error) => {
                 self.dir.discard_window(&report.folder, &dir);
                 return self.put_off(error, recording);
@@ -291,29 +270,23 @@ impl<'a> Windows<'a> {
         };
         self.number += 1;
         self.is_late = false;
-        self.pace.opened(&scope, seen, Instant::now(), |pids| tenant_of(pids, recording));
+        self.flags.opened(&scope, seen, Instant::now(), |pids| tenant_of(pids, recording));
         if recording.options.choice.stacks.is_some_and(|stacks| stacks.kind.has_native()) {
             // All stacks would be copied again, and few are at a time.
             recording.attachment.forget_what_walks_sent()?;
         } else {
             recording.attachment.forget_what_was_sent()?;
         }
-        let kept = OpenRecording { writer, reader: watch.as_ref().map(RowWatch::feed) };
         threads.swap_recording(Some(kept), hits)?;
-        let (members, admitted) = (BTreeMap::new(), BTreeSet::new());
-        let (since, dropped) = (Instant::now(), threads.dropped());
-        let errors_before = recording.report.errors.count();
         let mut open = Box::new(Open {
             report,
             scope,
-            members,
-            admitted,
+            admitted: BTreeSet::new(),
             dir,
-            since,
+            since: Instant::now(),
             baseline,
-            dropped,
-            watch,
-            errors_before,
+            dropped: threads.dropped(),
+            errors_before: recording.report.errors.count(),
         });
         if open.scope == Scope::All {
             recording.attachment.arm()?;
@@ -327,24 +300,6 @@ impl<'a> Windows<'a> {
         Ok(())
     }
 
-    /// Begins a window's recording, and its reader.
-    fn begin(
-        &self,
-        report: &WindowReport,
-        dir: &OutputDir,
-        hits: &[FirstHit],
-        recording: &Recording<'_>,
-    ) -> Result<(Box<RecordingWriter>, Option<RowWatch>)> {
-        let mut writer = recording.begin_recording(dir, Some(report))?;
-        let begun = writer.push_event(&Event::HitsBegin { hits: hits.to_vec() });
-        begun.context("beginning a window's recording")?;
-        let WindowOptions { max_ops, iterations, .. } = *self.options;
-        let has_limit = max_ops.is_some() || iterations.is_some();
-        let limits = has_limit.then_some(WindowLimits { number: report.number, max_ops, iterations });
-        let watch = recording.watch_rows(dir, &self.stop, &self.events, limits)?;
-        Ok((writer, watch))
-    }
-
     /// Puts off a window for which there is no room, or no descriptor. It is tried again, and counted as
     /// late. Any other error ends the recording.
     fn put_off(&mut self, why: anyhow::Error, recording: &mut Recording<'_>) -> Result<()> {
@@ -355,18 +310,24 @@ impl<'a> Windows<'a> {
         self.late += u64::from(is_first);
         if why.chain().filter_map(|cause| cause.downcast_ref()).any(is_over_max_size) {
             // It is opened when an earlier window is complete, and can be removed.
-            self.events.look_at_budget();
+            recording.events.look_at_budget();
         } else if is_first {
             recording.write_failed(format!("window {} cannot be opened yet: {why:#}", self.number + 1));
         }
         Ok(())
     }
 
-    fn close(&mut self, end: WindowEnd, recording: &mut Recording<'_>, threads: &Threads) -> Result<()> {
+    /// Closes the window, if one is open. Its folder is completed by another thread.
+    pub(super) fn close(
+        &mut self,
+        end: WindowEnd,
+        recording: &mut Recording<'_>,
+        threads: &Threads,
+    ) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
-        let Open { mut report, members, dir, baseline, dropped, watch, errors_before, .. } = *open;
-        if report.containers.is_some() {
-            report.containers = Some(describe(&members, recording));
+        let Open { mut report, dir, baseline, dropped, errors_before, .. } = *open;
+        for container in report.containers.iter_mut().flatten() {
+            container.container = container_of(&container.pids, recording);
         }
         // Taken before the word is changed, as `opened_monotonic_ns` is after it: hits between them are
         // certainly recorded.
@@ -383,9 +344,9 @@ impl<'a> Windows<'a> {
         session.errors = session.errors.without_first(errors_before);
         complete_accounts(&mut session, &recording.attachment, &mut taken, &baseline)?;
         recording.report.push_window(report);
-        let who = recording.who.report();
-        let lines = recording.lines_request(&dir, self.options.max_ops, &self.stop)?;
-        self.exporter.push(ClosedWindow { dir, taken, report: session, watch, lines, who })
+        let who = recording.who.registry.clone();
+        let lines = recording.lines_request(&dir, self.options.max_ops)?;
+        self.exporter.push(ClosedWindow { dir, taken, report: session, lines, who })
     }
 }
 
@@ -394,8 +355,8 @@ impl Open {
     fn admit(&mut self, seen: &FlagsSeen, attachment: &mut Attachment) -> Result<()> {
         let Some(members) = seen.members(&self.scope) else { return Ok(()) };
         let admitted = admitted_of(&members, MAX_ADMITTED);
-        for (namespace, pids) in members {
-            self.members.entry(namespace).or_default().extend(pids);
+        for container in self.report.containers.iter_mut().flatten() {
+            container.pids.extend(members.get(&container.mount_namespace).into_iter().flatten());
         }
         if self.admitted != admitted {
             attachment.arm_for(&admitted)?;
@@ -403,12 +364,6 @@ impl Open {
         }
         Ok(())
     }
-}
-
-/// Checks that there are as many descriptors as a window takes.
-fn descriptors() -> io::Result<()> {
-    let spare: io::Result<Vec<_>> = (0..DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
-    spare.map(|_| ())
 }
 
 /// Returns the first process of each container, then the second of each, and so on, up to `most`.
@@ -425,8 +380,7 @@ fn traced(recording: &Recording<'_>) -> Vec<Member> {
 
 /// Returns the tenant of a container's processes, by the first of which it is known.
 fn tenant_of(pids: &BTreeSet<u32>, recording: &Recording<'_>) -> String {
-    let mut whose = recording.report.targets.iter().filter(|target| pids.contains(&target.pid));
-    let whose = whose.find_map(|target| target.whose.as_ref());
+    let whose = whose_of(pids, recording).next();
     whose.map_or_else(|| "one that is not known".to_owned(), |whose| tenant(whose).to_string())
 }
 
@@ -434,21 +388,15 @@ fn tenant(whose: &Whose) -> Tenant {
     Tenant::new(whose.container.as_ref(), whose.uid, &whose.user)
 }
 
-fn describe(
-    members: &BTreeMap<MountNamespace, BTreeSet<u32>>,
-    recording: &Recording<'_>,
-) -> Vec<WindowContainer> {
-    let targets = &recording.report.targets;
-    let container = |pids: &BTreeSet<u32>| {
-        let mut whose = targets.iter().filter(|target| pids.contains(&target.pid));
-        whose.find_map(|target| target.whose.as_ref()?.container.clone())
-    };
-    let of = |(namespace, pids): (&MountNamespace, &BTreeSet<u32>)| WindowContainer {
-        mount_namespace: *namespace,
-        container: container(pids),
-        pids: pids.clone(),
-    };
-    members.iter().map(of).collect()
+/// Returns the container of these processes, where one is known.
+fn container_of(pids: &BTreeSet<u32>, recording: &Recording<'_>) -> Option<Container> {
+    whose_of(pids, recording).find_map(|whose| whose.container.clone())
+}
+
+/// Returns whose these processes are, as far as it is known.
+fn whose_of<'r>(pids: &BTreeSet<u32>, recording: &'r Recording<'_>) -> impl Iterator<Item = &'r Whose> {
+    let targets = recording.report.targets.iter().filter(|target| pids.contains(&target.pid));
+    targets.filter_map(|target| target.whose.as_ref())
 }
 
 /// Returns what stands for the containers in the folder's name.

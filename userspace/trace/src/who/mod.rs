@@ -9,4 +9,5 @@
 mod registry;
 mod watch;
 
-pub(crate) use watch::{Who, WhoReport};
+pub(crate) use registry::Registry;
+pub(crate) use watch::Who;

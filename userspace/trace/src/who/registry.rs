@@ -1,9 +1,15 @@
 //! Facts that become known while a recording goes on: some threads find them, others write them.
 
-use flow::recording::{Event, Known, MAX_KNOWN};
+use flow::{
+    identity::{Job, Largest},
+    recording::{Event, Known, MAX_KNOWN},
+    session::{FilesState, SessionReport},
+};
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
     sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
 };
 
 use inspect::identity::Seen;
@@ -12,15 +18,21 @@ use inspect::identity::Seen;
 /// completed, ask for them.
 const MAX_ENDED: usize = 1000;
 
+/// Longest time that the end of a recording or window waits for looks that go on. A look takes some
+/// microseconds.
+const SETTLE_LIMIT: Duration = Duration::from_millis(200);
+
 /// Processes and communicators by the order in which they became known.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Registry(Arc<Mutex<Entries>>);
+pub(crate) struct Registry(Arc<Mutex<Entries>>);
 
 #[derive(Debug, Default)]
 struct Entries {
     next: u64,
     events: BTreeMap<u64, Event>,
     seen: HashSet<Seen>,
+    /// Number of communicators that are still to be looked at.
+    waiting: usize,
     /// Processes that have ended, with the number of the next entry at that time: later entries are of
     /// another process.
     ended: VecDeque<(u32, u64)>,
@@ -56,7 +68,7 @@ impl Registry {
     }
 
     /// Keeps the process numbers of which anything is known.
-    pub(crate) fn retain_known(&self, pids: &mut HashSet<u32>) {
+    pub(super) fn retain_known(&self, pids: &mut HashSet<u32>) {
         let known: HashSet<u32> = self.with(|entries| entries.events.values().filter_map(pid_of).collect());
         pids.retain(|pid| known.contains(pid));
     }
@@ -68,8 +80,15 @@ impl Registry {
                 // Looking at a communicator again does no harm.
                 entries.seen.clear();
             }
-            entries.seen.insert(seen)
+            let is_new = entries.seen.insert(seen);
+            entries.waiting += usize::from(is_new);
+            is_new
         })
+    }
+
+    /// Notes that a communicator was looked at, or cannot be.
+    pub(super) fn looked(&self) {
+        self.with(|entries| entries.waiting = entries.waiting.saturating_sub(1));
     }
 
     /// Returns the facts from the number `first` on, and the number of the next one.
@@ -86,6 +105,29 @@ impl Registry {
         let mut known = Known::default();
         self.with(|entries| entries.events.values().for_each(|event| known.note(event)));
         known
+    }
+
+    /// Completes a report that has its communicators already.
+    pub(crate) fn complete(&self, report: &mut SessionReport) {
+        let deadline = Instant::now() + SETTLE_LIMIT;
+        while self.with(|entries| entries.waiting) > 0 && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let known = self.known();
+        if report.window.is_none() && report.files.is_some_and(|files| files.state != FilesState::Complete) {
+            known.add_missing(&mut report.communicators);
+        }
+        let jobs = known.complete(&mut report.communicators);
+        for target in &mut report.targets {
+            let latest = known.process(target.pid);
+            target.job = match &target.whose {
+                // Another process has this one's number by now, and the communicators are of that one.
+                Some(whose) if latest.is_some_and(|latest| latest.started_ticks != target.started_ticks) => {
+                    Some(Job::of(whose, Largest::default()))
+                }
+                _ => jobs.get(&target.pid).cloned(),
+            };
+        }
     }
 }
 

@@ -4,9 +4,9 @@
 use crate::health::Health;
 use flow::{
     decode::{Decoder, RecordView},
-    identity::{Job, Largest, ProcessFacts},
+    identity::ProcessFacts,
     recording::{Binding, Event, MAX_KNOWN, communicator_spans},
-    session::{FilesState, SessionReport, TargetList, TargetReport},
+    session::{TargetList, TargetReport},
 };
 use inspect::{
     failpoint,
@@ -20,21 +20,14 @@ use std::{
     collections::HashSet,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
-    thread,
-    time::{Duration, Instant},
 };
 
 use super::registry::Registry;
 
 /// Most communicators that may wait to be looked at. Further ones have no facts.
 const MAX_WAITING: usize = 4096;
-
-/// Longest time that the end of a recording or window waits for looks that go on. A look takes some
-/// microseconds.
-const SETTLE_LIMIT: Duration = Duration::from_millis(200);
 
 /// Finds the facts of a recording's processes and communicators.
 #[derive(Debug)]
@@ -43,9 +36,8 @@ pub(crate) struct Who {
     host: String,
     /// Names of users, read when they are first asked for: attaching does not wait for them.
     users: OnceLock<Users>,
-    registry: Registry,
+    pub(crate) registry: Registry,
     to_thread: Option<SyncSender<Look>>,
-    waiting: Arc<AtomicUsize>,
 }
 
 /// A communicator to look at.
@@ -60,18 +52,13 @@ struct Look {
 impl Who {
     /// Starts the thread. Where that fails, communicators have no facts.
     pub(crate) fn new(options: WhoOptions, host: String, health: &Health) -> Self {
-        let (registry, waiting) = (Registry::default(), Arc::new(AtomicUsize::new(0)));
+        let registry = Registry::default();
         let (to_thread, looks) = sync_channel(MAX_WAITING);
-        let (found, still_waiting) = (registry.clone(), Arc::clone(&waiting));
-        let health = health.clone();
-        let thread = thread::Builder::new().name("ncclflow-who".to_owned()).spawn(move || {
-            let guard = health.guard("ncclflow-who");
-            privileges::keep_only(privileges::READS_PROCESSES);
-            look_at_communicators(&looks, &found, &still_waiting);
-            guard.done();
-        });
+        let found = registry.clone();
+        let work = move || look_at_communicators(&looks, &found);
+        let thread = health.spawn("ncclflow-who", privileges::READS_PROCESSES, work);
         let to_thread = thread.is_ok().then_some(to_thread);
-        Self { options, host, users: OnceLock::new(), registry, to_thread, waiting }
+        Self { options, host, users: OnceLock::new(), registry, to_thread }
     }
 
     /// Finds the facts of a process, for its report and for those who write recordings.
@@ -122,46 +109,8 @@ impl Who {
         CommunicatorWatch {
             registry: self.registry.clone(),
             to_thread: self.to_thread.clone(),
-            waiting: Arc::clone(&self.waiting),
             seen: HashSet::new(),
             last: None,
-        }
-    }
-
-    /// Makes a view of the facts for those who complete reports.
-    pub(crate) fn report(&self) -> WhoReport {
-        WhoReport { registry: self.registry.clone(), waiting: Arc::clone(&self.waiting) }
-    }
-}
-
-/// View of the facts, for reports.
-#[derive(Clone, Debug)]
-pub(crate) struct WhoReport {
-    registry: Registry,
-    waiting: Arc<AtomicUsize>,
-}
-
-impl WhoReport {
-    /// Completes a report that has its communicators already.
-    pub(crate) fn complete(&self, report: &mut SessionReport) {
-        let deadline = Instant::now() + SETTLE_LIMIT;
-        while self.waiting.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(1));
-        }
-        let known = self.registry.known();
-        if report.window.is_none() && report.files.is_some_and(|files| files.state != FilesState::Complete) {
-            known.add_missing(&mut report.communicators);
-        }
-        let jobs = known.complete(&mut report.communicators);
-        for target in report.targets.iter_mut() {
-            let latest = known.process(target.pid);
-            target.job = match &target.whose {
-                // Another process has this one's number by now, and the communicators are of that one.
-                Some(whose) if latest.is_some_and(|latest| latest.started_ticks != target.started_ticks) => {
-                    Some(Job::of(whose, Largest::default()))
-                }
-                _ => jobs.get(&target.pid).cloned(),
-            };
         }
     }
 }
@@ -171,7 +120,6 @@ impl WhoReport {
 pub(crate) struct CommunicatorWatch {
     registry: Registry,
     to_thread: Option<SyncSender<Look>>,
-    waiting: Arc<AtomicUsize>,
     seen: HashSet<Seen>,
     last: Option<Seen>,
 }
@@ -196,15 +144,14 @@ impl WhoFacts for CommunicatorWatch {
         if self.seen.len() >= MAX_KNOWN {
             self.seen.clear();
         }
+        let Some(to_thread) = &self.to_thread else { return };
         if !self.seen.insert(seen) || !self.registry.is_new(seen) {
             return;
         }
         let pid = binding.host.as_ref().map_or(seen.tgid, |host| host.pid);
         let look = Look { seen, pid, decoder: Arc::clone(&binding.decoder) };
-        let Some(to_thread) = &self.to_thread else { return };
-        self.waiting.fetch_add(1, Ordering::AcqRel);
         if to_thread.try_send(look).is_err() {
-            self.waiting.fetch_sub(1, Ordering::AcqRel);
+            self.registry.looked();
         }
     }
 }
@@ -225,7 +172,7 @@ fn seen(binding: &Binding, record: &RecordView<'_>) -> Option<Seen> {
 }
 
 /// Looks at communicators until nobody can ask any more.
-fn look_at_communicators(looks: &Receiver<Look>, registry: &Registry, waiting: &AtomicUsize) {
+fn look_at_communicators(looks: &Receiver<Look>, registry: &Registry) {
     for Look { seen, pid, decoder } in looks {
         // A look that fails counts as one that finds nothing.
         let _ = failpoint::here("who");
@@ -236,6 +183,6 @@ fn look_at_communicators(looks: &Receiver<Look>, registry: &Registry, waiting: &
         {
             registry.push(Event::Communicator(Box::new(with_driver(facts))));
         }
-        waiting.fetch_sub(1, Ordering::AcqRel);
+        registry.looked();
     }
 }

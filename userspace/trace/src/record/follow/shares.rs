@@ -3,7 +3,7 @@
 use std::mem;
 
 use flow::session::{Budget, WhoseBudget};
-use inspect::process::{Description, Process, Tenant};
+use inspect::process::Process;
 
 use super::{
     super::{held_process::HeldProcess, recorder::Recording},
@@ -35,13 +35,6 @@ impl Follower<'_> {
     pub(super) fn has_room(&self, tenant: Option<u32>) -> bool {
         let of_tenant = tenant.map_or(0, |tenant| self.tenants.processes(tenant));
         self.limits.have_room(self.held, of_tenant.saturating_sub(1))
-    }
-
-    /// Registers the tenant of a process, and returns the tenant's number.
-    pub(super) fn join(&mut self, process: &Process, recording: &mut Recording<'_>) -> u32 {
-        let tenant = self.tenants.join(Tenant::of(&Description::read(process, &self.users, &[])));
-        self.say_tenant(process.pid(), tenant, recording);
-        tenant
     }
 
     /// Tells the kernel side the tenant of a process.
