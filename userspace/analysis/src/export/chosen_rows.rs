@@ -15,7 +15,7 @@ use flow::schema::{
 use serde::Serialize;
 
 use super::{choice::SourceChoice, format::View, ranks::Ranks};
-use recording::sinks::{Sink, Written};
+use recording::sinks::Sink;
 
 /// Numbers of rows that went to the view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -238,9 +238,5 @@ impl Sink for ChosenRows {
 
     fn take_errors(&mut self) -> Vec<String> {
         lock(&self.shared).view.take_errors()
-    }
-
-    fn written(&self) -> Written {
-        lock(&self.shared).view.written()
     }
 }

@@ -6,32 +6,28 @@ use anyhow::{Context as _, Result, bail};
 use flow::schema::{ApiCall, GpuRow, MessageRow, Op, OtherCallRow, StackRow};
 
 use super::{format::View, run::Exported, source::Source};
-use recording::sinks::{Layout, OutputDir, SessionFiles, Share, Sink, Written};
+use recording::sinks::{Layout, LineFiles, OutputDir, Share, Sink};
 
 #[derive(Debug)]
 pub(super) struct JsonLines {
-    dir: OutputDir,
-    files: SessionFiles,
+    files: LineFiles,
     /// Host of the last rows.
     host: Option<String>,
-    /// Number of errors of the files that were handed on.
-    told: usize,
 }
 
 impl JsonLines {
     pub(super) fn new(dir: OutputDir) -> Self {
-        Self { dir, files: SessionFiles::nowhere(), host: None, told: 0 }
+        Self { files: LineFiles::new(dir, Layout::default()), host: None }
     }
 }
 
 impl View for JsonLines {
     fn look_at(&mut self, sources: &[Source]) -> Result<()> {
         // Rows of several sources lie side by side; those of one as `record` puts them.
-        let layout = match sources {
+        self.files.layout = match sources {
             [source] => Layout::of(source.session()),
             _ => Layout::ByCommunicator,
         };
-        self.files = SessionFiles::new(self.dir.try_clone()?, layout);
         Ok(())
     }
 
@@ -57,17 +53,18 @@ impl View for JsonLines {
                 serde_json::to_string_pretty(&serde_json::json!({ "sessions": sessions }))? + "\n"
             }
         };
-        self.dir
+        self.files
+            .dir
             .replace_file(Share::Free, "session.json", |file| file.write_all(report.as_bytes()))
             .context("writing `session.json`")?;
-        match self.files.errors().first() {
+        match self.files.take_errors().first() {
             Some(error) => bail!("{error}"),
             None => Ok(()),
         }
     }
 
     fn notes(&self) -> Vec<String> {
-        let left_out = self.files.flow_ranks().left_out;
+        let left_out = self.files.flow_ranks.left_out;
         let note = format!(
             "flow_rank*.json was not written for {left_out} ranks with very many messages; a part of them has one (--last, --rank)"
         );
@@ -109,14 +106,6 @@ impl Sink for JsonLines {
     }
 
     fn take_errors(&mut self) -> Vec<String> {
-        let new = self.files.errors().get(self.told..).unwrap_or_default().to_vec();
-        self.told += new.len();
-        new
-    }
-
-    fn written(&self) -> Written {
-        let mut written = Written::default();
-        (written.ranks, written.lost) = (self.files.ranks(), self.files.lost_lines());
-        written
+        self.files.take_errors()
     }
 }

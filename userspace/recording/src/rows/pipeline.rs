@@ -17,10 +17,7 @@ use super::{
     processes::{Output, Traced, TracedProcess},
     pxn::Neighbours,
 };
-use crate::{
-    format::Item,
-    sinks::{SessionFiles, Sink as _},
-};
+use crate::{format::Item, sinks::SessionFiles};
 
 /// Time for which records of an ended process can still come: they wait in the kernel for the drain, which
 /// pauses at most [`trace::kernel::stream::MAX_PAUSE`].
@@ -286,7 +283,9 @@ impl Pipeline {
         self.node.proxy_ranks.forget(tgid);
         self.counters += &process.counters();
         if let Some(host) = &process.host {
-            self.output.files.close_process(host.pid);
+            if let Some(sink) = self.output.files.sink() {
+                sink.close_process(host.pid);
+            }
             if let Some(live) = &self.output.live {
                 live.lock().process_ended(host, self.last_ns);
             }
@@ -304,7 +303,9 @@ impl Pipeline {
         if let Some(live) = &self.output.live {
             live.lock().numbers_begin_anew();
         }
-        self.output.files.flush();
+        if let Some(sink) = self.output.files.sink() {
+            sink.flush();
+        }
     }
 
     pub fn files(&self) -> &SessionFiles {

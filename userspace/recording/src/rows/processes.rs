@@ -172,15 +172,19 @@ impl Output {
 
     /// Writes a call stack that ops or calls name, or will name.
     pub fn push_stack(&mut self, stack: &StackRow) {
-        if !self.is_over_limit {
-            self.files.stack(stack);
+        if !self.is_over_limit
+            && let Some(sink) = self.files.sink()
+        {
+            sink.stack(stack);
         }
     }
 
     /// Writes a GPU's activity.
     pub(crate) fn push_gpu(&mut self, row: &GpuRow) {
-        if !self.is_over_limit {
-            self.files.gpu(row);
+        if !self.is_over_limit
+            && let Some(sink) = self.files.sink()
+        {
+            sink.gpu(row);
         }
     }
 
@@ -209,7 +213,7 @@ impl Output {
         let count = if is_call { &mut self.calls } else { &mut self.ops };
         *count += u64::from(has_room);
         let live = self.live.as_mut().map(|live| live as &mut dyn Sink);
-        (&mut self.rows, [live, has_room.then_some(&mut self.files as &mut dyn Sink)])
+        (&mut self.rows, [live, if has_room { self.files.sink() } else { None }])
     }
 
     /// Tells whether there is no room for further ops or calls.

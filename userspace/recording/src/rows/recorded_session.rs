@@ -152,7 +152,7 @@ impl RecordedSession {
     pub fn read(self, files: SessionFiles, part: ReadPart<'_>) -> Result<(Read, SessionFiles)> {
         let mut pipeline = self.pipeline(files);
         let read = self.read_into(&mut pipeline, part)?;
-        if let Some(error) = pipeline.files().errors().first() {
+        if let Some(error) = pipeline.output.files.errors().first() {
             bail!("{error}");
         }
         Ok((read, mem::take(&mut pipeline.output.files)))

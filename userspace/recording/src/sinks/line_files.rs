@@ -1,38 +1,43 @@
 //! Files of JSON lines: for every rank of every communicator, two for ops and messages or one for its API
-//! calls, and for each process one for calls that belong to no communicator.
+//! calls, and for each process one for calls that belong to no communicator. Beside them are lines that belong
+//! to no rank: the call stacks that ops and calls name (`stacks.jsonl`), and the activity of the host's GPUs
+//! (`gpus.jsonl`).
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque, btree_map::Entry},
     io, mem,
-    sync::Arc,
 };
 
 use flow::{
     quota::Shares,
-    schema::{ApiCall, CommunicatorReport, MessageRow, Op, OtherCallRow, RankKey},
+    schema::{ApiCall, CommunicatorReport, GpuRow, MessageRow, Op, OtherCallRow, RankKey, StackId, StackRow},
 };
 use serde::Serialize;
 
 use super::{
     budget::is_over_max_size,
     flow_rank::FlowRanks,
-    json_lines::LostLines,
+    json_lines::{JsonLinesFile, LostLines},
     layout::Layout,
+    lazy_lines::LazyLines,
     output_dir::OutputDir,
     rank_files::{MAX_OWNERS, Owner, RankFiles},
-    sink::{Sink, Written},
+    sink::Sink,
 };
 
 /// Most ranks of ended processes that are listed, in a session where processes come and go.
 const MAX_ENDED: usize = 1000;
 
+/// Most stacks that are written. A process that has more wants to fill the disk.
+const MAX_STACKS: usize = 1 << 20;
+
 /// Bytes of the head of an op in `flow_rank`, about.
 const HEAD: u64 = 256;
 
 #[derive(Debug)]
-pub(super) struct LineFiles {
-    dir: Arc<OutputDir>,
-    layout: Layout,
+pub struct LineFiles {
+    pub dir: OutputDir,
+    pub layout: Layout,
     open: HashMap<Owner, RankFiles>,
     /// Most owners whose files may be open.
     most: usize,
@@ -47,8 +52,9 @@ pub(super) struct LineFiles {
     /// Closed owners of ended processes, oldest first, where not all are remembered.
     ended: Option<VecDeque<Owner>>,
     /// Number of these that are forgotten.
-    forgotten: u64,
-    flow_ranks: FlowRanks,
+    pub(super) forgotten: u64,
+    /// Files that were made of all lines of a rank.
+    pub flow_ranks: FlowRanks,
     /// Ops that are kept for the `flow_rank` of open files.
     kept_ops: usize,
     /// Names of files are wanted at the end.
@@ -66,11 +72,15 @@ pub(super) struct LineFiles {
     ops: u64,
     /// Loss of each message of the latest op, if that op was not written.
     refused: Option<LostLines>,
+    stacks: LazyLines,
+    /// Stacks already written: segments repeat them.
+    written_stacks: HashSet<(u32, StackId)>,
+    gpus: LazyLines,
     errors: Vec<String>,
 }
 
 impl LineFiles {
-    pub(super) fn new(dir: Arc<OutputDir>, layout: Layout) -> Self {
+    pub fn new(dir: OutputDir, layout: Layout) -> Self {
         Self {
             dir,
             layout,
@@ -92,6 +102,9 @@ impl LineFiles {
             message_bytes: 0,
             ops: 0,
             refused: None,
+            stacks: LazyLines::new("stacks.jsonl"),
+            written_stacks: HashSet::new(),
+            gpus: LazyLines::new("gpus.jsonl"),
             errors: Vec::new(),
         }
     }
@@ -109,7 +122,7 @@ impl LineFiles {
         create: impl FnOnce(&OutputDir) -> io::Result<RankFiles>,
         write: impl FnOnce(&mut RankFiles) -> io::Result<()>,
     ) -> Result<(), LostLines> {
-        let written = self.files(owner, create).map(|files| {
+        let written = self.files_of(owner, create).map(|files| {
             let before = files.bytes();
             let written = write(files);
             (written, files.bytes().saturating_sub(before))
@@ -120,7 +133,7 @@ impl LineFiles {
         Ok(())
     }
 
-    fn files(
+    fn files_of(
         &mut self,
         owner: Owner,
         create: impl FnOnce(&OutputDir) -> io::Result<RankFiles>,
@@ -218,6 +231,19 @@ impl LineFiles {
             self.push(Owner::Calls(rank), create, |files| files.push_call(|line| call.row.write_json(line)));
     }
 
+    fn flush_side(&mut self) {
+        let flushed = [self.stacks.flush(), self.gpus.flush()];
+        self.errors.extend(flushed.into_iter().filter_map(Result::err));
+    }
+
+    /// Completes everything.
+    pub fn close(&mut self) {
+        // Owners that go on to the end are all remembered.
+        self.ended = None;
+        self.close_files(|_| true);
+        self.flush_side();
+    }
+
     fn close_files(&mut self, is_closed: impl Fn(u32) -> bool) {
         let mut closed: Vec<Owner> = self.given_up.extract_if(|owner| is_closed(owner.pid())).collect();
         let ended: Vec<_> = self.open.extract_if(|owner, _| is_closed(owner.pid())).collect();
@@ -236,6 +262,50 @@ impl LineFiles {
                 self.forgotten += u64::from(self.closed.remove(&oldest).is_some());
             }
         }
+    }
+}
+
+/// Results, which can be asked for at any time.
+impl LineFiles {
+    pub(super) fn ranks(&self) -> Vec<CommunicatorReport> {
+        let mut owners = self.closed.clone();
+        owners.extend(self.open.iter().filter_map(|(owner, files)| Some((*owner, files.report(*owner)?))));
+        by_rank(owners)
+    }
+
+    /// Returns the folders and names of the files of JSON lines that were made.
+    pub(super) fn files(&self) -> Vec<(String, String)> {
+        let side = self.side().into_iter().filter(|lines| lines.file().is_some());
+        let side = side.map(|lines| (String::new(), lines.name.to_owned()));
+        self.made.iter().cloned().chain(side).collect()
+    }
+
+    /// Returns the lines that could not be written.
+    pub(super) fn lost(&self) -> LostLines {
+        let open = self.open.values().map(RankFiles::lost);
+        let side = self.side().map(LazyLines::lost);
+        open.chain(side).chain([self.without_file, self.closed_lost]).sum()
+    }
+
+    /// Returns the lines of these without a file as their process had most files, by process.
+    pub(super) fn over_share(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.shares.refused().iter().map(|(pid, lines)| (*pid, *lines))
+    }
+
+    /// Returns the bytes of lines until now, before they are compressed.
+    pub(super) fn bytes(&self) -> u64 {
+        let side = self.side().into_iter().filter_map(LazyLines::file);
+        self.bytes + side.map(JsonLinesFile::bytes).sum::<u64>()
+    }
+
+    /// Returns the bytes that will be made of these lines when they are complete.
+    pub(super) fn bytes_to_come(&self) -> u64 {
+        // `flow_rank` has each message twice, and the heads of ops.
+        2 * self.message_bytes + HEAD * self.ops
+    }
+
+    fn side(&self) -> [&LazyLines; 2] {
+        [&self.stacks, &self.gpus]
     }
 }
 
@@ -305,51 +375,33 @@ impl Sink for LineFiles {
         self.push_to_process(row.pid, &row.host, row);
     }
 
+    fn stack(&mut self, stack: &StackRow) {
+        if self.written_stacks.len() < MAX_STACKS && self.written_stacks.insert((stack.pid, stack.stack)) {
+            let pushed = self.stacks.push(&self.dir, |line| stack.write_json(line));
+            self.errors.extend(pushed.err());
+        }
+    }
+
+    fn gpu(&mut self, row: &GpuRow) {
+        let pushed = self.gpus.push(&self.dir, |line| row.write_json(line));
+        self.errors.extend(pushed.err());
+    }
+
     fn flush(&mut self) {
         for files in self.open.values_mut() {
             if let Err(error) = files.flush() {
                 self.errors.push(format!("writing to `{}` stopped: {error}", files.folder));
             }
         }
+        self.flush_side();
     }
 
     fn close_process(&mut self, pid: u32) {
         self.close_files(|of| of == pid);
     }
 
-    fn close(&mut self) {
-        // Owners that go on to the end are all remembered.
-        self.ended = None;
-        self.close_files(|_| true);
-    }
-
     fn take_errors(&mut self) -> Vec<String> {
         mem::take(&mut self.errors)
-    }
-
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    fn bytes_to_come(&self) -> u64 {
-        // `flow_rank` has each message twice, and the heads of ops.
-        2 * self.message_bytes + HEAD * self.ops
-    }
-
-    fn written(&self) -> Written {
-        let mut owners = self.closed.clone();
-        owners.extend(self.open.iter().filter_map(|(owner, files)| Some((*owner, files.report(*owner)?))));
-        let lost = self.open.values().map(RankFiles::lost).chain([self.without_file, self.closed_lost]).sum();
-        let Self { flow_ranks, forgotten: forgotten_ranks, .. } = *self;
-        let over_share = self.shares.refused().clone();
-        Written {
-            ranks: by_rank(owners),
-            forgotten_ranks,
-            flow_ranks,
-            files: self.made.clone(),
-            lost,
-            over_share,
-        }
     }
 }
 
