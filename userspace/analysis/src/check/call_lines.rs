@@ -15,7 +15,7 @@ use flow::schema::{ApiCall, FrameRow, Op, RankKey, StackId, StackRow};
 
 use super::{
     call_marks::{Mark, Marks},
-    row_source::{Calls, FolderFacts, Gather},
+    row_source::{FolderFacts, Gather},
 };
 use crate::export::CallNumbers;
 use recording::sinks::Sink;
@@ -268,7 +268,8 @@ impl Sink for FolderLines {
     }
 
     fn call(&mut self, call: &ApiCall) {
-        let (Some(Calls { was_lost }), Some(key)) = (self.facts.calls, call.rank) else { return };
+        let Some(key) = call.rank.filter(|_| self.facts.takes_calls) else { return };
+        let was_lost = self.facts.was_lost;
         let Some(rank) = self.rank(key) else { return };
         let row = &call.row;
         if let Some(mark) = rank.mark {

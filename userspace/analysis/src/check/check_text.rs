@@ -120,7 +120,7 @@ fn write_communicator(check: &CommunicatorCheck, is_verbose: bool, out: &mut dyn
 fn write_waits(ranks: &[RankWaits], messages: u64, is_verbose: bool, out: &mut dyn Write) -> io::Result<()> {
     let mut shown: Vec<&RankWaits> = ranks.iter().collect();
     if !is_verbose && shown.len() > MAX_RANKS {
-        shown.sort_by_key(|waits| std::cmp::Reverse(waited(waits)));
+        shown.sort_by_key(|waits| std::cmp::Reverse(waits.own_gpu_ns.saturating_add(waits.waited())));
         shown.truncate(MAX_RANKS);
         shown.sort_by_key(|waits| waits.rank);
     }
@@ -143,11 +143,6 @@ fn write_waits(ranks: &[RankWaits], messages: u64, is_verbose: bool, out: &mut d
         writeln!(out, "    (those that waited longest of {} ranks; -v shows all)", ranks.len())?;
     }
     Ok(())
-}
-
-fn waited(waits: &RankWaits) -> u64 {
-    let others = waits.for_data_ns.values().chain(waits.for_slot_ns.values());
-    others.fold(waits.own_gpu_ns, |sum, ns| sum.saturating_add(*ns))
 }
 
 #[cfg(test)]
