@@ -61,16 +61,10 @@ impl Sums {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Code {
-    stacks: Numbered<StackKey, Stack>,
+    stacks: Numbered<StackKey, Stack, MAX_STACKS>,
     source: usize,
-}
-
-impl Default for Code {
-    fn default() -> Self {
-        Self { stacks: Numbered::new(MAX_STACKS), source: 0 }
-    }
 }
 
 impl Code {
@@ -80,12 +74,12 @@ impl Code {
     }
 
     pub(super) fn number(&mut self, pid: u32, stack: StackId) -> Option<usize> {
-        self.stacks.number(&(self.source, pid, stack), Stack::default)
+        self.stacks.number(&(self.source, pid, stack))
     }
 
     pub(super) fn stack(&mut self, row: &StackRow) {
         let key = (self.source, row.pid, row.stack);
-        if let Some(stack) = self.stacks.get(&key, Stack::default) {
+        if let Some(stack) = self.stacks.get(&key) {
             stack.frames.clone_from(&row.frames);
             stack.unknown.clone_from(&row.unknown);
         }

@@ -7,7 +7,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use flow::schema::{ApiCall, MessageRow, MessageSums, Op, StackRow};
 use nccl_library::nccl::Direction;
 
@@ -15,13 +15,12 @@ use super::{
     Section,
     code::Code,
     communicators::{Comm, Communicators},
-    data::{CommData, Data, DelayData, SourceData, VerdictData},
+    data::{CommData, Data, DelayData, RankData, SourceData, VerdictData},
     iterations::Iterations,
     kinds::{KindKey, Kinds},
     links::Links,
     open_ops::{OpTotals, OpenOps, WAITS},
     rates::{Counted, Rates},
-    sessions::SessionFacts,
     shapes::Shapes,
     timeline::Timeline,
     verdict::{Seen, verdict},
@@ -78,22 +77,14 @@ struct Totals {
     calls_without_rank: u64,
 }
 
-/// Data that the collector hands over when all rows have come.
-pub(super) struct Handed(Arc<Mutex<Option<Data>>>);
-
-impl Handed {
-    pub(super) fn take(self) -> Result<Data> {
-        let data = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        data.context("the report was not finished")
-    }
-}
-
 impl Collector {
-    pub(super) fn new(ranges: Vec<(u64, u64)>, open: Option<Section>) -> (Self, Handed) {
-        let handed = Arc::new(Mutex::new(None));
-        let (handed_over, ranges) = (Arc::clone(&handed), ranges.into_iter());
-        let collector = Self { handed: handed_over, open, ranges, ..Self::default() };
-        (collector, Handed(handed))
+    /// `handed` gets the data when all rows have come.
+    pub(super) fn new(
+        handed: Arc<Mutex<Option<Data>>>,
+        ranges: Vec<(u64, u64)>,
+        open: Option<Section>,
+    ) -> Self {
+        Self { handed, open, ranges: ranges.into_iter(), ..Self::default() }
     }
 
     /// Counts ops of which all channels have come.
@@ -183,7 +174,8 @@ impl Collector {
             // Each window is checked by itself.
             let checks: Vec<&CommunicatorCheck> =
                 report.communicators.iter().filter(|check| check.communicator == *name).collect();
-            let mut delays: BTreeMap<(i32, i32), DelayData> = BTreeMap::new();
+            // By rank and peer: waits for data and for a slot, and time in the network.
+            let mut delays: BTreeMap<(i32, i32), [u64; 3]> = BTreeMap::new();
             let mut own: BTreeMap<i32, u64> = BTreeMap::new();
             let mut measured: BTreeMap<String, u64> = BTreeMap::new();
             for check in &checks {
@@ -193,32 +185,38 @@ impl Collector {
                 for waits in &check.verdict.ranks {
                     let rank = waits.rank;
                     *own.entry(rank).or_default() += waits.own_gpu_ns;
-                    let mut add = |peers: &BTreeMap<i32, u64>, of: fn(&mut DelayData) -> &mut u64| {
+                    let by_peer = [&waits.for_data_ns, &waits.for_slot_ns, &waits.in_network_ns];
+                    for (kind, peers) in by_peer.into_iter().enumerate() {
                         for (peer, ns) in peers {
-                            let empty =
-                                || DelayData { rank, peer: *peer, data_ns: 0, slot_ns: 0, network_ns: 0 };
-                            let sum = of(delays.entry((rank, *peer)).or_insert_with(empty));
+                            let sum = &mut delays.entry((rank, *peer)).or_default()[kind];
                             *sum = sum.saturating_add(*ns);
                         }
-                    };
-                    add(&waits.for_data_ns, |delay| &mut delay.data_ns);
-                    add(&waits.for_slot_ns, |delay| &mut delay.slot_ns);
-                    add(&waits.in_network_ns, |delay| &mut delay.network_ns);
+                    }
                 }
             }
+            let delay = |((rank, peer), [data_ns, slot_ns, network_ns]): (_, [u64; 3])| DelayData {
+                rank,
+                peer,
+                data_ns,
+                slot_ns,
+                network_ns,
+            };
             let is_judged = checks.iter().any(|check| check.verdict.messages > 0);
-            let own = |rank: &i32| own.get(rank).copied().filter(|_| is_judged);
+            let with_own = |(rank, known): (&i32, &RankData)| {
+                let own_gpu_ns = own.get(rank).copied().filter(|_| is_judged);
+                RankData { own_gpu_ns, ..known.clone() }
+            };
             let sum = |value: fn(&CommunicatorCheck) -> u64| checks.iter().map(|check| value(check)).sum();
             CommData {
                 name: name.clone(),
                 comm_name: comm.name.clone(),
                 n_ranks: comm.n_ranks,
                 collectives: sum(|check| check.collectives),
-                ranks: comm.ranks.iter().map(|(rank, info)| info.data(*rank, own(rank))).collect(),
+                ranks: comm.ranks.iter().map(with_own).collect(),
                 rings: self.shapes.rings(number),
                 trees: self.shapes.trees(number),
                 links: self.links.data(number),
-                delays: delays.into_values().collect(),
+                delays: delays.into_iter().map(delay).collect(),
                 messages_judged: sum(|check| check.verdict.messages),
                 messages_not_judged: sum(|check| check.verdict.messages_not_judged),
                 measured,
@@ -228,106 +226,107 @@ impl Collector {
     }
 
     fn summed_up(&self) -> Vec<String> {
-        let mut said = Vec::new();
         let merge = self.timeline.merge();
-        if merge > 1 {
-            said.push(format!(
-                "The timeline has more operations than a page can show: a bar is up to {merge} \
-                 consecutive operations of a rank, the same ones on all ranks. The slowest {} are listed \
-                 one by one.",
-                super::timeline::MAX_LONGEST
-            ));
-        }
-        if self.kinds.has_rounded() {
-            said.push("There are more than 1,024 different operations and sizes: further sizes are rounded up to powers of two.".to_owned());
-        }
-        if self.links.left_out() > 0 {
-            said.push(format!(
-                "There are more pairs of ranks than a page can show: {} messages and sums of messages of further pairs are not in the traffic.",
-                self.links.left_out()
-            ));
-        }
-        if self.comms.left_out > 0 {
-            said.push(format!(
-                "There are more communicators or ranks than a page can show: {} operations and calls of further ones are left out.",
-                self.comms.left_out
-            ));
-        }
-        if self.shapes.is_full() {
-            said.push(
+        said([
+            (
+                merge > 1,
+                format!(
+                    "The timeline has more operations than a page can show: a bar is up to {merge} \
+                     consecutive operations of a rank, the same ones on all ranks. The slowest {} are listed \
+                     one by one.",
+                    super::timeline::MAX_LONGEST
+                ),
+            ),
+            (
+                self.kinds.has_rounded(),
+                "There are more than 1,024 different operations and sizes: further sizes are rounded up to powers of two.".to_owned(),
+            ),
+            (
+                self.links.left_out() > 0,
+                format!(
+                    "There are more pairs of ranks than a page can show: {} messages and sums of messages of further pairs are not in the traffic.",
+                    self.links.left_out()
+                ),
+            ),
+            (
+                self.comms.left_out > 0,
+                format!(
+                    "There are more communicators or ranks than a page can show: {} operations and calls of further ones are left out.",
+                    self.comms.left_out
+                ),
+            ),
+            (
+                self.shapes.is_full(),
                 "Rings and trees of further ranks and channels are not drawn: there are too many.".to_owned(),
-            );
-        }
-        if self.iterations.has_others() {
-            said.push("Iterations are shown of 32 processes only.".to_owned());
-        }
-        if self.code.left_out() > 0 {
-            said.push(format!(
-                "{} operations and calls have call stacks beyond the first 16,384, which are not shown.",
-                self.code.left_out()
-            ));
-        }
-        said
+            ),
+            (self.iterations.has_others(), "Iterations are shown of 32 processes only.".to_owned()),
+            (
+                self.code.left_out() > 0,
+                format!(
+                    "{} operations and calls have call stacks beyond the first 16,384, which are not shown.",
+                    self.code.left_out()
+                ),
+            ),
+        ])
     }
 
     fn not_seen(&self, exported: &Exported, seen: Seen) -> Vec<String> {
         let Totals { ops, planned_only, incomplete, without_clock, calls_without_rank, .. } = self.totals;
-        let mut said = Vec::new();
-        let mut say = |is_so: bool, text: String| {
-            if is_so {
-                said.push(text);
-            }
-        };
-        say(
-            seen.recorded < seen.ranks,
-            format!(
-                "{} of {} ranks were not recorded: nothing of them is on this page but what others sent to them.",
-                seen.ranks.saturating_sub(seen.recorded),
-                seen.ranks
-            ),
-        );
-        say(
-            planned_only > 0,
-            format!(
-                "{planned_only} of {ops} operations were planned, and not measured: they have a moment (of their launch) and no length. `record --level steps` measures those that go over the network; what goes over NVLink cannot be measured from outside."
-            ),
-        );
-        say(
-            incomplete > 0,
-            format!("Of {incomplete} operations something is missing, as records were lost."),
-        );
-        say(
-            exported.rows.numbered_locally > 0,
-            format!(
-                "{} operations and calls have numbers that count from the beginning of what was read.",
-                exported.rows.numbered_locally
-            ),
-        );
-        say(
-            without_clock > 0,
-            format!(
-                "{without_clock} recordings do not say how their clock relates to Unix time: their times \
-                 cannot be compared with those of the others."
-            ),
-        );
-        say(
-            calls_without_rank > 0,
-            format!(
-                "{calls_without_rank} calls belong to no known communicator, and are not on the timeline."
-            ),
-        );
-        for twice in exported.twice.iter().take(20) {
-            say(
-                true,
-                format!(
-                    "Rank {} of {} was recorded twice: that of process {} on {} is called {}.",
-                    twice.rank, twice.communicator, twice.pid, twice.host, twice.instead
-                ),
+        let twice = exported.twice.iter().take(20).map(|twice| {
+            let text = format!(
+                "Rank {} of {} was recorded twice: that of process {} on {} is called {}.",
+                twice.rank, twice.communicator, twice.pid, twice.host, twice.instead
             );
-        }
-        say(self.sources.len() > 1, "Times of different hosts agree as well as their clocks do: milliseconds, or microseconds with PTP.".to_owned());
-        said
+            (true, text)
+        });
+        let clocks = "Times of different hosts agree as well as their clocks do: milliseconds, or microseconds with PTP.";
+        let notes = [
+            (
+                seen.recorded < seen.ranks,
+                format!(
+                    "{} of {} ranks were not recorded: nothing of them is on this page but what others sent to them.",
+                    seen.ranks.saturating_sub(seen.recorded),
+                    seen.ranks
+                ),
+            ),
+            (
+                planned_only > 0,
+                format!(
+                    "{planned_only} of {ops} operations were planned, and not measured: they have a moment (of their launch) and no length. `record --level steps` measures those that go over the network; what goes over NVLink cannot be measured from outside."
+                ),
+            ),
+            (
+                incomplete > 0,
+                format!("Of {incomplete} operations something is missing, as records were lost."),
+            ),
+            (
+                exported.rows.numbered_locally > 0,
+                format!(
+                    "{} operations and calls have numbers that count from the beginning of what was read.",
+                    exported.rows.numbered_locally
+                ),
+            ),
+            (
+                without_clock > 0,
+                format!(
+                    "{without_clock} recordings do not say how their clock relates to Unix time: their times \
+                     cannot be compared with those of the others."
+                ),
+            ),
+            (
+                calls_without_rank > 0,
+                format!(
+                    "{calls_without_rank} calls belong to no known communicator, and are not on the timeline."
+                ),
+            ),
+        ];
+        said(notes.into_iter().chain(twice).chain([(self.sources.len() > 1, clocks.to_owned())]))
     }
+}
+
+/// Returns the sentences that are so.
+fn said(notes: impl IntoIterator<Item = (bool, String)>) -> Vec<String> {
+    notes.into_iter().filter(|(is_so, _)| *is_so).map(|(_, text)| text).collect()
 }
 
 impl View for Collector {
@@ -341,11 +340,10 @@ impl View for Collector {
         self.close_all();
         self.offset_ns = source.offset_ns();
         self.totals.without_clock += u64::from(self.offset_ns == 0);
-        let session = SessionFacts::of(source);
-        self.has_calls_only = session.has_calls_only;
-        self.comms.begin(source.host(), session.ranks);
+        self.has_calls_only = source.is_of_calls();
+        self.comms.begin(source.host(), source.session().communicators.clone());
         self.code.begin();
-        self.sources.push(session.data);
+        self.sources.push(SourceData::of(source));
         let (from_ns, until_ns) = self.ranges.next().unwrap_or((0, u64::MAX));
         // Times outside of the chosen range are not shown.
         let clock = source.session().known_clock().map(|mut clock| {
