@@ -224,6 +224,18 @@ impl RecordingReader {
         Ok(Progress::Read)
     }
 
+    /// Passes over all that is left. Returns the session's report at the end, if there is one.
+    pub fn read_report(&mut self) -> Result<Option<String>> {
+        let mut report = None;
+        let mut take = |item: Item<'_>| {
+            if let Item::End(text) = item {
+                report = Some(text);
+            }
+        };
+        while self.read_next(&Selection::NOTHING, &mut take)? == Progress::Read {}
+        Ok(report)
+    }
+
     /// Gives the contents of a block to `take`. Returns `None` if the block is damaged.
     fn take_block(
         &mut self,

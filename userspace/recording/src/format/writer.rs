@@ -364,7 +364,7 @@ impl RecordingWriter {
         }
         what_lasts.add(&self.folder, oldest.number, limit)?;
         let records = self.totals.removed_records + oldest.records;
-        let lasting = self.totals.removed_lasting + what_lasts.left_out();
+        let lasting = self.totals.removed_lasting + what_lasts.left_out;
         let removed = RemovedRecords { records, kept: what_lasts.records(), lasting };
         let segment = what_lasts.to_segment(&Event::RecordsRemoved(removed));
         let name = segments::name(oldest.number);

@@ -122,7 +122,8 @@ impl RecordedSession {
         let iterations = iterations_of(&reader.session().report).filter(|asked| asked.wanted > 0);
         let iterations = match iterations {
             None => None,
-            Some(_) => iterations_at_end(RecordingReader::open(folder)?)?,
+            // They are first known at the end.
+            Some(_) => RecordingReader::open(folder)?.read_report()?.and_then(|text| iterations_of(&text)),
         };
         Ok(Self { reader, iterations })
     }
@@ -212,16 +213,4 @@ impl RecordedSession {
 /// Returns the iterations in a report, if it is of a window with any.
 fn iterations_of(report: &str) -> Option<WindowIterations> {
     SessionReport::parse(report).window?.iterations
-}
-
-/// Returns the iterations in the report at the end, where they are first known; `None` without an end.
-fn iterations_at_end(mut reader: RecordingReader) -> Result<Option<WindowIterations>> {
-    let mut found = None;
-    let mut take = |item: Item<'_>| {
-        if let Item::End(text) = item {
-            found = iterations_of(&text);
-        }
-    };
-    while reader.read_next(&Selection::NOTHING, &mut take)? == Progress::Read {}
-    Ok(found)
 }

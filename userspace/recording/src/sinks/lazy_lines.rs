@@ -71,6 +71,6 @@ impl LazyLines {
 
     /// Returns the lines that could not be written.
     pub(super) fn lost(&self) -> LostLines {
-        [Some(self.lost), self.file.as_ref().map(JsonLinesFile::lost)].into_iter().flatten().sum()
+        [Some(self.lost), self.file.as_ref().map(|file| file.lost)].into_iter().flatten().sum()
     }
 }

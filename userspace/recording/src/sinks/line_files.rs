@@ -220,7 +220,7 @@ impl LineFiles {
         let create = |dir: &OutputDir| RankFiles::of_process(dir, layout, pid, host);
         // Lost lines are counted.
         let _ = self.push(Owner::Process(pid), create, |files| {
-            files.push_call(|line| serde_json::to_writer(line, row))
+            files.lines.push(|line| serde_json::to_writer(line, row))
         });
     }
 
@@ -228,7 +228,7 @@ impl LineFiles {
         let layout = self.layout;
         let create = |dir: &OutputDir| RankFiles::of_calls(dir, layout, rank, call);
         let _ =
-            self.push(Owner::Calls(rank), create, |files| files.push_call(|line| call.row.write_json(line)));
+            self.push(Owner::Calls(rank), create, |files| files.lines.push(|line| call.row.write_json(line)));
     }
 
     fn flush_side(&mut self) {

@@ -75,7 +75,7 @@ pub(super) struct RankFiles {
     communicator: String,
     n_ranks: i32,
     /// Lines of ops, or of calls.
-    lines: JsonLinesFile,
+    pub(super) lines: JsonLinesFile,
     flow_steps: Option<JsonLinesFile>,
     /// Places of ops, until there are too many.
     flow_rank: Option<Box<FlowRank>>,
@@ -179,14 +179,6 @@ impl RankFiles {
         written
     }
 
-    /// Adds the line of a call, which `write` appends.
-    pub(super) fn push_call(
-        &mut self,
-        write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>,
-    ) -> io::Result<()> {
-        self.lines.push(write)
-    }
-
     pub(super) fn flush(&mut self) -> io::Result<()> {
         let lines = self.lines.flush();
         lines.and(self.flow_steps.as_mut().map_or(Ok(()), JsonLinesFile::flush))
@@ -215,14 +207,14 @@ impl RankFiles {
     }
 
     pub(super) fn lost(&self) -> LostLines {
-        [Some(&self.lines), self.flow_steps.as_ref()].into_iter().flatten().map(JsonLinesFile::lost).sum()
+        [Some(&self.lines), self.flow_steps.as_ref()].into_iter().flatten().map(|file| file.lost).sum()
     }
 
     /// Reports a rank; `None` for a process.
     pub(super) fn report(&self, owner: Owner) -> Option<CommunicatorReport> {
         let (key, ops, calls) = match owner {
-            Owner::Ops(key) => (key, self.lines.lines(), 0),
-            Owner::Calls(key) => (key, 0, self.lines.lines()),
+            Owner::Ops(key) => (key, self.lines.lines, 0),
+            Owner::Calls(key) => (key, 0, self.lines.lines),
             Owner::Process(_) => return None,
         };
         Some(CommunicatorReport {
@@ -232,7 +224,7 @@ impl RankFiles {
             n_ranks: self.n_ranks,
             pid: key.pid,
             proxy_flow_lines: ops,
-            flow_steps_lines: self.flow_steps.as_ref().map_or(0, JsonLinesFile::lines),
+            flow_steps_lines: self.flow_steps.as_ref().map_or(0, |file| file.lines),
             api_lines: calls,
             lost_lines: self.lost().lines,
             ..CommunicatorReport::default()
