@@ -63,12 +63,18 @@ impl Call {
         (self.root != other.root).then_some("another root")
     }
 
+    /// Returns the known arguments in words, always in the same order.
+    pub(super) fn arguments(&self) -> [Option<String>; 4] {
+        [
+            self.count.map(|count| format!("of {count}")),
+            self.dtype.as_ref().map(Name::to_string),
+            self.red_op.as_ref().map(Name::to_string),
+            self.root.map(|root| format!("root {root}")),
+        ]
+    }
+
     pub(super) fn describe(&self) -> String {
-        let mut words = vec![self.coll.to_string()];
-        words.extend(self.count.map(|count| format!("of {count}")));
-        words.extend(self.dtype.as_ref().map(Name::to_string));
-        words.extend(self.red_op.as_ref().map(Name::to_string));
-        words.extend(self.root.map(|root| format!("root {root}")));
-        words.join(" ")
+        let arguments = self.arguments().into_iter().flatten();
+        std::iter::once(self.coll.to_string()).chain(arguments).collect::<Vec<_>>().join(" ")
     }
 }

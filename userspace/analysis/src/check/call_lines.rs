@@ -35,39 +35,23 @@ const MAX_BYTES: usize = 256 << 20;
 #[derive(Clone, Debug)]
 pub(super) struct CallLine {
     pub(super) number: u64,
-    pid: u32,
-    stack: Option<StackId>,
+    pub(super) pid: u32,
+    pub(super) stack: Option<StackId>,
     /// Frames, outermost first, once they are known.
-    frames: Option<Vec<FrameRow>>,
-}
-
-impl CallLine {
-    pub(super) fn frames(&self) -> Option<Vec<FrameRow>> {
-        self.frames.clone()
-    }
-
-    #[cfg(test)]
-    pub(super) fn for_test(number: u64, frames: Vec<FrameRow>) -> Self {
-        Self { number, pid: 0, stack: None, frames: Some(frames) }
-    }
+    pub(super) frames: Option<Vec<FrameRow>>,
 }
 
 /// Calls of a rank.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RankLines {
     /// The rank's call of the wanted collective.
-    pub(super) at: Option<CallLine>,
+    at: Option<CallLine>,
     /// The rank's last call of a collective before that.
-    pub(super) before: Option<CallLine>,
+    before: Option<CallLine>,
 }
 
 impl RankLines {
-    /// Returns the wanted call, or, of a rank that did not call it, the last before.
-    fn said(&self, has_called: bool) -> Option<&CallLine> {
-        if has_called { self.at.as_ref() } else { self.before.as_ref() }
-    }
-
-    fn note(&mut self, wanted: u64, line: CallLine) {
+    pub(super) fn note(&mut self, wanted: u64, line: CallLine) {
         if line.number == wanted {
             self.at.get_or_insert(line);
         } else if line.number < wanted
@@ -119,7 +103,7 @@ pub(super) struct Lines {
     wanted: Arc<HashMap<String, Wanted>>,
     /// Recordings are read from their beginning.
     is_whole: bool,
-    ranks: BTreeMap<(String, i32), RankLines>,
+    pub(super) ranks: BTreeMap<(String, i32), RankLines>,
 }
 
 impl Lines {
@@ -133,14 +117,13 @@ impl Lines {
 
     /// Tells whether a line is missing that may be elsewhere in the recordings.
     pub(super) fn is_incomplete(&self) -> bool {
-        let is_missing = |name: &String, (rank, has_called): (i32, bool)| {
-            let line = self.of(name, rank).and_then(|lines| lines.said(has_called));
+        let mut ranks =
+            self.wanted.iter().flat_map(|(name, of)| of.ranks.iter().map(move |rank| (name, rank)));
+        let is_missing = |(name, (rank, has_called)): (&String, &(i32, bool))| {
+            let line = self.of(name, *rank, *has_called);
             line.is_none_or(|line| line.stack.is_none())
         };
-        let missing = |(name, wanted): (&String, &Wanted)| {
-            wanted.ranks.iter().any(|(rank, has_called)| is_missing(name, (*rank, *has_called)))
-        };
-        !self.is_whole && self.wanted.iter().any(missing)
+        !self.is_whole && ranks.any(is_missing)
     }
 
     /// Begins anew, for reading from the beginning.
@@ -148,13 +131,10 @@ impl Lines {
         Self { wanted: self.wanted, is_whole: true, ranks: BTreeMap::new() }
     }
 
-    pub(super) fn of(&self, communicator: &str, rank: i32) -> Option<&RankLines> {
-        self.ranks.get(&(communicator.to_owned(), rank))
-    }
-
-    #[cfg(test)]
-    pub(super) fn insert_for_test(&mut self, communicator: &str, rank: i32, wanted: u64, line: CallLine) {
-        self.ranks.entry((communicator.to_owned(), rank)).or_default().note(wanted, line);
+    /// Returns a rank's call of the wanted collective, or, of a rank that did not call it, the last before.
+    pub(super) fn of(&self, communicator: &str, rank: i32, has_called: bool) -> Option<&CallLine> {
+        let lines = self.ranks.get(&(communicator.to_owned(), rank))?;
+        if has_called { lines.at.as_ref() } else { lines.before.as_ref() }
     }
 }
 
@@ -343,16 +323,19 @@ mod tests {
     fn what_was_not_found_is_looked_for_from_the_beginning() {
         let line =
             |number, stack: Option<u64>| CallLine { number, pid: 1, stack: stack.map(StackId), frames: None };
+        let insert = |lines: &mut Lines, rank, line| {
+            lines.ranks.entry(("0x7".to_owned(), rank)).or_default().note(5, line);
+        };
         let mut lines = asked(wanted());
         assert!(lines.is_incomplete());
-        lines.insert_for_test("0x7", 0, 5, line(5, Some(3)));
+        insert(&mut lines, 0, line(5, Some(3)));
         assert!(lines.is_incomplete(), "nothing of rank 1");
-        lines.insert_for_test("0x7", 1, 5, line(4, None));
+        insert(&mut lines, 1, line(4, None));
         assert!(lines.is_incomplete(), "the stack of rank 1");
         assert!(!lines.whole().is_incomplete(), "more is not to be had");
         let mut lines = asked(wanted());
-        lines.insert_for_test("0x7", 0, 5, line(5, Some(3)));
-        lines.insert_for_test("0x7", 1, 5, line(4, Some(3)));
+        insert(&mut lines, 0, line(5, Some(3)));
+        insert(&mut lines, 1, line(4, Some(3)));
         assert!(!lines.is_incomplete());
     }
 }

@@ -49,8 +49,8 @@ pub(super) struct Collectives {
     others: BTreeMap<(u64, i32), u32>,
     ranks: BTreeMap<i32, RankOps>,
     pub(super) n_ranks: i32,
-    /// First number from which collectives are not compared, for want of memory.
-    not_compared_from: Option<u64>,
+    /// First number from which on, for want of memory, collectives are not compared.
+    pub(super) not_compared_from: Option<u64>,
 }
 
 /// Time after an op was first seen for which a rank must have been watched to have missed it. Wall clocks of
@@ -207,12 +207,7 @@ impl Collectives {
 
     /// Counts the collectives of the rank that has most.
     pub(super) fn ops(&self) -> u64 {
-        self.ranks.values().map(|rank| rank.ran.count()).max().unwrap_or(0)
-    }
-
-    /// Returns the first collective from which on, for want of memory, none is compared.
-    pub(super) fn not_compared_from(&self) -> Option<u64> {
-        self.not_compared_from
+        self.ranks.values().map(|rank| rank.ran.count).max().unwrap_or(0)
     }
 
     pub(super) fn check(&self, findings: &mut Vec<Finding>) {
@@ -433,7 +428,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_not_compared() {
         for bytes in [0, CALL_BYTES, 4 * CALL_BYTES, 1 << 20] {
-            let (mut room, mut collectives) = (Room::of(bytes), Collectives::default());
+            let (mut room, mut collectives) = (Room { bytes }, Collectives::default());
             (0..3).for_each(|rank| collectives.rank(rank, Some(u64::MAX), Some(0)));
             for number in 0..1000u64 {
                 for rank in 0..3 {
@@ -444,7 +439,7 @@ mod tests {
             }
             let mut findings = Vec::new();
             collectives.check(&mut findings);
-            let from = collectives.not_compared_from();
+            let from = collectives.not_compared_from;
             if bytes == 1 << 20 {
                 assert_eq!((from, findings.len()), (None, MAX_LISTED + 1));
             } else {

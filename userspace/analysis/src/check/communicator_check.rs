@@ -265,22 +265,20 @@ pub(super) struct CommunicatorRows {
 impl CommunicatorRows {
     /// Adds the ranks of a further folder, none of them known yet.
     fn append(&mut self, more: Self, room: &mut Room) {
-        let Self { collectives, p2p, measured, findings, waits, messages, messages_not_judged, .. } = more;
-        let Self { seen, has_stacks, uncertain, places, marks, .. } = more;
-        self.marks.extend(marks);
-        self.has_stacks |= has_stacks;
-        self.uncertain.extend(uncertain);
-        self.collectives.append(collectives, room);
-        self.p2p.append(p2p, room);
-        for (outcome, ops) in measured {
+        self.marks.extend(more.marks);
+        self.has_stacks |= more.has_stacks;
+        self.uncertain.extend(more.uncertain);
+        self.collectives.append(more.collectives, room);
+        self.p2p.append(more.p2p, room);
+        for (outcome, ops) in more.measured {
             *self.measured.entry(outcome).or_default() += ops;
         }
-        self.findings.extend(findings);
-        self.waits.extend(waits);
-        self.messages += messages;
-        self.messages_not_judged += messages_not_judged;
-        self.seen.extend(seen);
-        self.places.extend(places);
+        self.findings.extend(more.findings);
+        self.waits.extend(more.waits);
+        self.messages += more.messages;
+        self.messages_not_judged += more.messages_not_judged;
+        self.seen.extend(more.seen);
+        self.places.extend(more.places);
     }
 
     /// Notes what there was no memory to compare.
@@ -288,7 +286,7 @@ impl CommunicatorRows {
         let why = "they do not fit into memory; shorter windows can be compared completely";
         let collectives = self
             .collectives
-            .not_compared_from()
+            .not_compared_from
             .map(|from| format!("{communicator}: collectives from {from} on were not compared: {why}"));
         let pairs = self
             .p2p

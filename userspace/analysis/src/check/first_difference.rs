@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{
     call::Call,
-    call_lines::{CallLine, Lines},
+    call_lines::Lines,
     collectives::At,
     communicator_check::{Finding, FindingKind},
 };
@@ -75,13 +75,9 @@ impl FirstDifference {
             // line.
             let mut alike: BTreeMap<WhereCalled, Vec<i32>> = BTreeMap::new();
             for rank in ranks {
-                let found = lines.of(communicator, rank);
-                let line = match &call {
-                    Some(_) => found.and_then(|found| found.at.as_ref()),
-                    None => found.and_then(|found| found.before.as_ref()),
-                };
+                let line = lines.of(communicator, rank, call.is_some());
                 let last = line.filter(|_| call.is_none()).map(|line| line.number * 2);
-                let frames = line.and_then(CallLine::frames);
+                let frames = line.and_then(|line| line.frames.clone());
                 alike.entry((last, frames)).or_default().push(rank);
             }
             groups.extend(alike.into_iter().map(|((last_seq, frames), ranks)| DifferingRanks {
@@ -139,22 +135,13 @@ fn sentence(number: u64, groups: &[DifferingRanks]) -> String {
 
 /// Returns the function, with those arguments in which calls of this function differ.
 fn words(call: &Call, calls: &[&Call]) -> String {
-    let same: Vec<&&Call> = calls.iter().filter(|other| other.coll == call.coll).collect();
-    let mut text = call.coll.to_string();
-    let mut add = |differs: bool, words: Option<String>| {
-        if differs && let Some(words) = words {
-            let _ = write!(text, " {words}");
-        }
-    };
-    let counts = same.iter().any(|other| other.count != call.count);
-    add(counts, call.count.map(|count| format!("of {count}")));
-    let types = same.iter().any(|other| other.dtype != call.dtype);
-    add(types, call.dtype.as_ref().map(ToString::to_string));
-    let reductions = same.iter().any(|other| other.red_op != call.red_op);
-    add(reductions, call.red_op.as_ref().map(ToString::to_string));
-    let roots = same.iter().any(|other| other.root != call.root);
-    add(roots, call.root.map(|root| format!("root {root}")));
-    text
+    let same = calls.iter().filter(|other| other.coll == call.coll);
+    let same: Vec<[Option<String>; 4]> = same.map(|other| other.arguments()).collect();
+    let mut words = vec![call.coll.to_string()];
+    for (at, argument) in call.arguments().into_iter().enumerate() {
+        words.extend(argument.filter(|words| same.iter().any(|other| other[at].as_ref() != Some(words))));
+    }
+    words.join(" ")
 }
 
 /// `model.py:88`
@@ -186,7 +173,7 @@ fn named(ranks: &[i32]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::call_lines::CallLine, *};
 
     fn call(coll: &str, count: u64) -> Call {
         let (dtype, red_op) = (Some("float32".into()), Some("sum".into()));
@@ -204,7 +191,8 @@ mod tests {
         for (rank, number, line) in lines {
             let frames =
                 vec![frame("/home/u/main.py", 1), frame("/home/u/model.py", *line), frame(LIBRARY, 7)];
-            known.insert_for_test("0x7", *rank, 5, CallLine::for_test(*number, frames));
+            let line = CallLine { number: *number, pid: 0, stack: None, frames: Some(frames) };
+            known.ranks.entry(("0x7".to_owned(), *rank)).or_default().note(5, line);
         }
         known
     }

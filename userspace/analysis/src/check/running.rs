@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use flow::schema::{ClockReport, MessageRow, Op};
+use flow::schema::ClockReport;
 
 use super::{
     communicator_check::{CheckReport, Fleet},
@@ -11,10 +11,10 @@ use super::{
     parts::{Part, parts},
     row_source::{FolderFacts, Gather as _},
 };
-use recording::sinks::{OutputDir, Sink as _, window_folders};
+use recording::sinks::{OutputDir, Sink, window_folders};
 
 /// Takes the rows of sources, which are checked together as [`check`](super::check) checks folders.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct RunningCheck {
     parts: Vec<Part>,
     /// Communicators of each part.
@@ -55,17 +55,9 @@ impl RunningCheck {
         self.current = Some((part, folder));
     }
 
-    pub(crate) fn op(&mut self, op: &Op) {
-        if let Some((_, folder)) = &mut self.current {
-            folder.op(op);
-        }
-    }
-
-    /// Takes messages of the latest op.
-    pub(crate) fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
-        if let Some((_, folder)) = &mut self.current {
-            folder.messages(op, messages);
-        }
+    /// Returns the taker of the source's ops and their messages.
+    pub(crate) fn rows(&mut self) -> Option<&mut dyn Sink> {
+        self.current.as_mut().map(|(_, folder)| folder as _)
     }
 
     fn end(&mut self) {

@@ -15,7 +15,7 @@ use super::{
     Section,
     code::Code,
     communicators::{Comm, Communicators},
-    data::{CommData, Data, DelayData, RankData, SourceData, VerdictData},
+    data::{CommData, Data, DelayData, RankData, SourceData},
     iterations::Iterations,
     kinds::{KindKey, Kinds},
     links::Links,
@@ -34,21 +34,13 @@ use recording::sinks::Sink;
 /// Format of the data. A page has its own scripts, so this is for others who read the data.
 const FORMAT: u32 = 1;
 
-/// The last op, whose messages come next.
-#[derive(Debug)]
-struct Last {
-    comm: usize,
-    rank: i32,
-    seq: u64,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     handed: Arc<Mutex<Option<Data>>>,
     open: Option<Section>,
     /// Ranges of time from which rows are taken, one for each source.
     ranges: std::vec::IntoIter<(u64, u64)>,
-    check: Option<RunningCheck>,
+    check: RunningCheck,
     sources: Vec<SourceData>,
     offset_ns: u64,
     has_calls_only: bool,
@@ -62,7 +54,8 @@ pub(super) struct Collector {
     code: Code,
     ops: OpenOps,
     closed: Vec<OpTotals>,
-    last: Option<Last>,
+    /// Communicator of the last op, whose messages come next; `None`: it is left out.
+    last: Option<usize>,
     totals: Totals,
 }
 
@@ -112,8 +105,7 @@ impl Collector {
     }
 
     fn data(&mut self, exported: &Exported) -> Data {
-        let report = self.check.take().map(|mut check| check.finish());
-        let report = report.unwrap_or_else(|| CheckReport::new(Vec::new(), Vec::new(), Vec::new()));
+        let report = self.check.finish();
         let (t0_ns, end_ns) = self.timeline.span_ns().or(exported.span_unix_ns).unwrap_or_default();
         let (code, codes) = self.code.data();
         for (source, read) in self.sources.iter_mut().zip(&exported.sources) {
@@ -121,9 +113,7 @@ impl Collector {
             source.notes.extend(read.read.notes());
         }
         let seen = self.seen();
-        let numbers: BTreeMap<String, usize> =
-            self.comms.iter().enumerate().map(|(number, (name, _))| (name.clone(), number)).collect();
-        let verdict: VerdictData = verdict(&report, seen, &|name| numbers.get(name).copied());
+        let verdict = verdict(&report, seen, &|name| self.comms.find(name));
         Data {
             format: FORMAT,
             made_by: format!("ncclflow {}", env!("CARGO_PKG_VERSION")),
@@ -134,7 +124,7 @@ impl Collector {
             t0: t0_ns.to_string(),
             span_us: end_ns.saturating_sub(t0_ns) / 1000,
             verdict,
-            hosts: self.comms.hosts(),
+            hosts: self.comms.hosts.clone(),
             comms: self.comm_data(&report),
             wait_names: WAITS.to_vec(),
             kinds: self.kinds.data(),
@@ -259,7 +249,7 @@ impl Collector {
                 self.shapes.is_full(),
                 "Rings and trees of further ranks and channels are not drawn: there are too many.".to_owned(),
             ),
-            (self.iterations.has_others(), "Iterations are shown of 32 processes only.".to_owned()),
+            (self.iterations.others > 0, "Iterations are shown of 32 processes only.".to_owned()),
             (
                 self.code.left_out() > 0,
                 format!(
@@ -332,7 +322,7 @@ fn said(notes: impl IntoIterator<Item = (bool, String)>) -> Vec<String> {
 impl View for Collector {
     fn look_at(&mut self, sources: &[Source]) -> Result<()> {
         let paths: Vec<PathBuf> = sources.iter().map(|source| source.path.clone()).collect();
-        self.check = Some(RunningCheck::new(paths)?);
+        self.check = RunningCheck::new(paths)?;
         Ok(())
     }
 
@@ -352,9 +342,7 @@ impl View for Collector {
             clock.ended_monotonic_ns = (ended < u64::MAX).then_some(ended);
             clock
         });
-        if let Some(check) = &mut self.check {
-            check.begin(&source.path, clock);
-        }
+        self.check.begin(&source.path, clock);
         Ok(())
     }
 
@@ -369,19 +357,19 @@ impl View for Collector {
 impl Sink for Collector {
     fn op(&mut self, op: &Op) {
         self.last = None;
-        if let Some(check) = &mut self.check {
-            check.op(op);
+        if let Some(rows) = self.check.rows() {
+            rows.op(op);
         }
         let Some(comm) = self.comms.number(op.rank, op.row.n_ranks) else { return };
         self.shapes.note(comm, &op.row);
-        self.iterations.add(self.comms.host(), comm, op.rank, op, self.offset_ns);
+        self.iterations.add(self.comms.host, comm, op.rank, op, self.offset_ns);
         let code = op.row.stack.and_then(|stack| self.code.number(op.row.pid, stack));
         let (rank, seq, offset_ns) = (op.rank.rank, op.row.seq, self.offset_ns);
         let new = || OpTotals::new(comm, op, offset_ns, code);
         if let Some(totals) = self.ops.get((comm, rank), seq, &mut self.closed, new) {
             totals.add_channel(op, offset_ns, code);
         }
-        self.last = Some(Last { comm, rank, seq });
+        self.last = Some(comm);
         self.count_closed();
     }
 
@@ -395,15 +383,15 @@ impl Sink for Collector {
     }
 
     fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
-        if let Some(check) = &mut self.check {
-            check.messages(op, messages);
+        if let Some(rows) = self.check.rows() {
+            rows.messages(op, messages);
         }
-        let Some(Last { comm, rank, seq }) = self.last else { return };
+        let Some(comm) = self.last else { return };
         let offset_ns = self.offset_ns;
         let wall = |at: u64| at.saturating_add(offset_ns);
         for message in messages {
             self.links.add(comm, message);
-            if let Some(totals) = self.ops.known((comm, rank), seq) {
+            if let Some(totals) = self.ops.known((comm, op.rank.rank), op.row.seq) {
                 totals.add_message(message, offset_ns);
                 if message.op == Direction::Send {
                     self.rates.add(Counted::Planned, totals.ts_ns, message.bytes);
@@ -418,10 +406,10 @@ impl Sink for Collector {
     }
 
     fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
-        let Some(Last { comm, rank, .. }) = self.last else { return };
+        let Some(comm) = self.last else { return };
         let at_ns = op.row.ts_ns.saturating_add(self.offset_ns);
         for sums in sums {
-            self.links.add_sums(comm, rank, sums);
+            self.links.add_sums(comm, op.rank.rank, sums);
             if sums.op == Direction::Send {
                 let bytes = sums.bytes_exact.saturating_add(sums.bytes_capacity);
                 self.rates.add(Counted::Planned, at_ns, bytes);

@@ -22,8 +22,9 @@ pub(super) struct Comm {
 pub(super) struct Communicators {
     comms: Numbered<String, Comm, MAX_COMMS>,
     ranks: usize,
-    hosts: Vec<String>,
-    host: usize,
+    pub(super) hosts: Vec<String>,
+    /// Number of the present host.
+    pub(super) host: usize,
     /// Communicators in the report of the present recording.
     facts: Vec<CommunicatorReport>,
     /// Numbers of the ranks whose rows came. `None`: there was no room.
@@ -41,14 +42,6 @@ impl Communicators {
         });
         self.facts = facts;
         self.known.clear();
-    }
-
-    pub(super) fn host(&self) -> usize {
-        self.host
-    }
-
-    pub(super) fn hosts(&self) -> Vec<String> {
-        self.hosts.clone()
     }
 
     /// Returns the number of the rank's communicator; `None` if there are too many.
@@ -97,6 +90,11 @@ impl Communicators {
 
     pub(super) fn rank(&mut self, comm: usize, rank: i32) -> Option<&mut RankData> {
         self.comms.at(comm)?.ranks.get_mut(&rank)
+    }
+
+    /// Returns the number of the communicator with this name.
+    pub(super) fn find(&self, name: &str) -> Option<usize> {
+        self.comms.find(name)
     }
 
     /// Returns the communicators with their folders' names, in the order of their numbers.

@@ -1,6 +1,6 @@
 //! Names with numbers: a name that occurs again and again is kept once.
 
-use std::hash::Hash;
+use std::{borrow::Borrow, hash::Hash};
 
 use foldhash::HashMap;
 
@@ -45,8 +45,11 @@ impl<K: Clone + Eq + Hash, V: Default, const MOST: usize> Numbered<K, V, MOST> {
         self.values.get_mut(number).map(|(_, value)| value)
     }
 
-    pub(super) fn contains(&self, key: &K) -> bool {
-        self.numbers.contains_key(key)
+    pub(super) fn find<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<usize>
+    where
+        K: Borrow<Q>,
+    {
+        self.numbers.get(key).copied()
     }
 
     pub(super) fn len(&self) -> usize {

@@ -24,7 +24,8 @@ const MAX_POINTS: usize = 2048;
 pub(super) struct Iterations {
     /// Processes by host and number.
     processes: BTreeMap<(usize, u32), Process>,
-    others: u64,
+    /// Number of ops of others.
+    pub(super) others: u64,
 }
 
 #[derive(Debug, Default)]
@@ -80,10 +81,6 @@ impl Iterations {
         let what = (name, row.count.or(row.bytes), row.dtype.as_ref().map(Name::as_str));
         let ts_ns = row.ts_ns.saturating_add(offset_ns);
         process.push(Collective::new(what, (key.hash, row.n_ranks), row.seq, ts_ns));
-    }
-
-    pub(super) fn has_others(&self) -> bool {
-        self.others > 0
     }
 
     pub(super) fn data(&mut self, t0_ns: u64) -> Vec<ProcessIterationsData> {

@@ -105,7 +105,7 @@ impl Kinds {
     /// Counts an op. Returns the number of its kind.
     pub(super) fn add(&mut self, op: &OpTotals) -> usize {
         let key = KindKey { channels: op.channels.count_ones(), ..op.kind.clone() };
-        let key = if self.0.len() >= MAX_EXACT && !self.0.contains(&key) { key.rounded() } else { key };
+        let key = if self.0.len() >= MAX_EXACT && self.0.find(&key).is_none() { key.rounded() } else { key };
         let number = self.0.number(&key).unwrap_or(0);
         if let Some(kind) = self.0.at(number) {
             kind.ops += 1;
