@@ -107,13 +107,6 @@ enum NextBlock {
     Passed,
 }
 
-/// State of reading a segment that holds what lasts of removed ones.
-#[derive(Clone, Copy, Debug)]
-struct Removed {
-    /// Time of the latest record read before: blocks up to that time are known.
-    known_until_ns: u64,
-}
-
 /// A recording being read.
 #[derive(Debug)]
 pub struct RecordingReader {
@@ -131,8 +124,9 @@ pub struct RecordingReader {
     passed: u64,
     /// Records that were read, passed over or missed.
     records: u64,
-    /// Set if the segment holds what lasts of those before it.
-    removed: Option<Removed>,
+    /// Set if the segment holds what lasts of removed ones before it: the time of the latest record read
+    /// before. Blocks up to that time are known.
+    known_until_ns: Option<u64>,
     /// Number of segments between the previous one and this one, which has to say before its records that
     /// they were removed.
     gap: u64,
@@ -161,7 +155,7 @@ impl RecordingReader {
             span_ns: None,
             passed: 0,
             records: 0,
-            removed: None,
+            known_until_ns: None,
             // The first segment has number 1.
             gap: u64::from(segment.saturating_sub(1)),
             rest: Vec::new(),
@@ -337,8 +331,7 @@ impl RecordingReader {
     /// Notes that the segment holds what lasts of those before it.
     fn begin_after(&mut self, RemovedRecords { records, lasting, .. }: RemovedRecords) {
         self.gap = 0;
-        let known_until_ns = self.span_ns.map_or(0, |(_, last_ns)| last_ns);
-        self.removed = Some(Removed { known_until_ns });
+        self.known_until_ns = Some(self.span_ns.map_or(0, |(_, last_ns)| last_ns));
         let missed = records.saturating_sub(self.records);
         self.damage.removed = self.damage.removed.saturating_add(missed);
         self.records = self.records.max(records);
@@ -349,9 +342,9 @@ impl RecordingReader {
     fn count(&mut self, header: &BlockHeader) -> bool {
         self.damage.missing_segments = self.damage.missing_segments.saturating_add(mem::take(&mut self.gap));
         let records = u64::from(header.records);
-        match self.removed {
+        match self.known_until_ns {
             None => self.records = self.records.saturating_add(records),
-            Some(Removed { known_until_ns }) if header.last_ns <= known_until_ns => return false,
+            Some(known_until_ns) if header.last_ns <= known_until_ns => return false,
             // These records are not missed after all.
             Some(_) => self.damage.removed = self.damage.removed.saturating_sub(records),
         }
@@ -400,7 +393,7 @@ impl RecordingReader {
             opened => opened?,
         };
         self.gap = u64::from(next.saturating_sub(self.segment).saturating_sub(1));
-        (self.segment, self.at, self.removed) = (next, PREAMBLE as u64, None);
+        (self.segment, self.at, self.known_until_ns) = (next, PREAMBLE as u64, None);
         Ok(Progress::Read)
     }
 }

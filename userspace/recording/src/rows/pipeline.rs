@@ -3,7 +3,7 @@
 
 use flow::{
     decode::{DecodeError, Event, RecordView},
-    model::{ApiOutput, ModelCounters, Node},
+    model::{ModelCounters, Node},
     recording::{self, Binding, Session},
     schema::HostInfo,
     wire::ProbeKind,
@@ -206,18 +206,14 @@ impl Pipeline {
         }
         let (node, output) = (&mut self.node, &mut self.output);
         let TracedProcess { host, session, api, .. } = process;
-        if let Event::ApiLine(call) = &event {
-            session.called(&call.origin, node, &mut |record| output.push(host.as_ref(), &record));
-        }
         match event {
-            event @ (Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_)) => {
-                let out = &mut |call: ApiOutput| output.push_api(host.as_ref(), &call);
-                match event {
-                    Event::ApiLine(event) => api.call(*event, node, out),
-                    Event::ApiEntry(event) => api.entry(event, out),
-                    Event::ApiReturn(event) => api.returned(event, node, out),
-                    _ => {}
-                }
+            Event::ApiLine(call) => {
+                session.called(&call.origin, node, &mut |record| output.push(host.as_ref(), &record));
+                api.call(*call, node, &mut |call| output.push_api(host.as_ref(), &call));
+            }
+            Event::ApiEntry(entry) => api.entry(entry, &mut |call| output.push_api(host.as_ref(), &call)),
+            Event::ApiReturn(returned) => {
+                api.returned(returned, node, &mut |call| output.push_api(host.as_ref(), &call));
             }
             Event::ProxyStep(mut step) => {
                 if !session.step(&mut step, node, &mut |record| output.push(host.as_ref(), &record)) {

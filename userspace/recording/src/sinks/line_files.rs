@@ -12,7 +12,6 @@ use flow::{
     quota::Shares,
     schema::{ApiCall, CommunicatorReport, GpuRow, MessageRow, Op, OtherCallRow, RankKey, StackId, StackRow},
 };
-use serde::Serialize;
 
 use super::{
     budget::is_over_max_size,
@@ -119,10 +118,11 @@ impl LineFiles {
     fn push(
         &mut self,
         owner: Owner,
-        create: impl FnOnce(&OutputDir) -> io::Result<RankFiles>,
+        host: &str,
+        n_ranks: i32,
         write: impl FnOnce(&mut RankFiles) -> io::Result<()>,
     ) -> Result<(), LostLines> {
-        let written = self.files_of(owner, create).map(|files| {
+        let written = self.files_of(owner, host, n_ranks).map(|files| {
             let before = files.bytes();
             let written = write(files);
             (written, files.bytes().saturating_sub(before))
@@ -133,11 +133,7 @@ impl LineFiles {
         Ok(())
     }
 
-    fn files_of(
-        &mut self,
-        owner: Owner,
-        create: impl FnOnce(&OutputDir) -> io::Result<RankFiles>,
-    ) -> Result<&mut RankFiles, LostLines> {
+    fn files_of(&mut self, owner: Owner, host: &str, n_ranks: i32) -> Result<&mut RankFiles, LostLines> {
         // An op is written as a whole, or not at all.
         if self.dir.has_no_room() {
             return Err(LostLines::over_max_size(1));
@@ -147,7 +143,8 @@ impl LineFiles {
                 self.shares.refuse(owner.pid(), 1);
                 return Err(self.no_files(owner, &io::Error::other(owner.limit())));
             }
-            let mut files = create(&self.dir).map_err(|error| self.no_files(owner, &error))?;
+            let files = RankFiles::create(&self.dir, self.layout, owner, host, n_ranks);
+            let mut files = files.map_err(|error| self.no_files(owner, &error))?;
             if self.keeps_names {
                 self.made.extend(files.names.drain(..).map(|name| (files.folder.clone(), name)));
             }
@@ -191,12 +188,12 @@ impl LineFiles {
         if let Err(error) = files.flush() {
             self.errors.push(format!("writing to `{}` stopped: {error}", files.folder));
         }
-        match files.complete(&self.dir, owner) {
+        match files.complete(&self.dir) {
             Ok(done) => self.flow_ranks += done,
             Err(error) => self.errors.push(format!("making `flow_rank` in `{}`: {error}", files.folder)),
         }
         self.closed_lost += files.lost();
-        self.closed.extend(files.report(owner).map(|report| (owner, report)));
+        self.closed.extend(files.report().map(|report| (owner, report)));
     }
 
     fn no_files(&mut self, owner: Owner, error: &io::Error) -> LostLines {
@@ -213,22 +210,6 @@ impl LineFiles {
         if let Err(error) = written {
             self.errors.push(format!("writing {} stopped: {error}", owner.content()));
         }
-    }
-
-    fn push_to_process(&mut self, pid: u32, host: &str, row: &impl Serialize) {
-        let layout = self.layout;
-        let create = |dir: &OutputDir| RankFiles::of_process(dir, layout, pid, host);
-        // Lost lines are counted.
-        let _ = self.push(Owner::Process(pid), create, |files| {
-            files.lines.push(|line| serde_json::to_writer(line, row))
-        });
-    }
-
-    fn push_to_rank(&mut self, rank: RankKey, call: &ApiCall) {
-        let layout = self.layout;
-        let create = |dir: &OutputDir| RankFiles::of_calls(dir, layout, rank, call);
-        let _ =
-            self.push(Owner::Calls(rank), create, |files| files.lines.push(|line| call.row.write_json(line)));
     }
 
     fn flush_side(&mut self) {
@@ -269,7 +250,7 @@ impl LineFiles {
 impl LineFiles {
     pub(super) fn ranks(&self) -> Vec<CommunicatorReport> {
         let mut owners = self.closed.clone();
-        owners.extend(self.open.iter().filter_map(|(owner, files)| Some((*owner, files.report(*owner)?))));
+        owners.extend(self.open.iter().filter_map(|(owner, files)| Some((*owner, files.report()?))));
         by_rank(owners)
     }
 
@@ -332,10 +313,8 @@ fn by_rank(owners: BTreeMap<Owner, CommunicatorReport>) -> Vec<CommunicatorRepor
 
 impl Sink for LineFiles {
     fn op(&mut self, op: &Op) {
-        let (layout, kept_ops) = (self.layout, self.kept_ops);
-        let create = |dir: &OutputDir| RankFiles::of_ops(dir, layout, op);
-        let mut more = 0;
-        let pushed = self.push(Owner::Ops(op.rank), create, |files| {
+        let (kept_ops, mut more) = (self.kept_ops, 0);
+        let pushed = self.push(Owner::Ops(op.rank), &op.row.host, op.row.n_ranks, |files| {
             let before = files.kept_ops();
             let written = files.push_op(&op.row, kept_ops);
             more = files.kept_ops().cast_signed() - before.cast_signed();
@@ -365,14 +344,16 @@ impl Sink for LineFiles {
     }
 
     fn call(&mut self, call: &ApiCall) {
-        match call.rank {
-            Some(rank) => self.push_to_rank(rank, call),
-            None => self.push_to_process(call.row.pid, &call.row.host, &call.row),
-        }
+        let row = &call.row;
+        let owner = call.rank.map_or(Owner::Process(row.pid), Owner::Calls);
+        let write = |files: &mut RankFiles| files.lines.push(|line| row.write_json(line));
+        // Lost lines are counted.
+        let _ = self.push(owner, &row.host, row.n_ranks.unwrap_or(0), write);
     }
 
     fn other_call(&mut self, row: &OtherCallRow) {
-        self.push_to_process(row.pid, &row.host, row);
+        let write = |files: &mut RankFiles| files.lines.push(|line| row.write_json(line));
+        let _ = self.push(Owner::Process(row.pid), &row.host, 0, write);
     }
 
     fn stack(&mut self, stack: &StackRow) {
