@@ -27,7 +27,7 @@ pub struct Traced {
     pub sampling: Sampling,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TracedProcess {
     /// Known from the first record of a probe.
     pub host: Option<HostInfo>,
@@ -67,14 +67,7 @@ impl LastStacks {
 impl TracedProcess {
     pub(super) fn new(traced: Traced) -> Self {
         let session = Session::new(traced.steps).sampling(traced.sampling);
-        Self {
-            host: None,
-            lost: 0,
-            marked: 0,
-            session,
-            api: ApiSession::new(traced.returns),
-            stacks: LastStacks::default(),
-        }
+        Self { session, api: ApiSession::new(traced.returns), ..Self::default() }
     }
 
     pub(super) fn pid(&self) -> Option<u32> {

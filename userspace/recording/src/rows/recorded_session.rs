@@ -142,13 +142,6 @@ impl RecordedSession {
         self.reader
     }
 
-    /// Reads all of it.
-    pub fn read_all(self, files: SessionFiles) -> Result<(Read, SessionFiles)> {
-        let (progress, goes_on, is_stopped) = (&mut |_| (), &mut || (), &|| false);
-        let (selection, until_ns) = (Selection::ALL, u64::MAX);
-        self.read(files, ReadPart { selection, until_ns, progress, goes_on, is_stopped })
-    }
-
     /// Reads a part and gives its rows to `files`, which come back complete.
     pub fn read(self, files: SessionFiles, part: ReadPart<'_>) -> Result<(Read, SessionFiles)> {
         let mut pipeline = self.pipeline(files);

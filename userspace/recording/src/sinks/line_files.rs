@@ -71,10 +71,10 @@ pub struct LineFiles {
     ops: u64,
     /// Loss of each message of the latest op, if that op was not written.
     refused: Option<LostLines>,
-    stacks: LazyLines,
+    /// Lines of stacks and of GPUs.
+    side: [LazyLines; 2],
     /// Stacks already written: segments repeat them.
     written_stacks: HashSet<(u32, StackId)>,
-    gpus: LazyLines,
     errors: Vec<String>,
 }
 
@@ -101,9 +101,8 @@ impl LineFiles {
             message_bytes: 0,
             ops: 0,
             refused: None,
-            stacks: LazyLines::new("stacks.jsonl"),
+            side: ["stacks.jsonl", "gpus.jsonl"].map(LazyLines::new),
             written_stacks: HashSet::new(),
-            gpus: LazyLines::new("gpus.jsonl"),
             errors: Vec::new(),
         }
     }
@@ -213,8 +212,7 @@ impl LineFiles {
     }
 
     fn flush_side(&mut self) {
-        let flushed = [self.stacks.flush(), self.gpus.flush()];
-        self.errors.extend(flushed.into_iter().filter_map(Result::err));
+        self.errors.extend(self.side.iter_mut().filter_map(|lines| lines.flush().err()));
     }
 
     /// Completes everything.
@@ -256,7 +254,7 @@ impl LineFiles {
 
     /// Returns the folders and names of the files of JSON lines that were made.
     pub(super) fn files(&self) -> Vec<(String, String)> {
-        let side = self.side().into_iter().filter(|lines| lines.file().is_some());
+        let side = self.side.iter().filter(|lines| lines.file().is_some());
         let side = side.map(|lines| (String::new(), lines.name.to_owned()));
         self.made.iter().cloned().chain(side).collect()
     }
@@ -264,7 +262,7 @@ impl LineFiles {
     /// Returns the lines that could not be written.
     pub(super) fn lost(&self) -> LostLines {
         let open = self.open.values().map(RankFiles::lost);
-        let side = self.side().map(LazyLines::lost);
+        let side = self.side.iter().map(LazyLines::lost);
         open.chain(side).chain([self.without_file, self.closed_lost]).sum()
     }
 
@@ -275,7 +273,7 @@ impl LineFiles {
 
     /// Returns the bytes of lines until now, before they are compressed.
     pub(super) fn bytes(&self) -> u64 {
-        let side = self.side().into_iter().filter_map(LazyLines::file);
+        let side = self.side.iter().filter_map(LazyLines::file);
         self.bytes + side.map(JsonLinesFile::bytes).sum::<u64>()
     }
 
@@ -283,10 +281,6 @@ impl LineFiles {
     pub(super) fn bytes_to_come(&self) -> u64 {
         // `flow_rank` has each message twice, and the heads of ops.
         2 * self.message_bytes + HEAD * self.ops
-    }
-
-    fn side(&self) -> [&LazyLines; 2] {
-        [&self.stacks, &self.gpus]
     }
 }
 
@@ -358,13 +352,15 @@ impl Sink for LineFiles {
 
     fn stack(&mut self, stack: &StackRow) {
         if self.written_stacks.len() < MAX_STACKS && self.written_stacks.insert((stack.pid, stack.stack)) {
-            let pushed = self.stacks.push(&self.dir, |line| stack.write_json(line));
+            let [stacks, _] = &mut self.side;
+            let pushed = stacks.push(&self.dir, |line| stack.write_json(line));
             self.errors.extend(pushed.err());
         }
     }
 
     fn gpu(&mut self, row: &GpuRow) {
-        let pushed = self.gpus.push(&self.dir, |line| row.write_json(line));
+        let [_, gpus] = &mut self.side;
+        let pushed = gpus.push(&self.dir, |line| row.write_json(line));
         self.errors.extend(pushed.err());
     }
 
