@@ -53,8 +53,8 @@ impl ByNumber {
 
     /// Iterates over them by number.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Collective)> {
-        let numbered = |(chunk, of): (&u64, &'_ Box<Chunk>)| (chunk * CHUNK as u64..).zip(**of);
-        self.0.iter().flat_map(numbered).filter(|(_, collective)| is_there(collective))
+        let all = self.0.iter().flat_map(|(chunk, of)| (chunk * CHUNK as u64..).zip(**of));
+        all.filter(|(_, collective)| is_there(collective))
     }
 }
 

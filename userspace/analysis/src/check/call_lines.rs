@@ -15,6 +15,7 @@ use flow::schema::{ApiCall, FrameRow, Op, RankKey, StackId, StackRow};
 
 use super::{
     call_marks::{Mark, Marks},
+    collectives::Difference,
     row_source::{FolderFacts, Gather},
 };
 use crate::export::CallNumbers;
@@ -65,19 +66,35 @@ impl RankLines {
 /// A collective whose lines are wanted.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
-    pub(super) number: u64,
+    number: u64,
     /// Wall times at which it, and the one before it, were first seen; `before_seen_ns` where known.
-    pub(super) first_seen_ns: u64,
-    pub(super) before_seen_ns: Option<u64>,
+    first_seen_ns: u64,
+    before_seen_ns: Option<u64>,
     /// Ranks, and whether they called it.
-    pub(super) ranks: Vec<(i32, bool)>,
+    ranks: Vec<(i32, bool)>,
     /// Marks of ranks with recorded calls, each with the wall time at which the second reading can begin.
-    pub(super) marks: BTreeMap<i32, (u64, Mark)>,
+    marks: BTreeMap<i32, (u64, Mark)>,
 }
 
 impl Wanted {
+    /// Returns what a second reading is to find. `marks`: of ranks, with the offset from their clock to wall
+    /// time.
+    pub(super) fn of(difference: &Difference, marks: &BTreeMap<i32, (u64, Marks)>) -> Self {
+        let Difference { number, first_seen_ns, before_seen_ns, ref groups } = *difference;
+        let with_call = |(call, ranks): &(Option<_>, Vec<i32>)| {
+            let has_called = call.is_some();
+            ranks.iter().map(move |rank| (*rank, has_called)).collect::<Vec<_>>()
+        };
+        let ranks = groups.iter().flat_map(with_call).collect();
+        let mut wanted = Self { number, first_seen_ns, before_seen_ns, ranks, ..Self::default() };
+        for (rank, (offset, marks)) in marks {
+            wanted.mark(*rank, marks, *offset);
+        }
+        wanted
+    }
+
     /// Notes where the counting of this rank's calls can begin. `offset`: from its clock to wall time.
-    pub(super) fn mark(&mut self, rank: i32, marks: &Marks, offset: u64) {
+    fn mark(&mut self, rank: i32, marks: &Marks, offset: u64) {
         if let Some(mark) = marks.before(self.number) {
             self.marks.insert(rank, (mark.at.0.saturating_add(offset), mark));
         }

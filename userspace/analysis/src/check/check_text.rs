@@ -53,7 +53,8 @@ fn importance(kind: FindingKind) -> u8 {
     }
 }
 
-fn counted(number: usize, what: &str) -> String {
+/// `1 rank`, `2 ranks`.
+pub(super) fn counted(number: usize, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 

@@ -31,11 +31,14 @@ struct RankOps {
     lost: bool,
 }
 
-/// Ranks by what they ran under one number; `None`: nothing.
-#[derive(Debug)]
-pub(super) struct At {
-    /// Wall time, among the ranks whose clock is known.
+/// A collective at which ranks differ, before their source lines are known.
+#[derive(Debug, Default)]
+pub(super) struct Difference {
+    pub(super) number: u64,
+    /// Wall times, among the ranks whose clock is known, at which it and the one before it were first seen.
     pub(super) first_seen_ns: u64,
+    pub(super) before_seen_ns: Option<u64>,
+    /// Ranks by what they ran under its number; `None`: nothing.
     pub(super) groups: Vec<(Option<Call>, Vec<i32>)>,
 }
 
@@ -182,8 +185,10 @@ impl Collectives {
 
     /// Returns what ranks ran under this number, and when the first was seen in it. `absent`: ranks known not
     /// to have run it; of others that did not, nothing is known.
-    pub(super) fn at(&self, number: u64, absent: &[i32]) -> Option<At> {
-        let first_seen_ns = self.by_number.get(number)?.first_seen;
+    pub(super) fn at(&self, number: u64, absent: &[i32]) -> Option<Difference> {
+        let first_seen = |number| self.by_number.get(number).map(|collective| collective.first_seen);
+        let (first_seen_ns, before_seen_ns) =
+            (first_seen(number)?, number.checked_sub(1).and_then(first_seen));
         let mut by_call: BTreeMap<Option<u32>, Vec<i32>> = BTreeMap::new();
         for (rank, ops) in &self.ranks {
             let call = self.call_of(*rank, ops, number);
@@ -193,16 +198,19 @@ impl Collectives {
         }
         let known = |call: Option<u32>| call.and_then(|call| self.call(call)).cloned();
         let groups = by_call.into_iter().map(|(call, ranks)| (known(call), ranks)).collect();
-        Some(At { first_seen_ns, groups })
-    }
-
-    /// Returns the wall time at which this one was first seen.
-    pub(super) fn first_seen(&self, number: u64) -> Option<u64> {
-        self.by_number.get(number).map(|collective| collective.first_seen)
+        Some(Difference { number, first_seen_ns, before_seen_ns, groups })
     }
 
     pub(super) fn ranks(&self) -> Vec<i32> {
         self.ranks.keys().copied().collect()
+    }
+
+    pub(super) fn has(&self, rank: i32) -> bool {
+        self.ranks.contains_key(&rank)
+    }
+
+    pub(super) fn has_any_of(&self, other: &Self) -> bool {
+        other.ranks.keys().any(|rank| self.has(*rank))
     }
 
     /// Counts the collectives of the rank that has most.

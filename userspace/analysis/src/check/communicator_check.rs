@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::{
     call_lines::{Lines, Wanted},
     call_marks::Marks,
-    collectives::{At, Collectives, name_ranks},
+    collectives::{Collectives, Difference, name_ranks},
     first_difference::{self, FirstDifference},
     folder_rows::FolderRows,
     p2p::PointToPoint,
@@ -125,36 +125,6 @@ impl CheckReport {
     }
 }
 
-/// The first collective at which ranks differ, before their source lines are known.
-#[derive(Debug)]
-struct Difference {
-    number: u64,
-    at: At,
-    /// Time at which the collective before it was first seen.
-    before_seen_ns: Option<u64>,
-}
-
-impl Difference {
-    /// Returns what a second reading is to find.
-    fn wanted(&self, marks: &BTreeMap<i32, (u64, Marks)>) -> Wanted {
-        let ranks = |(call, ranks): &(Option<_>, Vec<i32>)| {
-            let has_called = call.is_some();
-            ranks.iter().map(move |rank| (*rank, has_called)).collect::<Vec<_>>()
-        };
-        let mut wanted = Wanted {
-            number: self.number,
-            first_seen_ns: self.at.first_seen_ns,
-            before_seen_ns: self.before_seen_ns,
-            ranks: self.at.groups.iter().flat_map(ranks).collect(),
-            marks: BTreeMap::new(),
-        };
-        for (rank, (offset, marks)) in marks {
-            wanted.mark(*rank, marks, *offset);
-        }
-        wanted
-    }
-}
-
 /// The communicators of all folders.
 #[derive(Debug, Default)]
 pub(super) struct Fleet {
@@ -177,9 +147,8 @@ impl Checked {
     pub(super) fn complete(self) -> impl Iterator<Item = CommunicatorCheck> {
         let Self { checks, lines } = self;
         checks.into_iter().map(move |(check, difference)| {
-            let first_difference = difference.map(|Difference { number, at, .. }| {
-                FirstDifference::new(&check.communicator, number, at, &lines)
-            });
+            let first_difference =
+                difference.map(|difference| FirstDifference::new(&check.communicator, difference, &lines));
             CommunicatorCheck { first_difference, ..check }
         })
     }
@@ -205,13 +174,11 @@ impl Fleet {
         for (name, mut rows) in self.communicators {
             notes.extend(rows.not_compared(&name));
             let (has_stacks, marks) = (rows.has_stacks, std::mem::take(&mut rows.marks));
-            let (check, difference) = rows.checked(name);
+            let (check, difference) = rows.checked(name, window);
             if let Some(difference) = difference.as_ref().filter(|_| has_stacks) {
-                all_wanted.insert(check.communicator.clone(), difference.wanted(&marks));
+                all_wanted.insert(check.communicator.clone(), Wanted::of(difference, &marks));
             }
-            checked
-                .checks
-                .push((CommunicatorCheck { window: window.map(str::to_owned), ..check }, difference));
+            checked.checks.push((check, difference));
         }
         checked.lines = Lines::new(all_wanted);
         checked
@@ -222,13 +189,13 @@ impl Gather for Fleet {
     type Folder = FolderRows;
 
     fn folder(&self, facts: FolderFacts) -> FolderRows {
-        let earlier = self.communicators.iter().map(|(name, rows)| (name.clone(), rows.seen.clone()));
+        let earlier = self.communicators.iter().map(|(name, rows)| (name.clone(), rows.collectives.ranks()));
         FolderRows::new(facts, earlier.collect())
     }
 
     fn add(&mut self, mut folder: FolderRows) -> bool {
         let is_twice = |(name, rows): (&String, &CommunicatorRows)| {
-            self.communicators.get(name).is_some_and(|known| !known.seen.is_disjoint(&rows.seen))
+            self.communicators.get(name).is_some_and(|known| known.collectives.has_any_of(&rows.collectives))
         };
         if folder.communicators.iter().any(is_twice) {
             return false;
@@ -251,8 +218,6 @@ pub(super) struct CommunicatorRows {
     pub(super) waits: BTreeMap<i32, RankWaits>,
     pub(super) messages: u64,
     pub(super) messages_not_judged: u64,
-    /// Ranks that a folder has.
-    pub(super) seen: BTreeSet<i32>,
     /// Calls or ops name their call stacks.
     pub(super) has_stacks: bool,
     /// Ranks whose calls may be numbered otherwise than those of others.
@@ -277,7 +242,6 @@ impl CommunicatorRows {
         self.waits.extend(more.waits);
         self.messages += more.messages;
         self.messages_not_judged += more.messages_not_judged;
-        self.seen.extend(more.seen);
         self.places.extend(more.places);
     }
 
@@ -304,7 +268,7 @@ impl CommunicatorRows {
         collectives.into_iter().chain(pairs).chain(uncertain).collect()
     }
 
-    fn checked(self, communicator: String) -> (CommunicatorCheck, Option<Difference>) {
+    fn checked(self, communicator: String, window: Option<&str>) -> (CommunicatorCheck, Option<Difference>) {
         let Self { collectives, p2p, measured, mut findings, waits, messages, messages_not_judged, .. } =
             self;
         let places = self.places;
@@ -316,10 +280,7 @@ impl CommunicatorRows {
             collectives.check(&mut findings);
         }
         let first = first_difference::first(&findings);
-        let difference = first.and_then(|(number, absent)| {
-            let before_seen_ns = number.checked_sub(1).and_then(|before| collectives.first_seen(before));
-            Some(Difference { number, at: collectives.at(number, &absent)?, before_seen_ns })
-        });
+        let difference = first.and_then(|(number, absent)| collectives.at(number, &absent));
         p2p.check(&mut findings);
         let otherwise =
             (FindingKind::MeasuredOtherwise, "had messages whose size is not the one that NCCL planned");
@@ -333,7 +294,7 @@ impl CommunicatorRows {
         }
         findings.extend(verdict.culprit.as_ref().map(|culprit| slowest(culprit, &places)));
         let check = CommunicatorCheck {
-            window: None,
+            window: window.map(str::to_owned),
             communicator,
             n_ranks: collectives.n_ranks,
             ranks: collectives.ranks(),

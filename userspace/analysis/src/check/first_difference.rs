@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{
     call::Call,
     call_lines::Lines,
-    collectives::At,
+    collectives::Difference,
     communicator_check::{Finding, FindingKind},
 };
 
@@ -68,9 +68,10 @@ type WhereCalled = (Option<u64>, Option<Vec<FrameRow>>);
 
 impl FirstDifference {
     /// Groups ranks by what they ran under this number, and by their known lines.
-    pub(super) fn new(communicator: &str, number: u64, at: At, lines: &Lines) -> Self {
+    pub(super) fn new(communicator: &str, difference: Difference, lines: &Lines) -> Self {
+        let Difference { number, groups: called, .. } = difference;
         let mut groups: Vec<DifferingRanks> = Vec::new();
-        for (call, ranks) in at.groups {
+        for (call, ranks) in called {
             // Ranks by what their calls have in common: last collective (if they did not call this one), and
             // line.
             let mut alike: BTreeMap<WhereCalled, Vec<i32>> = BTreeMap::new();
@@ -184,6 +185,10 @@ mod tests {
         FrameRow { function: "f".to_owned(), file: Some(file.to_owned()), line: Some(line), module: None }
     }
 
+    fn at(groups: Vec<(Option<Call>, Vec<i32>)>) -> Difference {
+        Difference { number: 5, groups, ..Difference::default() }
+    }
+
     const LIBRARY: &str = "/usr/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py";
 
     fn lines(lines: &[(i32, u64, u32)]) -> Lines {
@@ -202,15 +207,13 @@ mod tests {
         let groups =
             || vec![(Some(call("AllReduce", 10)), vec![0, 1, 2]), (Some(call("AllGather", 10)), vec![3])];
         let lines = lines(&[(0, 5, 91), (1, 5, 91), (2, 5, 91), (3, 5, 88)]);
-        let at = At { first_seen_ns: 0, groups: groups() };
-        let found = FirstDifference::new("0x7", 5, at, &lines);
+        let found = FirstDifference::new("0x7", at(groups()), &lines);
         assert_eq!(
             found.text,
             "collective 5: rank 3 called AllGather at model.py:88, ranks 0-2 AllReduce at model.py:91"
         );
         assert_eq!((found.seq, found.groups[0].line.as_ref().unwrap().line), (10, Some(88)));
-        let at = At { first_seen_ns: 0, groups: groups() };
-        let found = FirstDifference::new("0x7", 5, at, &Lines::default());
+        let found = FirstDifference::new("0x7", at(groups()), &Lines::default());
         assert_eq!(found.text, "collective 5: rank 3 called AllGather, ranks 0-2 AllReduce");
     }
 
@@ -218,7 +221,7 @@ mod tests {
     fn of_equal_functions_what_differs_is_said() {
         let groups = vec![(Some(call("AllReduce", 10)), vec![0, 2]), (Some(call("AllReduce", 11)), vec![1])];
         let lines = lines(&[(0, 5, 91), (1, 5, 91), (2, 5, 93)]);
-        let found = FirstDifference::new("0x7", 5, At { first_seen_ns: 0, groups }, &lines);
+        let found = FirstDifference::new("0x7", at(groups), &lines);
         assert_eq!(
             found.text,
             "collective 5: rank 0 called AllReduce of 10 at model.py:91, rank 1 AllReduce of 11 at model.py:91, rank 2 AllReduce of 10 at model.py:93"
@@ -229,13 +232,12 @@ mod tests {
     fn a_rank_that_did_not_come_has_the_line_of_its_last_call() {
         let groups = || vec![(None, vec![1]), (Some(call("AllReduce", 10)), vec![0, 2])];
         let lines = lines(&[(0, 5, 91), (1, 4, 40), (2, 5, 91)]);
-        let found = FirstDifference::new("0x7", 5, At { first_seen_ns: 0, groups: groups() }, &lines);
+        let found = FirstDifference::new("0x7", at(groups()), &lines);
         assert_eq!(
             found.text,
             "collective 5: rank 1 did not call it (last called collective 4 at model.py:40), ranks 0, 2 called AllReduce at model.py:91"
         );
-        let found =
-            FirstDifference::new("0x7", 5, At { first_seen_ns: 0, groups: groups() }, &Lines::default());
+        let found = FirstDifference::new("0x7", at(groups()), &Lines::default());
         assert_eq!(found.text, "collective 5: rank 1 did not call it, ranks 0, 2 called AllReduce");
     }
 

@@ -23,7 +23,7 @@ pub(super) struct FolderRows {
     /// Ranks by key; `None`: another rank of the communicator has this number already.
     ranks: HashMap<RankKey, Option<RankRows>>,
     /// Ranks in earlier folders.
-    earlier: BTreeMap<String, BTreeSet<i32>>,
+    earlier: BTreeMap<String, Vec<i32>>,
     facts: FolderFacts,
     /// Hosts whose clock is not known.
     pub(super) without_clock: BTreeSet<String>,
@@ -44,8 +44,8 @@ struct RankRows {
 
 impl FolderRows {
     /// `earlier`: ranks in earlier folders, by communicator.
-    pub(super) fn new(facts: FolderFacts, earlier: BTreeMap<String, BTreeSet<i32>>) -> Self {
-        Self { facts, earlier, ..Self::default() }
+    pub(super) fn new(facts: FolderFacts, earlier: BTreeMap<String, Vec<i32>>) -> Self {
+        Self { earlier, facts, ..Self::default() }
     }
 
     /// Tells whether the rank's rows are taken; adds the rank if it is new.
@@ -61,7 +61,7 @@ impl FolderRows {
         let (communicator, rank) = (self.facts.claims.name(key), key.rank);
         let rows = self.communicators.entry(communicator.clone()).or_default();
         let is_known = self.earlier.get(&communicator).is_some_and(|earlier| earlier.contains(&rank));
-        if is_known || !rows.seen.insert(rank) {
+        if is_known || rows.collectives.has(rank) {
             let text = format!("rank {rank} is in two of the folders; ncclflow uses the first only");
             let kind = FindingKind::TwoRecordings;
             rows.findings.push(Finding { kind, seq: None, ranks: vec![rank], text });

@@ -24,10 +24,10 @@ const MAX_FUNCTIONS: usize = 8;
 const MAX_FRAMES: usize = 24;
 
 /// Key of a stack: recording, process and number.
-type StackKey = (usize, u32, StackId);
+pub(super) type StackKey = (usize, u32, StackId);
 
 #[derive(Debug, Default)]
-struct Stack {
+pub(super) struct Stack {
     frames: Vec<FrameRow>,
     unknown: Option<String>,
     sums: Sums,
@@ -63,7 +63,8 @@ impl Sums {
 
 #[derive(Debug, Default)]
 pub(super) struct Code {
-    stacks: Numbered<StackKey, Stack, MAX_STACKS>,
+    /// Stacks that ops and calls name.
+    pub(super) stacks: Numbered<StackKey, Stack, MAX_STACKS>,
     source: usize,
 }
 
@@ -103,15 +104,6 @@ impl Code {
             stack.sums.function(call.row.function.as_str());
             stack.sums.calls += 1;
         }
-    }
-
-    /// Returns the number of stacks that ops and calls name.
-    pub(super) fn count(&self) -> usize {
-        self.stacks.len()
-    }
-
-    pub(super) fn left_out(&self) -> u64 {
-        self.stacks.left_out
     }
 
     /// Returns the lines, and for each stack the number of its line. Equal stacks of several processes are

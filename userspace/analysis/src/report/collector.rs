@@ -132,16 +132,12 @@ impl Collector {
             timeline: self.timeline.data(t0_ns, &codes),
             rates: self.rates.data(t0_ns),
             iterations: self.iterations.data(t0_ns),
-            code: if self.has_stacks() { code } else { Vec::new() },
+            code: if self.code.stacks.len() > 0 { code } else { Vec::new() },
             summed_up: self.summed_up(),
             not_seen: self.not_seen(exported, seen),
             sources: std::mem::take(&mut self.sources),
             rows: exported.rows,
         }
-    }
-
-    fn has_stacks(&self) -> bool {
-        self.code.count() > 0
     }
 
     fn seen(&self) -> Seen {
@@ -232,10 +228,10 @@ impl Collector {
                 "There are more than 1,024 different operations and sizes: further sizes are rounded up to powers of two.".to_owned(),
             ),
             (
-                self.links.left_out() > 0,
+                self.links.0.left_out > 0,
                 format!(
                     "There are more pairs of ranks than a page can show: {} messages and sums of messages of further pairs are not in the traffic.",
-                    self.links.left_out()
+                    self.links.0.left_out
                 ),
             ),
             (
@@ -251,10 +247,10 @@ impl Collector {
             ),
             (self.iterations.others > 0, "Iterations are shown of 32 processes only.".to_owned()),
             (
-                self.code.left_out() > 0,
+                self.code.stacks.left_out > 0,
                 format!(
                     "{} operations and calls have call stacks beyond the first 16,384, which are not shown.",
-                    self.code.left_out()
+                    self.code.stacks.left_out
                 ),
             ),
         ])

@@ -16,21 +16,21 @@ use super::{
 const MAX_LINKS: usize = 32_768;
 
 #[derive(Debug, Default)]
-struct Link {
+pub(super) struct Link {
     /// Channels, one bit for each.
     channels: u64,
     sums: LinkSums<Quantiles, Sum>,
     busy_ns: u64,
 }
 
-type LinkKey = (usize, i32, bool, i32);
+pub(super) type LinkKey = (usize, i32, bool, i32);
 
 fn key(comm: usize, rank: i32, op: Direction, peer: i32) -> LinkKey {
     (comm, rank, op == Direction::Recv, peer)
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Links(Numbered<LinkKey, Link, MAX_LINKS>);
+pub(super) struct Links(pub(super) Numbered<LinkKey, Link, MAX_LINKS>);
 
 impl Links {
     pub(super) fn add(&mut self, comm: usize, message: &MessageRow) {
@@ -56,10 +56,6 @@ impl Links {
                 link.busy_ns = link.busy_ns.saturating_add(end.saturating_sub(*begin));
             }
         }
-    }
-
-    pub(super) fn left_out(&self) -> u64 {
-        self.0.left_out
     }
 
     /// Returns the links of a communicator, by rank, direction and peer.
