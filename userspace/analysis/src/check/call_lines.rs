@@ -224,26 +224,21 @@ pub(super) struct FolderLines {
 impl FolderLines {
     /// Returns the rank if its rows are wanted; adds it if it is new.
     fn rank(&mut self, key: RankKey) -> Option<&mut FolderRank> {
-        if !self.ranks.contains_key(&key) {
-            let rank = self.new_rank(key);
-            self.ranks.insert(key, rank);
-        }
-        self.ranks.get_mut(&key)?.as_mut()
-    }
-
-    fn new_rank(&self, key: RankKey) -> Option<FolderRank> {
-        let communicator = self.facts.claims.name(key);
-        let wanted = self.wanted.get(&communicator)?;
-        let mark = wanted.marks.get(&key.rank).filter(|_| !self.is_whole);
-        Some(FolderRank {
-            communicator,
-            rank: key.rank,
-            wanted: wanted.number,
-            mark: mark.map(|(_, mark)| *mark),
-            numbers: CallNumbers::default(),
-            is_counted: true,
-            lines: RankLines::default(),
-        })
+        let new = || {
+            let communicator = self.facts.claims.name(key);
+            let wanted = self.wanted.get(&communicator)?;
+            let mark = wanted.marks.get(&key.rank).filter(|_| !self.is_whole);
+            Some(FolderRank {
+                communicator,
+                rank: key.rank,
+                wanted: wanted.number,
+                mark: mark.map(|(_, mark)| *mark),
+                numbers: CallNumbers::default(),
+                is_counted: true,
+                lines: RankLines::default(),
+            })
+        };
+        self.ranks.entry(key).or_insert_with(new).as_mut()
     }
 }
 

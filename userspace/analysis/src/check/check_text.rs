@@ -70,28 +70,17 @@ fn missing_ranks(communicators: &[CommunicatorCheck]) -> String {
 }
 
 fn write_communicator(check: &CommunicatorCheck, is_verbose: bool, out: &mut dyn Write) -> io::Result<()> {
-    let CommunicatorCheck {
-        window: _,
-        communicator,
-        n_ranks,
-        ranks,
-        places: _,
-        collectives,
-        measured,
-        findings,
-        first_difference,
-        verdict,
-    } = check;
+    let CommunicatorCheck { communicator, n_ranks, collectives, measured, verdict, .. } = check;
     writeln!(
         out,
         "communicator {communicator}: {} of {n_ranks} ranks recorded, {}",
-        ranks.len(),
+        check.ranks.len(),
         counted(usize::try_from(*collectives).unwrap_or(usize::MAX), "collective")
     )?;
-    if let Some(first) = first_difference {
+    if let Some(first) = &check.first_difference {
         writeln!(out, "  first difference: {}", first.text)?;
     }
-    for finding in findings {
+    for finding in &check.findings {
         writeln!(out, "  ! {}", finding.text)?;
     }
     let not_known = measured.get(&Outcome::ProxyNotKnown).copied().unwrap_or(0);
@@ -151,7 +140,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::check::Verdict;
 
     fn check(findings: &[(FindingKind, &str)], ranks: Vec<i32>) -> CommunicatorCheck {
         let finding = |(kind, text): &(FindingKind, &str)| Finding {
@@ -161,16 +149,12 @@ mod tests {
             text: (*text).to_owned(),
         };
         CommunicatorCheck {
-            window: None,
             communicator: "0xab".to_owned(),
             n_ranks: 2,
             ranks,
-            places: BTreeMap::new(),
             collectives: 1,
-            measured: BTreeMap::new(),
             findings: findings.iter().map(finding).collect(),
-            first_difference: None,
-            verdict: Verdict::default(),
+            ..CommunicatorCheck::default()
         }
     }
 

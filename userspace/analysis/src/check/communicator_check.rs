@@ -18,7 +18,7 @@ use super::{
     parts::parts,
     room::Room,
     row_source::{FolderFacts, Gather, ReadingProgress, read_rows},
-    verdict::{self, Culprit, RankWaits, Reason, Verdict},
+    verdict::{self, Culprit, Reason, Verdict},
 };
 use flow::{schema::Outcome, text::spaced_seconds};
 
@@ -64,7 +64,7 @@ pub struct Place {
     pub pid: u32,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommunicatorCheck {
     /// The windows that it was checked in, if a folder with windows was asked for.
@@ -213,16 +213,12 @@ impl Gather for Fleet {
 pub(super) struct CommunicatorRows {
     pub(super) collectives: Collectives,
     pub(super) p2p: PointToPoint,
-    pub(super) measured: BTreeMap<Outcome, u64>,
-    pub(super) findings: Vec<Finding>,
-    pub(super) waits: BTreeMap<i32, RankWaits>,
-    pub(super) messages: u64,
-    pub(super) messages_not_judged: u64,
+    /// Places, outcomes, waits and findings until now.
+    pub(super) check: CommunicatorCheck,
     /// Calls or ops name their call stacks.
     pub(super) has_stacks: bool,
     /// Ranks whose calls may be numbered otherwise than those of others.
     pub(super) uncertain: BTreeSet<i32>,
-    pub(super) places: BTreeMap<i32, Place>,
     /// Marks of ranks with recorded calls and stacks, with the offset from their clock to wall time.
     pub(super) marks: BTreeMap<i32, (u64, Marks)>,
 }
@@ -235,14 +231,15 @@ impl CommunicatorRows {
         self.uncertain.extend(more.uncertain);
         self.collectives.append(more.collectives, room);
         self.p2p.append(more.p2p, room);
+        let (check, more) = (&mut self.check, more.check);
         for (outcome, ops) in more.measured {
-            *self.measured.entry(outcome).or_default() += ops;
+            *check.measured.entry(outcome).or_default() += ops;
         }
-        self.findings.extend(more.findings);
-        self.waits.extend(more.waits);
-        self.messages += more.messages;
-        self.messages_not_judged += more.messages_not_judged;
-        self.places.extend(more.places);
+        check.findings.extend(more.findings);
+        check.places.extend(more.places);
+        check.verdict.ranks.extend(more.verdict.ranks);
+        check.verdict.messages += more.verdict.messages;
+        check.verdict.messages_not_judged += more.verdict.messages_not_judged;
     }
 
     /// Notes what there was no memory to compare.
@@ -269,41 +266,34 @@ impl CommunicatorRows {
     }
 
     fn checked(self, communicator: String, window: Option<&str>) -> (CommunicatorCheck, Option<Difference>) {
-        let Self { collectives, p2p, measured, mut findings, waits, messages, messages_not_judged, .. } =
-            self;
-        let places = self.places;
-        let is_certain = self.uncertain.is_empty();
-        let ranks: Vec<RankWaits> = waits.into_values().collect();
-        let culprit = verdict::culprit(&ranks);
-        let verdict = Verdict { ranks, culprit, messages, messages_not_judged };
-        if is_certain {
-            collectives.check(&mut findings);
+        let Self { collectives, p2p, mut check, uncertain, .. } = self;
+        check.verdict.ranks.sort_by_key(|waits| waits.rank);
+        check.verdict.culprit = verdict::culprit(&check.verdict.ranks);
+        if uncertain.is_empty() {
+            collectives.check(&mut check.findings);
         }
-        let first = first_difference::first(&findings);
+        let first = first_difference::first(&check.findings);
         let difference = first.and_then(|(number, absent)| collectives.at(number, &absent));
-        p2p.check(&mut findings);
+        p2p.check(&mut check.findings);
         let otherwise =
             (FindingKind::MeasuredOtherwise, "had messages whose size is not the one that NCCL planned");
         let unfinished = (FindingKind::Unfinished, "still had messages under way when the recording ended");
         for (outcome, (kind, text)) in [(Outcome::OtherBytes, otherwise), (Outcome::SessionEnded, unfinished)]
         {
-            if let Some(ops) = measured.get(&outcome) {
+            if let Some(ops) = check.measured.get(&outcome) {
                 let text = format!("{ops} operations (counted on each channel) {text}");
-                findings.push(Finding { kind, seq: None, ranks: Vec::new(), text });
+                check.findings.push(Finding { kind, seq: None, ranks: Vec::new(), text });
             }
         }
-        findings.extend(verdict.culprit.as_ref().map(|culprit| slowest(culprit, &places)));
+        let slowest = check.verdict.culprit.as_ref().map(|culprit| slowest(culprit, &check.places));
+        check.findings.extend(slowest);
         let check = CommunicatorCheck {
             window: window.map(str::to_owned),
             communicator,
             n_ranks: collectives.n_ranks,
             ranks: collectives.ranks(),
-            places,
             collectives: collectives.ops(),
-            measured,
-            findings,
-            first_difference: None,
-            verdict,
+            ..check
         };
         (check, difference)
     }

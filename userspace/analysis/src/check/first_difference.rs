@@ -1,6 +1,6 @@
 //! The first collective at which the ranks of a communicator differ, and the source lines that called it.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::collections::BTreeMap;
 
 use flow::{schema::FrameRow, text::joined};
 use serde::Serialize;
@@ -105,33 +105,22 @@ fn users_line(frames: &[FrameRow]) -> Option<&FrameRow> {
 
 /// `collective 5: rank 3 called AllGather at model.py:88, ranks 0-2 AllReduce at model.py:91`
 fn sentence(number: u64, groups: &[DifferingRanks]) -> String {
-    let mut text = format!("collective {number}:");
     let calls: Vec<&Call> = groups.iter().filter_map(|group| group.call.as_ref()).collect();
-    let mut has_verb = false;
-    for (at, group) in groups.iter().enumerate() {
-        let comma = if at > 0 { "," } else { "" };
-        let _ = write!(text, "{comma} {}", named(&group.ranks));
-        match &group.call {
-            Some(call) => {
-                let verb = if has_verb { "" } else { " called" };
-                has_verb = true;
-                let _ = write!(text, "{verb} {}", words(call, &calls));
-            }
-            None => text.push_str(" did not call it"),
-        }
-        let place = group.line.as_ref().map(place);
-        match (group.last_seq, place) {
-            (None, None) => {}
-            (None, Some(place)) => {
-                let _ = write!(text, " at {place}");
-            }
-            (Some(last), place) => {
-                let at = place.map_or_else(String::new, |place| format!(" at {place}"));
-                let _ = write!(text, " (last called collective {}{at})", last / 2);
-            }
-        }
-    }
-    text
+    // Only the first has the verb.
+    let mut verb = "called ";
+    let parts = groups.iter().map(|group| {
+        let what = match &group.call {
+            Some(call) => std::mem::take(&mut verb).to_owned() + &words(call, &calls),
+            None => "did not call it".to_owned(),
+        };
+        let at = group.line.as_ref().map_or_else(String::new, |line| format!(" at {}", place(line)));
+        let whereabouts = match group.last_seq {
+            Some(last) => format!(" (last called collective {}{at})", last / 2),
+            None => at,
+        };
+        format!("{} {what}{whereabouts}", named(&group.ranks))
+    });
+    format!("collective {number}: {}", joined(parts, ", "))
 }
 
 /// Returns the function, with those arguments in which calls of this function differ.

@@ -64,7 +64,7 @@ impl FolderRows {
         if is_known || rows.collectives.has(rank) {
             let text = format!("rank {rank} is in two of the folders; ncclflow uses the first only");
             let kind = FindingKind::TwoRecordings;
-            rows.findings.push(Finding { kind, seq: None, ranks: vec![rank], text });
+            rows.check.findings.push(Finding { kind, seq: None, ranks: vec![rank], text });
             return None;
         }
         let (offset, ended) = (self.facts.offset_ns(), self.facts.ended_ns());
@@ -87,15 +87,15 @@ impl FolderRows {
             rank.end_op(ended);
             let Some(rows) = self.communicators.get_mut(&rank.communicator) else { continue };
             let Attribution { waits, messages, not_judged } = rank.attribution;
-            rows.messages += messages;
-            rows.messages_not_judged += not_judged;
+            rows.check.verdict.messages += messages;
+            rows.check.verdict.messages_not_judged += not_judged;
             if !rank.numbers.are_certain() {
                 rows.uncertain.insert(waits.rank);
             }
             if let Some(offset) = offset.filter(|_| rows.has_stacks) {
                 rows.marks.insert(waits.rank, (offset, rank.marks));
             }
-            rows.waits.insert(waits.rank, waits);
+            rows.check.verdict.ranks.push(waits);
         }
     }
 }
@@ -111,7 +111,7 @@ impl Sink for FolderRows {
         let row = &op.row;
         rows.has_stacks |= row.stack.is_some();
         // The rank's first op names the host.
-        if let Entry::Vacant(place) = rows.places.entry(row.rank) {
+        if let Entry::Vacant(place) = rows.check.places.entry(row.rank) {
             place.insert(Place { host: row.host.to_string(), pid: row.pid });
             if facts.clock.is_none() {
                 // The times of its host cannot be compared with those of others.
@@ -121,7 +121,7 @@ impl Sink for FolderRows {
         rows.collectives.add(row, room);
         rows.p2p.add(row, facts.offset_ns(), room);
         if let Some(outcome) = row.measured {
-            *rows.measured.entry(outcome).or_default() += 1;
+            *rows.check.measured.entry(outcome).or_default() += 1;
         }
     }
 

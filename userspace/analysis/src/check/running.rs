@@ -16,9 +16,8 @@ use recording::sinks::{OutputDir, Sink, window_folders};
 /// Takes the rows of sources, which are checked together as [`check`](super::check) checks folders.
 #[derive(Debug, Default)]
 pub(crate) struct RunningCheck {
-    parts: Vec<Part>,
-    /// Communicators of each part.
-    fleets: Vec<Fleet>,
+    /// Parts, with their communicators.
+    parts: Vec<(Part, Fleet)>,
     sources: Vec<PathBuf>,
     /// The source whose rows are coming, and its part.
     current: Option<(usize, FolderRows)>,
@@ -41,18 +40,18 @@ impl RunningCheck {
         if !plain.is_empty() {
             parts.insert(0, Part { folders: plain, windows: None });
         }
-        let fleets = parts.iter().map(|_| Fleet::default()).collect();
-        Ok(Self { parts, fleets, sources, current: None })
+        let parts = parts.into_iter().map(|part| (part, Fleet::default())).collect();
+        Ok(Self { parts, sources, current: None })
     }
 
     /// Begins the source of the next rows. `clock`: of the part of it that is read.
     pub(crate) fn begin(&mut self, source: &Path, clock: Option<ClockReport>) {
         self.end();
-        let of = |part: &Part| part.folders.iter().any(|folder| folder == source);
-        let Some(part) = self.parts.iter().position(of) else { return };
-        let Some(fleet) = self.fleets.get(part) else { return };
-        let folder = fleet.folder(FolderFacts { clock, ..FolderFacts::default() });
-        self.current = Some((part, folder));
+        let mut parts = self.parts.iter().enumerate();
+        let found = parts.find(|(_, (part, _))| part.folders.iter().any(|folder| folder == source));
+        self.current = found.map(|(at, (_, fleet))| {
+            (at, fleet.folder(FolderFacts { clock, ..FolderFacts::default() }))
+        });
     }
 
     /// Returns the taker of the source's ops and their messages.
@@ -62,7 +61,7 @@ impl RunningCheck {
 
     fn end(&mut self) {
         let Some((part, folder)) = self.current.take() else { return };
-        if let Some(fleet) = self.fleets.get_mut(part) {
+        if let Some((_, fleet)) = self.parts.get_mut(part) {
             // Sources come one after the other: a folder knows those before it.
             fleet.add(folder);
         }
@@ -71,7 +70,7 @@ impl RunningCheck {
     pub(crate) fn finish(&mut self) -> CheckReport {
         self.end();
         let (mut communicators, mut notes) = (Vec::new(), Vec::new());
-        for (part, fleet) in self.parts.drain(..).zip(self.fleets.drain(..)) {
+        for (part, fleet) in self.parts.drain(..) {
             communicators.extend(fleet.checked(part.windows.as_deref(), &mut notes).complete());
         }
         CheckReport::new(self.sources.clone(), communicators, notes)

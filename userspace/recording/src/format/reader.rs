@@ -99,14 +99,6 @@ pub enum Progress {
     AtEnd,
 }
 
-/// The next block of a segment.
-enum NextBlock {
-    /// A block, whose index and body are in `rest`.
-    Whole(BlockHeader),
-    /// Records of a time that is not asked for.
-    Passed,
-}
-
 /// A recording being read.
 #[derive(Debug)]
 pub struct RecordingReader {
@@ -202,10 +194,13 @@ impl RecordingReader {
         take: &mut dyn FnMut(Item<'_>),
     ) -> Result<Progress> {
         let context = |segment| move || format!("reading segment {segment} of the recording");
-        let Some(next) = self.next_block(selection).with_context(context(self.segment))? else {
+        let next = self.next_block(selection).with_context(context(self.segment))?;
+        let Some((header, is_passed)) = next else {
             return self.next_segment().with_context(context(self.segment));
         };
-        let NextBlock::Whole(header) = next else { return Ok(Progress::Read) };
+        if is_passed {
+            return Ok(Progress::Read);
+        }
         let rest = mem::take(&mut self.rest);
         let known = match Block::checked(header, &rest) {
             Some(block) => self.take_block(&block, selection, take),
@@ -279,7 +274,7 @@ impl RecordingReader {
 
     fn read_session(&mut self) -> Result<Session> {
         let header = match self.next_block(&Selection::ALL)? {
-            Some(NextBlock::Whole(header)) if header.kind == BlockKind::Session => Some(header),
+            Some((header, false)) if header.kind == BlockKind::Session => Some(header),
             _ => None,
         };
         let block = header.and_then(|header| Block::checked(header, &self.rest));
@@ -293,9 +288,10 @@ impl RecordingReader {
         Ok(session)
     }
 
-    /// Finds the next block of the segment and reads it into `rest`. Returns `None` if no whole block is
-    /// left. Records of a time that is not asked for are not even read.
-    fn next_block(&mut self, selection: &Selection<'_>) -> io::Result<Option<NextBlock>> {
+    /// Finds the next block of the segment and reads its index and body into `rest`. Returns `None` if no whole
+    /// block is left. Also tells whether the block is passed over: records of a time that is not asked for are
+    /// not even read.
+    fn next_block(&mut self, selection: &Selection<'_>) -> io::Result<Option<(BlockHeader, bool)>> {
         let mut bytes = [0; HEADER_BYTES];
         loop {
             if read_at(&self.file, &mut bytes, self.at)? < HEADER_BYTES {
@@ -324,7 +320,7 @@ impl RecordingReader {
             self.at = end;
             let is_passed = is_passed | (header.kind == BlockKind::Records && !self.count(&header));
             self.note_times(&header);
-            return Ok(Some(if is_passed { NextBlock::Passed } else { NextBlock::Whole(header) }));
+            return Ok(Some((header, is_passed)));
         }
     }
 

@@ -119,12 +119,11 @@ impl RecordedSession {
             }
         };
         let reader = RecordingReader::open(folder.try_clone()?)?;
-        let iterations = iterations_of(&reader.session().report).filter(|asked| asked.wanted > 0);
-        let iterations = match iterations {
-            None => None,
+        let mut iterations = iterations_of(&reader.session().report).filter(|asked| asked.wanted > 0);
+        if iterations.is_some() {
             // They are first known at the end.
-            Some(_) => RecordingReader::open(folder)?.read_report()?.and_then(|text| iterations_of(&text)),
-        };
+            iterations = RecordingReader::open(folder)?.read_report()?.and_then(|text| iterations_of(&text));
+        }
         Ok(Self { reader, iterations })
     }
 
