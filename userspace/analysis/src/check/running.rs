@@ -49,9 +49,8 @@ impl RunningCheck {
         self.end();
         let mut parts = self.parts.iter().enumerate();
         let found = parts.find(|(_, (part, _))| part.folders.iter().any(|folder| folder == source));
-        self.current = found.map(|(at, (_, fleet))| {
-            (at, fleet.folder(FolderFacts { clock, ..FolderFacts::default() }))
-        });
+        self.current =
+            found.map(|(at, (_, fleet))| (at, fleet.folder(FolderFacts { clock, ..FolderFacts::default() })));
     }
 
     /// Returns the taker of the source's ops and their messages.
