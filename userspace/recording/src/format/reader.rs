@@ -288,9 +288,9 @@ impl RecordingReader {
         Ok(session)
     }
 
-    /// Finds the next block of the segment and reads its index and body into `rest`. Returns `None` if no whole
-    /// block is left. Also tells whether the block is passed over: records of a time that is not asked for are
-    /// not even read.
+    /// Finds the next block of the segment and reads its index and body into `rest`. Returns `None` if no
+    /// whole block is left. Also tells whether the block is passed over: records of a time that is not asked
+    /// for are not even read.
     fn next_block(&mut self, selection: &Selection<'_>) -> io::Result<Option<(BlockHeader, bool)>> {
         let mut bytes = [0; HEADER_BYTES];
         loop {

@@ -69,8 +69,8 @@ pub(super) struct Account {
 }
 
 impl DiskBudget {
-    /// Limits this folder; returns its account. `block` is the file system's block size. The root folder's own
-    /// block counts.
+    /// Limits this folder; returns its account. `block` is the file system's block size. The root folder's
+    /// own block counts.
     pub(super) fn limit_folder(root: OutputDir, limit: u64, block: u64, compress: bool) -> Account {
         let block = block.clamp(*BLOCK_SIZES.start(), *BLOCK_SIZES.end());
         let main = Part { used: block, ..Part::default() };

@@ -1,7 +1,7 @@
 //! Files of JSON lines: for every rank of every communicator, two for ops and messages or one for its API
-//! calls, and for each process one for calls that belong to no communicator. Beside them are lines that belong
-//! to no rank: the call stacks that ops and calls name (`stacks.jsonl`), and the activity of the host's GPUs
-//! (`gpus.jsonl`).
+//! calls, and for each process one for calls that belong to no communicator. Beside them are lines that
+//! belong to no rank: the call stacks that ops and calls name (`stacks.jsonl`), and the activity of the
+//! host's GPUs (`gpus.jsonl`).
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque, btree_map::Entry},
