@@ -7,14 +7,14 @@
 //! where the way turns, the children's. So the time from one send to the next is the wait for whichever came
 //! last, and after that the GPU's own. All times are of one rank: no clock is compared with another's.
 
-use std::collections::BTreeMap;
-
 use flow::schema::{MessageRow, Stage};
 use foldhash::{HashMap, HashMapExt as _, HashSet};
 use nccl_library::nccl::Direction;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Cause {
+use super::verdict::RankWaits;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
     /// This rank's GPU: it had all that it needed.
     Own,
     /// Data from this peer.
@@ -23,14 +23,14 @@ pub enum Cause {
     Slot(i32),
 }
 
-/// Nanoseconds by cause, for one rank, all connections together.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Attribution {
-    pub by_cause: BTreeMap<Cause, u64>,
+/// Waits of one rank by cause.
+#[derive(Debug, Default)]
+pub(super) struct Attribution {
+    pub(super) waits: RankWaits,
     /// Messages that were judged.
-    pub messages: u64,
+    pub(super) messages: u64,
     /// Messages of patterns where the inputs of sends are not known.
-    pub not_judged: u64,
+    pub(super) not_judged: u64,
 }
 
 /// Key under which a send finds its inputs.
@@ -46,9 +46,9 @@ enum DataPlace {
 
 /// Fields of a message's row that tell what it waited for.
 #[derive(Clone, Copy, Debug)]
-pub struct TimedMessage {
-    pub seq: u64,
-    pub channel: u32,
+pub(super) struct TimedMessage {
+    pub(super) seq: u64,
+    pub(super) channel: u32,
     op: Direction,
     peer: i32,
     stage: Stage,
@@ -64,7 +64,7 @@ pub struct TimedMessage {
 }
 
 impl TimedMessage {
-    pub fn of(row: &MessageRow) -> Self {
+    pub(super) fn of(row: &MessageRow) -> Self {
         Self {
             seq: row.seq,
             channel: row.channel,
@@ -119,16 +119,24 @@ fn place_of(line: &TimedMessage) -> Option<DataPlace> {
 }
 
 impl Attribution {
+    pub(super) fn of_rank(rank: i32) -> Self {
+        Self { waits: RankWaits { rank, ..RankWaits::default() }, ..Self::default() }
+    }
+
     fn blame(&mut self, cause: Cause, from: u64, to: u64) {
         if to > from {
-            let total = self.by_cause.entry(cause).or_default();
+            let total = match cause {
+                Cause::Own => &mut self.waits.own_gpu_ns,
+                Cause::Data(peer) => self.waits.for_data_ns.entry(peer).or_default(),
+                Cause::Slot(peer) => self.waits.for_slot_ns.entry(peer).or_default(),
+            };
             *total = total.saturating_add(to - from);
         }
     }
 
     /// Takes all messages of one op on one channel. `horizon`: end of the watch, used for messages that did
     /// not end.
-    pub fn add_op(&mut self, lines: &[TimedMessage], horizon: Option<u64>) {
+    pub(super) fn add_op(&mut self, lines: &[TimedMessage], horizon: Option<u64>) {
         // Connections without a proxy are not measured: what comes over NVLink counts as this rank's own.
         let mut seen: Vec<(Direction, i32)> = Vec::new();
         for line in lines.iter().filter(|line| line.is_measured) {
@@ -243,7 +251,12 @@ mod tests {
 
     impl Attribution {
         fn of(&self, cause: Cause) -> u64 {
-            self.by_cause.get(&cause).copied().unwrap_or(0)
+            let known = match cause {
+                Cause::Own => Some(&self.waits.own_gpu_ns),
+                Cause::Data(peer) => self.waits.for_data_ns.get(&peer),
+                Cause::Slot(peer) => self.waits.for_slot_ns.get(&peer),
+            };
+            known.copied().unwrap_or(0)
         }
     }
 

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 /// Collectives stored together: their numbers are consecutive.
 const CHUNK: usize = 32;
 
-/// A collective as the first rank ran it, and the wall time at which any rank was first seen in it.
+/// A collective as the first rank ran it, and the wall time at which any rank was first seen in it. Packed, as
+/// there are many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, packed(4))]
 pub(super) struct Collective {
     /// Index of the call.
     pub(super) call: u32,
@@ -17,14 +19,10 @@ pub(super) struct Collective {
 #[derive(Debug, Default)]
 pub(super) struct ByNumber(BTreeMap<u64, Box<Chunk>>);
 
-#[derive(Debug)]
-struct Chunk {
-    calls: [u32; CHUNK],
-    first_seen: [u64; CHUNK],
-}
+type Chunk = [Collective; CHUNK];
 
-/// Marks an empty entry.
-const NONE: u32 = u32::MAX;
+/// Marks an empty entry by the index of its call.
+const NONE: Collective = Collective { call: u32::MAX, first_seen: 0 };
 
 impl ByNumber {
     /// Memory of a chunk, about.
@@ -42,31 +40,26 @@ impl ByNumber {
 
     pub(super) fn get(&self, number: u64) -> Option<Collective> {
         let (chunk, at) = Self::split(number);
-        self.0.get(&chunk)?.get(at)
+        self.0.get(&chunk)?.get(at).copied().filter(is_there)
     }
 
     pub(super) fn put(&mut self, number: u64, collective: Collective) {
         let (chunk, at) = Self::split(number);
-        let empty = || Box::new(Chunk { calls: [NONE; CHUNK], first_seen: [0; CHUNK] });
-        let chunk = self.0.entry(chunk).or_insert_with(empty);
-        if let (Some(call), Some(seen)) = (chunk.calls.get_mut(at), chunk.first_seen.get_mut(at)) {
-            (*call, *seen) = (collective.call, collective.first_seen);
+        let chunk = self.0.entry(chunk).or_insert_with(|| Box::new([NONE; CHUNK]));
+        if let Some(entry) = chunk.get_mut(at) {
+            *entry = collective;
         }
     }
 
     /// Iterates over them by number.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Collective)> {
-        self.0.iter().flat_map(|(chunk, of)| {
-            (0..CHUNK).filter_map(move |at| Some((chunk * CHUNK as u64 + at as u64, of.get(at)?)))
-        })
+        let all = self.0.iter().flat_map(|(chunk, of)| (chunk * CHUNK as u64..).zip(**of));
+        all.filter(|(_, collective)| is_there(collective))
     }
 }
 
-impl Chunk {
-    fn get(&self, at: usize) -> Option<Collective> {
-        let call = self.calls.get(at).copied().filter(|call| *call != NONE)?;
-        Some(Collective { call, first_seen: self.first_seen.get(at).copied()? })
-    }
+fn is_there(collective: &Collective) -> bool {
+    collective.call != NONE.call
 }
 
 #[cfg(test)]

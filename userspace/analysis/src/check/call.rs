@@ -48,27 +48,29 @@ impl Call {
 
     /// Returns the first difference between two calls.
     pub(super) fn difference(&self, other: &Self) -> Option<&'static str> {
-        if self.coll != other.coll {
-            return Some("another operation");
-        }
-        if self.count.is_some() && other.count.is_some() && self.count != other.count {
-            return Some("another count");
-        }
-        if self.dtype != other.dtype {
-            return Some("another data type");
-        }
-        if self.red_op != other.red_op {
-            return Some("another reduction");
-        }
-        (self.root != other.root).then_some("another root")
+        let has_counts = self.count.is_some() && other.count.is_some();
+        let differences = [
+            (self.coll != other.coll, "another operation"),
+            (has_counts && self.count != other.count, "another count"),
+            (self.dtype != other.dtype, "another data type"),
+            (self.red_op != other.red_op, "another reduction"),
+            (self.root != other.root, "another root"),
+        ];
+        differences.into_iter().find_map(|(is_one, what)| is_one.then_some(what))
+    }
+
+    /// Returns the known arguments in words, always in the same order.
+    pub(super) fn arguments(&self) -> [Option<String>; 4] {
+        [
+            self.count.map(|count| format!("of {count}")),
+            self.dtype.as_ref().map(Name::to_string),
+            self.red_op.as_ref().map(Name::to_string),
+            self.root.map(|root| format!("root {root}")),
+        ]
     }
 
     pub(super) fn describe(&self) -> String {
-        let mut words = vec![self.coll.to_string()];
-        words.extend(self.count.map(|count| format!("of {count}")));
-        words.extend(self.dtype.as_ref().map(Name::to_string));
-        words.extend(self.red_op.as_ref().map(Name::to_string));
-        words.extend(self.root.map(|root| format!("root {root}")));
-        words.join(" ")
+        let arguments = self.arguments().into_iter().flatten();
+        std::iter::once(self.coll.to_string()).chain(arguments).collect::<Vec<_>>().join(" ")
     }
 }

@@ -15,7 +15,8 @@ use flow::schema::{ApiCall, FrameRow, Op, RankKey, StackId, StackRow};
 
 use super::{
     call_marks::{Mark, Marks},
-    row_source::{Calls, FolderFacts, Gather},
+    collectives::Difference,
+    row_source::{FolderFacts, Gather},
 };
 use crate::export::CallNumbers;
 use recording::sinks::Sink;
@@ -35,39 +36,23 @@ const MAX_BYTES: usize = 256 << 20;
 #[derive(Clone, Debug)]
 pub(super) struct CallLine {
     pub(super) number: u64,
-    pid: u32,
-    stack: Option<StackId>,
+    pub(super) pid: u32,
+    pub(super) stack: Option<StackId>,
     /// Frames, outermost first, once they are known.
-    frames: Option<Vec<FrameRow>>,
-}
-
-impl CallLine {
-    pub(super) fn frames(&self) -> Option<Vec<FrameRow>> {
-        self.frames.clone()
-    }
-
-    #[cfg(test)]
-    pub(super) fn for_test(number: u64, frames: Vec<FrameRow>) -> Self {
-        Self { number, pid: 0, stack: None, frames: Some(frames) }
-    }
+    pub(super) frames: Option<Vec<FrameRow>>,
 }
 
 /// Calls of a rank.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RankLines {
     /// The rank's call of the wanted collective.
-    pub(super) at: Option<CallLine>,
+    at: Option<CallLine>,
     /// The rank's last call of a collective before that.
-    pub(super) before: Option<CallLine>,
+    before: Option<CallLine>,
 }
 
 impl RankLines {
-    /// Returns the wanted call, or, of a rank that did not call it, the last before.
-    fn said(&self, has_called: bool) -> Option<&CallLine> {
-        if has_called { self.at.as_ref() } else { self.before.as_ref() }
-    }
-
-    fn note(&mut self, wanted: u64, line: CallLine) {
+    pub(super) fn note(&mut self, wanted: u64, line: CallLine) {
         if line.number == wanted {
             self.at.get_or_insert(line);
         } else if line.number < wanted
@@ -81,19 +66,35 @@ impl RankLines {
 /// A collective whose lines are wanted.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
-    pub(super) number: u64,
+    number: u64,
     /// Wall times at which it, and the one before it, were first seen; `before_seen_ns` where known.
-    pub(super) first_seen_ns: u64,
-    pub(super) before_seen_ns: Option<u64>,
+    first_seen_ns: u64,
+    before_seen_ns: Option<u64>,
     /// Ranks, and whether they called it.
-    pub(super) ranks: Vec<(i32, bool)>,
+    ranks: Vec<(i32, bool)>,
     /// Marks of ranks with recorded calls, each with the wall time at which the second reading can begin.
-    pub(super) marks: BTreeMap<i32, (u64, Mark)>,
+    marks: BTreeMap<i32, (u64, Mark)>,
 }
 
 impl Wanted {
+    /// Returns what a second reading is to find. `marks`: of ranks, with the offset from their clock to wall
+    /// time.
+    pub(super) fn of(difference: &Difference, marks: &BTreeMap<i32, (u64, Marks)>) -> Self {
+        let Difference { number, first_seen_ns, before_seen_ns, ref groups } = *difference;
+        let with_call = |(call, ranks): &(Option<_>, Vec<i32>)| {
+            let has_called = call.is_some();
+            ranks.iter().map(move |rank| (*rank, has_called)).collect::<Vec<_>>()
+        };
+        let ranks = groups.iter().flat_map(with_call).collect();
+        let mut wanted = Self { number, first_seen_ns, before_seen_ns, ranks, ..Self::default() };
+        for (rank, (offset, marks)) in marks {
+            wanted.mark(*rank, marks, *offset);
+        }
+        wanted
+    }
+
     /// Notes where the counting of this rank's calls can begin. `offset`: from its clock to wall time.
-    pub(super) fn mark(&mut self, rank: i32, marks: &Marks, offset: u64) {
+    fn mark(&mut self, rank: i32, marks: &Marks, offset: u64) {
         if let Some(mark) = marks.before(self.number) {
             self.marks.insert(rank, (mark.at.0.saturating_add(offset), mark));
         }
@@ -119,7 +120,7 @@ pub(super) struct Lines {
     wanted: Arc<HashMap<String, Wanted>>,
     /// Recordings are read from their beginning.
     is_whole: bool,
-    ranks: BTreeMap<(String, i32), RankLines>,
+    pub(super) ranks: BTreeMap<(String, i32), RankLines>,
 }
 
 impl Lines {
@@ -133,14 +134,13 @@ impl Lines {
 
     /// Tells whether a line is missing that may be elsewhere in the recordings.
     pub(super) fn is_incomplete(&self) -> bool {
-        let is_missing = |name: &String, (rank, has_called): (i32, bool)| {
-            let line = self.of(name, rank).and_then(|lines| lines.said(has_called));
+        let mut ranks =
+            self.wanted.iter().flat_map(|(name, of)| of.ranks.iter().map(move |rank| (name, rank)));
+        let is_missing = |(name, (rank, has_called)): (&String, &(i32, bool))| {
+            let line = self.of(name, *rank, *has_called);
             line.is_none_or(|line| line.stack.is_none())
         };
-        let missing = |(name, wanted): (&String, &Wanted)| {
-            wanted.ranks.iter().any(|(rank, has_called)| is_missing(name, (*rank, *has_called)))
-        };
-        !self.is_whole && self.wanted.iter().any(missing)
+        !self.is_whole && ranks.any(is_missing)
     }
 
     /// Begins anew, for reading from the beginning.
@@ -148,13 +148,10 @@ impl Lines {
         Self { wanted: self.wanted, is_whole: true, ranks: BTreeMap::new() }
     }
 
-    pub(super) fn of(&self, communicator: &str, rank: i32) -> Option<&RankLines> {
-        self.ranks.get(&(communicator.to_owned(), rank))
-    }
-
-    #[cfg(test)]
-    pub(super) fn insert_for_test(&mut self, communicator: &str, rank: i32, wanted: u64, line: CallLine) {
-        self.ranks.entry((communicator.to_owned(), rank)).or_default().note(wanted, line);
+    /// Returns a rank's call of the wanted collective, or, of a rank that did not call it, the last before.
+    pub(super) fn of(&self, communicator: &str, rank: i32, has_called: bool) -> Option<&CallLine> {
+        let lines = self.ranks.get(&(communicator.to_owned(), rank))?;
+        if has_called { lines.at.as_ref() } else { lines.before.as_ref() }
     }
 }
 
@@ -227,26 +224,21 @@ pub(super) struct FolderLines {
 impl FolderLines {
     /// Returns the rank if its rows are wanted; adds it if it is new.
     fn rank(&mut self, key: RankKey) -> Option<&mut FolderRank> {
-        if !self.ranks.contains_key(&key) {
-            let rank = self.new_rank(key);
-            self.ranks.insert(key, rank);
-        }
-        self.ranks.get_mut(&key)?.as_mut()
-    }
-
-    fn new_rank(&self, key: RankKey) -> Option<FolderRank> {
-        let communicator = self.facts.claims.name(key);
-        let wanted = self.wanted.get(&communicator)?;
-        let mark = wanted.marks.get(&key.rank).filter(|_| !self.is_whole);
-        Some(FolderRank {
-            communicator,
-            rank: key.rank,
-            wanted: wanted.number,
-            mark: mark.map(|(_, mark)| *mark),
-            numbers: CallNumbers::default(),
-            is_counted: true,
-            lines: RankLines::default(),
-        })
+        let new = || {
+            let communicator = self.facts.claims.name(key);
+            let wanted = self.wanted.get(&communicator)?;
+            let mark = wanted.marks.get(&key.rank).filter(|_| !self.is_whole);
+            Some(FolderRank {
+                communicator,
+                rank: key.rank,
+                wanted: wanted.number,
+                mark: mark.map(|(_, mark)| *mark),
+                numbers: CallNumbers::default(),
+                is_counted: true,
+                lines: RankLines::default(),
+            })
+        };
+        self.ranks.entry(key).or_insert_with(new).as_mut()
     }
 }
 
@@ -268,7 +260,8 @@ impl Sink for FolderLines {
     }
 
     fn call(&mut self, call: &ApiCall) {
-        let (Some(Calls { was_lost }), Some(key)) = (self.facts.calls, call.rank) else { return };
+        let Some(key) = call.rank.filter(|_| self.facts.takes_calls) else { return };
+        let was_lost = self.facts.was_lost;
         let Some(rank) = self.rank(key) else { return };
         let row = &call.row;
         if let Some(mark) = rank.mark {
@@ -342,16 +335,19 @@ mod tests {
     fn what_was_not_found_is_looked_for_from_the_beginning() {
         let line =
             |number, stack: Option<u64>| CallLine { number, pid: 1, stack: stack.map(StackId), frames: None };
+        let insert = |lines: &mut Lines, rank, line| {
+            lines.ranks.entry(("0x7".to_owned(), rank)).or_default().note(5, line);
+        };
         let mut lines = asked(wanted());
         assert!(lines.is_incomplete());
-        lines.insert_for_test("0x7", 0, 5, line(5, Some(3)));
+        insert(&mut lines, 0, line(5, Some(3)));
         assert!(lines.is_incomplete(), "nothing of rank 1");
-        lines.insert_for_test("0x7", 1, 5, line(4, None));
+        insert(&mut lines, 1, line(4, None));
         assert!(lines.is_incomplete(), "the stack of rank 1");
         assert!(!lines.whole().is_incomplete(), "more is not to be had");
         let mut lines = asked(wanted());
-        lines.insert_for_test("0x7", 0, 5, line(5, Some(3)));
-        lines.insert_for_test("0x7", 1, 5, line(4, Some(3)));
+        insert(&mut lines, 0, line(5, Some(3)));
+        insert(&mut lines, 1, line(4, Some(3)));
         assert!(!lines.is_incomplete());
     }
 }

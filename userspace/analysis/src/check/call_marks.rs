@@ -17,33 +17,27 @@ pub(super) struct Mark {
 }
 
 /// Marks of a rank: the more calls it has, the further apart they are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Marks {
     kept: Vec<Mark>,
-    /// Calls between two marks.
-    stride: u64,
+    /// Calls between two marks, as a power of two.
+    doublings: u32,
     calls: u64,
-}
-
-impl Default for Marks {
-    fn default() -> Self {
-        Self { kept: Vec::new(), stride: 1, calls: 0 }
-    }
 }
 
 impl Marks {
     /// Notes a call; `numbers` is the state before it is numbered.
     pub(super) fn note(&mut self, at: CallAt, numbers: CallNumbers) {
-        if self.calls.is_multiple_of(self.stride) {
+        if self.calls.is_multiple_of(1 << self.doublings) {
             if self.kept.len() >= MAX_MARKS {
                 let mut place = 0u64;
                 self.kept.retain(|_| {
                     place += 1;
                     !place.is_multiple_of(2)
                 });
-                self.stride = self.stride.saturating_mul(2);
+                self.doublings += 1;
             }
-            if self.calls.is_multiple_of(self.stride) {
+            if self.calls.is_multiple_of(1 << self.doublings) {
                 self.kept.push(Mark { at, numbers });
             }
         }

@@ -53,7 +53,8 @@ fn importance(kind: FindingKind) -> u8 {
     }
 }
 
-fn counted(number: usize, what: &str) -> String {
+/// `1 rank`, `2 ranks`.
+pub(super) fn counted(number: usize, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
@@ -69,28 +70,17 @@ fn missing_ranks(communicators: &[CommunicatorCheck]) -> String {
 }
 
 fn write_communicator(check: &CommunicatorCheck, is_verbose: bool, out: &mut dyn Write) -> io::Result<()> {
-    let CommunicatorCheck {
-        window: _,
-        communicator,
-        n_ranks,
-        ranks,
-        places: _,
-        collectives,
-        measured,
-        findings,
-        first_difference,
-        verdict,
-    } = check;
+    let CommunicatorCheck { communicator, n_ranks, collectives, measured, verdict, .. } = check;
     writeln!(
         out,
         "communicator {communicator}: {} of {n_ranks} ranks recorded, {}",
-        ranks.len(),
+        check.ranks.len(),
         counted(usize::try_from(*collectives).unwrap_or(usize::MAX), "collective")
     )?;
-    if let Some(first) = first_difference {
+    if let Some(first) = &check.first_difference {
         writeln!(out, "  first difference: {}", first.text)?;
     }
-    for finding in findings {
+    for finding in &check.findings {
         writeln!(out, "  ! {}", finding.text)?;
     }
     let not_known = measured.get(&Outcome::ProxyNotKnown).copied().unwrap_or(0);
@@ -120,7 +110,7 @@ fn write_communicator(check: &CommunicatorCheck, is_verbose: bool, out: &mut dyn
 fn write_waits(ranks: &[RankWaits], messages: u64, is_verbose: bool, out: &mut dyn Write) -> io::Result<()> {
     let mut shown: Vec<&RankWaits> = ranks.iter().collect();
     if !is_verbose && shown.len() > MAX_RANKS {
-        shown.sort_by_key(|waits| std::cmp::Reverse(waited(waits)));
+        shown.sort_by_key(|waits| std::cmp::Reverse(waits.own_gpu_ns.saturating_add(waits.waited())));
         shown.truncate(MAX_RANKS);
         shown.sort_by_key(|waits| waits.rank);
     }
@@ -145,17 +135,11 @@ fn write_waits(ranks: &[RankWaits], messages: u64, is_verbose: bool, out: &mut d
     Ok(())
 }
 
-fn waited(waits: &RankWaits) -> u64 {
-    let others = waits.for_data_ns.values().chain(waits.for_slot_ns.values());
-    others.fold(waits.own_gpu_ns, |sum, ns| sum.saturating_add(*ns))
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::check::Verdict;
 
     fn check(findings: &[(FindingKind, &str)], ranks: Vec<i32>) -> CommunicatorCheck {
         let finding = |(kind, text): &(FindingKind, &str)| Finding {
@@ -165,16 +149,12 @@ mod tests {
             text: (*text).to_owned(),
         };
         CommunicatorCheck {
-            window: None,
             communicator: "0xab".to_owned(),
             n_ranks: 2,
             ranks,
-            places: BTreeMap::new(),
             collectives: 1,
-            measured: BTreeMap::new(),
             findings: findings.iter().map(finding).collect(),
-            first_difference: None,
-            verdict: Verdict::default(),
+            ..CommunicatorCheck::default()
         }
     }
 

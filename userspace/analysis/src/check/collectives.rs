@@ -31,11 +31,14 @@ struct RankOps {
     lost: bool,
 }
 
-/// Ranks by what they ran under one number; `None`: nothing.
-#[derive(Debug)]
-pub(super) struct At {
-    /// Wall time, among the ranks whose clock is known.
+/// A collective at which ranks differ, before their source lines are known.
+#[derive(Debug, Default)]
+pub(super) struct Difference {
+    pub(super) number: u64,
+    /// Wall times, among the ranks whose clock is known, at which it and the one before it were first seen.
     pub(super) first_seen_ns: u64,
+    pub(super) before_seen_ns: Option<u64>,
+    /// Ranks by what they ran under its number; `None`: nothing.
     pub(super) groups: Vec<(Option<Call>, Vec<i32>)>,
 }
 
@@ -49,8 +52,8 @@ pub(super) struct Collectives {
     others: BTreeMap<(u64, i32), u32>,
     ranks: BTreeMap<i32, RankOps>,
     pub(super) n_ranks: i32,
-    /// First number from which collectives are not compared, for want of memory.
-    not_compared_from: Option<u64>,
+    /// First number from which on, for want of memory, collectives are not compared.
+    pub(super) not_compared_from: Option<u64>,
 }
 
 /// Time after an op was first seen for which a rank must have been watched to have missed it. Wall clocks of
@@ -182,8 +185,10 @@ impl Collectives {
 
     /// Returns what ranks ran under this number, and when the first was seen in it. `absent`: ranks known not
     /// to have run it; of others that did not, nothing is known.
-    pub(super) fn at(&self, number: u64, absent: &[i32]) -> Option<At> {
-        let first_seen_ns = self.by_number.get(number)?.first_seen;
+    pub(super) fn at(&self, number: u64, absent: &[i32]) -> Option<Difference> {
+        let first_seen = |number| self.by_number.get(number).map(|collective| collective.first_seen);
+        let (first_seen_ns, before_seen_ns) =
+            (first_seen(number)?, number.checked_sub(1).and_then(first_seen));
         let mut by_call: BTreeMap<Option<u32>, Vec<i32>> = BTreeMap::new();
         for (rank, ops) in &self.ranks {
             let call = self.call_of(*rank, ops, number);
@@ -193,26 +198,24 @@ impl Collectives {
         }
         let known = |call: Option<u32>| call.and_then(|call| self.call(call)).cloned();
         let groups = by_call.into_iter().map(|(call, ranks)| (known(call), ranks)).collect();
-        Some(At { first_seen_ns, groups })
-    }
-
-    /// Returns the wall time at which this one was first seen.
-    pub(super) fn first_seen(&self, number: u64) -> Option<u64> {
-        self.by_number.get(number).map(|collective| collective.first_seen)
+        Some(Difference { number, first_seen_ns, before_seen_ns, groups })
     }
 
     pub(super) fn ranks(&self) -> Vec<i32> {
         self.ranks.keys().copied().collect()
     }
 
-    /// Counts the collectives of the rank that has most.
-    pub(super) fn ops(&self) -> u64 {
-        self.ranks.values().map(|rank| rank.ran.count()).max().unwrap_or(0)
+    pub(super) fn has(&self, rank: i32) -> bool {
+        self.ranks.contains_key(&rank)
     }
 
-    /// Returns the first collective from which on, for want of memory, none is compared.
-    pub(super) fn not_compared_from(&self) -> Option<u64> {
-        self.not_compared_from
+    pub(super) fn has_any_of(&self, other: &Self) -> bool {
+        other.ranks.keys().any(|rank| self.has(*rank))
+    }
+
+    /// Counts the collectives of the rank that has most.
+    pub(super) fn ops(&self) -> u64 {
+        self.ranks.values().map(|rank| rank.ran.count).max().unwrap_or(0)
     }
 
     pub(super) fn check(&self, findings: &mut Vec<Finding>) {
@@ -433,7 +436,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_not_compared() {
         for bytes in [0, CALL_BYTES, 4 * CALL_BYTES, 1 << 20] {
-            let (mut room, mut collectives) = (Room::of(bytes), Collectives::default());
+            let (mut room, mut collectives) = (Room { bytes }, Collectives::default());
             (0..3).for_each(|rank| collectives.rank(rank, Some(u64::MAX), Some(0)));
             for number in 0..1000u64 {
                 for rank in 0..3 {
@@ -444,7 +447,7 @@ mod tests {
             }
             let mut findings = Vec::new();
             collectives.check(&mut findings);
-            let from = collectives.not_compared_from();
+            let from = collectives.not_compared_from;
             if bytes == 1 << 20 {
                 assert_eq!((from, findings.len()), (None, MAX_LISTED + 1));
             } else {

@@ -11,14 +11,14 @@ use serde::Serialize;
 use super::{
     call_lines::{Lines, Wanted},
     call_marks::Marks,
-    collectives::{At, Collectives, name_ranks},
+    collectives::{Collectives, Difference, name_ranks},
     first_difference::{self, FirstDifference},
     folder_rows::FolderRows,
     p2p::PointToPoint,
     parts::parts,
     room::Room,
     row_source::{FolderFacts, Gather, ReadingProgress, read_rows},
-    verdict::{self, Culprit, RankWaits, Reason, Verdict},
+    verdict::{self, Culprit, Reason, Verdict},
 };
 use flow::{schema::Outcome, text::spaced_seconds};
 
@@ -64,7 +64,7 @@ pub struct Place {
     pub pid: u32,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommunicatorCheck {
     /// The windows that it was checked in, if a folder with windows was asked for.
@@ -125,36 +125,6 @@ impl CheckReport {
     }
 }
 
-/// The first collective at which ranks differ, before their source lines are known.
-#[derive(Debug)]
-struct Difference {
-    number: u64,
-    at: At,
-    /// Time at which the collective before it was first seen.
-    before_seen_ns: Option<u64>,
-}
-
-impl Difference {
-    /// Returns what a second reading is to find.
-    fn wanted(&self, marks: &BTreeMap<i32, (u64, Marks)>) -> Wanted {
-        let ranks = |(call, ranks): &(Option<_>, Vec<i32>)| {
-            let has_called = call.is_some();
-            ranks.iter().map(move |rank| (*rank, has_called)).collect::<Vec<_>>()
-        };
-        let mut wanted = Wanted {
-            number: self.number,
-            first_seen_ns: self.at.first_seen_ns,
-            before_seen_ns: self.before_seen_ns,
-            ranks: self.at.groups.iter().flat_map(ranks).collect(),
-            marks: BTreeMap::new(),
-        };
-        for (rank, (offset, marks)) in marks {
-            wanted.mark(*rank, marks, *offset);
-        }
-        wanted
-    }
-}
-
 /// The communicators of all folders.
 #[derive(Debug, Default)]
 pub(super) struct Fleet {
@@ -177,9 +147,8 @@ impl Checked {
     pub(super) fn complete(self) -> impl Iterator<Item = CommunicatorCheck> {
         let Self { checks, lines } = self;
         checks.into_iter().map(move |(check, difference)| {
-            let first_difference = difference.map(|Difference { number, at, .. }| {
-                FirstDifference::new(&check.communicator, number, at, &lines)
-            });
+            let first_difference =
+                difference.map(|difference| FirstDifference::new(&check.communicator, difference, &lines));
             CommunicatorCheck { first_difference, ..check }
         })
     }
@@ -205,13 +174,11 @@ impl Fleet {
         for (name, mut rows) in self.communicators {
             notes.extend(rows.not_compared(&name));
             let (has_stacks, marks) = (rows.has_stacks, std::mem::take(&mut rows.marks));
-            let (check, difference) = rows.checked(name);
+            let (check, difference) = rows.checked(name, window);
             if let Some(difference) = difference.as_ref().filter(|_| has_stacks) {
-                all_wanted.insert(check.communicator.clone(), difference.wanted(&marks));
+                all_wanted.insert(check.communicator.clone(), Wanted::of(difference, &marks));
             }
-            checked
-                .checks
-                .push((CommunicatorCheck { window: window.map(str::to_owned), ..check }, difference));
+            checked.checks.push((check, difference));
         }
         checked.lines = Lines::new(all_wanted);
         checked
@@ -222,13 +189,13 @@ impl Gather for Fleet {
     type Folder = FolderRows;
 
     fn folder(&self, facts: FolderFacts) -> FolderRows {
-        let earlier = self.communicators.iter().map(|(name, rows)| (name.clone(), rows.seen.clone()));
+        let earlier = self.communicators.iter().map(|(name, rows)| (name.clone(), rows.collectives.ranks()));
         FolderRows::new(facts, earlier.collect())
     }
 
     fn add(&mut self, mut folder: FolderRows) -> bool {
         let is_twice = |(name, rows): (&String, &CommunicatorRows)| {
-            self.communicators.get(name).is_some_and(|known| !known.seen.is_disjoint(&rows.seen))
+            self.communicators.get(name).is_some_and(|known| known.collectives.has_any_of(&rows.collectives))
         };
         if folder.communicators.iter().any(is_twice) {
             return false;
@@ -246,18 +213,12 @@ impl Gather for Fleet {
 pub(super) struct CommunicatorRows {
     pub(super) collectives: Collectives,
     pub(super) p2p: PointToPoint,
-    pub(super) measured: BTreeMap<Outcome, u64>,
-    pub(super) findings: Vec<Finding>,
-    pub(super) waits: BTreeMap<i32, RankWaits>,
-    pub(super) messages: u64,
-    pub(super) messages_not_judged: u64,
-    /// Ranks that a folder has.
-    pub(super) seen: BTreeSet<i32>,
+    /// Places, outcomes, waits and findings until now.
+    pub(super) check: CommunicatorCheck,
     /// Calls or ops name their call stacks.
     pub(super) has_stacks: bool,
     /// Ranks whose calls may be numbered otherwise than those of others.
     pub(super) uncertain: BTreeSet<i32>,
-    pub(super) places: BTreeMap<i32, Place>,
     /// Marks of ranks with recorded calls and stacks, with the offset from their clock to wall time.
     pub(super) marks: BTreeMap<i32, (u64, Marks)>,
 }
@@ -265,22 +226,20 @@ pub(super) struct CommunicatorRows {
 impl CommunicatorRows {
     /// Adds the ranks of a further folder, none of them known yet.
     fn append(&mut self, more: Self, room: &mut Room) {
-        let Self { collectives, p2p, measured, findings, waits, messages, messages_not_judged, .. } = more;
-        let Self { seen, has_stacks, uncertain, places, marks, .. } = more;
-        self.marks.extend(marks);
-        self.has_stacks |= has_stacks;
-        self.uncertain.extend(uncertain);
-        self.collectives.append(collectives, room);
-        self.p2p.append(p2p, room);
-        for (outcome, ops) in measured {
-            *self.measured.entry(outcome).or_default() += ops;
+        self.marks.extend(more.marks);
+        self.has_stacks |= more.has_stacks;
+        self.uncertain.extend(more.uncertain);
+        self.collectives.append(more.collectives, room);
+        self.p2p.append(more.p2p, room);
+        let (check, more) = (&mut self.check, more.check);
+        for (outcome, ops) in more.measured {
+            *check.measured.entry(outcome).or_default() += ops;
         }
-        self.findings.extend(findings);
-        self.waits.extend(waits);
-        self.messages += messages;
-        self.messages_not_judged += messages_not_judged;
-        self.seen.extend(seen);
-        self.places.extend(places);
+        check.findings.extend(more.findings);
+        check.places.extend(more.places);
+        check.verdict.ranks.extend(more.verdict.ranks);
+        check.verdict.messages += more.verdict.messages;
+        check.verdict.messages_not_judged += more.verdict.messages_not_judged;
     }
 
     /// Notes what there was no memory to compare.
@@ -288,7 +247,7 @@ impl CommunicatorRows {
         let why = "they do not fit into memory; shorter windows can be compared completely";
         let collectives = self
             .collectives
-            .not_compared_from()
+            .not_compared_from
             .map(|from| format!("{communicator}: collectives from {from} on were not compared: {why}"));
         let pairs = self
             .p2p
@@ -306,45 +265,35 @@ impl CommunicatorRows {
         collectives.into_iter().chain(pairs).chain(uncertain).collect()
     }
 
-    fn checked(self, communicator: String) -> (CommunicatorCheck, Option<Difference>) {
-        let Self { collectives, p2p, measured, mut findings, waits, messages, messages_not_judged, .. } =
-            self;
-        let places = self.places;
-        let is_certain = self.uncertain.is_empty();
-        let ranks: Vec<RankWaits> = waits.into_values().collect();
-        let culprit = verdict::culprit(&ranks);
-        let verdict = Verdict { ranks, culprit, messages, messages_not_judged };
-        if is_certain {
-            collectives.check(&mut findings);
+    fn checked(self, communicator: String, window: Option<&str>) -> (CommunicatorCheck, Option<Difference>) {
+        let Self { collectives, p2p, mut check, uncertain, .. } = self;
+        check.verdict.ranks.sort_by_key(|waits| waits.rank);
+        check.verdict.culprit = verdict::culprit(&check.verdict.ranks);
+        if uncertain.is_empty() {
+            collectives.check(&mut check.findings);
         }
-        let first = first_difference::first(&findings);
-        let difference = first.and_then(|(number, absent)| {
-            let before_seen_ns = number.checked_sub(1).and_then(|before| collectives.first_seen(before));
-            Some(Difference { number, at: collectives.at(number, &absent)?, before_seen_ns })
-        });
-        p2p.check(&mut findings);
+        let first = first_difference::first(&check.findings);
+        let difference = first.and_then(|(number, absent)| collectives.at(number, &absent));
+        p2p.check(&mut check.findings);
         let otherwise =
             (FindingKind::MeasuredOtherwise, "had messages whose size is not the one that NCCL planned");
         let unfinished = (FindingKind::Unfinished, "still had messages under way when the recording ended");
         for (outcome, (kind, text)) in [(Outcome::OtherBytes, otherwise), (Outcome::SessionEnded, unfinished)]
         {
-            if let Some(ops) = measured.get(&outcome) {
+            if let Some(ops) = check.measured.get(&outcome) {
                 let text = format!("{ops} operations (counted on each channel) {text}");
-                findings.push(Finding { kind, seq: None, ranks: Vec::new(), text });
+                check.findings.push(Finding { kind, seq: None, ranks: Vec::new(), text });
             }
         }
-        findings.extend(verdict.culprit.as_ref().map(|culprit| slowest(culprit, &places)));
+        let slowest = check.verdict.culprit.as_ref().map(|culprit| slowest(culprit, &check.places));
+        check.findings.extend(slowest);
         let check = CommunicatorCheck {
-            window: None,
+            window: window.map(str::to_owned),
             communicator,
             n_ranks: collectives.n_ranks,
             ranks: collectives.ranks(),
-            places,
             collectives: collectives.ops(),
-            measured,
-            findings,
-            first_difference: None,
-            verdict,
+            ..check
         };
         (check, difference)
     }

@@ -1,14 +1,14 @@
 //! The first collective at which the ranks of a communicator differ, and the source lines that called it.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::collections::BTreeMap;
 
 use flow::{schema::FrameRow, text::joined};
 use serde::Serialize;
 
 use super::{
     call::Call,
-    call_lines::{CallLine, Lines},
-    collectives::At,
+    call_lines::Lines,
+    collectives::Difference,
     communicator_check::{Finding, FindingKind},
 };
 
@@ -68,20 +68,17 @@ type WhereCalled = (Option<u64>, Option<Vec<FrameRow>>);
 
 impl FirstDifference {
     /// Groups ranks by what they ran under this number, and by their known lines.
-    pub(super) fn new(communicator: &str, number: u64, at: At, lines: &Lines) -> Self {
+    pub(super) fn new(communicator: &str, difference: Difference, lines: &Lines) -> Self {
+        let Difference { number, groups: called, .. } = difference;
         let mut groups: Vec<DifferingRanks> = Vec::new();
-        for (call, ranks) in at.groups {
+        for (call, ranks) in called {
             // Ranks by what their calls have in common: last collective (if they did not call this one), and
             // line.
             let mut alike: BTreeMap<WhereCalled, Vec<i32>> = BTreeMap::new();
             for rank in ranks {
-                let found = lines.of(communicator, rank);
-                let line = match &call {
-                    Some(_) => found.and_then(|found| found.at.as_ref()),
-                    None => found.and_then(|found| found.before.as_ref()),
-                };
+                let line = lines.of(communicator, rank, call.is_some());
                 let last = line.filter(|_| call.is_none()).map(|line| line.number * 2);
-                let frames = line.and_then(CallLine::frames);
+                let frames = line.and_then(|line| line.frames.clone());
                 alike.entry((last, frames)).or_default().push(rank);
             }
             groups.extend(alike.into_iter().map(|((last_seq, frames), ranks)| DifferingRanks {
@@ -108,53 +105,33 @@ fn users_line(frames: &[FrameRow]) -> Option<&FrameRow> {
 
 /// `collective 5: rank 3 called AllGather at model.py:88, ranks 0-2 AllReduce at model.py:91`
 fn sentence(number: u64, groups: &[DifferingRanks]) -> String {
-    let mut text = format!("collective {number}:");
     let calls: Vec<&Call> = groups.iter().filter_map(|group| group.call.as_ref()).collect();
-    let mut has_verb = false;
-    for (at, group) in groups.iter().enumerate() {
-        let comma = if at > 0 { "," } else { "" };
-        let _ = write!(text, "{comma} {}", named(&group.ranks));
-        match &group.call {
-            Some(call) => {
-                let verb = if has_verb { "" } else { " called" };
-                has_verb = true;
-                let _ = write!(text, "{verb} {}", words(call, &calls));
-            }
-            None => text.push_str(" did not call it"),
-        }
-        let place = group.line.as_ref().map(place);
-        match (group.last_seq, place) {
-            (None, None) => {}
-            (None, Some(place)) => {
-                let _ = write!(text, " at {place}");
-            }
-            (Some(last), place) => {
-                let at = place.map_or_else(String::new, |place| format!(" at {place}"));
-                let _ = write!(text, " (last called collective {}{at})", last / 2);
-            }
-        }
-    }
-    text
+    // Only the first has the verb.
+    let mut verb = "called ";
+    let parts = groups.iter().map(|group| {
+        let what = match &group.call {
+            Some(call) => std::mem::take(&mut verb).to_owned() + &words(call, &calls),
+            None => "did not call it".to_owned(),
+        };
+        let at = group.line.as_ref().map_or_else(String::new, |line| format!(" at {}", place(line)));
+        let whereabouts = match group.last_seq {
+            Some(last) => format!(" (last called collective {}{at})", last / 2),
+            None => at,
+        };
+        format!("{} {what}{whereabouts}", named(&group.ranks))
+    });
+    format!("collective {number}: {}", joined(parts, ", "))
 }
 
 /// Returns the function, with those arguments in which calls of this function differ.
 fn words(call: &Call, calls: &[&Call]) -> String {
-    let same: Vec<&&Call> = calls.iter().filter(|other| other.coll == call.coll).collect();
-    let mut text = call.coll.to_string();
-    let mut add = |differs: bool, words: Option<String>| {
-        if differs && let Some(words) = words {
-            let _ = write!(text, " {words}");
-        }
-    };
-    let counts = same.iter().any(|other| other.count != call.count);
-    add(counts, call.count.map(|count| format!("of {count}")));
-    let types = same.iter().any(|other| other.dtype != call.dtype);
-    add(types, call.dtype.as_ref().map(ToString::to_string));
-    let reductions = same.iter().any(|other| other.red_op != call.red_op);
-    add(reductions, call.red_op.as_ref().map(ToString::to_string));
-    let roots = same.iter().any(|other| other.root != call.root);
-    add(roots, call.root.map(|root| format!("root {root}")));
-    text
+    let same = calls.iter().filter(|other| other.coll == call.coll);
+    let same: Vec<[Option<String>; 4]> = same.map(|other| other.arguments()).collect();
+    let mut words = vec![call.coll.to_string()];
+    for (at, argument) in call.arguments().into_iter().enumerate() {
+        words.extend(argument.filter(|words| same.iter().any(|other| other[at].as_ref() != Some(words))));
+    }
+    words.join(" ")
 }
 
 /// `model.py:88`
@@ -186,7 +163,7 @@ fn named(ranks: &[i32]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::call_lines::CallLine, *};
 
     fn call(coll: &str, count: u64) -> Call {
         let (dtype, red_op) = (Some("float32".into()), Some("sum".into()));
@@ -197,6 +174,10 @@ mod tests {
         FrameRow { function: "f".to_owned(), file: Some(file.to_owned()), line: Some(line), module: None }
     }
 
+    fn at(groups: Vec<(Option<Call>, Vec<i32>)>) -> Difference {
+        Difference { number: 5, groups, ..Difference::default() }
+    }
+
     const LIBRARY: &str = "/usr/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py";
 
     fn lines(lines: &[(i32, u64, u32)]) -> Lines {
@@ -204,7 +185,8 @@ mod tests {
         for (rank, number, line) in lines {
             let frames =
                 vec![frame("/home/u/main.py", 1), frame("/home/u/model.py", *line), frame(LIBRARY, 7)];
-            known.insert_for_test("0x7", *rank, 5, CallLine::for_test(*number, frames));
+            let line = CallLine { number: *number, pid: 0, stack: None, frames: Some(frames) };
+            known.ranks.entry(("0x7".to_owned(), *rank)).or_default().note(5, line);
         }
         known
     }
@@ -214,15 +196,13 @@ mod tests {
         let groups =
             || vec![(Some(call("AllReduce", 10)), vec![0, 1, 2]), (Some(call("AllGather", 10)), vec![3])];
         let lines = lines(&[(0, 5, 91), (1, 5, 91), (2, 5, 91), (3, 5, 88)]);
-        let at = At { first_seen_ns: 0, groups: groups() };
-        let found = FirstDifference::new("0x7", 5, at, &lines);
+        let found = FirstDifference::new("0x7", at(groups()), &lines);
         assert_eq!(
             found.text,
             "collective 5: rank 3 called AllGather at model.py:88, ranks 0-2 AllReduce at model.py:91"
         );
         assert_eq!((found.seq, found.groups[0].line.as_ref().unwrap().line), (10, Some(88)));
-        let at = At { first_seen_ns: 0, groups: groups() };
-        let found = FirstDifference::new("0x7", 5, at, &Lines::default());
+        let found = FirstDifference::new("0x7", at(groups()), &Lines::default());
         assert_eq!(found.text, "collective 5: rank 3 called AllGather, ranks 0-2 AllReduce");
     }
 
@@ -230,7 +210,7 @@ mod tests {
     fn of_equal_functions_what_differs_is_said() {
         let groups = vec![(Some(call("AllReduce", 10)), vec![0, 2]), (Some(call("AllReduce", 11)), vec![1])];
         let lines = lines(&[(0, 5, 91), (1, 5, 91), (2, 5, 93)]);
-        let found = FirstDifference::new("0x7", 5, At { first_seen_ns: 0, groups }, &lines);
+        let found = FirstDifference::new("0x7", at(groups), &lines);
         assert_eq!(
             found.text,
             "collective 5: rank 0 called AllReduce of 10 at model.py:91, rank 1 AllReduce of 11 at model.py:91, rank 2 AllReduce of 10 at model.py:93"
@@ -241,13 +221,12 @@ mod tests {
     fn a_rank_that_did_not_come_has_the_line_of_its_last_call() {
         let groups = || vec![(None, vec![1]), (Some(call("AllReduce", 10)), vec![0, 2])];
         let lines = lines(&[(0, 5, 91), (1, 4, 40), (2, 5, 91)]);
-        let found = FirstDifference::new("0x7", 5, At { first_seen_ns: 0, groups: groups() }, &lines);
+        let found = FirstDifference::new("0x7", at(groups()), &lines);
         assert_eq!(
             found.text,
             "collective 5: rank 1 did not call it (last called collective 4 at model.py:40), ranks 0, 2 called AllReduce at model.py:91"
         );
-        let found =
-            FirstDifference::new("0x7", 5, At { first_seen_ns: 0, groups: groups() }, &Lines::default());
+        let found = FirstDifference::new("0x7", at(groups()), &Lines::default());
         assert_eq!(found.text, "collective 5: rank 1 did not call it, ranks 0, 2 called AllReduce");
     }
 

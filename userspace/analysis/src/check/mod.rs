@@ -24,7 +24,6 @@ mod summary;
 mod summary_text;
 mod verdict;
 
-pub use attribution::{Attribution, Cause};
 pub use check_text::{headline, write_check};
 pub use communicator_check::{CheckReport, CommunicatorCheck, Finding, FindingKind, Place, check};
 pub use first_difference::{DifferingRanks, FirstDifference};

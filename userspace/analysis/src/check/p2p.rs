@@ -253,7 +253,7 @@ mod tests {
     fn what_does_not_fit_is_not_compared() {
         let mut p2p = PointToPoint::default();
         (0..2).for_each(|rank| p2p.rank(rank, Some(0), Some(20 * S), Some(5)));
-        let mut room = Room::of(PAIR_BYTES + 3 * CALL_BYTES);
+        let mut room = Room { bytes: PAIR_BYTES + 3 * CALL_BYTES };
         for seq in [5, 7, 9] {
             p2p.add(&line(0, Direction::Send, 1, seq, 10), Some(5), &mut room);
             p2p.add(&line(1, Direction::Recv, 0, seq, 10), Some(5), &mut room);

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 pub(super) struct Ranges {
     /// Last number of each range, by its first one. No two ranges touch.
     lasts: BTreeMap<u64, u64>,
-    count: u64,
+    /// Number of numbers in the set.
+    pub(super) count: u64,
 }
 
 impl Ranges {
@@ -56,11 +57,6 @@ impl Ranges {
         self.lasts.values().next_back().copied()
     }
 
-    /// Returns how many numbers the set has.
-    pub(super) fn count(&self) -> u64 {
-        self.count
-    }
-
     /// Returns how many ranges they make.
     pub(super) fn ranges(&self) -> usize {
         self.lasts.len()
@@ -80,7 +76,7 @@ mod tests {
         let (mut ranges, mut set) = (Ranges::default(), BTreeSet::new());
         for number in numbers {
             assert_eq!(ranges.insert(number), set.insert(number), "{number}");
-            assert_eq!(ranges.count(), set.len() as u64);
+            assert_eq!(ranges.count, set.len() as u64);
             for number in 0..103 {
                 assert_eq!(ranges.contains(number), set.contains(&number), "{number}");
             }

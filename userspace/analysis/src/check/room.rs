@@ -3,7 +3,7 @@
 /// Memory left for what is compared. Where there is no more room, less is compared, and the report says so.
 #[derive(Debug)]
 pub(super) struct Room {
-    bytes: usize,
+    pub(super) bytes: usize,
 }
 
 impl Room {
@@ -15,11 +15,6 @@ impl Room {
         let left = self.bytes.checked_sub(bytes);
         self.bytes = left.unwrap_or(self.bytes);
         left.is_some()
-    }
-
-    #[cfg(test)]
-    pub(super) fn of(bytes: usize) -> Self {
-        Self { bytes }
     }
 }
 

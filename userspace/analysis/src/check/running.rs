@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use flow::schema::{ClockReport, MessageRow, Op};
+use flow::schema::ClockReport;
 
 use super::{
     communicator_check::{CheckReport, Fleet},
@@ -11,14 +11,13 @@ use super::{
     parts::{Part, parts},
     row_source::{FolderFacts, Gather as _},
 };
-use recording::sinks::{OutputDir, Sink as _, window_folders};
+use recording::sinks::{OutputDir, Sink, window_folders};
 
 /// Takes the rows of sources, which are checked together as [`check`](super::check) checks folders.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct RunningCheck {
-    parts: Vec<Part>,
-    /// Communicators of each part.
-    fleets: Vec<Fleet>,
+    /// Parts, with their communicators.
+    parts: Vec<(Part, Fleet)>,
     sources: Vec<PathBuf>,
     /// The source whose rows are coming, and its part.
     current: Option<(usize, FolderRows)>,
@@ -41,36 +40,27 @@ impl RunningCheck {
         if !plain.is_empty() {
             parts.insert(0, Part { folders: plain, windows: None });
         }
-        let fleets = parts.iter().map(|_| Fleet::default()).collect();
-        Ok(Self { parts, fleets, sources, current: None })
+        let parts = parts.into_iter().map(|part| (part, Fleet::default())).collect();
+        Ok(Self { parts, sources, current: None })
     }
 
     /// Begins the source of the next rows. `clock`: of the part of it that is read.
     pub(crate) fn begin(&mut self, source: &Path, clock: Option<ClockReport>) {
         self.end();
-        let of = |part: &Part| part.folders.iter().any(|folder| folder == source);
-        let Some(part) = self.parts.iter().position(of) else { return };
-        let Some(fleet) = self.fleets.get(part) else { return };
-        let folder = fleet.folder(FolderFacts { clock, ..FolderFacts::default() });
-        self.current = Some((part, folder));
+        let mut parts = self.parts.iter().enumerate();
+        let found = parts.find(|(_, (part, _))| part.folders.iter().any(|folder| folder == source));
+        self.current =
+            found.map(|(at, (_, fleet))| (at, fleet.folder(FolderFacts { clock, ..FolderFacts::default() })));
     }
 
-    pub(crate) fn op(&mut self, op: &Op) {
-        if let Some((_, folder)) = &mut self.current {
-            folder.op(op);
-        }
-    }
-
-    /// Takes messages of the latest op.
-    pub(crate) fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
-        if let Some((_, folder)) = &mut self.current {
-            folder.messages(op, messages);
-        }
+    /// Returns the taker of the source's ops and their messages.
+    pub(crate) fn rows(&mut self) -> Option<&mut dyn Sink> {
+        self.current.as_mut().map(|(_, folder)| folder as _)
     }
 
     fn end(&mut self) {
         let Some((part, folder)) = self.current.take() else { return };
-        if let Some(fleet) = self.fleets.get_mut(part) {
+        if let Some((_, fleet)) = self.parts.get_mut(part) {
             // Sources come one after the other: a folder knows those before it.
             fleet.add(folder);
         }
@@ -79,7 +69,7 @@ impl RunningCheck {
     pub(crate) fn finish(&mut self) -> CheckReport {
         self.end();
         let (mut communicators, mut notes) = (Vec::new(), Vec::new());
-        for (part, fleet) in self.parts.drain(..).zip(self.fleets.drain(..)) {
+        for (part, fleet) in self.parts.drain(..) {
             communicators.extend(fleet.checked(part.windows.as_deref(), &mut notes).complete());
         }
         CheckReport::new(self.sources.clone(), communicators, notes)

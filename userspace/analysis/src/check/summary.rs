@@ -37,9 +37,12 @@ pub struct SummaryReport {
     pub notes: Vec<String>,
 }
 
-/// Links of all folders, while they are gathered.
-#[derive(Debug, Default)]
-struct Summary(Vec<RankReport>);
+/// Links of all folders of a part, while they are gathered.
+#[derive(Debug)]
+struct Summary {
+    window: Option<String>,
+    ranks: Vec<RankReport>,
+}
 
 impl Gather for Summary {
     type Folder = FolderLinks;
@@ -52,17 +55,12 @@ impl Gather for Summary {
         let FolderLinks { claims, ranks } = folder;
         let of_rank = |(key, mut links): (RankKey, RankLinks)| {
             let ops = links.ops();
-            RankReport {
-                window: None,
-                communicator: claims.name(key),
-                rank: key.rank,
-                links: links.rows(),
-                ops,
-            }
+            let window = self.window.clone();
+            RankReport { window, communicator: claims.name(key), rank: key.rank, links: links.rows(), ops }
         };
         let mut ranks: Vec<RankReport> = ranks.into_iter().map(of_rank).collect();
         ranks.sort_by(|a, b| (&a.communicator, a.rank).cmp(&(&b.communicator, b.rank)));
-        self.0.append(&mut ranks);
+        self.ranks.append(&mut ranks);
         true
     }
 }
@@ -109,9 +107,10 @@ impl Sink for FolderLinks {
 pub fn summarize(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<SummaryReport> {
     let (mut ranks, mut notes) = (Vec::new(), Vec::new());
     for part in parts(dirs)? {
-        let (Summary(of_part), said) = read_rows(&part, Summary::default(), &mut *progress)?;
+        let summary = Summary { window: part.windows.clone(), ranks };
+        let said;
+        (Summary { ranks, .. }, said) = read_rows(&part, summary, &mut *progress)?;
         notes.extend(said);
-        ranks.extend(of_part.into_iter().map(|rank| RankReport { window: part.windows.clone(), ..rank }));
     }
     Ok(SummaryReport { ranks, notes })
 }

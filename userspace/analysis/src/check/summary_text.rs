@@ -11,7 +11,10 @@ use flow::{
 };
 use nccl_library::nccl::Direction;
 
-use super::summary::{RankReport, SummaryReport};
+use super::{
+    check_text::counted,
+    summary::{RankReport, SummaryReport},
+};
 
 /// Most links of a rank that are shown, those with most bytes; with `-v` all.
 const MAX_LINKS: usize = 16;
@@ -26,7 +29,6 @@ pub fn headline(report: &SummaryReport) -> String {
     let mut measured: Vec<(u64, &RankReport, &LinkRow)> =
         links().filter_map(|(rank, link)| Some((link.bandwidth?, rank, link))).collect();
     measured.sort_by_key(|(bandwidth, ..)| *bandwidth);
-    let counted = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let all = format!("{} of {}", counted(count, "link"), counted(ranks, "rank"));
     match (measured.first(), measured.get(measured.len() / 2)) {
         (Some((least, rank, link)), Some((median, ..))) => format!(

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::attribution::{Attribution, Cause};
-
 /// Waits of one rank, in nanoseconds, all connections together: more than the time that went by.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct RankWaits {
@@ -21,18 +19,6 @@ pub struct RankWaits {
 }
 
 impl RankWaits {
-    pub(super) fn new(rank: i32, attribution: &Attribution, in_network_ns: BTreeMap<i32, u64>) -> Self {
-        let mut waits = Self { rank, in_network_ns, ..Self::default() };
-        for (cause, ns) in &attribution.by_cause {
-            match cause {
-                Cause::Own => waits.own_gpu_ns += ns,
-                Cause::Data(peer) => *waits.for_data_ns.entry(*peer).or_default() += ns,
-                Cause::Slot(peer) => *waits.for_slot_ns.entry(*peer).or_default() += ns,
-            }
-        }
-        waits
-    }
-
     /// Returns how long it waited for each peer.
     fn by_peer(&self) -> BTreeMap<i32, u64> {
         let mut by_peer: BTreeMap<i32, u64> = BTreeMap::new();
@@ -42,8 +28,9 @@ impl RankWaits {
         by_peer
     }
 
-    fn waited(&self) -> u64 {
-        self.for_data_ns.values().chain(self.for_slot_ns.values()).sum()
+    /// Returns how long it waited for others.
+    pub(super) fn waited(&self) -> u64 {
+        self.for_data_ns.values().chain(self.for_slot_ns.values()).copied().fold(0, u64::saturating_add)
     }
 }
 

@@ -9,35 +9,33 @@ use super::{
     run::Exported,
     source::Source,
 };
-use recording::sinks::{Layout, OutputDir, SessionFiles, Share, Sink as _};
+use recording::sinks::{Layout, LineFiles, OutputDir, Share, Sink as _};
 
 #[derive(Debug)]
 pub(super) struct JsonLines {
-    dir: OutputDir,
-    files: SessionFiles,
+    files: LineFiles,
     /// Host of the last rows.
     host: Option<String>,
 }
 
 impl JsonLines {
     pub(super) fn new(dir: OutputDir) -> Self {
-        Self { dir, files: SessionFiles::nowhere(), host: None }
+        Self { files: LineFiles::new(dir, Layout::default()), host: None }
     }
 
     /// Returns the first error of the files.
-    fn check(&self) -> Result<()> {
-        self.files.errors().first().map_or(Ok(()), |error| bail!("{error}"))
+    fn check(&mut self) -> Result<()> {
+        self.files.take_errors().first().map_or(Ok(()), |error| bail!("{error}"))
     }
 }
 
 impl View for JsonLines {
     fn look_at(&mut self, sources: &[Source]) -> Result<()> {
         // Rows of several sources lie side by side; those of one as `record` puts them.
-        let layout = match sources {
+        self.files.layout = match sources {
             [source] => Layout::of(source.session()),
             _ => Layout::ByCommunicator,
         };
-        self.files = SessionFiles::new(self.dir.try_clone()?, layout);
         Ok(())
     }
 
@@ -78,11 +76,12 @@ impl View for JsonLines {
                 serde_json::to_string_pretty(&serde_json::json!({ "sessions": sessions }))? + "\n"
             }
         };
-        self.dir
+        self.files
+            .dir
             .replace_file(Share::Free, "session.json", |file| file.write_all(report.as_bytes()))
             .context("writing `session.json`")?;
         self.check()?;
-        let left_out = self.files.flow_ranks().left_out;
+        let left_out = self.files.flow_ranks.left_out;
         let note = format!(
             "flow_rank*.json was not written for {left_out} ranks with very many messages; a part of them has one (--last, --rank)"
         );

@@ -24,10 +24,10 @@ const MAX_FUNCTIONS: usize = 8;
 const MAX_FRAMES: usize = 24;
 
 /// Key of a stack: recording, process and number.
-type StackKey = (usize, u32, StackId);
+pub(super) type StackKey = (usize, u32, StackId);
 
 #[derive(Debug, Default)]
-struct Stack {
+pub(super) struct Stack {
     frames: Vec<FrameRow>,
     unknown: Option<String>,
     sums: Sums,
@@ -61,16 +61,11 @@ impl Sums {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Code {
-    stacks: Numbered<StackKey, Stack>,
+    /// Stacks that ops and calls name.
+    pub(super) stacks: Numbered<StackKey, Stack, MAX_STACKS>,
     source: usize,
-}
-
-impl Default for Code {
-    fn default() -> Self {
-        Self { stacks: Numbered::new(MAX_STACKS), source: 0 }
-    }
 }
 
 impl Code {
@@ -80,12 +75,12 @@ impl Code {
     }
 
     pub(super) fn number(&mut self, pid: u32, stack: StackId) -> Option<usize> {
-        self.stacks.number(&(self.source, pid, stack), Stack::default)
+        self.stacks.number(&(self.source, pid, stack))
     }
 
     pub(super) fn stack(&mut self, row: &StackRow) {
         let key = (self.source, row.pid, row.stack);
-        if let Some(stack) = self.stacks.get(&key, Stack::default) {
+        if let Some(stack) = self.stacks.get(&key) {
             stack.frames.clone_from(&row.frames);
             stack.unknown.clone_from(&row.unknown);
         }
@@ -109,15 +104,6 @@ impl Code {
             stack.sums.function(call.row.function.as_str());
             stack.sums.calls += 1;
         }
-    }
-
-    /// Returns the number of stacks that ops and calls name.
-    pub(super) fn count(&self) -> usize {
-        self.stacks.len()
-    }
-
-    pub(super) fn left_out(&self) -> u64 {
-        self.stacks.left_out
     }
 
     /// Returns the lines, and for each stack the number of its line. Equal stacks of several processes are

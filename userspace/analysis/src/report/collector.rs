@@ -15,13 +15,12 @@ use super::{
     Section,
     code::Code,
     communicators::{Comm, Communicators},
-    data::{CommData, Data, DelayData, SourceData, VerdictData},
+    data::{CommData, Data, DelayData, RankData, SourceData},
     iterations::Iterations,
     kinds::{KindKey, Kinds},
     links::Links,
     open_ops::{OpTotals, OpenOps, WAITS},
     rates::{Counted, Rates},
-    sessions::SessionFacts,
     shapes::Shapes,
     timeline::Timeline,
     verdict::{Seen, verdict},
@@ -34,21 +33,13 @@ use crate::{
 /// Format of the data. A page has its own scripts, so this is for others who read the data.
 const FORMAT: u32 = 1;
 
-/// The last op, whose messages come next.
-#[derive(Debug)]
-struct Last {
-    comm: usize,
-    rank: i32,
-    seq: u64,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     handed: Arc<Mutex<Option<Data>>>,
     open: Option<Section>,
     /// Ranges of time from which rows are taken, one for each source.
     ranges: std::vec::IntoIter<(u64, u64)>,
-    check: Option<RunningCheck>,
+    check: RunningCheck,
     sources: Vec<SourceData>,
     offset_ns: u64,
     has_calls_only: bool,
@@ -62,7 +53,8 @@ pub(super) struct Collector {
     code: Code,
     ops: OpenOps,
     closed: Vec<OpTotals>,
-    last: Option<Last>,
+    /// Communicator of the last op, whose messages come next; `None`: it is left out.
+    last: Option<usize>,
     totals: Totals,
 }
 
@@ -77,22 +69,14 @@ struct Totals {
     calls_without_rank: u64,
 }
 
-/// Data that the collector hands over when all rows have come.
-pub(super) struct Handed(Arc<Mutex<Option<Data>>>);
-
-impl Handed {
-    pub(super) fn take(self) -> Result<Data> {
-        let data = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        data.context("the report was not finished")
-    }
-}
-
 impl Collector {
-    pub(super) fn new(ranges: Vec<(u64, u64)>, open: Option<Section>) -> (Self, Handed) {
-        let handed = Arc::new(Mutex::new(None));
-        let (handed_over, ranges) = (Arc::clone(&handed), ranges.into_iter());
-        let collector = Self { handed: handed_over, open, ranges, ..Self::default() };
-        (collector, Handed(handed))
+    /// `handed` gets the data when all rows have come.
+    pub(super) fn new(
+        handed: Arc<Mutex<Option<Data>>>,
+        ranges: Vec<(u64, u64)>,
+        open: Option<Section>,
+    ) -> Self {
+        Self { handed, open, ranges: ranges.into_iter(), ..Self::default() }
     }
 
     /// Counts ops of which all channels have come.
@@ -120,8 +104,7 @@ impl Collector {
     }
 
     fn data(&mut self, exported: &Exported) -> Data {
-        let report = self.check.take().map(|mut check| check.finish());
-        let report = report.unwrap_or_else(|| CheckReport::new(Vec::new(), Vec::new(), Vec::new()));
+        let report = self.check.finish();
         let (t0_ns, end_ns) = self.timeline.span_ns().or(exported.span_unix_ns).unwrap_or_default();
         let (code, codes) = self.code.data();
         for (source, read) in self.sources.iter_mut().zip(&exported.sources) {
@@ -129,9 +112,7 @@ impl Collector {
             source.notes.extend(read.read.notes());
         }
         let seen = self.seen();
-        let numbers: BTreeMap<String, usize> =
-            self.comms.iter().enumerate().map(|(number, (name, _))| (name.clone(), number)).collect();
-        let verdict: VerdictData = verdict(&report, seen, &|name| numbers.get(name).copied());
+        let verdict = verdict(&report, seen, &|name| self.comms.find(name));
         Data {
             format: FORMAT,
             made_by: format!("ncclflow {}", env!("CARGO_PKG_VERSION")),
@@ -142,7 +123,7 @@ impl Collector {
             t0: t0_ns.to_string(),
             span_us: end_ns.saturating_sub(t0_ns) / 1000,
             verdict,
-            hosts: self.comms.hosts(),
+            hosts: self.comms.hosts.clone(),
             comms: self.comm_data(&report),
             wait_names: WAITS.to_vec(),
             kinds: self.kinds.data(),
@@ -150,16 +131,12 @@ impl Collector {
             timeline: self.timeline.data(t0_ns, &codes),
             rates: self.rates.data(t0_ns),
             iterations: self.iterations.data(t0_ns),
-            code: if self.has_stacks() { code } else { Vec::new() },
+            code: if self.code.stacks.len() > 0 { code } else { Vec::new() },
             summed_up: self.summed_up(),
             not_seen: self.not_seen(exported, seen),
             sources: std::mem::take(&mut self.sources),
             rows: exported.rows,
         }
-    }
-
-    fn has_stacks(&self) -> bool {
-        self.code.count() > 0
     }
 
     fn seen(&self) -> Seen {
@@ -182,7 +159,8 @@ impl Collector {
             // Each window is checked by itself.
             let checks: Vec<&CommunicatorCheck> =
                 report.communicators.iter().filter(|check| check.communicator == *name).collect();
-            let mut delays: BTreeMap<(i32, i32), DelayData> = BTreeMap::new();
+            // By rank and peer: waits for data and for a slot, and time in the network.
+            let mut delays: BTreeMap<(i32, i32), [u64; 3]> = BTreeMap::new();
             let mut own: BTreeMap<i32, u64> = BTreeMap::new();
             let mut measured: BTreeMap<String, u64> = BTreeMap::new();
             for check in &checks {
@@ -192,32 +170,38 @@ impl Collector {
                 for waits in &check.verdict.ranks {
                     let rank = waits.rank;
                     *own.entry(rank).or_default() += waits.own_gpu_ns;
-                    let mut add = |peers: &BTreeMap<i32, u64>, of: fn(&mut DelayData) -> &mut u64| {
+                    let by_peer = [&waits.for_data_ns, &waits.for_slot_ns, &waits.in_network_ns];
+                    for (kind, peers) in by_peer.into_iter().enumerate() {
                         for (peer, ns) in peers {
-                            let empty =
-                                || DelayData { rank, peer: *peer, data_ns: 0, slot_ns: 0, network_ns: 0 };
-                            let sum = of(delays.entry((rank, *peer)).or_insert_with(empty));
+                            let sum = &mut delays.entry((rank, *peer)).or_default()[kind];
                             *sum = sum.saturating_add(*ns);
                         }
-                    };
-                    add(&waits.for_data_ns, |delay| &mut delay.data_ns);
-                    add(&waits.for_slot_ns, |delay| &mut delay.slot_ns);
-                    add(&waits.in_network_ns, |delay| &mut delay.network_ns);
+                    }
                 }
             }
+            let delay = |((rank, peer), [data_ns, slot_ns, network_ns]): (_, [u64; 3])| DelayData {
+                rank,
+                peer,
+                data_ns,
+                slot_ns,
+                network_ns,
+            };
             let is_judged = checks.iter().any(|check| check.verdict.messages > 0);
-            let own = |rank: &i32| own.get(rank).copied().filter(|_| is_judged);
+            let with_own = |(rank, known): (&i32, &RankData)| {
+                let own_gpu_ns = own.get(rank).copied().filter(|_| is_judged);
+                RankData { own_gpu_ns, ..known.clone() }
+            };
             let sum = |value: fn(&CommunicatorCheck) -> u64| checks.iter().map(|check| value(check)).sum();
             CommData {
                 name: name.clone(),
                 comm_name: comm.name.clone(),
                 n_ranks: comm.n_ranks,
                 collectives: sum(|check| check.collectives),
-                ranks: comm.ranks.iter().map(|(rank, info)| info.data(*rank, own(rank))).collect(),
+                ranks: comm.ranks.iter().map(with_own).collect(),
                 rings: self.shapes.rings(number),
                 trees: self.shapes.trees(number),
                 links: self.links.data(number),
-                delays: delays.into_values().collect(),
+                delays: delays.into_iter().map(delay).collect(),
                 messages_judged: sum(|check| check.verdict.messages),
                 messages_not_judged: sum(|check| check.verdict.messages_not_judged),
                 measured,
@@ -227,112 +211,113 @@ impl Collector {
     }
 
     fn summed_up(&self) -> Vec<String> {
-        let mut said = Vec::new();
         let merge = self.timeline.merge();
-        if merge > 1 {
-            said.push(format!(
-                "The timeline has more operations than a page can show: a bar is up to {merge} \
-                 consecutive operations of a rank, the same ones on all ranks. The slowest {} are listed \
-                 one by one.",
-                super::timeline::MAX_LONGEST
-            ));
-        }
-        if self.kinds.has_rounded() {
-            said.push("There are more than 1,024 different operations and sizes: further sizes are rounded up to powers of two.".to_owned());
-        }
-        if self.links.left_out() > 0 {
-            said.push(format!(
-                "There are more pairs of ranks than a page can show: {} messages and sums of messages of further pairs are not in the traffic.",
-                self.links.left_out()
-            ));
-        }
-        if self.comms.left_out > 0 {
-            said.push(format!(
-                "There are more communicators or ranks than a page can show: {} operations and calls of further ones are left out.",
-                self.comms.left_out
-            ));
-        }
-        if self.shapes.is_full() {
-            said.push(
+        said([
+            (
+                merge > 1,
+                format!(
+                    "The timeline has more operations than a page can show: a bar is up to {merge} \
+                     consecutive operations of a rank, the same ones on all ranks. The slowest {} are listed \
+                     one by one.",
+                    super::timeline::MAX_LONGEST
+                ),
+            ),
+            (
+                self.kinds.has_rounded(),
+                "There are more than 1,024 different operations and sizes: further sizes are rounded up to powers of two.".to_owned(),
+            ),
+            (
+                self.links.0.left_out > 0,
+                format!(
+                    "There are more pairs of ranks than a page can show: {} messages and sums of messages of further pairs are not in the traffic.",
+                    self.links.0.left_out
+                ),
+            ),
+            (
+                self.comms.left_out > 0,
+                format!(
+                    "There are more communicators or ranks than a page can show: {} operations and calls of further ones are left out.",
+                    self.comms.left_out
+                ),
+            ),
+            (
+                self.shapes.is_full(),
                 "Rings and trees of further ranks and channels are not drawn: there are too many.".to_owned(),
-            );
-        }
-        if self.iterations.has_others() {
-            said.push("Iterations are shown of 32 processes only.".to_owned());
-        }
-        if self.code.left_out() > 0 {
-            said.push(format!(
-                "{} operations and calls have call stacks beyond the first 16,384, which are not shown.",
-                self.code.left_out()
-            ));
-        }
-        said
+            ),
+            (self.iterations.others > 0, "Iterations are shown of 32 processes only.".to_owned()),
+            (
+                self.code.stacks.left_out > 0,
+                format!(
+                    "{} operations and calls have call stacks beyond the first 16,384, which are not shown.",
+                    self.code.stacks.left_out
+                ),
+            ),
+        ])
     }
 
     fn not_seen(&self, exported: &Exported, seen: Seen) -> Vec<String> {
         let Totals { ops, planned_only, incomplete, without_clock, calls_without_rank, .. } = self.totals;
-        let mut said = Vec::new();
-        let mut say = |is_so: bool, text: String| {
-            if is_so {
-                said.push(text);
-            }
-        };
-        say(
-            seen.recorded < seen.ranks,
-            format!(
-                "{} of {} ranks were not recorded: nothing of them is on this page but what others sent to them.",
-                seen.ranks.saturating_sub(seen.recorded),
-                seen.ranks
-            ),
-        );
-        say(
-            planned_only > 0,
-            format!(
-                "{planned_only} of {ops} operations were planned, and not measured: they have a moment (of their launch) and no length. `record --level steps` measures those that go over the network; what goes over NVLink cannot be measured from outside."
-            ),
-        );
-        say(
-            incomplete > 0,
-            format!("Of {incomplete} operations something is missing, as records were lost."),
-        );
-        say(
-            exported.rows.numbered_locally > 0,
-            format!(
-                "{} operations and calls have numbers that count from the beginning of what was read.",
-                exported.rows.numbered_locally
-            ),
-        );
-        say(
-            without_clock > 0,
-            format!(
-                "{without_clock} recordings do not say how their clock relates to Unix time: their times \
-                 cannot be compared with those of the others."
-            ),
-        );
-        say(
-            calls_without_rank > 0,
-            format!(
-                "{calls_without_rank} calls belong to no known communicator, and are not on the timeline."
-            ),
-        );
-        for twice in exported.twice.iter().take(20) {
-            say(
-                true,
-                format!(
-                    "Rank {} of {} was recorded twice: that of process {} on {} is called {}.",
-                    twice.rank, twice.communicator, twice.pid, twice.host, twice.instead
-                ),
+        let twice = exported.twice.iter().take(20).map(|twice| {
+            let text = format!(
+                "Rank {} of {} was recorded twice: that of process {} on {} is called {}.",
+                twice.rank, twice.communicator, twice.pid, twice.host, twice.instead
             );
-        }
-        say(self.sources.len() > 1, "Times of different hosts agree as well as their clocks do: milliseconds, or microseconds with PTP.".to_owned());
-        said
+            (true, text)
+        });
+        let clocks = "Times of different hosts agree as well as their clocks do: milliseconds, or microseconds with PTP.";
+        let notes = [
+            (
+                seen.recorded < seen.ranks,
+                format!(
+                    "{} of {} ranks were not recorded: nothing of them is on this page but what others sent to them.",
+                    seen.ranks.saturating_sub(seen.recorded),
+                    seen.ranks
+                ),
+            ),
+            (
+                planned_only > 0,
+                format!(
+                    "{planned_only} of {ops} operations were planned, and not measured: they have a moment (of their launch) and no length. `record --level steps` measures those that go over the network; what goes over NVLink cannot be measured from outside."
+                ),
+            ),
+            (
+                incomplete > 0,
+                format!("Of {incomplete} operations something is missing, as records were lost."),
+            ),
+            (
+                exported.rows.numbered_locally > 0,
+                format!(
+                    "{} operations and calls have numbers that count from the beginning of what was read.",
+                    exported.rows.numbered_locally
+                ),
+            ),
+            (
+                without_clock > 0,
+                format!(
+                    "{without_clock} recordings do not say how their clock relates to Unix time: their times \
+                     cannot be compared with those of the others."
+                ),
+            ),
+            (
+                calls_without_rank > 0,
+                format!(
+                    "{calls_without_rank} calls belong to no known communicator, and are not on the timeline."
+                ),
+            ),
+        ];
+        said(notes.into_iter().chain(twice).chain([(self.sources.len() > 1, clocks.to_owned())]))
     }
+}
+
+/// Returns the sentences that are so.
+fn said(notes: impl IntoIterator<Item = (bool, String)>) -> Vec<String> {
+    notes.into_iter().filter(|(is_so, _)| *is_so).map(|(_, text)| text).collect()
 }
 
 impl View for Collector {
     fn look_at(&mut self, sources: &[Source]) -> Result<()> {
         let paths: Vec<PathBuf> = sources.iter().map(|source| source.path.clone()).collect();
-        self.check = Some(RunningCheck::new(paths)?);
+        self.check = RunningCheck::new(paths)?;
         Ok(())
     }
 
@@ -340,11 +325,10 @@ impl View for Collector {
         self.close_all();
         self.offset_ns = source.offset_ns();
         self.totals.without_clock += u64::from(self.offset_ns == 0);
-        let session = SessionFacts::of(source);
-        self.has_calls_only = session.has_calls_only;
-        self.comms.begin(source.host(), session.ranks);
+        self.has_calls_only = source.is_of_calls();
+        self.comms.begin(source.host(), source.session().communicators.clone());
         self.code.begin();
-        self.sources.push(session.data);
+        self.sources.push(SourceData::of(source));
         let (from_ns, until_ns) = self.ranges.next().unwrap_or((0, u64::MAX));
         // Times outside of the chosen range are not shown.
         let clock = source.session().known_clock().map(|mut clock| {
@@ -353,9 +337,7 @@ impl View for Collector {
             clock.ended_monotonic_ns = (ended < u64::MAX).then_some(ended);
             clock
         });
-        if let Some(check) = &mut self.check {
-            check.begin(&source.path, clock);
-        }
+        self.check.begin(&source.path, clock);
         Ok(())
     }
 
@@ -387,32 +369,32 @@ impl View for Collector {
 impl Collector {
     fn op(&mut self, op: &Op) {
         self.last = None;
-        if let Some(check) = &mut self.check {
-            check.op(op);
+        if let Some(rows) = self.check.rows() {
+            rows.op(op);
         }
         let Some(comm) = self.comms.number(op.rank, op.row.n_ranks) else { return };
         self.shapes.note(comm, &op.row);
-        self.iterations.add(self.comms.host(), comm, op.rank, op, self.offset_ns);
+        self.iterations.add(self.comms.host, comm, op.rank, op, self.offset_ns);
         let code = op.row.stack.and_then(|stack| self.code.number(op.row.pid, stack));
         let (rank, seq, offset_ns) = (op.rank.rank, op.row.seq, self.offset_ns);
         let new = || OpTotals::new(comm, op, offset_ns, code);
         if let Some(totals) = self.ops.get((comm, rank), seq, &mut self.closed, new) {
             totals.add_channel(op, offset_ns, code);
         }
-        self.last = Some(Last { comm, rank, seq });
+        self.last = Some(comm);
         self.count_closed();
     }
 
     fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
-        if let Some(check) = &mut self.check {
-            check.messages(op, messages);
+        if let Some(rows) = self.check.rows() {
+            rows.messages(op, messages);
         }
-        let Some(Last { comm, rank, seq }) = self.last else { return };
+        let Some(comm) = self.last else { return };
         let offset_ns = self.offset_ns;
         let wall = |at: u64| at.saturating_add(offset_ns);
         for message in messages {
             self.links.add(comm, message);
-            if let Some(totals) = self.ops.known((comm, rank), seq) {
+            if let Some(totals) = self.ops.known((comm, op.rank.rank), op.row.seq) {
                 totals.add_message(message, offset_ns);
                 if message.op == Direction::Send {
                     self.rates.add(Counted::Planned, totals.ts_ns, message.bytes);
@@ -427,10 +409,10 @@ impl Collector {
     }
 
     fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
-        let Some(Last { comm, rank, .. }) = self.last else { return };
+        let Some(comm) = self.last else { return };
         let at_ns = op.row.ts_ns.saturating_add(self.offset_ns);
         for sums in sums {
-            self.links.add_sums(comm, rank, sums);
+            self.links.add_sums(comm, op.rank.rank, sums);
             if sums.op == Direction::Send {
                 let bytes = sums.bytes_exact.saturating_add(sums.bytes_capacity);
                 self.rates.add(Counted::Planned, at_ns, bytes);

@@ -14,39 +14,22 @@ const MAX_RANKS: usize = 65_536;
 pub(super) struct Comm {
     pub(super) name: Option<String>,
     pub(super) n_ranks: i32,
-    pub(super) ranks: BTreeMap<i32, RankInfo>,
+    /// Ranks that have rows.
+    pub(super) ranks: BTreeMap<i32, RankData>,
 }
 
-/// A rank that has rows.
 #[derive(Debug, Default)]
-pub(super) struct RankInfo {
-    host: usize,
-    pid: u32,
-    facts: Option<CommunicatorReport>,
-    pub(super) collectives: u64,
-    pub(super) p2p: u64,
-    pub(super) calls: u64,
-    pub(super) incomplete: u64,
-}
-
-#[derive(Debug)]
 pub(super) struct Communicators {
-    comms: Numbered<String, Comm>,
+    comms: Numbered<String, Comm, MAX_COMMS>,
     ranks: usize,
-    hosts: Vec<String>,
-    host: usize,
+    pub(super) hosts: Vec<String>,
+    /// Number of the present host.
+    pub(super) host: usize,
     /// Communicators in the report of the present recording.
     facts: Vec<CommunicatorReport>,
     /// Numbers of the ranks whose rows came. `None`: there was no room.
     known: foldhash::HashMap<RankKey, Option<usize>>,
     pub(super) left_out: u64,
-}
-
-impl Default for Communicators {
-    fn default() -> Self {
-        let (ranks, hosts, host, facts, known, left_out) = Default::default();
-        Self { comms: Numbered::new(MAX_COMMS), ranks, hosts, host, facts, known, left_out }
-    }
 }
 
 impl Communicators {
@@ -59,14 +42,6 @@ impl Communicators {
         });
         self.facts = facts;
         self.known.clear();
-    }
-
-    pub(super) fn host(&self) -> usize {
-        self.host
-    }
-
-    pub(super) fn hosts(&self) -> Vec<String> {
-        self.hosts.clone()
     }
 
     /// Returns the number of the rank's communicator; `None` if there are too many.
@@ -89,15 +64,15 @@ impl Communicators {
         };
         let all = || self.facts.iter().filter(is_it);
         // Where rows are put beside those of another recording, the folder has another name.
-        let facts = all().find(|facts| facts.folder == key.comm_name()).or_else(|| all().next()).cloned();
-        let Some(number) = self.comms.number(&key.comm_name(), Comm::default) else {
+        let facts = all().find(|facts| facts.folder == key.comm_name()).or_else(|| all().next());
+        let Some(number) = self.comms.number(&key.comm_name()) else {
             self.left_out += 1;
             return None;
         };
         let comm = self.comms.at(number)?;
         comm.n_ranks = comm.n_ranks.max(n_ranks);
         if comm.name.is_none() {
-            comm.name = facts.as_ref().and_then(|facts| facts.comm_name.clone());
+            comm.name = facts.and_then(|facts| facts.comm_name.clone());
         }
         match comm.ranks.entry(key.rank) {
             Entry::Occupied(_) => {}
@@ -107,14 +82,19 @@ impl Communicators {
             }
             Entry::Vacant(place) => {
                 self.ranks += 1;
-                place.insert(RankInfo { host: self.host, pid: key.pid, facts, ..RankInfo::default() });
+                place.insert(RankData::new(self.host, key, facts));
             }
         }
         Some(number)
     }
 
-    pub(super) fn rank(&mut self, comm: usize, rank: i32) -> Option<&mut RankInfo> {
+    pub(super) fn rank(&mut self, comm: usize, rank: i32) -> Option<&mut RankData> {
         self.comms.at(comm)?.ranks.get_mut(&rank)
+    }
+
+    /// Returns the number of the communicator with this name.
+    pub(super) fn find(&self, name: &str) -> Option<usize> {
+        self.comms.find(name)
     }
 
     /// Returns the communicators with their folders' names, in the order of their numbers.
@@ -123,23 +103,19 @@ impl Communicators {
     }
 }
 
-impl RankInfo {
-    pub(super) fn data(&self, rank: i32, own_gpu_ns: Option<u64>) -> RankData {
-        let facts = self.facts.as_ref();
+impl RankData {
+    /// Makes the data of a rank of which no row was counted yet.
+    fn new(host: usize, key: RankKey, facts: Option<&CommunicatorReport>) -> Self {
         let gpu = |facts: &CommunicatorReport| facts.gpu_minor.or(facts.nvml_dev).or(facts.cuda_dev);
-        RankData {
-            rank,
-            host: self.host,
-            pid: self.pid,
+        Self {
+            rank: key.rank,
+            host,
+            pid: key.pid,
             job_rank: facts.and_then(|facts| facts.job_rank),
             node: facts.and_then(|facts| facts.node),
             gpu: facts.and_then(gpu).map(|gpu| gpu.to_string()),
             bus_id: facts.and_then(|facts| facts.bus_id.clone()),
-            collectives: self.collectives,
-            p2p: self.p2p,
-            calls: self.calls,
-            incomplete: self.incomplete,
-            own_gpu_ns,
+            ..Self::default()
         }
     }
 }

@@ -86,7 +86,7 @@ pub(super) struct CommData {
     pub(super) measured: std::collections::BTreeMap<String, u64>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RankData {
     pub(super) rank: i32,

@@ -24,10 +24,11 @@ const MAX_POINTS: usize = 2048;
 pub(super) struct Iterations {
     /// Processes by host and number.
     processes: BTreeMap<(usize, u32), Process>,
-    others: u64,
+    /// Number of ops of others.
+    pub(super) others: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Process {
     comm: usize,
     /// The rank in `comm`; the first, if the process has several ranks there.
@@ -63,7 +64,12 @@ impl Iterations {
             self.others += 1;
             return;
         }
-        let process = self.processes.entry(of).or_insert_with(|| Process::new(comm, key.rank));
+        let process = self.processes.entry(of).or_insert_with(|| Process {
+            comm,
+            rank: key.rank,
+            together: 1,
+            ..Process::default()
+        });
         if *process.ranks.entry(comm).or_insert(key.rank) != key.rank {
             return;
         }
@@ -75,10 +81,6 @@ impl Iterations {
         let what = (name, row.count.or(row.bytes), row.dtype.as_ref().map(Name::as_str));
         let ts_ns = row.ts_ns.saturating_add(offset_ns);
         process.push(Collective::new(what, (key.hash, row.n_ranks), row.seq, ts_ns));
-    }
-
-    pub(super) fn has_others(&self) -> bool {
-        self.others > 0
     }
 
     pub(super) fn data(&mut self, t0_ns: u64) -> Vec<ProcessIterationsData> {
@@ -107,21 +109,6 @@ impl Iterations {
 }
 
 impl Process {
-    fn new(comm: usize, rank: i32) -> Self {
-        Self {
-            comm,
-            rank,
-            ranks: BTreeMap::new(),
-            last: BTreeMap::new(),
-            finder: IterationFinder::default(),
-            period: None,
-            has_looked: false,
-            points: Vec::new(),
-            times: Quantiles::default(),
-            together: 1,
-        }
-    }
-
     fn push(&mut self, collective: Collective) {
         if self.has_looked && self.period.is_none() {
             return;
@@ -162,20 +149,20 @@ impl Process {
     }
 
     fn note(&mut self, point: Point) {
+        self.put(point);
+        if self.points.len() > MAX_POINTS {
+            self.together *= 2;
+            for point in std::mem::take(&mut self.points) {
+                self.put(point);
+            }
+        }
+    }
+
+    /// Adds a point, or joins it with the last one.
+    fn put(&mut self, point: Point) {
         match self.points.last_mut() {
             Some(last) if last.n < self.together => last.join(&point),
             _ => self.points.push(point),
-        }
-        if self.points.len() > MAX_POINTS {
-            self.together *= 2;
-            let mut joined: Vec<Point> = Vec::with_capacity(MAX_POINTS);
-            for point in std::mem::take(&mut self.points) {
-                match joined.last_mut() {
-                    Some(last) if last.n < self.together => last.join(&point),
-                    _ => joined.push(point),
-                }
-            }
-            self.points = joined;
         }
     }
 }

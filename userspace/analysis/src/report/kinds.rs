@@ -90,13 +90,13 @@ struct Kind {
 }
 
 #[derive(Debug)]
-pub(super) struct Kinds(Numbered<KindKey, Kind>);
+pub(super) struct Kinds(Numbered<KindKey, Kind, MAX_KINDS>);
 
 impl Default for Kinds {
     fn default() -> Self {
-        let mut kinds = Numbered::new(MAX_KINDS);
+        let mut kinds = Numbered::default();
         // The kind of all for which there is no room.
-        kinds.number(&KindKey::default(), Kind::default);
+        kinds.number(&KindKey::default());
         Self(kinds)
     }
 }
@@ -105,8 +105,8 @@ impl Kinds {
     /// Counts an op. Returns the number of its kind.
     pub(super) fn add(&mut self, op: &OpTotals) -> usize {
         let key = KindKey { channels: op.channels.count_ones(), ..op.kind.clone() };
-        let key = if self.0.len() >= MAX_EXACT && !self.0.contains(&key) { key.rounded() } else { key };
-        let number = self.0.number(&key, Kind::default).unwrap_or(0);
+        let key = if self.0.len() >= MAX_EXACT && self.0.find(&key).is_none() { key.rounded() } else { key };
+        let number = self.0.number(&key).unwrap_or(0);
         if let Some(kind) = self.0.at(number) {
             kind.ops += 1;
             if let Some((begin, end)) = op.span_ns {

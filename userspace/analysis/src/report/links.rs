@@ -16,39 +16,33 @@ use super::{
 const MAX_LINKS: usize = 32_768;
 
 #[derive(Debug, Default)]
-struct Link {
+pub(super) struct Link {
     /// Channels, one bit for each.
     channels: u64,
     sums: LinkSums<Quantiles, Sum>,
     busy_ns: u64,
 }
 
-type LinkKey = (usize, i32, bool, i32);
+pub(super) type LinkKey = (usize, i32, bool, i32);
 
 fn key(comm: usize, rank: i32, op: Direction, peer: i32) -> LinkKey {
     (comm, rank, op == Direction::Recv, peer)
 }
 
-#[derive(Debug)]
-pub(super) struct Links(Numbered<LinkKey, Link>);
-
-impl Default for Links {
-    fn default() -> Self {
-        Self(Numbered::new(MAX_LINKS))
-    }
-}
+#[derive(Debug, Default)]
+pub(super) struct Links(pub(super) Numbered<LinkKey, Link, MAX_LINKS>);
 
 impl Links {
     pub(super) fn add(&mut self, comm: usize, message: &MessageRow) {
         let key = key(comm, message.rank, message.op, message.peer);
-        let Some(link) = self.0.get(&key, Link::default) else { return };
+        let Some(link) = self.0.get(&key) else { return };
         link.channels |= channel_bit(message.channel);
         link.sums.add(message);
     }
 
     /// Adds messages that were only planned.
     pub(super) fn add_sums(&mut self, comm: usize, rank: i32, sums: &MessageSums) {
-        let Some(link) = self.0.get(&key(comm, rank, sums.op, sums.peer), Link::default) else { return };
+        let Some(link) = self.0.get(&key(comm, rank, sums.op, sums.peer)) else { return };
         link.channels |= channel_bit(sums.channel);
         link.sums.add_sums(sums);
     }
@@ -58,14 +52,10 @@ impl Links {
     pub(super) fn add_op(&mut self, op: &OpTotals) {
         for (direction, peer, begin, end) in &op.peers {
             let key = key(op.comm, op.rank, *direction, *peer);
-            if let Some(link) = self.0.get(&key, Link::default) {
+            if let Some(link) = self.0.get(&key) {
                 link.busy_ns = link.busy_ns.saturating_add(end.saturating_sub(*begin));
             }
         }
-    }
-
-    pub(super) fn left_out(&self) -> u64 {
-        self.0.left_out
     }
 
     /// Returns the links of a communicator, by rank, direction and peer.

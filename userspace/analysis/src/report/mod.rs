@@ -27,14 +27,17 @@ mod verdict;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::export::{Choice, Chosen, ExportProgress, Exported};
 use recording::sinks::NewFile;
 
-use self::collector::Collector;
+use self::{collector::Collector, data::Data};
 
 /// A part of the page that is shown first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
@@ -80,9 +83,11 @@ pub fn report(options: ReportOptions, progress: &mut dyn FnMut(ExportProgress)) 
     let ReportOptions { inputs, output, choice, open } = options;
     let chosen = Chosen::new(&inputs, choice)?;
     let mut file = NewFile::create(&output, "a report is one new file, as report.html")?;
-    let (collector, data) = Collector::new(chosen.ranges(), open);
+    let data = Arc::<Mutex<Option<Data>>>::default();
+    let collector = Collector::new(Arc::clone(&data), chosen.ranges(), open);
     let exported = chosen.read_into(Box::new(collector), progress)?;
-    let data = data.take()?;
+    let data = data.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let data = data.context("the report was not finished")?;
     let sentence = data.verdict.sentence.clone();
     let bytes = page::write(&data, &mut file)?;
     file.finish()?;

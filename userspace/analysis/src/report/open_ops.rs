@@ -53,7 +53,7 @@ pub(super) fn channel_bit(channel: u32) -> u64 {
 }
 
 /// An op of a rank, over all channels.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct OpTotals {
     pub(super) comm: usize,
     pub(super) rank: i32,
@@ -75,25 +75,27 @@ pub(super) struct OpTotals {
 
 impl OpTotals {
     pub(super) fn new(comm: usize, op: &Op, offset_ns: u64, code: Option<usize>) -> Self {
-        let ts_ns = op.row.ts_ns.saturating_add(offset_ns);
-        let is_p2p = op.row.pattern.is_p2p();
-        Self { is_p2p, ..Self::at((comm, op.rank.rank), op.row.seq, KindKey::of_op(op), ts_ns, code) }
+        Self {
+            comm,
+            rank: op.rank.rank,
+            seq: op.row.seq,
+            is_p2p: op.row.pattern.is_p2p(),
+            kind: KindKey::of_op(op),
+            ts_ns: op.row.ts_ns.saturating_add(offset_ns),
+            code,
+            ..Self::default()
+        }
     }
 
     /// Makes the totals of a call of the API. `number` counts the calls of its rank.
     pub(super) fn of_call(
-        rank: (usize, i32),
+        (comm, rank): (usize, i32),
         number: u64,
         kind: KindKey,
         ts_ns: u64,
         code: Option<usize>,
     ) -> Self {
-        Self::at(rank, number << 1, kind, ts_ns, code)
-    }
-
-    fn at((comm, rank): (usize, i32), seq: u64, kind: KindKey, ts_ns: u64, code: Option<usize>) -> Self {
-        let (channels, span_ns, waits_ns, peers, is_p2p, is_incomplete) = Default::default();
-        Self { comm, rank, seq, is_p2p, kind, channels, ts_ns, span_ns, waits_ns, peers, code, is_incomplete }
+        Self { comm, rank, seq: number << 1, kind, ts_ns, code, ..Self::default() }
     }
 
     pub(super) fn add_channel(&mut self, op: &Op, offset_ns: u64, code: Option<usize>) {

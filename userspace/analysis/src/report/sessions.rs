@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use flow::{
-    schema::{CommunicatorReport, LossReport},
+    schema::LossReport,
     session::{ChangedLibrary, LibraryReport, SessionReport},
 };
 
@@ -14,16 +14,8 @@ use crate::export::Source;
 const MAX_GAPS: usize = 256;
 const MAX_NOTES: usize = 50;
 
-/// A recording, and the ranks of communicators that its report has.
-#[derive(Debug)]
-pub(super) struct SessionFacts {
-    pub(super) data: SourceData,
-    pub(super) ranks: Vec<CommunicatorReport>,
-    /// Set if only calls of the API were recorded.
-    pub(super) has_calls_only: bool,
-}
-
-impl SessionFacts {
+impl SourceData {
+    /// Returns what is known of a recording before its rows come.
     pub(super) fn of(source: &Source) -> Self {
         let session = source.session();
         let offset_ns = source.offset_ns();
@@ -35,23 +27,19 @@ impl SessionFacts {
         let span_ms = source.wall_span_ns().map(|(first, last)| (first / 1_000_000, last / 1_000_000));
         let gaps = session.gaps.iter().take(MAX_GAPS);
         Self {
-            data: SourceData {
-                path: source.path.display().to_string(),
-                host: source.host().to_owned(),
-                state: if source.is_over { session.state.name().to_owned() } else { "no end".to_owned() },
-                ncclflow: session.ncclflow.to_string(),
-                nccl,
-                from_unix_ms: span_ms.map(|(first, _)| first),
-                until_unix_ms: span_ms.map(|(_, last)| last),
-                processes: session.targets.len(),
-                loss: losses(&session.loss),
-                gaps: gaps.map(|gap| (us(gap.from_ns), us(gap.to_ns), gap.records)).collect(),
-                notes: notes(session),
-                level: session.level_name().to_owned(),
-                records: 0,
-            },
-            ranks: session.communicators.clone(),
-            has_calls_only: source.is_of_calls(),
+            path: source.path.display().to_string(),
+            host: source.host().to_owned(),
+            state: if source.is_over { session.state.name().to_owned() } else { "no end".to_owned() },
+            ncclflow: session.ncclflow.to_string(),
+            nccl,
+            from_unix_ms: span_ms.map(|(first, _)| first),
+            until_unix_ms: span_ms.map(|(_, last)| last),
+            processes: session.targets.len(),
+            loss: losses(&session.loss),
+            gaps: gaps.map(|gap| (us(gap.from_ns), us(gap.to_ns), gap.records)).collect(),
+            notes: notes(session),
+            level: session.level_name().to_owned(),
+            records: 0,
         }
     }
 }

@@ -9,7 +9,7 @@ use super::data::{RingData, TreeData};
 /// Most channels of ranks that are kept.
 const MAX_PLACES: usize = 131_072;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Place {
     prev: i32,
     next: i32,
@@ -17,34 +17,32 @@ struct Place {
     down: [i32; 3],
 }
 
-/// Neighbours by communicator, channel and rank.
+/// Neighbours by communicator and channel, and by rank.
 #[derive(Debug, Default)]
 pub(super) struct Shapes {
-    places: BTreeMap<(usize, u32, i32), Place>,
+    channels: BTreeMap<(usize, u32), BTreeMap<i32, Place>>,
+    places: usize,
 }
 
 impl Shapes {
     /// Notes the neighbours in a row. They do not change while a communicator lives.
     pub(super) fn note(&mut self, comm: usize, row: &OpRow) {
-        let key = (comm, row.channel, row.rank);
-        if self.places.len() >= MAX_PLACES || self.places.contains_key(&key) {
+        if self.is_full() {
             return;
         }
-        let place = Place { prev: row.ring_prev, next: row.ring_next, up: row.tree_up, down: row.tree_down };
-        self.places.insert(key, place);
+        self.channels.entry((comm, row.channel)).or_default().entry(row.rank).or_insert_with(|| {
+            self.places += 1;
+            Place { prev: row.ring_prev, next: row.ring_next, up: row.tree_up, down: row.tree_down }
+        });
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.places.len() >= MAX_PLACES
+        self.places >= MAX_PLACES
     }
 
-    fn channels(&self, comm: usize) -> BTreeMap<u32, BTreeMap<i32, Place>> {
-        let mut channels: BTreeMap<u32, BTreeMap<i32, Place>> = BTreeMap::new();
-        let of_comm = (comm, 0, i32::MIN)..=(comm, u32::MAX, i32::MAX);
-        for ((_, channel, rank), place) in self.places.range(of_comm) {
-            channels.entry(*channel).or_default().insert(*rank, *place);
-        }
-        channels
+    fn channels(&self, comm: usize) -> impl Iterator<Item = (u32, &BTreeMap<i32, Place>)> {
+        let of_comm = self.channels.range((comm, 0)..=(comm, u32::MAX));
+        of_comm.map(|((_, channel), ranks)| (*channel, ranks))
     }
 
     /// Returns the rings; channels with the same order are together.
@@ -52,7 +50,7 @@ impl Shapes {
         let mut rings: Vec<RingData> = Vec::new();
         for (channel, ranks) in self.channels(comm) {
             let mut next: BTreeMap<i32, i32> = BTreeMap::new();
-            for (rank, place) in &ranks {
+            for (rank, place) in ranks {
                 if place.next >= 0 && place.next != *rank {
                     next.insert(*rank, place.next);
                 }
@@ -77,11 +75,11 @@ impl Shapes {
         let mut trees: Vec<TreeData> = Vec::new();
         for (channel, ranks) in self.channels(comm) {
             let mut edges: BTreeSet<(i32, i32)> = BTreeSet::new();
-            for (rank, place) in ranks {
+            for (&rank, place) in ranks {
                 if place.up >= 0 {
                     edges.insert((rank, place.up));
                 }
-                edges.extend(place.down.into_iter().filter(|down| *down >= 0).map(|down| (down, rank)));
+                edges.extend(place.down.iter().filter(|down| **down >= 0).map(|down| (*down, rank)));
             }
             let edges: Vec<(i32, i32)> = edges.into_iter().collect();
             if edges.is_empty() {

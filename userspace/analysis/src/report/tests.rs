@@ -110,7 +110,8 @@ fn a_long_timeline_is_summed_up_and_loses_nothing() {
 /// Forged numbers that no neighbours share do not grow without a bound.
 #[test]
 fn a_timeline_of_scattered_numbers_is_bounded() {
-    let mut timeline = Timeline::with_most(100);
+    let mut timeline = Timeline::default();
+    timeline.most = 100;
     for number in 0..5000u64 {
         let scattered = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) & !1;
         timeline.add(&totals(0, scattered, None), 0, None);

@@ -83,7 +83,7 @@ type Long = (Reverse<u64>, u64, LongOp);
 pub(super) struct Timeline {
     lanes: BTreeMap<Lane, Vec<Slice>>,
     slices: usize,
-    most: usize,
+    pub(super) most: usize,
     /// Lowest bit by which numbers of different slices differ.
     shift: u32,
     longest: BinaryHeap<Long>,
@@ -123,16 +123,12 @@ pub(super) struct LaneData {
 
 impl Default for Timeline {
     fn default() -> Self {
-        Self::with_most(MAX_SLICES)
+        let (lanes, longest) = Default::default();
+        Self { lanes, slices: 0, most: MAX_SLICES, shift: 0, longest }
     }
 }
 
 impl Timeline {
-    pub(super) fn with_most(most: usize) -> Self {
-        let (lanes, longest) = Default::default();
-        Self { lanes, slices: 0, most, shift: 0, longest }
-    }
-
     pub(super) fn add(&mut self, op: &OpTotals, kind: usize, code: Option<usize>) {
         let slice = Slice::of(op, kind, code);
         self.note_long(op, &slice);

@@ -38,15 +38,13 @@ pub(super) struct Seen {
 
 /// Makes the verdict. `comm` returns the number on the page of the communicator with a name.
 pub(super) fn verdict(report: &CheckReport, seen: Seen, comm: &dyn Fn(&str) -> Option<usize>) -> VerdictData {
-    let mut found: Vec<(&CommunicatorCheck, &Finding)> = Vec::new();
-    for check in &report.communicators {
-        found.extend(check.findings.iter().map(|finding| (check, finding)));
-    }
+    let checks = report.communicators.iter();
+    let mut found: Vec<(&CommunicatorCheck, &Finding)> =
+        checks.flat_map(|check| check.findings.iter().map(move |finding| (check, finding))).collect();
     found.sort_by_key(|(_, finding)| severity(finding.kind).0);
     let several = report.communicators.len() > 1;
-    let is_fault = |kind: FindingKind| !matches!(kind, FindingKind::Unfinished | FindingKind::TwoRecordings);
     let (level, sentence, ranks) = match found.first() {
-        Some((check, finding)) if is_fault(finding.kind) => {
+        Some((check, finding)) if severity(finding.kind).1 != Level::Open => {
             let mut text = capitalized(&finding.text);
             if several {
                 text = format!("{text}, in communicator {}", check.communicator);

@@ -2,7 +2,11 @@
 
 use std::fs;
 
-use recording::{rows::RecordedSession, sinks::SessionFiles};
+use recording::{
+    format::Selection,
+    rows::{ReadPart, RecordedSession},
+    sinks::SessionFiles,
+};
 
 use crate::{recording_blocks, traces::recorded};
 
@@ -48,7 +52,14 @@ fn changed_recordings_are_read_or_refused() {
             }
             fs::write(&segment, recording_blocks::segment(&bytes)).unwrap();
             let Ok(read_again) = RecordedSession::open(&folder.path().join("recording")) else { continue };
-            let Ok((done, _)) = read_again.read_all(SessionFiles::nowhere()) else { continue };
+            let part = ReadPart {
+                selection: Selection::ALL,
+                until_ns: u64::MAX,
+                progress: &mut |_| (),
+                goes_on: &mut || (),
+                is_stopped: &|| false,
+            };
+            let Ok((done, _)) = read_again.read(SessionFiles::nowhere(), part) else { continue };
             read += 1;
             damaged += u64::from(done.damage.blocks + done.damage.bytes > 0 || done.is_cut);
         }

@@ -52,7 +52,7 @@ fn watch(args: &TopArgs, path: &Path, stop: &StopHandle) -> Result<()> {
     let mut view = View { recording, live, subject, at_ns: from_ns, grown: Instant::now() };
     let mut progress = BytesLine::new("");
     while view.read_next()? {
-        progress.show(view.recording.position(), source.bytes);
+        progress.show(view.recording.reader.position(), source.bytes);
         if stop.is_stopped() {
             progress.clear();
             return Ok(());
@@ -107,7 +107,7 @@ impl View {
 
     /// Reads what is new; in a recording that is over there is nothing.
     fn read_on(&mut self) -> Result<()> {
-        while !self.recording.is_over() && self.read_next()? {
+        while !self.recording.is_over && self.read_next()? {
             self.grown = Instant::now();
         }
         Ok(())
@@ -115,8 +115,8 @@ impl View {
 
     /// Returns what is known now: until the latest record, or, where nothing comes, until now.
     fn snapshot(&mut self) -> Snapshot {
-        let last_ns = self.recording.last_ns();
-        self.at_ns = if last_ns > self.at_ns || self.recording.is_over() {
+        let last_ns = self.recording.pipeline.last_ns;
+        self.at_ns = if last_ns > self.at_ns || self.recording.is_over {
             last_ns.max(self.at_ns)
         } else {
             now_ns(ClockId::Monotonic).max(self.at_ns)
@@ -127,7 +127,7 @@ impl View {
     /// Prints a table: of the whole recording, or, while it is written, of the next moments.
     fn once(&mut self, args: &TopArgs, mut before: Snapshot, stop: &StopHandle) -> Result<()> {
         let mut earlier = before.clone();
-        if !self.recording.is_over() {
+        if !self.recording.is_over {
             tell!(
                 "it is still being written, or was cut off; watching for {} s",
                 args.interval.as_secs_f64()
@@ -135,7 +135,7 @@ impl View {
             before = self.snapshot();
             earlier = before.clone();
             let begun = Instant::now();
-            while !self.recording.is_over() && !stop.is_stopped() && begun.elapsed() < args.interval {
+            while !self.recording.is_over && !stop.is_stopped() && begun.elapsed() < args.interval {
                 std::thread::sleep(PATIENCE.min(args.interval));
                 self.read_on()?;
                 if begun.elapsed() < args.interval / 2 {
@@ -155,11 +155,11 @@ impl View {
 
     /// Returns a note on damage or silence.
     fn note(&self) -> Option<String> {
-        let damage = self.recording.damage();
+        let damage = self.recording.reader.damage();
         if damage.blocks + damage.bytes > 0 {
             return Some(format!("{} blocks and {} bytes are damaged", damage.blocks, damage.bytes));
         }
-        (!self.recording.is_over() && self.grown.elapsed() > SILENCE)
+        (!self.recording.is_over && self.grown.elapsed() > SILENCE)
             .then(|| format!("nothing new for {} s", self.grown.elapsed().as_secs()))
     }
 
@@ -178,7 +178,7 @@ impl View {
                 state.take(self.snapshot(), &self.subject);
                 state.message = self.note();
                 // A finished recording is shown as a whole, or until its end.
-                next = (!self.recording.is_over()).then(|| Instant::now() + interval);
+                next = (!self.recording.is_over).then(|| Instant::now() + interval);
             }
             if key_pressed(&mut terminal, &mut state, &self.subject).context("the terminal")? == Action::Quit
             {

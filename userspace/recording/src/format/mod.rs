@@ -7,7 +7,6 @@
 
 mod facts;
 mod open_block;
-mod open_segment;
 mod reader;
 mod segments;
 mod what_lasts;

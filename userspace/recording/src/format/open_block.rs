@@ -38,8 +38,18 @@ impl OpenBlock {
             records: batch.len() as u64,
             ..Self::default()
         };
-        for record in batch.records() {
-            block.note(record, bindings, walks, who.as_deref_mut());
+        for view in batch.records().filter_map(|record| RecordView::new(record).ok()) {
+            let binding = bindings.get(usize::from(view.header.probe));
+            let kind = binding.map(|binding| &binding.kind);
+            block.members.note(kind, &view);
+            if let (Some(who), Some(binding)) = (who.as_deref_mut(), binding) {
+                who.note(binding, &view);
+            }
+            // A loss mark has no time.
+            if view.header.probe != LOSS_MARK {
+                block.note_times(view.header.ts_ns, view.header.ts_ns);
+                block.is_lasting |= kind.is_some_and(|kind| walks.is_lasting(kind, &view));
+            }
         }
         block
     }
@@ -60,29 +70,6 @@ impl OpenBlock {
     fn note_times(&mut self, first_ns: u64, last_ns: u64) {
         self.first_ns = if self.last_ns == 0 { first_ns } else { self.first_ns.min(first_ns) };
         self.last_ns = self.last_ns.max(last_ns);
-    }
-
-    /// Notes the process and communicator of a record, and its time.
-    fn note(
-        &mut self,
-        record: &[u8],
-        bindings: &[Binding],
-        walks: &mut OpenWalks,
-        who: Option<&mut (dyn WhoFacts + 'static)>,
-    ) {
-        let Ok(view) = RecordView::new(record) else { return };
-        let binding = bindings.get(usize::from(view.header.probe));
-        let kind = binding.map(|binding| &binding.kind);
-        self.members.note(kind, &view);
-        if let (Some(who), Some(binding)) = (who, binding) {
-            who.note(binding, &view);
-        }
-        if view.header.probe == LOSS_MARK {
-            return; // it has no time
-        }
-        let at = view.header.ts_ns;
-        self.note_times(at, at);
-        self.is_lasting |= kind.is_some_and(|kind| walks.is_lasting(kind, &view));
     }
 }
 

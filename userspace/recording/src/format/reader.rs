@@ -99,21 +99,6 @@ pub enum Progress {
     AtEnd,
 }
 
-/// The next block of a segment.
-enum NextBlock {
-    /// A block, whose index and body are in `rest`.
-    Whole(BlockHeader),
-    /// Records of a time that is not asked for.
-    Passed,
-}
-
-/// State of reading a segment that holds what lasts of removed ones.
-#[derive(Clone, Copy, Debug)]
-struct Removed {
-    /// Time of the latest record read before: blocks up to that time are known.
-    known_until_ns: u64,
-}
-
 /// A recording being read.
 #[derive(Debug)]
 pub struct RecordingReader {
@@ -131,8 +116,9 @@ pub struct RecordingReader {
     passed: u64,
     /// Records that were read, passed over or missed.
     records: u64,
-    /// Set if the segment holds what lasts of those before it.
-    removed: Option<Removed>,
+    /// Set if the segment holds what lasts of removed ones before it: the time of the latest record read
+    /// before. Blocks up to that time are known.
+    known_until_ns: Option<u64>,
     /// Number of segments between the previous one and this one, which has to say before its records that
     /// they were removed.
     gap: u64,
@@ -161,7 +147,7 @@ impl RecordingReader {
             span_ns: None,
             passed: 0,
             records: 0,
-            removed: None,
+            known_until_ns: None,
             // The first segment has number 1.
             gap: u64::from(segment.saturating_sub(1)),
             rest: Vec::new(),
@@ -208,10 +194,13 @@ impl RecordingReader {
         take: &mut dyn FnMut(Item<'_>),
     ) -> Result<Progress> {
         let context = |segment| move || format!("reading segment {segment} of the recording");
-        let Some(next) = self.next_block(selection).with_context(context(self.segment))? else {
+        let next = self.next_block(selection).with_context(context(self.segment))?;
+        let Some((header, is_passed)) = next else {
             return self.next_segment().with_context(context(self.segment));
         };
-        let NextBlock::Whole(header) = next else { return Ok(Progress::Read) };
+        if is_passed {
+            return Ok(Progress::Read);
+        }
         let rest = mem::take(&mut self.rest);
         let known = match Block::checked(header, &rest) {
             Some(block) => self.take_block(&block, selection, take),
@@ -222,6 +211,18 @@ impl RecordingReader {
             self.damage.blocks += 1;
         }
         Ok(Progress::Read)
+    }
+
+    /// Passes over all that is left. Returns the session's report at the end, if there is one.
+    pub fn read_report(&mut self) -> Result<Option<String>> {
+        let mut report = None;
+        let mut take = |item: Item<'_>| {
+            if let Item::End(text) = item {
+                report = Some(text);
+            }
+        };
+        while self.read_next(&Selection::NOTHING, &mut take)? == Progress::Read {}
+        Ok(report)
     }
 
     /// Gives the contents of a block to `take`. Returns `None` if the block is damaged.
@@ -273,7 +274,7 @@ impl RecordingReader {
 
     fn read_session(&mut self) -> Result<Session> {
         let header = match self.next_block(&Selection::ALL)? {
-            Some(NextBlock::Whole(header)) if header.kind == BlockKind::Session => Some(header),
+            Some((header, false)) if header.kind == BlockKind::Session => Some(header),
             _ => None,
         };
         let block = header.and_then(|header| Block::checked(header, &self.rest));
@@ -287,9 +288,10 @@ impl RecordingReader {
         Ok(session)
     }
 
-    /// Finds the next block of the segment and reads it into `rest`. Returns `None` if no whole block is
-    /// left. Records of a time that is not asked for are not even read.
-    fn next_block(&mut self, selection: &Selection<'_>) -> io::Result<Option<NextBlock>> {
+    /// Finds the next block of the segment and reads its index and body into `rest`. Returns `None` if no
+    /// whole block is left. Also tells whether the block is passed over: records of a time that is not asked
+    /// for are not even read.
+    fn next_block(&mut self, selection: &Selection<'_>) -> io::Result<Option<(BlockHeader, bool)>> {
         let mut bytes = [0; HEADER_BYTES];
         loop {
             if read_at(&self.file, &mut bytes, self.at)? < HEADER_BYTES {
@@ -318,15 +320,14 @@ impl RecordingReader {
             self.at = end;
             let is_passed = is_passed | (header.kind == BlockKind::Records && !self.count(&header));
             self.note_times(&header);
-            return Ok(Some(if is_passed { NextBlock::Passed } else { NextBlock::Whole(header) }));
+            return Ok(Some((header, is_passed)));
         }
     }
 
     /// Notes that the segment holds what lasts of those before it.
     fn begin_after(&mut self, RemovedRecords { records, lasting, .. }: RemovedRecords) {
         self.gap = 0;
-        let known_until_ns = self.span_ns.map_or(0, |(_, last_ns)| last_ns);
-        self.removed = Some(Removed { known_until_ns });
+        self.known_until_ns = Some(self.span_ns.map_or(0, |(_, last_ns)| last_ns));
         let missed = records.saturating_sub(self.records);
         self.damage.removed = self.damage.removed.saturating_add(missed);
         self.records = self.records.max(records);
@@ -337,9 +338,9 @@ impl RecordingReader {
     fn count(&mut self, header: &BlockHeader) -> bool {
         self.damage.missing_segments = self.damage.missing_segments.saturating_add(mem::take(&mut self.gap));
         let records = u64::from(header.records);
-        match self.removed {
+        match self.known_until_ns {
             None => self.records = self.records.saturating_add(records),
-            Some(Removed { known_until_ns }) if header.last_ns <= known_until_ns => return false,
+            Some(known_until_ns) if header.last_ns <= known_until_ns => return false,
             // These records are not missed after all.
             Some(_) => self.damage.removed = self.damage.removed.saturating_sub(records),
         }
@@ -388,7 +389,7 @@ impl RecordingReader {
             opened => opened?,
         };
         self.gap = u64::from(next.saturating_sub(self.segment).saturating_sub(1));
-        (self.segment, self.at, self.removed) = (next, PREAMBLE as u64, None);
+        (self.segment, self.at, self.known_until_ns) = (next, PREAMBLE as u64, None);
         Ok(Progress::Read)
     }
 }

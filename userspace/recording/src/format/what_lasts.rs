@@ -18,8 +18,8 @@ pub(super) struct WhatLasts {
     bound: usize,
     lasting: VecDeque<LastingBlock>,
     bytes: usize,
-    /// Number of records in blocks that last and found no room.
-    left_out: u64,
+    /// Number of records in blocks that last but are left out, as there was no room.
+    pub(super) left_out: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -103,11 +103,6 @@ impl WhatLasts {
     /// Returns the number of records in the blocks.
     pub(super) fn records(&self) -> u64 {
         self.lasting.iter().map(|block| u64::from(block.records)).sum()
-    }
-
-    /// Returns the number of records in blocks that last but are left out, as there was no room.
-    pub(super) fn left_out(&self) -> u64 {
-        self.left_out
     }
 
     /// Makes a segment of these, which says what was removed. Fails if there is no session, without which the

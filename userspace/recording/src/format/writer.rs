@@ -4,8 +4,8 @@ use super::{
     FOLDER,
     facts::{Facts, WhoFacts},
     open_block::{OpenBlock, OpenWalks},
-    open_segment::{ClosedSegment, OpenSegment},
-    preamble, segments,
+    preamble,
+    segments::{self, Segment},
     what_lasts::WhatLasts,
 };
 use std::{
@@ -77,9 +77,9 @@ type GpuFacts = dyn Facts<Arc<GpuRow>>;
 pub struct RecordingWriter {
     folder: OutputDir,
     session: Session,
-    segment: OpenSegment,
+    segment: Segment,
     /// Segments before the open one, oldest first.
-    closed: VecDeque<ClosedSegment>,
+    closed: VecDeque<Segment>,
     /// Number of the segment that holds only what lasts of removed ones.
     lasting: Option<u32>,
     /// Parts that are to take the place of that segment, where they could not be written.
@@ -116,7 +116,7 @@ impl RecordingWriter {
         let mut writer = Self {
             folder,
             session,
-            segment: OpenSegment::default(),
+            segment: Segment::default(),
             closed: VecDeque::new(),
             lasting: None,
             unput: None,
@@ -314,9 +314,9 @@ impl RecordingWriter {
     }
 
     fn begin_segment(&mut self) -> io::Result<()> {
-        let OpenSegment { number, records, last_ns, .. } = self.segment;
+        let Segment { number, records, last_ns, .. } = self.segment;
         if self.segment.file.take().is_some() {
-            self.closed.push_back(ClosedSegment { number, records, last_ns });
+            self.closed.push_back(Segment { number, records, last_ns, ..Segment::default() });
         }
         let number = number + 1;
         let name = segments::name(number);
@@ -326,8 +326,7 @@ impl RecordingWriter {
         let before = self.totals;
         let begun = file.write_all(&preamble).and_then(|()| {
             let len = preamble.len() as u64;
-            self.segment =
-                OpenSegment { number, file: Some(file), len, who_before, ..OpenSegment::default() };
+            self.segment = Segment { number, file: Some(file), len, who_before, ..Segment::default() };
             self.totals.segments += 1;
             self.totals.bytes += len;
             let session = serde_json::to_vec(&self.session)?;
@@ -356,7 +355,7 @@ impl RecordingWriter {
     }
 
     /// Puts what lasts of a segment, and of those before it, in its place.
-    fn replace(&mut self, oldest: &ClosedSegment) -> io::Result<()> {
+    fn replace(&mut self, oldest: &Segment) -> io::Result<()> {
         let limit = usize::try_from(self.segment_bytes / LASTING_PART).unwrap_or(usize::MAX);
         let mut what_lasts = self.unput.clone().unwrap_or_default();
         if let (None, Some(before)) = (&self.unput, self.lasting) {
@@ -364,7 +363,7 @@ impl RecordingWriter {
         }
         what_lasts.add(&self.folder, oldest.number, limit)?;
         let records = self.totals.removed_records + oldest.records;
-        let lasting = self.totals.removed_lasting + what_lasts.left_out();
+        let lasting = self.totals.removed_lasting + what_lasts.left_out;
         let removed = RemovedRecords { records, kept: what_lasts.records(), lasting };
         let segment = what_lasts.to_segment(&Event::RecordsRemoved(removed));
         let name = segments::name(oldest.number);

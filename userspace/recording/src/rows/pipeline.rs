@@ -3,7 +3,7 @@
 
 use flow::{
     decode::{DecodeError, Event, RecordView},
-    model::{ApiOutput, ModelCounters, Node},
+    model::{ModelCounters, Node},
     recording::{self, Binding, Session},
     schema::HostInfo,
     wire::ProbeKind,
@@ -17,10 +17,7 @@ use super::{
     processes::{Output, Traced, TracedProcess},
     pxn::Neighbours,
 };
-use crate::{
-    format::Item,
-    sinks::{SessionFiles, Sink as _},
-};
+use crate::{format::Item, sinks::SessionFiles};
 
 /// Time for which records of an ended process can still come: they wait in the kernel for the drain, which
 /// pauses at most [`trace::kernel::stream::MAX_PAUSE`].
@@ -209,18 +206,14 @@ impl Pipeline {
         }
         let (node, output) = (&mut self.node, &mut self.output);
         let TracedProcess { host, session, api, .. } = process;
-        if let Event::ApiLine(call) = &event {
-            session.called(&call.origin, node, &mut |record| output.push(host.as_ref(), &record));
-        }
         match event {
-            event @ (Event::ApiLine(_) | Event::ApiEntry(_) | Event::ApiReturn(_)) => {
-                let out = &mut |call: ApiOutput| output.push_api(host.as_ref(), &call);
-                match event {
-                    Event::ApiLine(event) => api.call(*event, node, out),
-                    Event::ApiEntry(event) => api.entry(event, out),
-                    Event::ApiReturn(event) => api.returned(event, node, out),
-                    _ => {}
-                }
+            Event::ApiLine(call) => {
+                session.called(&call.origin, node, &mut |record| output.push(host.as_ref(), &record));
+                api.call(*call, node, &mut |call| output.push_api(host.as_ref(), &call));
+            }
+            Event::ApiEntry(entry) => api.entry(entry, &mut |call| output.push_api(host.as_ref(), &call)),
+            Event::ApiReturn(returned) => {
+                api.returned(returned, node, &mut |call| output.push_api(host.as_ref(), &call));
             }
             Event::ProxyStep(mut step) => {
                 if !session.step(&mut step, node, &mut |record| output.push(host.as_ref(), &record)) {
@@ -286,7 +279,9 @@ impl Pipeline {
         self.node.proxy_ranks.forget(tgid);
         self.counters += &process.counters();
         if let Some(host) = &process.host {
-            self.output.files.close_process(host.pid);
+            if let Some(sink) = self.output.files.sink() {
+                sink.close_process(host.pid);
+            }
             if let Some(live) = &self.output.live {
                 live.lock().process_ended(host, self.last_ns);
             }
@@ -304,7 +299,9 @@ impl Pipeline {
         if let Some(live) = &self.output.live {
             live.lock().numbers_begin_anew();
         }
-        self.output.files.flush();
+        if let Some(sink) = self.output.files.sink() {
+            sink.flush();
+        }
     }
 
     pub fn files(&self) -> &SessionFiles {

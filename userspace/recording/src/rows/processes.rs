@@ -27,7 +27,7 @@ pub struct Traced {
     pub sampling: Sampling,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TracedProcess {
     /// Known from the first record of a probe.
     pub host: Option<HostInfo>,
@@ -67,14 +67,7 @@ impl LastStacks {
 impl TracedProcess {
     pub(super) fn new(traced: Traced) -> Self {
         let session = Session::new(traced.steps).sampling(traced.sampling);
-        Self {
-            host: None,
-            lost: 0,
-            marked: 0,
-            session,
-            api: ApiSession::new(traced.returns),
-            stacks: LastStacks::default(),
-        }
+        Self { session, api: ApiSession::new(traced.returns), ..Self::default() }
     }
 
     pub(super) fn pid(&self) -> Option<u32> {
@@ -172,15 +165,19 @@ impl Output {
 
     /// Writes a call stack that ops or calls name, or will name.
     pub fn push_stack(&mut self, stack: &StackRow) {
-        if !self.is_over_limit {
-            self.files.stack(stack);
+        if !self.is_over_limit
+            && let Some(sink) = self.files.sink()
+        {
+            sink.stack(stack);
         }
     }
 
     /// Writes a GPU's activity.
     pub(crate) fn push_gpu(&mut self, row: &GpuRow) {
-        if !self.is_over_limit {
-            self.files.gpu(row);
+        if !self.is_over_limit
+            && let Some(sink) = self.files.sink()
+        {
+            sink.gpu(row);
         }
     }
 
@@ -209,7 +206,7 @@ impl Output {
         let count = if is_call { &mut self.calls } else { &mut self.ops };
         *count += u64::from(has_room);
         let live = self.live.as_mut().map(|live| live as &mut dyn Sink);
-        (&mut self.rows, [live, has_room.then_some(&mut self.files as &mut dyn Sink)])
+        (&mut self.rows, [live, if has_room { self.files.sink() } else { None }])
     }
 
     /// Tells whether there is no room for further ops or calls.

@@ -119,11 +119,11 @@ impl RecordedSession {
             }
         };
         let reader = RecordingReader::open(folder.try_clone()?)?;
-        let iterations = iterations_of(&reader.session().report).filter(|asked| asked.wanted > 0);
-        let iterations = match iterations {
-            None => None,
-            Some(_) => iterations_at_end(RecordingReader::open(folder)?)?,
-        };
+        let mut iterations = iterations_of(&reader.session().report).filter(|asked| asked.wanted > 0);
+        if iterations.is_some() {
+            // They are first known at the end.
+            iterations = RecordingReader::open(folder)?.read_report()?.and_then(|text| iterations_of(&text));
+        }
         Ok(Self { reader, iterations })
     }
 
@@ -141,18 +141,11 @@ impl RecordedSession {
         self.reader
     }
 
-    /// Reads all of it.
-    pub fn read_all(self, files: SessionFiles) -> Result<(Read, SessionFiles)> {
-        let (progress, goes_on, is_stopped) = (&mut |_| (), &mut || (), &|| false);
-        let (selection, until_ns) = (Selection::ALL, u64::MAX);
-        self.read(files, ReadPart { selection, until_ns, progress, goes_on, is_stopped })
-    }
-
     /// Reads a part and gives its rows to `files`, which come back complete.
     pub fn read(self, files: SessionFiles, part: ReadPart<'_>) -> Result<(Read, SessionFiles)> {
         let mut pipeline = self.pipeline(files);
         let read = self.read_into(&mut pipeline, part)?;
-        if let Some(error) = pipeline.files().errors().first() {
+        if let Some(error) = pipeline.output.files.errors().first() {
             bail!("{error}");
         }
         Ok((read, mem::take(&mut pipeline.output.files)))
@@ -212,16 +205,4 @@ impl RecordedSession {
 /// Returns the iterations in a report, if it is of a window with any.
 fn iterations_of(report: &str) -> Option<WindowIterations> {
     SessionReport::parse(report).window?.iterations
-}
-
-/// Returns the iterations in the report at the end, where they are first known; `None` without an end.
-fn iterations_at_end(mut reader: RecordingReader) -> Result<Option<WindowIterations>> {
-    let mut found = None;
-    let mut take = |item: Item<'_>| {
-        if let Item::End(text) = item {
-            found = iterations_of(&text);
-        }
-    };
-    while reader.read_next(&Selection::NOTHING, &mut take)? == Progress::Read {}
-    Ok(found)
 }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use super::{pipeline::Pipeline, recorded_session::RecordedSession};
 use crate::{
-    format::{Damage, Item, Progress, RecordingReader, Selection},
+    format::{Item, Progress, RecordingReader, Selection},
     sinks::{LiveStatistics, SessionFiles},
 };
 use flow::{identity::ProcessFacts, recording::Event};
@@ -14,10 +14,11 @@ use flow::{identity::ProcessFacts, recording::Event};
 /// A recording that is read into statistics.
 #[derive(Debug)]
 pub struct WatchedRecording {
-    reader: RecordingReader,
-    pipeline: Pipeline,
+    pub reader: RecordingReader,
+    pub pipeline: Pipeline,
     from_ns: u64,
-    is_over: bool,
+    /// The session has ended: no more records come.
+    pub is_over: bool,
 }
 
 impl WatchedRecording {
@@ -42,26 +43,5 @@ impl WatchedRecording {
         })?;
         self.pipeline.close_ended();
         Ok(progress)
-    }
-
-    /// Tells whether the session has ended: no more records come.
-    pub fn is_over(&self) -> bool {
-        self.is_over
-    }
-
-    /// Returns the latest record's time, in nanoseconds of the recording host's `CLOCK_MONOTONIC`; 0 before
-    /// the first.
-    pub fn last_ns(&self) -> u64 {
-        self.pipeline.last_ns
-    }
-
-    /// Returns the bytes that were read or skipped.
-    pub fn position(&self) -> u64 {
-        self.reader.position()
-    }
-
-    /// Returns what could not be read.
-    pub fn damage(&self) -> Damage {
-        self.reader.damage()
     }
 }

@@ -62,15 +62,16 @@ struct Shared {
 /// Account of the bytes that a folder's files take.
 #[derive(Clone, Debug)]
 pub(super) struct Account {
-    budget: DiskBudget,
+    pub(super) budget: DiskBudget,
     part: u64,
     /// Path of the folder from the root.
     pub(super) within: Arc<str>,
 }
 
 impl DiskBudget {
-    /// `block` is the file system's block size. The root folder's own block counts.
-    pub(super) fn new(root: OutputDir, limit: u64, block: u64, compress: bool) -> Self {
+    /// Limits this folder; returns its account. `block` is the file system's block size. The root folder's
+    /// own block counts.
+    pub(super) fn limit_folder(root: OutputDir, limit: u64, block: u64, compress: bool) -> Account {
         let block = block.clamp(*BLOCK_SIZES.start(), *BLOCK_SIZES.end());
         let main = Part { used: block, ..Part::default() };
         let state = State {
@@ -80,11 +81,13 @@ impl DiskBudget {
             ..State::default()
         };
         let (state, removing) = (Mutex::new(state), Mutex::default());
-        Self(Arc::new(Shared { limit, block, compress, root, state, removing }))
+        let budget = Self(Arc::new(Shared { limit, block, compress, root, state, removing }));
+        Account { budget, part: MAIN, within: "".into() }
     }
 
-    pub(super) fn main_account(&self) -> Account {
-        Account { budget: self.clone(), part: MAIN, within: "".into() }
+    /// Tells whether room is kept for compressed files.
+    pub(super) fn keeps_compressed(&self) -> bool {
+        self.0.compress
     }
 
     /// Returns what a file of so many bytes takes on disk.
@@ -120,7 +123,8 @@ impl DiskBudget {
     pub fn report(&self) -> MaxSizeReport {
         let state = self.state();
         MaxSizeReport {
-            bytes: self.is_limited().then_some(self.0.limit),
+            // There may be an age only.
+            bytes: (self.0.limit < u64::MAX).then_some(self.0.limit),
             used_bytes: state.used,
             ..state.removed.clone()
         }
@@ -128,44 +132,6 @@ impl DiskBudget {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Tells whether there is a limit, and not only an age.
-    fn is_limited(&self) -> bool {
-        self.0.limit < u64::MAX
-    }
-
-    /// Tries, and makes room until the attempt succeeds.
-    fn obtain(&self, part: u64, attempt: impl FnMut(&mut State, u64) -> bool) -> bool {
-        let obtained = self.make_room_until(part, attempt);
-        if !obtained {
-            self.state().refuse();
-        }
-        obtained
-    }
-
-    /// Makes room for so many bytes without taking them. `false`: not enough can be removed.
-    fn make_room(&self, part: u64, bytes: u64) -> bool {
-        self.make_room_until(part, |state, limit| state.left(limit) >= bytes)
-    }
-
-    /// Removes line files, and then windows, until the attempt succeeds. `part` needs the room.
-    fn make_room_until(&self, part: u64, mut attempt: impl FnMut(&mut State, u64) -> bool) -> bool {
-        if attempt(&mut self.state(), self.0.limit) {
-            return true;
-        }
-        let _one_at_a_time = self.0.removing.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            let next = {
-                let mut state = self.state();
-                if attempt(&mut state, self.0.limit) {
-                    return true;
-                }
-                let Some(next) = state.next_to_remove(part) else { return false };
-                next
-            };
-            self.remove(next);
-        }
     }
 
     /// Removes windows that have been complete for so long.
@@ -217,12 +183,34 @@ impl DiskBudget {
 }
 
 impl Account {
-    pub(super) fn budget(&self) -> &DiskBudget {
-        &self.budget
+    /// Tries, and makes room until the attempt succeeds.
+    fn obtain(&self, attempt: impl FnMut(&mut State, u64) -> bool) -> bool {
+        let obtained = self.make_room_until(attempt);
+        if !obtained {
+            self.refuse();
+        }
+        obtained
     }
 
-    pub(super) fn keeps_compressed(&self) -> bool {
-        self.budget.0.compress
+    /// Removes line files, and then windows, until the attempt succeeds.
+    fn make_room_until(&self, mut attempt: impl FnMut(&mut State, u64) -> bool) -> bool {
+        let budget = &self.budget;
+        let limit = budget.0.limit;
+        if attempt(&mut budget.state(), limit) {
+            return true;
+        }
+        let _one_at_a_time = budget.0.removing.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let next = {
+                let mut state = budget.state();
+                if attempt(&mut state, limit) {
+                    return true;
+                }
+                let Some(next) = state.next_to_remove(self.part) else { return false };
+                next
+            };
+            budget.remove(next);
+        }
     }
 
     /// Returns the account of a folder in this one.
@@ -236,7 +224,7 @@ impl Account {
     /// its report. `tenant`: of its processes; empty for all processes.
     pub(super) fn open_window(&self, name: &str, report: u64, tenant: &str) -> io::Result<Self> {
         let mut opened = None;
-        self.budget.obtain(self.part, |state, limit| {
+        self.obtain(|state, limit| {
             let entry = if state.spare_entries > 0 { 0 } else { ENTRY };
             let opening = state.parts.get(&MAIN).map_or(0, |main| main.kept[Share::Opening as usize]);
             let part = state.next_part;
@@ -299,14 +287,14 @@ impl Account {
         self.budget.state().refuse();
     }
 
-    /// Makes room for so many bytes without taking them.
+    /// Makes room for so many bytes without taking them. `false`: not enough can be removed.
     pub(super) fn make_room(&self, bytes: u64) -> bool {
-        self.budget.make_room(self.part, bytes)
+        self.make_room_until(|state, limit| state.left(limit) >= bytes)
     }
 
     /// Makes room for an op's lines.
     pub(super) fn make_some_room(&self) -> bool {
-        self.budget.make_room(self.part, some_room(self.budget.0.limit))
+        self.make_room(some_room(self.budget.0.limit))
     }
 
     /// Drops the account of a discarded window.
@@ -346,7 +334,7 @@ impl Account {
 
     /// Takes the additional bytes of a file.
     pub(super) fn grow(&self, from: &Need, to: &Need) -> bool {
-        self.budget.obtain(self.part, |state, limit| state.change(limit, self.part, from, to, 0))
+        self.obtain(|state, limit| state.change(limit, self.part, from, to, 0))
     }
 
     /// Keeps room without asking whether there is any: there will be, as lines get what is left.
@@ -385,8 +373,8 @@ impl Account {
             // These can be made later, by hand: nothing is removed for them.
             Share::Aggregates | Share::Compressed => attempt(&mut self.budget.state(), self.budget.0.limit),
             // The writer reports what is lost, if anything is.
-            Share::Records | Share::Lasting => self.budget.make_room_until(self.part, attempt),
-            Share::Free | Share::Report | Share::Opening => self.budget.obtain(self.part, attempt),
+            Share::Records | Share::Lasting => self.make_room_until(attempt),
+            Share::Free | Share::Report | Share::Opening => self.obtain(attempt),
         };
         if is_taken { Ok(()) } else { Err(over_max_size()) }
     }

@@ -19,6 +19,7 @@ use flow::{
     statistics::RankLinks,
 };
 use nccl_library::nccl::{Algorithm, Name, Pattern, Protocol};
+use serde::Serialize;
 
 /// Bytes of the largest `flow_steps` that a `flow_rank` is made of: it becomes more than twice as large, and
 /// few readers take a JSON document of gigabytes.
@@ -47,7 +48,8 @@ impl AddAssign for FlowRanks {
 }
 
 /// Head of an op, as its first channel has it.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Head {
     seq: u64,
     op_count: u64,
@@ -57,13 +59,15 @@ struct Head {
     protocol: Protocol,
     algorithm: Option<Algorithm>,
     posted: bool,
+    channels: u64,
+    /// Only where calls were recorded, too.
+    #[serde(skip_serializing_if = "Observed::is_absent")]
     api_call: Observed<u64>,
 }
 
 #[derive(Debug)]
 struct Op {
     head: Head,
-    channels: u64,
     /// Byte ranges of the op's lines in `flow_steps`; adjacent ones are merged.
     ranges: Vec<(u64, u64)>,
 }
@@ -107,13 +111,14 @@ impl FlowRank {
                 protocol: row.protocol,
                 algorithm: row.algorithm,
                 posted: row.posted,
+                channels: 0,
                 api_call: row.api_call,
             };
-            ops.push(Op { head, channels: 0, ranges: Vec::new() });
+            ops.push(Op { head, ranges: Vec::new() });
             ops.len() - 1
         });
         if let Some(op) = ops.get_mut(at) {
-            op.channels += 1;
+            op.head.channels += 1;
         }
         Ok(())
     }
@@ -151,8 +156,9 @@ impl FlowRank {
         copy_lines(&mut out, steps, &[(0, self.end)])?;
         out.write_all(b"],\n\"ops\":[")?;
         for (number, op) in self.ops.iter().enumerate() {
-            out.write_all(if number == 0 { b"\n{" } else { b",\n{" })?;
-            op.write_head(&mut out)?;
+            out.write_all(if number == 0 { b"\n" } else { b",\n" })?;
+            let head = serde_json::to_string(&op.head)?;
+            write!(out, "{},", head.trim_end_matches('}'))?;
             // Only where messages were measured.
             if let Some(times) = self.links.op(op.head.seq) {
                 write!(out, "\"times\":{},", serde_json::to_string(&times)?)?;
@@ -164,30 +170,6 @@ impl FlowRank {
         write!(out, "],\n\"links\":{}}}", serde_json::to_string(&self.links.rows())?)?;
         out.write_all(b"\n")?;
         out.flush()
-    }
-}
-
-impl Op {
-    fn write_head(&self, out: &mut impl Write) -> io::Result<()> {
-        let Head { seq, op_count, coll, coll_api, pattern, protocol, algorithm, posted, api_call } =
-            &self.head;
-        let fields = [
-            ("seq", serde_json::json!(seq)),
-            ("opCount", serde_json::json!(op_count)),
-            ("coll", serde_json::json!(coll)),
-            ("collApi", serde_json::json!(coll_api)),
-            ("pattern", serde_json::json!(pattern)),
-            ("protocol", serde_json::json!(protocol)),
-            ("algorithm", serde_json::json!(algorithm)),
-            ("posted", serde_json::json!(posted)),
-            ("channels", serde_json::json!(self.channels)),
-        ];
-        fields.iter().try_for_each(|(key, value)| write!(out, "\"{key}\":{value},"))?;
-        // Only where calls were recorded, too.
-        if !api_call.is_absent() {
-            write!(out, "\"apiCall\":{},", serde_json::json!(api_call))?;
-        }
-        Ok(())
     }
 }
 

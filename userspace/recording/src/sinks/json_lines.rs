@@ -51,9 +51,9 @@ pub struct JsonLinesFile {
     batch_lines: u64,
     /// Bytes of whole lines in the file.
     written: u64,
-    lines: u64,
+    pub(super) lines: u64,
     /// Lines that could not be written.
-    lost: LostLines,
+    pub(super) lost: LostLines,
     /// The last batch could not be written: a disk that is full now may have room later.
     is_failing: bool,
     /// The file may end with half a line: nothing more is written.
@@ -128,14 +128,6 @@ impl JsonLinesFile {
     pub(super) fn bytes(&self) -> u64 {
         self.written + self.batch.len() as u64
     }
-
-    pub(super) fn lines(&self) -> u64 {
-        self.lines
-    }
-
-    pub(super) fn lost(&self) -> LostLines {
-        self.lost
-    }
 }
 
 #[cfg(test)]
@@ -155,7 +147,7 @@ mod tests {
         assert!(seen.ends_with('\n'), "what is there before the last flush is whole lines");
         lines.flush().unwrap();
         assert_eq!(read(&mut file).lines().count(), 100_000);
-        assert_eq!((lines.lines(), lines.lost()), (100_000, LostLines::default()));
+        assert_eq!((lines.lines, lines.lost), (100_000, LostLines::default()));
     }
 
     /// A file size limit is the one kind of full disk that a test can make for itself, without root.
@@ -171,9 +163,9 @@ mod tests {
         assert_eq!(failed, 1, "the error is told once");
         let text = read(&mut file);
         assert!(text.is_empty() || text.ends_with('\n'));
-        assert_eq!(text.lines().count() as u64, lines.lines());
-        assert_eq!(lines.lines() + lines.lost().lines, 100_000);
-        assert!(lines.lost().lines > 0 && lines.lost().over_max_size == 0);
+        assert_eq!(text.lines().count() as u64, lines.lines);
+        assert_eq!(lines.lines + lines.lost.lines, 100_000);
+        assert!(lines.lost.lines > 0 && lines.lost.over_max_size == 0);
     }
 
     /// A full disk is not the end. A file that may grow again stands for a disk that has room again.
@@ -192,7 +184,7 @@ mod tests {
             lines.push_text(&format!("line {n}")).unwrap();
         }
         lines.flush().unwrap();
-        assert_eq!((lines.lines(), lines.lost().lines), (100, 2));
+        assert_eq!((lines.lines, lines.lost.lines), (100, 2));
         let text = read(&mut file);
         assert!(text.starts_with("line 0\n") && text.ends_with("line 99\n"), "{text}");
         lines.file = rustix_memfd().into();

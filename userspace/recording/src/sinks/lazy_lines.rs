@@ -1,6 +1,6 @@
 //! A line file that is created with its first line.
 
-use std::{io, mem, sync::Arc};
+use std::io;
 
 use super::{
     budget::is_over_max_size,
@@ -11,75 +11,66 @@ use super::{
 
 #[derive(Debug)]
 pub(super) struct LazyLines {
-    dir: Arc<OutputDir>,
-    name: &'static str,
+    pub(super) name: &'static str,
     file: Option<JsonLinesFile>,
     /// The file could not be created.
     has_failed: bool,
     /// Lines without a file.
     lost: LostLines,
-    errors: Vec<String>,
 }
 
 impl LazyLines {
-    pub(super) fn new(dir: Arc<OutputDir>, name: &'static str) -> Self {
-        Self { dir, name, file: None, has_failed: false, lost: LostLines::default(), errors: Vec::new() }
+    pub(super) fn new(name: &'static str) -> Self {
+        Self { name, file: None, has_failed: false, lost: LostLines::default() }
     }
 
-    /// Adds a line, or counts it as lost.
-    pub(super) fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>) {
-        let Some(file) = self.file() else { return };
-        let pushed = file.push(write);
-        self.note(pushed);
-    }
-
-    /// Returns the file, unless it could not be created.
-    fn file(&mut self) -> Option<&mut JsonLinesFile> {
+    /// Adds a line to the file in this folder, or counts it as lost.
+    ///
+    /// # Errors
+    /// What is to be told, once.
+    pub(super) fn push(
+        &mut self,
+        dir: &OutputDir,
+        write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>,
+    ) -> Result<(), String> {
+        let mut created = Ok(());
         if self.file.is_none() && !self.has_failed {
-            match self.dir.create_source(self.name, Source::Lines) {
+            match dir.create_source(self.name, Source::Lines) {
                 Ok(file) => self.file = Some(JsonLinesFile::new(file)),
                 Err(error) if is_over_max_size(&error) => {
                     self.lost += LostLines::over_max_size(1);
-                    return None;
+                    return Ok(());
                 }
                 Err(error) => {
                     self.has_failed = true;
-                    self.errors.push(format!("cannot make `{}`: {error}", self.name));
+                    created = Err(format!("cannot make `{}`: {error}", self.name));
                 }
             }
         }
-        if self.file.is_none() {
-            self.lost += LostLines { lines: 1, over_max_size: 0 };
-        }
-        self.file.as_mut()
+        let Some(file) = &mut self.file else {
+            self.lost.lines += 1;
+            return created;
+        };
+        let pushed = file.push(write);
+        self.told(pushed)
     }
 
-    fn note(&mut self, outcome: io::Result<()>) {
-        if let Err(error) = outcome {
-            self.errors.push(format!("writing `{}` stopped: {error}", self.name));
-        }
+    fn told(&self, outcome: io::Result<()>) -> Result<(), String> {
+        outcome.map_err(|error| format!("writing `{}` stopped: {error}", self.name))
     }
 
-    pub(super) fn flush(&mut self) {
+    pub(super) fn flush(&mut self) -> Result<(), String> {
         let flushed = self.file.as_mut().map_or(Ok(()), JsonLinesFile::flush);
-        self.note(flushed);
+        self.told(flushed)
     }
 
-    pub(super) fn take_errors(&mut self) -> Vec<String> {
-        mem::take(&mut self.errors)
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        self.file.as_ref().map_or(0, JsonLinesFile::bytes)
-    }
-
-    /// Returns its name, if it was created.
-    pub(super) fn file_name(&self) -> Option<String> {
-        self.file.as_ref().map(|_| self.name.to_owned())
+    /// Returns the file, if it was created.
+    pub(super) fn file(&self) -> Option<&JsonLinesFile> {
+        self.file.as_ref()
     }
 
     /// Returns the lines that could not be written.
     pub(super) fn lost(&self) -> LostLines {
-        [Some(self.lost), self.file.as_ref().map(JsonLinesFile::lost)].into_iter().flatten().sum()
+        [Some(self.lost), self.file.as_ref().map(|file| file.lost)].into_iter().flatten().sum()
     }
 }

@@ -1,38 +1,42 @@
 //! Files of JSON lines: for every rank of every communicator, two for ops and messages or one for its API
-//! calls, and for each process one for calls that belong to no communicator.
+//! calls, and for each process one for calls that belong to no communicator. Beside them are lines that
+//! belong to no rank: the call stacks that ops and calls name (`stacks.jsonl`), and the activity of the
+//! host's GPUs (`gpus.jsonl`).
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque, btree_map::Entry},
     io, mem,
-    sync::Arc,
 };
 
 use flow::{
     quota::Shares,
-    schema::{ApiCall, CommunicatorReport, MessageRow, Op, OtherCallRow, RankKey},
+    schema::{ApiCall, CommunicatorReport, GpuRow, MessageRow, Op, OtherCallRow, RankKey, StackId, StackRow},
 };
-use serde::Serialize;
 
 use super::{
     budget::is_over_max_size,
     flow_rank::FlowRanks,
-    json_lines::LostLines,
+    json_lines::{JsonLinesFile, LostLines},
     layout::Layout,
+    lazy_lines::LazyLines,
     output_dir::OutputDir,
     rank_files::{MAX_OWNERS, Owner, RankFiles},
-    sink::{Sink, Written},
+    sink::Sink,
 };
 
 /// Most ranks of ended processes that are listed, in a session where processes come and go.
 const MAX_ENDED: usize = 1000;
 
+/// Most stacks that are written. A process that has more wants to fill the disk.
+const MAX_STACKS: usize = 1 << 20;
+
 /// Bytes of the head of an op in `flow_rank`, about.
 const HEAD: u64 = 256;
 
 #[derive(Debug)]
-pub(super) struct LineFiles {
-    dir: Arc<OutputDir>,
-    layout: Layout,
+pub struct LineFiles {
+    pub dir: OutputDir,
+    pub layout: Layout,
     open: HashMap<Owner, RankFiles>,
     /// Most owners whose files may be open.
     most: usize,
@@ -47,8 +51,9 @@ pub(super) struct LineFiles {
     /// Closed owners of ended processes, oldest first, where not all are remembered.
     ended: Option<VecDeque<Owner>>,
     /// Number of these that are forgotten.
-    forgotten: u64,
-    flow_ranks: FlowRanks,
+    pub(super) forgotten: u64,
+    /// Files that were made of all lines of a rank.
+    pub flow_ranks: FlowRanks,
     /// Ops that are kept for the `flow_rank` of open files.
     kept_ops: usize,
     /// Names of files are wanted at the end.
@@ -66,11 +71,15 @@ pub(super) struct LineFiles {
     ops: u64,
     /// Loss of each message of the latest op, if that op was not written.
     refused: Option<LostLines>,
+    /// Lines of stacks and of GPUs.
+    side: [LazyLines; 2],
+    /// Stacks already written: segments repeat them.
+    written_stacks: HashSet<(u32, StackId)>,
     errors: Vec<String>,
 }
 
 impl LineFiles {
-    pub(super) fn new(dir: Arc<OutputDir>, layout: Layout) -> Self {
+    pub fn new(dir: OutputDir, layout: Layout) -> Self {
         Self {
             dir,
             layout,
@@ -92,6 +101,8 @@ impl LineFiles {
             message_bytes: 0,
             ops: 0,
             refused: None,
+            side: ["stacks.jsonl", "gpus.jsonl"].map(LazyLines::new),
+            written_stacks: HashSet::new(),
             errors: Vec::new(),
         }
     }
@@ -106,10 +117,11 @@ impl LineFiles {
     fn push(
         &mut self,
         owner: Owner,
-        create: impl FnOnce(&OutputDir) -> io::Result<RankFiles>,
+        host: &str,
+        n_ranks: i32,
         write: impl FnOnce(&mut RankFiles) -> io::Result<()>,
     ) -> Result<(), LostLines> {
-        let written = self.files(owner, create).map(|files| {
+        let written = self.files_of(owner, host, n_ranks).map(|files| {
             let before = files.bytes();
             let written = write(files);
             (written, files.bytes().saturating_sub(before))
@@ -120,11 +132,7 @@ impl LineFiles {
         Ok(())
     }
 
-    fn files(
-        &mut self,
-        owner: Owner,
-        create: impl FnOnce(&OutputDir) -> io::Result<RankFiles>,
-    ) -> Result<&mut RankFiles, LostLines> {
+    fn files_of(&mut self, owner: Owner, host: &str, n_ranks: i32) -> Result<&mut RankFiles, LostLines> {
         // An op is written as a whole, or not at all.
         if self.dir.has_no_room() {
             return Err(LostLines::over_max_size(1));
@@ -134,7 +142,8 @@ impl LineFiles {
                 self.shares.refuse(owner.pid(), 1);
                 return Err(self.no_files(owner, &io::Error::other(owner.limit())));
             }
-            let mut files = create(&self.dir).map_err(|error| self.no_files(owner, &error))?;
+            let files = RankFiles::create(&self.dir, self.layout, owner, host, n_ranks);
+            let mut files = files.map_err(|error| self.no_files(owner, &error))?;
             if self.keeps_names {
                 self.made.extend(files.names.drain(..).map(|name| (files.folder.clone(), name)));
             }
@@ -178,12 +187,12 @@ impl LineFiles {
         if let Err(error) = files.flush() {
             self.errors.push(format!("writing to `{}` stopped: {error}", files.folder));
         }
-        match files.complete(&self.dir, owner) {
+        match files.complete(&self.dir) {
             Ok(done) => self.flow_ranks += done,
             Err(error) => self.errors.push(format!("making `flow_rank` in `{}`: {error}", files.folder)),
         }
         self.closed_lost += files.lost();
-        self.closed.extend(files.report(owner).map(|report| (owner, report)));
+        self.closed.extend(files.report().map(|report| (owner, report)));
     }
 
     fn no_files(&mut self, owner: Owner, error: &io::Error) -> LostLines {
@@ -202,20 +211,16 @@ impl LineFiles {
         }
     }
 
-    fn push_to_process(&mut self, pid: u32, host: &str, row: &impl Serialize) {
-        let layout = self.layout;
-        let create = |dir: &OutputDir| RankFiles::of_process(dir, layout, pid, host);
-        // Lost lines are counted.
-        let _ = self.push(Owner::Process(pid), create, |files| {
-            files.push_call(|line| serde_json::to_writer(line, row))
-        });
+    fn flush_side(&mut self) {
+        self.errors.extend(self.side.iter_mut().filter_map(|lines| lines.flush().err()));
     }
 
-    fn push_to_rank(&mut self, rank: RankKey, call: &ApiCall) {
-        let layout = self.layout;
-        let create = |dir: &OutputDir| RankFiles::of_calls(dir, layout, rank, call);
-        let _ =
-            self.push(Owner::Calls(rank), create, |files| files.push_call(|line| call.row.write_json(line)));
+    /// Completes everything.
+    pub fn close(&mut self) {
+        // Owners that go on to the end are all remembered.
+        self.ended = None;
+        self.close_files(|_| true);
+        self.flush_side();
     }
 
     fn close_files(&mut self, is_closed: impl Fn(u32) -> bool) {
@@ -236,6 +241,46 @@ impl LineFiles {
                 self.forgotten += u64::from(self.closed.remove(&oldest).is_some());
             }
         }
+    }
+}
+
+/// Results, which can be asked for at any time.
+impl LineFiles {
+    pub(super) fn ranks(&self) -> Vec<CommunicatorReport> {
+        let mut owners = self.closed.clone();
+        owners.extend(self.open.iter().filter_map(|(owner, files)| Some((*owner, files.report()?))));
+        by_rank(owners)
+    }
+
+    /// Returns the folders and names of the files of JSON lines that were made.
+    pub(super) fn files(&self) -> Vec<(String, String)> {
+        let side = self.side.iter().filter(|lines| lines.file().is_some());
+        let side = side.map(|lines| (String::new(), lines.name.to_owned()));
+        self.made.iter().cloned().chain(side).collect()
+    }
+
+    /// Returns the lines that could not be written.
+    pub(super) fn lost(&self) -> LostLines {
+        let open = self.open.values().map(RankFiles::lost);
+        let side = self.side.iter().map(LazyLines::lost);
+        open.chain(side).chain([self.without_file, self.closed_lost]).sum()
+    }
+
+    /// Returns the lines of these without a file as their process had most files, by process.
+    pub(super) fn over_share(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.shares.refused().iter().map(|(pid, lines)| (*pid, *lines))
+    }
+
+    /// Returns the bytes of lines until now, before they are compressed.
+    pub(super) fn bytes(&self) -> u64 {
+        let side = self.side.iter().filter_map(LazyLines::file);
+        self.bytes + side.map(JsonLinesFile::bytes).sum::<u64>()
+    }
+
+    /// Returns the bytes that will be made of these lines when they are complete.
+    pub(super) fn bytes_to_come(&self) -> u64 {
+        // `flow_rank` has each message twice, and the heads of ops.
+        2 * self.message_bytes + HEAD * self.ops
     }
 }
 
@@ -262,10 +307,8 @@ fn by_rank(owners: BTreeMap<Owner, CommunicatorReport>) -> Vec<CommunicatorRepor
 
 impl Sink for LineFiles {
     fn op(&mut self, op: &Op) {
-        let (layout, kept_ops) = (self.layout, self.kept_ops);
-        let create = |dir: &OutputDir| RankFiles::of_ops(dir, layout, op);
-        let mut more = 0;
-        let pushed = self.push(Owner::Ops(op.rank), create, |files| {
+        let (kept_ops, mut more) = (self.kept_ops, 0);
+        let pushed = self.push(Owner::Ops(op.rank), &op.row.host, op.row.n_ranks, |files| {
             let before = files.kept_ops();
             let written = files.push_op(&op.row, kept_ops);
             more = files.kept_ops().cast_signed() - before.cast_signed();
@@ -295,14 +338,30 @@ impl Sink for LineFiles {
     }
 
     fn call(&mut self, call: &ApiCall) {
-        match call.rank {
-            Some(rank) => self.push_to_rank(rank, call),
-            None => self.push_to_process(call.row.pid, &call.row.host, &call.row),
-        }
+        let row = &call.row;
+        let owner = call.rank.map_or(Owner::Process(row.pid), Owner::Calls);
+        let write = |files: &mut RankFiles| files.lines.push(|line| row.write_json(line));
+        // Lost lines are counted.
+        let _ = self.push(owner, &row.host, row.n_ranks.unwrap_or(0), write);
     }
 
     fn other_call(&mut self, row: &OtherCallRow) {
-        self.push_to_process(row.pid, &row.host, row);
+        let write = |files: &mut RankFiles| files.lines.push(|line| row.write_json(line));
+        let _ = self.push(Owner::Process(row.pid), &row.host, 0, write);
+    }
+
+    fn stack(&mut self, stack: &StackRow) {
+        if self.written_stacks.len() < MAX_STACKS && self.written_stacks.insert((stack.pid, stack.stack)) {
+            let [stacks, _] = &mut self.side;
+            let pushed = stacks.push(&self.dir, |line| stack.write_json(line));
+            self.errors.extend(pushed.err());
+        }
+    }
+
+    fn gpu(&mut self, row: &GpuRow) {
+        let [_, gpus] = &mut self.side;
+        let pushed = gpus.push(&self.dir, |line| row.write_json(line));
+        self.errors.extend(pushed.err());
     }
 
     fn flush(&mut self) {
@@ -311,45 +370,15 @@ impl Sink for LineFiles {
                 self.errors.push(format!("writing to `{}` stopped: {error}", files.folder));
             }
         }
+        self.flush_side();
     }
 
     fn close_process(&mut self, pid: u32) {
         self.close_files(|of| of == pid);
     }
 
-    fn close(&mut self) {
-        // Owners that go on to the end are all remembered.
-        self.ended = None;
-        self.close_files(|_| true);
-    }
-
     fn take_errors(&mut self) -> Vec<String> {
         mem::take(&mut self.errors)
-    }
-
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    fn bytes_to_come(&self) -> u64 {
-        // `flow_rank` has each message twice, and the heads of ops.
-        2 * self.message_bytes + HEAD * self.ops
-    }
-
-    fn written(&self) -> Written {
-        let mut owners = self.closed.clone();
-        owners.extend(self.open.iter().filter_map(|(owner, files)| Some((*owner, files.report(*owner)?))));
-        let lost = self.open.values().map(RankFiles::lost).chain([self.without_file, self.closed_lost]).sum();
-        let Self { flow_ranks, forgotten: forgotten_ranks, .. } = *self;
-        let over_share = self.shares.refused().clone();
-        Written {
-            ranks: by_rank(owners),
-            forgotten_ranks,
-            flow_ranks,
-            files: self.made.clone(),
-            lost,
-            over_share,
-        }
     }
 }
 

@@ -95,12 +95,12 @@ impl OutputDir {
     pub fn limited(self, limit: u64, compress: bool) -> io::Result<Self> {
         let block = fstatvfs(&self.fd)?.f_frsize;
         let root = Self { account: None, ..self.try_clone()? };
-        let account = DiskBudget::new(root, limit, block, compress).main_account();
+        let account = DiskBudget::limit_folder(root, limit, block, compress);
         Ok(Self { account: Some(account), ..self })
     }
 
     pub fn budget(&self) -> Option<&DiskBudget> {
-        self.account.as_ref().map(Account::budget)
+        self.account.as_ref().map(|account| &account.budget)
     }
 
     /// Returns the same folder for line files: under a limit they are removed before any recording is.
@@ -141,7 +141,7 @@ impl OutputDir {
 
     pub fn keep(&self, share: Share, bytes: u64) {
         if let Some(account) = &self.account {
-            account.keep(share, account.budget().cost(bytes) + ENTRY);
+            account.keep(share, account.budget.cost(bytes) + ENTRY);
         }
     }
 
@@ -189,7 +189,7 @@ impl OutputDir {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             opened => return opened,
         }
-        let needed = account.budget().cost(1) + ENTRY;
+        let needed = account.budget.cost(1) + ENTRY;
         account.take(Share::Free, needed)?;
         self.make_folder(name, account, account.inside(name)).inspect_err(|_| account.give_back(needed))
     }
@@ -203,7 +203,7 @@ impl OutputDir {
     /// bytes are kept for its `session.json`. `tenant`: of its processes; empty for all processes.
     pub fn window(&self, name: &str, report: u64, tenant: &str) -> io::Result<Self> {
         let Some(account) = &self.account else { return self.subfolder(name) };
-        let report = account.budget().cost(report) + ENTRY;
+        let report = account.budget.cost(report) + ENTRY;
         let window = account.open_window(name, report, tenant)?;
         self.make_folder(name, account, window.clone()).inspect_err(|_| window.abandon_window())
     }
@@ -316,7 +316,7 @@ impl OutputDir {
         self.unlink(name, false)?;
         if let Some(account) = &self.account {
             account.made(|made, folder| made.forget(folder, name));
-            account.give_back(account.budget().cost(bytes) + ENTRY);
+            account.give_back(account.budget.cost(bytes) + ENTRY);
         }
         Ok(())
     }
@@ -425,7 +425,7 @@ impl OutputDir {
                     ours
                 });
                 if let Some(before) = ours {
-                    account.give_back(account.budget().cost(before.bytes) + ENTRY);
+                    account.give_back(account.budget.cost(before.bytes) + ENTRY);
                 }
             } else if is_removed {
                 account.made(|made, folder| made.forget(folder, &temporary));

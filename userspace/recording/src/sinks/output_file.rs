@@ -132,14 +132,14 @@ impl Claim {
             None => self.account.take(self.share, to.disk.saturating_sub(self.taken.disk)).is_ok(),
         };
         if has_room {
-            self.covered = self.account.budget().covered(size);
+            self.covered = self.account.budget.covered(size);
             self.taken = to;
         }
         has_room
     }
 
     fn need(&self, size: u64) -> Need {
-        let budget = self.account.budget();
+        let budget = &self.account.budget;
         let need = Need { disk: budget.cost(size), ..Need::default() };
         let Some(source) = self.source else { return need };
         // Up to the size that it may reach without asking again.
@@ -151,11 +151,8 @@ impl Claim {
             Source::ProxyFlow => budget.cost(size),
             Source::FlowSteps | Source::Lines => 0,
         };
-        let compressed = if self.account.keeps_compressed() {
-            budget.cost(size.div_ceil(COMPRESSED_TO)) + ENTRY
-        } else {
-            0
-        };
+        let compressed =
+            if budget.keeps_compressed() { budget.cost(size.div_ceil(COMPRESSED_TO)) + ENTRY } else { 0 };
         need.keeping(Share::Aggregates, aggregates)
             .keeping(Share::Compressed, compressed)
             .keeping(Share::Report, RANK_IN_REPORT)

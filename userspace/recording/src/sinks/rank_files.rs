@@ -2,14 +2,14 @@
 
 use std::io;
 
-use flow::schema::{ApiCall, CommunicatorReport, MessageRow, Op, OpRow, RankKey, comm_hash_name};
+use flow::schema::{CommunicatorReport, MessageRow, OpRow, RankKey, comm_hash_name};
 
 use super::{
     flow_rank::{FlowRank, FlowRanks},
     json_lines::{JsonLinesFile, LostLines},
     layout::{Layout, host_in_names},
     output_dir::OutputDir,
-    output_file::{OutputFile, Source},
+    output_file::Source,
 };
 
 /// Most ranks and processes with files: two open files each at most. A process of many communicators has some
@@ -37,6 +37,14 @@ impl Owner {
         match self {
             Self::Ops(key) | Self::Calls(key) => key.pid,
             Self::Process(pid) => pid,
+        }
+    }
+
+    /// Returns the rank; `None` for a process.
+    pub(super) fn rank(self) -> Option<RankKey> {
+        match self {
+            Self::Ops(key) | Self::Calls(key) => Some(key),
+            Self::Process(_) => None,
         }
     }
 
@@ -69,13 +77,14 @@ impl Owner {
 
 #[derive(Debug)]
 pub(super) struct RankFiles {
+    owner: Owner,
     /// Path from the output folder.
     pub(super) folder: String,
     /// Name of the communicator in `session.json`.
     communicator: String,
     n_ranks: i32,
     /// Lines of ops, or of calls.
-    lines: JsonLinesFile,
+    pub(super) lines: JsonLinesFile,
     flow_steps: Option<JsonLinesFile>,
     /// Places of ops, until there are too many.
     flow_rank: Option<Box<FlowRank>>,
@@ -86,61 +95,58 @@ pub(super) struct RankFiles {
 }
 
 impl RankFiles {
-    pub(super) fn of_ops(dir: &OutputDir, layout: Layout, op: &Op) -> io::Result<Self> {
-        let communicator = op.rank.comm_name();
-        let folder = layout.folder(&op.row.host, op.rank.pid, &communicator);
-        let subfolder = dir.subfolders(&folder)?;
-        let names = ["proxy_flow", "flow_steps"].map(|kind| format!("{kind}_rank{}.jsonl", op.row.rank));
-        let lines = subfolder.create_source(&names[0], Source::ProxyFlow)?;
-        let flow_steps = subfolder.create_source(&names[1], Source::FlowSteps).inspect_err(|_| {
-            let _ = subfolder.remove_made(&names[0]);
-        })?;
-        Ok(Self {
-            flow_steps: Some(JsonLinesFile::new(flow_steps)),
-            flow_rank: Some(Box::default()),
-            ..Self::new(folder, communicator, op.row.n_ranks, lines, names.into())
-        })
-    }
-
-    pub(super) fn of_calls(
+    /// Creates the files of an owner on this host. `n_ranks`: of its communicator.
+    pub(super) fn create(
         dir: &OutputDir,
         layout: Layout,
-        rank: RankKey,
-        call: &ApiCall,
+        owner: Owner,
+        host: &str,
+        n_ranks: i32,
     ) -> io::Result<Self> {
-        let communicator = rank.comm_name();
-        let folder = layout.folder(&call.row.host, rank.pid, &communicator);
-        let name = format!("api_rank{}.jsonl", rank.rank);
-        let lines = dir.subfolders(&folder)?.create_source(&name, Source::Lines)?;
-        Ok(Self::new(folder, communicator, call.row.n_ranks.unwrap_or(0), lines, vec![name]))
-    }
-
-    pub(super) fn of_process(dir: &OutputDir, layout: Layout, pid: u32, host: &str) -> io::Result<Self> {
-        let path = layout.folder(host, pid, PROCESSES);
-        let folder = dir.subfolders(&path)?;
-        // With the host's name: folders of several hosts are copied into one.
-        let host = host_in_names(host);
-        let mut name = format!("api_{host}_{pid}.jsonl");
-        let mut file = folder.create_source(&name, Source::Lines);
-        // An earlier process had this number.
-        for number in 1..MAX_OF_ONE_PID {
-            if file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
-                name = format!("api_{host}_{pid}-{number}.jsonl");
-                file = folder.create_source(&name, Source::Lines);
+        let communicator = owner.rank().map_or_else(String::new, |key| key.comm_name());
+        let name = if communicator.is_empty() { PROCESSES } else { &communicator };
+        let folder = layout.folder(host, owner.pid(), name);
+        let subfolder = dir.subfolders(&folder)?;
+        let (source, mut name) = match owner {
+            Owner::Ops(key) => (Source::ProxyFlow, format!("proxy_flow_rank{}.jsonl", key.rank)),
+            Owner::Calls(key) => (Source::Lines, format!("api_rank{}.jsonl", key.rank)),
+            // With the host's name: folders of several hosts are copied into one.
+            Owner::Process(pid) => (Source::Lines, format!("api_{}_{pid}.jsonl", host_in_names(host))),
+        };
+        let mut lines = subfolder.create_source(&name, source);
+        if let Owner::Process(pid) = owner {
+            // An earlier process had this number.
+            for number in 1..MAX_OF_ONE_PID {
+                if lines.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
+                    name = format!("api_{}_{pid}-{number}.jsonl", host_in_names(host));
+                    lines = subfolder.create_source(&name, source);
+                }
             }
         }
-        Ok(Self::new(path, String::new(), 0, file?, vec![name]))
-    }
-
-    fn new(
-        folder: String,
-        communicator: String,
-        n_ranks: i32,
-        lines: OutputFile,
-        names: Vec<String>,
-    ) -> Self {
-        let lines = JsonLinesFile::new(lines);
-        Self { folder, communicator, n_ranks, lines, flow_steps: None, flow_rank: None, names, number: 0 }
+        let lines = JsonLinesFile::new(lines?);
+        let mut files = Self {
+            owner,
+            folder,
+            communicator,
+            n_ranks,
+            lines,
+            flow_steps: None,
+            flow_rank: None,
+            names: vec![name],
+            number: 0,
+        };
+        if let Owner::Ops(key) = owner {
+            let name = format!("flow_steps_rank{}.jsonl", key.rank);
+            let flow_steps = subfolder.create_source(&name, Source::FlowSteps).inspect_err(|_| {
+                for name in &files.names {
+                    let _ = subfolder.remove_made(name);
+                }
+            })?;
+            files.flow_steps = Some(JsonLinesFile::new(flow_steps));
+            files.flow_rank = Some(Box::default());
+            files.names.push(name);
+        }
+        Ok(files)
     }
 
     /// Counts the ops that are kept for `flow_rank`.
@@ -179,22 +185,14 @@ impl RankFiles {
         written
     }
 
-    /// Adds the line of a call, which `write` appends.
-    pub(super) fn push_call(
-        &mut self,
-        write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>,
-    ) -> io::Result<()> {
-        self.lines.push(write)
-    }
-
     pub(super) fn flush(&mut self) -> io::Result<()> {
         let lines = self.lines.flush();
         lines.and(self.flow_steps.as_mut().map_or(Ok(()), JsonLinesFile::flush))
     }
 
     /// Writes what is made of all lines: `flow_rank`, if these files are of ops.
-    pub(super) fn complete(&mut self, dir: &OutputDir, owner: Owner) -> io::Result<FlowRanks> {
-        let Owner::Ops(key) = owner else { return Ok(FlowRanks::default()) };
+    pub(super) fn complete(&mut self, dir: &OutputDir) -> io::Result<FlowRanks> {
+        let Owner::Ops(key) = self.owner else { return Ok(FlowRanks::default()) };
         let Some(flow_rank) = self.flow_rank.take() else {
             return Ok(FlowRanks { left_out: 1, ..FlowRanks::default() });
         };
@@ -215,16 +213,14 @@ impl RankFiles {
     }
 
     pub(super) fn lost(&self) -> LostLines {
-        [Some(&self.lines), self.flow_steps.as_ref()].into_iter().flatten().map(JsonLinesFile::lost).sum()
+        [Some(&self.lines), self.flow_steps.as_ref()].into_iter().flatten().map(|file| file.lost).sum()
     }
 
     /// Reports a rank; `None` for a process.
-    pub(super) fn report(&self, owner: Owner) -> Option<CommunicatorReport> {
-        let (key, ops, calls) = match owner {
-            Owner::Ops(key) => (key, self.lines.lines(), 0),
-            Owner::Calls(key) => (key, 0, self.lines.lines()),
-            Owner::Process(_) => return None,
-        };
+    pub(super) fn report(&self) -> Option<CommunicatorReport> {
+        let key = self.owner.rank()?;
+        let (ops, calls) =
+            if self.flow_steps.is_some() { (self.lines.lines, 0) } else { (0, self.lines.lines) };
         Some(CommunicatorReport {
             comm_hash: comm_hash_name(key.hash),
             folder: self.communicator.clone(),
@@ -232,7 +228,7 @@ impl RankFiles {
             n_ranks: self.n_ranks,
             pid: key.pid,
             proxy_flow_lines: ops,
-            flow_steps_lines: self.flow_steps.as_ref().map_or(0, JsonLinesFile::lines),
+            flow_steps_lines: self.flow_steps.as_ref().map_or(0, |file| file.lines),
             api_lines: calls,
             lost_lines: self.lost().lines,
             ..CommunicatorReport::default()

@@ -1,60 +1,43 @@
-//! All files of a session's records, for every level.
+//! The receiver of a session's rows: files for every level, another sink, or nothing.
 
-use std::{any::Any, sync::Arc};
+use std::any::Any;
 
-use flow::schema::{
-    ApiCall, CommunicatorReport, GpuRow, MessageRow, MessageSums, Op, OtherCallRow, StackRow,
-};
+use flow::schema::CommunicatorReport;
 
 use super::{
-    flow_rank::FlowRanks,
-    json_lines::LostLines,
-    layout::Layout,
-    line_files::LineFiles,
-    output_dir::OutputDir,
-    side_lines::SideLines,
-    sink::{Sink, Written},
+    flow_rank::FlowRanks, json_lines::LostLines, layout::Layout, line_files::LineFiles,
+    output_dir::OutputDir, sink::Sink,
 };
 
 /// Most errors that are kept; losses of further ones are counted all the same.
 const MAX_ERRORS: usize = 1000;
 
-/// The sinks that write to one output folder; or none.
+/// Line files in an output folder, or another sink; or none. What only line files have is empty for others.
 #[derive(Debug, Default)]
 pub struct SessionFiles {
-    dir: Option<Arc<OutputDir>>,
-    sinks: Vec<Box<dyn Sink>>,
+    sink: Option<Box<dyn Sink>>,
     errors: Vec<String>,
 }
 
 impl SessionFiles {
     pub fn new(dir: OutputDir, layout: Layout) -> Self {
-        let dir = Arc::new(dir);
-        let lines = LineFiles::new(Arc::clone(&dir), layout);
-        Self::of_lines(dir, lines)
+        Self::of_sink(Box::new(LineFiles::new(dir, layout)))
     }
 
     /// Returns files for a session that may go on for months, while processes come and go: old ended ones are
     /// forgotten. `keeps_names`: the files are to be compressed.
     pub fn of_node(dir: OutputDir, layout: Layout, keeps_names: bool) -> Self {
-        let dir = Arc::new(dir);
-        let lines = LineFiles::new(Arc::clone(&dir), layout).forgetting_ended(keeps_names);
-        Self::of_lines(dir, lines)
-    }
-
-    fn of_lines(dir: Arc<OutputDir>, lines: LineFiles) -> Self {
-        let side = SideLines::new(&dir);
-        Self { dir: Some(dir), sinks: vec![Box::new(lines), Box::new(side)], errors: Vec::new() }
+        Self::of_sink(Box::new(LineFiles::new(dir, layout).forgetting_ended(keeps_names)))
     }
 
     /// Gives the rows to this sink.
     pub fn of_sink(sink: Box<dyn Sink>) -> Self {
-        Self { sinks: vec![sink], ..Self::default() }
+        Self { sink: Some(sink), ..Self::default() }
     }
 
     /// Returns the sink that [`Self::of_sink`] was given; `None` if it is of another type.
     pub fn into_sink<S: Sink>(self) -> Option<S> {
-        let sink: Box<dyn Any> = self.sinks.into_iter().next()?;
+        let sink: Box<dyn Any> = self.sink?;
         sink.downcast().ok().map(|sink| *sink)
     }
 
@@ -63,128 +46,77 @@ impl SessionFiles {
         Self::default()
     }
 
+    /// Returns the receiver of the next row. Errors of earlier rows are kept.
+    pub(crate) fn sink(&mut self) -> Option<&mut dyn Sink> {
+        let sink = self.sink.as_deref_mut()?;
+        let room = MAX_ERRORS.saturating_sub(self.errors.len());
+        self.errors.extend(sink.take_errors().into_iter().take(room));
+        Some(sink)
+    }
+
+    fn lines(&self) -> Option<&LineFiles> {
+        let sink: &dyn Any = self.sink.as_deref()?;
+        sink.downcast_ref()
+    }
+
     /// Returns the folder of the files, if there are any.
     pub fn dir(&self) -> Option<&OutputDir> {
-        self.dir.as_deref()
+        self.lines().map(|lines| &lines.dir)
     }
 
     /// Tells whether there is room for a further op under the folder's limit.
     pub fn has_room(&self) -> bool {
-        self.dir.as_ref().is_none_or(|dir| dir.make_some_room())
+        self.dir().is_none_or(OutputDir::make_some_room)
+    }
+
+    /// Completes everything. Removed files then take no room any more.
+    pub fn close(&mut self) {
+        let sink: Option<&mut dyn Any> = self.sink.as_deref_mut().map(|sink| sink as _);
+        if let Some(lines) = sink.and_then(<dyn Any>::downcast_mut::<LineFiles>) {
+            lines.close();
+        }
     }
 
     /// Returns what became of the `flow_rank` files, once all is closed.
     pub fn flow_ranks(&self) -> FlowRanks {
-        self.written().fold(FlowRanks::default(), |mut sum, written| {
-            sum += written.flow_ranks;
-            sum
-        })
+        self.lines().map(|lines| lines.flow_ranks).unwrap_or_default()
     }
 
-    pub fn errors(&self) -> &[String] {
+    /// Returns the errors until now.
+    pub fn errors(&mut self) -> &[String] {
+        self.sink();
         &self.errors
     }
 
     pub fn lost_lines(&self) -> LostLines {
-        self.written().map(|written| written.lost).sum()
+        self.lines().map(LineFiles::lost).unwrap_or_default()
     }
 
     /// Returns lines without a file, by process: the process had most files.
     pub fn over_share(&self) -> impl Iterator<Item = (u32, u64)> {
-        self.written().flat_map(|written| written.over_share)
+        self.lines().into_iter().flat_map(LineFiles::over_share)
     }
 
     pub(super) fn files(&self) -> Vec<(String, String)> {
-        self.written().flat_map(|written| written.files).collect()
+        self.lines().map(LineFiles::files).unwrap_or_default()
     }
 
     pub fn ranks(&self) -> Vec<CommunicatorReport> {
-        self.written().flat_map(|written| written.ranks).collect()
+        self.lines().map(LineFiles::ranks).unwrap_or_default()
     }
 
     /// Returns the number of ranks of ended processes that [`Self::ranks`] does not list any more.
     pub fn forgotten_ranks(&self) -> u64 {
-        self.written().map(|written| written.forgotten_ranks).sum()
+        self.lines().map_or(0, |lines| lines.forgotten)
     }
 
     /// Returns the bytes of lines until now, before they are compressed.
     pub fn bytes(&self) -> u64 {
-        self.sinks.iter().map(|sink| sink.bytes()).sum()
+        self.lines().map_or(0, LineFiles::bytes)
     }
 
     /// Returns the bytes of all files, as far as known: lines, and what will be made from them.
     pub fn bytes_in_all(&self) -> u64 {
-        self.sinks.iter().map(|sink| sink.bytes() + sink.bytes_to_come()).sum()
-    }
-
-    fn written(&self) -> impl Iterator<Item = Written> {
-        self.sinks.iter().map(|sink| sink.written())
-    }
-
-    fn each(&mut self, mut hand_on: impl FnMut(&mut dyn Sink)) {
-        for sink in &mut self.sinks {
-            hand_on(sink.as_mut());
-            let errors = sink.take_errors();
-            let room = MAX_ERRORS.saturating_sub(self.errors.len());
-            self.errors.extend(errors.into_iter().take(room));
-        }
-    }
-}
-
-impl Sink for SessionFiles {
-    fn op(&mut self, op: &Op) {
-        self.each(|sink| sink.op(op));
-    }
-
-    fn wants_messages(&self, op: &Op) -> bool {
-        self.sinks.iter().any(|sink| sink.wants_messages(op))
-    }
-
-    fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
-        self.each(|sink| {
-            if sink.wants_messages(op) {
-                sink.messages(op, messages);
-            }
-        });
-    }
-
-    fn wants_message_sums(&self, op: &Op) -> bool {
-        self.sinks.iter().any(|sink| sink.wants_message_sums(op))
-    }
-
-    fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
-        self.each(|sink| {
-            if sink.wants_message_sums(op) {
-                sink.message_sums(op, sums);
-            }
-        });
-    }
-
-    fn call(&mut self, call: &ApiCall) {
-        self.each(|sink| sink.call(call));
-    }
-
-    fn stack(&mut self, stack: &StackRow) {
-        self.each(|sink| sink.stack(stack));
-    }
-
-    fn gpu(&mut self, row: &GpuRow) {
-        self.each(|sink| sink.gpu(row));
-    }
-
-    fn other_call(&mut self, row: &OtherCallRow) {
-        self.each(|sink| sink.other_call(row));
-    }
-
-    fn flush(&mut self) {
-        self.each(Sink::flush);
-    }
-
-    fn close_process(&mut self, pid: u32) {
-        self.each(|sink| sink.close_process(pid));
-    }
-
-    fn close(&mut self) {
-        self.each(Sink::close);
+        self.bytes() + self.lines().map_or(0, LineFiles::bytes_to_come)
     }
 }

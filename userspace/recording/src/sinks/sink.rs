@@ -1,12 +1,8 @@
 //! The interface of sinks for rows.
 
-use std::{any::Any, collections::BTreeMap, fmt};
+use std::{any::Any, fmt};
 
-use flow::schema::{
-    ApiCall, CommunicatorReport, GpuRow, MessageRow, MessageSums, Op, OtherCallRow, StackRow,
-};
-
-use super::{flow_rank::FlowRanks, json_lines::LostLines};
+use flow::schema::{ApiCall, GpuRow, MessageRow, MessageSums, Op, OtherCallRow, StackRow};
 
 /// Receiver of a session's rows. By default, rows are ignored.
 pub trait Sink: Any + fmt::Debug + Send {
@@ -47,42 +43,10 @@ pub trait Sink: Any + fmt::Debug + Send {
     /// Completes what belongs to a process (as ncclflow numbers it): nothing more comes of it.
     fn close_process(&mut self, _pid: u32) {}
 
-    /// Completes everything. Removed files then take no room any more.
-    fn close(&mut self) {}
-
     /// Takes the errors since the last call; each failure once.
     fn take_errors(&mut self) -> Vec<String> {
         Vec::new()
     }
-
-    fn written(&self) -> Written {
-        Written::default()
-    }
-
-    /// Returns the bytes of lines until now, before they are compressed.
-    fn bytes(&self) -> u64 {
-        0
-    }
-
-    /// Returns the bytes that will be made of these lines when they are complete.
-    fn bytes_to_come(&self) -> u64 {
-        0
-    }
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct Written {
-    pub ranks: Vec<CommunicatorReport>,
-    /// Number of ranks that are no longer among `ranks`.
-    pub(super) forgotten_ranks: u64,
-    /// Files of JSON lines that were made: folder and name.
-    pub(super) files: Vec<(String, String)>,
-    /// Files that were made of all lines of a rank.
-    pub(super) flow_ranks: FlowRanks,
-    /// Lines that could not be written.
-    pub lost: LostLines,
-    /// Lines of these without a file as their process had most files, by process.
-    pub(super) over_share: BTreeMap<u32, u64>,
 }
 
 #[cfg(test)]

@@ -8,8 +8,7 @@ use inspect::{
 use recording::{
     rows::Pipeline,
     sinks::{
-        DiskBudget, FlowRanks, OutputDir, SessionFiles, Sink as _, compress_files, is_over_max_size,
-        write_session,
+        DiskBudget, FlowRanks, OutputDir, SessionFiles, compress_files, is_over_max_size, write_session,
     },
 };
 use std::{io, mem};

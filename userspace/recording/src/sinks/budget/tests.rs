@@ -93,7 +93,7 @@ impl Rank {
     }
 
     fn lost(&self) -> u64 {
-        let lost = [self.flows.lost(), self.steps.lost()];
+        let lost = [self.flows.lost, self.steps.lost];
         assert!(lost.iter().all(|lost| lost.lines == lost.over_max_size));
         lost.iter().map(|lost| lost.lines).sum()
     }
@@ -287,7 +287,7 @@ fn a_recording_without_windows_loses_lines_and_can_be_completed() {
     (0..5000).for_each(|_| rank.push(500));
     rank.flush();
     assert!(rank.lost() > 0);
-    assert_eq!(rank.flows.lines() + rank.steps.lines() + rank.lost(), 10_000);
+    assert_eq!(rank.flows.lines + rank.steps.lines + rank.lost(), 10_000);
     let budget = dir.budget().unwrap();
     assert!(budget.has_news() && !budget.has_news());
     assert!(budget.take_news().is_first_refusal && !budget.take_news().is_first_refusal);

@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use flow::{
     made::ops::{Op as MadeOp, host},
     model::Rows,
@@ -10,7 +8,7 @@ use super::*;
 /// Returns the listed and the forgotten ranks, after so many short processes beside one that goes on.
 fn after(processes: u32) -> (usize, u64) {
     let folder = tempfile::tempdir().unwrap();
-    let dir = Arc::new(OutputDir::open(folder.path()).unwrap());
+    let dir = OutputDir::open(folder.path()).unwrap();
     let mut files = LineFiles::new(dir, Layout::ByProcess);
     files = files.forgetting_ended(false);
     let mut rows = Rows::default();
@@ -21,25 +19,25 @@ fn after(processes: u32) -> (usize, u64) {
         }
     }
     files.close();
-    let written = files.written();
-    assert!(written.ranks.iter().any(|rank| rank.pid == 1000), "it goes on to the end");
-    assert!(written.flow_ranks.written > 0 && written.files.is_empty());
-    (written.ranks.len(), written.forgotten_ranks)
+    let ranks = files.ranks();
+    assert!(ranks.iter().any(|rank| rank.pid == 1000), "it goes on to the end");
+    assert!(files.flow_ranks.written > 0 && files.files().is_empty());
+    (ranks.len(), files.forgotten)
 }
 
 /// Returns this process's lines in files, and its lines in none, as it had most files.
 fn lines_of(files: &mut LineFiles, pid: u32) -> (u64, u64) {
     files.flush();
-    let written = files.written();
-    let of = written.ranks.iter().filter(|rank| rank.pid == pid);
-    let over = written.over_share.get(&pid).copied().unwrap_or(0);
+    let ranks = files.ranks();
+    let of = ranks.iter().filter(|rank| rank.pid == pid);
+    let over = files.over_share().find(|(of, _)| *of == pid).map_or(0, |(_, lines)| lines);
     (of.map(|rank| rank.proxy_flow_lines).sum(), over)
 }
 
 #[test]
 fn a_process_with_many_ranks_gives_files_up_for_others_and_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    let dir = Arc::new(OutputDir::open(folder.path()).unwrap());
+    let dir = OutputDir::open(folder.path()).unwrap();
     let mut files = LineFiles::new(dir, Layout::ByProcess);
     files.most = 16;
     let mut rows = Rows::default();
@@ -67,7 +65,7 @@ fn a_process_with_many_ranks_gives_files_up_for_others_and_is_named() {
     op(&mut files, 2, 5);
     assert_eq!(lines_of(&mut files, 2), (6, 4));
     files.close();
-    assert_eq!(files.written().lost.lines, 14 + 10 + 4);
+    assert_eq!(files.lost().lines, 14 + 10 + 4);
     assert!(files.given_up.is_empty());
 }
 
