@@ -7,7 +7,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use flow::schema::{ApiCall, MessageRow, MessageSums, Op};
 use nccl_library::nccl::Direction;
 

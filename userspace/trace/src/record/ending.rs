@@ -18,7 +18,7 @@ use super::{
     threads::Taken,
     window_export::add_results,
 };
-use flow::session::{FilesReport, LostReaders as Lost, SessionReport};
+use flow::session::{FilesReport, FilesState, LostReaders as Lost, SessionReport};
 
 /// Interval of progress notices while only files are left to be made.
 const FINISHING: Duration = Duration::from_millis(200);
@@ -92,7 +92,7 @@ impl Recording<'_> {
         // error when it happened.
         let decoded = taken.watched.take().or(read.map(|read| read.pipeline));
         let made = files.map(|files| join(files.thread).flatten());
-        self.report.files = taken.kept.is_some().then(FilesReport::none);
+        self.report.files = taken.kept.is_some().then(|| FilesReport::of(FilesState::None));
         let mut files = complete_files(&mut self.report, decoded, made);
         match windows.map(join) {
             Some(Ok(totals)) => add_results(&mut self.report, &totals),

@@ -27,7 +27,9 @@ use super::{
 use flow::{
     model::Sampling,
     schema::ClockReport,
-    session::{Budget, BufferReport, FilesReport, Level, SessionReport, SessionState, TargetReport},
+    session::{
+        Budget, BufferReport, FilesReport, FilesState, Level, SessionReport, SessionState, TargetReport,
+    },
 };
 
 /// Returns the report of a session that begins.
@@ -128,7 +130,7 @@ pub(super) fn complete_files(
             Some(pipeline)
         }
         Some(Err(_)) => {
-            report.files = Some(FilesReport::failed());
+            report.files = Some(FilesReport::of(FilesState::Failed));
             decoded
         }
         None => decoded,

@@ -255,7 +255,7 @@ impl LibraryInUse {
             };
             bail!("`{shown}` cannot be traced: {why}. See `ncclflow symbols {shown}`{instead}");
         }
-        let op_fields = match ProxyOpFields::from_layouts(&resolution.layouts) {
+        let op_fields = match ProxyOpFields::find(&resolution.layouts, 0) {
             Err(_) if choice.level == Level::Api => None,
             fields => Some(fields.with_context(context)?),
         };

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Result, anyhow};
 use flow::{
     schema::CommunicatorReport,
-    session::{FilesReport, SessionReport},
+    session::{FilesReport, FilesState, SessionReport},
 };
 
 use super::{

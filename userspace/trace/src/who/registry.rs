@@ -118,7 +118,7 @@ impl Registry {
             known.add_missing(&mut report.communicators);
         }
         let jobs = known.complete(&mut report.communicators);
-        for target in &mut report.targets {
+        for target in report.targets.iter_mut() {
             let latest = known.process(target.pid);
             target.job = match &target.whose {
                 // Another process has this one's number by now, and the communicators are of that one.
