@@ -25,8 +25,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for minor in VERSIONS {
         let seed = seed_of(&python, minor)?;
         let rings = rings_of(&seed).unwrap_or_default();
-        let entries: Vec<usize> = rings.iter().map(|(_, ring)| ring.entries.len()).collect();
-        let has_frames = rings.iter().flat_map(|(_, ring)| &ring.entries).any(|entry| entry.frames.is_some());
+        let entries: Vec<usize> = rings.iter().map(|ring| ring.entries.len()).collect();
+        let has_frames = rings.iter().flat_map(|ring| &ring.entries).any(|entry| entry.frames.is_some());
         if entries != [ENTRIES] || !has_frames {
             return Err(
                 format!("torch 2.{minor}: the seed has entries {entries:?}; frames: {has_frames}").into()

@@ -7,10 +7,10 @@
 
 use std::collections::HashMap;
 
-use crate::{
-    Unknown,
-    memory::{Reader, Record},
-};
+use cpython::{Reader, Record};
+use flow::text::plain;
+
+use crate::Unknown;
 
 /// Most bytes of a string: names of groups, collectives and threads.
 pub(crate) const MAX_STRING: u64 = 4096;
@@ -118,8 +118,8 @@ enum Wanted {
 pub(crate) type Fetched = Vec<Option<Vec<u8>>>;
 
 impl Fetch {
-    /// Asks for the elements at a place, and returns their index in the result of [`Self::all`].
-    pub(crate) fn ask(&mut self, place: Place) -> usize {
+    /// Asks for the elements at a place. [`Self::all`] has them in the same order.
+    pub(crate) fn ask(&mut self, place: Place) {
         let wanted = match place {
             Place::Here(bytes) => Wanted::Here(bytes),
             Place::There { address, bytes } => {
@@ -129,7 +129,6 @@ impl Fetch {
             Place::Counted(pointer) => Wanted::Counted(pointer),
         };
         self.places.push(wanted);
-        self.places.len() - 1
     }
 
     pub(crate) fn all(self, reader: &Reader<'_>) -> Result<Fetched, Unknown> {
@@ -181,9 +180,9 @@ pub(crate) fn alone(reader: &Reader<'_>, place: Place) -> Result<Vec<u8>, Unknow
     fetch.all(reader)?.pop().flatten().ok_or(Unknown::Contradiction("what a pointer leads to is not there"))
 }
 
-/// Makes text of a string's bytes.
+/// Makes text of a string's bytes, without what terminals obey.
 pub(crate) fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+    plain(&String::from_utf8_lossy(bytes)).into_owned()
 }
 
 /// Splits bytes into numbers of `size` bytes, 4 or 8.

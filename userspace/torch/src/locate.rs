@@ -12,11 +12,12 @@
 
 use std::collections::BTreeSet;
 
+use cpython::{Memory, Reader, Record};
+
 use crate::{
-    Memory, Offsets, Patience, Unknown,
-    containers::{alone, string, text},
+    Offsets, Patience, Unknown,
+    containers::{alone, string},
     maps::{TABLE_BYTES, table, table_nodes},
-    memory::{Reader, Record},
     recorder::head,
 };
 
@@ -41,10 +42,17 @@ const MAX_DATA: u64 = 64 << 20;
 const WORDS_AT_ONCE: usize = 1 << 16;
 /// Most pointers that are followed.
 const MAX_CANDIDATES: usize = 1 << 19;
+/// Candidates whose bytes are kept at a time.
+const CANDIDATES_AT_ONCE: usize = 1024;
 /// Most tables that are taken apart.
 const MAX_TABLES: usize = 256;
 /// Most rings of one library.
 const MAX_RINGS: usize = 16;
+
+/// Reason for which a torch that is loaded has no notes.
+pub const NO_RECORDER: Unknown = Unknown::NotThere(
+    "it has no flight recorder: no process group was made yet, or torch was built in another way",
+);
 
 const NO_ELF: Unknown = Unknown::Contradiction("a library of torch does not begin as one");
 
@@ -57,7 +65,7 @@ pub fn find(
     may_be_data: &dyn Fn(u64) -> bool,
     patience: Patience,
 ) -> Result<Vec<Found>, Unknown> {
-    let reader = Reader::new(memory, patience);
+    let reader = patience.reader(memory);
     let mut pointers = BTreeSet::new();
     let mut tables = Vec::new();
     for (start, length) in zeroed(&reader, library)? {
@@ -99,7 +107,7 @@ pub fn find(
 
 /// Reads the key of a table's node.
 fn backend(reader: &Reader<'_>, node: &Record, offsets: &Offsets) -> Option<String> {
-    let name = text(&alone(reader, string(node, 8, offsets.cxx11).ok()?).ok()?);
+    let name = String::from_utf8(alone(reader, string(node, 8, offsets.cxx11).ok()?).ok()?).ok()?;
     let is_name = !name.is_empty() && name.len() <= 64 && name.chars().all(|c| c.is_ascii_graphic());
     is_name.then_some(name)
 }
@@ -108,9 +116,9 @@ fn backend(reader: &Reader<'_>, node: &Record, offsets: &Offsets) -> Option<Stri
 fn rings(reader: &Reader<'_>, offsets: &Offsets, candidates: &[u64]) -> Result<Vec<Found>, Unknown> {
     let mut found = Vec::new();
     let size = offsets.recorder.size as usize;
-    for chunk in candidates.chunks(crate::memory::MAX_PIECES) {
-        let pieces: Vec<(u64, usize)> = chunk.iter().map(|address| (*address, size)).collect();
-        for (address, bytes) in chunk.iter().zip(reader.gather(&pieces)?) {
+    for candidates in candidates.chunks(CANDIDATES_AT_ONCE) {
+        let pieces: Vec<(u64, usize)> = candidates.iter().map(|address| (*address, size)).collect();
+        for (address, bytes) in candidates.iter().zip(reader.gather(&pieces)?) {
             let Some(bytes) = bytes else { continue };
             let is_ring = head(offsets, &Record { address: *address, bytes }).is_some();
             if is_ring && found.len() < MAX_RINGS {

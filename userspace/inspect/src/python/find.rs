@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use cpython::{Memory as _, Python, Statics, Unreadable, Version};
+use cpython::{Memory as _, NOT_INITIALISED, Python, Statics, Unreadable, Version};
 use nccl_library::elf::RuntimeAddr;
 
 use crate::{
@@ -15,12 +15,12 @@ use crate::{
     resolver::{self, Interpreter},
 };
 
-/// Memory of a process, in the form that the crate `cpython` reads it.
+/// Memory of a process, in the form that the crates `cpython` and `torch` read it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TargetMemory<'p>(Memory<'p>);
+pub struct TargetMemory<'p>(Memory<'p>);
 
 impl<'p> TargetMemory<'p> {
-    pub(super) fn new(process: &'p Process) -> Self {
+    pub fn new(process: &'p Process) -> Self {
         Self(Memory::new(process))
     }
 }
@@ -98,7 +98,7 @@ impl Runtimes {
                 Ok(python) if is_initialised(&python, memory) => {
                     return Ok(Some(Found::new(python, &known, mapping.start.0)));
                 }
-                Ok(_) => why_not.get_or_insert_with(|| cpython::Unknown::NotInitialised.to_string()),
+                Ok(_) => why_not.get_or_insert_with(|| NOT_INITIALISED.to_string()),
                 Err(unknown) => why_not.get_or_insert_with(|| unknown.to_string()),
             };
         }

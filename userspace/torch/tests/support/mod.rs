@@ -13,7 +13,7 @@ use cpython::{Python, Unreadable, locate};
 use nccl_library::elf::Image;
 use serde_json::{Value, json};
 use test_support::{Interpreter, TorchJob, need_pythons, torch_double};
-use torch::{Found, Library, Offsets, Patience, Recorder, Unknown, Version, find, read, shipped};
+use torch::{Found, Library, Offsets, Patience, RingReport, Unknown, Version, find, read, shipped};
 
 /// `/proc/PID/mem`
 pub(crate) struct ProcMemory(File);
@@ -23,8 +23,6 @@ impl cpython::Memory for ProcMemory {
         self.0.read_exact_at(into, address).map_err(|_| Unreadable(address))
     }
 }
-
-impl torch::Memory for ProcMemory {}
 
 pub(crate) struct Subject {
     pub(crate) job: TorchJob,
@@ -55,7 +53,7 @@ impl Subject {
         find(&self.memory, self.library, &self.offsets, &|_| true, Patience::default())
     }
 
-    pub(crate) fn read(&self, python: Option<Python>) -> Recorder {
+    pub(crate) fn read(&self, python: Option<Python>) -> RingReport {
         let found = self.find().unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
         read(&self.memory, found[0].address, &self.offsets, python, Patience::default()).unwrap()
