@@ -79,7 +79,7 @@ fn made(python: &str, minor: u8, folder: &Path) -> Result<Vec<u8>, Box<dyn Error
             let found = locate::runtime(&image).ok()??;
             let name = Path::new(&path).file_name()?.to_string_lossy().into_owned();
             let version = found.version.or_else(|| Version::from_file_name(&name));
-            Some((start - image.base()?.0 + found.address.0, version))
+            Some((start + found.distance, version))
         })
         .ok_or("no interpreter is mapped")?;
     let offsets = torch::shipped(torch::Version::new(2, minor)).ok_or("no such torch")?.offsets;

@@ -94,7 +94,7 @@ impl Subject {
         let found = locate::runtime(&image).unwrap().unwrap();
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         let version = found.version.or_else(|| Version::from_file_name(&name));
-        (start - image.base().unwrap().0 + found.address.0, version, file)
+        (start + found.distance, version, file)
     }
 
     /// Returns the addresses that lead to the dictionary of interned strings, the file, and how far it lies
@@ -105,8 +105,8 @@ impl Subject {
         let found = locate::runtime(&image).unwrap().unwrap();
         let distance = start - image.base().unwrap().0;
         let (zeroed, bytes) = found.zeroed.unwrap();
-        let zeroed = zeroed.0 + distance..zeroed.0 + distance + bytes;
-        (Statics { dict_type: found.dict_type.unwrap().0 + distance, zeroed }, image, distance)
+        let zeroed = start + zeroed..start + zeroed + bytes;
+        (Statics { dict_type: start + found.dict_type.unwrap(), zeroed }, image, distance)
     }
 
     /// Finds the thread with this number of the kernel's.

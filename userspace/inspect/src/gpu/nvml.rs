@@ -4,7 +4,7 @@ use std::{
     ffi::{CStr, OsStr},
     fmt::Display,
     ptr,
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use nvml_wrapper_sys::bindings::{
@@ -122,10 +122,7 @@ impl Nvml {
             .unwrap_or(0);
         let reasons = REASONS.iter().filter(|(bit, _)| reasons & bit != 0);
         GpuReading {
-            at: Instant::now(),
-            index,
             uuid: self.uuid(device),
-            bus_id: self.bus_id(device),
             name: self.name(device),
             used,
             processes: self.processes(device, used),
@@ -140,7 +137,7 @@ impl Nvml {
             power: get!(lib, nvmlDeviceGetPowerUsage(device), 0),
             power_limit: get!(lib, nvmlDeviceGetEnforcedPowerLimit(device), 0),
             instances: self.instances(device),
-            xids: Vec::new(),
+            ..GpuReading::unknown(index, self.bus_id(device))
         }
     }
 

@@ -1,13 +1,15 @@
 //! Reading of one GPU at one moment.
 
-use std::time::Instant;
-
+use rustix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
+use crate::clock::now_ns;
+
 /// Values that the driver states of a GPU; one that it does not state is `None`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct GpuReading {
-    pub at: Instant,
+    /// `CLOCK_MONOTONIC` of the reading.
+    pub at_ns: u64,
     /// NVML's number of the GPU, by PCI address.
     pub index: u32,
     /// UUID as `nvidia-smi -L` prints it.
@@ -43,29 +45,9 @@ pub struct GpuReading {
 }
 
 impl GpuReading {
-    /// Makes a reading of which nothing is known yet but the GPU's number and address.
+    /// Makes a reading of now, of which nothing is known yet but the GPU's number and address.
     pub(super) fn unknown(index: u32, bus_id: Option<String>) -> Self {
-        Self {
-            at: Instant::now(),
-            index,
-            uuid: None,
-            bus_id,
-            name: None,
-            used: Utilisation::default(),
-            processes: None,
-            nvlink: None,
-            pcie: None,
-            sm_clock_mhz: None,
-            sm_clock_max_mhz: None,
-            throttled_by: Vec::new(),
-            ecc_uncorrected: None,
-            temperature: None,
-            temperature_limit: None,
-            power: None,
-            power_limit: None,
-            instances: Vec::new(),
-            xids: Vec::new(),
-        }
+        Self { at_ns: now_ns(ClockId::Monotonic), index, bus_id, ..Self::default() }
     }
 
     /// Tells whether both readings are of one GPU. Numbers can change while the driver runs; addresses and

@@ -102,7 +102,7 @@ fn of_gpu(
     let first = readings
         .iter()
         .find_map(|all| all.iter().find(|other| other.is_same_gpu(gpu)))
-        .filter(|first| first.at < gpu.at);
+        .filter(|first| first.at_ns < gpu.at_ns);
     let moved = |count: fn(&GpuReading) -> Option<[u64; 2]>| Traffic::between(count(first?)?, count(gpu)?);
     let is_own = |xid: &&KernelXid| {
         gpu.bus_id.as_deref().is_some_and(|bus_id| bus_id.strip_suffix(".0") == Some(&*xid.device))
@@ -116,7 +116,7 @@ fn of_gpu(
         uuid: gpu.uuid.clone(),
         bus_id: gpu.bus_id.clone(),
         name: gpu.name.clone(),
-        seconds: first.map_or(Duration::ZERO, |first| gpu.at.duration_since(first.at)).as_secs_f64(),
+        seconds: Duration::from_nanos(first.map_or(0, |first| gpu.at_ns - first.at_ns)).as_secs_f64(),
         used: gpu.used,
         processes: gpu.processes.clone(),
         nvlink: moved(|gpu| gpu.nvlink),
@@ -143,13 +143,11 @@ fn of_gpu(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
 
-    fn gpu(at: Instant, bus: u32, kib: u64) -> GpuReading {
+    fn gpu(at_ns: u64, bus: u32, kib: u64) -> GpuReading {
         GpuReading {
-            at,
+            at_ns,
             uuid: Some(format!("GPU-{bus}")),
             nvlink: Some([kib << 10, 0]),
             power: Some(700_500),
@@ -159,8 +157,7 @@ mod tests {
 
     #[test]
     fn traffic_is_what_came_between_and_errors_belong_to_their_gpu() {
-        let start = Instant::now();
-        let end = start + Duration::from_secs(1);
+        let (start, end) = (1_000_000_000, 2_000_000_000);
         let xid = |device: &str, uptime| KernelXid {
             xid: 79,
             device: device.to_owned(),

@@ -13,10 +13,9 @@ pub(super) fn row_of(gpu: &GpuReading, before: &[GpuReading], host: &str, ts_ns:
     let before = before.iter().find(|other| other.is_same_gpu(gpu));
     let moved = |count: fn(&GpuReading) -> Option<[u64; 2]>| Traffic::between(count(before?)?, count(gpu)?);
     let (nvlink, pcie) = (moved(|gpu| gpu.nvlink), moved(|gpu| gpu.pcie));
-    let period = before.map(|before| gpu.at.saturating_duration_since(before.at));
     GpuRow {
         ts_ns,
-        period_ns: period.and_then(|period| u64::try_from(period.as_nanos()).ok()),
+        period_ns: before.map(|before| gpu.at_ns.saturating_sub(before.at_ns)),
         host: host.to_owned(),
         gpu: gpu.index,
         gpu_uuid: gpu.uuid.clone(),

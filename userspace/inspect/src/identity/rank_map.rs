@@ -4,11 +4,12 @@ use std::{
     collections::HashMap,
     fs::{File, Metadata},
     io::Read as _,
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
 use serde::Deserialize;
+
+use crate::process::LibraryId;
 
 /// Most bytes of a file that are read.
 const MAX_FILE: u64 = 16 << 20;
@@ -103,25 +104,13 @@ pub struct RankMapFile {
     path: PathBuf,
     map: RankMap,
     /// The file that was read last, whether it was a rank map or not.
-    seen: Option<Identity>,
+    seen: Option<LibraryId>,
 }
 
-/// Properties of a file that change when somebody writes to it, or puts another one in its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
-    file: (u64, u64),
-    bytes: u64,
-    modified: (i64, i64),
-}
-
-impl Identity {
-    fn of(about: &Metadata) -> Self {
-        Self {
-            file: (about.dev(), about.ino()),
-            bytes: about.len(),
-            modified: (about.mtime(), about.mtime_nsec()),
-        }
-    }
+/// Returns what changes when somebody writes to a file, or puts another one in its place. Rights and names are
+/// left out.
+fn identity(about: &Metadata) -> LibraryId {
+    LibraryId { changed: (0, 0), ..LibraryId::from(about) }
 }
 
 impl RankMapFile {
@@ -131,7 +120,7 @@ impl RankMapFile {
     /// See [`RankMap::read`].
     pub fn read(path: &Path) -> Result<Self, String> {
         let file = File::open(path).map_err(|error| error.to_string())?;
-        let seen = file.metadata().ok().map(|about| Identity::of(&about));
+        let seen = file.metadata().ok().map(|about| identity(&about));
         Ok(Self { path: path.to_owned(), map: RankMap::read_file(&file)?, seen })
     }
 
@@ -147,7 +136,7 @@ impl RankMapFile {
     pub fn refresh(&mut self) -> Result<bool, String> {
         let now = match std::fs::metadata(&self.path) {
             Ok(about) if !about.is_file() => return Ok(false),
-            Ok(about) => Ok(Identity::of(&about)),
+            Ok(about) => Ok(identity(&about)),
             Err(error) => Err(error),
         };
         if now.as_ref().ok() == self.seen.as_ref() {

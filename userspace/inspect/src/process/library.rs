@@ -4,6 +4,7 @@ use std::{
     fmt,
     fs::{File, Metadata},
     io::{self, Read as _},
+    ops::{Deref, DerefMut},
     os::{
         fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
         unix::fs::{MetadataExt as _, OpenOptionsExt as _},
@@ -70,28 +71,43 @@ pub(crate) struct FileSystem {
     pub is_local: bool,
 }
 
-/// A library file that a process has mapped. It is held by a descriptor that cannot be read from (`O_PATH`):
-/// holding and closing it asks nothing of its file system.
-#[derive(Debug)]
-pub struct MappedLibrary {
+/// A library file that a process has mapped.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MappedFile {
     pub id: LibraryId,
     pub(crate) file_system: FileSystem,
     /// Path as the process names it.
+    #[serde(with = "super::raw_path")]
     pub path: PathBuf,
     /// The file was unlinked or replaced after the process mapped it; this is still the mapped one.
     pub deleted: bool,
+}
+
+/// A mapped file that is held by a descriptor that cannot be read from (`O_PATH`): holding and closing it asks
+/// nothing of its file system.
+#[derive(Debug)]
+pub struct MappedLibrary {
+    file: MappedFile,
     held: OwnedFd,
 }
 
+impl Deref for MappedLibrary {
+    type Target = MappedFile;
+
+    fn deref(&self) -> &MappedFile {
+        &self.file
+    }
+}
+
+impl DerefMut for MappedLibrary {
+    fn deref_mut(&mut self) -> &mut MappedFile {
+        &mut self.file
+    }
+}
+
 impl MappedLibrary {
-    pub(crate) fn new(
-        id: LibraryId,
-        file_system: FileSystem,
-        path: PathBuf,
-        deleted: bool,
-        held: OwnedFd,
-    ) -> Self {
-        Self { id, file_system, path, deleted, held }
+    pub(crate) fn new(file: MappedFile, held: OwnedFd) -> Self {
+        Self { file, held }
     }
 
     /// Takes hold of the very file that is mapped: through `map_files` it is the mapped inode even if the
@@ -120,14 +136,13 @@ impl MappedLibrary {
         if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
-        let file_system = mounts.file_system(metadata.dev());
-        Ok(Self::new(
-            LibraryId::from(&metadata),
-            file_system,
-            mapping.path.clone(),
-            mapping.deleted,
-            held.into(),
-        ))
+        let file = MappedFile {
+            id: LibraryId::from(&metadata),
+            file_system: mounts.file_system(metadata.dev()),
+            path: mapping.path.clone(),
+            deleted: mapping.deleted,
+        };
+        Ok(Self::new(file, held.into()))
     }
 
     /// Opens the file for reading. This asks the file system, see `resolver`.
@@ -137,12 +152,11 @@ impl MappedLibrary {
 
     /// Holds the same file once more.
     pub fn try_clone(&self) -> io::Result<Self> {
-        let Self { id, file_system, ref path, deleted, ref held } = *self;
-        Ok(Self { id, file_system, path: path.clone(), deleted, held: held.try_clone()? })
+        Ok(Self { file: self.file.clone(), held: self.held.try_clone()? })
     }
 
-    pub(crate) fn into_held(self) -> OwnedFd {
-        self.held
+    pub(crate) fn into_parts(self) -> (MappedFile, OwnedFd) {
+        (self.file, self.held)
     }
 
     /// Returns the descriptor that holds the file.
@@ -218,9 +232,9 @@ fn below_root(process: &Process, path: &Path) -> rustix::io::Result<OwnedFd> {
 }
 
 /// Reason for which a process has no library to trace.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum LibraryError {
-    Maps(u32, io::Error),
+    Maps(u32, #[serde(with = "super::os_error")] io::Error),
     /// The process exists and maps no NCCL.
     NoNccl {
         pid: u32,
@@ -228,7 +242,9 @@ pub enum LibraryError {
     },
     Open {
         pid: u32,
+        #[serde(with = "super::raw_path")]
         path: PathBuf,
+        #[serde(with = "super::os_error")]
         error: io::Error,
     },
 }

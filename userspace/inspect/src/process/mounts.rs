@@ -21,7 +21,7 @@ use rustix::{
     fs::{MemfdFlags, fstat, memfd_create},
 };
 
-use super::library::FileSystem;
+use super::{library::FileSystem, proc_text::unescape};
 
 /// Most bytes of a mount table that are read. A node with thousands of pods has one of a megabyte.
 const MAX_BYTES: u64 = 8 << 20;
@@ -79,7 +79,8 @@ pub(crate) struct MountTable {
     of_memory: Option<Device>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Kind of a file system, from the best to the worst.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// On a disk of this host, or in its memory.
     Local,
@@ -145,15 +146,7 @@ impl MountTable {
     fn kind(&self, device: Device) -> Option<&Kind> {
         let tables = [Some(&self.ours.kinds), Some(&self.first.kinds), self.theirs.get()];
         // A number in an earlier table may mean another file system now; the worst counts.
-        let all = tables.into_iter().flatten().filter_map(|table| table.get(&device));
-        all.max_by_key(|kind| match kind {
-            Kind::Local => 0,
-            Kind::Safe => 1,
-            Kind::LocalOverlay => 2,
-            Kind::Overlay => 3,
-            Kind::OverFuse => 4,
-            Kind::Fuse(_) => 5,
-        })
+        tables.into_iter().flatten().filter_map(|table| table.get(&device)).max()
     }
 }
 
@@ -241,6 +234,11 @@ fn is_local(kind: &str) -> bool {
     LOCAL.contains(&kind)
 }
 
+/// Puts blanks and the like back.
+fn unescaped(text: &str) -> String {
+    String::from_utf8_lossy(&unescape(text.as_bytes(), |_| true)).into_owned()
+}
+
 /// Parses a line as proc(5) has it: `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root
 /// rw,errors=continue`
 fn parse_line(line: &str) -> Option<Mount> {
@@ -255,24 +253,9 @@ fn parse_line(line: &str) -> Option<Mount> {
         let (name, value) = option.split_once('=')?;
         matches!(name, "lowerdir" | "lowerdir+" | "datadir+" | "upperdir").then_some(value)
     });
-    let below = below.flat_map(|paths| paths.split(':')).map(unescape).collect();
+    let below = below.flat_map(|paths| paths.split(':')).map(unescaped).collect();
     let device = (major.parse().ok()?, minor.parse().ok()?);
-    Some(Mount { device, point: unescape(point), kind, below })
-}
-
-/// Puts blanks and the like back, where the kernel writes `\040` and so on.
-fn unescape(text: &str) -> String {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, tail)) = rest.split_first() {
-        let octal = tail
-            .get(..3)
-            .filter(|_| byte == b'\\')
-            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        out.push(octal.unwrap_or(byte));
-        rest = if octal.is_some() { tail.get(3..).unwrap_or_default() } else { tail };
-    }
-    String::from_utf8_lossy(&out).into_owned()
+    Some(Mount { device, point: unescaped(point), kind, below })
 }
 
 #[cfg(test)]

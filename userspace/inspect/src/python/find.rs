@@ -6,13 +6,13 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use cpython::{Memory as _, NOT_INITIALISED, Python, Statics, Unreadable, Version};
+use cpython::{Memory as _, NOT_INITIALISED, Python, Statics, Unreadable, Version, locate::Runtime};
 use nccl_library::elf::RuntimeAddr;
 
 use crate::{
     memory::Memory,
     process::{LibraryId, Process, maps::Mapping, printable},
-    resolver::{self, Interpreter},
+    resolver,
 };
 
 /// Memory of a process, in the form that the crates `cpython` and `torch` read it.
@@ -45,7 +45,7 @@ pub struct Found {
 }
 
 impl Found {
-    fn new(python: Python, file: &Interpreter, start: u64) -> Self {
+    fn new(python: Python, file: &Runtime, start: u64) -> Self {
         let statics = file.dict_type.zip(file.zeroed).and_then(|(dict_type, (zeroed, bytes))| {
             let zeroed = start.checked_add(zeroed)?;
             Some(Statics {
@@ -61,7 +61,7 @@ impl Found {
 #[derive(Debug, Default)]
 pub struct Runtimes {
     /// Results by file. The lock is held while a file is read, so that others who want it wait.
-    files: Mutex<BTreeMap<LibraryId, Result<Option<Interpreter>, String>>>,
+    files: Mutex<BTreeMap<LibraryId, Result<Option<Runtime>, String>>>,
 }
 
 impl Runtimes {
@@ -105,7 +105,7 @@ impl Runtimes {
         why_not.map_or(Ok(None), Err)
     }
 
-    fn of_file(&self, process: &Process, mapping: &Mapping) -> Result<Option<Interpreter>, String> {
+    fn of_file(&self, process: &Process, mapping: &Mapping) -> Result<Option<Runtime>, String> {
         let file = resolver::open_mapping(process, mapping).map_err(|error| error.to_string())?;
         let ask = || resolver::interpreter(&file).map_err(|error| error.to_string());
         self.files.lock().unwrap_or_else(PoisonError::into_inner).entry(file.id).or_insert_with(ask).clone()

@@ -2,13 +2,11 @@
 //!
 //! [`Interpreter`] is a process's CPython, with all that the kernel side needs to walk it.
 
-mod copied;
 mod find;
 mod interpreter;
 mod pages;
 mod walk;
 
-pub use copied::Copied;
 pub use find::{Runtimes, TargetMemory};
 pub use interpreter::Interpreter;
 pub use pages::Pages;

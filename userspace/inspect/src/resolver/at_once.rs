@@ -51,12 +51,17 @@ mod tests {
     use std::{fs, path::PathBuf};
 
     use super::*;
-    use crate::process::{LibraryId, library::FileSystem};
+    use crate::process::{LibraryId, MappedFile, library::FileSystem};
 
     fn library(path: &std::path::Path) -> MappedLibrary {
         let held = rustix::fs::open(path, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
-        let id = LibraryId::from(&fs::metadata(path).unwrap());
-        MappedLibrary::new(id, FileSystem::default(), PathBuf::new(), false, held)
+        let file = MappedFile {
+            id: LibraryId::from(&fs::metadata(path).unwrap()),
+            file_system: FileSystem::default(),
+            path: PathBuf::new(),
+            deleted: false,
+        };
+        MappedLibrary::new(file, held)
     }
 
     #[test]

@@ -13,23 +13,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::Context as _;
 use nccl_library::symbols::DebugFiles;
+use serde::Serialize;
+use serde_json::Value;
 
 use super::{
-    child::text_of,
     frame::{Channel, Frame, MAX_FDS, NoFrame},
-    protocol::{
-        Held, Limits, Looked, MAX_PLACE, NoLibraries, OsError, ProcFile, RawPath, ReaderRequest, Reply,
-        Request, Status,
-    },
+    protocol::{Failed, Limits, MAX_PLACE, ProcFile, RawPath, ReaderRequest, Request, Status},
     reader, sandbox,
 };
 use crate::process::{
-    Denied, LibraryError, LibraryId, MappedLibrary, Process, Sighting, Unfinished, discover,
+    LibraryId, MappedLibrary, Process, Sighting, discover,
     identify::{Depth, Identifier, Judged, Named},
     library,
-    maps::Mapping,
 };
 
 /// Most bytes of one request.
@@ -38,29 +35,28 @@ const MAX_REQUEST: usize = 1 << 20;
 pub(super) const MAX_ANSWER: usize = 128 << 20;
 /// Time after which a looker that its parent has forgotten ends. The parent gives it up before.
 const WALL: Duration = Duration::from_secs(90);
+/// Most bytes of `version.py`; torch's has 300.
+const MAX_VERSION_FILE: u64 = 64 << 10;
 /// Most places of one check.
 const MAX_PLACES: usize = 4096;
 
 /// Serves until the other end is closed. The looker writes into `note` which file it is at.
-pub(super) fn serve(channel: &Channel, note: File) -> Result<()> {
+pub(super) fn serve(channel: &Channel, note: File) -> anyhow::Result<()> {
     let reader = Arc::new(Mutex::new(ReaderLink::Child(None)));
     let mut looker = Looker::new(reader, Some(note));
     // The reader comes up while nobody waits.
     looker.reader().start(&DebugFiles::default())?;
-    loop {
-        let frame = match channel.receive(MAX_REQUEST, None) {
-            Ok(frame) => frame,
-            Err(NoFrame::End) => return Ok(()),
-            Err(_) => anyhow::bail!("no request"),
-        };
+    while let Some(frame) = channel.request(MAX_REQUEST)? {
         sandbox::alarm(WALL);
-        let answer = looker.answer(serde_json::from_slice(&frame.json)?, frame.fds);
+        let (limits, request) = serde_json::from_slice(&frame.json)?;
+        let answer = looker.answer(limits, request, frame.fds);
         let fds: Vec<_> = answer.fds.iter().map(OwnedFd::as_fd).collect();
         channel.send(&answer.json, &answer.bytes, &fds)?;
         drop(answer);
         sandbox::alarm(Duration::ZERO);
         looker.reader().refill();
     }
+    Ok(())
 }
 
 /// State of the looker. Without children, it lives in the process that asks.
@@ -95,87 +91,59 @@ impl Looker {
         lock(&self.reader)
     }
 
-    /// Answers a request with a [`Reply`], bytes, and descriptors.
-    pub(super) fn answer(&mut self, request: Request, fds: Vec<OwnedFd>) -> Frame {
+    /// Answers a request with a `Result` of what it asks for or [`Failed`], bytes, and descriptors.
+    pub(super) fn answer(&mut self, limits: Limits, request: Request, fds: Vec<OwnedFd>) -> Frame {
+        self.identifier.set_limits(limits.allow_fuse, limits.silent);
         let mut frame = Frame::default();
-        let reply = self.reply(request, fds, &mut frame).unwrap_or_else(|error| {
-            Reply::Failed(OsError { text: text_of(&error), ..OsError::from(&error) })
-        });
-        frame.json = serde_json::to_vec(&reply).unwrap_or_default();
+        let answer = self.reply(request, fds, &mut frame);
+        frame.json = serde_json::to_vec(&answer).unwrap_or_default();
         frame
     }
 
-    fn reply(&mut self, request: Request, fds: Vec<OwnedFd>, frame: &mut Frame) -> io::Result<Reply> {
+    fn reply(&mut self, request: Request, fds: Vec<OwnedFd>, frame: &mut Frame) -> Result<Value, Failed> {
         let mut fds = fds.into_iter();
         let mut held = || fds.next().ok_or_else(|| io::Error::other("no file came"));
-        Ok(match request {
-            Request::Look { pid, limits } => {
-                self.limit(limits);
-                match discover::look_for_nccl(pid, &mut self.identifier) {
-                    Err(Denied) => Reply::Denied,
-                    Ok(None) => Reply::Looked(None),
-                    Ok(Some(sighting)) => {
-                        let Sighting { not_asked, unfinished, .. } = &sighting;
-                        let mut looked = Looked {
-                            not_asked: not_asked.clone(),
-                            unfinished: *unfinished,
-                            ..Looked::default()
-                        };
-                        if sighting.libraries.len() > MAX_FDS {
-                            looked.unfinished = Some(Unfinished::Mappings);
-                        }
-                        for (library, evidence) in sighting.libraries.into_iter().take(MAX_FDS) {
-                            looked.libraries.push((describe(&library), evidence));
-                            frame.fds.push(library.into_held());
-                        }
-                        let failed = sighting.unopened.iter().filter_map(|error| match error {
-                            LibraryError::Open { path, error, .. } => {
-                                Some((RawPath(path.clone()), error.into()))
-                            }
-                            _ => None,
-                        });
-                        looked.unopened = failed.collect();
-                        Reply::Looked(Some(looked))
-                    }
-                }
+        let open = |pid| Process::open(pid).map_err(io::Error::other);
+        let identifier = &mut self.identifier;
+        match request {
+            Request::Look { pid } => {
+                let found = discover::look_for_nccl(pid, MAX_FDS, identifier);
+                let described = |seen: Sighting<(), MappedLibrary>| {
+                    let Sighting { process, libraries, unopened, not_asked, unfinished } = seen;
+                    let described = |(library, evidence)| (frame.hold(library), evidence);
+                    let libraries: Vec<_> = libraries.into_iter().map(described).collect();
+                    Sighting { process, libraries, unopened, not_asked, unfinished }
+                };
+                value(found.map(|seen| seen.map(described)))
             }
-            Request::HasNccl { pid, limits } => {
-                self.limit(limits);
-                Reply::HasNccl(discover::has_nccl(pid, &mut self.identifier)?)
-            }
-            Request::Libraries { pid, wanted, limits } => {
-                self.limit(limits);
-                let process = Process::open(pid).map_err(io::Error::other)?;
+            Request::HasNccl { pid } => value(discover::has_nccl(pid, identifier)?),
+            Request::Libraries { pid, wanted } => {
                 let wanted = wanted.map(|RawPath(path)| path);
-                let found = library::nccl_libraries(&process, wanted.as_deref(), &mut self.identifier);
-                Reply::Libraries(found.map(|found| keep(found, frame)).map_err(no_libraries))
+                let found = library::nccl_libraries(&open(pid)?, wanted.as_deref(), identifier);
+                let described = |library| frame.hold(library);
+                value(found.map(|all| all.into_iter().take(MAX_FDS).map(described).collect::<Vec<_>>()))
             }
-            Request::Open { pid, mapping, limits } => {
-                self.limit(limits);
-                Reply::Held(self.open(pid, &mapping, frame)?)
+            Request::Open { pid, mapping } => {
+                let process = open(pid)?;
+                identifier.begin(&process);
+                value(frame.hold(identifier.open(&process, &mapping)?))
             }
-            Request::PackageVersion { pid, mapping, limits } => {
-                self.limit(limits);
-                frame.bytes = self.package_version(pid, &mapping)?;
-                Reply::Read
+            Request::PackageVersion { pid, mapping } => {
+                let path = version_file(&mapping.path);
+                let path = path.ok_or_else(|| io::Error::other("it is in no folder of a Python package"))?;
+                let process = open(pid)?;
+                identifier.begin(&process);
+                frame.bytes = identifier.read_beside(&process, &mapping, &path, MAX_VERSION_FILE)?;
+                value(())
             }
-            Request::Resolve { what, debug_files } => {
+            Request::Parse(request) => {
                 let mut reader = self.reader();
-                reader.start(&debug_files)?;
-                let reply =
-                    parse(&mut reader, &ReaderRequest::Resolve { what, debug_files }, &held()?, frame);
-                reader.stop();
-                reply?
-            }
-            Request::Symbols { of_nccl, at } => {
-                let mut reader = self.reader();
-                reader.start(of_nccl.as_ref().unwrap_or(&DebugFiles::default()))?;
-                parse(&mut reader, &ReaderRequest::Symbols { of_nccl, at }, &held()?, frame)?
-            }
-            Request::Interpreter => {
-                let mut reader = self.reader();
-                reader.start(&DebugFiles::default())?;
-                parse(&mut reader, &ReaderRequest::Interpreter, &held()?, frame)?
+                reader.start(&request.debug_files())?;
+                let states = parse(&mut reader, &request, &held()?, frame);
+                if matches!(request, ReaderRequest::Resolve { .. }) {
+                    reader.stop();
+                }
+                value(states?)
             }
             Request::Check { places } => {
                 let file = library::open_held(held()?.as_fd())?;
@@ -184,37 +152,18 @@ impl Looker {
                     frame.bytes.resize(from + length.min(MAX_PLACE) as usize, 0);
                     file.read_exact_at(frame.bytes.get_mut(from..).unwrap_or_default(), at)?;
                 }
-                Reply::Checked(Status::of(&file.metadata()?))
+                value(Status::of(&file.metadata()?))
             }
             Request::Read { pid, file } => {
                 frame.bytes = read_proc(pid, file)?;
-                Reply::Read
+                value(())
             }
-        })
+        }
     }
+}
 
-    fn limit(&mut self, limits: Limits) {
-        self.identifier.set_limits(limits.allow_fuse, limits.silent);
-    }
-
-    fn package_version(&mut self, pid: u32, mapping: &Mapping) -> io::Result<Vec<u8>> {
-        /// Most bytes of `version.py`; torch's has 300.
-        const LIMIT: u64 = 64 << 10;
-        let path = version_file(&mapping.path);
-        let path = path.ok_or_else(|| io::Error::other("it is in no folder of a Python package"))?;
-        let process = Process::open(pid).map_err(io::Error::other)?;
-        self.identifier.begin(&process);
-        self.identifier.read_beside(&process, mapping, &path, LIMIT)
-    }
-
-    fn open(&mut self, pid: u32, mapping: &Mapping, frame: &mut Frame) -> io::Result<Held> {
-        let process = Process::open(pid).map_err(io::Error::other)?;
-        self.identifier.begin(&process);
-        let library = self.identifier.open(&process, mapping)?;
-        let held = describe(&library);
-        frame.fds.push(library.into_held());
-        Ok(held)
-    }
+fn value(answer: impl Serialize) -> Result<Value, Failed> {
+    serde_json::to_value(answer).map_err(|error| Failed::Error(error.into()))
 }
 
 /// Returns the path of `PACKAGE/version.py` for `PACKAGE/lib/libtorch_cuda.so`, as the process names it.
@@ -224,7 +173,7 @@ fn version_file(library: &Path) -> Option<PathBuf> {
 }
 
 /// Reads a file of `/proc/PID`, up to its limit.
-pub(super) fn read_proc(pid: u32, file: ProcFile) -> io::Result<Vec<u8>> {
+fn read_proc(pid: u32, file: ProcFile) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let path = format!("/proc/{pid}/{}", file.name());
     File::open(path)?.take(file.limit()).read_to_end(&mut bytes)?;
@@ -235,48 +184,17 @@ fn lock(reader: &Mutex<ReaderLink>) -> std::sync::MutexGuard<'_, ReaderLink> {
     reader.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn describe(library: &MappedLibrary) -> Held {
-    Held {
-        id: library.id,
-        file_system: library.file_system,
-        path: RawPath(library.path.clone()),
-        deleted: library.deleted,
-    }
-}
-
-fn keep(libraries: Vec<MappedLibrary>, frame: &mut Frame) -> Vec<Held> {
-    let mut all = Vec::new();
-    for library in libraries.into_iter().take(MAX_FDS) {
-        all.push(describe(&library));
-        frame.fds.push(library.into_held());
-    }
-    all
-}
-
-fn no_libraries(error: LibraryError) -> NoLibraries {
-    match error {
-        LibraryError::Maps(_, error) => NoLibraries::Maps((&error).into()),
-        LibraryError::NoNccl { .. } => NoLibraries::NoNccl,
-        LibraryError::Open { path, error, .. } => NoLibraries::Open(RawPath(path), (&error).into()),
-    }
-}
-
-/// Has a file read by the reader.
+/// Has a file read by the reader. Returns the state of the file before and after it was read.
 fn parse(
     reader: &mut ReaderLink,
     request: &ReaderRequest,
     held: &OwnedFd,
     frame: &mut Frame,
-) -> io::Result<Reply> {
+) -> Result<[LibraryId; 2], Failed> {
     let file = library::open_held(held.as_fd())?;
     let before = LibraryId::from(&file.metadata()?);
-    Ok(match reader.ask(request, file.try_clone()?.into()) {
-        Ok(answer) => {
-            frame.bytes = answer;
-            Reply::FromReader { before, after: LibraryId::from(&file.metadata()?) }
-        }
-        Err(how) => Reply::ReaderDied(how),
-    })
+    frame.bytes = reader.ask(request, file.try_clone()?.into()).map_err(Failed::ReaderDied)?;
+    Ok([before, LibraryId::from(&file.metadata()?)])
 }
 
 /// The way to the reader.
@@ -315,23 +233,15 @@ impl ReaderLink {
         let sent = reader.channel.send(&json, &[], &[file.as_fd()]);
         drop(file);
         let received = sent.map_err(|_| NoFrame::End).and_then(|()| reader.channel.receive(MAX_ANSWER, None));
-        match received {
-            Ok(frame) => Ok(frame.json),
-            Err(NoFrame::End | NoFrame::TimeUp) => {
-                let how = end_of(reader.pid);
-                self.stop();
-                Err(how)
-            }
+        let how = match received {
+            Ok(frame) => return Ok(frame.json),
+            Err(NoFrame::End | NoFrame::TimeUp) => end_of(reader.pid),
             // The reader never sends descriptors.
-            Err(NoFrame::NoDescriptors) => {
-                self.stop();
-                Err("its answer came with descriptors".to_owned())
-            }
-            Err(NoFrame::Garbage(what)) => {
-                self.stop();
-                Err(what)
-            }
-        }
+            Err(NoFrame::NoDescriptors) => "its answer came with descriptors".to_owned(),
+            Err(NoFrame::Garbage(what)) => what,
+        };
+        self.stop();
+        Err(how)
     }
 
     /// Starts a reader that may read these debug files, unless there is one.
@@ -388,7 +298,7 @@ impl ReaderLink {
 
 /// # Safety
 /// Descriptor 0 must be a socket that nothing else owns.
-unsafe fn serve_reader(debug_files: &DebugFiles) -> Result<()> {
+unsafe fn serve_reader(debug_files: &DebugFiles) -> anyhow::Result<()> {
     use std::os::{fd::FromRawFd as _, unix::net::UnixStream};
     // SAFETY: as the caller promises.
     let socket = unsafe { UnixStream::from_raw_fd(0) };

@@ -193,12 +193,7 @@ pub(super) fn serve(channel: &Channel, memory: &File) -> Result<()> {
     if shared == libc::MAP_FAILED {
         bail!("mmap: {}", io::Error::last_os_error());
     }
-    loop {
-        let mut frame = match channel.receive(1 << 16, None) {
-            Ok(frame) => frame,
-            Err(NoFrame::End) => return Ok(()),
-            Err(_) => bail!("no request"),
-        };
+    while let Some(mut frame) = channel.request(1 << 16)? {
         let (Some(pid), pieces) = parse(&frame.json) else { bail!("no request") };
         let total: usize = pieces.iter().map(|(_, length)| *length).fold(0, usize::saturating_add);
         sandbox::alarm(2 * WALL);
@@ -226,6 +221,7 @@ pub(super) fn serve(channel: &Channel, memory: &File) -> Result<()> {
         };
         channel.send(&answer.to_le_bytes(), &[], &[])?;
     }
+    Ok(())
 }
 
 fn parse(request: &[u8]) -> (Option<u32>, Vec<Piece>) {

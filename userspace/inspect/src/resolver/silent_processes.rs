@@ -2,7 +2,7 @@
 //! processes is asked, so that the cost stays with that user.
 
 use crate::{
-    process::{is_gone, read_text, running::started, status_field, try_started},
+    process::{is_gone, proc_text::real_uid, read_text, running::started, try_started},
     unresponsive::Silent,
 };
 
@@ -58,10 +58,9 @@ impl SilentProcesses {
     }
 }
 
-/// Returns the real user of a process. The owner of `/proc/PID` is no answer: a process can make that root.
+/// Returns the real user of a process.
 fn user_of(pid: u32) -> Option<u32> {
-    let status = read_text(format!("/proc/{pid}/status")).ok()?;
-    status_field(&status, "Uid")?.split_ascii_whitespace().next()?.parse().ok()
+    real_uid(&read_text(format!("/proc/{pid}/status")).ok()?)
 }
 
 #[cfg(test)]

@@ -66,23 +66,28 @@ impl Names {
             if files.len() >= MAX_FILES {
                 return None;
             }
-            let functions = self.read(process, mapping, is_nccl).unwrap_or_default();
-            files.insert(key, functions);
+            files.insert(key, read(process, mapping, is_nccl.then_some(&self.debug_files), None));
         }
         let function = find(files.get(&key)?, address)?;
         Some(Name { text: demangled(&function.symbol), is_api: function.is_api })
     }
+}
 
-    fn read(&self, process: &Process, mapping: &Mapping, is_nccl: bool) -> Option<Functions> {
-        let file = resolver::open_mapping(process, mapping).ok()?;
-        let mut functions = Functions::new();
-        for Symbol { address, size, name, in_table } in
-            resolver::symbols(&file, is_nccl.then_some(&self.debug_files), None).ok()?
-        {
-            add(&mut functions, address, size, name, in_table);
-        }
-        Some(functions)
+/// Reads the functions of a file; with `at`, those nearest to these addresses. A file that cannot be read has
+/// none. `of_nccl` is for NCCL's libraries alone.
+fn read(
+    process: &Process,
+    mapping: &Mapping,
+    of_nccl: Option<&DebugFiles>,
+    at: Option<Vec<u64>>,
+) -> Functions {
+    let file = resolver::open_mapping(process, mapping);
+    let symbols = file.and_then(|file| resolver::symbols(&file, of_nccl, at));
+    let mut functions = Functions::new();
+    for Symbol { address, size, name, in_table } in symbols.unwrap_or_default() {
+        add(&mut functions, address, size, name, in_table);
     }
+    functions
 }
 
 fn add(functions: &mut Functions, address: u64, size: u64, name: Box<str>, in_table: bool) {
@@ -138,14 +143,8 @@ impl NamesAt {
         if new.is_empty() {
             return;
         }
-        let mut functions = Functions::new();
-        let debug_files = is_nccl.then_some(&self.debug_files);
-        let file = resolver::open_mapping(process, mapping);
-        let symbols =
-            file.ok().and_then(|file| resolver::symbols(&file, debug_files, Some(new.clone())).ok());
-        for Symbol { address, size, name, in_table } in symbols.unwrap_or_default() {
-            add(&mut functions, address, size, name, in_table);
-        }
+        let of_nccl = is_nccl.then_some(&self.debug_files);
+        let functions = read(process, mapping, of_nccl, Some(new.clone()));
         if self.known.len() >= MAX_KEPT {
             self.known.clear();
         }

@@ -13,8 +13,8 @@ use gimli::{
     RegisterRule, UnwindContext, UnwindExpression, UnwindSection as _, X86_64,
 };
 
-use super::modules::{Modules, Tables};
-use crate::memory::Memory;
+use super::modules::Modules;
+use crate::memory::{Memory, PageCache};
 use nccl_library::elf::RuntimeAddr;
 
 const MAX_FRAMES: usize = 96;
@@ -202,7 +202,7 @@ pub(super) struct Entry {
 impl Entry {
     /// Finds the entry for an address by the sorted table at `table` (LSB Core, `.eh_frame_hdr`): offsets of
     /// 4 bytes from the table's own address, which is what all linkers write.
-    pub(super) fn find(memory: Memory<'_>, tables: &mut Tables, table: u64, address: u64) -> Option<Self> {
+    pub(super) fn find(memory: Memory<'_>, tables: &mut PageCache, table: u64, address: u64) -> Option<Self> {
         const ENCODINGS: [u8; 3] = [0x1b, 0x03, 0x3b];
         let head = tables.word(memory, table)?.to_le_bytes();
         if head.first() != Some(&1) || head.get(1..4) != Some(&ENCODINGS[..]) {

@@ -103,6 +103,5 @@ pub(crate) fn python_of(pid: u32, memory: &ProcMemory) -> Option<Python> {
     let found = locate::runtime(&image).unwrap()?;
     let name = Path::new(&file).file_name()?.to_string_lossy().into_owned();
     let version = found.version.or_else(|| cpython::Version::from_file_name(&name));
-    let runtime = start - image.base().unwrap().0 + found.address.0;
-    Some(Python::at(memory, runtime, version).unwrap())
+    Some(Python::at(memory, start + found.distance, version).unwrap())
 }
