@@ -310,8 +310,4 @@ impl<'m> Walker<'m> {
             line: code.line(frame.offset),
         })
     }
-
-    pub fn python(&self) -> &Python {
-        &self.python
-    }
 }

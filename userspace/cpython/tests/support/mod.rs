@@ -113,7 +113,10 @@ impl Subject {
     pub(crate) fn thread(&self, threads: &[ThreadState], number: u32) -> ThreadState {
         let is_it = |thread: &&ThreadState| match thread.native_id {
             Some(native) => native == u64::from(number),
-            None => pthread::thread_numbers(&self.memory, MACHINE, thread.pthread).first() == Some(&number),
+            None => {
+                let numbers = pthread::thread_numbers(&self.memory, MACHINE, thread.pthread);
+                numbers.first().is_some_and(|(_, first)| *first == number)
+            }
         };
         *threads.iter().find(is_it).unwrap()
     }

@@ -185,11 +185,6 @@ impl MappedLibrary {
     pub fn shown(&self) -> String {
         super::printable(&self.path.to_string_lossy())
     }
-
-    /// Returns a path of ours that names exactly this inode, whatever happens to the original path.
-    pub fn stable_path(&self) -> PathBuf {
-        held_path(self.held.as_fd())
-    }
 }
 
 fn held_path(held: BorrowedFd<'_>) -> PathBuf {

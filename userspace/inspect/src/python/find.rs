@@ -6,9 +6,10 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use cpython::{Memory as _, NOT_INITIALISED, Python, Statics, Unreadable, Version, locate::Runtime};
+use cpython::{NOT_INITIALISED, Python, Statics, Unreadable, Version, locate::Runtime};
 use nccl_library::elf::RuntimeAddr;
 
+use super::walk::word;
 use crate::{
     memory::Memory,
     process::{LibraryId, Process, maps::Mapping, printable},
@@ -113,9 +114,8 @@ impl Runtimes {
 }
 
 fn is_initialised(python: &Python, memory: TargetMemory<'_>) -> bool {
-    let mut head = [0; 8];
     let at = python.runtime.wrapping_add(u64::from(python.offsets.runtime.interpreters_head));
-    memory.read(at, &mut head).is_ok() && head != [0; 8]
+    word(&memory, at).is_some_and(|head| head != 0)
 }
 
 fn is_library(mapping: &Mapping) -> bool {

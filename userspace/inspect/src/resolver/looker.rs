@@ -19,8 +19,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
+    at_once,
     frame::{Channel, Frame, MAX_FDS, NoFrame},
-    protocol::{Failed, Limits, MAX_PLACE, ProcFile, RawPath, ReaderRequest, Request, Status},
+    protocol::{Failed, Limits, ProcFile, RawPath, ReaderRequest, Request},
     reader, sandbox,
 };
 use crate::process::{
@@ -37,8 +38,6 @@ pub(super) const MAX_ANSWER: usize = 128 << 20;
 const WALL: Duration = Duration::from_secs(90);
 /// Most bytes of `version.py`; torch's has 300.
 const MAX_VERSION_FILE: u64 = 64 << 10;
-/// Most places of one check.
-const MAX_PLACES: usize = 4096;
 
 /// Serves until the other end is closed. The looker writes into `note` which file it is at.
 pub(super) fn serve(channel: &Channel, note: File) -> anyhow::Result<()> {
@@ -146,13 +145,8 @@ impl Looker {
                 value(states?)
             }
             Request::Check { places } => {
-                let file = library::open_held(held()?.as_fd())?;
-                for (at, length) in places.into_iter().take(MAX_PLACES) {
-                    let from = frame.bytes.len();
-                    frame.bytes.resize(from + length.min(MAX_PLACE) as usize, 0);
-                    file.read_exact_at(frame.bytes.get_mut(from..).unwrap_or_default(), at)?;
-                }
-                value(Status::of(&file.metadata()?))
+                let read = |file: &File, into: &mut [u8], at| file.read_exact_at(into, at);
+                value(at_once::look_at(held()?.as_fd(), &places, read)?)
             }
             Request::Read { pid, file } => {
                 frame.bytes = read_proc(pid, file)?;

@@ -98,15 +98,7 @@ fn ask<T>(
     take: impl FnOnce(&Helper, usize) -> io::Result<T>,
 ) -> io::Result<T> {
     let start = || Helper::start(Role::Peeker, memory()?);
-    let (idle, is_silent) = {
-        let mut pool = pool();
-        let is_silent = pool.silent.has(pid);
-        (pool.idle.pop(), is_silent)
-    };
-    if is_silent || left_behind() >= MAX_LEFT {
-        if let Some(helper) = idle {
-            put_back(helper);
-        }
+    if is_silent(pid) || left_behind() >= MAX_LEFT {
         return Err(ResolverError::GivenUp.into());
     }
     let mut request = Vec::with_capacity(4 + 16 * pieces.len());
@@ -116,6 +108,7 @@ fn ask<T>(
         request.extend((*length as u64).to_le_bytes());
     }
     let fds: Vec<BorrowedFd<'_>> = pagemap.into_iter().collect();
+    let idle = pool().idle.pop();
     let mut helper = idle.map_or_else(start, Ok)?;
     for attempt in 0.. {
         let why = match helper.ask(&request, &fds, 64, WALL) {

@@ -2,8 +2,11 @@
 
 use std::{fs::Metadata, io, os::unix::fs::MetadataExt as _, path::PathBuf};
 
-use nccl_library::symbols::{
-    DebugFiles, Request as SymbolRequest, nccl_request, nccl_request_of_memory, nccl_request_with_api,
+use nccl_library::{
+    elf::FileOffset,
+    symbols::{
+        DebugFiles, Request as SymbolRequest, nccl_request, nccl_request_of_memory, nccl_request_with_api,
+    },
 };
 use serde::{Deserialize, Serialize};
 
@@ -99,9 +102,9 @@ pub(super) enum Request {
     /// Has a file read by the reader. The reader's answer comes as bytes; this one has the state of the file
     /// before and after it was read.
     Parse(ReaderRequest),
-    /// Asks for the state of a file, and bytes of it, which come one place after the other.
+    /// Asks for the state of a file, and its bytes at these places.
     Check {
-        places: Vec<(u64, u32)>,
+        places: Vec<(FileOffset, u32)>,
     },
     Read {
         pid: u32,

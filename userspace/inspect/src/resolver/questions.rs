@@ -203,16 +203,10 @@ pub fn check(
     {
         return Ok(checked);
     }
-    let request = Request::Check { places: places.iter().map(|(at, length)| (at.0, *length)).collect() };
-    let (status, frame) = ask_of(library.held(), CHECK_WALL, request)?;
-    let mut rest = &*frame.bytes;
-    let mut parts = Vec::new();
-    for (_, length) in places {
-        let Some((part, tail)) = rest.split_at_checked(*length as usize) else { return unexpected() };
-        parts.push(part.to_vec());
-        rest = tail;
-    }
-    Ok((status, parts))
+    let request = Request::Check { places: places.to_vec() };
+    let ((status, parts), _) = ask_of::<(Status, Vec<Vec<u8>>)>(library.held(), CHECK_WALL, request)?;
+    let is_whole = parts.iter().map(Vec::len).eq(places.iter().map(|(_, length)| *length as usize));
+    if is_whole { Ok((status, parts)) } else { unexpected() }
 }
 
 /// Reads a file of `/proc/PID` that can keep a reader waiting.

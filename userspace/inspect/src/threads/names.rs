@@ -114,10 +114,10 @@ fn find(functions: &Functions, address: u64) -> Option<&Function> {
 /// Identity of a file: device and inode.
 type FileKey = ((u32, u32), u64);
 
-/// Names of the functions at some addresses of files. Symbol tables are not kept: those of frameworks take
-/// some hundred megabytes, and the owner of this runs for days.
+/// Names of native frames. Symbol tables are not kept: those of frameworks take some hundred megabytes, and the
+/// owner of this runs for days.
 #[derive(Debug, Default)]
-pub(super) struct NamesAt {
+pub struct NativeNames {
     debug_files: DebugFiles,
     /// Names by file and address; `None`: no function is known there.
     known: HashMap<(FileKey, u64), Option<Box<str>>>,
@@ -129,8 +129,8 @@ const MAX_KEPT: usize = 65_536;
 /// Maximum number of addresses that are asked for at once.
 const MAX_ASKED: usize = 8192;
 
-impl NamesAt {
-    pub(super) fn new(debug_files: DebugFiles) -> Self {
+impl NativeNames {
+    pub fn new(debug_files: DebugFiles) -> Self {
         Self { debug_files, known: HashMap::new() }
     }
 

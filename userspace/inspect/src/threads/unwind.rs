@@ -19,7 +19,7 @@ use nccl_library::elf::RuntimeAddr;
 
 const MAX_FRAMES: usize = 96;
 /// Maximum number of return addresses that are guessed in one stack.
-const MAX_GUESSES: usize = 6;
+pub(super) const MAX_GUESSES: usize = 6;
 /// Words of the stack that are looked through for a return address.
 const GUESS_WORDS: u64 = 1024;
 /// Maximum number of bytes of a frame description entry, and of a common one; real ones have some hundred at
@@ -104,31 +104,14 @@ impl Frame {
     }
 }
 
-/// Reason why the last frame is the last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
-    /// The frame has no caller.
-    Outermost,
-    /// Neither the information on its code nor the stack tells its caller.
-    Lost,
-}
-
-/// Returns the frames, innermost first.
-pub(super) fn unwind(memory: Memory<'_>, modules: &mut Modules, stack: &Stack) -> Vec<Frame> {
-    frames(memory, modules, stack, MAX_GUESSES).0
-}
-
-/// Returns the frames, innermost first, as far as call frame information leads: nothing is guessed.
-pub(super) fn unwind_surely(memory: Memory<'_>, modules: &mut Modules, stack: &Stack) -> (Vec<Frame>, Ended) {
-    frames(memory, modules, stack, 0)
-}
-
-fn frames(
+/// Returns the frames, innermost first, and whether the last one has no caller. At most `guesses` return
+/// addresses are guessed.
+pub(super) fn unwind(
     memory: Memory<'_>,
     modules: &mut Modules,
     stack: &Stack,
     mut guesses: usize,
-) -> (Vec<Frame>, Ended) {
+) -> (Vec<Frame>, bool) {
     let mut registers = stack.registers;
     let mut frame = Frame { pc: stack.pc, has_called: false, inferred: false, found_at: None };
     let mut frames = vec![frame];
@@ -143,7 +126,7 @@ fn frames(
                 frame.inferred = true;
                 (next, pc, false, None)
             }
-            Step::End => return (frames, Ended::Outermost),
+            Step::End => return (frames, true),
             Step::Lost => break,
         };
         // Stacks grow down: a frame that does not lie above is nonsense, or a circle.
@@ -155,7 +138,7 @@ fn frames(
         registers = next;
         frames.push(frame);
     }
-    (frames, Ended::Lost)
+    (frames, false)
 }
 
 type Registers = [Option<u64>; REGISTERS];
@@ -164,7 +147,7 @@ fn get(registers: &Registers, register: Register) -> Option<u64> {
     registers.get(usize::from(register.0)).copied().flatten()
 }
 
-fn set(registers: &mut Registers, register: Register, value: Option<u64>) {
+pub(super) fn set(registers: &mut Registers, register: Register, value: Option<u64>) {
     if let Some(slot) = registers.get_mut(usize::from(register.0)) {
         *slot = value;
     }

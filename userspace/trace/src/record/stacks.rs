@@ -83,7 +83,7 @@ impl Stacks {
             Err(why) => Err(why.clone()),
         };
         let interpreter = interpreter.unwrap_or_default();
-        let mut walk = interpreter.as_ref().map_or_else(without_python, |interpreter| *interpreter.walk());
+        let mut walk = interpreter.as_ref().map_or_else(without_python, |interpreter| interpreter.walk);
         walk.takes = if interpreter.is_some() { TAKES_PYTHON } else { 0 };
         walk.takes |= if kind.has_native() { TAKES_NATIVE } else { 0 };
         if walk.takes != 0 {
