@@ -12,7 +12,7 @@ use ncclflow_fuzz::{
     torch::{Start, input_of, rings_of},
 };
 use test_support::{TorchJob, torch_double};
-use torch::{Library, Patience};
+use torch::Patience;
 
 /// Without and with `std::string` as in C++11; with the table of rings of other backends.
 const VERSIONS: [u8; 3] = [5, 11, 15];
@@ -92,7 +92,7 @@ fn made(python: &str, minor: u8, folder: &Path) -> Result<Vec<u8>, Box<dyn Error
             (start..end).contains(&address) && line.contains("rw-p")
         })
     };
-    let found = torch::find(&memory, Library { base }, &offsets, &may_be_data, Patience::default())?;
+    let found = torch::find(&memory, base, &offsets, &may_be_data, Patience::default())?;
     let ring = found.first().ok_or("no ring")?.address;
     let python = Python::at(&memory, runtime, version)?;
     torch::read(&memory, ring, &offsets, Some(python), Patience::default())?;

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use cpython::{Memory, Python, Unreadable};
 use dump::history::{self, HistoryReport};
-use torch::{Found, Library, MAX_ENTRIES, MAX_FRAMES, Patience, RingReport};
+use torch::{Found, MAX_ENTRIES, MAX_FRAMES, Patience, RingReport};
 
 use super::python::Pieces;
 
@@ -103,7 +103,7 @@ pub fn rings_of(input: &[u8]) -> Option<Vec<RingReport>> {
     let version = cpython::Version::new(3, *python);
     let python = Python::at(&memory, runtime, Some(version)).ok();
     let patience = Patience::of(PATIENCE);
-    let mut found = torch::find(&memory, Library { base: library }, &row.offsets, &|_| true, patience)
+    let mut found = torch::find(&memory, library, &row.offsets, &|_| true, patience)
         .unwrap_or_default();
     if found.iter().all(|found| found.address != ring) {
         found.push(Found { address: ring, backend: None });

@@ -70,8 +70,8 @@ pub use interned::{DICT_VERSION, Statics, interned};
 pub use lines::{LineTable, line_at};
 pub use memory::{Limits, Memory, Reader, Record, Unreadable};
 pub use offsets::{
-    BytesOffsets, CodeOffsets, FrameOffsets, FrameRoot, Instruction, InterpreterOffsets, ObjectOffsets,
-    Offsets, RuntimeOffsets, TextOffsets, ThreadOffsets,
+    BytesOffsets, CodeOffsets, FrameOffsets, Instruction, InterpreterOffsets, ObjectOffsets, Offsets,
+    RuntimeOffsets, TextOffsets, ThreadOffsets,
 };
 pub use tables::{ShippedRow, shipped, shipped_rows};
 pub use unknown::Unknown;

@@ -8,14 +8,6 @@ use crate::Unknown;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable(pub u64);
 
-impl fmt::Display for Unreadable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "nothing can be read at {:#x}", self.0)
-    }
-}
-
-impl std::error::Error for Unreadable {}
-
 /// The memory of a process.
 pub trait Memory {
     /// Fills `into` from `address` on, all of it or nothing.

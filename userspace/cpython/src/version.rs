@@ -43,8 +43,11 @@ impl Version {
 
     /// Makes the reason why a version is not understood.
     pub fn unknown(version: Option<Self>) -> Unknown {
-        let version = version.map(|version| version.to_string());
-        Unknown::Version { of: "Python", known: "3.8 to 3.15", version }
+        let layouts = |version: Self| {
+            let version = version.to_string();
+            Unknown::Version { of: "Python", version, known: "3.8 to 3.15" }
+        };
+        version.map_or(Unknown::NoVersion("Python"), layouts)
     }
 
     /// Tells whether the version is at least this one.

@@ -3,8 +3,7 @@
 use std::{cell::Cell, collections::HashMap, rc::Rc};
 
 use crate::{
-    CodeObject, DEBUG_OFFSETS_SIZE, FrameRoot, Instruction, Memory, Offsets, Unknown, Version, code,
-    from_debug_offsets,
+    CodeObject, DEBUG_OFFSETS_SIZE, Instruction, Memory, Offsets, Unknown, Version, code, from_debug_offsets,
     memory::{Limits, Reader, add},
     shipped,
 };
@@ -203,7 +202,7 @@ impl<'m> Walker<'m> {
         let offsets = &self.python.offsets;
         let frame = &offsets.frame;
         let mut at = self.reader.u64(thread.address, offsets.thread.frame)?;
-        if let FrameRoot::CFrame { current_frame } = offsets.frame_root()
+        if let Some(current_frame) = frame.in_c_frame
             && at != 0
         {
             at = self.reader.u64(at, current_frame)?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cpython::Python;
 use rustix::time::ClockId;
-use torch::{Library, NO_RECORDER, Patience, RingReport, Tried};
+use torch::{NO_RECORDER, Patience, RingReport, Tried};
 
 use super::{
     find::{Build, Builds},
@@ -76,7 +76,7 @@ fn rings(process: &Process, build: &Build, python: Option<Python>) -> Result<Vec
     let cpu = build.cpu.filter(|_| offsets.version >= torch::Version::new(2, 8));
     let (mut rings, mut why_not) = (Vec::new(), None);
     for base in build.cuda.into_iter().chain(cpu) {
-        let found = match torch::find(&memory, Library { base }, offsets, &may_be_data, patience) {
+        let found = match torch::find(&memory, base, offsets, &may_be_data, patience) {
             Ok(found) => found,
             Err(why) => {
                 why_not.get_or_insert(why);

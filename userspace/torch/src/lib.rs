@@ -33,7 +33,7 @@ mod traceback;
 mod version;
 
 pub use cpython::Unknown;
-pub use locate::{Found, Library, NO_RECORDER, find};
+pub use locate::{Found, NO_RECORDER, find};
 pub use memory::Patience;
 pub use offsets::{
     EntryOffsets, GroupOffsets, Offsets, RecorderOffsets, StatusOffsets, TracebackOffsets, WorkOffsets,

@@ -21,12 +21,6 @@ use crate::{
     recorder::head,
 };
 
-/// A library of a process, by the address of its first byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Library {
-    pub base: u64,
-}
-
 /// A ring that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -56,11 +50,11 @@ pub const NO_RECORDER: Unknown = Unknown::NotThere(
 
 const NO_ELF: Unknown = Unknown::Contradiction("a library of torch does not begin as one");
 
-/// Finds the rings of a library. `may_be_data` tells whether the process has its own data at an address; it
+/// Finds the rings of a library, which begins at `base`. `may_be_data` tells whether the process has its own data at an address; it
 /// spares reading elsewhere.
 pub fn find(
     memory: &dyn Memory,
-    library: Library,
+    base: u64,
     offsets: &Offsets,
     may_be_data: &dyn Fn(u64) -> bool,
     patience: Patience,
@@ -68,7 +62,7 @@ pub fn find(
     let reader = patience.reader(memory);
     let mut pointers = BTreeSet::new();
     let mut tables = Vec::new();
-    for (start, length) in zeroed(&reader, library)? {
+    for (start, length) in zeroed(&reader, base)? {
         // Parts of it may not be readable any more; the rest still counts.
         let Ok(bytes) = reader.bytes(start, length) else { continue };
         for (number, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
@@ -131,12 +125,12 @@ fn rings(reader: &Reader<'_>, offsets: &Offsets, candidates: &[u64]) -> Result<V
 
 /// Finds the parts of a library that begin as zeros, by its program headers in memory: address and bytes of
 /// each.
-fn zeroed(reader: &Reader<'_>, library: Library) -> Result<Vec<(u64, usize)>, Unknown> {
+fn zeroed(reader: &Reader<'_>, base: u64) -> Result<Vec<(u64, usize)>, Unknown> {
     const HEADER: u32 = 64;
     const PROGRAM_HEADER: u32 = 56;
     const PT_LOAD: u32 = 1;
     const PF_W: u32 = 2;
-    let header = reader.record(library.base, HEADER)?;
+    let header = reader.record(base, HEADER)?;
     // Magic, 64 bits, little-endian.
     if header.bytes.get(..6) != Some(b"\x7fELF\x02\x01") {
         return Err(NO_ELF);
@@ -146,7 +140,7 @@ fn zeroed(reader: &Reader<'_>, library: Library) -> Result<Vec<(u64, usize)>, Un
     if size != PROGRAM_HEADER || count > 64 || at > 1 << 20 {
         return Err(NO_ELF);
     }
-    let headers = reader.record(library.base.checked_add(at).ok_or(NO_ELF)?, size * count)?;
+    let headers = reader.record(base.checked_add(at).ok_or(NO_ELF)?, size * count)?;
     let (mut parts, mut first, mut left) = (Vec::new(), None, MAX_DATA);
     for number in 0..count {
         let at = number * size;
@@ -162,7 +156,7 @@ fn zeroed(reader: &Reader<'_>, library: Library) -> Result<Vec<(u64, usize)>, Un
         }
         let zeros = (in_memory - in_file).min(left);
         left -= zeros;
-        let start = virtual_address.wrapping_sub(begin).wrapping_add(in_file).wrapping_add(library.base);
+        let start = virtual_address.wrapping_sub(begin).wrapping_add(in_file).wrapping_add(base);
         let end = start.saturating_add(zeros) & !7;
         if let Some(start) = start.checked_next_multiple_of(8)
             && start < end

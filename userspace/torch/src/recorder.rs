@@ -58,7 +58,6 @@ pub(crate) struct Head {
     begin: u64,
     count: usize,
     pub(crate) max_entries: u64,
-    next: u64,
     id: u64,
     epoch: u64,
 }
@@ -85,7 +84,7 @@ pub(crate) fn head(offsets: &Offsets, record: &Record) -> Option<Head> {
         && is_mutex(record, layout.mutex)
         && is_map(record, layout.groups)
         && layout.statuses.is_none_or(|at| is_map(record, at));
-    fits.then_some(Head { enabled, begin, count, max_entries, next, id, epoch })
+    fits.then_some(Head { enabled, begin, count, max_entries, id, epoch })
 }
 
 /// Tells whether a `std::mutex` is there, by the `pthread_mutex_t` that it begins with (glibc,

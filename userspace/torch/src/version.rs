@@ -30,8 +30,11 @@ impl Version {
 
     /// Makes the reason why a version is not understood.
     pub fn unknown(version: Option<Self>) -> Unknown {
-        let version = version.map(|version| version.to_string());
-        Unknown::Version { of: "torch", known: "2.4 to 2.15", version }
+        let layouts = |version: Self| {
+            let version = version.to_string();
+            Unknown::Version { of: "torch", version, known: "2.4 to 2.15" }
+        };
+        version.map_or(Unknown::NoVersion("torch"), layouts)
     }
 }
 

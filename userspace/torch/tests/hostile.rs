@@ -15,7 +15,7 @@ use cpython::{Memory, Unreadable};
 use serde_json::json;
 use support::Subject;
 use test_support::damage::Random;
-use torch::{Found, Library, MAX_ENTRIES, Offsets, Patience, Unknown, find, read, shipped_rows};
+use torch::{Found, MAX_ENTRIES, Offsets, Patience, Unknown, find, read, shipped_rows};
 
 /// Memory that was read of a real ring, and changed. It counts what is read of it.
 #[derive(Default)]
@@ -222,7 +222,7 @@ fn noise_is_no_ring_and_a_library_of_noise_ends_in_time() {
             assert!(read(&memory, 1 << 20, &row.offsets, None, Patience::default()).is_err());
         }
         assert!(memory.bytes.get() < 64 << 20);
-        assert!(find(&memory, Library { base: 4096 }, &row.offsets, &|_| true, Patience::default()).is_err());
+        assert!(find(&memory, 4096, &row.offsets, &|_| true, Patience::default()).is_err());
     }
 }
 
@@ -262,7 +262,7 @@ fn a_library_full_of_pointers_is_looked_through_in_bounded_time_and_memory() {
     let everywhere = Everywhere { random: RefCell::new(Random(7)), words, bytes: Cell::new(0) };
     let started = Instant::now();
     let patience = Patience::of(Duration::from_secs(3));
-    let found = find(&Full(everywhere), Library { base: 1 << 30 }, &row.offsets, &|_| true, patience);
+    let found = find(&Full(everywhere), 1 << 30, &row.offsets, &|_| true, patience);
     // The machine may have other work.
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
     let none: Vec<Found> = Vec::new();

@@ -36,15 +36,7 @@ enum Json {
 }
 
 impl RankMap {
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or is no rank map. The error names the wrong line.
-    pub fn read(path: &Path) -> Result<Self, String> {
-        Self::read_file(&File::open(path).map_err(|error| error.to_string())?)
-    }
-
-    fn read_file(file: &File) -> Result<Self, String> {
+    fn read(file: &File) -> Result<Self, String> {
         let mut text = String::new();
         file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
         if text.len() as u64 > MAX_FILE {
@@ -117,11 +109,11 @@ impl RankMapFile {
     /// Reads a file.
     ///
     /// # Errors
-    /// See [`RankMap::read`].
+    /// If the file cannot be read, or is no rank map. The error names the wrong line.
     pub fn read(path: &Path) -> Result<Self, String> {
         let file = File::open(path).map_err(|error| error.to_string())?;
         let seen = file.metadata().ok().map(|about| identity(&about));
-        Ok(Self { path: path.to_owned(), map: RankMap::read_file(&file)?, seen })
+        Ok(Self { path: path.to_owned(), map: RankMap::read(&file)?, seen })
     }
 
     pub fn map(&self) -> &RankMap {

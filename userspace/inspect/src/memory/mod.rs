@@ -4,7 +4,6 @@
 //! read field by field, and read again if fields contradict each other.
 
 mod page_cache;
-mod pages;
 mod reader;
 mod regions;
 mod scan;

@@ -1,6 +1,8 @@
 //! `process_vm_readv`: bounded copies out of another process.
 
-use std::{fmt, io, ops::ControlFlow};
+use std::{io, ops::ControlFlow};
+
+use thiserror::Error;
 
 use crate::{process::Process, resolver};
 use nccl_library::elf::RuntimeAddr;
@@ -10,42 +12,29 @@ const MAX_READ: usize = 8 << 20;
 /// Maximum number of pieces that the kernel takes in one call: `UIO_MAXIOV`, include/uapi/linux/uio.h.
 const MAX_PIECES: usize = 1024;
 
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub enum ReadError {
     /// The process has exited; bytes that were read before that was noticed are not to be used.
+    #[error("process {0} exited while it was read")]
     Gone(u32),
+    #[error("the memory of process {0} cannot be read ({1}): run as root, or with CAP_SYS_PTRACE")]
     Denied(u32, io::Error),
     /// A copy did not end in time: the device or file behind the memory does not answer. The process is not
     /// read again.
+    #[error(
+        "the memory of process {0} does not answer: it is backed by a file system in user space (FUSE) or by \
+         userfaultfd, or a lock of it is held; it is not read any more"
+    )]
     Blocked(u32),
     /// No memory there, or memory of a device that cannot be copied.
+    #[error("nothing can be read at {0}")]
     Unmapped(RuntimeAddr),
     /// More than [`MAX_READ`] at once: a length that came out of the process and cannot be right.
+    #[error("{0} bytes at once are not read")]
     TooLong(u64),
+    #[error("the memory of process {0} cannot be read: {1}")]
     Other(u32, io::Error),
 }
-
-impl fmt::Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Gone(pid) => write!(f, "process {pid} exited while it was read"),
-            Self::Denied(pid, error) => write!(
-                f,
-                "the memory of process {pid} cannot be read ({error}): run as root, or with CAP_SYS_PTRACE"
-            ),
-            Self::Blocked(pid) => write!(
-                f,
-                "the memory of process {pid} does not answer: it is backed by a file system in user space (FUSE) or by \
-                 userfaultfd, or a lock of it is held; it is not read any more"
-            ),
-            Self::Unmapped(at) => write!(f, "nothing can be read at {at}"),
-            Self::TooLong(bytes) => write!(f, "{bytes} bytes at once are not read"),
-            Self::Other(pid, error) => write!(f, "the memory of process {pid} cannot be read: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for ReadError {}
 
 impl ReadError {
     /// Makes an error of the kernel's answer to a request for memory at `at`, or for the mappings.
@@ -97,9 +86,10 @@ impl<'p> Memory<'p> {
             return Ok(0);
         }
         let length = into.len();
-        let read = self.transfer(into, &[(at, length)])?;
-        self.still_there()?;
-        Ok(read)
+        match self.read_pieces(&[(at, length)], into)? {
+            0 => Err(ReadError::Unmapped(at)),
+            read => Ok(read),
+        }
     }
 
     pub fn bytes(&self, at: RuntimeAddr, length: u64) -> Result<Vec<u8>, ReadError> {
@@ -194,16 +184,17 @@ impl<'p> Memory<'p> {
         Ok(())
     }
 
-    /// Fills `into` from `pieces`, at most [`MAX_PIECES`], as far as they can be read. Returns the number of
-    /// bytes read, 0 if the first piece cannot be read.
+    /// Fills `into` from `pieces` as far as they can be read, by a child that can be lost. They are at most
+    /// [`MAX_PIECES`] and together as long as `into`. Returns the number of bytes read, 0 if the first piece
+    /// cannot be read.
     fn read_pieces(self, pieces: &[(RuntimeAddr, usize)], into: &mut [u8]) -> Result<usize, ReadError> {
-        match self.transfer(into, pieces) {
-            Ok(read) => {
-                self.still_there()?;
-                Ok(read.min(into.len()))
-            }
+        let first = pieces.first().map_or(RuntimeAddr(0), |(at, _)| *at);
+        let pieces: Vec<(u64, usize)> = pieces.iter().map(|(at, length)| (at.0, *length)).collect();
+        let read = resolver::peek(self.process.pid(), &pieces, into);
+        self.still_there()?;
+        match read.map_err(|error| ReadError::new(self.process, error, first)) {
             Err(ReadError::Unmapped(_)) => Ok(0),
-            Err(error) => Err(error),
+            read => Ok(read?.min(into.len())),
         }
     }
 
@@ -211,17 +202,6 @@ impl<'p> Memory<'p> {
     /// read that ended while it was still there was a read of its memory.
     fn still_there(self) -> Result<(), ReadError> {
         if self.process.has_exited() { Err(ReadError::Gone(self.process.pid())) } else { Ok(()) }
-    }
-
-    /// Copies once, by a child that can be lost. `pieces` are at most [`MAX_PIECES`] and together as long as
-    /// `into`.
-    fn transfer(self, into: &mut [u8], pieces: &[(RuntimeAddr, usize)]) -> Result<usize, ReadError> {
-        let first = pieces.first().map_or(RuntimeAddr(0), |(at, _)| *at);
-        let pieces: Vec<(u64, usize)> = pieces.iter().map(|(at, length)| (at.0, *length)).collect();
-        resolver::peek(self.process.pid(), &pieces, into).or_else(|error| {
-            self.still_there()?;
-            Err(ReadError::new(self.process, error, first))
-        })
     }
 }
 

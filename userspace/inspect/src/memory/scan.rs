@@ -4,6 +4,8 @@
 //! Copying from another process costs more than comparing, and one core limits it.
 
 use std::{
+    fs::File,
+    io,
     ops::ControlFlow,
     sync::{
         Mutex, OnceLock, PoisonError,
@@ -17,7 +19,8 @@ use std::{
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
-use super::{AddressSpace, Memory, ReadError, pages::Pages};
+use super::{AddressSpace, Memory, ReadError};
+use crate::resolver;
 use nccl_library::elf::RuntimeAddr;
 
 /// Bytes that are copied at once: small enough to stay in the cache, large enough to make calls cheap.
@@ -199,12 +202,21 @@ impl Shared<'_> {
 
     /// Takes windows until there are none; the work of one thread.
     fn work(&self, memory: Memory<'_>, events: &Sender<Event>) {
-        let pages = Pages::open(memory.process());
+        // Where the page map cannot be opened or read, every page counts as filled.
+        let pagemap = File::open(memory.process().proc_path().join("pagemap")).ok();
         let mut buffer = vec![0; CHUNK];
         while !self.is_over() {
             let window = self.windows.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some((start, end)) = window else { return };
-            let runs = pages.filled(start, end);
+            let runs = match &pagemap {
+                Some(pagemap) => resolver::filled(memory.process().pid(), pagemap, start, end),
+                None => Ok(vec![(start, end)]),
+            };
+            // A process that does not answer is not read either.
+            let runs = runs.or_else(|error| match error.kind() {
+                io::ErrorKind::TimedOut => Err(error),
+                _ => Ok(vec![(start, end)]),
+            });
             let runs = runs.map_err(|error| ReadError::new(memory.process(), error, RuntimeAddr(start)));
             let done = runs.and_then(|runs| self.window(memory, &runs, &mut buffer, events));
             if let Err(error) = done {

@@ -5,9 +5,10 @@ use std::{fs, io, path::Path};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    identify::{Depth, Evidence, Identifier, NotAsked},
+    identify::{Depth, Evidence, Identifier, Judge},
     library::{LibraryError, MappedLibrary},
     maps,
+    mounts::NotAsked,
     running::{Process, ProcessError, is_kernel_thread},
 };
 
@@ -88,6 +89,7 @@ pub(crate) fn look_for_nccl(
     pid: u32,
     most: usize,
     identifier: &mut Identifier,
+    judge: &mut Judge<'_>,
 ) -> Result<Option<Sighting<(), MappedLibrary>>, Denied> {
     // Threads of the kernel are denied to users, too, and have nothing to see.
     let denied = || if is_kernel_thread(pid) { Ok(None) } else { Err(Denied) };
@@ -107,7 +109,7 @@ pub(crate) fn look_for_nccl(
     let mut unfinished = code.is_cut.then_some(Unfinished::Mappings);
     let is_of = |error: &LibraryError, wanted: &Path| matches!(error, LibraryError::Open { path, .. } if path == wanted);
     for mapping in &code.mappings {
-        let evidence = match identifier.evidence(&process, mapping) {
+        let evidence = match identifier.evidence(&process, mapping, judge) {
             Ok(Some(evidence)) => evidence,
             Ok(None) => continue,
             Err(NotAsked::NotNow) => {
@@ -140,7 +142,7 @@ pub(crate) fn look_for_nccl(
 ///
 /// # Errors
 /// When the process may not be looked at, or has ended.
-pub(crate) fn has_nccl(pid: u32, identifier: &mut Identifier) -> io::Result<bool> {
+pub(crate) fn has_nccl(pid: u32, identifier: &mut Identifier, judge: &mut Judge<'_>) -> io::Result<bool> {
     let files = maps::read_file_code(pid)?.mappings;
     if files.is_empty() {
         return Ok(false);
@@ -154,18 +156,20 @@ pub(crate) fn has_nccl(pid: u32, identifier: &mut Identifier) -> io::Result<bool
     Ok(files.iter().any(maps::Mapping::is_nccl)
         || files
             .iter()
-            .any(|mapping| matches!(identifier.judge(&process, mapping, Depth::Exports), Ok(Some(_)))))
+            .any(|mapping| matches!(identifier.judge(&process, mapping, Depth::Exports, judge), Ok(Some(_)))))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::identify::evidence, *};
 
     #[test]
     fn processes_without_nccl_are_not_among_them() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        assert!(!has_nccl(child.id(), &mut Identifier::default()).unwrap());
-        assert!(look_for_nccl(child.id(), 64, &mut Identifier::default()).unwrap().is_none());
+        let (identifier, judge) =
+            (&mut Identifier::default(), &mut |file, depth| Some(evidence(file, depth)));
+        assert!(!has_nccl(child.id(), identifier, judge).unwrap());
+        assert!(look_for_nccl(child.id(), 64, identifier, judge).unwrap().is_none());
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -1,7 +1,6 @@
 //! The NCCL libraries that a process has mapped, each once: a file, and the content that it has now.
 
 use std::{
-    fmt,
     fs::{File, Metadata},
     io::{self, Read as _},
     ops::{Deref, DerefMut},
@@ -14,11 +13,12 @@ use std::{
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use super::{
-    identify::{Identifier, NotAsked},
+    identify::{Identifier, Judge},
     maps::{self, Mapping},
-    mounts::MountTable,
+    mounts::{MountTable, NotAsked, of_number},
     running::Process,
 };
 
@@ -145,11 +145,6 @@ impl MappedLibrary {
         Ok(Self::new(file, held.into()))
     }
 
-    /// Opens the file for reading. This asks the file system, see `resolver`.
-    pub(crate) fn open_file(&self) -> io::Result<File> {
-        open_held(self.held.as_fd())
-    }
-
     /// Holds the same file once more.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { file: self.file.clone(), held: self.held.try_clone()? })
@@ -187,31 +182,28 @@ impl MappedLibrary {
     }
 }
 
-fn held_path(held: BorrowedFd<'_>) -> PathBuf {
-    Path::new("/proc/self/fd").join(held.as_raw_fd().to_string())
-}
-
 /// Opens a file that is held by an `O_PATH` descriptor. A pipe must not block.
 pub(crate) fn open_held(held: BorrowedFd<'_>) -> io::Result<File> {
     if !rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(held)?.st_mode).is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    File::options().read(true).custom_flags(flags.bits().cast_signed()).open(held_path(held))
+    let path = Path::new("/proc/self/fd").join(held.as_raw_fd().to_string());
+    File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)
 }
 
-/// Reads a small file of a process by its path there, at most `limit` bytes of it. `may_ask` checks whether
-/// files of a device, as stat(2) has it, may be asked for.
+/// Reads a small file of a process by its path there, at most `limit` bytes of it, if its file system may be
+/// asked.
 ///
 /// This asks the file system, which can keep the caller waiting: see `resolver`.
 pub(crate) fn read_small(
     process: &Process,
     path: &Path,
     limit: u64,
-    may_ask: impl FnOnce(u64) -> io::Result<()>,
+    mounts: &MountTable,
 ) -> io::Result<Vec<u8>> {
     let held = below_root(process, path)?;
-    may_ask(rustix::fs::fstat(&held)?.st_dev)?;
+    mounts.check(of_number(rustix::fs::fstat(&held)?.st_dev))?;
     let mut bytes = Vec::new();
     open_held(held.as_fd())?.take(limit).read_to_end(&mut bytes)?;
     Ok(bytes)
@@ -227,14 +219,17 @@ fn below_root(process: &Process, path: &Path) -> rustix::io::Result<OwnedFd> {
 }
 
 /// Reason for which a process has no library to trace.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, Error)]
 pub enum LibraryError {
+    #[error("the mappings of process {0} cannot be read{why}", why = shown(.1))]
     Maps(u32, #[serde(with = "super::os_error")] io::Error),
     /// The process exists and maps no NCCL.
-    NoNccl {
-        pid: u32,
-        name: String,
-    },
+    #[error(
+        "process {pid} (`{name}`) has no NCCL library mapped, under any name: it has not loaded NCCL yet, or it is \
+         not the process that does"
+    )]
+    NoNccl { pid: u32, name: String },
+    #[error("`{}`, mapped by process {pid}, cannot be opened: {error}", super::printable(&path.to_string_lossy()))]
     Open {
         pid: u32,
         #[serde(with = "super::raw_path")]
@@ -244,30 +239,12 @@ pub enum LibraryError {
     },
 }
 
-impl fmt::Display for LibraryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Maps(pid, error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                write!(f, "the mappings of process {pid} cannot be read ({error}): run as root")
-            }
-            Self::Maps(pid, error) => write!(f, "the mappings of process {pid} cannot be read: {error}"),
-            Self::NoNccl { pid, name } => write!(
-                f,
-                "process {pid} (`{name}`) has no NCCL library mapped, under any name: it has not loaded NCCL yet, or it is \
-                 not the process that does"
-            ),
-            Self::Open { pid, path, error } => {
-                write!(
-                    f,
-                    "`{}`, mapped by process {pid}, cannot be opened: {error}",
-                    super::printable(&path.to_string_lossy())
-                )
-            }
-        }
+fn shown(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => format!(" ({error}): run as root"),
+        _ => format!(": {error}"),
     }
 }
-
-impl std::error::Error for LibraryError {}
 
 /// Returns the libraries of `process` that are NCCL: by name; by content, if no name says so; or because
 /// `wanted` names their file. Never empty.
@@ -277,6 +254,7 @@ pub(crate) fn nccl_libraries(
     process: &Process,
     wanted: Option<&Path>,
     identifier: &mut Identifier,
+    judge: &mut Judge<'_>,
 ) -> Result<Vec<MappedLibrary>, LibraryError> {
     let pid = process.pid();
     let code = maps::read_file_code(pid).map_err(|error| LibraryError::Maps(pid, error))?;
@@ -295,12 +273,12 @@ pub(crate) fn nccl_libraries(
     let mut unread = None;
     if chosen.is_empty() && wanted.is_none() {
         for mapping in files() {
-            let mut evidence = identifier.evidence(process, mapping);
+            let mut evidence = identifier.evidence(process, mapping, judge);
             if matches!(evidence, Err(NotAsked::NotNow)) {
                 // The process was asked for by its number, so it is looked through; the caller has a limit of
                 // its own.
                 identifier.begin(process);
-                evidence = identifier.evidence(process, mapping);
+                evidence = identifier.evidence(process, mapping, judge);
             }
             match evidence {
                 Ok(Some(_)) => chosen.push(mapping),

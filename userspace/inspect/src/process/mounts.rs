@@ -10,9 +10,8 @@
 use std::{
     cell::OnceCell,
     collections::HashMap,
-    fmt,
     fs::File,
-    io::{Read as _, Seek as _},
+    io::{self, Read as _, Seek as _},
     path::Path,
 };
 
@@ -20,6 +19,7 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{MemfdFlags, fstat, memfd_create},
 };
+use thiserror::Error;
 
 use super::{library::FileSystem, proc_text::unescape};
 
@@ -41,27 +41,34 @@ struct Mount {
     below: Vec<String>,
 }
 
-/// Reason for which files of a device are not looked at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Unsafe {
+/// Harm that such a file system can do, and what to do about it.
+const MAY_WAIT: &str = "which can keep ncclflow waiting for ever: `--allow-fuse` looks at it all the same";
+
+/// Reason for which a file is not looked at. Nothing of it was touched.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(crate) enum NotAsked {
     /// The device is a file system in user space, of this type.
+    #[error("it is on a file system in user space (FUSE, {0}), {MAY_WAIT}")]
     Fuse(String),
     /// The device is an overlay over such a file system.
+    #[error("it is on an overlay over a file system in user space (FUSE), {MAY_WAIT}")]
     OverFuse,
     /// No mount table has the device.
+    #[error("its file system is in no mount table, and could be one in user space (FUSE), {MAY_WAIT}")]
     Unknown,
+    /// A process that asked for the file, or for its neighbours on this device, did not come back.
+    #[error(
+        "its file system did not answer when it, or another file there, was asked for before; it is not asked again"
+    )]
+    GivenUp,
+    /// This look has reached its limit.
+    #[error("the process has more files than are looked at at a time")]
+    NotNow,
 }
 
-impl fmt::Display for Unsafe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fuse(kind) => write!(f, "it is on a file system in user space (FUSE, {kind})")?,
-            Self::OverFuse => f.write_str("it is on an overlay over a file system in user space (FUSE)")?,
-            Self::Unknown => {
-                f.write_str("its file system is in no mount table, and could be one in user space (FUSE)")?;
-            }
-        }
-        f.write_str(", which can keep ncclflow waiting for ever: `--allow-fuse` looks at it all the same")
+impl From<NotAsked> for io::Error {
+    fn from(why: NotAsked) -> Self {
+        Self::new(io::ErrorKind::PermissionDenied, why.to_string())
     }
 }
 
@@ -106,21 +113,16 @@ impl MountTable {
     }
 
     /// Checks that files of the device may be asked for.
-    pub(super) fn check(&self, device: Device) -> Result<(), Unsafe> {
+    pub(super) fn check(&self, device: Device) -> Result<(), NotAsked> {
         if self.allow_fuse || Some(device) == self.of_memory {
             return Ok(());
         }
         match self.kind_anywhere(device) {
             Some(Kind::Local | Kind::Safe | Kind::LocalOverlay | Kind::Overlay) => Ok(()),
-            Some(Kind::OverFuse) => Err(Unsafe::OverFuse),
-            Some(Kind::Fuse(kind)) => Err(Unsafe::Fuse(kind.clone())),
-            None => Err(Unsafe::Unknown),
+            Some(Kind::OverFuse) => Err(NotAsked::OverFuse),
+            Some(Kind::Fuse(kind)) => Err(NotAsked::Fuse(kind.clone())),
+            None => Err(NotAsked::Unknown),
         }
-    }
-
-    /// Checks a device as [`Self::check`] does, by its number of stat(2).
-    pub(super) fn check_number(&self, device: u64) -> Result<(), Unsafe> {
-        self.check(of_number(device))
     }
 
     /// Returns what is known of the file system of a device, by its number of stat(2).
@@ -151,7 +153,7 @@ impl MountTable {
 }
 
 /// Converts a device number of stat(2) to the form of maps and mountinfo.
-fn of_number(device: u64) -> Device {
+pub(super) fn of_number(device: u64) -> Device {
     (rustix::fs::major(device), rustix::fs::minor(device))
 }
 
@@ -280,13 +282,13 @@ nonsense
         table.ours.kinds = kinds(MOUNTS);
         table.theirs = OnceCell::from(HashMap::new());
         assert_eq!(table.check((253, 0)), Ok(()));
-        assert_eq!(table.check((0, 50)), Err(Unsafe::Fuse("fuse.sshfs".to_owned())));
-        assert_eq!(table.check((0, 51)), Err(Unsafe::Fuse("fuseblk".to_owned())));
-        assert_eq!(table.check((0, 52)), Err(Unsafe::OverFuse), "a blank in the lower folder's name");
+        assert_eq!(table.check((0, 50)), Err(NotAsked::Fuse("fuse.sshfs".to_owned())));
+        assert_eq!(table.check((0, 51)), Err(NotAsked::Fuse("fuseblk".to_owned())));
+        assert_eq!(table.check((0, 52)), Err(NotAsked::OverFuse), "a blank in the lower folder's name");
         assert_eq!(table.check((0, 53)), Ok(()));
         assert_eq!(table.check((0, 54)), Ok(()), "the kernel's own");
         assert_eq!(table.check((0, 55)), Ok(()));
-        assert_eq!(table.check((0, 99)), Err(Unsafe::Unknown), "unmounted, and still in use");
+        assert_eq!(table.check((0, 99)), Err(NotAsked::Unknown), "unmounted, and still in use");
         let of = |major, minor| table.file_system(rustix::fs::makedev(major, minor));
         assert_eq!(of(0, 53), FileSystem { is_overlay: true, is_local: true });
         assert_eq!(of(253, 0), FileSystem { is_overlay: false, is_local: true });

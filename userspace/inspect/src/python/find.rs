@@ -45,17 +45,12 @@ pub struct Found {
     pub statics: Option<Statics>,
 }
 
-impl Found {
-    fn new(python: Python, file: &Runtime, start: u64) -> Self {
-        let statics = file.dict_type.zip(file.zeroed).and_then(|(dict_type, (zeroed, bytes))| {
-            let zeroed = start.checked_add(zeroed)?;
-            Some(Statics {
-                dict_type: start.checked_add(dict_type)?,
-                zeroed: zeroed..zeroed.checked_add(bytes)?,
-            })
-        });
-        Self { python, statics }
-    }
+/// Returns the addresses of an interpreter's static data, of a file that begins at `start`.
+fn statics(file: &Runtime, start: u64) -> Option<Statics> {
+    let (zeroed, bytes) = file.zeroed?;
+    let zeroed = start.checked_add(zeroed)?;
+    let dict_type = start.checked_add(file.dict_type?)?;
+    Some(Statics { dict_type, zeroed: zeroed..zeroed.checked_add(bytes)? })
 }
 
 /// Interpreters in files that were read before: several processes map the same ones.
@@ -97,7 +92,7 @@ impl Runtimes {
             match Python::at(&memory, mapping.start.0.wrapping_add(known.distance), version) {
                 // A library that another one brought along may not be the one that runs.
                 Ok(python) if is_initialised(&python, memory) => {
-                    return Ok(Some(Found::new(python, &known, mapping.start.0)));
+                    return Ok(Some(Found { python, statics: statics(&known, mapping.start.0) }));
                 }
                 Ok(_) => why_not.get_or_insert_with(|| NOT_INITIALISED.to_string()),
                 Err(unknown) => why_not.get_or_insert_with(|| unknown.to_string()),

@@ -2,7 +2,7 @@
 
 use std::{io, os::unix::fs::MetadataExt as _};
 
-use cpython::{DICT_VERSION, FrameRoot, Instruction, Offsets, Python, ThreadOffsets};
+use cpython::{DICT_VERSION, Instruction, Offsets, Python, ThreadOffsets};
 use ncclflow_common::{
     ENTERS_BEFORE_LEFT_OUT, ENTERS_EACH, FRAME_BYTES, MAX_CODE_WORDS, MAX_STACK_FRAMES, MAX_STATE_BYTES,
     NAME_BYTES, NO_OFFSET, NO_VERSION, NOT_HASHED, PythonWalk, StringHead, TAKES_NATIVE, TAKES_PYTHON,
@@ -69,10 +69,7 @@ pub(super) fn of(
         thread_pthread: thread.thread_id,
         pthread_tid: tid_place.unwrap_or(0),
         thread_frame: thread.frame,
-        root_frame: match offsets.frame_root() {
-            FrameRoot::CFrame { current_frame } => current_frame,
-            FrameRoot::Object | FrameRoot::Direct => NO_OFFSET,
-        },
+        root_frame: frame.in_c_frame.unwrap_or(NO_OFFSET),
         frame_previous: frame.previous.try_into().map_err(unlike)?,
         frame_code: frame.code.try_into().map_err(unlike)?,
         frame_instr: frame.instruction.try_into().map_err(unlike)?,

@@ -4,16 +4,14 @@ use std::{
     fs::File,
     io::{self, Read as _},
     os::{
-        fd::{AsFd as _, AsRawFd as _, OwnedFd},
-        unix::fs::FileExt as _,
+        fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd},
+        unix::{fs::FileExt as _, net::UnixStream},
     },
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::Context as _;
 use nccl_library::symbols::DebugFiles;
 use serde::Serialize;
 use serde_json::Value;
@@ -26,7 +24,7 @@ use super::{
 };
 use crate::process::{
     LibraryId, MappedLibrary, Process, Sighting, discover,
-    identify::{Depth, Identifier, Judged, Named},
+    identify::{Depth, Identifier, Judged},
     library,
 };
 
@@ -41,10 +39,9 @@ const MAX_VERSION_FILE: u64 = 64 << 10;
 
 /// Serves until the other end is closed. The looker writes into `note` which file it is at.
 pub(super) fn serve(channel: &Channel, note: File) -> anyhow::Result<()> {
-    let reader = Arc::new(Mutex::new(ReaderLink::Child(None)));
-    let mut looker = Looker::new(reader, Some(note));
+    let mut looker = Looker::new(true, Some(note));
     // The reader comes up while nobody waits.
-    looker.reader().start(&DebugFiles::default())?;
+    looker.reader.start(&DebugFiles::default())?;
     while let Some(frame) = channel.request(MAX_REQUEST)? {
         sandbox::alarm(WALL);
         let (limits, request) = serde_json::from_slice(&frame.json)?;
@@ -53,7 +50,9 @@ pub(super) fn serve(channel: &Channel, note: File) -> anyhow::Result<()> {
         channel.send(&answer.json, &answer.bytes, &fds)?;
         drop(answer);
         sandbox::alarm(Duration::ZERO);
-        looker.reader().refill();
+        if looker.reader.reader.is_none() {
+            let _ = looker.reader.start(&DebugFiles::default());
+        }
     }
     Ok(())
 }
@@ -62,32 +61,16 @@ pub(super) fn serve(channel: &Channel, note: File) -> anyhow::Result<()> {
 #[derive(Debug)]
 pub(super) struct Looker {
     identifier: Identifier,
-    reader: Arc<Mutex<ReaderLink>>,
+    reader: ReaderLink,
 }
 
 impl Looker {
     pub(super) fn in_process() -> Self {
-        Self::new(Arc::new(Mutex::new(ReaderLink::InProcess)), None)
+        Self::new(false, None)
     }
 
-    fn new(reader: Arc<Mutex<ReaderLink>>, note: Option<File>) -> Self {
-        let for_judge = Arc::clone(&reader);
-        let judge = move |file: File, depth: Depth| -> Option<Judged> {
-            let answer = lock(&for_judge).ask(&ReaderRequest::Judge(depth), file.into()).ok()?;
-            serde_json::from_slice::<Result<Judged, String>>(&answer).ok()?.ok()
-        };
-        let before = move |((major, minor), inode): Named| {
-            let Some(note) = &note else { return };
-            let mut bytes = [0; 16];
-            let numbers = [&major.to_le_bytes()[..], &minor.to_le_bytes(), &inode.to_le_bytes()].concat();
-            bytes.copy_from_slice(&numbers);
-            let _ = note.write_all_at(&bytes, 0);
-        };
-        Self { identifier: Identifier::new(Box::new(before), Box::new(judge)), reader }
-    }
-
-    fn reader(&self) -> std::sync::MutexGuard<'_, ReaderLink> {
-        lock(&self.reader)
+    fn new(has_children: bool, note: Option<File>) -> Self {
+        Self { identifier: Identifier::new(note), reader: ReaderLink { has_children, reader: None } }
     }
 
     /// Answers a request with a `Result` of what it asks for or [`Failed`], bytes, and descriptors.
@@ -103,10 +86,11 @@ impl Looker {
         let mut fds = fds.into_iter();
         let mut held = || fds.next().ok_or_else(|| io::Error::other("no file came"));
         let open = |pid| Process::open(pid).map_err(io::Error::other);
-        let identifier = &mut self.identifier;
+        let Self { identifier, reader } = self;
         match request {
             Request::Look { pid } => {
-                let found = discover::look_for_nccl(pid, MAX_FDS, identifier);
+                let judge = &mut |file, depth| reader.judge(file, depth);
+                let found = discover::look_for_nccl(pid, MAX_FDS, identifier, judge);
                 let described = |seen: Sighting<(), MappedLibrary>| {
                     let Sighting { process, libraries, unopened, not_asked, unfinished } = seen;
                     let described = |(library, evidence)| (frame.hold(library), evidence);
@@ -115,10 +99,13 @@ impl Looker {
                 };
                 value(found.map(|seen| seen.map(described)))
             }
-            Request::HasNccl { pid } => value(discover::has_nccl(pid, identifier)?),
+            Request::HasNccl { pid } => {
+                value(discover::has_nccl(pid, identifier, &mut |file, depth| reader.judge(file, depth))?)
+            }
             Request::Libraries { pid, wanted } => {
                 let wanted = wanted.map(|RawPath(path)| path);
-                let found = library::nccl_libraries(&open(pid)?, wanted.as_deref(), identifier);
+                let judge = &mut |file, depth| reader.judge(file, depth);
+                let found = library::nccl_libraries(&open(pid)?, wanted.as_deref(), identifier, judge);
                 let described = |library| frame.hold(library);
                 value(found.map(|all| all.into_iter().take(MAX_FDS).map(described).collect::<Vec<_>>()))
             }
@@ -136,11 +123,11 @@ impl Looker {
                 value(())
             }
             Request::Parse(request) => {
-                let mut reader = self.reader();
                 reader.start(&request.debug_files())?;
-                let states = parse(&mut reader, &request, &held()?, frame);
+                let states = parse(reader, &request, &held()?, frame);
                 if matches!(request, ReaderRequest::Resolve { .. }) {
-                    reader.stop();
+                    // So it brings nothing from one library to the next.
+                    reader.reader = None;
                 }
                 value(states?)
             }
@@ -174,10 +161,6 @@ fn read_proc(pid: u32, file: ProcFile) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn lock(reader: &Mutex<ReaderLink>) -> std::sync::MutexGuard<'_, ReaderLink> {
-    reader.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Has a file read by the reader. Returns the state of the file before and after it was read.
 fn parse(
     reader: &mut ReaderLink,
@@ -193,10 +176,10 @@ fn parse(
 
 /// The way to the reader.
 #[derive(Debug)]
-enum ReaderLink {
-    /// There is no child: files are parsed in this process.
-    InProcess,
-    Child(Option<Reader>),
+struct ReaderLink {
+    /// Unset: files are parsed in this process.
+    has_children: bool,
+    reader: Option<Reader>,
 }
 
 #[derive(Debug)]
@@ -206,23 +189,30 @@ struct Reader {
     debug_files: DebugFiles,
 }
 
-impl Reader {
-    fn end(self) {
+impl Drop for Reader {
+    fn drop(&mut self) {
         // SAFETY: a child of this process that was not waited for.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        reap();
     }
 }
 
 impl ReaderLink {
+    /// Has a file judged by its content; `None`: the reader was lost over it.
+    fn judge(&mut self, file: File, depth: Depth) -> Option<Judged> {
+        let answer = self.ask(&ReaderRequest::Judge(depth), file.into()).ok()?;
+        serde_json::from_slice::<Result<Judged, String>>(&answer).ok()?.ok()
+    }
+
     /// Asks the reader. Returns its answer or, if it ended, how it did.
     fn ask(&mut self, request: &ReaderRequest, file: OwnedFd) -> Result<Vec<u8>, String> {
-        if matches!(self, Self::InProcess) {
+        if !self.has_children {
             return Ok(reader::answer(request.clone(), file));
         }
-        if matches!(self, Self::Child(None)) {
+        if self.reader.is_none() {
             self.start(&DebugFiles::default()).map_err(|error| error.to_string())?;
         }
-        let Self::Child(Some(reader)) = self else { return Err("there is none".to_owned()) };
+        let Some(reader) = &self.reader else { return Err("there is none".to_owned()) };
         let json = serde_json::to_vec(request).map_err(|error| error.to_string())?;
         let sent = reader.channel.send(&json, &[], &[file.as_fd()]);
         drop(file);
@@ -234,69 +224,41 @@ impl ReaderLink {
             Err(NoFrame::NoDescriptors) => "its answer came with descriptors".to_owned(),
             Err(NoFrame::Garbage(what)) => what,
         };
-        self.stop();
+        self.reader = None;
         Err(how)
     }
 
     /// Starts a reader that may read these debug files, unless there is one.
     fn start(&mut self, debug_files: &DebugFiles) -> io::Result<()> {
-        let Self::Child(reader) = self else { return Ok(()) };
-        match reader.take() {
-            Some(known) if known.debug_files == *debug_files => {
-                *reader = Some(known);
-                return Ok(());
-            }
-            Some(other) => other.end(),
-            None => {}
+        let is_it = |reader: &Reader| reader.debug_files == *debug_files;
+        if !self.has_children || self.reader.as_ref().is_some_and(is_it) {
+            return Ok(());
         }
+        self.reader = None;
         reap();
         let (channel, theirs) = Channel::pair()?;
         // SAFETY: this process has one thread, so its copy can do whatever it could.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
-                // SAFETY: replaces the parent's socket by its own, and closes all else: nothing of the
-                // parent's is used from here on, and `_exit` runs no destructor of it.
-                let status = unsafe {
+                // SAFETY: replaces the parent's socket by its own, which nothing else owns, and closes all
+                // else: nothing of the parent's is used from here on, and `_exit` runs no destructor of it.
+                let socket = unsafe {
                     libc::dup2(theirs.as_raw_fd(), 0);
                     libc::syscall(libc::SYS_close_range, 1u32, u32::MAX, 0u32);
-                    serve_reader(debug_files)
+                    UnixStream::from_raw_fd(0)
                 };
+                let channel = Channel::new(socket).map_err(anyhow::Error::from);
+                let status = channel.and_then(|channel| reader::serve(&channel, debug_files));
                 // SAFETY: ends the process.
                 unsafe { libc::_exit(i32::from(status.is_err())) }
             }
             pid => {
-                *reader = Some(Reader { channel, pid, debug_files: debug_files.clone() });
+                self.reader = Some(Reader { channel, pid, debug_files: debug_files.clone() });
                 Ok(())
             }
         }
     }
-
-    /// Ends the reader, so that it brings nothing from one file to the next.
-    fn stop(&mut self) {
-        if let Self::Child(reader) = self
-            && let Some(reader) = reader.take()
-        {
-            reader.end();
-            reap();
-        }
-    }
-
-    /// Starts a reader for the next request, if there is none.
-    fn refill(&mut self) {
-        if matches!(self, Self::Child(None)) {
-            let _ = self.start(&DebugFiles::default());
-        }
-    }
-}
-
-/// # Safety
-/// Descriptor 0 must be a socket that nothing else owns.
-unsafe fn serve_reader(debug_files: &DebugFiles) -> anyhow::Result<()> {
-    use std::os::{fd::FromRawFd as _, unix::net::UnixStream};
-    // SAFETY: as the caller promises.
-    let socket = unsafe { UnixStream::from_raw_fd(0) };
-    reader::serve(&Channel::new(socket).context("its socket")?, debug_files)
 }
 
 /// Reaps readers that have ended. One that is stuck is not waited for.

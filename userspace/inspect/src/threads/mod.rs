@@ -213,8 +213,8 @@ impl Looker<'_> {
         let module = mapping.path.file_name().map(|name| printable(&name.to_string_lossy()));
         let is_nccl = self.nccl.contains(&mapping.inode);
         let name = self.names.at(self.process, mapping, address, is_nccl);
-        let is_api = name.as_ref().is_some_and(|name| name.is_api);
-        (NamedFrame { function: name.map(|name| name.text), module, address, inferred }, is_api)
+        let (function, is_api) = name.map_or((None, false), |(name, is_api)| (Some(name), is_api));
+        (NamedFrame { function, module, address, inferred }, is_api)
     }
 }
 

@@ -117,7 +117,9 @@ pub(super) fn unwind(
     let mut frames = vec![frame];
     while frames.len() < MAX_FRAMES {
         let Some(before) = get(&registers, X86_64::RSP) else { break };
-        let step = step(memory, modules, stack, frame, &registers);
+        let entry = modules.entry(memory, frame.lookup());
+        let step = entry.and_then(|entry| entry.apply(memory, stack, &registers, frame.lookup()));
+        let step = step.unwrap_or(Step::Lost);
         let (next, pc, is_signal, found_at) = match step {
             Step::To(next, pc, is_signal, found_at) => (*next, pc, is_signal, found_at),
             Step::Lost if guesses > 0 => {
@@ -159,18 +161,6 @@ enum Step {
     To(Box<Registers>, u64, bool, Option<u64>),
     End,
     Lost,
-}
-
-fn step(
-    memory: Memory<'_>,
-    modules: &mut Modules,
-    stack: &Stack,
-    frame: Frame,
-    registers: &Registers,
-) -> Step {
-    let address = frame.lookup();
-    let Some(entry) = modules.entry(memory, address) else { return Step::Lost };
-    entry.apply(memory, stack, registers, address).unwrap_or(Step::Lost)
 }
 
 /// A frame description entry behind its common entry, in a section of their own.

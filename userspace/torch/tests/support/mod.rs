@@ -13,7 +13,7 @@ use cpython::{Python, Unreadable, locate};
 use nccl_library::elf::Image;
 use serde_json::{Value, json};
 use test_support::{Interpreter, TorchJob, need_pythons, torch_double};
-use torch::{Found, Library, Offsets, Patience, RingReport, Unknown, Version, find, read, shipped};
+use torch::{Found, Offsets, Patience, RingReport, Unknown, Version, find, read, shipped};
 
 /// `/proc/PID/mem`
 pub(crate) struct ProcMemory(File);
@@ -28,7 +28,7 @@ pub(crate) struct Subject {
     pub(crate) job: TorchJob,
     pub(crate) memory: ProcMemory,
     pub(crate) offsets: Offsets,
-    library: Library,
+    library: u64,
     _folder: tempfile::TempDir,
 }
 
@@ -41,7 +41,7 @@ impl Subject {
         let job = TorchJob::start(&python.program, &[&library], environment);
         let memory = ProcMemory(File::open(format!("/proc/{}/mem", job.pid())).unwrap());
         let offsets = shipped(Version::new(2, u8::try_from(minor).unwrap())).unwrap().offsets;
-        let library = Library { base: base(job.pid(), &library) };
+        let library = base(job.pid(), &library);
         Some(Self { job, memory, offsets, library, _folder: folder })
     }
 
