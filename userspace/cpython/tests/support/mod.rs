@@ -111,12 +111,10 @@ impl Subject {
 
     /// Finds the thread with this number of the kernel's.
     pub(crate) fn thread(&self, threads: &[ThreadState], number: u32) -> ThreadState {
-        let is_it = |thread: &&ThreadState| match thread.native_id {
-            Some(native) => native == u64::from(number),
-            None => {
-                let numbers = pthread::thread_numbers(&self.memory, MACHINE, thread.pthread);
-                numbers.first().is_some_and(|(_, first)| *first == number)
-            }
+        let is_it = |thread: &&ThreadState| {
+            let own = || pthread::thread_numbers(&self.memory, MACHINE, thread.pthread);
+            let by_library = || own().first().map(|(_, first)| u64::from(*first));
+            thread.native_id.or_else(by_library) == Some(number.into())
         };
         *threads.iter().find(is_it).unwrap()
     }

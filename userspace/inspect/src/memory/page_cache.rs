@@ -110,9 +110,25 @@ impl PageCache {
             self.copy(memory, &used, false);
         }
     }
+}
 
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.kept.len()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::Process;
+
+    #[test]
+    fn a_reading_of_many_pages_keeps_a_bound() {
+        const MOST: usize = 64;
+        let process = Process::open(std::process::id()).unwrap();
+        let (memory, mut cache) = (Memory::new(&process), PageCache::new(MOST));
+        let data = vec![7; (MOST + 40) * PAGE_BYTES];
+        let first = (data.as_ptr() as u64).next_multiple_of(PAGE);
+        for page in 0..MOST as u64 + 30 {
+            let mut byte = [0];
+            cache.read(memory, first + page * PAGE, &mut byte).unwrap();
+            assert_eq!(byte, [7]);
+            assert!(cache.kept.len() <= MOST);
+        }
     }
 }

@@ -49,6 +49,9 @@ pub enum Unseen {
     Unanswered(ResolverError),
 }
 
+/// Result of a look in the looker.
+type Seen = Result<Option<Sighting<(), MappedFile>>, Denied>;
+
 /// Looks for NCCL in a process, see [`Sighting`]. Gives `None` if the process has none, or exited meanwhile.
 ///
 /// A look is limited to a number of files; [`Sighting::unfinished`] says whether there were more.
@@ -61,7 +64,6 @@ pub fn look(pid: u32) -> Result<Option<Sighting>, Unseen> {
             return Err(Unseen::Unanswered(ResolverError::Unavailable(error.to_string())));
         }
     };
-    type Seen = Result<Option<Sighting<(), MappedFile>>, Denied>;
     let answer = ask_about::<Seen>(pid, LOOK_WALL, Request::Look { pid });
     let (seen, frame) = answer.map_err(Unseen::Unanswered)?;
     let Some(seen) = seen.map_err(|Denied| Unseen::Denied)?.filter(|_| !process.has_exited()) else {
