@@ -117,6 +117,7 @@ impl Nvml {
             memory_percent: Some(used.memory),
         });
         let [sent, received, pcie_sent, pcie_received] = self.counters(device);
+        let now = GpuReading::now(GpuReport::default());
         let kib = |value: Option<u64>| value.and_then(|value| value.checked_mul(1024));
         let reasons = get!(lib, nvmlDeviceGetCurrentClocksEventReasons(device), 0)
             .or_else(|| get!(lib, nvmlDeviceGetCurrentClocksThrottleReasons(device), 0))
@@ -139,11 +140,12 @@ impl Nvml {
             ..GpuReport::default()
         };
         GpuReading {
+            gpu,
             nvlink: kib(sent).zip(kib(received)).map(|(sent, received)| [sent, received]),
             pcie: pcie_sent.zip(pcie_received).map(|(sent, received)| [sent, received]),
             power: get!(lib, nvmlDeviceGetPowerUsage(device), 0),
             power_limit: get!(lib, nvmlDeviceGetEnforcedPowerLimit(device), 0),
-            ..GpuReading::now(gpu)
+            ..now
         }
     }
 

@@ -36,7 +36,7 @@ pub(super) fn unescape(text: &[u8], is_escaped: impl Fn(u8) -> bool) -> Vec<u8> 
     while let Some((&byte, tail)) = rest.split_first() {
         let octal = tail
             .get(..3)
-            .filter(|_| byte == b'\\')
+            .filter(|digits| byte == b'\\' && digits.iter().all(u8::is_ascii_digit))
             .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok())
             .filter(|byte| is_escaped(*byte));
         out.push(octal.unwrap_or(byte));

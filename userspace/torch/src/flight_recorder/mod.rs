@@ -23,3 +23,13 @@ pub use operation::{Function, Operation};
 
 /// The version of the format, as torch counts it.
 pub const VERSION: &str = "2.10";
+
+/// Content of a rank's file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Dump {
+    /// The version of NCCL: `2.28.9`.
+    pub comm_lib_version: Option<String>,
+    pub groups: Vec<ProcessGroup>,
+    /// Entries in the order in which they were recorded.
+    pub entries: Vec<Entry>,
+}

@@ -10,14 +10,6 @@ use serde_json::{Value, json};
 use super::*;
 use flow::schema::PythonFrame;
 
-/// Content of a rank's file.
-#[derive(Default)]
-struct Dump {
-    comm_lib_version: Option<String>,
-    groups: Vec<ProcessGroup>,
-    entries: Vec<Entry>,
-}
-
 fn frame(name: &str, line: u32) -> PythonFrame {
     let file = "/home/user/train.py".to_owned();
     PythonFrame { function: name.to_owned(), file, line: Some(line), qualname: None }
