@@ -285,6 +285,8 @@ nonsense
         assert_eq!(table.check((0, 50)), Err(NotAsked::Fuse("fuse.sshfs".to_owned())));
         assert_eq!(table.check((0, 51)), Err(NotAsked::Fuse("fuseblk".to_owned())));
         assert_eq!(table.check((0, 52)), Err(NotAsked::OverFuse), "a blank in the lower folder's name");
+        let said = NotAsked::Fuse("fuse.sshfs".to_owned()).to_string();
+        assert_eq!(said, format!("it is on a file system in user space (FUSE, fuse.sshfs), {MAY_WAIT}"));
         assert_eq!(table.check((0, 53)), Ok(()));
         assert_eq!(table.check((0, 54)), Ok(()), "the kernel's own");
         assert_eq!(table.check((0, 55)), Ok(()));

@@ -8,7 +8,7 @@ use std::{
     io,
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd},
     ptr,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{LazyLock, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -36,7 +36,7 @@ const MAX_IDLE: usize = 16;
 /// A piece of another process's memory: address and bytes.
 type Piece = (u64, usize);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Pool {
     idle: Vec<Helper>,
     /// Processes whose memory did not answer.
@@ -44,11 +44,7 @@ struct Pool {
     lost: LostReaders,
 }
 
-static POOL: Mutex<Pool> = Mutex::new(Pool {
-    idle: Vec::new(),
-    silent: SilentProcesses::new(),
-    lost: LostReaders { unanswered: 0, left_behind: 0, died: 0 },
-});
+static POOL: LazyLock<Mutex<Pool>> = LazyLock::new(Mutex::default);
 
 fn pool() -> MutexGuard<'static, Pool> {
     POOL.lock().unwrap_or_else(PoisonError::into_inner)

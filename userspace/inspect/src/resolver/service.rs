@@ -5,7 +5,7 @@ use std::{
     io, mem,
     os::fd::BorrowedFd,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        LazyLock, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -50,7 +50,7 @@ struct Service {
 
 static HAS_CHILDREN: AtomicBool = AtomicBool::new(false);
 static ALLOWS_FUSE: AtomicBool = AtomicBool::new(false);
-static SERVICE: Mutex<Option<Service>> = Mutex::new(None);
+static SERVICE: LazyLock<Mutex<Service>> = LazyLock::new(Mutex::default);
 
 /// Notes that this program can be its own child.
 pub(super) fn use_children() {
@@ -81,8 +81,7 @@ pub fn lost() -> LostReaders {
 }
 
 fn with_service<T>(act: impl FnOnce(&mut Service) -> T) -> T {
-    let mut service: MutexGuard<'_, Option<Service>> = SERVICE.lock().unwrap_or_else(PoisonError::into_inner);
-    act(service.get_or_insert_default())
+    act(&mut SERVICE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 impl Service {

@@ -18,10 +18,6 @@ type Known = (u32, Option<u64>);
 pub(super) struct SilentProcesses(Silent<Known, Option<u32>, MAX_OF_USER>);
 
 impl SilentProcesses {
-    pub(super) const fn new() -> Self {
-        Self(Silent::new())
-    }
-
     /// Adds a process that did not answer.
     pub(super) fn add(&mut self, pid: u32) {
         self.forget_ended();
@@ -75,7 +71,7 @@ mod tests {
 
     #[test]
     fn one_that_was_silent_is_not_asked_and_many_of_a_user_stand_for_all_until_they_end() {
-        let mut silent = SilentProcesses::new();
+        let mut silent = SilentProcesses::default();
         assert!(!silent.has(std::process::id()));
         let mut children: Vec<Child> = (0..MAX_OF_USER).map(|_| sleeping()).collect();
         for (already, child) in children.iter().enumerate() {
@@ -102,7 +98,7 @@ mod tests {
 
     #[test]
     fn after_a_hundred_thousand_that_ended_none_is_remembered() {
-        let mut silent = SilentProcesses::new();
+        let mut silent = SilentProcesses::default();
         for pid in 0..100_000 {
             // No process has such a number.
             silent.add(u32::MAX - pid);
