@@ -13,8 +13,8 @@ const SECTION: &str = ".PyRuntime";
 /// Bytes of a file that may be read for the search; a static interpreter has 1 MB of symbols.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// `_PyRuntime` in a file, and other places that are looked at. Distances are bytes from the file's first byte,
-/// as it is loaded.
+/// `_PyRuntime` in a file, and other places that are looked at. Distances are bytes from the file's first
+/// byte, as it is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Runtime {
     pub distance: u64,

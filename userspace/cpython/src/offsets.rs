@@ -45,8 +45,8 @@ pub struct ThreadOffsets {
     pub next: u32,
     /// `interp`: leads back to the interpreter, which proves the layout.
     pub interpreter: u32,
-    /// Pointer that leads to the innermost frame: `frame`, up to 3.10 a pointer to a `PyFrameObject`; `cframe`,
-    /// in 3.11 and 3.12 to a `_PyCFrame` ([`FrameOffsets::in_c_frame`]); then `current_frame`, to a
+    /// Pointer that leads to the innermost frame: `frame`, up to 3.10 a pointer to a `PyFrameObject`;
+    /// `cframe`, in 3.11 and 3.12 to a `_PyCFrame` ([`FrameOffsets::in_c_frame`]); then `current_frame`, to a
     /// `_PyInterpreterFrame`.
     pub frame: u32,
     /// `thread_id`: the thread's `pthread_self()`

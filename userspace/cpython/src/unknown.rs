@@ -2,8 +2,8 @@
 
 use thiserror::Error;
 
-/// Reason why something of an interpreter, or of torch, could not be read. It is an answer: nothing is guessed
-/// instead.
+/// Reason why something of an interpreter, or of torch, could not be read. It is an answer: nothing is
+/// guessed instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unknown {
     /// No memory there, at this address.

@@ -5,9 +5,10 @@
 //! completed last (`c10d::ProcessGroupStatus`). They stand in ordinary memory of the process. Nothing of it needs torch's
 //! help, the GIL or a lock, and nothing is stopped.
 //!
-//! The modules stand in the order in which one builds on the other: which [`Version`] it is; where its structs' fields
-//! are ([`Offsets`], from a shipped table); bounded reads of a process's memory ([`Patience`]); C++ containers as
-//! libstdc++ and c10 lay them out; where a ring is ([`find`]); and the ring itself ([`read`]).
+//! The modules stand in the order in which one builds on the other: which [`Version`] it is; where its
+//! structs' fields are ([`Offsets`], from a shipped table); bounded reads of a process's memory
+//! ([`Patience`]); C++ containers as libstdc++ and c10 lay them out; where a ring is ([`find`]); and the ring
+//! itself ([`read`]).
 //!
 //! The memory belongs to a tenant, and changes while it is read. Every list, string and map is bounded, so is the work
 //! of one look, and whatever contradicts itself ends in [`Unknown`]. A wrong layout shows: a ring's fields, its maps and

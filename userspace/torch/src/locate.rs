@@ -50,8 +50,8 @@ pub const NO_RECORDER: Unknown = Unknown::NotThere(
 
 const NO_ELF: Unknown = Unknown::Contradiction("a library of torch does not begin as one");
 
-/// Finds the rings of a library, which begins at `base`. `may_be_data` tells whether the process has its own data at an address; it
-/// spares reading elsewhere.
+/// Finds the rings of a library, which begins at `base`. `may_be_data` tells whether the process has its own
+/// data at an address; it spares reading elsewhere.
 pub fn find(
     memory: &dyn Memory,
     base: u64,

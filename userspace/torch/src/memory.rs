@@ -16,8 +16,8 @@ impl Patience {
         Self(Instant::now() + time)
     }
 
-    /// Begins a look at a process. A full ring of 65,536 entries has 400,000 pieces, which are read twice, and
-    /// the data of torch's libraries lead to some 100,000 objects.
+    /// Begins a look at a process. A full ring of 65,536 entries has 400,000 pieces, which are read twice,
+    /// and the data of torch's libraries lead to some 100,000 objects.
     pub(crate) fn reader(self, memory: &dyn Memory) -> Reader<'_> {
         let limits = Limits {
             reads: 1 << 20,

@@ -7,8 +7,8 @@ use super::{
     report::Traffic,
 };
 
-/// Makes the row of `reading`. `before` is the reading of all GPUs before this one; `ts_ns`, the time at which
-/// this one was asked for.
+/// Makes the row of `reading`. `before` is the reading of all GPUs before this one; `ts_ns`, the time at
+/// which this one was asked for.
 pub(super) fn row_of(reading: &GpuReading, before: &[GpuReading], host: &str, ts_ns: u64) -> GpuRow {
     let before = before.iter().find(|other| other.is_same_gpu(reading));
     let moved =

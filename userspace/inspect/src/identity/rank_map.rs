@@ -99,8 +99,8 @@ pub struct RankMapFile {
     seen: Option<LibraryId>,
 }
 
-/// Returns what changes when somebody writes to a file, or puts another one in its place. Rights and names are
-/// left out.
+/// Returns what changes when somebody writes to a file, or puts another one in its place. Rights and names
+/// are left out.
 fn identity(about: &Metadata) -> LibraryId {
     LibraryId { changed: (0, 0), ..LibraryId::from(about) }
 }

@@ -1,7 +1,7 @@
 //! Pages of a process's memory, copied as they are needed.
 //!
-//! A child copies memory, and each question to it takes two changes of processes. Who reads small fields of many
-//! structs reads the same pages again and again.
+//! A child copies memory, and each question to it takes two changes of processes. Who reads small fields of
+//! many structs reads the same pages again and again.
 
 use std::collections::BTreeMap;
 

@@ -83,8 +83,8 @@ pub struct MappedFile {
     pub deleted: bool,
 }
 
-/// A mapped file that is held by a descriptor that cannot be read from (`O_PATH`): holding and closing it asks
-/// nothing of its file system.
+/// A mapped file that is held by a descriptor that cannot be read from (`O_PATH`): holding and closing it
+/// asks nothing of its file system.
 #[derive(Debug)]
 pub struct MappedLibrary {
     file: MappedFile,

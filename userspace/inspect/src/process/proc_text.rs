@@ -23,8 +23,8 @@ pub fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// Returns the real user by the text of `/proc/PID/status`. The owner of `/proc/PID` is root for programs that may
-/// not be dumped (proc(5)), and a process can make that so.
+/// Returns the real user by the text of `/proc/PID/status`. The owner of `/proc/PID` is root for programs
+/// that may not be dumped (proc(5)), and a process can make that so.
 pub(crate) fn real_uid(status: &str) -> Option<u32> {
     status_field(status, "Uid")?.split_ascii_whitespace().next()?.parse().ok()
 }

@@ -76,8 +76,9 @@ pub(super) struct Limits {
 /// A question to the looker. A library comes as a descriptor that holds it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Request {
-    /// Finds out which of the process's files are NCCL. The answer has a [`Sighting`](crate::process::Sighting)
-    /// of [`MappedFile`](crate::process::MappedFile)s, whose descriptors come in the same order.
+    /// Finds out which of the process's files are NCCL. The answer has a
+    /// [`Sighting`](crate::process::Sighting) of [`MappedFile`](crate::process::MappedFile)s, whose
+    /// descriptors come in the same order.
     Look {
         pid: u32,
     },

@@ -87,8 +87,8 @@ fn find(functions: &Functions, address: u64) -> Option<&Symbol> {
 /// Identity of a file: device and inode.
 type FileKey = ((u32, u32), u64);
 
-/// Names of native frames. Symbol tables are not kept: those of frameworks take some hundred megabytes, and the
-/// owner of this runs for days.
+/// Names of native frames. Symbol tables are not kept: those of frameworks take some hundred megabytes, and
+/// the owner of this runs for days.
 #[derive(Debug, Default)]
 pub struct NativeNames {
     debug_files: DebugFiles,
