@@ -103,8 +103,7 @@ pub fn rings_of(input: &[u8]) -> Option<Vec<RingReport>> {
     let version = cpython::Version::new(3, *python);
     let python = Python::at(&memory, runtime, Some(version)).ok();
     let patience = Patience::of(PATIENCE);
-    let mut found = torch::find(&memory, library, &row.offsets, &|_| true, patience)
-        .unwrap_or_default();
+    let mut found = torch::find(&memory, library, &row.offsets, &|_| true, patience).unwrap_or_default();
     if found.iter().all(|found| found.address != ring) {
         found.push(Found { address: ring, backend: None });
     }
