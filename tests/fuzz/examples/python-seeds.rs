@@ -65,10 +65,10 @@ fn read(pid: u32) -> Result<(Version, Vec<u8>), Box<dyn Error>> {
     });
     for (path, start) in files {
         let Ok(image) = Image::open(path.as_ref()) else { continue };
-        let (Some(found), Some(base)) = (locate::runtime(&image)?, image.base()) else { continue };
+        let Some(found) = locate::runtime(&image)? else { continue };
         let name = Path::new(&path).file_name().unwrap_or_default().to_string_lossy();
         let version = found.version.or_else(|| Version::from_file_name(&name));
-        let runtime = start - base.0 + found.address.0;
+        let runtime = start + found.distance;
         let memory = KeptMemory::of(pid)?;
         let python = Python::at(&memory, runtime, version)?;
         let mut walker = Walker::new(python, &memory);

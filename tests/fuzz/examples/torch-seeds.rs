@@ -12,7 +12,7 @@ use ncclflow_fuzz::{
     torch::{Start, input_of, rings_of},
 };
 use test_support::{TorchJob, torch_double};
-use torch::{Library, Patience};
+use torch::Patience;
 
 /// Without and with `std::string` as in C++11; with the table of rings of other backends.
 const VERSIONS: [u8; 3] = [5, 11, 15];
@@ -25,8 +25,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for minor in VERSIONS {
         let seed = seed_of(&python, minor)?;
         let rings = rings_of(&seed).unwrap_or_default();
-        let entries: Vec<usize> = rings.iter().map(|(_, ring)| ring.entries.len()).collect();
-        let has_frames = rings.iter().flat_map(|(_, ring)| &ring.entries).any(|entry| entry.frames.is_some());
+        let entries: Vec<usize> = rings.iter().map(|ring| ring.entries.len()).collect();
+        let has_frames = rings.iter().flat_map(|ring| &ring.entries).any(|entry| entry.frames.is_some());
         if entries != [ENTRIES] || !has_frames {
             return Err(
                 format!("torch 2.{minor}: the seed has entries {entries:?}; frames: {has_frames}").into()
@@ -79,7 +79,7 @@ fn made(python: &str, minor: u8, folder: &Path) -> Result<Vec<u8>, Box<dyn Error
             let found = locate::runtime(&image).ok()??;
             let name = Path::new(&path).file_name()?.to_string_lossy().into_owned();
             let version = found.version.or_else(|| Version::from_file_name(&name));
-            Some((start - image.base()?.0 + found.address.0, version))
+            Some((start + found.distance, version))
         })
         .ok_or("no interpreter is mapped")?;
     let offsets = torch::shipped(torch::Version::new(2, minor)).ok_or("no such torch")?.offsets;
@@ -92,7 +92,7 @@ fn made(python: &str, minor: u8, folder: &Path) -> Result<Vec<u8>, Box<dyn Error
             (start..end).contains(&address) && line.contains("rw-p")
         })
     };
-    let found = torch::find(&memory, Library { base }, &offsets, &may_be_data, Patience::default())?;
+    let found = torch::find(&memory, base, &offsets, &may_be_data, Patience::default())?;
     let ring = found.first().ok_or("no ring")?.address;
     let python = Python::at(&memory, runtime, version)?;
     torch::read(&memory, ring, &offsets, Some(python), Patience::default())?;

@@ -30,5 +30,3 @@ impl cpython::Memory for KeptMemory {
         Ok(())
     }
 }
-
-impl torch::Memory for KeptMemory {}

@@ -8,9 +8,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use cpython::{Python, Unreadable};
+use cpython::{Memory, Python, Unreadable};
 use dump::history::{self, HistoryReport};
-use torch::{Found, Library, MAX_ENTRIES, MAX_FRAMES, Memory, Patience, Recorder};
+use torch::{Found, MAX_ENTRIES, MAX_FRAMES, Patience, RingReport};
 
 use super::python::Pieces;
 
@@ -38,7 +38,7 @@ struct Everywhere {
     elsewhere: Option<Vec<u8>>,
 }
 
-impl cpython::Memory for Everywhere {
+impl Memory for Everywhere {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
         match (self.pieces.read(address, into), &self.elsewhere) {
             (Err(_), Some(elsewhere)) if !elsewhere.is_empty() => {
@@ -52,8 +52,6 @@ impl cpython::Memory for Everywhere {
         }
     }
 }
-
-impl Memory for Everywhere {}
 
 /// The input for [`use_memory`] of what was read.
 #[must_use]
@@ -74,13 +72,13 @@ pub fn input_of(start: Start, pieces: &BTreeMap<u64, Vec<u8>>) -> Vec<u8> {
 pub fn use_memory(input: &[u8]) {
     super::in_time(input.len(), || {
         let Some(rings) = rings_of(input) else { return };
-        for (_, ring) in &rings {
+        for ring in &rings {
             assert!(ring.entries.len() <= MAX_ENTRIES);
             let stacks = ring.entries.iter().filter_map(|entry| entry.frames.as_ref());
             stacks.for_each(|stack| assert!(stack.len() <= MAX_FRAMES));
         }
         // Reports of large rings take longer than rings; they have a limit of their own, which is not looked at here.
-        if rings.iter().map(|(_, ring)| ring.entries.len()).sum::<usize>() > 1000 {
+        if rings.iter().map(|ring| ring.entries.len()).sum::<usize>() > 1000 {
             return;
         }
         let report: HistoryReport = history::history_of_forged_rings(&rings);
@@ -92,7 +90,7 @@ pub fn use_memory(input: &[u8]) {
 
 /// The rings of an input; `None` if it is too short.
 #[must_use]
-pub fn rings_of(input: &[u8]) -> Option<Vec<(Found, Recorder)>> {
+pub fn rings_of(input: &[u8]) -> Option<Vec<RingReport>> {
     let ([torch, python], rest) = input.split_first_chunk::<2>()?;
     let (ring, rest) = rest.split_first_chunk::<8>()?;
     let (library, rest) = rest.split_first_chunk::<8>()?;
@@ -105,14 +103,13 @@ pub fn rings_of(input: &[u8]) -> Option<Vec<(Found, Recorder)>> {
     let version = cpython::Version::new(3, *python);
     let python = Python::at(&memory, runtime, Some(version)).ok();
     let patience = Patience::of(PATIENCE);
-    let mut found = torch::find(&memory, Library { base: library }, &row.offsets, &|_| true, patience)
-        .unwrap_or_default();
+    let mut found = torch::find(&memory, library, &row.offsets, &|_| true, patience).unwrap_or_default();
     if found.iter().all(|found| found.address != ring) {
         found.push(Found { address: ring, backend: None });
     }
     let read = |found: Found| {
-        let recorder = torch::read(&memory, found.address, &row.offsets, python, patience).ok()?;
-        Some((found, recorder))
+        let ring = torch::read(&memory, found.address, &row.offsets, python, patience).ok()?;
+        Some(RingReport { backend: found.backend.or(ring.backend), ..ring })
     };
     Some(found.into_iter().filter_map(read).collect())
 }

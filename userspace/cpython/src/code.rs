@@ -32,7 +32,7 @@ pub(crate) fn read(reader: &Reader<'_>, offsets: &Offsets, address: u64) -> Resu
     let code = &offsets.code;
     let qualname = code.qualname.unwrap_or(code.name);
     let head = [code.filename, code.name, qualname, code.first_line, code.line_table];
-    let head = reader.record(address, &head)?;
+    let head = reader.fields(address, &head)?;
     let text = |field| string(reader, offsets, head.u64(field));
     Ok(CodeObject {
         name: text(code.name)?,

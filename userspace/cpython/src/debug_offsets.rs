@@ -102,7 +102,7 @@ pub fn from_debug_offsets(bytes: &[u8]) -> Result<Option<Offsets>, Unknown> {
         (3, 13) => FIELDS_313,
         (3, 14) => FIELDS_314,
         (3, 15) => FIELDS_315,
-        _ => return Err(Unknown::Version(Some(version))),
+        _ => return Err(Version::unknown(Some(version))),
     };
     let (since_314, since_315) = (version.since(3, 14), version.since(3, 15));
     let mut words = Words(rest);
@@ -282,7 +282,7 @@ mod tests {
             read(&words)
         };
         assert_eq!(with(0, 0), Ok(None), "no cookie: an older version");
-        assert_eq!(with(1, 0x0310_00f0), Err(Unknown::Version(Some(Version::new(3, 16)))));
+        assert_eq!(with(1, 0x0310_00f0), Err(Version::unknown(Some(Version::new(3, 16)))));
         assert_eq!(with(1, 0x0202_00f0), Err(NONSENSE));
         assert_eq!(with(2, 2), Err(NONSENSE));
         // interpreters_head, and the thread's current_frame: behind the end, unaligned, huge.

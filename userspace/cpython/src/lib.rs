@@ -68,15 +68,15 @@ pub use code::CodeObject;
 pub use debug_offsets::{COOKIE, DEBUG_OFFSETS_SIZE, from_debug_offsets};
 pub use interned::{DICT_VERSION, Statics, interned};
 pub use lines::{LineTable, line_at};
-pub use memory::{Memory, Unreadable};
+pub use memory::{Limits, Memory, Reader, Record, Unreadable};
 pub use offsets::{
-    BytesOffsets, CodeOffsets, FrameOffsets, FrameRoot, Instruction, InterpreterOffsets, ObjectOffsets,
-    Offsets, RuntimeOffsets, TextOffsets, ThreadOffsets,
+    BytesOffsets, CodeOffsets, FrameOffsets, Instruction, InterpreterOffsets, ObjectOffsets, Offsets,
+    RuntimeOffsets, TextOffsets, ThreadOffsets,
 };
 pub use tables::{ShippedRow, shipped, shipped_rows};
 pub use unknown::Unknown;
 pub use version::Version;
 pub use walker::{
-    MAX_FRAMES, MAX_INTERPRETERS, MAX_THREADS, PyFrame, Python, RawFrame, RawStack, StackEnd, ThreadState,
-    Walker,
+    MAX_FRAMES, MAX_INTERPRETERS, MAX_THREADS, NOT_INITIALISED, PyFrame, Python, RawFrame, RawStack,
+    StackEnd, ThreadState, Walker,
 };

@@ -5,6 +5,7 @@
 //! nothing is exported.
 
 use nccl_library::elf::{Budget, ElfVaddr, Error, Image, SymbolTable};
+use serde::{Deserialize, Serialize};
 
 use crate::{COOKIE, Version};
 
@@ -12,25 +13,18 @@ const SECTION: &str = ".PyRuntime";
 /// Bytes of a file that may be read for the search; a static interpreter has 1 MB of symbols.
 const MAX_BYTES: u64 = 256 << 20;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FoundBy {
-    Symbol,
-    /// `.PyRuntime`
-    Section,
-}
-
-/// `_PyRuntime` in a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// `_PyRuntime` in a file, and other places that are looked at. Distances are bytes from the file's first
+/// byte, as it is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Runtime {
-    pub address: ElfVaddr,
-    pub found_by: FoundBy,
+    pub distance: u64,
     /// Version that the file states: by `Py_Version` (3.11 and later), or by `_Py_DebugOffsets` (3.13 and
     /// later).
     pub version: Option<Version>,
-    /// Address of `PyDict_Type`, if it is exported.
-    pub dict_type: Option<ElfVaddr>,
-    /// Address of the variables that begin as zero, and their bytes.
-    pub zeroed: Option<(ElfVaddr, u64)>,
+    /// Distance of `PyDict_Type`, if it is exported.
+    pub dict_type: Option<u64>,
+    /// Distance of the variables that begin as zero, and their bytes.
+    pub zeroed: Option<(u64, u64)>,
 }
 
 #[derive(Default)]
@@ -63,19 +57,25 @@ pub fn runtime(image: &Image) -> Result<Option<Runtime>, Error> {
     if symbols.runtime.is_none() {
         symbols = Symbols::of(SymbolTable::read(image, &mut budget)?.as_ref());
     }
-    let found = symbols.runtime.map(|address| (address, FoundBy::Symbol));
     let by_section = || {
         let section = image.section(SECTION).filter(|section| section.address.0 != 0);
-        section.map(|section| (section.address, FoundBy::Section))
+        section.map(|section| section.address)
     };
-    let Some((address, found_by)) = found.or_else(by_section) else { return Ok(None) };
+    let (Some(address), Some(base)) = (symbols.runtime.or_else(by_section), image.base()) else {
+        return Ok(None);
+    };
     let stated = stated_version(image, address, &mut budget);
     let version = stated.or_else(|| {
         let [hex] = words(image, symbols.version?, &mut budget)?;
         Version::from_hex(hex)
     });
-    let (dict_type, zeroed) = (symbols.dict_type, image.zeroed());
-    Ok(Some(Runtime { address, found_by, version, dict_type, zeroed }))
+    let distance = |address: ElfVaddr| address.0.wrapping_sub(base.0);
+    Ok(Some(Runtime {
+        distance: distance(address),
+        version,
+        dict_type: symbols.dict_type.map(distance),
+        zeroed: image.zeroed().map(|(address, bytes)| (distance(address), bytes)),
+    }))
 }
 
 /// Reads the version from `_Py_DebugOffsets`, which the file holds as they will be in memory.

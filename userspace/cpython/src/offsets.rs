@@ -45,7 +45,9 @@ pub struct ThreadOffsets {
     pub next: u32,
     /// `interp`: leads back to the interpreter, which proves the layout.
     pub interpreter: u32,
-    /// Pointer that leads to the innermost frame; [`Offsets::frame_root`] says how.
+    /// Pointer that leads to the innermost frame: `frame`, up to 3.10 a pointer to a `PyFrameObject`;
+    /// `cframe`, in 3.11 and 3.12 to a `_PyCFrame` ([`FrameOffsets::in_c_frame`]); then `current_frame`, to a
+    /// `_PyInterpreterFrame`.
     pub frame: u32,
     /// `thread_id`: the thread's `pthread_self()`
     pub thread_id: u32,
@@ -116,17 +118,6 @@ pub struct TextOffsets {
     pub compact_data: u32,
 }
 
-/// Way from a thread to its innermost frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FrameRoot {
-    /// 3.8 to 3.10: [`ThreadOffsets::frame`] is `frame`, a pointer to a `PyFrameObject`.
-    Object,
-    /// 3.11 and 3.12: it is `cframe`, a pointer to a `_PyCFrame`, which has `current_frame` at this offset.
-    CFrame { current_frame: u32 },
-    /// 3.13 and later: it is `current_frame`, a pointer to a `_PyInterpreterFrame`.
-    Direct,
-}
-
 /// Contents of [`FrameOffsets::instruction`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instruction {
@@ -139,14 +130,6 @@ pub enum Instruction {
 }
 
 impl Offsets {
-    pub fn frame_root(&self) -> FrameRoot {
-        match self.frame.in_c_frame {
-            Some(current_frame) => FrameRoot::CFrame { current_frame },
-            None if self.version.since(3, 13) => FrameRoot::Direct,
-            None => FrameRoot::Object,
-        }
-    }
-
     pub fn instruction(&self) -> Instruction {
         match self.version.minor {
             ..=9 => Instruction::LastByte,

@@ -16,27 +16,31 @@ use nccl_library::elf::Machine;
 
 use crate::Memory;
 
-/// Returns numbers that may be the thread's: in the PID namespace of the process itself, likely ones first.
-pub fn thread_numbers(memory: &dyn Memory, machine: Machine, pthread: u64) -> Vec<u32> {
+/// Offsets at which C libraries keep a thread's number.
+pub const PLACES: [u32; 3] = [0x2d0, 48, 0xd0];
+
+/// Returns numbers that may be the thread's, with their offsets: in the PID namespace of the process itself,
+/// likely ones first.
+pub fn thread_numbers(memory: &dyn Memory, machine: Machine, pthread: u64) -> Vec<(u32, u32)> {
     let word = |offset: u64| {
         let mut bytes = [0; 8];
         memory.read(pthread.checked_add(offset)?, &mut bytes).ok()?;
         Some(u64::from_le_bytes(bytes))
     };
-    let number = |offset: u64| {
+    let number = |offset: u32| {
         let mut bytes = [0; 4];
-        memory.read(pthread.checked_add(offset)?, &mut bytes).ok()?;
-        Some(u32::from_le_bytes(bytes)).filter(|number| *number != 0)
+        memory.read(pthread.checked_add(offset.into())?, &mut bytes).ok()?;
+        Some((offset, u32::from_le_bytes(bytes))).filter(|(_, number)| *number != 0)
     };
-    let mut numbers = Vec::new();
+    let ([glibc, musl, glibc_on_arm], mut numbers) = (PLACES, Vec::new());
     match machine {
         Machine::X86_64 if word(0) == Some(pthread) => {
             if word(16) == Some(pthread) {
-                numbers.extend(number(0x2d0));
+                numbers.extend(number(glibc));
             }
-            numbers.extend(number(48));
+            numbers.extend(number(musl));
         }
-        Machine::Aarch64 => numbers.extend(number(0xd0)),
+        Machine::Aarch64 => numbers.extend(number(glibc_on_arm)),
         _ => {}
     }
     numbers
@@ -57,7 +61,7 @@ mod tests {
         assert!(thread_numbers(&memory(&description), Machine::X86_64, at).is_empty());
         description[..8].copy_from_slice(&at.to_le_bytes());
         description[16..24].copy_from_slice(&at.to_le_bytes());
-        assert_eq!(thread_numbers(&memory(&description), Machine::X86_64, at), [4711]);
+        assert_eq!(thread_numbers(&memory(&description), Machine::X86_64, at), [(0x2d0, 4711)]);
         assert!(thread_numbers(&memory(&description), Machine::X86_64, at + 8).is_empty());
         assert!(thread_numbers(&memory(&description), Machine::X86_64, 0).is_empty());
     }

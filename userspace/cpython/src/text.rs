@@ -14,7 +14,7 @@ const ASCII: u32 = 1 << 4;
 /// Reads the string object at `address`. Lone surrogates, which no encoding knows, become U+FFFD.
 pub(crate) fn string(reader: &Reader<'_>, offsets: &Offsets, address: u64) -> Result<String, Unknown> {
     let text = &offsets.text;
-    let head = reader.record(address, &[text.length, text.state])?;
+    let head = reader.fields(address, &[text.length, text.state])?;
     let length = head.u64(text.length);
     if length > MAX_CHARACTERS {
         return Err(Unknown::TooMuch("a name is longer than 4,096 characters"));
@@ -31,8 +31,7 @@ pub(crate) fn string(reader: &Reader<'_>, offsets: &Offsets, address: u64) -> Re
         let offset = if state & ASCII == 0 { text.compact_data } else { text.ascii_data };
         crate::memory::add(address, offset)?
     };
-    let mut bytes = vec![0; usize::try_from(length * width).unwrap_or(0)];
-    reader.read(data, &mut bytes)?;
+    let bytes = reader.bytes(data, usize::try_from(length * width).unwrap_or(0))?;
     Ok(match width {
         1 => bytes.iter().map(|byte| char::from(*byte)).collect(),
         2 => {
@@ -53,7 +52,5 @@ pub(crate) fn bytes(reader: &Reader<'_>, offsets: &Offsets, address: u64) -> Res
     if length > MAX_BYTES {
         return Err(Unknown::TooMuch("a line table is longer than 1 MiB"));
     }
-    let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
-    reader.read(crate::memory::add(address, offsets.bytes.data)?, &mut bytes)?;
-    Ok(bytes)
+    reader.bytes(crate::memory::add(address, offsets.bytes.data)?, usize::try_from(length).unwrap_or(0))
 }

@@ -1,37 +1,27 @@
-//! Reasons why a stack, or a whole interpreter, is not known.
+//! Reasons why something of a process is not known.
 
-use std::fmt;
+use thiserror::Error;
 
-use crate::Version;
-
-/// Reason why something of an interpreter could not be read. It is an answer: nothing is guessed instead.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Reason why something of an interpreter, or of torch, could not be read. It is an answer: nothing is
+/// guessed instead.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unknown {
     /// No memory there, at this address.
+    #[error("nothing can be read at {0:#x}")]
     Unreadable(u64),
-    /// The version is not known, or no layouts are known of it.
-    Version(Option<Version>),
-    /// `_PyRuntime` has no interpreter: Python is not initialised, or has ended.
-    NotInitialised,
+    /// The version of this program is not known.
+    #[error("the version of its {0} is not known")]
+    NoVersion(&'static str),
+    /// No layouts are known of this version; they are of others.
+    #[error("the layouts of {of} {version} are not known; {known} are")]
+    Version { of: &'static str, version: String, known: &'static str },
+    /// The memory does not have what is looked for, and could have it at another time.
+    #[error("{0}")]
+    NotThere(&'static str),
     /// The memory contradicts itself: it changed while it was read, the layouts do not fit, or it was forged.
+    #[error("its memory contradicts itself: {0}")]
     Contradiction(&'static str),
     /// The memory has more of something than any real program has.
+    #[error("{0}")]
     TooMuch(&'static str),
 }
-
-impl fmt::Display for Unknown {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreadable(address) => write!(f, "nothing can be read at {address:#x}"),
-            Self::Version(None) => f.write_str("the version of its Python is not known"),
-            Self::Version(Some(version)) => {
-                write!(f, "the layouts of Python {version} are not known; 3.8 to 3.15 are")
-            }
-            Self::NotInitialised => f.write_str("its Python is not initialised, or has ended"),
-            Self::Contradiction(what) => write!(f, "its memory contradicts itself: {what}"),
-            Self::TooMuch(what) => write!(f, "{what}"),
-        }
-    }
-}
-
-impl std::error::Error for Unknown {}

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Unknown;
+
 /// A version of CPython, as far as layouts depend on it: patch releases do not change them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Version {
@@ -37,6 +39,15 @@ impl Version {
         let version = Self::new(major.parse().ok()?, minor.parse().ok()?);
         let free_threaded = rest.starts_with('t');
         (version.major == 3).then_some(Self { free_threaded, ..version })
+    }
+
+    /// Makes the reason why a version is not understood.
+    pub fn unknown(version: Option<Self>) -> Unknown {
+        let layouts = |version: Self| {
+            let version = version.to_string();
+            Unknown::Version { of: "Python", version, known: "3.8 to 3.15" }
+        };
+        version.map_or(Unknown::NoVersion("Python"), layouts)
     }
 
     /// Tells whether the version is at least this one.

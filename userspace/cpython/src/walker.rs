@@ -3,9 +3,8 @@
 use std::{cell::Cell, collections::HashMap, rc::Rc};
 
 use crate::{
-    CodeObject, DEBUG_OFFSETS_SIZE, FrameRoot, Instruction, Memory, Offsets, Unknown, Version, code,
-    from_debug_offsets,
-    memory::{Reader, add},
+    CodeObject, DEBUG_OFFSETS_SIZE, Instruction, Memory, Offsets, Unknown, Version, code, from_debug_offsets,
+    memory::{Limits, Reader, add},
     shipped,
 };
 
@@ -19,6 +18,17 @@ pub const MAX_FRAMES: usize = 512;
 const MAX_CODES: usize = 4096;
 /// Most readings of a stack until two in a row are the same.
 const MAX_READINGS: usize = 4;
+
+/// Reason for which a `_PyRuntime` without interpreters says nothing.
+pub const NOT_INITIALISED: Unknown = Unknown::NotThere("its Python is not initialised, or has ended");
+/// Work of one walker: a real interpreter with 300 threads of 30 frames needs some 20 thousand reads.
+const LIMITS: Limits = Limits {
+    reads: 200_000,
+    bytes: 64 << 20,
+    until: None,
+    too_much: "reading its Python takes more work than any real one does",
+    too_long: "",
+};
 
 /// An interpreter in a process: its layouts, and where its `_PyRuntime` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +50,7 @@ impl Python {
         };
         let offsets = match offsets {
             Some(offsets) => offsets,
-            None => version.and_then(shipped).ok_or(Unknown::Version(version))?,
+            None => version.and_then(shipped).ok_or_else(|| Version::unknown(version))?,
         };
         Ok(Self { offsets, runtime })
     }
@@ -115,7 +125,7 @@ impl std::fmt::Debug for Walker<'_> {
 
 impl<'m> Walker<'m> {
     pub fn new(python: Python, memory: &'m dyn Memory) -> Self {
-        Self { python, reader: Reader::new(memory), code_type: Cell::new(0), codes: HashMap::new() }
+        Self { python, reader: Reader::new(memory, LIMITS), code_type: Cell::new(0), codes: HashMap::new() }
     }
 
     /// Reads all threads that Python knows. A list that changes meanwhile is read again.
@@ -131,11 +141,11 @@ impl<'m> Walker<'m> {
     }
 
     fn threads_once(&self) -> Result<Vec<ThreadState>, Unknown> {
-        self.reader.renew();
+        self.reader.memory().renew();
         let Offsets { runtime, interpreter, thread, .. } = &self.python.offsets;
         let mut interpreter_at = self.reader.u64(self.python.runtime, runtime.interpreters_head)?;
         if interpreter_at == 0 {
-            return Err(Unknown::NotInitialised);
+            return Err(NOT_INITIALISED);
         }
         let mut threads = Vec::new();
         for _ in 0..MAX_INTERPRETERS {
@@ -149,7 +159,7 @@ impl<'m> Walker<'m> {
                 }
                 let native_id = thread.native_thread_id.unwrap_or(thread.thread_id);
                 let fields = [thread.next, thread.interpreter, thread.thread_id, native_id];
-                let state = self.reader.record(at, &fields)?;
+                let state = self.reader.fields(at, &fields)?;
                 if state.u64(thread.interpreter) != interpreter_at {
                     return Err(Unknown::Contradiction("a thread belongs to another interpreter"));
                 }
@@ -179,7 +189,7 @@ impl<'m> Walker<'m> {
     }
 
     fn stack_once(&self, thread: ThreadState) -> RawStack {
-        self.reader.renew();
+        self.reader.memory().renew();
         let mut frames = Vec::new();
         let end = match self.frames(thread, &mut frames) {
             Ok(end) => end,
@@ -192,7 +202,7 @@ impl<'m> Walker<'m> {
         let offsets = &self.python.offsets;
         let frame = &offsets.frame;
         let mut at = self.reader.u64(thread.address, offsets.thread.frame)?;
-        if let FrameRoot::CFrame { current_frame } = offsets.frame_root()
+        if let Some(current_frame) = frame.in_c_frame
             && at != 0
         {
             at = self.reader.u64(at, current_frame)?;
@@ -205,7 +215,7 @@ impl<'m> Walker<'m> {
             if at == 0 {
                 return Ok(StackEnd::Outermost);
             }
-            let state = self.reader.record(at, &fields)?;
+            let state = self.reader.fields(at, &fields)?;
             at = state.u64(frame.previous);
             if offsets.first_owner_without_code().is_some_and(|first| state.u8(owner) >= first) {
                 continue;
@@ -262,7 +272,7 @@ impl<'m> Walker<'m> {
             return Ok(());
         }
         let name = self.reader.u64(kind, object.type_name)?;
-        if &self.reader.bytes::<5>(name, 0)? != b"code\0" {
+        if &self.reader.array::<5>(name, 0)? != b"code\0" {
             return Err(WRONG);
         }
         self.code_type.set(kind);
@@ -298,9 +308,5 @@ impl<'m> Walker<'m> {
             file: code.filename.clone(),
             line: code.line(frame.offset),
         })
-    }
-
-    pub fn python(&self) -> &Python {
-        &self.python
     }
 }

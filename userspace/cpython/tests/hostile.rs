@@ -134,10 +134,7 @@ fn circles_end() {
         // The outermost frame's predecessor is the innermost.
         let frame_of = |forged: &Forged| {
             let first = forged.word(at(main.address, offsets.thread.frame));
-            match offsets.frame_root() {
-                cpython::FrameRoot::CFrame { current_frame } => forged.word(at(first, current_frame)),
-                _ => first,
-            }
+            offsets.frame.in_c_frame.map_or(first, |current_frame| forged.word(at(first, current_frame)))
         };
         let innermost = frame_of(&forged);
         let mut outermost = innermost;

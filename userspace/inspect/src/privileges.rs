@@ -25,15 +25,9 @@ pub fn keep_only(wanted: CapabilitySet) {
     keep(wanted, CapabilitySet::empty());
 }
 
-/// Keeps only these capabilities of a thread that starts programs, which inherit those of them that it may
-/// hand on.
-pub(crate) fn keep_for_children(wanted: CapabilitySet) {
-    keep(wanted, wanted);
-}
-
 /// Keeps those of `wanted` that the thread has, and those of `handed_on` that programs started by it inherit
 /// already.
-fn keep(wanted: CapabilitySet, handed_on: CapabilitySet) {
+pub(crate) fn keep(wanted: CapabilitySet, handed_on: CapabilitySet) {
     let Ok(CapabilitySets { effective, inheritable, .. }) = capabilities(None) else { return };
     let kept = effective & wanted;
     let sets =

@@ -2,34 +2,12 @@
 
 use std::{collections::BTreeMap, os::unix::ffi::OsStrExt as _};
 
-use cpython::Unreadable;
-use nccl_library::elf::RuntimeAddr;
 use torch::{ShippedRow, Version};
 
 use inspect::{
-    memory::Memory,
     process::{Process, maps::Mapping, printable},
     resolver,
 };
-
-/// Memory of a process, in the form that the crate `torch` reads it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TorchMemory<'p>(pub(super) Memory<'p>);
-
-impl cpython::Memory for TorchMemory<'_> {
-    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
-        self.0.read(RuntimeAddr(address), into).map_err(|_| Unreadable(address))
-    }
-}
-
-impl torch::Memory for TorchMemory<'_> {
-    fn gather(&self, pieces: &[(u64, usize)]) -> Result<Vec<u8>, Unreadable> {
-        let first = pieces.first().map_or(0, |(at, _)| *at);
-        let pieces: Vec<(RuntimeAddr, usize)> =
-            pieces.iter().map(|(at, length)| (RuntimeAddr(*at), *length)).collect();
-        self.0.gather(&pieces).map_err(|_| Unreadable(first))
-    }
-}
 
 /// A torch that is loaded.
 #[derive(Clone, Debug)]
@@ -69,7 +47,7 @@ impl Builds {
         let ask = || release(process, library);
         let release = self.releases.entry((library.device, library.inode)).or_insert_with(ask).clone()?;
         let version = Version::from_release(&release);
-        let row = version.and_then(torch::shipped).ok_or(torch::Unknown::Version(version));
+        let row = version.and_then(torch::shipped).ok_or_else(|| Version::unknown(version));
         let base = |mapping: Option<&Mapping>| mapping.map(|mapping| mapping.start.0);
         Ok(Some(Build { release, row, cuda: base(cuda), cpu: base(cpu) }))
     }

@@ -5,9 +5,12 @@ use std::collections::BTreeMap;
 use super::{
     judge::{self, Rank, seconds},
     ranks::CommRank,
-    report::{GroupHistory, Member, ProcessHistory, RingReport},
+    report::{GroupHistory, Member, ProcessHistory},
 };
-use torch::flight_recorder::{Entry, ProcessGroup};
+use torch::{
+    RingReport,
+    flight_recorder::{Entry, ProcessGroup},
+};
 
 /// A group in one process.
 struct Part<'a> {

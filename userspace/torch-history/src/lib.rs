@@ -23,8 +23,8 @@ pub use judge::{over, progress_of, seconds};
 pub use noted::{Noted, NotedCall, NotedKind};
 pub use noted::{by_collective, first_difference};
 pub use ranks::{CommRank, told_rank};
-pub use report::{GroupHistory, HistoryVerdict, Member, NotesReport, ProcessHistory, RingReport};
-pub use rings::report_of;
+pub use report::{GroupHistory, HistoryVerdict, Member, NotesReport, ProcessHistory};
+pub use torch::RingReport;
 
 /// Reads what torch of a process has noted, and finds the rank of the process.
 pub fn read(process: &Process, builds: &mut Builds, runtimes: &Runtimes) -> ProcessHistory {

@@ -6,7 +6,10 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::judge::{GroupVerdict, HistoryState};
-use torch::flight_recorder::{Entry, GroupStatus, ProcessGroup};
+use torch::{
+    RingReport,
+    flight_recorder::{Entry, GroupStatus},
+};
 
 /// Notes of the torch in one process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -22,31 +25,6 @@ pub struct NotesReport {
     /// Reason why nothing is known, or not everything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
-}
-
-/// A ring of torch's flight recorder.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RingReport {
-    /// Backend: `nccl`, `nccl2`, `gloo`; by the names of its entries, or by torch's own table.
-    pub backend: Option<String>,
-    /// torch takes notes in this ring.
-    pub enabled: bool,
-    pub max_entries: u64,
-    /// Number of entries so far, also those that were overwritten.
-    pub recorded: u64,
-    /// NCCL's version, as torch has it.
-    pub library_version: Option<String>,
-    /// Number of entries that were overwritten while they were read, and are left out.
-    pub torn: usize,
-    /// Unix time in ns of the latest start or completion that torch's watchdog has noticed: the states of
-    /// entries are of that time.
-    pub noticed_ns: Option<i64>,
-    /// The process's rank in the job, where torch has noted it (2.15 and later).
-    pub rank: Option<u32>,
-    pub groups: Vec<ProcessGroup>,
-    /// Entries, oldest first.
-    pub entries: Vec<Entry>,
 }
 
 /// The verdict over all process groups.

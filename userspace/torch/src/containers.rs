@@ -5,12 +5,12 @@
 //! of several structs are first [looked at](Place), and then the elements of all are read at once
 //! ([`Fetch`]).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use crate::{
-    Unknown,
-    memory::{Reader, Record},
-};
+use cpython::{Reader, Record};
+use flow::text::plain;
+
+use crate::Unknown;
 
 /// Most bytes of a string: names of groups, collectives and threads.
 pub(crate) const MAX_STRING: u64 = 4096;
@@ -102,43 +102,28 @@ pub(crate) fn small_vector(record: &Record, offset: u32, size: u32, most: u32) -
 
 /// Elements that many structs have elsewhere, read together.
 #[derive(Debug, Default)]
-pub(crate) struct Fetch {
-    wanted: Vec<(u64, usize)>,
-    places: Vec<Wanted>,
-}
-
-#[derive(Debug)]
-enum Wanted {
-    Here(Vec<u8>),
-    There(usize),
-    Counted(u64),
-}
+pub(crate) struct Fetch(Vec<Place>);
 
 /// Elements that were asked for, as far as they could be read.
 pub(crate) type Fetched = Vec<Option<Vec<u8>>>;
 
 impl Fetch {
-    /// Asks for the elements at a place, and returns their index in the result of [`Self::all`].
-    pub(crate) fn ask(&mut self, place: Place) -> usize {
-        let wanted = match place {
-            Place::Here(bytes) => Wanted::Here(bytes),
-            Place::There { address, bytes } => {
-                self.wanted.push((address, bytes));
-                Wanted::There(self.wanted.len() - 1)
-            }
-            Place::Counted(pointer) => Wanted::Counted(pointer),
-        };
-        self.places.push(wanted);
-        self.places.len() - 1
+    /// Asks for the elements at a place. [`Self::all`] has them in the same order.
+    pub(crate) fn ask(&mut self, place: Place) {
+        self.0.push(place);
     }
 
     pub(crate) fn all(self, reader: &Reader<'_>) -> Result<Fetched, Unknown> {
         let counted = self.counted(reader)?;
-        let mut there = reader.gather(&self.wanted)?;
-        let given = self.places.into_iter().map(|place| match place {
-            Wanted::Here(bytes) => Some(bytes),
-            Wanted::There(number) => there.get_mut(number).and_then(Option::take),
-            Wanted::Counted(pointer) => counted.get(&pointer).cloned().flatten(),
+        let there = self.0.iter().filter_map(|place| match place {
+            Place::There { address, bytes } => Some((*address, *bytes)),
+            _ => None,
+        });
+        let mut there = reader.gather(&there.collect::<Vec<_>>())?.into_iter();
+        let given = self.0.into_iter().map(|place| match place {
+            Place::Here(bytes) => Some(bytes),
+            Place::There { .. } => there.next().flatten(),
+            Place::Counted(pointer) => counted.get(&pointer).cloned().flatten(),
         });
         Ok(given.collect())
     }
@@ -147,9 +132,11 @@ impl Fetch {
     fn counted(&self, reader: &Reader<'_>) -> Result<HashMap<u64, Option<Vec<u8>>>, Unknown> {
         /// Bytes of length, capacity, and how many share it (`_Rep_base`).
         const HEAD: u64 = 24;
-        let mut pointers: Vec<u64> = self.places.iter().filter_map(Wanted::counted).collect();
-        pointers.sort_unstable();
-        pointers.dedup();
+        let pointers: BTreeSet<u64> = self
+            .0
+            .iter()
+            .filter_map(|place| if let Place::Counted(pointer) = place { Some(*pointer) } else { None })
+            .collect();
         let heads: Vec<(u64, usize)> = pointers.iter().map(|pointer| (pointer - HEAD, 24)).collect();
         let mut lengths = Vec::new();
         for (pointer, head) in pointers.iter().zip(reader.gather(&heads)?) {
@@ -165,25 +152,18 @@ impl Fetch {
     }
 }
 
-impl Wanted {
-    fn counted(&self) -> Option<u64> {
-        match self {
-            Self::Counted(pointer) => Some(*pointer),
-            _ => None,
-        }
-    }
-}
-
 /// Reads one string, or vector, alone.
 pub(crate) fn alone(reader: &Reader<'_>, place: Place) -> Result<Vec<u8>, Unknown> {
-    let mut fetch = Fetch::default();
-    fetch.ask(place);
-    fetch.all(reader)?.pop().flatten().ok_or(Unknown::Contradiction("what a pointer leads to is not there"))
+    Fetch(vec![place])
+        .all(reader)?
+        .pop()
+        .flatten()
+        .ok_or(Unknown::Contradiction("what a pointer leads to is not there"))
 }
 
-/// Makes text of a string's bytes.
+/// Makes text of a string's bytes, without what terminals obey.
 pub(crate) fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+    plain(&String::from_utf8_lossy(bytes)).into_owned()
 }
 
 /// Splits bytes into numbers of `size` bytes, 4 or 8.

@@ -54,6 +54,6 @@ const NAMES: [&str; 47] = [
 ];
 
 /// Returns torch's name of an element type.
-pub fn dtype_name(number: u8) -> &'static str {
+pub(crate) fn dtype_name(number: u8) -> &'static str {
     NAMES.get(usize::from(number)).copied().unwrap_or("UNKNOWN_SCALAR")
 }

@@ -5,9 +5,10 @@
 //! completed last (`c10d::ProcessGroupStatus`). They stand in ordinary memory of the process. Nothing of it needs torch's
 //! help, the GIL or a lock, and nothing is stopped.
 //!
-//! The modules stand in the order in which one builds on the other: which [`Version`] it is; where its structs' fields
-//! are ([`Offsets`], from a shipped table); bounded reads of a process's memory ([`Memory`]); C++ containers as
-//! libstdc++ and c10 lay them out; where a ring is ([`find`]); and the ring itself ([`read`]).
+//! The modules stand in the order in which one builds on the other: which [`Version`] it is; where its
+//! structs' fields are ([`Offsets`], from a shipped table); bounded reads of a process's memory
+//! ([`Patience`]); C++ containers as libstdc++ and c10 lay them out; where a ring is ([`find`]); and the ring
+//! itself ([`read`]).
 //!
 //! The memory belongs to a tenant, and changes while it is read. Every list, string and map is bounded, so is the work
 //! of one look, and whatever contradicts itself ends in [`Unknown`]. A wrong layout shows: a ring's fields, its maps and
@@ -30,19 +31,15 @@ mod recorder;
 mod status;
 mod tables;
 mod traceback;
-mod unknown;
 mod version;
 
-pub use dtype::dtype_name;
-pub use entry::{Entry, State};
-pub use locate::{Found, Library, find};
-pub use memory::{MAX_AT_ONCE, MAX_PIECES, Memory, Patience};
+pub use cpython::Unknown;
+pub use locate::{Found, NO_RECORDER, find};
+pub use memory::Patience;
 pub use offsets::{
     EntryOffsets, GroupOffsets, Offsets, RecorderOffsets, StatusOffsets, TracebackOffsets, WorkOffsets,
 };
-pub use recorder::{MAX_ENTRIES, Recorder, read};
-pub use status::{Group, Status, Work};
+pub use recorder::{MAX_ENTRIES, RingReport, read};
 pub use tables::{ShippedRow, Tried, shipped, shipped_rows};
-pub use traceback::{Frame, MAX_FRAMES, Stack};
-pub use unknown::Unknown;
+pub use traceback::{MAX_FRAMES, shown};
 pub use version::{Version, release_of};

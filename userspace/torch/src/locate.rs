@@ -12,19 +12,14 @@
 
 use std::collections::BTreeSet;
 
+use cpython::{Memory, Reader, Record};
+
 use crate::{
-    Memory, Offsets, Patience, Unknown,
-    containers::{alone, string, text},
+    Offsets, Patience, Unknown,
+    containers::{alone, string},
     maps::{TABLE_BYTES, table, table_nodes},
-    memory::{Reader, Record},
     recorder::head,
 };
-
-/// A library of a process, by the address of its first byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Library {
-    pub base: u64,
-}
 
 /// A ring that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,26 +36,33 @@ const MAX_DATA: u64 = 64 << 20;
 const WORDS_AT_ONCE: usize = 1 << 16;
 /// Most pointers that are followed.
 const MAX_CANDIDATES: usize = 1 << 19;
+/// Candidates whose bytes are kept at a time.
+const CANDIDATES_AT_ONCE: usize = 1024;
 /// Most tables that are taken apart.
 const MAX_TABLES: usize = 256;
 /// Most rings of one library.
 const MAX_RINGS: usize = 16;
 
+/// Reason for which a torch that is loaded has no notes.
+pub const NO_RECORDER: Unknown = Unknown::NotThere(
+    "it has no flight recorder: no process group was made yet, or torch was built in another way",
+);
+
 const NO_ELF: Unknown = Unknown::Contradiction("a library of torch does not begin as one");
 
-/// Finds the rings of a library. `may_be_data` tells whether the process has its own data at an address; it
-/// spares reading elsewhere.
+/// Finds the rings of a library, which begins at `base`. `may_be_data` tells whether the process has its own
+/// data at an address; it spares reading elsewhere.
 pub fn find(
     memory: &dyn Memory,
-    library: Library,
+    base: u64,
     offsets: &Offsets,
     may_be_data: &dyn Fn(u64) -> bool,
     patience: Patience,
 ) -> Result<Vec<Found>, Unknown> {
-    let reader = Reader::new(memory, patience);
+    let reader = patience.reader(memory);
     let mut pointers = BTreeSet::new();
     let mut tables = Vec::new();
-    for (start, length) in zeroed(&reader, library)? {
+    for (start, length) in zeroed(&reader, base)? {
         // Parts of it may not be readable any more; the rest still counts.
         let Ok(bytes) = reader.bytes(start, length) else { continue };
         for (number, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
@@ -99,7 +101,7 @@ pub fn find(
 
 /// Reads the key of a table's node.
 fn backend(reader: &Reader<'_>, node: &Record, offsets: &Offsets) -> Option<String> {
-    let name = text(&alone(reader, string(node, 8, offsets.cxx11).ok()?).ok()?);
+    let name = String::from_utf8(alone(reader, string(node, 8, offsets.cxx11).ok()?).ok()?).ok()?;
     let is_name = !name.is_empty() && name.len() <= 64 && name.chars().all(|c| c.is_ascii_graphic());
     is_name.then_some(name)
 }
@@ -108,9 +110,9 @@ fn backend(reader: &Reader<'_>, node: &Record, offsets: &Offsets) -> Option<Stri
 fn rings(reader: &Reader<'_>, offsets: &Offsets, candidates: &[u64]) -> Result<Vec<Found>, Unknown> {
     let mut found = Vec::new();
     let size = offsets.recorder.size as usize;
-    for chunk in candidates.chunks(crate::memory::MAX_PIECES) {
-        let pieces: Vec<(u64, usize)> = chunk.iter().map(|address| (*address, size)).collect();
-        for (address, bytes) in chunk.iter().zip(reader.gather(&pieces)?) {
+    for candidates in candidates.chunks(CANDIDATES_AT_ONCE) {
+        let pieces: Vec<(u64, usize)> = candidates.iter().map(|address| (*address, size)).collect();
+        for (address, bytes) in candidates.iter().zip(reader.gather(&pieces)?) {
             let Some(bytes) = bytes else { continue };
             let is_ring = head(offsets, &Record { address: *address, bytes }).is_some();
             if is_ring && found.len() < MAX_RINGS {
@@ -123,12 +125,12 @@ fn rings(reader: &Reader<'_>, offsets: &Offsets, candidates: &[u64]) -> Result<V
 
 /// Finds the parts of a library that begin as zeros, by its program headers in memory: address and bytes of
 /// each.
-fn zeroed(reader: &Reader<'_>, library: Library) -> Result<Vec<(u64, usize)>, Unknown> {
+fn zeroed(reader: &Reader<'_>, base: u64) -> Result<Vec<(u64, usize)>, Unknown> {
     const HEADER: u32 = 64;
     const PROGRAM_HEADER: u32 = 56;
     const PT_LOAD: u32 = 1;
     const PF_W: u32 = 2;
-    let header = reader.record(library.base, HEADER)?;
+    let header = reader.record(base, HEADER)?;
     // Magic, 64 bits, little-endian.
     if header.bytes.get(..6) != Some(b"\x7fELF\x02\x01") {
         return Err(NO_ELF);
@@ -138,7 +140,7 @@ fn zeroed(reader: &Reader<'_>, library: Library) -> Result<Vec<(u64, usize)>, Un
     if size != PROGRAM_HEADER || count > 64 || at > 1 << 20 {
         return Err(NO_ELF);
     }
-    let headers = reader.record(library.base.checked_add(at).ok_or(NO_ELF)?, size * count)?;
+    let headers = reader.record(base.checked_add(at).ok_or(NO_ELF)?, size * count)?;
     let (mut parts, mut first, mut left) = (Vec::new(), None, MAX_DATA);
     for number in 0..count {
         let at = number * size;
@@ -154,7 +156,7 @@ fn zeroed(reader: &Reader<'_>, library: Library) -> Result<Vec<(u64, usize)>, Un
         }
         let zeros = (in_memory - in_file).min(left);
         left -= zeros;
-        let start = virtual_address.wrapping_sub(begin).wrapping_add(in_file).wrapping_add(library.base);
+        let start = virtual_address.wrapping_sub(begin).wrapping_add(in_file).wrapping_add(base);
         let end = start.saturating_add(zeros) & !7;
         if let Some(start) = start.checked_next_multiple_of(8)
             && start < end

@@ -2,10 +2,9 @@
 
 use std::collections::HashSet;
 
-use crate::{
-    Unknown,
-    memory::{Reader, Record},
-};
+use cpython::{Reader, Record};
+
+use crate::Unknown;
 
 /// Offset of the value in a node of the tree.
 const NODE_HEAD: u32 = 32;

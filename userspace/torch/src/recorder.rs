@@ -1,15 +1,16 @@
 //! The ring as a whole.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
-use cpython::Python;
+use cpython::{Memory, Python, Reader, Record};
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    Entry, Group, Memory, Offsets, Patience, Status, Unknown,
+    Offsets, Patience, Unknown,
     containers::{Fetch, alone, string, text, vector},
     entry,
+    flight_recorder::{Entry, ProcessGroup},
     maps::is_map,
-    memory::{Reader, Record},
     status,
     traceback::{self, Names},
 };
@@ -21,24 +22,30 @@ const MAX_READINGS: usize = 4;
 /// Bytes of an entry that no real one exceeds: 2.11 has 616.
 const MAX_ENTRY: u32 = 4096;
 
-/// Contents of a ring.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Recorder {
-    /// False if the recorder is off: there are no entries, and no more than that is known.
+/// A ring of torch's flight recorder.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RingReport {
+    /// Backend: `nccl`, `nccl2`, `gloo`; by the names of its entries, or by torch's own table.
+    pub backend: Option<String>,
+    /// torch takes notes in this ring. If not, there are no entries, and no more than that is known.
     pub enabled: bool,
     pub max_entries: u64,
-    /// Number of entries so far, also those that were overwritten (2.10 and later: since it was reset).
+    /// Number of entries so far, also those that were overwritten (torch 2.10 and later: since the ring was
+    /// reset).
     pub recorded: u64,
-    /// Latest entries, oldest first.
-    pub entries: Vec<Entry>,
-    /// Number of entries that were overwritten while they were read, and are left out.
-    pub torn: usize,
-    pub groups: Vec<Group>,
-    pub statuses: Vec<Status>,
     /// NCCL's version, as torch has it: `2.28.9` (2.8 and later).
     pub library_version: Option<String>,
-    /// Rank of the process in the job, if torch has noted it (2.15 and later).
+    /// Number of entries that were overwritten while they were read, and are left out.
+    pub torn: usize,
+    /// Unix time in ns of the latest start or completion that torch's watchdog has noticed: the states of
+    /// entries are of that time.
+    pub noticed_ns: Option<i64>,
+    /// The process's rank in the job, where torch has noted it (2.15 and later).
     pub rank: Option<u32>,
+    pub groups: Vec<ProcessGroup>,
+    /// Latest entries, oldest first.
+    pub entries: Vec<Entry>,
 }
 
 const NO_RING: Unknown = Unknown::Contradiction("what should be a flight recorder cannot be one");
@@ -51,7 +58,6 @@ pub(crate) struct Head {
     begin: u64,
     count: usize,
     pub(crate) max_entries: u64,
-    next: u64,
     id: u64,
     epoch: u64,
 }
@@ -78,7 +84,7 @@ pub(crate) fn head(offsets: &Offsets, record: &Record) -> Option<Head> {
         && is_mutex(record, layout.mutex)
         && is_map(record, layout.groups)
         && layout.statuses.is_none_or(|at| is_map(record, at));
-    fits.then_some(Head { enabled, begin, count, max_entries, next, id, epoch })
+    fits.then_some(Head { enabled, begin, count, max_entries, id, epoch })
 }
 
 /// Tells whether a `std::mutex` is there, by the `pthread_mutex_t` that it begins with (glibc,
@@ -104,8 +110,8 @@ pub fn read(
     offsets: &Offsets,
     python: Option<Python>,
     patience: Patience,
-) -> Result<Recorder, Unknown> {
-    let reader = Reader::new(memory, patience);
+) -> Result<RingReport, Unknown> {
+    let reader = patience.reader(memory);
     let mut result = Err(MOVES);
     for _ in 0..MAX_READINGS {
         result = read_once(&reader, address, offsets, python);
@@ -121,28 +127,38 @@ fn read_once(
     address: u64,
     offsets: &Offsets,
     python: Option<Python>,
-) -> Result<Recorder, Unknown> {
+) -> Result<RingReport, Unknown> {
     let layout = &offsets.recorder;
     let record = reader.record(address, layout.size)?;
     let head = head(offsets, &record).ok_or(NO_RING)?;
-    let groups = status::groups(reader, offsets, &record)?;
+    let mut groups = status::groups(reader, offsets, &record)?;
     let statuses = status::statuses(reader, offsets, &record)?;
     let library_version = match layout.library_version {
         Some(at) => Some(alone(reader, string(&record, at, offsets.cxx11)?)?).map(|bytes| text(&bytes)),
         None => None,
     };
-    let rank = layout.rank.and_then(|at| u32::try_from(record.u32(at).cast_signed()).ok());
+    let rank = layout.rank.and_then(|at| u32::try_from(record.i32(at)).ok());
     let (entries, torn) = entries(reader, address, offsets, head, python)?;
-    Ok(Recorder {
+    // Numbers of groups, as entries tell them.
+    let numbers: HashMap<_, u64> =
+        entries.iter().map(|entry| (entry.process_group.clone(), entry.pg_id)).collect();
+    for group in &mut groups {
+        group.pg_id = numbers.get(&[&group.name, &group.description].map(Arc::clone)).copied();
+        group.status = group.pg_id.and_then(|id| statuses.get(&id).cloned());
+    }
+    let named = entries.last().and_then(|entry| entry.profiling_name.split_once(':'));
+    let noticed = |entry: &Entry| entry.time_discovered_completed_ns.max(entry.time_discovered_started_ns);
+    Ok(RingReport {
+        backend: named.map(|(backend, _)| backend.to_owned()),
         enabled: head.enabled,
         max_entries: head.max_entries,
         recorded: head.id,
-        entries,
-        torn,
-        groups,
-        statuses,
         library_version: library_version.filter(|version| !version.is_empty()),
+        torn,
+        noticed_ns: entries.iter().filter_map(noticed).max(),
         rank,
+        groups,
+        entries,
     })
 }
 
@@ -188,7 +204,7 @@ fn entries(
         Some(_) => traceback::read(reader, offsets, &tracebacks)?,
         None => HashMap::new(),
     };
-    let mut names = python.map(|python| Names::new(reader.memory(), python));
+    let mut stacks = python.map(|python| Names::new(reader.memory(), python));
     let after = structs(reader, offsets, head)?;
     let record = reader.record(address, offsets.recorder.size)?;
     let now = self::head(offsets, &record).ok_or(NO_RING)?;
@@ -198,7 +214,7 @@ fn entries(
         return Err(MOVES);
     }
 
-    let mut found: Vec<(u64, Entry)> = Vec::new();
+    let (mut found, mut names): (Vec<Entry>, _) = (Vec::new(), entry::Names::new());
     let (mut torn, mut shift) = (0, None);
     let mut numbers: HashMap<usize, usize> =
         asked.iter().enumerate().map(|(at, place)| (*place, at)).collect();
@@ -216,21 +232,21 @@ fn entries(
             return Err(why);
         }
         let parts = numbers.remove(&place).and_then(|number| entry::parts(&fetched, number)).ok_or(MOVES)?;
-        let mut entry = entry::entry(offsets, new, parts)?;
+        let mut entry = entry::entry(offsets, new, parts, &mut names)?;
         // Where an entry stands follows from its number.
         let here = (place as u64 + head.max_entries).checked_sub(entry.record_id % head.max_entries);
         let here = here.ok_or(NO_RING)? % head.max_entries;
         if *shift.get_or_insert(here) != here || entry.record_id >= now.id {
             return Err(Unknown::Contradiction("the entries of the ring are not in their order"));
         }
-        if let (Some(names), Some(raw)) = (&mut names, tracebacks.get(&old.u64(layout.traceback))) {
-            entry.frames = names.of(raw);
+        if let (Some(stacks), Some(raw)) = (&mut stacks, tracebacks.get(&old.u64(layout.traceback))) {
+            entry.frames = stacks.of(raw);
         }
-        found.push((entry.record_id, entry));
+        found.push(entry);
     }
-    found.sort_by_key(|(id, _)| *id);
+    found.sort_by_key(|entry| entry.record_id);
     if head.epoch == 0 && offsets.recorder.reset_epoch.is_none() && shift.is_some_and(|shift| shift != 0) {
         return Err(Unknown::Contradiction("the entries of the ring are not in their order"));
     }
-    Ok((found.into_iter().map(|(_, entry)| entry).collect(), torn))
+    Ok((found, torn))
 }

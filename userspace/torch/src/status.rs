@@ -1,57 +1,26 @@
 //! Process groups: their members, and what was enqueued, started and completed last.
 
+use std::collections::BTreeMap;
+
+use cpython::{Reader, Record};
+
 use crate::{
     Offsets, Unknown,
     containers::{Fetch, numbers, string, text, vector_place},
+    flight_recorder::{GroupStatus, ProcessGroup, Work},
     maps::values,
-    memory::{Reader, Record},
     offsets::WorkOffsets,
 };
 
 /// Most ranks of a group.
 const MAX_RANKS: usize = 1 << 20;
 
-/// A process group that torch recorded.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Group {
-    /// torch's name, a number or a hash: the same on all ranks.
-    pub name: String,
-    /// Name that a program gave it; `undefined` if none.
-    pub description: String,
-    /// Ranks in the job, in the order of the group's own.
-    pub ranks: Vec<u64>,
-}
-
-/// Latest works of a process group. torch's watchdog writes the started and the completed one, the thread
-/// that calls writes the enqueued one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
-    /// torch's number of the group in this process: [`Entry::pg_id`](crate::Entry::pg_id).
-    pub pg_id: u64,
-    pub enqueued: Work,
-    /// Work that was started last. Only torch that times its collectives notes it
-    /// (`TORCH_NCCL_ENABLE_TIMING`).
-    pub started: Work,
-    pub completed: Work,
-}
-
-/// A work of a process group.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Work {
-    /// Number of the collective in its group; -1: none yet.
-    pub seq: i64,
-    /// Name such as `ALLREDUCE`; empty if there is none yet.
-    pub name: String,
-    /// Elements that go in and come out; `None` if there is no work yet, as torch has set nothing then.
-    pub elements_in: Option<u64>,
-    pub elements_out: Option<u64>,
-}
-
+/// Reads the groups. Their numbers and status are not known yet.
 pub(crate) fn groups(
     reader: &Reader<'_>,
     offsets: &Offsets,
     recorder: &Record,
-) -> Result<Vec<Group>, Unknown> {
+) -> Result<Vec<ProcessGroup>, Unknown> {
     let layout = &offsets.group;
     let mut fetch = Fetch::default();
     let found = values(reader, recorder, offsets.recorder.groups, layout.size)?;
@@ -64,10 +33,11 @@ pub(crate) fn groups(
     let mut groups = Vec::new();
     for parts in fetched.as_chunks::<3>().0 {
         let [Some(name), Some(description), Some(ranks)] = parts else { return Err(LOST) };
-        groups.push(Group {
-            name: text(name),
-            description: text(description),
+        groups.push(ProcessGroup {
+            name: text(name).into(),
+            description: text(description).into(),
             ranks: numbers(ranks, 8).into_iter().map(i64::cast_unsigned).collect(),
+            ..ProcessGroup::default()
         });
     }
     groups.sort_by(|a, b| (&a.name, &a.description).cmp(&(&b.name, &b.description)));
@@ -76,13 +46,16 @@ pub(crate) fn groups(
 
 const LOST: Unknown = Unknown::Contradiction("what a process group leads to is not there");
 
+/// Reads the latest works of process groups, by torch's number of the group in this process. torch's watchdog
+/// writes the started and the completed one, the thread that calls writes the enqueued one. Only torch that
+/// times its collectives notes the started one (`TORCH_NCCL_ENABLE_TIMING`).
 pub(crate) fn statuses(
     reader: &Reader<'_>,
     offsets: &Offsets,
     recorder: &Record,
-) -> Result<Vec<Status>, Unknown> {
+) -> Result<BTreeMap<u64, GroupStatus>, Unknown> {
     let (Some(map), Some(layout)) = (offsets.recorder.statuses, &offsets.status) else {
-        return Ok(Vec::new());
+        return Ok(BTreeMap::new());
     };
     // The values are a number and a shared pointer.
     let found = values(reader, recorder, map, 24)?;
@@ -97,7 +70,7 @@ pub(crate) fn statuses(
         records.push((pair.u64(0), record));
     }
     let names = fetch.all(reader)?;
-    let mut statuses = Vec::new();
+    let mut statuses = BTreeMap::new();
     for ((pg_id, record), names) in records.into_iter().zip(names.as_chunks::<3>().0) {
         let work = |layout: &WorkOffsets, name: &Option<Vec<u8>>| {
             let seq = record.i64(layout.seq);
@@ -111,13 +84,13 @@ pub(crate) fn statuses(
             Ok(Work { seq, name, elements_in, elements_out })
         };
         let [enqueued, started, completed] = names;
-        statuses.push(Status {
-            pg_id,
-            enqueued: work(&layout.enqueued, enqueued)?,
-            started: work(&layout.started, started)?,
-            completed: work(&layout.completed, completed)?,
-        });
+        let status = GroupStatus {
+            last_enqueued: work(&layout.enqueued, enqueued)?,
+            last_started: work(&layout.started, started)?,
+            last_completed: work(&layout.completed, completed)?,
+        };
+        // Of two of one number the first counts.
+        statuses.entry(pg_id).or_insert(status);
     }
-    statuses.sort_by_key(|status| status.pg_id);
     Ok(statuses)
 }

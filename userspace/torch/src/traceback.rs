@@ -3,31 +3,15 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use cpython::{PyFrame, Python, RawFrame, Walker};
+use cpython::{Memory, PyFrame, Python, RawFrame, Reader, Record, Walker};
+use flow::{schema::PythonFrame, text::plain};
 
-use crate::{
-    Offsets, Unknown,
-    containers::vector,
-    memory::{Memory, Reader, Record},
-};
+use crate::{Offsets, Unknown, containers::vector};
 
 /// Most frames of one entry that are read, the innermost ones.
 pub const MAX_FRAMES: usize = 128;
 /// Most frames of one entry that a program can have; Python's own limit is 1,000 unless a program raises it.
 const MAX_REAL: usize = 1 << 16;
-
-/// A function on the stack of a call.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Frame {
-    /// `co_name`, as a traceback shows it.
-    pub name: String,
-    /// `co_qualname` (Python 3.11 and later)
-    pub qualname: Option<String>,
-    /// File as Python was given it: often relative to the folder in which it was started.
-    pub file: String,
-    /// Line; `None` if the code has none there.
-    pub line: Option<u32>,
-}
 
 /// Reads the frames of tracebacks, by address, innermost first. A traceback that cannot be read is left out.
 pub(crate) fn read(
@@ -69,13 +53,24 @@ const MAX_NAMED: usize = 65_536;
 /// Most frames of all different stacks together.
 const MAX_STACKED: usize = 1 << 20;
 
+/// Makes a frame one that reports have.
+pub fn shown(frame: PyFrame) -> PythonFrame {
+    let plain = |text: String| plain(&text).into_owned();
+    PythonFrame {
+        function: plain(frame.function),
+        qualname: frame.qualname.map(plain),
+        file: plain(frame.file),
+        line: frame.line,
+    }
+}
+
 /// A stack that entries share.
-pub type Stack = Arc<[Arc<Frame>]>;
+type Stack = Arc<[PythonFrame]>;
 
 /// Gives frames their names, each once.
 pub(crate) struct Names<'m> {
     walker: Walker<'m>,
-    frames: HashMap<RawFrame, Option<Arc<Frame>>>,
+    frames: HashMap<RawFrame, Option<PythonFrame>>,
     stacks: HashMap<Vec<RawFrame>, Option<Stack>>,
     stacked: usize,
 }
@@ -92,23 +87,19 @@ impl<'m> Names<'m> {
             return known.clone();
         }
         self.stacked = self.stacked.checked_add(raw.len()).filter(|stacked| *stacked <= MAX_STACKED)?;
-        let stack: Option<Vec<Arc<Frame>>> = raw.iter().map(|frame| self.one(*frame)).collect();
-        let stack = stack.map(Stack::from);
+        let stack: Option<Stack> = raw.iter().map(|frame| self.one(*frame)).collect();
         self.stacks.insert(raw.to_vec(), stack.clone());
         stack
     }
 
-    fn one(&mut self, raw: RawFrame) -> Option<Arc<Frame>> {
+    fn one(&mut self, raw: RawFrame) -> Option<PythonFrame> {
         if let Some(known) = self.frames.get(&raw) {
             return known.clone();
         }
         if self.frames.len() >= MAX_NAMED {
             return None;
         }
-        let named = self.walker.frame(raw).ok().map(|frame| {
-            let PyFrame { function: name, qualname, file, line } = frame;
-            Arc::new(Frame { name, qualname, file, line })
-        });
+        let named = self.walker.frame(raw).ok().map(shown);
         self.frames.insert(raw, named.clone());
         named
     }

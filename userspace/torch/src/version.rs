@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Unknown;
+
 /// A version of torch, as far as layouts depend on it: patch releases have not changed them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Version {
@@ -24,6 +26,15 @@ impl Version {
             is_number.then(|| part.parse().ok()).flatten()
         };
         Some(Self { major: number(parts.next()?)?, minor: number(parts.next()?)? })
+    }
+
+    /// Makes the reason why a version is not understood.
+    pub fn unknown(version: Option<Self>) -> Unknown {
+        let layouts = |version: Self| {
+            let version = version.to_string();
+            Unknown::Version { of: "torch", version, known: "2.4 to 2.15" }
+        };
+        version.map_or(Unknown::NoVersion("torch"), layouts)
     }
 }
 

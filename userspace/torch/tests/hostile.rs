@@ -11,11 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cpython::{Memory as _, Unreadable};
+use cpython::{Memory, Unreadable};
 use serde_json::json;
 use support::Subject;
 use test_support::damage::Random;
-use torch::{Found, Library, MAX_ENTRIES, Memory, Offsets, Patience, Unknown, find, read, shipped_rows};
+use torch::{Found, MAX_ENTRIES, Offsets, Patience, Unknown, find, read, shipped_rows};
 
 /// Memory that was read of a real ring, and changed. It counts what is read of it.
 #[derive(Default)]
@@ -24,7 +24,7 @@ struct Forged {
     reads: Cell<u64>,
 }
 
-impl cpython::Memory for Forged {
+impl Memory for Forged {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
         self.reads.set(self.reads.get() + 1);
         let mut filled = 0;
@@ -40,8 +40,6 @@ impl cpython::Memory for Forged {
         Ok(())
     }
 }
-
-impl Memory for Forged {}
 
 impl Forged {
     fn put(&mut self, address: u64, bytes: &[u8]) {
@@ -60,15 +58,13 @@ impl Forged {
 /// Keeps what is read, without overlaps.
 struct Keeping<'m>(&'m dyn Memory, RefCell<BTreeMap<u64, u8>>);
 
-impl cpython::Memory for Keeping<'_> {
+impl Memory for Keeping<'_> {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
         self.0.read(address, into)?;
         self.1.borrow_mut().extend((address..).zip(into.iter().copied()));
         Ok(())
     }
 }
-
-impl Memory for Keeping<'_> {}
 
 /// Takes everything that is read of a ring with 20 entries and three groups, in this version.
 fn snapshot(minor: u32) -> Option<(Offsets, u64, Forged)> {
@@ -198,7 +194,7 @@ struct Everywhere {
     bytes: Cell<u64>,
 }
 
-impl cpython::Memory for Everywhere {
+impl Memory for Everywhere {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
         self.bytes.set(self.bytes.get() + into.len() as u64);
         let mut random = self.random.borrow_mut();
@@ -214,8 +210,6 @@ impl cpython::Memory for Everywhere {
     }
 }
 
-impl Memory for Everywhere {}
-
 #[test]
 fn noise_is_no_ring_and_a_library_of_noise_ends_in_time() {
     for (number, row) in (1..).zip(shipped_rows()) {
@@ -228,7 +222,7 @@ fn noise_is_no_ring_and_a_library_of_noise_ends_in_time() {
             assert!(read(&memory, 1 << 20, &row.offsets, None, Patience::default()).is_err());
         }
         assert!(memory.bytes.get() < 64 << 20);
-        assert!(find(&memory, Library { base: 4096 }, &row.offsets, &|_| true, Patience::default()).is_err());
+        assert!(find(&memory, 4096, &row.offsets, &|_| true, Patience::default()).is_err());
     }
 }
 
@@ -236,7 +230,7 @@ fn noise_is_no_ring_and_a_library_of_noise_ends_in_time() {
 #[test]
 fn a_library_full_of_pointers_is_looked_through_in_bounded_time_and_memory() {
     struct Full(Everywhere);
-    impl cpython::Memory for Full {
+    impl Memory for Full {
         fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
             let mut header = [0u64; 24];
             header[0] = u64::from_le_bytes(*b"\x7fELF\x02\x01\x01\0");
@@ -263,13 +257,12 @@ fn a_library_full_of_pointers_is_looked_through_in_bounded_time_and_memory() {
             self.0.read(address, into)
         }
     }
-    impl Memory for Full {}
     let row = torch::shipped(torch::Version::new(2, 15)).unwrap();
     let words = [0, 1, 2000, 1 << 20, 4096, u64::MAX];
     let everywhere = Everywhere { random: RefCell::new(Random(7)), words, bytes: Cell::new(0) };
     let started = Instant::now();
     let patience = Patience::of(Duration::from_secs(3));
-    let found = find(&Full(everywhere), Library { base: 1 << 30 }, &row.offsets, &|_| true, patience);
+    let found = find(&Full(everywhere), 1 << 30, &row.offsets, &|_| true, patience);
     // The machine may have other work.
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
     let none: Vec<Found> = Vec::new();

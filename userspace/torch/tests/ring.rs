@@ -6,7 +6,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use support::{CREATED, Subject};
-use torch::{Group, Recorder, State, Unknown, Work, dtype_name, read};
+use torch::{
+    RingReport, Unknown,
+    flight_recorder::{GroupStatus, ProcessGroup, State, Work},
+    read,
+};
 
 /// Minor versions of torch, one for each layout.
 const MINORS: [u32; 7] = [4, 5, 6, 7, 8, 11, 15];
@@ -18,18 +22,20 @@ fn fill(subject: &mut Subject, count: u64) {
 }
 
 /// Checks that the entries from `first` on are those of [`fill`].
-fn check(ring: &Recorder, first: u64, count: u64) {
+fn check(ring: &RingReport, first: u64, count: u64) {
     assert_eq!((ring.entries.len() as u64, ring.torn), (count, 0));
     for (number, entry) in (first..).zip(&ring.entries) {
         let function = if number % 2 == 0 { "nccl:all_reduce" } else { "nccl:_reduce_scatter_base" };
         assert_eq!((entry.record_id, entry.pg_id, entry.op_id), (number, 0, number));
-        assert_eq!((entry.collective_seq, entry.p2p_seq, &*entry.profiling_name), (number, 0, function));
-        assert_eq!((&*entry.group_name, &*entry.group_description), ("0", "default_pg"));
+        assert_eq!(
+            (entry.collective_seq_id, entry.p2p_seq_id, &*entry.profiling_name),
+            (number, 0, function)
+        );
+        assert!(entry.is_of("0", "default_pg"));
         assert_eq!(entry.time_created_ns.cast_unsigned(), CREATED + number);
         assert_eq!((&*entry.input_sizes, &*entry.output_sizes), (&[vec![16, 4]][..], &[vec![64]][..]));
-        let dtypes = (dtype_name(entry.input_dtypes[0]), dtype_name(entry.output_dtypes[0]));
-        assert_eq!(dtypes, ("Float", "BFloat16"));
-        assert!(!entry.is_p2p && !entry.retired && entry.state() == State::Scheduled);
+        assert_eq!((&*entry.input_dtypes[0], &*entry.output_dtypes[0]), ("Float", "BFloat16"));
+        assert!(!entry.is_p2p && !entry.retired && entry.state == State::Scheduled);
     }
 }
 
@@ -83,45 +89,48 @@ fn every_field_is_read() {
         subject.ask(&json!(["status", 5, 4712, -1, 4711, "ALLREDUCE", 64]));
 
         let ring = subject.read(None);
-        let group = |name: &str, description: &str, ranks: &[u64]| Group {
-            name: name.to_owned(),
-            description: description.to_owned(),
+        let group = |name: &str, description: &str, ranks: &[u64]| ProcessGroup {
+            name: name.into(),
+            description: description.into(),
             ranks: ranks.to_vec(),
+            ..ProcessGroup::default()
         };
-        assert_eq!(ring.groups, [group("0", "default_pg", &[0, 1, 2, 3]), group("17", long, &[3, 1])]);
-        assert_eq!(ring.library_version.as_deref(), (minor >= 8).then_some("2.28.9"), "torch 2.{minor}");
-        assert_eq!(ring.rank, (minor >= 15).then_some(3));
-        let [first, second] = &*ring.entries else { panic!("{ring:#?}") };
-        assert_eq!((&*first.group_name, &*first.group_description, first.pg_id), ("17", long, 5));
-        assert_eq!((first.collective_seq, first.p2p_seq, first.op_id, first.is_p2p), (4711, 2, 4800, true));
-        let shapes: Vec<Vec<i64>> = (0..20).map(|size| vec![size, 1, 2]).collect();
-        assert_eq!((&first.input_sizes, &first.input_dtypes), (&shapes, &vec![6; 20]));
-        assert!(first.output_sizes.is_empty() && first.output_dtypes.is_empty());
-        assert_eq!((first.state(), first.duration_ms, first.retired), (State::Completed, Some(1.5), true));
-        let times = (first.time_started_ns, first.time_completed_ns);
-        assert_eq!(times, (Some((CREATED + 10).cast_signed()), Some((CREATED + 20).cast_signed())));
-        assert_eq!(first.timeout_ms, (minor >= 5).then_some(600_000));
-        // CPython calls its main thread by the program's name.
-        let thread = first.thread_name.as_deref();
-        assert_eq!(thread.is_some_and(|name| name.starts_with("python")), minor >= 8, "{thread:?}");
-        assert_eq!(first.thread_id.is_some(), minor >= 8);
-        assert_eq!((second.state(), second.duration_ms, second.retired), (State::Started, None, false));
-        assert_eq!(second.input_sizes, [Vec::<i64>::new()], "a number is a tensor without dimensions");
         let work = |seq, name: &str, elements| Work {
             seq,
             name: name.to_owned(),
             elements_in: elements,
             elements_out: elements,
         };
-        if minor >= 5 {
-            let [status] = &*ring.statuses else { panic!("{ring:#?}") };
-            assert_eq!(status.pg_id, 5);
-            assert_eq!(status.enqueued, work(4712, "ALLREDUCE", Some(64)));
-            assert_eq!(status.started, work(-1, "", None));
-            assert_eq!(status.completed, work(4711, "ALLREDUCE", Some(64)));
-        } else {
-            assert!(ring.statuses.is_empty());
-        }
+        let status = GroupStatus {
+            last_enqueued: work(4712, "ALLREDUCE", Some(64)),
+            last_started: work(-1, "", None),
+            last_completed: work(4711, "ALLREDUCE", Some(64)),
+        };
+        let second = ProcessGroup {
+            pg_id: Some(5),
+            status: (minor >= 5).then_some(status),
+            ..group("17", long, &[3, 1])
+        };
+        assert_eq!(ring.groups, [group("0", "default_pg", &[0, 1, 2, 3]), second]);
+        assert_eq!(ring.library_version.as_deref(), (minor >= 8).then_some("2.28.9"), "torch 2.{minor}");
+        assert_eq!(ring.rank, (minor >= 15).then_some(3));
+        let [first, second] = &*ring.entries else { panic!("{ring:#?}") };
+        assert!(first.is_of("17", long) && first.pg_id == 5);
+        let numbers = (first.collective_seq_id, first.p2p_seq_id, first.op_id, first.is_p2p);
+        assert_eq!(numbers, (4711, 2, 4800, true));
+        let shapes: Vec<Vec<i64>> = (0..20).map(|size| vec![size, 1, 2]).collect();
+        assert_eq!((&first.input_sizes, &first.input_dtypes), (&shapes, &vec!["Float".to_owned(); 20]));
+        assert!(first.output_sizes.is_empty() && first.output_dtypes.is_empty());
+        assert_eq!((first.state, first.duration_ms, first.retired), (State::Completed, Some(1.5), true));
+        let times = (first.time_discovered_started_ns, first.time_discovered_completed_ns);
+        assert_eq!(times, (Some((CREATED + 10).cast_signed()), Some((CREATED + 20).cast_signed())));
+        assert_eq!(first.timeout_ms, (minor >= 5).then_some(600_000));
+        // CPython calls its main thread by the program's name.
+        let thread = first.thread_name.as_deref();
+        assert_eq!(thread.is_some_and(|name| name.starts_with("python")), minor >= 8, "{thread:?}");
+        assert_eq!(first.thread_id.is_some(), minor >= 8);
+        assert_eq!((second.state, second.duration_ms, second.retired), (State::Started, None, false));
+        assert_eq!(second.input_sizes, [Vec::<i64>::new()], "a number is a tensor without dimensions");
     }
 }
 
@@ -181,10 +190,10 @@ fn entries_that_are_overwritten_while_they_are_read_are_left_out_and_never_mixed
                     &*format!("nccl:operation_number_{number}"),
                     vec![vec![number.cast_signed(), 3]],
                 );
-                let found = (entry.collective_seq, &*entry.profiling_name, entry.input_sizes.clone());
+                let found = (entry.collective_seq_id, &*entry.profiling_name, entry.input_sizes.clone());
                 assert_eq!(found, expected);
                 assert_eq!((entry.time_created_ns - CREATED.cast_signed()).cast_unsigned(), number);
-                assert!(!entry.retired || entry.time_completed_ns.is_some(), "{entry:?}");
+                assert!(!entry.retired || entry.is_completed(), "{entry:?}");
                 whole += 1;
             }
         }
@@ -234,7 +243,7 @@ fn frames_are_those_that_python_itself_has() {
     for (entry, truth) in ring.entries.iter().zip(&truths) {
         let frames = entry.frames.as_ref().unwrap().iter();
         let frames: Value = frames
-            .map(|frame| json!({ "name": frame.name, "filename": frame.file, "line": frame.line }))
+            .map(|frame| json!({ "name": frame.function, "filename": frame.file, "line": frame.line }))
             .collect();
         assert_eq!(frames, *truth);
     }

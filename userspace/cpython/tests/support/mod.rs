@@ -94,7 +94,7 @@ impl Subject {
         let found = locate::runtime(&image).unwrap().unwrap();
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         let version = found.version.or_else(|| Version::from_file_name(&name));
-        (start - image.base().unwrap().0 + found.address.0, version, file)
+        (start + found.distance, version, file)
     }
 
     /// Returns the addresses that lead to the dictionary of interned strings, the file, and how far it lies
@@ -105,15 +105,16 @@ impl Subject {
         let found = locate::runtime(&image).unwrap().unwrap();
         let distance = start - image.base().unwrap().0;
         let (zeroed, bytes) = found.zeroed.unwrap();
-        let zeroed = zeroed.0 + distance..zeroed.0 + distance + bytes;
-        (Statics { dict_type: found.dict_type.unwrap().0 + distance, zeroed }, image, distance)
+        let zeroed = start + zeroed..start + zeroed + bytes;
+        (Statics { dict_type: start + found.dict_type.unwrap(), zeroed }, image, distance)
     }
 
     /// Finds the thread with this number of the kernel's.
     pub(crate) fn thread(&self, threads: &[ThreadState], number: u32) -> ThreadState {
-        let is_it = |thread: &&ThreadState| match thread.native_id {
-            Some(native) => native == u64::from(number),
-            None => pthread::thread_numbers(&self.memory, MACHINE, thread.pthread).first() == Some(&number),
+        let is_it = |thread: &&ThreadState| {
+            let own = || pthread::thread_numbers(&self.memory, MACHINE, thread.pthread);
+            let by_library = || own().first().map(|(_, first)| u64::from(*first));
+            thread.native_id.or_else(by_library) == Some(number.into())
         };
         *threads.iter().find(is_it).unwrap()
     }

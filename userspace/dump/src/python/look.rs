@@ -42,10 +42,12 @@ fn threads(process: &Process, python: Python, wanted: Wanted<'_>) -> Result<Vec<
     let numbers = thread_numbers(process);
     let mut found: BTreeMap<u32, ThreadState> = BTreeMap::new();
     for state in walker.threads()? {
-        let likely = match state.native_id {
-            Some(number) => u32::try_from(number).into_iter().collect(),
-            None => pthread::thread_numbers(&memory, MACHINE, state.pthread),
+        let by_library = || {
+            let numbers = pthread::thread_numbers(&memory, MACHINE, state.pthread);
+            numbers.into_iter().map(|(_, number)| number).collect()
         };
+        let by_python = |number| u32::try_from(number).into_iter().collect();
+        let likely: Vec<u32> = state.native_id.map_or_else(by_library, by_python);
         let tid = likely.iter().find_map(|own| numbers.get(own));
         if let Some(tid) = tid {
             found.insert(*tid, state);

@@ -1,10 +1,10 @@
 //! Calls of NVML. Each may be missing in an old library, refused by a GPU, or never return.
 
 use std::{
-    ffi::{CStr, OsStr},
+    ffi::{CStr, OsStr, c_char},
     fmt::Display,
-    ptr,
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    mem, ptr,
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use nvml_wrapper_sys::bindings::{
@@ -14,6 +14,7 @@ use nvml_wrapper_sys::bindings::{
 
 use super::{
     reading::{GpuProcess, GpuReading, Utilisation},
+    report::GpuReport,
     xid_events::XidEvents,
 };
 
@@ -116,56 +117,41 @@ impl Nvml {
             memory_percent: Some(used.memory),
         });
         let [sent, received, pcie_sent, pcie_received] = self.counters(device);
+        let now = GpuReading::now(GpuReport::default());
         let kib = |value: Option<u64>| value.and_then(|value| value.checked_mul(1024));
         let reasons = get!(lib, nvmlDeviceGetCurrentClocksEventReasons(device), 0)
             .or_else(|| get!(lib, nvmlDeviceGetCurrentClocksThrottleReasons(device), 0))
             .unwrap_or(0);
         let reasons = REASONS.iter().filter(|(bit, _)| reasons & bit != 0);
-        GpuReading {
-            at: Instant::now(),
+        let gpu = GpuReport {
             index,
-            uuid: self.uuid(device),
+            uuid: text(device, &self.lib.nvmlDeviceGetUUID),
             bus_id: self.bus_id(device),
-            name: self.name(device),
+            name: text(device, &self.lib.nvmlDeviceGetName),
             used,
             processes: self.processes(device, used),
-            nvlink: kib(sent).zip(kib(received)).map(|(sent, received)| [sent, received]),
-            pcie: pcie_sent.zip(pcie_received).map(|(sent, received)| [sent, received]),
             sm_clock_mhz: get!(lib, nvmlDeviceGetClockInfo(device, SM), 0),
             sm_clock_max_mhz: get!(lib, nvmlDeviceGetMaxClockInfo(device, SM), 0),
             throttled_by: reasons.map(|(_, name)| (*name).to_owned()).collect(),
             ecc_uncorrected: get!(lib, nvmlDeviceGetTotalEccErrors(device, UNCORRECTED, VOLATILE), 0),
             temperature: get!(lib, nvmlDeviceGetTemperature(device, GPU), 0),
             temperature_limit: get!(lib, nvmlDeviceGetTemperatureThreshold(device, SLOWDOWN), 0),
+            instances: self.instances(device),
+            ..GpuReport::default()
+        };
+        GpuReading {
+            gpu,
+            nvlink: kib(sent).zip(kib(received)).map(|(sent, received)| [sent, received]),
+            pcie: pcie_sent.zip(pcie_received).map(|(sent, received)| [sent, received]),
             power: get!(lib, nvmlDeviceGetPowerUsage(device), 0),
             power_limit: get!(lib, nvmlDeviceGetEnforcedPowerLimit(device), 0),
-            instances: self.instances(device),
-            xids: Vec::new(),
+            ..now
         }
     }
 
-    fn uuid(&self, device: nvmlDevice_t) -> Option<String> {
-        let function = self.lib.nvmlDeviceGetUUID.as_ref().ok()?;
-        // SAFETY: NVML writes at most as many bytes as it is told.
-        short_text(|place, length| unsafe { function(device, place, length) })
-    }
-
-    fn name(&self, device: nvmlDevice_t) -> Option<String> {
-        let function = self.lib.nvmlDeviceGetName.as_ref().ok()?;
-        // SAFETY: NVML writes at most as many bytes as it is told.
-        short_text(|place, length| unsafe { function(device, place, length) })
-    }
-
     fn bus_id(&self, device: nvmlDevice_t) -> Option<String> {
-        let none = nvmlPciInfo_t {
-            busIdLegacy: [0; 16],
-            domain: 0,
-            bus: 0,
-            device: 0,
-            pciDeviceId: 0,
-            pciSubSystemId: 0,
-            busId: [0; 32],
-        };
+        // SAFETY: integers, of which 0 is a value.
+        let none: nvmlPciInfo_t = unsafe { mem::zeroed() };
         let pci = get!(self.lib, nvmlDeviceGetPciInfo_v3(device), none)?;
         Some(format!("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device))
     }
@@ -236,14 +222,8 @@ impl Nvml {
         let function = self.lib.nvmlDeviceGetProcessUtilization.as_ref().ok()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_micros();
         let since = u64::try_from(now).ok()?.saturating_sub(MICROSECONDS);
-        let none = nvmlProcessUtilizationSample_t {
-            pid: 0,
-            timeStamp: 0,
-            smUtil: 0,
-            memUtil: 0,
-            encUtil: 0,
-            decUtil: 0,
-        };
+        // SAFETY: integers, of which 0 is a value.
+        let none: nvmlProcessUtilizationSample_t = unsafe { mem::zeroed() };
         // SAFETY: NVML fills at most as many entries as it is told.
         entries(none, |place, count| unsafe { function(device, place, count, since) })
     }
@@ -252,7 +232,7 @@ impl Nvml {
         let count = get!(self.lib, nvmlDeviceGetMaxMigDeviceCount(device), 0).unwrap_or(0);
         let instance = |index| {
             let handle = get!(self.lib, nvmlDeviceGetMigDeviceHandleByIndex(device, index), ptr::null_mut())?;
-            self.uuid(handle)
+            text(handle, &self.lib.nvmlDeviceGetUUID)
         };
         (0..count.min(MAX_INSTANCES)).filter_map(instance).collect()
     }
@@ -271,10 +251,13 @@ fn text_of(lib: &NvmlLib, code: u32) -> String {
     format!(" ({})", text.to_string_lossy())
 }
 
+type TextGetter = unsafe extern "C" fn(nvmlDevice_t, *mut c_char, u32) -> u32;
+
 /// Returns the C string that a function writes into a buffer, without control characters.
-fn short_text(write: impl FnOnce(*mut std::ffi::c_char, u32) -> u32) -> Option<String> {
-    let mut bytes = [0u8; 96];
-    if write(bytes.as_mut_ptr().cast(), 95) != SUCCESS {
+fn text<E>(device: nvmlDevice_t, function: &Result<TextGetter, E>) -> Option<String> {
+    let (function, mut bytes) = (function.as_ref().ok()?, [0u8; 96]);
+    // SAFETY: NVML writes at most as many bytes as it is told.
+    if unsafe { function(device, bytes.as_mut_ptr().cast(), 95) } != SUCCESS {
         return None;
     }
     let text = CStr::from_bytes_until_nul(&bytes).ok()?.to_string_lossy();

@@ -1,77 +1,39 @@
 //! Reading of one GPU at one moment.
 
-use std::time::Instant;
-
+use rustix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
+use super::report::GpuReport;
+use crate::clock::now_ns;
+
 /// Values that the driver states of a GPU; one that it does not state is `None`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct GpuReading {
-    pub at: Instant,
-    /// NVML's number of the GPU, by PCI address.
-    pub index: u32,
-    /// UUID as `nvidia-smi -L` prints it.
-    pub uuid: Option<String>,
-    /// PCI address as NCCL and the kernel write it: `0000:3b:00.0`.
-    pub bus_id: Option<String>,
-    pub name: Option<String>,
-    /// Use by all processes together, over the driver's last period of 1/6 to 1 s.
-    pub used: Utilisation,
-    /// Processes with compute contexts; `None` if the driver does not list them.
-    pub processes: Option<Vec<GpuProcess>>,
+    /// `CLOCK_MONOTONIC` of the reading.
+    pub at_ns: u64,
+    /// Values as a report has them; empty where they are of several readings, or stand below.
+    pub gpu: GpuReport,
     /// Bytes over all its NVLinks since the driver was loaded: sent, received. NVML counts them in KiB.
     pub nvlink: Option<[u64; 2]>,
     /// Bytes over PCIe since the driver was loaded: sent, received.
     pub pcie: Option<[u64; 2]>,
-    pub sm_clock_mhz: Option<u32>,
-    pub sm_clock_max_mhz: Option<u32>,
-    /// Reasons for low clocks, by NVML's names; empty if the clocks are not low.
-    pub throttled_by: Vec<String>,
-    /// Memory errors that were not corrected, since the driver was loaded.
-    pub ecc_uncorrected: Option<u64>,
-    /// Temperature in degrees Celsius.
-    pub temperature: Option<u32>,
-    /// Temperature in degrees Celsius from which on the GPU slows down.
-    pub temperature_limit: Option<u32>,
     /// Power in milliwatts.
     pub power: Option<u32>,
     pub power_limit: Option<u32>,
-    /// UUIDs of the instances (MIG) that the GPU is divided into.
-    pub instances: Vec<String>,
     /// Errors (Xids) since the reading before, where errors are watched.
     pub xids: Vec<u64>,
 }
 
 impl GpuReading {
-    /// Makes a reading of which nothing is known yet but the GPU's number and address.
-    pub(super) fn unknown(index: u32, bus_id: Option<String>) -> Self {
-        Self {
-            at: Instant::now(),
-            index,
-            uuid: None,
-            bus_id,
-            name: None,
-            used: Utilisation::default(),
-            processes: None,
-            nvlink: None,
-            pcie: None,
-            sm_clock_mhz: None,
-            sm_clock_max_mhz: None,
-            throttled_by: Vec::new(),
-            ecc_uncorrected: None,
-            temperature: None,
-            temperature_limit: None,
-            power: None,
-            power_limit: None,
-            instances: Vec::new(),
-            xids: Vec::new(),
-        }
+    /// Makes a reading of now.
+    pub(super) fn now(gpu: GpuReport) -> Self {
+        Self { at_ns: now_ns(ClockId::Monotonic), gpu, ..Self::default() }
     }
 
     /// Tells whether both readings are of one GPU. Numbers can change while the driver runs; addresses and
     /// UUIDs do not.
     pub(super) fn is_same_gpu(&self, other: &Self) -> bool {
-        (&self.bus_id, &self.uuid) == (&other.bus_id, &other.uuid)
+        (&self.gpu.bus_id, &self.gpu.uuid) == (&other.gpu.bus_id, &other.gpu.uuid)
     }
 }
 

@@ -102,34 +102,21 @@ fn of_gpu(
     let first = readings
         .iter()
         .find_map(|all| all.iter().find(|other| other.is_same_gpu(gpu)))
-        .filter(|first| first.at < gpu.at);
+        .filter(|first| first.at_ns < gpu.at_ns);
     let moved = |count: fn(&GpuReading) -> Option<[u64; 2]>| Traffic::between(count(first?)?, count(gpu)?);
     let is_own = |xid: &&KernelXid| {
-        gpu.bus_id.as_deref().is_some_and(|bus_id| bus_id.strip_suffix(".0") == Some(&*xid.device))
+        gpu.gpu.bus_id.as_deref().is_some_and(|bus_id| bus_id.strip_suffix(".0") == Some(&*xid.device))
     };
     let own: Vec<&KernelXid> = xids.iter().filter(is_own).collect();
     let own = own.iter().skip(own.len().saturating_sub(MAX_XIDS));
     let watts = |milliwatts: Option<u32>| milliwatts.map(|milliwatts| f64::from(milliwatts) / 1000.0);
     GpuReport {
         host: host.to_owned(),
-        index: gpu.index,
-        uuid: gpu.uuid.clone(),
-        bus_id: gpu.bus_id.clone(),
-        name: gpu.name.clone(),
-        seconds: first.map_or(Duration::ZERO, |first| gpu.at.duration_since(first.at)).as_secs_f64(),
-        used: gpu.used,
-        processes: gpu.processes.clone(),
+        seconds: Duration::from_nanos(first.map_or(0, |first| gpu.at_ns - first.at_ns)).as_secs_f64(),
         nvlink: moved(|gpu| gpu.nvlink),
         pcie: moved(|gpu| gpu.pcie),
-        sm_clock_mhz: gpu.sm_clock_mhz,
-        sm_clock_max_mhz: gpu.sm_clock_max_mhz,
-        throttled_by: gpu.throttled_by.clone(),
-        ecc_uncorrected: gpu.ecc_uncorrected,
-        temperature: gpu.temperature,
-        temperature_limit: gpu.temperature_limit,
         power_watts: watts(gpu.power),
         power_limit_watts: watts(gpu.power_limit),
-        instances: gpu.instances.clone(),
         xids: own
             .map(|xid| XidReport {
                 xid: xid.xid,
@@ -138,29 +125,32 @@ fn of_gpu(
                 text: xid.text.clone(),
             })
             .collect(),
+        ..gpu.gpu.clone()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
 
-    fn gpu(at: Instant, bus: u32, kib: u64) -> GpuReading {
+    fn gpu(at_ns: u64, bus: u32, kib: u64) -> GpuReading {
         GpuReading {
-            at,
-            uuid: Some(format!("GPU-{bus}")),
+            at_ns,
+            gpu: GpuReport {
+                index: bus,
+                uuid: Some(format!("GPU-{bus}")),
+                bus_id: Some(format!("0000:{bus:02x}:00.0")),
+                ..GpuReport::default()
+            },
             nvlink: Some([kib << 10, 0]),
             power: Some(700_500),
-            ..GpuReading::unknown(bus, Some(format!("0000:{bus:02x}:00.0")))
+            ..GpuReading::default()
         }
     }
 
     #[test]
     fn traffic_is_what_came_between_and_errors_belong_to_their_gpu() {
-        let start = Instant::now();
-        let end = start + Duration::from_secs(1);
+        let (start, end) = (1_000_000_000, 2_000_000_000);
         let xid = |device: &str, uptime| KernelXid {
             xid: 79,
             device: device.to_owned(),

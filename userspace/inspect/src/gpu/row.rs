@@ -7,16 +7,17 @@ use super::{
     report::Traffic,
 };
 
-/// Makes the row of `gpu`. `before` is the reading of all GPUs before this one; `ts_ns`, the time at which
-/// this one was asked for.
-pub(super) fn row_of(gpu: &GpuReading, before: &[GpuReading], host: &str, ts_ns: u64) -> GpuRow {
-    let before = before.iter().find(|other| other.is_same_gpu(gpu));
-    let moved = |count: fn(&GpuReading) -> Option<[u64; 2]>| Traffic::between(count(before?)?, count(gpu)?);
-    let (nvlink, pcie) = (moved(|gpu| gpu.nvlink), moved(|gpu| gpu.pcie));
-    let period = before.map(|before| gpu.at.saturating_duration_since(before.at));
+/// Makes the row of `reading`. `before` is the reading of all GPUs before this one; `ts_ns`, the time at
+/// which this one was asked for.
+pub(super) fn row_of(reading: &GpuReading, before: &[GpuReading], host: &str, ts_ns: u64) -> GpuRow {
+    let before = before.iter().find(|other| other.is_same_gpu(reading));
+    let moved =
+        |count: fn(&GpuReading) -> Option<[u64; 2]>| Traffic::between(count(before?)?, count(reading)?);
+    let (nvlink, pcie) = (moved(|reading| reading.nvlink), moved(|reading| reading.pcie));
+    let gpu = &reading.gpu;
     GpuRow {
         ts_ns,
-        period_ns: period.and_then(|period| u64::try_from(period.as_nanos()).ok()),
+        period_ns: before.map(|before| reading.at_ns.saturating_sub(before.at_ns)),
         host: host.to_owned(),
         gpu: gpu.index,
         gpu_uuid: gpu.uuid.clone(),
@@ -31,10 +32,10 @@ pub(super) fn row_of(gpu: &GpuReading, before: &[GpuReading], host: &str, ts_ns:
         throttled_by: gpu.throttled_by.clone(),
         ecc_uncorrected: gpu.ecc_uncorrected.filter(|errors| *errors > 0),
         temperature: gpu.temperature,
-        power_mw: gpu.power,
-        power_limit_mw: gpu.power_limit,
+        power_mw: reading.power,
+        power_limit_mw: reading.power_limit,
         processes: gpu.processes.as_ref().map(|all| all.iter().map(process_row).collect()),
-        xids: gpu.xids.clone(),
+        xids: reading.xids.clone(),
     }
 }
 

@@ -12,6 +12,7 @@ use std::{
 use super::{
     driver_files::{GPUS, field, information, uuid_in},
     reading::{GpuReading, Utilisation},
+    report::GpuReport,
 };
 use crate::unresponsive::end_within;
 
@@ -85,7 +86,8 @@ fn names(gpus: &Path) -> Vec<GpuReading> {
     let of = |(index, bus_id): (u32, String)| {
         let text = information(gpus, &bus_id)?;
         let name = field(&text, "Model:").map(str::to_owned);
-        Some(GpuReading { uuid: uuid_in(&text), name, ..GpuReading::unknown(index, Some(bus_id)) })
+        let (uuid, bus_id) = (uuid_in(&text), Some(bus_id));
+        Some(GpuReading::now(GpuReport { index, uuid, bus_id, name, ..GpuReport::default() }))
     };
     (0..).zip(found).filter_map(of).collect()
 }
@@ -130,17 +132,19 @@ fn gpu(line: &str) -> Option<GpuReading> {
         let thousandths = format!("{rest:0<3}").get(..3)?.parse::<u32>().ok()?;
         watts.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(thousandths)
     };
-    Some(GpuReading {
+    let gpu = GpuReport {
+        index: number(index)?,
+        bus_id: address(bus_id),
         uuid: uuid.starts_with("GPU-").then(|| uuid.to_owned()),
         name: Some(name.to_owned()).filter(|name| !name.starts_with('[')),
         used: Utilisation { sm_percent: number(sm), memory_percent: number(memory) },
         sm_clock_mhz: number(clock),
         sm_clock_max_mhz: number(clock_max),
         temperature: number(temperature),
-        power: milliwatts(power),
-        power_limit: milliwatts(power_limit),
-        ..GpuReading::unknown(number(index)?, address(bus_id))
-    })
+        ..GpuReport::default()
+    };
+    let (power, power_limit) = (milliwatts(power), milliwatts(power_limit));
+    Some(GpuReading { power, power_limit, ..GpuReading::now(gpu) })
 }
 
 /// Turns `00000000:3B:00.0` into `0000:3b:00.0`.
@@ -174,10 +178,10 @@ mod tests {
             let gpus = without.read();
             let facts: Vec<_> = gpus
                 .iter()
-                .map(|gpu| (gpu.index, gpu.bus_id.as_deref().unwrap(), gpu.uuid.as_deref()))
+                .map(|gpu| (gpu.gpu.index, gpu.gpu.bus_id.as_deref().unwrap(), gpu.gpu.uuid.as_deref()))
                 .collect();
             assert_eq!(facts, [(0, "0000:3b:00.0", Some(uuid)), (1, "0000:d8:00.0", None)]);
-            assert!(gpus.iter().all(|gpu| gpu.name.as_deref() == Some("NVIDIA H200")));
+            assert!(gpus.iter().all(|gpu| gpu.gpu.name.as_deref() == Some("NVIDIA H200")));
         }
     }
 
@@ -197,8 +201,8 @@ mod tests {
         let mut busy = || {
             let gpus = without.read();
             let [gpu] = &*gpus else { panic!("{gpus:?}") };
-            assert_eq!(gpu.bus_id.as_deref(), Some("0000:3b:00.0"));
-            (gpu.used.sm_percent, without.has_more(), without.asks_program())
+            assert_eq!(gpu.gpu.bus_id.as_deref(), Some("0000:3b:00.0"));
+            (gpu.gpu.used.sm_percent, without.has_more(), without.asks_program())
         };
         assert_eq!(busy(), (None, true, true));
         assert_eq!(busy(), (Some(99), false, true));
@@ -213,15 +217,18 @@ mod tests {
                     No devices were found\n";
         let gpus = parse(text);
         let [idle, divided] = &*gpus else { panic!("{gpus:?}") };
-        assert_eq!((idle.index, idle.bus_id.as_deref()), (0, Some("0000:00:06.0")));
-        assert_eq!((idle.used.sm_percent, idle.used.memory_percent), (Some(0), Some(0)));
+        assert_eq!((idle.gpu.index, idle.gpu.bus_id.as_deref()), (0, Some("0000:00:06.0")));
+        assert_eq!((idle.gpu.used.sm_percent, idle.gpu.used.memory_percent), (Some(0), Some(0)));
         assert_eq!((idle.power, idle.power_limit), (Some(70_690), Some(700_000)));
         assert_eq!(
-            (idle.sm_clock_mhz, idle.sm_clock_max_mhz, idle.temperature),
+            (idle.gpu.sm_clock_mhz, idle.gpu.sm_clock_max_mhz, idle.gpu.temperature),
             (Some(345), Some(1980), Some(35))
         );
-        assert_eq!(divided.bus_id.as_deref(), Some("10000:d8:00.0"));
-        assert_eq!((divided.used.sm_percent, divided.power, divided.power_limit), (None, Some(75_500), None));
+        assert_eq!(divided.gpu.bus_id.as_deref(), Some("10000:d8:00.0"));
+        assert_eq!(
+            (divided.gpu.used.sm_percent, divided.power, divided.power_limit),
+            (None, Some(75_500), None)
+        );
     }
 
     #[test]

@@ -82,9 +82,7 @@ pub fn read_communicator(
         cuda_dev: small(cuda_dev),
         nvml_dev: small(nvml_dev),
         bus_id: bus_id.and_then(gpu::bus_id),
-        gpu_uuid: None,
-        gpu_minor: None,
-        gpu_instances: None,
+        ..CommunicatorFacts::default()
     })
 }
 

@@ -3,8 +3,6 @@
 //! `/proc/PID/environ` has secrets, too. Only the variables that are listed in [`JobVariable`](flow::identity::JobVariable)
 //! are looked at; nothing else of the file is kept.
 
-use std::io::Read as _;
-
 use flow::identity::Variables;
 
 use crate::{
@@ -12,15 +10,11 @@ use crate::{
     resolver::{self, ProcFile},
 };
 
-/// Most bytes of an environment that are read: the kernel gives arguments and environment 6 MiB together
-/// unless the stack has no limit (`_STK_LIM / 4 * 3`, fs/exec.c).
-const MAX_ENVIRONMENT: u64 = 8 << 20;
-
 /// Reads the variables of a process. Gives `None` if it may not be looked at, or has ended meanwhile.
 pub fn read_variables(process: &Process) -> Option<Variables> {
     // The environment is read from the process's memory.
     let bytes = resolver::proc_bytes(process.pid(), ProcFile::Environment).ok()?;
-    let variables = Variables::parse(bytes.as_slice().take(MAX_ENVIRONMENT)).ok()?;
+    let variables = Variables::parse(bytes.as_slice()).ok()?;
     // Another process can have its number only once it has ended.
     (!process.has_exited()).then_some(variables)
 }

@@ -4,11 +4,12 @@ use std::{
     collections::HashMap,
     fs::{File, Metadata},
     io::Read as _,
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
 use serde::Deserialize;
+
+use crate::process::LibraryId;
 
 /// Most bytes of a file that are read.
 const MAX_FILE: u64 = 16 << 20;
@@ -35,15 +36,7 @@ enum Json {
 }
 
 impl RankMap {
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or is no rank map. The error names the wrong line.
-    pub fn read(path: &Path) -> Result<Self, String> {
-        Self::read_file(&File::open(path).map_err(|error| error.to_string())?)
-    }
-
-    fn read_file(file: &File) -> Result<Self, String> {
+    fn read(file: &File) -> Result<Self, String> {
         let mut text = String::new();
         file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
         if text.len() as u64 > MAX_FILE {
@@ -103,36 +96,24 @@ pub struct RankMapFile {
     path: PathBuf,
     map: RankMap,
     /// The file that was read last, whether it was a rank map or not.
-    seen: Option<Identity>,
+    seen: Option<LibraryId>,
 }
 
-/// Properties of a file that change when somebody writes to it, or puts another one in its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
-    file: (u64, u64),
-    bytes: u64,
-    modified: (i64, i64),
-}
-
-impl Identity {
-    fn of(about: &Metadata) -> Self {
-        Self {
-            file: (about.dev(), about.ino()),
-            bytes: about.len(),
-            modified: (about.mtime(), about.mtime_nsec()),
-        }
-    }
+/// Returns what changes when somebody writes to a file, or puts another one in its place. Rights and names
+/// are left out.
+fn identity(about: &Metadata) -> LibraryId {
+    LibraryId { changed: (0, 0), ..LibraryId::from(about) }
 }
 
 impl RankMapFile {
     /// Reads a file.
     ///
     /// # Errors
-    /// See [`RankMap::read`].
+    /// If the file cannot be read, or is no rank map. The error names the wrong line.
     pub fn read(path: &Path) -> Result<Self, String> {
         let file = File::open(path).map_err(|error| error.to_string())?;
-        let seen = file.metadata().ok().map(|about| Identity::of(&about));
-        Ok(Self { path: path.to_owned(), map: RankMap::read_file(&file)?, seen })
+        let seen = file.metadata().ok().map(|about| identity(&about));
+        Ok(Self { path: path.to_owned(), map: RankMap::read(&file)?, seen })
     }
 
     pub fn map(&self) -> &RankMap {
@@ -147,7 +128,7 @@ impl RankMapFile {
     pub fn refresh(&mut self) -> Result<bool, String> {
         let now = match std::fs::metadata(&self.path) {
             Ok(about) if !about.is_file() => return Ok(false),
-            Ok(about) => Ok(Identity::of(&about)),
+            Ok(about) => Ok(identity(&about)),
             Err(error) => Err(error),
         };
         if now.as_ref().ok() == self.seen.as_ref() {

@@ -1,51 +1,40 @@
 //! `process_vm_readv`: bounded copies out of another process.
 
-use std::{fmt, io};
+use std::{io, ops::ControlFlow};
+
+use thiserror::Error;
 
 use crate::{process::Process, resolver};
 use nccl_library::elf::RuntimeAddr;
 
-pub(super) const MAX_READ: usize = 8 << 20;
+const MAX_READ: usize = 8 << 20;
 
 /// Maximum number of pieces that the kernel takes in one call: `UIO_MAXIOV`, include/uapi/linux/uio.h.
-pub(super) const MAX_PIECES: usize = 1024;
+const MAX_PIECES: usize = 1024;
 
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub enum ReadError {
     /// The process has exited; bytes that were read before that was noticed are not to be used.
+    #[error("process {0} exited while it was read")]
     Gone(u32),
+    #[error("the memory of process {0} cannot be read ({1}): run as root, or with CAP_SYS_PTRACE")]
     Denied(u32, io::Error),
     /// A copy did not end in time: the device or file behind the memory does not answer. The process is not
     /// read again.
+    #[error(
+        "the memory of process {0} does not answer: it is backed by a file system in user space (FUSE) or by \
+         userfaultfd, or a lock of it is held; it is not read any more"
+    )]
     Blocked(u32),
     /// No memory there, or memory of a device that cannot be copied.
+    #[error("nothing can be read at {0}")]
     Unmapped(RuntimeAddr),
     /// More than [`MAX_READ`] at once: a length that came out of the process and cannot be right.
+    #[error("{0} bytes at once are not read")]
     TooLong(u64),
+    #[error("the memory of process {0} cannot be read: {1}")]
     Other(u32, io::Error),
 }
-
-impl fmt::Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Gone(pid) => write!(f, "process {pid} exited while it was read"),
-            Self::Denied(pid, error) => write!(
-                f,
-                "the memory of process {pid} cannot be read ({error}): run as root, or with CAP_SYS_PTRACE"
-            ),
-            Self::Blocked(pid) => write!(
-                f,
-                "the memory of process {pid} does not answer: it is backed by a file system in user space (FUSE) or by \
-                 userfaultfd, or a lock of it is held; it is not read any more"
-            ),
-            Self::Unmapped(at) => write!(f, "nothing can be read at {at}"),
-            Self::TooLong(bytes) => write!(f, "{bytes} bytes at once are not read"),
-            Self::Other(pid, error) => write!(f, "the memory of process {pid} cannot be read: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for ReadError {}
 
 impl ReadError {
     /// Makes an error of the kernel's answer to a request for memory at `at`, or for the mappings.
@@ -97,9 +86,10 @@ impl<'p> Memory<'p> {
             return Ok(0);
         }
         let length = into.len();
-        let read = self.transfer(into, &[(at, length)])?;
-        self.still_there()?;
-        Ok(read)
+        match self.read_pieces(&[(at, length)], into)? {
+            0 => Err(ReadError::Unmapped(at)),
+            read => Ok(read),
+        }
     }
 
     pub fn bytes(&self, at: RuntimeAddr, length: u64) -> Result<Vec<u8>, ReadError> {
@@ -127,74 +117,84 @@ impl<'p> Memory<'p> {
 
     /// Reads all `pieces` (address, bytes) with as few calls as possible, one after the other into one
     /// buffer.
-    pub fn gather(&self, pieces: &[(RuntimeAddr, usize)]) -> Result<Vec<u8>, ReadError> {
+    pub fn gather(self, pieces: &[(RuntimeAddr, usize)]) -> Result<Vec<u8>, ReadError> {
         let total = pieces.iter().try_fold(0usize, |sum, (_, length)| sum.checked_add(*length));
         let total = total.filter(|total| *total <= MAX_READ).ok_or(ReadError::TooLong(u64::MAX))?;
-        let mut bytes = vec![0; total];
-        let mut filled = 0;
-        for pieces in pieces.chunks(MAX_PIECES) {
-            let wanted: usize = pieces.iter().map(|(_, length)| length).sum();
-            let Some(into) = bytes.get_mut(filled..filled + wanted) else { break };
-            let read = self.transfer(into, pieces)?;
-            if read < wanted {
-                return Err(ReadError::Unmapped(address_after(pieces, read)));
+        let (mut bytes, mut end) = (Vec::with_capacity(total), None);
+        self.each(pieces, &mut vec![0; total], |(at, length), piece| {
+            bytes.extend(piece);
+            if piece.len() == length {
+                return ControlFlow::Continue(());
             }
-            filled += wanted;
-        }
-        self.still_there()?;
-        Ok(bytes)
+            end = Some(RuntimeAddr(at.0.saturating_add(piece.len() as u64)));
+            ControlFlow::Break(())
+        })?;
+        end.map_or(Ok(bytes), |end| Err(ReadError::Unmapped(end)))
     }
 
     /// Copies these pieces (address, bytes) with as few calls as possible; `None` for one that cannot be read
     /// whole.
     pub fn copies(self, pieces: &[(RuntimeAddr, usize)]) -> Result<Vec<Option<Vec<u8>>>, ReadError> {
+        let total = pieces.iter().map(|(_, length)| *length).fold(0, usize::saturating_add);
         let mut copies = Vec::with_capacity(pieces.len());
-        let mut rest = pieces;
-        while let Some((_, first)) = rest.first() {
-            if *first > MAX_READ {
-                return Err(ReadError::TooLong(*first as u64));
-            }
-            let mut total = 0_usize;
-            let fits = |(_, length): &&(RuntimeAddr, usize)| {
-                total = total.saturating_add(*length);
-                total <= MAX_READ
-            };
-            let count = rest.iter().take(MAX_PIECES).take_while(fits).count();
-            let (now, later) = rest.split_at(count);
-            let mut bytes = vec![0; now.iter().map(|(_, length)| length).sum()];
-            let read = self.read_pieces(now, &mut bytes)?;
-            let mut left = bytes.get(..read).unwrap_or_default();
-            let before = copies.len();
-            for (_, length) in now {
-                let Some((copy, tail)) = left.split_at_checked(*length) else { break };
-                copies.push(Some(copy.to_vec()));
-                left = tail;
-            }
-            let whole = copies.len() - before;
-            rest = later;
-            if whole < now.len() {
-                // The transfer ended at this piece; later ones may be readable.
-                copies.push(None);
-                rest = pieces.get(copies.len()..).unwrap_or_default();
-            }
-        }
+        self.each(pieces, &mut vec![0; total.min(MAX_READ)], |(_, length), piece| {
+            copies.push((piece.len() == length).then(|| piece.to_vec()));
+            ControlFlow::Continue(())
+        })?;
         Ok(copies)
     }
 
-    /// Fills `into` from `pieces`, at most [`MAX_PIECES`], as far as they can be read. Returns the number of
-    /// bytes read, 0 if the first piece cannot be read.
-    pub(super) fn read_pieces(
+    /// Gives each piece (address, bytes) to `take` with as many of its bytes as can be read, until `take`
+    /// breaks. Each call reads as many pieces as `buffer` holds.
+    pub(super) fn each(
         self,
-        pieces: &[(RuntimeAddr, usize)],
-        into: &mut [u8],
-    ) -> Result<usize, ReadError> {
-        match self.transfer(into, pieces) {
-            Ok(read) => {
-                self.still_there()?;
-                Ok(read.min(into.len()))
+        mut pieces: &[(RuntimeAddr, usize)],
+        buffer: &mut [u8],
+        mut take: impl FnMut((RuntimeAddr, usize), &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        while let Some((_, first)) = pieces.first() {
+            let mut total = 0_usize;
+            let fits = |(_, length): &&(RuntimeAddr, usize)| {
+                let with = total.saturating_add(*length);
+                let fits = with <= buffer.len();
+                total = if fits { with } else { total };
+                fits
+            };
+            let count = pieces.iter().take(MAX_PIECES).take_while(fits).count();
+            let (Some(now), Some(into)) = (pieces.get(..count), buffer.get_mut(..total)) else { break };
+            if now.is_empty() {
+                return Err(ReadError::TooLong(*first as u64));
             }
+            let read = self.read_pieces(now, into)?;
+            let mut left = into.get(..read).unwrap_or_default();
+            let mut passed = 0;
+            for (at, length) in now {
+                let (piece, tail) = left.split_at(left.len().min(*length));
+                if take((*at, *length), piece).is_break() {
+                    return Ok(());
+                }
+                (left, passed) = (tail, passed + 1);
+                // The transfer ended at this piece; later ones may be readable.
+                if piece.len() < *length {
+                    break;
+                }
+            }
+            pieces = pieces.get(passed..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Fills `into` from `pieces` as far as they can be read, by a child that can be lost. They are at most
+    /// [`MAX_PIECES`] and together as long as `into`. Returns the number of bytes read, 0 if the first piece
+    /// cannot be read.
+    fn read_pieces(self, pieces: &[(RuntimeAddr, usize)], into: &mut [u8]) -> Result<usize, ReadError> {
+        let first = pieces.first().map_or(RuntimeAddr(0), |(at, _)| *at);
+        let pieces: Vec<(u64, usize)> = pieces.iter().map(|(at, length)| (at.0, *length)).collect();
+        let read = resolver::peek(self.process.pid(), &pieces, into);
+        self.still_there()?;
+        match read.map_err(|error| ReadError::new(self.process, error, first)) {
             Err(ReadError::Unmapped(_)) => Ok(0),
-            Err(error) => Err(error),
+            read => Ok(read?.min(into.len())),
         }
     }
 
@@ -203,29 +203,6 @@ impl<'p> Memory<'p> {
     fn still_there(self) -> Result<(), ReadError> {
         if self.process.has_exited() { Err(ReadError::Gone(self.process.pid())) } else { Ok(()) }
     }
-
-    /// Copies once, by a child that can be lost. `pieces` are at most [`MAX_PIECES`] and together as long as
-    /// `into`.
-    fn transfer(self, into: &mut [u8], pieces: &[(RuntimeAddr, usize)]) -> Result<usize, ReadError> {
-        let first = pieces.first().map_or(RuntimeAddr(0), |(at, _)| *at);
-        let pieces: Vec<(u64, usize)> = pieces.iter().map(|(at, length)| (at.0, *length)).collect();
-        resolver::peek(self.process.pid(), &pieces, into).or_else(|error| {
-            self.still_there()?;
-            Err(ReadError::new(self.process, error, first))
-        })
-    }
-}
-
-/// Returns the address at which a transfer of `pieces` ended, after `read` bytes.
-fn address_after(pieces: &[(RuntimeAddr, usize)], read: usize) -> RuntimeAddr {
-    let mut left = read;
-    for (at, length) in pieces {
-        if left < *length {
-            return RuntimeAddr(at.0.saturating_add(left as u64));
-        }
-        left -= length;
-    }
-    RuntimeAddr(0)
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! Copying from another process costs more than comparing, and one core limits it.
 
 use std::{
+    fs::File,
+    io,
     ops::ControlFlow,
     sync::{
         Mutex, OnceLock, PoisonError,
@@ -17,7 +19,8 @@ use std::{
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
-use super::{AddressSpace, Memory, ReadError, pages::Pages, reader::MAX_PIECES};
+use super::{AddressSpace, Memory, ReadError};
+use crate::resolver;
 use nccl_library::elf::RuntimeAddr;
 
 /// Bytes that are copied at once: small enough to stay in the cache, large enough to make calls cheap.
@@ -199,12 +202,21 @@ impl Shared<'_> {
 
     /// Takes windows until there are none; the work of one thread.
     fn work(&self, memory: Memory<'_>, events: &Sender<Event>) {
-        let pages = Pages::open(memory.process());
+        // Where the page map cannot be opened or read, every page counts as filled.
+        let pagemap = File::open(memory.process().proc_path().join("pagemap")).ok();
         let mut buffer = vec![0; CHUNK];
         while !self.is_over() {
             let window = self.windows.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some((start, end)) = window else { return };
-            let runs = pages.filled(start, end);
+            let runs = match &pagemap {
+                Some(pagemap) => resolver::filled(memory.process().pid(), pagemap, start, end),
+                None => Ok(vec![(start, end)]),
+            };
+            // A process that does not answer is not read either.
+            let runs = runs.or_else(|error| match error.kind() {
+                io::ErrorKind::TimedOut => Err(error),
+                _ => Ok(vec![(start, end)]),
+            });
             let runs = runs.map_err(|error| ReadError::new(memory.process(), error, RuntimeAddr(start)));
             let done = runs.and_then(|runs| self.window(memory, &runs, &mut buffer, events));
             if let Err(error) = done {
@@ -223,52 +235,16 @@ impl Shared<'_> {
         buffer: &mut [u8],
         events: &Sender<Event>,
     ) -> Result<(), ReadError> {
-        let mut left = runs.iter().flat_map(|run| pieces(run.0, run.1, CHUNK as u64)).peekable();
-        while left.peek().is_some() {
-            if self.is_over() {
-                return Ok(());
-            }
-            // As many runs as the buffer holds, in one call.
-            let (mut batch, mut total) = (Vec::new(), 0);
-            while let Some(piece) = left.next_if(|(start, end)| {
-                batch.len() < MAX_PIECES && total as u64 + (end - start) <= buffer.len() as u64
-            }) {
-                let length = usize::try_from(piece.1 - piece.0).unwrap_or(0);
-                batch.push((RuntimeAddr(piece.0), length));
-                total += length;
-            }
-            self.batch(memory, &batch, buffer, events)?;
-        }
-        Ok(())
-    }
-
-    /// Copies and compares pieces; those that cannot be read are passed over one by one.
-    fn batch(
-        &self,
-        memory: Memory<'_>,
-        mut batch: &[(RuntimeAddr, usize)],
-        buffer: &mut [u8],
-        events: &Sender<Event>,
-    ) -> Result<(), ReadError> {
-        while !batch.is_empty() {
-            let wanted: usize = batch.iter().map(|(_, length)| length).sum();
-            let Some(into) = buffer.get_mut(..wanted) else { return Ok(()) };
-            let read = memory.read_pieces(batch, into)?;
-            self.scanned.fetch_add(read as u64, Ordering::Relaxed);
-            let (mut at, mut whole) = (0, 0);
-            for (start, length) in batch {
-                let bytes = into.get(at..(at + length).min(read)).unwrap_or_default();
-                self.compare(*start, bytes, events);
-                whole += usize::from(bytes.len() == *length);
-                at += length;
-            }
-            if read == wanted {
-                return Ok(());
-            }
-            self.unreadable.fetch_add(1, Ordering::Relaxed);
-            batch = batch.get(whole + 1..).unwrap_or_default();
-        }
-        Ok(())
+        let pieces = runs.iter().flat_map(|run| pieces(run.0, run.1, CHUNK as u64));
+        let length = |start, end| usize::try_from(end - start).unwrap_or(0);
+        let pieces: Vec<_> = pieces.map(|(start, end)| (RuntimeAddr(start), length(start, end))).collect();
+        // Pieces that cannot be read are passed over.
+        memory.each(&pieces, buffer, |(start, length), bytes| {
+            self.scanned.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            self.unreadable.fetch_add(u64::from(bytes.len() < length), Ordering::Relaxed);
+            self.compare(start, bytes, events);
+            if self.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
     }
 
     fn compare(&self, start: RuntimeAddr, bytes: &[u8], events: &Sender<Event>) {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{
     printable,
-    proc_text::{read_text, status_field},
+    proc_text::{read_text, real_uid},
     running::Process,
 };
 
@@ -70,7 +70,8 @@ impl Description {
     /// `command`: its command line, as /proc/PID/cmdline has it.
     pub fn read(process: &Process, users: &Users, command: &[u8]) -> Self {
         let proc = process.proc_path();
-        let uid = fs::metadata(&proc).map_or(u32::MAX, |metadata| real_uid(&proc).unwrap_or(metadata.uid()));
+        let real = read_text(proc.join("status")).ok().and_then(|status| real_uid(&status));
+        let uid = fs::metadata(&proc).map_or(u32::MAX, |metadata| real.unwrap_or(metadata.uid()));
         let cgroup = read_text(proc.join("cgroup")).ok().and_then(|text| cgroup_path(&text).map(printable));
         let command = String::from_utf8_lossy(command);
         let command = command.trim_end_matches('\0').replace('\0', " ");
@@ -91,11 +92,6 @@ impl Description {
 pub fn age_seconds(started: u64) -> Option<u64> {
     let now = u64::try_from(clock_gettime(ClockId::Boottime).tv_sec).ok()?;
     Some(now.saturating_sub(started.checked_div(rustix::param::clock_ticks_per_second())?))
-}
-
-/// Returns the real user. The owner of /proc/PID is root for programs that may not be dumped (proc(5)).
-fn real_uid(proc: &Path) -> Option<u32> {
-    status_field(&read_text(proc.join("status")).ok()?, "Uid")?.split_whitespace().next()?.parse().ok()
 }
 
 fn is_other_namespace(proc: &Path, kind: &str) -> bool {

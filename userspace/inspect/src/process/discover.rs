@@ -5,9 +5,10 @@ use std::{fs, io, path::Path};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    identify::{Depth, Evidence, Identifier, NotAsked},
+    identify::{Depth, Evidence, Identifier, Judge},
     library::{LibraryError, MappedLibrary},
     maps,
+    mounts::NotAsked,
     running::{Process, ProcessError, is_kernel_thread},
 };
 
@@ -31,12 +32,13 @@ pub fn denied_remedy() -> &'static str {
     }
 }
 
-/// A process that has NCCL mapped.
-#[derive(Debug)]
-pub struct Sighting {
-    pub process: Process,
+/// A process that has NCCL mapped. In messages the process is left out, and the descriptors that hold its
+/// libraries come beside it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Sighting<P = Process, L = MappedLibrary> {
+    pub process: P,
     /// Libraries, each file once, with the evidence that it is NCCL.
-    pub libraries: Vec<(MappedLibrary, Evidence)>,
+    pub libraries: Vec<(L, Evidence)>,
     /// Libraries that cannot be opened, with the reason.
     pub unopened: Vec<LibraryError>,
     /// A file that could be NCCL and was not asked for, and why; set where no library was found.
@@ -45,7 +47,7 @@ pub struct Sighting {
     pub unfinished: Option<Unfinished>,
 }
 
-impl Sighting {
+impl<P, L> Sighting<P, L> {
     /// Tells whether there is something to say of the process.
     pub fn shows_something(&self) -> bool {
         !self.libraries.is_empty() || !self.unopened.is_empty() || self.not_asked.is_some()
@@ -62,7 +64,7 @@ pub enum Unfinished {
 }
 
 /// Error: the kernel does not let us look at a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denied;
 
 /// Returns the numbers of all processes that our PID namespace shows, in ascending order.
@@ -79,11 +81,16 @@ pub fn pids() -> io::Result<Vec<u32>> {
 /// Looks for NCCL in a process: files that are NCCL, and files that NCCL is linked into statically. Gives
 /// `None` if the process has none, or exited meanwhile.
 ///
-/// This asks the file systems of the process, see `resolver`.
+/// This asks the file systems of the process, see `resolver`. At most `most` libraries are taken hold of.
 ///
 /// # Errors
 /// When the process may not be looked at.
-pub(crate) fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Option<Sighting>, Denied> {
+pub(crate) fn look_for_nccl(
+    pid: u32,
+    most: usize,
+    identifier: &mut Identifier,
+    judge: &mut Judge<'_>,
+) -> Result<Option<Sighting<(), MappedLibrary>>, Denied> {
     // Threads of the kernel are denied to users, too, and have nothing to see.
     let denied = || if is_kernel_thread(pid) { Ok(None) } else { Err(Denied) };
     let process = match Process::open(pid) {
@@ -98,11 +105,11 @@ pub(crate) fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Opt
     };
     identifier.begin(&process);
     let (mut libraries, mut unopened) = (Vec::<(MappedLibrary, Evidence)>::new(), Vec::new());
-    let mut not_asked = None;
+    let (mut not_asked, mut is_full) = (None, false);
     let mut unfinished = code.is_cut.then_some(Unfinished::Mappings);
     let is_of = |error: &LibraryError, wanted: &Path| matches!(error, LibraryError::Open { path, .. } if path == wanted);
     for mapping in &code.mappings {
-        let evidence = match identifier.evidence(&process, mapping) {
+        let evidence = match identifier.evidence(&process, mapping, judge) {
             Ok(Some(evidence)) => evidence,
             Ok(None) => continue,
             Err(NotAsked::NotNow) => {
@@ -117,6 +124,7 @@ pub(crate) fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Opt
         };
         match identifier.open(&process, mapping) {
             Ok(file) if libraries.iter().any(|(known, _)| known.id == file.id) => {}
+            Ok(_) if libraries.len() >= most => is_full = true,
             Ok(file) => libraries.push((file, evidence)),
             // A library has many mappings. They all fail for the same reason.
             Err(_) if unopened.iter().any(|known| is_of(known, &mapping.path)) => {}
@@ -124,7 +132,8 @@ pub(crate) fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Opt
         }
     }
     let not_asked = not_asked.filter(|_| libraries.is_empty() && unopened.is_empty());
-    let sighting = Sighting { process, libraries, unopened, not_asked, unfinished };
+    let unfinished = if is_full { Some(Unfinished::Mappings) } else { unfinished };
+    let sighting = Sighting { process: (), libraries, unopened, not_asked, unfinished };
     Ok((sighting.shows_something() || unfinished.is_some()).then_some(sighting))
 }
 
@@ -133,7 +142,7 @@ pub(crate) fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Opt
 ///
 /// # Errors
 /// When the process may not be looked at, or has ended.
-pub(crate) fn has_nccl(pid: u32, identifier: &mut Identifier) -> io::Result<bool> {
+pub(crate) fn has_nccl(pid: u32, identifier: &mut Identifier, judge: &mut Judge<'_>) -> io::Result<bool> {
     let files = maps::read_file_code(pid)?.mappings;
     if files.is_empty() {
         return Ok(false);
@@ -147,18 +156,20 @@ pub(crate) fn has_nccl(pid: u32, identifier: &mut Identifier) -> io::Result<bool
     Ok(files.iter().any(maps::Mapping::is_nccl)
         || files
             .iter()
-            .any(|mapping| matches!(identifier.judge(&process, mapping, Depth::Exports), Ok(Some(_)))))
+            .any(|mapping| matches!(identifier.judge(&process, mapping, Depth::Exports, judge), Ok(Some(_)))))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::identify::evidence, *};
 
     #[test]
     fn processes_without_nccl_are_not_among_them() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        assert!(!has_nccl(child.id(), &mut Identifier::default()).unwrap());
-        assert!(look_for_nccl(child.id(), &mut Identifier::default()).unwrap().is_none());
+        let (identifier, judge) =
+            (&mut Identifier::default(), &mut |file, depth| Some(evidence(file, depth)));
+        assert!(!has_nccl(child.id(), identifier, judge).unwrap());
+        assert!(look_for_nccl(child.id(), 64, identifier, judge).unwrap().is_none());
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -4,14 +4,14 @@
 //! version string contains NCCL. If it exports NCCL's calls, it is NCCL under another name. A library that
 //! only wraps NCCL's calls has no version string.
 
-use std::{collections::HashMap, fmt, fs::File, io, path::Path};
+use std::{collections::HashMap, fs::File, io, os::unix::fs::FileExt as _, path::Path};
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    library::{LibraryId, MappedLibrary, read_small},
+    library::{LibraryId, MappedLibrary, open_held, read_small},
     maps::Mapping,
-    mounts::{MountTable, Unsafe},
+    mounts::{MountTable, NotAsked},
     running::Process,
 };
 use crate::unresponsive::Silent;
@@ -60,34 +60,6 @@ const BYTES_PER_LOOK: u64 = 1 << 30;
 /// Evidence in the content of a file, and the number of bytes that were read for it.
 pub(crate) type Judged = (Option<Evidence>, u64);
 
-/// Reason for which a file is not looked at. Nothing of it was touched.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NotAsked {
-    FileSystem(Unsafe),
-    /// A process that asked for the file, or for its neighbours on this device, did not come back.
-    GivenUp,
-    /// This look has reached its limit.
-    NotNow,
-}
-
-impl fmt::Display for NotAsked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::FileSystem(why) => why.fmt(f),
-            Self::GivenUp => f.write_str(
-                "its file system did not answer when it, or another file there, was asked for before; it is not asked again",
-            ),
-            Self::NotNow => f.write_str("the process has more files than are looked at at a time"),
-        }
-    }
-}
-
-impl From<NotAsked> for io::Error {
-    fn from(why: NotAsked) -> Self {
-        Self::new(io::ErrorKind::PermissionDenied, why.to_string())
-    }
-}
-
 /// A file as the lines of `/proc/PID/maps` name it: device, major and minor, and inode.
 pub type Named = ((u32, u32), u64);
 
@@ -95,38 +67,35 @@ pub type Named = ((u32, u32), u64);
 pub(crate) type SilentFiles = Silent<u64, (u32, u32), 2>;
 
 /// Function that judges a file by its content. `None`: its process was lost over the file.
-type Judge = Box<dyn FnMut(File, Depth) -> Option<Judged> + Send>;
+pub(crate) type Judge<'j> = dyn FnMut(File, Depth) -> Option<Judged> + 'j;
 
 /// Looks at the files of processes, and remembers for each whether it is NCCL: most processes of a host map
 /// the same ones.
+#[derive(Debug, Default)]
 pub(crate) struct Identifier {
     /// Results by file, and by the depth of the look.
     known: HashMap<(LibraryId, Depth), Option<Evidence>>,
     mounts: MountTable,
     silent: SilentFiles,
-    /// Callback that is told of each file before its file system is asked for it.
-    before: Box<dyn FnMut(Named) + Send>,
-    judge: Judge,
+    /// File into which it is written, as [`noted`] reads it, of which file a file system is asked next.
+    note: Option<File>,
     /// Files that this look may still look at, and bytes of them.
     left: (usize, u64),
 }
 
-impl fmt::Debug for Identifier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Identifier").field("known", &self.known.len()).finish_non_exhaustive()
-    }
-}
-
-impl Default for Identifier {
-    fn default() -> Self {
-        Self::new(Box::new(|_| {}), Box::new(|file, depth| Some(evidence(file, depth))))
-    }
+/// Reads the note of an [`Identifier`].
+pub(crate) fn noted(note: &File) -> Option<Named> {
+    let mut bytes = [0; 16];
+    note.read_exact_at(&mut bytes, 0).ok()?;
+    let [major, minor, low, high] = *bytes.as_chunks::<4>().0.first_chunk()?;
+    let [major, minor, low, high] = [major, minor, low, high].map(u32::from_le_bytes);
+    let named = ((major, minor), u64::from(high) << 32 | u64::from(low));
+    (named != ((0, 0), 0)).then_some(named)
 }
 
 impl Identifier {
-    pub(crate) fn new(before: Box<dyn FnMut(Named) + Send>, judge: Judge) -> Self {
-        let (known, mounts, silent) = (HashMap::new(), MountTable::default(), SilentFiles::default());
-        Self { known, mounts, silent, before, judge, left: (0, 0) }
+    pub(crate) fn new(note: Option<File>) -> Self {
+        Self { note, ..Self::default() }
     }
 
     /// Sets the files that are not to be asked for from now on. With `allow_fuse`, file systems that may
@@ -147,11 +116,12 @@ impl Identifier {
         &mut self,
         process: &Process,
         mapping: &Mapping,
+        judge: &mut Judge<'_>,
     ) -> Result<Option<Evidence>, NotAsked> {
         if mapping.is_nccl() {
             return Ok(Some(Evidence::Name));
         }
-        self.judge(process, mapping, Depth::Constants)
+        self.judge(process, mapping, Depth::Constants, judge)
     }
 
     /// Returns the evidence in the content of the file of a mapping, looked at to this depth.
@@ -160,6 +130,7 @@ impl Identifier {
         process: &Process,
         mapping: &Mapping,
         depth: Depth,
+        judge: &mut Judge<'_>,
     ) -> Result<Option<Evidence>, NotAsked> {
         self.may_ask(mapping)?;
         // A file that cannot be opened or read is no library that could be used.
@@ -171,7 +142,7 @@ impl Identifier {
         if files == 0 || bytes == 0 {
             return Err(NotAsked::NotNow);
         }
-        let judged = file.open_file().ok().map(|file| (self.judge)(file, depth).unwrap_or((None, MAX_BYTES)));
+        let judged = open_held(file.held()).ok().map(|file| judge(file, depth).unwrap_or((None, MAX_BYTES)));
         let (answer, read) = judged.unwrap_or_default();
         self.left = (files - 1, bytes.saturating_sub(read));
         if self.known.len() >= MAX_KNOWN {
@@ -197,16 +168,19 @@ impl Identifier {
         limit: u64,
     ) -> io::Result<Vec<u8>> {
         self.may_ask(mapping)?;
-        let check = |device| Ok(self.mounts.check_number(device).map_err(NotAsked::FileSystem)?);
-        read_small(process, path, limit, check)
+        read_small(process, path, limit, &self.mounts)
     }
 
     fn may_ask(&mut self, mapping: &Mapping) -> Result<(), NotAsked> {
-        self.mounts.check(mapping.device).map_err(NotAsked::FileSystem)?;
+        self.mounts.check(mapping.device)?;
         if self.silent.has(|inode| *inode == mapping.inode, &mapping.device) {
             return Err(NotAsked::GivenUp);
         }
-        (self.before)((mapping.device, mapping.inode));
+        if let Some(note) = &self.note {
+            let ((major, minor), inode) = (mapping.device, mapping.inode);
+            let named = [&major.to_le_bytes()[..], &minor.to_le_bytes(), &inode.to_le_bytes()].concat();
+            let _ = note.write_all_at(&named, 0);
+        }
         Ok(())
     }
 }
@@ -279,8 +253,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let process = Process::open(std::process::id()).unwrap();
         for (files, bytes, in_one_look) in [(12, 256 << 20, 4), (FILES_PER_LOOK + 20, 0, FILES_PER_LOOK)] {
-            let judge = move |_, _| Some((None, bytes));
-            let mut identifier = Identifier::new(Box::new(|_| {}), Box::new(judge));
+            let mut identifier = Identifier::default();
             let mappings: Vec<Mapping> = (0..files)
                 .map(|number| {
                     let path = folder.path().join(format!("{in_one_look}-{number}"));
@@ -291,7 +264,9 @@ mod tests {
             let mut looked_at = 0;
             let look = |identifier: &mut Identifier| {
                 identifier.begin(&process);
-                let answers = mappings.iter().map(|mapping| identifier.evidence(&process, mapping));
+                let answers = mappings
+                    .iter()
+                    .map(|mapping| identifier.evidence(&process, mapping, &mut |_, _| Some((None, bytes))));
                 answers.filter(|answer| *answer == Ok(None)).count()
             };
             while looked_at < files {
@@ -302,7 +277,8 @@ mod tests {
         }
         let named = folder.path().join("libnccl.so.2");
         std::fs::write(&named, "").unwrap();
-        let mut identifier = Identifier::new(Box::new(|_| {}), Box::new(|_, _| panic!("its name says it")));
-        assert_eq!(identifier.evidence(&process, &mapping(&named)), Ok(Some(Evidence::Name)));
+        let found = Identifier::default()
+            .evidence(&process, &mapping(&named), &mut |_, _| panic!("its name says it"));
+        assert_eq!(found, Ok(Some(Evidence::Name)));
     }
 }

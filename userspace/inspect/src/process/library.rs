@@ -1,9 +1,9 @@
 //! The NCCL libraries that a process has mapped, each once: a file, and the content that it has now.
 
 use std::{
-    fmt,
     fs::{File, Metadata},
     io::{self, Read as _},
+    ops::{Deref, DerefMut},
     os::{
         fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
         unix::fs::{MetadataExt as _, OpenOptionsExt as _},
@@ -13,11 +13,12 @@ use std::{
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use super::{
-    identify::{Identifier, NotAsked},
+    identify::{Identifier, Judge},
     maps::{self, Mapping},
-    mounts::MountTable,
+    mounts::{MountTable, NotAsked, of_number},
     running::Process,
 };
 
@@ -70,28 +71,43 @@ pub(crate) struct FileSystem {
     pub is_local: bool,
 }
 
-/// A library file that a process has mapped. It is held by a descriptor that cannot be read from (`O_PATH`):
-/// holding and closing it asks nothing of its file system.
-#[derive(Debug)]
-pub struct MappedLibrary {
+/// A library file that a process has mapped.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MappedFile {
     pub id: LibraryId,
     pub(crate) file_system: FileSystem,
     /// Path as the process names it.
+    #[serde(with = "super::raw_path")]
     pub path: PathBuf,
     /// The file was unlinked or replaced after the process mapped it; this is still the mapped one.
     pub deleted: bool,
+}
+
+/// A mapped file that is held by a descriptor that cannot be read from (`O_PATH`): holding and closing it
+/// asks nothing of its file system.
+#[derive(Debug)]
+pub struct MappedLibrary {
+    file: MappedFile,
     held: OwnedFd,
 }
 
+impl Deref for MappedLibrary {
+    type Target = MappedFile;
+
+    fn deref(&self) -> &MappedFile {
+        &self.file
+    }
+}
+
+impl DerefMut for MappedLibrary {
+    fn deref_mut(&mut self) -> &mut MappedFile {
+        &mut self.file
+    }
+}
+
 impl MappedLibrary {
-    pub(crate) fn new(
-        id: LibraryId,
-        file_system: FileSystem,
-        path: PathBuf,
-        deleted: bool,
-        held: OwnedFd,
-    ) -> Self {
-        Self { id, file_system, path, deleted, held }
+    pub(crate) fn new(file: MappedFile, held: OwnedFd) -> Self {
+        Self { file, held }
     }
 
     /// Takes hold of the very file that is mapped: through `map_files` it is the mapped inode even if the
@@ -120,29 +136,22 @@ impl MappedLibrary {
         if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
-        let file_system = mounts.file_system(metadata.dev());
-        Ok(Self::new(
-            LibraryId::from(&metadata),
-            file_system,
-            mapping.path.clone(),
-            mapping.deleted,
-            held.into(),
-        ))
-    }
-
-    /// Opens the file for reading. This asks the file system, see `resolver`.
-    pub(crate) fn open_file(&self) -> io::Result<File> {
-        open_held(self.held.as_fd())
+        let file = MappedFile {
+            id: LibraryId::from(&metadata),
+            file_system: mounts.file_system(metadata.dev()),
+            path: mapping.path.clone(),
+            deleted: mapping.deleted,
+        };
+        Ok(Self::new(file, held.into()))
     }
 
     /// Holds the same file once more.
     pub fn try_clone(&self) -> io::Result<Self> {
-        let Self { id, file_system, ref path, deleted, ref held } = *self;
-        Ok(Self { id, file_system, path: path.clone(), deleted, held: held.try_clone()? })
+        Ok(Self { file: self.file.clone(), held: self.held.try_clone()? })
     }
 
-    pub(crate) fn into_held(self) -> OwnedFd {
-        self.held
+    pub(crate) fn into_parts(self) -> (MappedFile, OwnedFd) {
+        (self.file, self.held)
     }
 
     /// Returns the descriptor that holds the file.
@@ -171,15 +180,6 @@ impl MappedLibrary {
     pub fn shown(&self) -> String {
         super::printable(&self.path.to_string_lossy())
     }
-
-    /// Returns a path of ours that names exactly this inode, whatever happens to the original path.
-    pub fn stable_path(&self) -> PathBuf {
-        held_path(self.held.as_fd())
-    }
-}
-
-fn held_path(held: BorrowedFd<'_>) -> PathBuf {
-    Path::new("/proc/self/fd").join(held.as_raw_fd().to_string())
 }
 
 /// Opens a file that is held by an `O_PATH` descriptor. A pipe must not block.
@@ -188,21 +188,22 @@ pub(crate) fn open_held(held: BorrowedFd<'_>) -> io::Result<File> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    File::options().read(true).custom_flags(flags.bits().cast_signed()).open(held_path(held))
+    let path = Path::new("/proc/self/fd").join(held.as_raw_fd().to_string());
+    File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)
 }
 
-/// Reads a small file of a process by its path there, at most `limit` bytes of it. `may_ask` checks whether
-/// files of a device, as stat(2) has it, may be asked for.
+/// Reads a small file of a process by its path there, at most `limit` bytes of it, if its file system may be
+/// asked.
 ///
 /// This asks the file system, which can keep the caller waiting: see `resolver`.
 pub(crate) fn read_small(
     process: &Process,
     path: &Path,
     limit: u64,
-    may_ask: impl FnOnce(u64) -> io::Result<()>,
+    mounts: &MountTable,
 ) -> io::Result<Vec<u8>> {
     let held = below_root(process, path)?;
-    may_ask(rustix::fs::fstat(&held)?.st_dev)?;
+    mounts.check(of_number(rustix::fs::fstat(&held)?.st_dev))?;
     let mut bytes = Vec::new();
     open_held(held.as_fd())?.take(limit).read_to_end(&mut bytes)?;
     Ok(bytes)
@@ -218,45 +219,32 @@ fn below_root(process: &Process, path: &Path) -> rustix::io::Result<OwnedFd> {
 }
 
 /// Reason for which a process has no library to trace.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize, Error)]
 pub enum LibraryError {
-    Maps(u32, io::Error),
+    #[error("the mappings of process {0} cannot be read{why}", why = shown(.1))]
+    Maps(u32, #[serde(with = "super::os_error")] io::Error),
     /// The process exists and maps no NCCL.
-    NoNccl {
-        pid: u32,
-        name: String,
-    },
+    #[error(
+        "process {pid} (`{name}`) has no NCCL library mapped, under any name: it has not loaded NCCL yet, or it is \
+         not the process that does"
+    )]
+    NoNccl { pid: u32, name: String },
+    #[error("`{}`, mapped by process {pid}, cannot be opened: {error}", super::printable(&path.to_string_lossy()))]
     Open {
         pid: u32,
+        #[serde(with = "super::raw_path")]
         path: PathBuf,
+        #[serde(with = "super::os_error")]
         error: io::Error,
     },
 }
 
-impl fmt::Display for LibraryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Maps(pid, error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                write!(f, "the mappings of process {pid} cannot be read ({error}): run as root")
-            }
-            Self::Maps(pid, error) => write!(f, "the mappings of process {pid} cannot be read: {error}"),
-            Self::NoNccl { pid, name } => write!(
-                f,
-                "process {pid} (`{name}`) has no NCCL library mapped, under any name: it has not loaded NCCL yet, or it is \
-                 not the process that does"
-            ),
-            Self::Open { pid, path, error } => {
-                write!(
-                    f,
-                    "`{}`, mapped by process {pid}, cannot be opened: {error}",
-                    super::printable(&path.to_string_lossy())
-                )
-            }
-        }
+fn shown(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => format!(" ({error}): run as root"),
+        _ => format!(": {error}"),
     }
 }
-
-impl std::error::Error for LibraryError {}
 
 /// Returns the libraries of `process` that are NCCL: by name; by content, if no name says so; or because
 /// `wanted` names their file. Never empty.
@@ -266,6 +254,7 @@ pub(crate) fn nccl_libraries(
     process: &Process,
     wanted: Option<&Path>,
     identifier: &mut Identifier,
+    judge: &mut Judge<'_>,
 ) -> Result<Vec<MappedLibrary>, LibraryError> {
     let pid = process.pid();
     let code = maps::read_file_code(pid).map_err(|error| LibraryError::Maps(pid, error))?;
@@ -284,12 +273,12 @@ pub(crate) fn nccl_libraries(
     let mut unread = None;
     if chosen.is_empty() && wanted.is_none() {
         for mapping in files() {
-            let mut evidence = identifier.evidence(process, mapping);
+            let mut evidence = identifier.evidence(process, mapping, judge);
             if matches!(evidence, Err(NotAsked::NotNow)) {
                 // The process was asked for by its number, so it is looked through; the caller has a limit of
                 // its own.
                 identifier.begin(process);
-                evidence = identifier.evidence(process, mapping);
+                evidence = identifier.evidence(process, mapping, judge);
             }
             match evidence {
                 Ok(Some(_)) => chosen.push(mapping),

@@ -8,9 +8,10 @@ use std::{
     path::PathBuf,
 };
 
-use memchr::memmem;
 use nccl_library::elf::{FileOffset, RuntimeAddr};
 use serde::{Deserialize, Serialize};
+
+use super::proc_text::unescape;
 
 /// A line of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -153,6 +154,8 @@ fn parse_line(line: &[u8]) -> Option<Mapping> {
         Some(path) => (path, true),
         None => (path, false),
     };
+    // Of a name the kernel escapes newlines alone.
+    let path = unescape(path, |byte| byte == b'\n');
     Some(Mapping {
         start: RuntimeAddr(hex(start)?),
         end: RuntimeAddr(hex(end)?),
@@ -160,22 +163,9 @@ fn parse_line(line: &[u8]) -> Option<Mapping> {
         file_offset: FileOffset(hex(file_offset)?),
         device: (hex32(major)?, hex32(minor)?),
         inode: inode.parse().ok()?,
-        path: PathBuf::from(OsString::from_vec(unescape(path))),
+        path: PathBuf::from(OsString::from_vec(path)),
         deleted,
     })
-}
-
-/// Puts newlines back into a name, where the kernel writes `\012`.
-fn unescape(path: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(path.len());
-    let mut rest = path;
-    while let Some(at) = memmem::find(rest, b"\\012") {
-        out.extend(rest.iter().take(at));
-        out.push(b'\n');
-        rest = rest.get(at + 4..).unwrap_or_default();
-    }
-    out.extend(rest);
-    out
 }
 
 #[cfg(test)]

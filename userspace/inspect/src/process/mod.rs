@@ -10,6 +10,7 @@ pub mod library;
 pub mod maps;
 #[doc(hidden)]
 pub mod mounts;
+pub(crate) mod os_error;
 pub mod pid_namespace;
 pub mod proc_text;
 pub(crate) mod raw_path;
@@ -23,7 +24,7 @@ pub use discover::{Denied, Discovered, Sighting, Unfinished, denied_remedy, pids
 pub use filter::Filter;
 pub use fuse_connections::fuse_connections_that_owe_an_answer;
 pub use identify::Evidence;
-pub use library::{LibraryError, LibraryId, MappedLibrary};
+pub use library::{LibraryError, LibraryId, MappedFile, MappedLibrary};
 pub use pid_namespace::in_first_pid_namespace;
 pub use proc_text::{MAX_TEXT, read_text, status_field};
 pub use returns::{can_end_processes, no_return_probes};

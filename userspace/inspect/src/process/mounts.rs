@@ -10,9 +10,8 @@
 use std::{
     cell::OnceCell,
     collections::HashMap,
-    fmt,
     fs::File,
-    io::{Read as _, Seek as _},
+    io::{self, Read as _, Seek as _},
     path::Path,
 };
 
@@ -20,8 +19,9 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{MemfdFlags, fstat, memfd_create},
 };
+use thiserror::Error;
 
-use super::library::FileSystem;
+use super::{library::FileSystem, proc_text::unescape};
 
 /// Most bytes of a mount table that are read. A node with thousands of pods has one of a megabyte.
 const MAX_BYTES: u64 = 8 << 20;
@@ -41,27 +41,34 @@ struct Mount {
     below: Vec<String>,
 }
 
-/// Reason for which files of a device are not looked at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Unsafe {
+/// Harm that such a file system can do, and what to do about it.
+const MAY_WAIT: &str = "which can keep ncclflow waiting for ever: `--allow-fuse` looks at it all the same";
+
+/// Reason for which a file is not looked at. Nothing of it was touched.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(crate) enum NotAsked {
     /// The device is a file system in user space, of this type.
+    #[error("it is on a file system in user space (FUSE, {0}), {MAY_WAIT}")]
     Fuse(String),
     /// The device is an overlay over such a file system.
+    #[error("it is on an overlay over a file system in user space (FUSE), {MAY_WAIT}")]
     OverFuse,
     /// No mount table has the device.
+    #[error("its file system is in no mount table, and could be one in user space (FUSE), {MAY_WAIT}")]
     Unknown,
+    /// A process that asked for the file, or for its neighbours on this device, did not come back.
+    #[error(
+        "its file system did not answer when it, or another file there, was asked for before; it is not asked again"
+    )]
+    GivenUp,
+    /// This look has reached its limit.
+    #[error("the process has more files than are looked at at a time")]
+    NotNow,
 }
 
-impl fmt::Display for Unsafe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fuse(kind) => write!(f, "it is on a file system in user space (FUSE, {kind})")?,
-            Self::OverFuse => f.write_str("it is on an overlay over a file system in user space (FUSE)")?,
-            Self::Unknown => {
-                f.write_str("its file system is in no mount table, and could be one in user space (FUSE)")?;
-            }
-        }
-        f.write_str(", which can keep ncclflow waiting for ever: `--allow-fuse` looks at it all the same")
+impl From<NotAsked> for io::Error {
+    fn from(why: NotAsked) -> Self {
+        Self::new(io::ErrorKind::PermissionDenied, why.to_string())
     }
 }
 
@@ -79,7 +86,8 @@ pub(crate) struct MountTable {
     of_memory: Option<Device>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Kind of a file system, from the best to the worst.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// On a disk of this host, or in its memory.
     Local,
@@ -105,21 +113,16 @@ impl MountTable {
     }
 
     /// Checks that files of the device may be asked for.
-    pub(super) fn check(&self, device: Device) -> Result<(), Unsafe> {
+    pub(super) fn check(&self, device: Device) -> Result<(), NotAsked> {
         if self.allow_fuse || Some(device) == self.of_memory {
             return Ok(());
         }
         match self.kind_anywhere(device) {
             Some(Kind::Local | Kind::Safe | Kind::LocalOverlay | Kind::Overlay) => Ok(()),
-            Some(Kind::OverFuse) => Err(Unsafe::OverFuse),
-            Some(Kind::Fuse(kind)) => Err(Unsafe::Fuse(kind.clone())),
-            None => Err(Unsafe::Unknown),
+            Some(Kind::OverFuse) => Err(NotAsked::OverFuse),
+            Some(Kind::Fuse(kind)) => Err(NotAsked::Fuse(kind.clone())),
+            None => Err(NotAsked::Unknown),
         }
-    }
-
-    /// Checks a device as [`Self::check`] does, by its number of stat(2).
-    pub(super) fn check_number(&self, device: u64) -> Result<(), Unsafe> {
-        self.check(of_number(device))
     }
 
     /// Returns what is known of the file system of a device, by its number of stat(2).
@@ -145,20 +148,12 @@ impl MountTable {
     fn kind(&self, device: Device) -> Option<&Kind> {
         let tables = [Some(&self.ours.kinds), Some(&self.first.kinds), self.theirs.get()];
         // A number in an earlier table may mean another file system now; the worst counts.
-        let all = tables.into_iter().flatten().filter_map(|table| table.get(&device));
-        all.max_by_key(|kind| match kind {
-            Kind::Local => 0,
-            Kind::Safe => 1,
-            Kind::LocalOverlay => 2,
-            Kind::Overlay => 3,
-            Kind::OverFuse => 4,
-            Kind::Fuse(_) => 5,
-        })
+        tables.into_iter().flatten().filter_map(|table| table.get(&device)).max()
     }
 }
 
 /// Converts a device number of stat(2) to the form of maps and mountinfo.
-fn of_number(device: u64) -> Device {
+pub(super) fn of_number(device: u64) -> Device {
     (rustix::fs::major(device), rustix::fs::minor(device))
 }
 
@@ -241,6 +236,11 @@ fn is_local(kind: &str) -> bool {
     LOCAL.contains(&kind)
 }
 
+/// Puts blanks and the like back.
+fn unescaped(text: &str) -> String {
+    String::from_utf8_lossy(&unescape(text.as_bytes(), |_| true)).into_owned()
+}
+
 /// Parses a line as proc(5) has it: `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root
 /// rw,errors=continue`
 fn parse_line(line: &str) -> Option<Mount> {
@@ -255,24 +255,9 @@ fn parse_line(line: &str) -> Option<Mount> {
         let (name, value) = option.split_once('=')?;
         matches!(name, "lowerdir" | "lowerdir+" | "datadir+" | "upperdir").then_some(value)
     });
-    let below = below.flat_map(|paths| paths.split(':')).map(unescape).collect();
+    let below = below.flat_map(|paths| paths.split(':')).map(unescaped).collect();
     let device = (major.parse().ok()?, minor.parse().ok()?);
-    Some(Mount { device, point: unescape(point), kind, below })
-}
-
-/// Puts blanks and the like back, where the kernel writes `\040` and so on.
-fn unescape(text: &str) -> String {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, tail)) = rest.split_first() {
-        let octal = tail
-            .get(..3)
-            .filter(|_| byte == b'\\')
-            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        out.push(octal.unwrap_or(byte));
-        rest = if octal.is_some() { tail.get(3..).unwrap_or_default() } else { tail };
-    }
-    String::from_utf8_lossy(&out).into_owned()
+    Some(Mount { device, point: unescaped(point), kind, below })
 }
 
 #[cfg(test)]
@@ -297,13 +282,15 @@ nonsense
         table.ours.kinds = kinds(MOUNTS);
         table.theirs = OnceCell::from(HashMap::new());
         assert_eq!(table.check((253, 0)), Ok(()));
-        assert_eq!(table.check((0, 50)), Err(Unsafe::Fuse("fuse.sshfs".to_owned())));
-        assert_eq!(table.check((0, 51)), Err(Unsafe::Fuse("fuseblk".to_owned())));
-        assert_eq!(table.check((0, 52)), Err(Unsafe::OverFuse), "a blank in the lower folder's name");
+        assert_eq!(table.check((0, 50)), Err(NotAsked::Fuse("fuse.sshfs".to_owned())));
+        assert_eq!(table.check((0, 51)), Err(NotAsked::Fuse("fuseblk".to_owned())));
+        assert_eq!(table.check((0, 52)), Err(NotAsked::OverFuse), "a blank in the lower folder's name");
+        let said = NotAsked::Fuse("fuse.sshfs".to_owned()).to_string();
+        assert_eq!(said, format!("it is on a file system in user space (FUSE, fuse.sshfs), {MAY_WAIT}"));
         assert_eq!(table.check((0, 53)), Ok(()));
         assert_eq!(table.check((0, 54)), Ok(()), "the kernel's own");
         assert_eq!(table.check((0, 55)), Ok(()));
-        assert_eq!(table.check((0, 99)), Err(Unsafe::Unknown), "unmounted, and still in use");
+        assert_eq!(table.check((0, 99)), Err(NotAsked::Unknown), "unmounted, and still in use");
         let of = |major, minor| table.file_system(rustix::fs::makedev(major, minor));
         assert_eq!(of(0, 53), FileSystem { is_overlay: true, is_local: true });
         assert_eq!(of(253, 0), FileSystem { is_overlay: false, is_local: true });

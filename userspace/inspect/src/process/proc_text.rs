@@ -22,3 +22,25 @@ pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
 pub fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
+
+/// Returns the real user by the text of `/proc/PID/status`. The owner of `/proc/PID` is root for programs
+/// that may not be dumped (proc(5)), and a process can make that so.
+pub(crate) fn real_uid(status: &str) -> Option<u32> {
+    status_field(status, "Uid")?.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// Puts bytes back that the kernel writes as `\040` and so on, if they are among those that it escapes.
+pub(super) fn unescape(text: &[u8], is_escaped: impl Fn(u8) -> bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let octal = tail
+            .get(..3)
+            .filter(|digits| byte == b'\\' && digits.iter().all(u8::is_ascii_digit))
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok())
+            .filter(|byte| is_escaped(*byte));
+        out.push(octal.unwrap_or(byte));
+        rest = if octal.is_some() { tail.get(3..).unwrap_or_default() } else { tail };
+    }
+    out
+}

@@ -1,12 +1,13 @@
 //! A running process, held by a pidfd, so that another process with the same PID is not mistaken for it.
 
 use std::{
-    fmt, io,
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use thiserror::Error;
 
 use super::{
     printable,
@@ -25,32 +26,17 @@ pub struct Process {
 }
 
 /// Reason for which a process cannot be a target.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub enum ProcessError {
     /// No process has this number (or it is that of a thread).
+    #[error("there is no process {0}: it has exited, or never was (`nvidia-smi` has the PIDs of GPU jobs)")]
     Missing(u32),
     /// The process exists, but the kernel does not let us look at it.
+    #[error("process {0} cannot be inspected ({1}): run as root, in the host's PID namespace")]
     Denied(u32, io::Error),
+    #[error("process {0} cannot be inspected: {1}")]
     Other(u32, io::Error),
 }
-
-impl fmt::Display for ProcessError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing(pid) => write!(
-                f,
-                "there is no process {pid}: it has exited, or never was (`nvidia-smi` has the PIDs of GPU jobs)"
-            ),
-            Self::Denied(pid, error) => write!(
-                f,
-                "process {pid} cannot be inspected ({error}): run as root, in the host's PID namespace"
-            ),
-            Self::Other(pid, error) => write!(f, "process {pid} cannot be inspected: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for ProcessError {}
 
 impl ProcessError {
     fn new(pid: u32, error: io::Error) -> Self {

@@ -2,7 +2,7 @@
 //!
 //! Control groups below these are of the tenant's own making, and one that makes many of them gets no more.
 
-use std::{collections::HashMap, fmt};
+use std::{collections::BTreeMap, fmt};
 
 use flow::identity::Container;
 
@@ -45,54 +45,52 @@ impl fmt::Display for Tenant {
 /// Most tenants that are remembered after their last process has ended.
 const MAX_FORMER: usize = 256;
 
-/// The tenants of the processes that are traced, each with a number.
+/// The tenants of the processes that are traced, by number.
 #[derive(Debug, Default)]
 pub struct Tenants {
-    known: HashMap<Tenant, Known>,
+    known: BTreeMap<u32, Known>,
     next: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Known {
-    number: u32,
+    tenant: Tenant,
     processes: usize,
 }
 
 impl Tenants {
     /// Counts a process of this tenant that is traced from now on. Returns the tenant's number.
     pub fn join(&mut self, tenant: Tenant) -> u32 {
-        let next = &mut self.next;
-        let known = self.known.entry(tenant).or_insert_with(|| {
-            // The upper half is for processes whose tenant is not known.
-            *next = (*next + 1) & (u32::MAX >> 1);
-            Known { number: *next, processes: 0 }
-        });
-        known.processes += 1;
-        known.number
+        let known = self.known.iter_mut().find(|(_, known)| known.tenant == tenant);
+        if let Some((number, known)) = known {
+            known.processes += 1;
+            return *number;
+        }
+        // The upper half is for processes whose tenant is not known.
+        self.next = (self.next + 1) & (u32::MAX >> 1);
+        self.known.insert(self.next, Known { tenant, processes: 1 });
+        self.next
     }
 
     /// Counts off a process of the tenant with this number that has ended.
     pub fn leave(&mut self, number: u32) {
-        if let Some(known) = self.known.values_mut().find(|known| known.number == number) {
+        if let Some(known) = self.known.get_mut(&number) {
             known.processes = known.processes.saturating_sub(1);
         }
         if self.known.len() > MAX_FORMER {
-            let is_former = |known: &Known| known.processes == 0;
-            let oldest = self.known.values().filter(|known| is_former(known)).map(|known| known.number).min();
-            if let Some(oldest) = oldest {
-                self.known.retain(|_, known| known.number != oldest);
-            }
+            let oldest = self.known.iter().find(|(_, known)| known.processes == 0).map(|(number, _)| *number);
+            oldest.map(|oldest| self.known.remove(&oldest));
         }
     }
 
     /// Returns the number of processes of the tenant with this number.
     pub fn processes(&self, number: u32) -> usize {
-        self.known.values().find(|known| known.number == number).map_or(0, |known| known.processes)
+        self.known.get(&number).map_or(0, |known| known.processes)
     }
 
     /// Returns the tenant with this number, if it is remembered.
     pub fn get(&self, number: u32) -> Option<&Tenant> {
-        self.known.iter().find(|(_, known)| known.number == number).map(|(tenant, _)| tenant)
+        self.known.get(&number).map(|known| &known.tenant)
     }
 }
 

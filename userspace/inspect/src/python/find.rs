@@ -6,21 +6,22 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use cpython::{Memory as _, Python, Statics, Unreadable, Version};
+use cpython::{NOT_INITIALISED, Python, Statics, Unreadable, Version, locate::Runtime};
 use nccl_library::elf::RuntimeAddr;
 
+use super::walk::word;
 use crate::{
     memory::Memory,
     process::{LibraryId, Process, maps::Mapping, printable},
-    resolver::{self, Interpreter},
+    resolver,
 };
 
-/// Memory of a process, in the form that the crate `cpython` reads it.
+/// Memory of a process, in the form that the crates `cpython` and `torch` read it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TargetMemory<'p>(Memory<'p>);
+pub struct TargetMemory<'p>(Memory<'p>);
 
 impl<'p> TargetMemory<'p> {
-    pub(super) fn new(process: &'p Process) -> Self {
+    pub fn new(process: &'p Process) -> Self {
         Self(Memory::new(process))
     }
 }
@@ -44,24 +45,19 @@ pub struct Found {
     pub statics: Option<Statics>,
 }
 
-impl Found {
-    fn new(python: Python, file: &Interpreter, start: u64) -> Self {
-        let statics = file.dict_type.zip(file.zeroed).and_then(|(dict_type, (zeroed, bytes))| {
-            let zeroed = start.checked_add(zeroed)?;
-            Some(Statics {
-                dict_type: start.checked_add(dict_type)?,
-                zeroed: zeroed..zeroed.checked_add(bytes)?,
-            })
-        });
-        Self { python, statics }
-    }
+/// Returns the addresses of an interpreter's static data, of a file that begins at `start`.
+fn statics(file: &Runtime, start: u64) -> Option<Statics> {
+    let (zeroed, bytes) = file.zeroed?;
+    let zeroed = start.checked_add(zeroed)?;
+    let dict_type = start.checked_add(file.dict_type?)?;
+    Some(Statics { dict_type, zeroed: zeroed..zeroed.checked_add(bytes)? })
 }
 
 /// Interpreters in files that were read before: several processes map the same ones.
 #[derive(Debug, Default)]
 pub struct Runtimes {
     /// Results by file. The lock is held while a file is read, so that others who want it wait.
-    files: Mutex<BTreeMap<LibraryId, Result<Option<Interpreter>, String>>>,
+    files: Mutex<BTreeMap<LibraryId, Result<Option<Runtime>, String>>>,
 }
 
 impl Runtimes {
@@ -96,16 +92,16 @@ impl Runtimes {
             match Python::at(&memory, mapping.start.0.wrapping_add(known.distance), version) {
                 // A library that another one brought along may not be the one that runs.
                 Ok(python) if is_initialised(&python, memory) => {
-                    return Ok(Some(Found::new(python, &known, mapping.start.0)));
+                    return Ok(Some(Found { python, statics: statics(&known, mapping.start.0) }));
                 }
-                Ok(_) => why_not.get_or_insert_with(|| cpython::Unknown::NotInitialised.to_string()),
+                Ok(_) => why_not.get_or_insert_with(|| NOT_INITIALISED.to_string()),
                 Err(unknown) => why_not.get_or_insert_with(|| unknown.to_string()),
             };
         }
         why_not.map_or(Ok(None), Err)
     }
 
-    fn of_file(&self, process: &Process, mapping: &Mapping) -> Result<Option<Interpreter>, String> {
+    fn of_file(&self, process: &Process, mapping: &Mapping) -> Result<Option<Runtime>, String> {
         let file = resolver::open_mapping(process, mapping).map_err(|error| error.to_string())?;
         let ask = || resolver::interpreter(&file).map_err(|error| error.to_string());
         self.files.lock().unwrap_or_else(PoisonError::into_inner).entry(file.id).or_insert_with(ask).clone()
@@ -113,9 +109,8 @@ impl Runtimes {
 }
 
 fn is_initialised(python: &Python, memory: TargetMemory<'_>) -> bool {
-    let mut head = [0; 8];
     let at = python.runtime.wrapping_add(u64::from(python.offsets.runtime.interpreters_head));
-    memory.read(at, &mut head).is_ok() && head != [0; 8]
+    word(&memory, at).is_some_and(|head| head != 0)
 }
 
 fn is_library(mapping: &Mapping) -> bool {

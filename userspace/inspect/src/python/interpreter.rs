@@ -6,7 +6,7 @@ use cpython::{Python, ThreadState, Walker, pthread};
 use nccl_library::elf::Machine;
 
 use super::{
-    find::{Found, Runtimes, TargetMemory},
+    find::{Runtimes, TargetMemory},
     walk,
 };
 use crate::process::{Process, read_text, status_field};
@@ -14,9 +14,6 @@ use ncclflow_common::{NO_OFFSET, PythonWalk};
 
 /// Maximum number of threads that are looked at to prove where the C library keeps their numbers.
 const PROVING_THREADS: usize = 16;
-
-/// Offsets at which C libraries keep a thread's number: those of `cpython::pthread`, for glibc and musl.
-const TID_PLACES: [u32; 3] = [0x2d0, 48, 0xd0];
 
 /// An interpreter in a process.
 #[derive(Clone, Copy, Debug)]
@@ -33,13 +30,9 @@ impl Interpreter {
     /// A sentence for people on why Python's stacks cannot be known.
     pub fn find(process: &Process, runtimes: &Runtimes, depth: u8) -> Result<Option<Self>, String> {
         let Some(found) = runtimes.find(process)? else { return Ok(None) };
-        Self::proven(&found, process, depth).map(Some)
-    }
-
-    /// Walks the interpreter's threads, which fails if the layouts are wrong.
-    fn proven(found: &Found, process: &Process, depth: u8) -> Result<Self, String> {
         let python = found.python;
         let memory = TargetMemory::new(process);
+        // This fails if the layouts are wrong.
         let threads = Walker::new(python, &memory).threads().map_err(|unknown| unknown.to_string())?;
         let tid_place = match python.offsets.thread.native_thread_id {
             Some(_) => None,
@@ -54,17 +47,12 @@ impl Interpreter {
         {
             walk::spare_names(&mut walk, interned);
         }
-        Ok(Self { python, walk })
+        Ok(Some(Self { python, walk }))
     }
 
     /// Version for people: `3.12.1`.
     pub fn version(&self) -> String {
         self.python.offsets.version.to_string()
-    }
-
-    /// Returns what the kernel side needs to walk the interpreter.
-    pub fn walk(&self) -> &PythonWalk {
-        &self.walk
     }
 }
 
@@ -75,19 +63,15 @@ fn tid_place(process: &Process, threads: &[ThreadState]) -> Option<u32> {
     let memory = TargetMemory::new(process);
     let own = own_tids(process);
     let fits = |place: &u32| {
+        // The library's own marks must be there, too.
         let number = |thread: &ThreadState| {
-            let mut bytes = [0; 4];
-            let at = thread.pthread.checked_add(u64::from(*place))?;
-            cpython::Memory::read(&memory, at, &mut bytes).ok()?;
-            let number = u32::from_le_bytes(bytes);
-            // The library's own marks must be there, too.
-            pthread::thread_numbers(&memory, MACHINE, thread.pthread).contains(&number).then_some(number)
+            let numbers = pthread::thread_numbers(&memory, MACHINE, thread.pthread);
+            numbers.into_iter().find(|(at, _)| at == place).map(|(_, number)| number)
         };
-        let proving = || threads.iter().take(PROVING_THREADS);
-        let numbers: BTreeSet<u32> = proving().filter_map(number).collect();
-        !numbers.is_empty() && numbers.len() == proving().count() && numbers.is_subset(&own)
+        let numbers: Option<BTreeSet<u32>> = threads.iter().take(PROVING_THREADS).map(number).collect();
+        numbers.is_some_and(|numbers| !numbers.is_empty() && numbers.is_subset(&own))
     };
-    TID_PLACES.into_iter().find(fits)
+    pthread::PLACES.into_iter().find(fits)
 }
 
 /// Returns the numbers of the process's threads as the process itself sees them.

@@ -2,17 +2,14 @@
 
 use std::{io, os::unix::fs::MetadataExt as _};
 
-use cpython::{DICT_VERSION, FrameRoot, Instruction, Offsets, Python, ThreadOffsets};
+use cpython::{DICT_VERSION, Instruction, Offsets, Python, ThreadOffsets};
 use ncclflow_common::{
     ENTERS_BEFORE_LEFT_OUT, ENTERS_EACH, FRAME_BYTES, MAX_CODE_WORDS, MAX_STACK_FRAMES, MAX_STATE_BYTES,
     NAME_BYTES, NO_OFFSET, NO_VERSION, NOT_HASHED, PythonWalk, StringHead, TAKES_NATIVE, TAKES_PYTHON,
     VERSION_OF_CODE, VERSION_OF_NAMES, mix,
 };
 
-use crate::process::Process;
-
-/// Inode of the first PID namespace: `PROC_PID_INIT_INO` (include/linux/proc_ns.h).
-const FIRST_NAMESPACE: u64 = 0xEFFF_FFFC;
+use crate::process::{Process, pid_namespace};
 
 /// Distance from a string's `hash`, which is set once it was asked for, to its `state`: `PyASCIIObject`
 /// (Include/cpython/unicodeobject.h).
@@ -64,7 +61,7 @@ pub(super) fn of(
         interpreters: runtime
             .checked_add(u64::from(offsets.runtime.interpreters_head))
             .ok_or("its runtime is at no address")?,
-        pid_namespace: pid_namespace(process).map_err(|error| format!("its PID namespace: {error}"))?,
+        pid_namespace: namespace_of(process).map_err(|error| format!("its PID namespace: {error}"))?,
         interpreter_next: interpreter.next,
         interpreter_threads: interpreter.threads_head,
         thread_next: thread.next,
@@ -72,10 +69,7 @@ pub(super) fn of(
         thread_pthread: thread.thread_id,
         pthread_tid: tid_place.unwrap_or(0),
         thread_frame: thread.frame,
-        root_frame: match offsets.frame_root() {
-            FrameRoot::CFrame { current_frame } => current_frame,
-            FrameRoot::Object | FrameRoot::Direct => NO_OFFSET,
-        },
+        root_frame: frame.in_c_frame.unwrap_or(NO_OFFSET),
         frame_previous: frame.previous.try_into().map_err(unlike)?,
         frame_code: frame.code.try_into().map_err(unlike)?,
         frame_instr: frame.instruction.try_into().map_err(unlike)?,
@@ -220,9 +214,9 @@ pub fn word(memory: &dyn cpython::Memory, address: u64) -> Option<u64> {
 }
 
 /// Returns device and inode of the namespace as the kernel has them; an inode of 0 stands for the first one.
-fn pid_namespace(process: &Process) -> io::Result<[u64; 2]> {
+fn namespace_of(process: &Process) -> io::Result<[u64; 2]> {
     let namespace = std::fs::metadata(process.proc_path().join("ns/pid"))?;
-    if namespace.ino() == FIRST_NAMESPACE {
+    if namespace.ino() == pid_namespace::FIRST {
         return Ok([0, 0]);
     }
     let (major, minor) = (rustix::fs::major(namespace.dev()), rustix::fs::minor(namespace.dev()));

@@ -9,7 +9,7 @@
 use std::{
     fs::File,
     io::{self, IoSliceMut},
-    os::unix::fs::FileExt as _,
+    os::{fd::BorrowedFd, unix::fs::FileExt as _},
 };
 
 use nccl_library::elf::FileOffset;
@@ -17,6 +17,9 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::protocol::{MAX_PLACE, Status};
 use crate::process::{MappedLibrary, library::open_held};
+
+/// Most places of one check.
+const MAX_PLACES: usize = 4096;
 
 /// Returns the state of a file, and its bytes at these places.
 ///
@@ -26,13 +29,22 @@ pub(super) fn check(
     library: &MappedLibrary,
     places: &[(FileOffset, u32)],
 ) -> io::Result<(Status, Vec<Vec<u8>>)> {
-    let file = open_held(library.held())?;
+    look_at(library.held(), places, read)
+}
+
+/// Returns the state of a held file, and its bytes at these places as `read` has them.
+pub(super) fn look_at(
+    held: BorrowedFd<'_>,
+    places: &[(FileOffset, u32)],
+    read: impl Fn(&File, &mut [u8], u64) -> io::Result<()>,
+) -> io::Result<(Status, Vec<Vec<u8>>)> {
+    let file = open_held(held)?;
     let bytes = |(at, length): &(FileOffset, u32)| {
         let mut bytes = vec![0; (*length).min(MAX_PLACE) as usize];
         read(&file, &mut bytes, at.0)?;
         Ok(bytes)
     };
-    let parts = places.iter().map(bytes).collect::<io::Result<_>>()?;
+    let parts = places.iter().take(MAX_PLACES).map(bytes).collect::<io::Result<_>>()?;
     Ok((Status::of(&file.metadata()?), parts))
 }
 
@@ -51,12 +63,17 @@ mod tests {
     use std::{fs, path::PathBuf};
 
     use super::*;
-    use crate::process::{LibraryId, library::FileSystem};
+    use crate::process::{LibraryId, MappedFile, library::FileSystem};
 
     fn library(path: &std::path::Path) -> MappedLibrary {
         let held = rustix::fs::open(path, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
-        let id = LibraryId::from(&fs::metadata(path).unwrap());
-        MappedLibrary::new(id, FileSystem::default(), PathBuf::new(), false, held)
+        let file = MappedFile {
+            id: LibraryId::from(&fs::metadata(path).unwrap()),
+            file_system: FileSystem::default(),
+            path: PathBuf::new(),
+            deleted: false,
+        };
+        MappedLibrary::new(file, held)
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use std::{
     env,
     fs::File,
-    io,
     os::{fd::FromRawFd as _, unix::net::UnixStream},
     process::ExitCode,
 };
@@ -29,17 +28,16 @@ pub fn serve_if_asked() -> Option<ExitCode> {
         service::use_children();
         return None;
     }
-    let role = arguments.next();
-    let role = match role.as_ref().and_then(|role| role.to_str()) {
-        Some("look") => Role::Looker,
-        Some("peek") => Role::Peeker,
-        Some("hold") => Role::EventHolder,
-        _ => return Some(ExitCode::from(2)),
+    let role = arguments.next().unwrap_or_default();
+    let Some(role) = Role::ALL.into_iter().find(|known| role == known.argument()) else {
+        return Some(ExitCode::from(2));
     };
     Some(if serve(role).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl Role {
+    const ALL: [Self; 3] = [Self::Looker, Self::Peeker, Self::EventHolder];
+
     pub(super) fn argument(self) -> &'static str {
         match self {
             Self::Looker => "look",
@@ -60,9 +58,4 @@ fn serve(role: Role) -> Result<()> {
         Role::Peeker => peeker::serve(&channel, &file),
         Role::EventHolder => first_event::serve(&channel),
     }
-}
-
-/// Keeps errors of a child short: they go into a report.
-pub(super) fn text_of(error: &io::Error) -> String {
-    crate::process::printable(&error.to_string()).chars().take(400).collect()
 }

@@ -8,7 +8,7 @@
 
 use std::{io, time::Duration};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use super::{
     frame::{Channel, NoFrame},
@@ -69,17 +69,12 @@ impl FirstEvent {
 
 /// Serves as the child: opens the event, says so, and holds it until the other end is closed.
 pub(super) fn serve(channel: &Channel) -> Result<()> {
-    let is_at_end = || match channel.receive(64, None) {
-        Ok(_) => Ok(false),
-        Err(NoFrame::End) => Ok(true),
-        Err(_) => bail!("no request"),
-    };
-    if is_at_end()? {
+    if channel.request(64)?.is_none() {
         return Ok(());
     }
     let event = event_of_own_thread();
     channel.send(if event.is_ok() { b"open" } else { b"none" }, &[], &[])?;
-    while !is_at_end()? {}
+    while channel.request(64)?.is_some() {}
     Ok(())
 }
 

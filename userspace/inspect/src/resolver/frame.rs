@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::{Result, bail};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     net::{
@@ -17,6 +18,8 @@ use rustix::{
         SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
     },
 };
+
+use crate::process::{MappedFile, MappedLibrary};
 
 /// Most descriptors of one message.
 pub(super) const MAX_FDS: usize = 64;
@@ -28,6 +31,15 @@ pub(super) struct Frame {
     pub(super) json: Vec<u8>,
     pub(super) bytes: Vec<u8>,
     pub(super) fds: Vec<OwnedFd>,
+}
+
+impl Frame {
+    /// Takes a library's descriptor, and returns what is known of the file.
+    pub(super) fn hold(&mut self, library: MappedLibrary) -> MappedFile {
+        let (file, held) = library.into_parts();
+        self.fds.push(held);
+        file
+    }
 }
 
 /// Reason for which no frame came.
@@ -55,6 +67,15 @@ impl Channel {
     pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_write_timeout(Some(SEND_LIMIT))?;
         Ok(Self(stream))
+    }
+
+    /// Receives the next request, in a child; `None`: the other end was closed.
+    pub(super) fn request(&self, limit: usize) -> Result<Option<Frame>> {
+        match self.receive(limit, None) {
+            Ok(frame) => Ok(Some(frame)),
+            Err(NoFrame::End) => Ok(None),
+            Err(_) => bail!("no request"),
+        }
     }
 
     pub(super) fn send(&self, json: &[u8], bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     privileges,
-    process::identify::Named,
+    process::identify::{Named, noted},
     unresponsive::{Answerer, end_within, leave},
 };
 
@@ -84,13 +84,7 @@ impl Helper {
 
     /// Returns the file that the child noted to be at, if any.
     pub(super) fn note(&self) -> Option<Named> {
-        let mut bytes = [0; 16];
-        self.file.read_exact_at(&mut bytes, 0).ok()?;
-        let ([major, minor, ..], _) = bytes.as_chunks::<4>() else { return None };
-        let inode = bytes.last_chunk::<8>()?;
-        let device = (u32::from_le_bytes(*major), u32::from_le_bytes(*minor));
-        let named = (device, u64::from_le_bytes(*inode));
-        (named != ((0, 0), 0)).then_some(named)
+        noted(&self.file)
     }
 
     /// Gives up a child that sent no answer: it is killed and not waited for. Returns what became of it, and
@@ -130,7 +124,8 @@ fn spawn(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<Option<Mutex<Spawner>>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
         let begin = || {
-            privileges::keep_for_children(privileges::DUMPS);
+            // Children inherit those that they may be handed on.
+            privileges::keep(privileges::DUMPS, privileges::DUMPS);
             |mut command: Command| command.spawn()
         };
         let thread = thread::Builder::new().name("ncclflow-spawn".to_owned());
@@ -145,18 +140,17 @@ fn spawn(command: Command) -> io::Result<Child> {
 }
 
 #[cfg(test)]
-impl Helper {
-    /// Makes a helper whose child is the test.
-    pub(super) fn of_test() -> (Self, Channel) {
-        let (channel, theirs) = Channel::pair().unwrap();
-        let file = Self::own_file().unwrap();
-        (Self { child: None, channel, file }, Channel::new(theirs).unwrap())
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Helper {
+        /// Makes a helper whose child is the test.
+        pub(in crate::resolver) fn of_test() -> (Self, Channel) {
+            let (channel, theirs) = Channel::pair().unwrap();
+            let file = Self::own_file().unwrap();
+            (Self { child: None, channel, file }, Channel::new(theirs).unwrap())
+        }
+    }
 
     const WALL: Duration = Duration::from_millis(100);
 

@@ -4,32 +4,28 @@ use std::{
     fs::File,
     io::{self, Read as _},
     os::{
-        fd::{AsFd as _, AsRawFd as _, OwnedFd},
-        unix::fs::FileExt as _,
+        fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd},
+        unix::{fs::FileExt as _, net::UnixStream},
     },
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
 use nccl_library::symbols::DebugFiles;
+use serde::Serialize;
+use serde_json::Value;
 
 use super::{
-    child::text_of,
+    at_once,
     frame::{Channel, Frame, MAX_FDS, NoFrame},
-    protocol::{
-        Held, Limits, Looked, MAX_PLACE, NoLibraries, OsError, ProcFile, RawPath, ReaderRequest, Reply,
-        Request, Status,
-    },
+    protocol::{Failed, Limits, ProcFile, RawPath, ReaderRequest, Request},
     reader, sandbox,
 };
 use crate::process::{
-    Denied, LibraryError, LibraryId, MappedLibrary, Process, Sighting, Unfinished, discover,
-    identify::{Depth, Identifier, Judged, Named},
+    LibraryId, MappedLibrary, Process, Sighting, discover,
+    identify::{Depth, Identifier, Judged},
     library,
-    maps::Mapping,
 };
 
 /// Most bytes of one request.
@@ -38,183 +34,117 @@ const MAX_REQUEST: usize = 1 << 20;
 pub(super) const MAX_ANSWER: usize = 128 << 20;
 /// Time after which a looker that its parent has forgotten ends. The parent gives it up before.
 const WALL: Duration = Duration::from_secs(90);
-/// Most places of one check.
-const MAX_PLACES: usize = 4096;
+/// Most bytes of `version.py`; torch's has 300.
+const MAX_VERSION_FILE: u64 = 64 << 10;
 
 /// Serves until the other end is closed. The looker writes into `note` which file it is at.
-pub(super) fn serve(channel: &Channel, note: File) -> Result<()> {
-    let reader = Arc::new(Mutex::new(ReaderLink::Child(None)));
-    let mut looker = Looker::new(reader, Some(note));
+pub(super) fn serve(channel: &Channel, note: File) -> anyhow::Result<()> {
+    let mut looker = Looker::new(true, Some(note));
     // The reader comes up while nobody waits.
-    looker.reader().start(&DebugFiles::default())?;
-    loop {
-        let frame = match channel.receive(MAX_REQUEST, None) {
-            Ok(frame) => frame,
-            Err(NoFrame::End) => return Ok(()),
-            Err(_) => anyhow::bail!("no request"),
-        };
+    looker.reader.start(&DebugFiles::default())?;
+    while let Some(frame) = channel.request(MAX_REQUEST)? {
         sandbox::alarm(WALL);
-        let answer = looker.answer(serde_json::from_slice(&frame.json)?, frame.fds);
+        let (limits, request) = serde_json::from_slice(&frame.json)?;
+        let answer = looker.answer(limits, request, frame.fds);
         let fds: Vec<_> = answer.fds.iter().map(OwnedFd::as_fd).collect();
         channel.send(&answer.json, &answer.bytes, &fds)?;
         drop(answer);
         sandbox::alarm(Duration::ZERO);
-        looker.reader().refill();
+        if looker.reader.reader.is_none() {
+            let _ = looker.reader.start(&DebugFiles::default());
+        }
     }
+    Ok(())
 }
 
 /// State of the looker. Without children, it lives in the process that asks.
 #[derive(Debug)]
 pub(super) struct Looker {
     identifier: Identifier,
-    reader: Arc<Mutex<ReaderLink>>,
+    reader: ReaderLink,
 }
 
 impl Looker {
     pub(super) fn in_process() -> Self {
-        Self::new(Arc::new(Mutex::new(ReaderLink::InProcess)), None)
+        Self::new(false, None)
     }
 
-    fn new(reader: Arc<Mutex<ReaderLink>>, note: Option<File>) -> Self {
-        let for_judge = Arc::clone(&reader);
-        let judge = move |file: File, depth: Depth| -> Option<Judged> {
-            let answer = lock(&for_judge).ask(&ReaderRequest::Judge(depth), file.into()).ok()?;
-            serde_json::from_slice::<Result<Judged, String>>(&answer).ok()?.ok()
-        };
-        let before = move |((major, minor), inode): Named| {
-            let Some(note) = &note else { return };
-            let mut bytes = [0; 16];
-            let numbers = [&major.to_le_bytes()[..], &minor.to_le_bytes(), &inode.to_le_bytes()].concat();
-            bytes.copy_from_slice(&numbers);
-            let _ = note.write_all_at(&bytes, 0);
-        };
-        Self { identifier: Identifier::new(Box::new(before), Box::new(judge)), reader }
+    fn new(has_children: bool, note: Option<File>) -> Self {
+        Self { identifier: Identifier::new(note), reader: ReaderLink { has_children, reader: None } }
     }
 
-    fn reader(&self) -> std::sync::MutexGuard<'_, ReaderLink> {
-        lock(&self.reader)
-    }
-
-    /// Answers a request with a [`Reply`], bytes, and descriptors.
-    pub(super) fn answer(&mut self, request: Request, fds: Vec<OwnedFd>) -> Frame {
+    /// Answers a request with a `Result` of what it asks for or [`Failed`], bytes, and descriptors.
+    pub(super) fn answer(&mut self, limits: Limits, request: Request, fds: Vec<OwnedFd>) -> Frame {
+        self.identifier.set_limits(limits.allow_fuse, limits.silent);
         let mut frame = Frame::default();
-        let reply = self.reply(request, fds, &mut frame).unwrap_or_else(|error| {
-            Reply::Failed(OsError { text: text_of(&error), ..OsError::from(&error) })
-        });
-        frame.json = serde_json::to_vec(&reply).unwrap_or_default();
+        let answer = self.reply(request, fds, &mut frame);
+        frame.json = serde_json::to_vec(&answer).unwrap_or_default();
         frame
     }
 
-    fn reply(&mut self, request: Request, fds: Vec<OwnedFd>, frame: &mut Frame) -> io::Result<Reply> {
+    fn reply(&mut self, request: Request, fds: Vec<OwnedFd>, frame: &mut Frame) -> Result<Value, Failed> {
         let mut fds = fds.into_iter();
         let mut held = || fds.next().ok_or_else(|| io::Error::other("no file came"));
-        Ok(match request {
-            Request::Look { pid, limits } => {
-                self.limit(limits);
-                match discover::look_for_nccl(pid, &mut self.identifier) {
-                    Err(Denied) => Reply::Denied,
-                    Ok(None) => Reply::Looked(None),
-                    Ok(Some(sighting)) => {
-                        let Sighting { not_asked, unfinished, .. } = &sighting;
-                        let mut looked = Looked {
-                            not_asked: not_asked.clone(),
-                            unfinished: *unfinished,
-                            ..Looked::default()
-                        };
-                        if sighting.libraries.len() > MAX_FDS {
-                            looked.unfinished = Some(Unfinished::Mappings);
-                        }
-                        for (library, evidence) in sighting.libraries.into_iter().take(MAX_FDS) {
-                            looked.libraries.push((describe(&library), evidence));
-                            frame.fds.push(library.into_held());
-                        }
-                        let failed = sighting.unopened.iter().filter_map(|error| match error {
-                            LibraryError::Open { path, error, .. } => {
-                                Some((RawPath(path.clone()), error.into()))
-                            }
-                            _ => None,
-                        });
-                        looked.unopened = failed.collect();
-                        Reply::Looked(Some(looked))
-                    }
-                }
+        let open = |pid| Process::open(pid).map_err(io::Error::other);
+        let Self { identifier, reader } = self;
+        match request {
+            Request::Look { pid } => {
+                let judge = &mut |file, depth| reader.judge(file, depth);
+                let found = discover::look_for_nccl(pid, MAX_FDS, identifier, judge);
+                let described = |seen: Sighting<(), MappedLibrary>| {
+                    let Sighting { process, libraries, unopened, not_asked, unfinished } = seen;
+                    let described = |(library, evidence)| (frame.hold(library), evidence);
+                    let libraries: Vec<_> = libraries.into_iter().map(described).collect();
+                    Sighting { process, libraries, unopened, not_asked, unfinished }
+                };
+                value(found.map(|seen| seen.map(described)))
             }
-            Request::HasNccl { pid, limits } => {
-                self.limit(limits);
-                Reply::HasNccl(discover::has_nccl(pid, &mut self.identifier)?)
+            Request::HasNccl { pid } => {
+                value(discover::has_nccl(pid, identifier, &mut |file, depth| reader.judge(file, depth))?)
             }
-            Request::Libraries { pid, wanted, limits } => {
-                self.limit(limits);
-                let process = Process::open(pid).map_err(io::Error::other)?;
+            Request::Libraries { pid, wanted } => {
                 let wanted = wanted.map(|RawPath(path)| path);
-                let found = library::nccl_libraries(&process, wanted.as_deref(), &mut self.identifier);
-                Reply::Libraries(found.map(|found| keep(found, frame)).map_err(no_libraries))
+                let judge = &mut |file, depth| reader.judge(file, depth);
+                let found = library::nccl_libraries(&open(pid)?, wanted.as_deref(), identifier, judge);
+                let described = |library| frame.hold(library);
+                value(found.map(|all| all.into_iter().take(MAX_FDS).map(described).collect::<Vec<_>>()))
             }
-            Request::Open { pid, mapping, limits } => {
-                self.limit(limits);
-                Reply::Held(self.open(pid, &mapping, frame)?)
+            Request::Open { pid, mapping } => {
+                let process = open(pid)?;
+                identifier.begin(&process);
+                value(frame.hold(identifier.open(&process, &mapping)?))
             }
-            Request::PackageVersion { pid, mapping, limits } => {
-                self.limit(limits);
-                frame.bytes = self.package_version(pid, &mapping)?;
-                Reply::Read
+            Request::PackageVersion { pid, mapping } => {
+                let path = version_file(&mapping.path);
+                let path = path.ok_or_else(|| io::Error::other("it is in no folder of a Python package"))?;
+                let process = open(pid)?;
+                identifier.begin(&process);
+                frame.bytes = identifier.read_beside(&process, &mapping, &path, MAX_VERSION_FILE)?;
+                value(())
             }
-            Request::Resolve { what, debug_files } => {
-                let mut reader = self.reader();
-                reader.start(&debug_files)?;
-                let reply =
-                    parse(&mut reader, &ReaderRequest::Resolve { what, debug_files }, &held()?, frame);
-                reader.stop();
-                reply?
-            }
-            Request::Symbols { of_nccl, at } => {
-                let mut reader = self.reader();
-                reader.start(of_nccl.as_ref().unwrap_or(&DebugFiles::default()))?;
-                parse(&mut reader, &ReaderRequest::Symbols { of_nccl, at }, &held()?, frame)?
-            }
-            Request::Interpreter => {
-                let mut reader = self.reader();
-                reader.start(&DebugFiles::default())?;
-                parse(&mut reader, &ReaderRequest::Interpreter, &held()?, frame)?
+            Request::Parse(request) => {
+                reader.start(&request.debug_files())?;
+                let states = parse(reader, &request, &held()?, frame);
+                if matches!(request, ReaderRequest::Resolve { .. }) {
+                    // So it brings nothing from one library to the next.
+                    reader.reader = None;
+                }
+                value(states?)
             }
             Request::Check { places } => {
-                let file = library::open_held(held()?.as_fd())?;
-                for (at, length) in places.into_iter().take(MAX_PLACES) {
-                    let from = frame.bytes.len();
-                    frame.bytes.resize(from + length.min(MAX_PLACE) as usize, 0);
-                    file.read_exact_at(frame.bytes.get_mut(from..).unwrap_or_default(), at)?;
-                }
-                Reply::Checked(Status::of(&file.metadata()?))
+                let read = |file: &File, into: &mut [u8], at| file.read_exact_at(into, at);
+                value(at_once::look_at(held()?.as_fd(), &places, read)?)
             }
             Request::Read { pid, file } => {
                 frame.bytes = read_proc(pid, file)?;
-                Reply::Read
+                value(())
             }
-        })
+        }
     }
+}
 
-    fn limit(&mut self, limits: Limits) {
-        self.identifier.set_limits(limits.allow_fuse, limits.silent);
-    }
-
-    fn package_version(&mut self, pid: u32, mapping: &Mapping) -> io::Result<Vec<u8>> {
-        /// Most bytes of `version.py`; torch's has 300.
-        const LIMIT: u64 = 64 << 10;
-        let path = version_file(&mapping.path);
-        let path = path.ok_or_else(|| io::Error::other("it is in no folder of a Python package"))?;
-        let process = Process::open(pid).map_err(io::Error::other)?;
-        self.identifier.begin(&process);
-        self.identifier.read_beside(&process, mapping, &path, LIMIT)
-    }
-
-    fn open(&mut self, pid: u32, mapping: &Mapping, frame: &mut Frame) -> io::Result<Held> {
-        let process = Process::open(pid).map_err(io::Error::other)?;
-        self.identifier.begin(&process);
-        let library = self.identifier.open(&process, mapping)?;
-        let held = describe(&library);
-        frame.fds.push(library.into_held());
-        Ok(held)
-    }
+fn value(answer: impl Serialize) -> Result<Value, Failed> {
+    serde_json::to_value(answer).map_err(|error| Failed::Error(error.into()))
 }
 
 /// Returns the path of `PACKAGE/version.py` for `PACKAGE/lib/libtorch_cuda.so`, as the process names it.
@@ -224,67 +154,32 @@ fn version_file(library: &Path) -> Option<PathBuf> {
 }
 
 /// Reads a file of `/proc/PID`, up to its limit.
-pub(super) fn read_proc(pid: u32, file: ProcFile) -> io::Result<Vec<u8>> {
+fn read_proc(pid: u32, file: ProcFile) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let path = format!("/proc/{pid}/{}", file.name());
     File::open(path)?.take(file.limit()).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-fn lock(reader: &Mutex<ReaderLink>) -> std::sync::MutexGuard<'_, ReaderLink> {
-    reader.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn describe(library: &MappedLibrary) -> Held {
-    Held {
-        id: library.id,
-        file_system: library.file_system,
-        path: RawPath(library.path.clone()),
-        deleted: library.deleted,
-    }
-}
-
-fn keep(libraries: Vec<MappedLibrary>, frame: &mut Frame) -> Vec<Held> {
-    let mut all = Vec::new();
-    for library in libraries.into_iter().take(MAX_FDS) {
-        all.push(describe(&library));
-        frame.fds.push(library.into_held());
-    }
-    all
-}
-
-fn no_libraries(error: LibraryError) -> NoLibraries {
-    match error {
-        LibraryError::Maps(_, error) => NoLibraries::Maps((&error).into()),
-        LibraryError::NoNccl { .. } => NoLibraries::NoNccl,
-        LibraryError::Open { path, error, .. } => NoLibraries::Open(RawPath(path), (&error).into()),
-    }
-}
-
-/// Has a file read by the reader.
+/// Has a file read by the reader. Returns the state of the file before and after it was read.
 fn parse(
     reader: &mut ReaderLink,
     request: &ReaderRequest,
     held: &OwnedFd,
     frame: &mut Frame,
-) -> io::Result<Reply> {
+) -> Result<[LibraryId; 2], Failed> {
     let file = library::open_held(held.as_fd())?;
     let before = LibraryId::from(&file.metadata()?);
-    Ok(match reader.ask(request, file.try_clone()?.into()) {
-        Ok(answer) => {
-            frame.bytes = answer;
-            Reply::FromReader { before, after: LibraryId::from(&file.metadata()?) }
-        }
-        Err(how) => Reply::ReaderDied(how),
-    })
+    frame.bytes = reader.ask(request, file.try_clone()?.into()).map_err(Failed::ReaderDied)?;
+    Ok([before, LibraryId::from(&file.metadata()?)])
 }
 
 /// The way to the reader.
 #[derive(Debug)]
-enum ReaderLink {
-    /// There is no child: files are parsed in this process.
-    InProcess,
-    Child(Option<Reader>),
+struct ReaderLink {
+    /// Unset: files are parsed in this process.
+    has_children: bool,
+    reader: Option<Reader>,
 }
 
 #[derive(Debug)]
@@ -294,105 +189,76 @@ struct Reader {
     debug_files: DebugFiles,
 }
 
-impl Reader {
-    fn end(self) {
+impl Drop for Reader {
+    fn drop(&mut self) {
         // SAFETY: a child of this process that was not waited for.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        reap();
     }
 }
 
 impl ReaderLink {
+    /// Has a file judged by its content; `None`: the reader was lost over it.
+    fn judge(&mut self, file: File, depth: Depth) -> Option<Judged> {
+        let answer = self.ask(&ReaderRequest::Judge(depth), file.into()).ok()?;
+        serde_json::from_slice::<Result<Judged, String>>(&answer).ok()?.ok()
+    }
+
     /// Asks the reader. Returns its answer or, if it ended, how it did.
     fn ask(&mut self, request: &ReaderRequest, file: OwnedFd) -> Result<Vec<u8>, String> {
-        if matches!(self, Self::InProcess) {
+        if !self.has_children {
             return Ok(reader::answer(request.clone(), file));
         }
-        if matches!(self, Self::Child(None)) {
+        if self.reader.is_none() {
             self.start(&DebugFiles::default()).map_err(|error| error.to_string())?;
         }
-        let Self::Child(Some(reader)) = self else { return Err("there is none".to_owned()) };
+        let Some(reader) = &self.reader else { return Err("there is none".to_owned()) };
         let json = serde_json::to_vec(request).map_err(|error| error.to_string())?;
         let sent = reader.channel.send(&json, &[], &[file.as_fd()]);
         drop(file);
         let received = sent.map_err(|_| NoFrame::End).and_then(|()| reader.channel.receive(MAX_ANSWER, None));
-        match received {
-            Ok(frame) => Ok(frame.json),
-            Err(NoFrame::End | NoFrame::TimeUp) => {
-                let how = end_of(reader.pid);
-                self.stop();
-                Err(how)
-            }
+        let how = match received {
+            Ok(frame) => return Ok(frame.json),
+            Err(NoFrame::End | NoFrame::TimeUp) => end_of(reader.pid),
             // The reader never sends descriptors.
-            Err(NoFrame::NoDescriptors) => {
-                self.stop();
-                Err("its answer came with descriptors".to_owned())
-            }
-            Err(NoFrame::Garbage(what)) => {
-                self.stop();
-                Err(what)
-            }
-        }
+            Err(NoFrame::NoDescriptors) => "its answer came with descriptors".to_owned(),
+            Err(NoFrame::Garbage(what)) => what,
+        };
+        self.reader = None;
+        Err(how)
     }
 
     /// Starts a reader that may read these debug files, unless there is one.
     fn start(&mut self, debug_files: &DebugFiles) -> io::Result<()> {
-        let Self::Child(reader) = self else { return Ok(()) };
-        match reader.take() {
-            Some(known) if known.debug_files == *debug_files => {
-                *reader = Some(known);
-                return Ok(());
-            }
-            Some(other) => other.end(),
-            None => {}
+        let is_it = |reader: &Reader| reader.debug_files == *debug_files;
+        if !self.has_children || self.reader.as_ref().is_some_and(is_it) {
+            return Ok(());
         }
+        self.reader = None;
         reap();
         let (channel, theirs) = Channel::pair()?;
         // SAFETY: this process has one thread, so its copy can do whatever it could.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
-                // SAFETY: replaces the parent's socket by its own, and closes all else: nothing of the
-                // parent's is used from here on, and `_exit` runs no destructor of it.
-                let status = unsafe {
+                // SAFETY: replaces the parent's socket by its own, which nothing else owns, and closes all
+                // else: nothing of the parent's is used from here on, and `_exit` runs no destructor of it.
+                let socket = unsafe {
                     libc::dup2(theirs.as_raw_fd(), 0);
                     libc::syscall(libc::SYS_close_range, 1u32, u32::MAX, 0u32);
-                    serve_reader(debug_files)
+                    UnixStream::from_raw_fd(0)
                 };
+                let channel = Channel::new(socket).map_err(anyhow::Error::from);
+                let status = channel.and_then(|channel| reader::serve(&channel, debug_files));
                 // SAFETY: ends the process.
                 unsafe { libc::_exit(i32::from(status.is_err())) }
             }
             pid => {
-                *reader = Some(Reader { channel, pid, debug_files: debug_files.clone() });
+                self.reader = Some(Reader { channel, pid, debug_files: debug_files.clone() });
                 Ok(())
             }
         }
     }
-
-    /// Ends the reader, so that it brings nothing from one file to the next.
-    fn stop(&mut self) {
-        if let Self::Child(reader) = self
-            && let Some(reader) = reader.take()
-        {
-            reader.end();
-            reap();
-        }
-    }
-
-    /// Starts a reader for the next request, if there is none.
-    fn refill(&mut self) {
-        if matches!(self, Self::Child(None)) {
-            let _ = self.start(&DebugFiles::default());
-        }
-    }
-}
-
-/// # Safety
-/// Descriptor 0 must be a socket that nothing else owns.
-unsafe fn serve_reader(debug_files: &DebugFiles) -> Result<()> {
-    use std::os::{fd::FromRawFd as _, unix::net::UnixStream};
-    // SAFETY: as the caller promises.
-    let socket = unsafe { UnixStream::from_raw_fd(0) };
-    reader::serve(&Channel::new(socket).context("its socket")?, debug_files)
 }
 
 /// Reaps readers that have ended. One that is stuck is not waited for.

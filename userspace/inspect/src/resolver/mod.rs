@@ -45,7 +45,7 @@ pub use error::ResolverError;
 pub(crate) use first_event::FirstEvent;
 pub use peeker::{filled, is_silent, peek};
 pub(crate) use perf_event::{open_event, time_on_processors};
-pub use protocol::{Interpreter, ProcFile, Status, Symbol, What};
+pub use protocol::{ProcFile, Status, Symbol, What};
 pub use questions::{
     Unseen, check, interpreter, libraries, look, look_through, maps, nccl_processes, open_mapping,
     package_version, proc_bytes, resolve, symbols, take_hold,

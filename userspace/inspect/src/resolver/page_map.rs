@@ -11,42 +11,16 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
+use linux_raw_sys::general::{PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, page_region, pm_scan_arg};
+
 /// Bits of a word of `/proc/PID/pagemap`: the page is in memory, or swapped out.
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`, include/uapi/linux/fs.h.
 pub(super) const PAGEMAP_SCAN: u32 = 0xc060_6610;
-/// Categories of pages, from the same file.
-const IS_PRESENT: u64 = 1 << 3;
-const IS_SWAPPED: u64 = 1 << 4;
-const IS_ZERO: u64 = 1 << 5;
+/// Runs that are listed by one call.
 const RUNS: usize = 1024;
-
-#[repr(C)]
-#[derive(Debug, Default)]
-struct ScanArg {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-struct PageRegion {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
 
 /// Returns the runs of filled pages between `start` and `end`, as (start, end), in order. Asked in this process:
 /// [`super::filled`] has a child ask.
@@ -67,21 +41,23 @@ fn list(pagemap: &File, start: u64, end: u64) -> Option<Vec<(u64, u64)>> {
     let page = rustix::param::page_size() as u64;
     let first = start - start % page;
     let last = end.checked_next_multiple_of(page)?;
-    let (mut runs, mut listed) = (Vec::new(), vec![PageRegion::default(); RUNS]);
+    let (mut runs, mut listed) = (Vec::new(), vec![page_region { start: 0, end: 0, categories: 0 }; RUNS]);
     let mut from = first;
     while from < last {
-        let mut arg = ScanArg {
-            size: size_of::<ScanArg>() as u64,
+        let mut arg = pm_scan_arg {
+            size: size_of::<pm_scan_arg>() as u64,
+            flags: 0,
             start: from,
             end: last,
+            walk_end: 0,
             vec: listed.as_mut_ptr() as u64,
             vec_len: listed.len() as u64,
+            max_pages: 0,
             // Pages that are filled, and are not the page of zeros that all processes share.
-            category_inverted: IS_ZERO,
-            category_mask: IS_ZERO,
-            category_anyof_mask: IS_PRESENT | IS_SWAPPED,
-            return_mask: IS_PRESENT,
-            ..ScanArg::default()
+            category_inverted: PAGE_IS_PFNZERO.into(),
+            category_mask: PAGE_IS_PFNZERO.into(),
+            category_anyof_mask: u64::from(PAGE_IS_PRESENT | PAGE_IS_SWAPPED),
+            return_mask: PAGE_IS_PRESENT.into(),
         };
         // SAFETY: `arg` is the struct that this request takes, with its own size in it, and `vec` is
         // valid for writes of `vec_len` page regions until the call returns. Without flags nothing

@@ -8,7 +8,7 @@ use std::{
     io,
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd},
     ptr,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{LazyLock, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -36,7 +36,7 @@ const MAX_IDLE: usize = 16;
 /// A piece of another process's memory: address and bytes.
 type Piece = (u64, usize);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Pool {
     idle: Vec<Helper>,
     /// Processes whose memory did not answer.
@@ -44,11 +44,7 @@ struct Pool {
     lost: LostReaders,
 }
 
-static POOL: Mutex<Pool> = Mutex::new(Pool {
-    idle: Vec::new(),
-    silent: SilentProcesses::new(),
-    lost: LostReaders { unanswered: 0, left_behind: 0, died: 0 },
-});
+static POOL: LazyLock<Mutex<Pool>> = LazyLock::new(Mutex::default);
 
 fn pool() -> MutexGuard<'static, Pool> {
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
@@ -98,15 +94,7 @@ fn ask<T>(
     take: impl FnOnce(&Helper, usize) -> io::Result<T>,
 ) -> io::Result<T> {
     let start = || Helper::start(Role::Peeker, memory()?);
-    let (idle, is_silent) = {
-        let mut pool = pool();
-        let is_silent = pool.silent.has(pid);
-        (pool.idle.pop(), is_silent)
-    };
-    if is_silent || left_behind() >= MAX_LEFT {
-        if let Some(helper) = idle {
-            put_back(helper);
-        }
+    if is_silent(pid) || left_behind() >= MAX_LEFT {
         return Err(ResolverError::GivenUp.into());
     }
     let mut request = Vec::with_capacity(4 + 16 * pieces.len());
@@ -116,6 +104,7 @@ fn ask<T>(
         request.extend((*length as u64).to_le_bytes());
     }
     let fds: Vec<BorrowedFd<'_>> = pagemap.into_iter().collect();
+    let idle = pool().idle.pop();
     let mut helper = idle.map_or_else(start, Ok)?;
     for attempt in 0.. {
         let why = match helper.ask(&request, &fds, 64, WALL) {
@@ -193,12 +182,7 @@ pub(super) fn serve(channel: &Channel, memory: &File) -> Result<()> {
     if shared == libc::MAP_FAILED {
         bail!("mmap: {}", io::Error::last_os_error());
     }
-    loop {
-        let mut frame = match channel.receive(1 << 16, None) {
-            Ok(frame) => frame,
-            Err(NoFrame::End) => return Ok(()),
-            Err(_) => bail!("no request"),
-        };
+    while let Some(mut frame) = channel.request(1 << 16)? {
         let (Some(pid), pieces) = parse(&frame.json) else { bail!("no request") };
         let total: usize = pieces.iter().map(|(_, length)| *length).fold(0, usize::saturating_add);
         sandbox::alarm(2 * WALL);
@@ -226,6 +210,7 @@ pub(super) fn serve(channel: &Channel, memory: &File) -> Result<()> {
         };
         channel.send(&answer.to_le_bytes(), &[], &[])?;
     }
+    Ok(())
 }
 
 fn parse(request: &[u8]) -> (Option<u32>, Vec<Piece>) {

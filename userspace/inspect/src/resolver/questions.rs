@@ -2,6 +2,7 @@
 
 use std::{fs::File, io, os::fd::OwnedFd, path::Path, time::Duration};
 
+use cpython::locate::Runtime;
 use nccl_library::{
     elf::FileOffset,
     symbols::{DebugFiles, Resolved},
@@ -12,15 +13,13 @@ use serde::de::DeserializeOwned;
 use super::{
     at_once,
     error::ResolverError,
-    protocol::{
-        Held, Interpreter, Looked, NoLibraries, ProcFile, RawPath, Reply, Request, Status, Symbol, What,
-    },
-    service::{ask_about, ask_of},
+    protocol::{ProcFile, RawPath, ReaderRequest, Request, Status, Symbol, What},
+    service::{ask_about, ask_of, from_json},
     soundness::is_sound,
 };
 use crate::process::{
-    Discovered, LibraryError, LibraryId, MappedLibrary, Process, ProcessError, Sighting, Unfinished,
-    library::FileSystem, maps, maps::Mapping, pids, running::is_kernel_thread,
+    Denied, Discovered, LibraryError, LibraryId, MappedFile, MappedLibrary, Process, ProcessError, Sighting,
+    Unfinished, library::FileSystem, maps, maps::Mapping, pids, running::is_kernel_thread,
 };
 
 /// Longest time of a look at a process. Cold files of frameworks have gigabytes.
@@ -35,11 +34,11 @@ fn unexpected<T>() -> Result<T, ResolverError> {
 }
 
 /// Makes libraries from their descriptions and the descriptors that hold them.
-fn held(described: impl Iterator<Item = Held>, fds: Vec<OwnedFd>) -> Vec<MappedLibrary> {
-    let of = |(held, fd): (Held, OwnedFd)| {
-        MappedLibrary::new(held.id, held.file_system, held.path.0, held.deleted, fd)
-    };
-    described.zip(fds).map(of).collect()
+fn held(
+    files: impl IntoIterator<Item = MappedFile>,
+    fds: Vec<OwnedFd>,
+) -> impl Iterator<Item = MappedLibrary> {
+    files.into_iter().zip(fds).map(|(file, fd)| MappedLibrary::new(file, fd))
 }
 
 /// Reason for which nothing is known of a process.
@@ -49,6 +48,9 @@ pub enum Unseen {
     Denied,
     Unanswered(ResolverError),
 }
+
+/// Result of a look in the looker.
+type Seen = Result<Option<Sighting<(), MappedFile>>, Denied>;
 
 /// Looks for NCCL in a process, see [`Sighting`]. Gives `None` if the process has none, or exited meanwhile.
 ///
@@ -62,32 +64,16 @@ pub fn look(pid: u32) -> Result<Option<Sighting>, Unseen> {
             return Err(Unseen::Unanswered(ResolverError::Unavailable(error.to_string())));
         }
     };
-    let answer = ask_about(pid, LOOK_WALL, |limits| Request::Look { pid, limits });
-    let (looked, frame) = match answer {
-        Ok((Reply::Looked(Some(looked)), frame)) => (looked, frame),
-        Ok((Reply::Looked(None), _)) => return Ok(None),
-        Ok((Reply::Denied, _)) => return Err(Unseen::Denied),
-        Ok(_) => return unexpected().map_err(Unseen::Unanswered),
-        Err(error) => return Err(Unseen::Unanswered(error)),
-    };
-    if process.has_exited() {
+    let answer = ask_about::<Seen>(pid, LOOK_WALL, Request::Look { pid });
+    let (seen, frame) = answer.map_err(Unseen::Unanswered)?;
+    let Some(seen) = seen.map_err(|Denied| Unseen::Denied)?.filter(|_| !process.has_exited()) else {
         return Ok(None);
-    }
-    let Looked { libraries, unopened, not_asked, unfinished } = looked;
-    let (described, evidence): (Vec<Held>, Vec<_>) = libraries.into_iter().unzip();
-    let libraries = held(described.into_iter(), frame.fds).into_iter().zip(evidence).collect();
-    let failed = |(RawPath(path), error): (RawPath, super::protocol::OsError)| LibraryError::Open {
-        pid,
-        path,
-        error: error.into(),
     };
-    Ok(Some(Sighting {
-        process,
-        libraries,
-        unopened: unopened.into_iter().map(failed).collect(),
-        not_asked: not_asked.map(|why| crate::process::printable(&why)),
-        unfinished,
-    }))
+    let Sighting { process: (), libraries, unopened, not_asked, unfinished } = seen;
+    let (files, evidence): (Vec<MappedFile>, Vec<_>) = libraries.into_iter().unzip();
+    let libraries = held(files, frame.fds).zip(evidence).collect();
+    let not_asked = not_asked.map(|why| crate::process::printable(&why));
+    Ok(Some(Sighting { process, libraries, unopened, not_asked, unfinished }))
 }
 
 /// Most looks in a row at a process, until all its files were looked at.
@@ -107,18 +93,6 @@ pub fn look_through(pid: u32) -> Result<Option<Sighting>, Unseen> {
     Ok(sighting.filter(Sighting::shows_something))
 }
 
-/// Tells whether a process has NCCL mapped, by its name or by what it exports.
-///
-/// # Errors
-/// When the process may not be looked at, or does not answer.
-fn has_nccl(pid: u32) -> io::Result<bool> {
-    match ask_about(pid, LOOK_WALL, |limits| Request::HasNccl { pid, limits }) {
-        Ok((Reply::HasNccl(has), _)) => Ok(has),
-        Ok(_) => Err(io::Error::other("an answer to another question")),
-        Err(error) => Err(error.into()),
-    }
-}
-
 /// Looks through all processes that our PID namespace shows. NCCL that is linked statically into a program is
 /// not looked for.
 ///
@@ -127,9 +101,9 @@ fn has_nccl(pid: u32) -> io::Result<bool> {
 pub fn nccl_processes() -> io::Result<Discovered> {
     let mut found = Discovered::default();
     for pid in pids()?.into_iter().filter(|pid| *pid != std::process::id()) {
-        match has_nccl(pid) {
-            Ok(true) => found.processes.extend(Process::open(pid)),
-            Ok(false) => {}
+        match ask_about(pid, LOOK_WALL, Request::HasNccl { pid }) {
+            Ok((true, _)) => found.processes.extend(Process::open(pid)),
+            Ok((false, _)) => {}
             // The process exited meanwhile, or may not be looked at.
             Err(_) => found.denied += usize::from(may_not_be_read(pid)),
         }
@@ -148,48 +122,38 @@ fn may_not_be_read(pid: u32) -> bool {
 pub fn libraries(process: &Process, wanted: Option<&Path>) -> Result<Vec<MappedLibrary>, LibraryError> {
     let pid = process.pid();
     let wanted = wanted.map(|path| RawPath(path.to_path_buf()));
-    let failed = |error: ResolverError| LibraryError::Maps(pid, error.into());
-    match ask_about(pid, LOOK_WALL, |limits| Request::Libraries { pid, wanted, limits }) {
-        Ok((Reply::Libraries(Ok(found)), frame)) => Ok(held(found.into_iter(), frame.fds)),
-        Ok((Reply::Libraries(Err(why)), _)) => Err(match why {
-            NoLibraries::Maps(error) => LibraryError::Maps(pid, error.into()),
-            NoLibraries::NoNccl => LibraryError::NoNccl { pid, name: process.name().to_owned() },
-            NoLibraries::Open(RawPath(path), error) => LibraryError::Open { pid, path, error: error.into() },
-        }),
-        Ok(_) => unexpected().map_err(failed),
-        Err(error) => Err(failed(error)),
-    }
+    let answer = ask_about::<Result<Vec<MappedFile>, _>>(pid, LOOK_WALL, Request::Libraries { pid, wanted });
+    let (files, frame) = answer.map_err(|error| LibraryError::Maps(pid, error.into()))?;
+    Ok(held(files?, frame.fds).collect())
 }
 
 /// Takes hold of the file of a mapping.
 pub fn open_mapping(process: &Process, mapping: &Mapping) -> Result<MappedLibrary, ResolverError> {
     let pid = process.pid();
-    let request = |limits| Request::Open { pid, mapping: mapping.clone(), limits };
-    match ask_about(pid, LOOK_WALL, request)? {
-        (Reply::Held(described), frame) => {
-            held(std::iter::once(described), frame.fds).pop().map_or_else(unexpected, Ok)
-        }
-        _ => unexpected(),
-    }
+    let request = Request::Open { pid, mapping: mapping.clone() };
+    let (file, frame) = ask_about::<MappedFile>(pid, LOOK_WALL, request)?;
+    held([file], frame.fds).next().map_or_else(unexpected, Ok)
 }
 
 /// Reads `version.py` of the Python package that a mapped library is part of.
 pub fn package_version(process: &Process, mapping: &Mapping) -> io::Result<Vec<u8>> {
     let pid = process.pid();
-    let request = |limits| Request::PackageVersion { pid, mapping: mapping.clone(), limits };
-    match ask_about(pid, LOOK_WALL, request) {
-        Ok((Reply::Read, frame)) => Ok(frame.bytes),
-        Ok(_) => Err(io::Error::other("an answer to another question")),
-        Err(error) => Err(error.into()),
-    }
+    let request = Request::PackageVersion { pid, mapping: mapping.clone() };
+    let ((), frame) = ask_about(pid, LOOK_WALL, request)?;
+    Ok(frame.bytes)
 }
 
 /// Takes hold of a file by a path that the user of this program gave.
 pub fn take_hold(path: &Path) -> io::Result<MappedLibrary> {
     let held = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let held = File::from(held);
-    let id = LibraryId::from(&held.metadata()?);
-    Ok(MappedLibrary::new(id, FileSystem::default(), path.to_path_buf(), false, held.into()))
+    let file = MappedFile {
+        id: LibraryId::from(&held.metadata()?),
+        file_system: FileSystem::default(),
+        path: path.to_path_buf(),
+        deleted: false,
+    };
+    Ok(MappedLibrary::new(file, held.into()))
 }
 
 /// Resolves a library. The answer is of the content that [`MappedLibrary::id`] names.
@@ -198,8 +162,8 @@ pub fn resolve(
     what: What,
     debug_files: &DebugFiles,
 ) -> Result<Resolved, ResolverError> {
-    let request = Request::Resolve { what, debug_files: debug_files.clone() };
-    let resolved: Resolved = from_reader(library, &request)?;
+    let request = ReaderRequest::Resolve { what, debug_files: debug_files.clone() };
+    let resolved: Resolved = from_reader(library, request)?;
     is_sound(&resolved, library.id.size)?;
     Ok(resolved)
 }
@@ -211,24 +175,23 @@ pub fn symbols(
     of_nccl: Option<&DebugFiles>,
     at: Option<Vec<u64>>,
 ) -> Result<Vec<Symbol>, ResolverError> {
-    from_reader(library, &Request::Symbols { of_nccl: of_nccl.cloned(), at })
+    from_reader(library, ReaderRequest::Symbols { of_nccl: of_nccl.cloned(), at })
 }
 
 /// Returns where `_PyRuntime` is in a file, or `None` if the file is no interpreter of Python.
-pub fn interpreter(program: &MappedLibrary) -> Result<Option<Interpreter>, ResolverError> {
-    from_reader(program, &Request::Interpreter)
+pub fn interpreter(program: &MappedLibrary) -> Result<Option<Runtime>, ResolverError> {
+    from_reader(program, ReaderRequest::Interpreter)
 }
 
-fn from_reader<T: DeserializeOwned>(library: &MappedLibrary, request: &Request) -> Result<T, ResolverError> {
-    let (Reply::FromReader { before, after }, frame) = ask_of(library.held(), RESOLVE_WALL, request)? else {
-        return unexpected();
-    };
-    if before != library.id || after != library.id {
+fn from_reader<T: DeserializeOwned>(
+    library: &MappedLibrary,
+    request: ReaderRequest,
+) -> Result<T, ResolverError> {
+    let (states, frame) = ask_of::<[LibraryId; 2]>(library.held(), RESOLVE_WALL, Request::Parse(request))?;
+    if states != [library.id; 2] {
         return Err(ResolverError::refused("the file was changed while it was read"));
     }
-    let answer: Result<T, String> = serde_json::from_slice(&frame.bytes)
-        .map_err(|error| ResolverError::Garbage(format!("no answer that is known: {error}")))?;
-    answer.map_err(|why| ResolverError::refused(&why))
+    from_json::<Result<T, String>>(&frame.bytes)?.map_err(|why| ResolverError::refused(&why))
 }
 
 /// Returns the state of a library's file now, and its bytes at these places. The looker is asked, unless the
@@ -242,27 +205,16 @@ pub fn check(
     {
         return Ok(checked);
     }
-    let request = Request::Check { places: places.iter().map(|(at, length)| (at.0, *length)).collect() };
-    let (Reply::Checked(status), frame) = ask_of(library.held(), CHECK_WALL, &request)? else {
-        return unexpected();
-    };
-    let mut rest = &*frame.bytes;
-    let mut parts = Vec::new();
-    for (_, length) in places {
-        let Some((part, tail)) = rest.split_at_checked(*length as usize) else { return unexpected() };
-        parts.push(part.to_vec());
-        rest = tail;
-    }
-    Ok((status, parts))
+    let request = Request::Check { places: places.to_vec() };
+    let ((status, parts), _) = ask_of::<(Status, Vec<Vec<u8>>)>(library.held(), CHECK_WALL, request)?;
+    let is_whole = parts.iter().map(Vec::len).eq(places.iter().map(|(_, length)| *length as usize));
+    if is_whole { Ok((status, parts)) } else { unexpected() }
 }
 
 /// Reads a file of `/proc/PID` that can keep a reader waiting.
 pub fn proc_bytes(pid: u32, file: ProcFile) -> io::Result<Vec<u8>> {
-    match ask_about(pid, CHECK_WALL, |_| Request::Read { pid, file }) {
-        Ok((Reply::Read, frame)) => Ok(frame.bytes),
-        Ok(_) => Err(io::Error::other("an answer to another question")),
-        Err(error) => Err(error.into()),
-    }
+    let ((), frame) = ask_about(pid, CHECK_WALL, Request::Read { pid, file })?;
+    Ok(frame.bytes)
 }
 
 /// Reads and parses `/proc/PID/maps`.

@@ -5,22 +5,22 @@ use std::{fs::File, os::fd::OwnedFd, time::Duration};
 use anyhow::{Context as _, Result};
 use cpython::locate;
 use nccl_library::{
-    elf::{Budget, ElfVaddr, Image, SymbolTable, TableKind},
+    elf::{Budget, Image, SymbolTable, TableKind},
     symbols::{DebugFiles, Resolved, nccl_request, resolve_with},
 };
 use serde::Serialize;
 
 use super::{
-    frame::{Channel, NoFrame},
-    protocol::{Interpreter, ReaderRequest, Symbol},
+    frame::Channel,
+    protocol::{ReaderRequest, Symbol},
     sandbox,
 };
 use crate::process::identify;
 
 /// Most bytes of one request.
-pub(super) const MAX_REQUEST: usize = 1 << 20;
+const MAX_REQUEST: usize = 1 << 20;
 /// Longest time for one file.
-pub(super) const WALL: Duration = Duration::from_secs(60);
+const WALL: Duration = Duration::from_secs(60);
 /// Most bytes that are read of one file for its symbols. Frameworks have symbol tables of some tens of
 /// megabytes.
 const MAX_SYMBOL_BYTES: u64 = 256 << 20;
@@ -30,12 +30,7 @@ const MAX_SYMBOLS: usize = 1 << 20;
 /// Serves until the other end is closed.
 pub(super) fn serve(channel: &Channel, debug_files: &DebugFiles) -> Result<()> {
     sandbox::enter_reader(debug_files.places())?;
-    loop {
-        let frame = match channel.receive(MAX_REQUEST, None) {
-            Ok(frame) => frame,
-            Err(NoFrame::End) => return Ok(()),
-            Err(_) => anyhow::bail!("no request"),
-        };
+    while let Some(frame) = channel.request(MAX_REQUEST)? {
         sandbox::alarm(WALL);
         let request = serde_json::from_slice(&frame.json)?;
         let file = frame.fds.into_iter().next().context("no file came")?;
@@ -43,6 +38,7 @@ pub(super) fn serve(channel: &Channel, debug_files: &DebugFiles) -> Result<()> {
         channel.send(&answer, &[], &[])?;
         sandbox::alarm(Duration::ZERO);
     }
+    Ok(())
 }
 
 /// Answers in JSON: a value of the type that the request has, or an error's text.
@@ -60,7 +56,7 @@ pub(super) fn answer(request: ReaderRequest, file: OwnedFd) -> Vec<u8> {
                 None => all,
             })
         })),
-        ReaderRequest::Interpreter => json(&resolve(file, interpreter)),
+        ReaderRequest::Interpreter => json(&resolve(file, |image| Ok(locate::runtime(image)?))),
     }
 }
 
@@ -71,18 +67,6 @@ fn json<T: Serialize>(answer: &Result<T, String>) -> Vec<u8> {
 fn resolve<T>(file: File, find: impl FnOnce(&Image) -> Result<T>) -> Result<T, String> {
     let image = Image::from_file(file).map_err(|error| error.to_string())?;
     find(&image).map_err(|error| crate::process::printable(&format!("{error:#}")))
-}
-
-/// Locates `_PyRuntime`. Gives `None` if the file is no interpreter of Python.
-fn interpreter(image: &Image) -> Result<Option<Interpreter>> {
-    let (Some(found), Some(base)) = (locate::runtime(image)?, image.base()) else { return Ok(None) };
-    let distance = |address: ElfVaddr| address.0.wrapping_sub(base.0);
-    Ok(Some(Interpreter {
-        distance: distance(found.address),
-        version: found.version,
-        dict_type: found.dict_type.map(distance),
-        zeroed: found.zeroed.map(|(address, bytes)| (distance(address), bytes)),
-    }))
 }
 
 /// Returns the functions of a file's symbol table; of NCCL without symbols, those that can be found

@@ -5,11 +5,13 @@ use std::{
     io, mem,
     os::fd::BorrowedFd,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        LazyLock, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
+
+use serde::de::DeserializeOwned;
 
 use super::{
     error::ResolverError,
@@ -17,7 +19,7 @@ use super::{
     helper::Helper,
     looker::{Looker, MAX_ANSWER},
     peeker,
-    protocol::{Limits, Reply, Request},
+    protocol::{Failed, Limits, Request},
     sandbox::Role,
     silent_processes::SilentProcesses,
 };
@@ -48,7 +50,7 @@ struct Service {
 
 static HAS_CHILDREN: AtomicBool = AtomicBool::new(false);
 static ALLOWS_FUSE: AtomicBool = AtomicBool::new(false);
-static SERVICE: Mutex<Option<Service>> = Mutex::new(None);
+static SERVICE: LazyLock<Mutex<Service>> = LazyLock::new(Mutex::default);
 
 /// Notes that this program can be its own child.
 pub(super) fn use_children() {
@@ -79,8 +81,7 @@ pub fn lost() -> LostReaders {
 }
 
 fn with_service<T>(act: impl FnOnce(&mut Service) -> T) -> T {
-    let mut service: MutexGuard<'_, Option<Service>> = SERVICE.lock().unwrap_or_else(PoisonError::into_inner);
-    act(service.get_or_insert_default())
+    act(&mut SERVICE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 impl Service {
@@ -92,20 +93,20 @@ impl Service {
     }
 
     /// Asks the looker. `about` is the process that is asked about, where `/proc` itself may not answer.
-    fn ask(
+    fn ask<T: DeserializeOwned>(
         &mut self,
-        request: &Request,
+        request: (Limits, Request),
         about: Option<u32>,
         fds: &[BorrowedFd<'_>],
         wall: Duration,
-    ) -> Result<(Reply, Frame), ResolverError> {
+    ) -> Answer<T> {
         if !has_children() {
             let fds = fds.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<_>>();
             let looker = self.in_process.get_or_insert_with(Looker::in_process);
             let fds = fds.map_err(|error| ResolverError::Unavailable(error.to_string()))?;
-            return understand(looker.answer(request.clone(), fds));
+            return understand(looker.answer(request.0, request.1, fds));
         }
-        let json = serde_json::to_vec(request).map_err(|error| ResolverError::Refused(error.into()))?;
+        let json = serde_json::to_vec(&request).map_err(|error| ResolverError::Refused(error.into()))?;
         let mut again = true;
         loop {
             if left_behind() >= MAX_LEFT {
@@ -117,7 +118,7 @@ impl Service {
             let why = match helper.ask(&json, fds, MAX_ANSWER, wall) {
                 Ok(frame) => match understand(frame) {
                     Err(ResolverError::Garbage(what)) => NoFrame::Garbage(what),
-                    Ok((Reply::ReaderDied(how), _)) => {
+                    Err(ResolverError::Died(how)) => {
                         self.lost.died += 1;
                         return Err(ResolverError::Died(how));
                     }
@@ -162,37 +163,39 @@ impl Service {
     }
 }
 
-fn understand(frame: Frame) -> Result<(Reply, Frame), ResolverError> {
-    let reply = serde_json::from_slice(&frame.json)
-        .map_err(|error| ResolverError::Garbage(format!("no answer that is known: {error}")))?;
-    match reply {
-        Reply::Failed(error) => Err(ResolverError::Refused(error.into())),
-        reply => Ok((reply, frame)),
+/// An answer of the type that the question has, and what came with it.
+type Answer<T> = Result<(T, Frame), ResolverError>;
+
+fn understand<T: DeserializeOwned>(frame: Frame) -> Answer<T> {
+    match from_json::<Result<T, Failed>>(&frame.json)? {
+        Ok(answer) => Ok((answer, frame)),
+        Err(Failed::Error(error)) => Err(ResolverError::Refused(error)),
+        Err(Failed::ReaderDied(how)) => Err(ResolverError::Died(how)),
     }
 }
 
+pub(super) fn from_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, ResolverError> {
+    let no_answer = |error| ResolverError::Garbage(format!("no answer that is known: {error}"));
+    serde_json::from_slice(json).map_err(no_answer)
+}
+
 /// Asks about a process.
-pub(super) fn ask_about(
-    pid: u32,
-    wall: Duration,
-    request: impl FnOnce(Limits) -> Request,
-) -> Result<(Reply, Frame), ResolverError> {
+pub(super) fn ask_about<T: DeserializeOwned>(pid: u32, wall: Duration, request: Request) -> Answer<T> {
     with_service(|service| {
         if service.silent.has(pid) {
             return Err(ResolverError::GivenUp);
         }
-        let request = request(service.limits());
-        service.ask(&request, Some(pid), &[], wall)
+        service.ask((service.limits(), request), Some(pid), &[], wall)
     })
 }
 
 /// Asks about a file.
-pub(super) fn ask_of(
+pub(super) fn ask_of<T: DeserializeOwned>(
     library: BorrowedFd<'_>,
     wall: Duration,
-    request: &Request,
-) -> Result<(Reply, Frame), ResolverError> {
-    with_service(|service| service.ask(request, None, &[library], wall))
+    request: Request,
+) -> Answer<T> {
+    with_service(|service| service.ask((Limits::default(), request), None, &[library], wall))
 }
 
 #[cfg(test)]
@@ -201,9 +204,9 @@ mod tests {
 
     #[test]
     fn what_is_no_answer_is_not_taken_for_one() {
-        for json in [&b""[..], b"{}", b"\"Read", b"{\"Looked\":7}", b"[[[[[[[[", b"{\"HasNccl\":\"yes\"}"] {
+        for json in [&b""[..], b"{}", b"\"Read", b"{\"Ok\":7}", b"[[[[[[[[", b"{\"Ok\":\"yes\"}"] {
             let frame = Frame { json: json.to_vec(), ..Frame::default() };
-            assert!(matches!(understand(frame), Err(ResolverError::Garbage(_))), "{json:?}");
+            assert!(matches!(understand::<bool>(frame), Err(ResolverError::Garbage(_))), "{json:?}");
         }
     }
 

@@ -2,7 +2,7 @@
 //! processes is asked, so that the cost stays with that user.
 
 use crate::{
-    process::{is_gone, read_text, running::started, status_field, try_started},
+    process::{is_gone, proc_text::real_uid, read_text, running::started, try_started},
     unresponsive::Silent,
 };
 
@@ -18,10 +18,6 @@ type Known = (u32, Option<u64>);
 pub(super) struct SilentProcesses(Silent<Known, Option<u32>, MAX_OF_USER>);
 
 impl SilentProcesses {
-    pub(super) const fn new() -> Self {
-        Self(Silent::new())
-    }
-
     /// Adds a process that did not answer.
     pub(super) fn add(&mut self, pid: u32) {
         self.forget_ended();
@@ -58,10 +54,9 @@ impl SilentProcesses {
     }
 }
 
-/// Returns the real user of a process. The owner of `/proc/PID` is no answer: a process can make that root.
+/// Returns the real user of a process.
 fn user_of(pid: u32) -> Option<u32> {
-    let status = read_text(format!("/proc/{pid}/status")).ok()?;
-    status_field(&status, "Uid")?.split_ascii_whitespace().next()?.parse().ok()
+    real_uid(&read_text(format!("/proc/{pid}/status")).ok()?)
 }
 
 #[cfg(test)]
@@ -76,7 +71,7 @@ mod tests {
 
     #[test]
     fn one_that_was_silent_is_not_asked_and_many_of_a_user_stand_for_all_until_they_end() {
-        let mut silent = SilentProcesses::new();
+        let mut silent = SilentProcesses::default();
         assert!(!silent.has(std::process::id()));
         let mut children: Vec<Child> = (0..MAX_OF_USER).map(|_| sleeping()).collect();
         for (already, child) in children.iter().enumerate() {
@@ -103,7 +98,7 @@ mod tests {
 
     #[test]
     fn after_a_hundred_thousand_that_ended_none_is_remembered() {
-        let mut silent = SilentProcesses::new();
+        let mut silent = SilentProcesses::default();
         for pid in 0..100_000 {
             // No process has such a number.
             silent.add(u32::MAX - pid);

@@ -6,12 +6,11 @@ use std::{
 };
 
 use gimli::{Register, X86_64};
-use nccl_library::symbols::DebugFiles;
 
 use super::{
     modules::Modules,
-    names::NamesAt,
-    unwind::{self, Ended, Stack},
+    names::NativeNames,
+    unwind::{self, Stack},
 };
 use crate::{
     memory::Memory,
@@ -84,14 +83,13 @@ impl Unwinder {
         let known = [(X86_64::RBP, bp), (X86_64::RBX, bx)];
         let numbered = (12..).map(Register).zip([r12, r13, r14, r15]);
         for (register, value) in known.into_iter().chain(numbered) {
-            if let Some(slot) = stack.registers.get_mut(usize::from(register.0)) {
-                *slot = Some(value);
-            }
+            unwind::set(&mut stack.registers, register, Some(value));
         }
         stack.copy.clone_from(&hit.copy);
         stack.is_past = true;
         let memory = Memory::new(process);
-        let (frames, ended) = unwind::unwind_surely(memory, &mut self.modules, &stack);
+        // As far as call frame information leads: nothing is guessed.
+        let (frames, is_whole) = unwind::unwind(memory, &mut self.modules, &stack, 0);
         let slots = frames.iter().filter_map(|frame| {
             let offset = frame.found_at?.checked_sub(sp)?;
             u16::try_from(offset / 8).ok()
@@ -101,12 +99,7 @@ impl Unwinder {
             Some((mapping, address)) => Place { mapping: Some(mapping.clone()), address },
             None => Place { mapping: None, address: frame.pc },
         });
-        Unwound {
-            places: places.collect(),
-            slots,
-            is_whole: ended == Ended::Outermost,
-            is_cut: stack.is_short.get(),
-        }
+        Unwound { places: places.collect(), slots, is_whole, is_cut: stack.is_short.get() }
     }
 
     /// Returns the inode of the file whose variable is at an address.
@@ -133,15 +126,7 @@ struct Asked<'a> {
     is_nccl: bool,
 }
 
-/// Names of native frames.
-#[derive(Debug, Default)]
-pub struct NativeNames(NamesAt);
-
 impl NativeNames {
-    pub fn new(debug_files: DebugFiles) -> Self {
-        Self(NamesAt::new(debug_files))
-    }
-
     /// Names the frames of stacks of a process, with one look at each file. The innermost frame of a stack is
     /// in NCCL's library.
     pub fn name(&mut self, process: &Process, stacks: &[&[Place]]) -> Vec<Vec<NativeFrame>> {
@@ -160,13 +145,13 @@ impl NativeNames {
             }
         }
         for Asked { mapping, addresses, is_nccl } in files.into_values() {
-            self.0.learn(process, mapping, &addresses, is_nccl);
+            self.learn(process, mapping, &addresses, is_nccl);
         }
         let named = |place: &Place| {
             let Place { mapping, address } = place;
             let (function, module) = match mapping {
                 Some(mapping) => (
-                    self.0.at(mapping, *address).map(printable),
+                    self.at(mapping, *address).map(printable),
                     mapping.path.file_name().map(|name| printable(&name.to_string_lossy())),
                 ),
                 None => (None, None),

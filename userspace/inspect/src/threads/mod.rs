@@ -19,15 +19,15 @@ use std::{collections::BTreeSet, thread, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-pub use at_hit::{HitStack, NativeFrame, NativeNames, Unwinder, Unwound};
-pub use names::Names;
+pub use at_hit::{HitStack, NativeFrame, Unwinder, Unwound};
+pub use names::{Names, NativeNames};
 pub use sample::Sampler;
 
 use self::{
     modules::Modules,
     sample::Samples,
     task::{Position, Task},
-    unwind::{Frame, Stack},
+    unwind::{Frame, MAX_GUESSES, Stack},
 };
 use crate::{
     memory::Memory,
@@ -140,7 +140,7 @@ impl Looker<'_> {
             if !is_wanted && !self.may_be_inside(&stack) {
                 continue;
             }
-            let mut frames = unwind::unwind(self.memory, &mut self.modules, &stack);
+            let (mut frames, _) = unwind::unwind(self.memory, &mut self.modules, &stack, MAX_GUESSES);
             if stack.copy.is_empty() && !self.is_still_at(task.tid, &stack) {
                 // The thread ran while its stack was read.
                 for frame in &mut frames {
@@ -213,8 +213,8 @@ impl Looker<'_> {
         let module = mapping.path.file_name().map(|name| printable(&name.to_string_lossy()));
         let is_nccl = self.nccl.contains(&mapping.inode);
         let name = self.names.at(self.process, mapping, address, is_nccl);
-        let is_api = name.as_ref().is_some_and(|name| name.is_api);
-        (NamedFrame { function: name.map(|name| name.text), module, address, inferred }, is_api)
+        let (function, is_api) = name.map_or((None, false), |(name, is_api)| (Some(name), is_api));
+        (NamedFrame { function, module, address, inferred }, is_api)
     }
 }
 

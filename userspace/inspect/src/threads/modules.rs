@@ -10,7 +10,7 @@ use object::{LittleEndian as Little, elf, pod, read::elf::ProgramHeader as _};
 
 use super::unwind::Entry;
 use crate::{
-    memory::Memory,
+    memory::{Memory, PageCache},
     process::{Process, maps::Mapping},
     resolver,
 };
@@ -39,37 +39,12 @@ pub(super) struct Modules {
     /// Entries of call frame information by address of code.
     entries: HashMap<u64, Option<Rc<Entry>>>,
     kept: usize,
-    tables: Tables,
+    /// Pages of files' tables of call frame information: a search looks at the same ones again and again.
+    tables: PageCache,
 }
 
-/// Pages of files' tables of call frame information: a search looks at the same ones again and again, and
-/// each copy is a question to a child.
-#[derive(Debug, Default)]
-pub(super) struct Tables(HashMap<u64, Option<Box<[u8; PAGE]>>>);
-
-const PAGE: usize = 4096;
-/// Maximum number of pages that are kept: 8 MiB.
+/// Maximum number of pages of tables that are kept: 8 MiB.
 const MAX_PAGES: usize = 2048;
-
-impl Tables {
-    /// Reads a word of a table; it may lie across the end of a page.
-    pub(super) fn word(&mut self, memory: Memory<'_>, address: u64) -> Option<u64> {
-        let offset = usize::try_from(address % PAGE as u64).ok()?;
-        if offset > PAGE - 8 {
-            return memory.word(RuntimeAddr(address)).ok();
-        }
-        let start = address - offset as u64;
-        if self.0.len() >= MAX_PAGES && !self.0.contains_key(&start) {
-            self.0.clear();
-        }
-        let page = self.0.entry(start).or_insert_with(|| {
-            let mut page = Box::new([0; PAGE]);
-            memory.read(RuntimeAddr(start), page.as_mut_slice()).ok().map(|()| page)
-        });
-        let Some(page) = page else { return memory.word(RuntimeAddr(address)).ok() };
-        page.get(offset..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
-    }
-}
 
 impl Modules {
     pub(super) fn read(process: &Process) -> io::Result<Self> {
@@ -80,7 +55,7 @@ impl Modules {
             known: HashMap::new(),
             entries: HashMap::new(),
             kept: 0,
-            tables: Tables::default(),
+            tables: PageCache::new(MAX_PAGES),
         })
     }
 

@@ -1,7 +1,7 @@
 //! Names of functions, from the symbol tables of the files that they are in.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, btree_map::Entry},
     sync::{Mutex, PoisonError},
 };
 
@@ -16,29 +16,8 @@ const MAX_FILES: usize = 64;
 /// Maximum number of characters of a name; longer ones are cut: C++ templates have names of kilobytes.
 const MAX_NAME: usize = 160;
 
-type Functions = BTreeMap<u64, Function>;
-
-#[derive(Debug)]
-struct Function {
-    /// End of the function; its beginning if the size is not known.
-    end: u64,
-    /// Name in the symbol table.
-    symbol: Box<str>,
-    is_api: bool,
-}
-
-impl Function {
-    fn new(end: u64, symbol: &str) -> Self {
-        Self { end, symbol: symbol.into(), is_api: is_api(symbol) }
-    }
-}
-
-/// A name for people, and whether it is a call of NCCL's API.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Name {
-    pub(super) text: String,
-    pub(super) is_api: bool,
-}
+/// Functions by address.
+type Functions = BTreeMap<u64, Symbol>;
 
 /// Names of all functions of files, for a short time.
 #[derive(Debug, Default)]
@@ -53,66 +32,65 @@ impl Names {
         Self { debug_files, files: Mutex::default() }
     }
 
+    /// Returns the name of a function for people, and whether it is a call of NCCL's API.
     pub(super) fn at(
         &self,
         process: &Process,
         mapping: &Mapping,
         address: u64,
         is_nccl: bool,
-    ) -> Option<Name> {
+    ) -> Option<(String, bool)> {
         let key = (mapping.device, mapping.inode);
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if !files.contains_key(&key) {
             if files.len() >= MAX_FILES {
                 return None;
             }
-            let functions = self.read(process, mapping, is_nccl).unwrap_or_default();
-            files.insert(key, functions);
+            files.insert(key, read(process, mapping, is_nccl.then_some(&self.debug_files), None));
         }
-        let function = find(files.get(&key)?, address)?;
-        Some(Name { text: demangled(&function.symbol), is_api: function.is_api })
-    }
-
-    fn read(&self, process: &Process, mapping: &Mapping, is_nccl: bool) -> Option<Functions> {
-        let file = resolver::open_mapping(process, mapping).ok()?;
-        let mut functions = Functions::new();
-        for Symbol { address, size, name, in_table } in
-            resolver::symbols(&file, is_nccl.then_some(&self.debug_files), None).ok()?
-        {
-            add(&mut functions, address, size, name, in_table);
-        }
-        Some(functions)
+        let symbol = find(files.get(&key)?, address)?;
+        Some((demangled(&symbol.name), symbol.in_table && is_api(&symbol.name)))
     }
 }
 
-fn add(functions: &mut Functions, address: u64, size: u64, name: Box<str>, in_table: bool) {
-    let end = address.saturating_add(size);
-    if !in_table {
-        functions.entry(address).or_insert(Function { end, symbol: name, is_api: false });
-        return;
+/// Reads the functions of a file; with `at`, those nearest to these addresses. A file that cannot be read has
+/// none. `of_nccl` is for NCCL's libraries alone.
+fn read(
+    process: &Process,
+    mapping: &Mapping,
+    of_nccl: Option<&DebugFiles>,
+    at: Option<Vec<u64>>,
+) -> Functions {
+    let file = resolver::open_mapping(process, mapping);
+    let symbols = file.and_then(|file| resolver::symbols(&file, of_nccl, at));
+    let mut functions = Functions::new();
+    for symbol in symbols.unwrap_or_default() {
+        match functions.entry(symbol.address) {
+            Entry::Vacant(place) => _ = place.insert(symbol),
+            // Of several names of one place the first stays; NCCL's calls have two.
+            Entry::Occupied(mut known) if symbol.in_table && known.get().name.starts_with("pnccl") => {
+                known.insert(symbol);
+            }
+            Entry::Occupied(_) => {}
+        }
     }
-    // Of several names of one place the first stays; NCCL's calls have two.
-    let new = || Function::new(end, &name);
-    let known = functions.entry(address).or_insert_with(new);
-    if known.symbol.starts_with("pnccl") {
-        *known = new();
-    }
+    functions
 }
 
-fn find(functions: &Functions, address: u64) -> Option<&Function> {
-    let (start, function) = functions.range(..=address).next_back()?;
+fn find(functions: &Functions, address: u64) -> Option<&Symbol> {
+    let (start, symbol) = functions.range(..=address).next_back()?;
     // A function without a size reaches to the next one, but not across half a library.
-    let is_inside = if function.end > *start { address < function.end } else { address - start < 1 << 16 };
-    is_inside.then_some(function)
+    let size = if symbol.size > 0 { symbol.size } else { 1 << 16 };
+    (address - start < size).then_some(symbol)
 }
 
 /// Identity of a file: device and inode.
 type FileKey = ((u32, u32), u64);
 
-/// Names of the functions at some addresses of files. Symbol tables are not kept: those of frameworks take
-/// some hundred megabytes, and the owner of this runs for days.
+/// Names of native frames. Symbol tables are not kept: those of frameworks take some hundred megabytes, and
+/// the owner of this runs for days.
 #[derive(Debug, Default)]
-pub(super) struct NamesAt {
+pub struct NativeNames {
     debug_files: DebugFiles,
     /// Names by file and address; `None`: no function is known there.
     known: HashMap<(FileKey, u64), Option<Box<str>>>,
@@ -124,8 +102,8 @@ const MAX_KEPT: usize = 65_536;
 /// Maximum number of addresses that are asked for at once.
 const MAX_ASKED: usize = 8192;
 
-impl NamesAt {
-    pub(super) fn new(debug_files: DebugFiles) -> Self {
+impl NativeNames {
+    pub fn new(debug_files: DebugFiles) -> Self {
         Self { debug_files, known: HashMap::new() }
     }
 
@@ -138,19 +116,13 @@ impl NamesAt {
         if new.is_empty() {
             return;
         }
-        let mut functions = Functions::new();
-        let debug_files = is_nccl.then_some(&self.debug_files);
-        let file = resolver::open_mapping(process, mapping);
-        let symbols =
-            file.ok().and_then(|file| resolver::symbols(&file, debug_files, Some(new.clone())).ok());
-        for Symbol { address, size, name, in_table } in symbols.unwrap_or_default() {
-            add(&mut functions, address, size, name, in_table);
-        }
+        let of_nccl = is_nccl.then_some(&self.debug_files);
+        let functions = read(process, mapping, of_nccl, Some(new.clone()));
         if self.known.len() >= MAX_KEPT {
             self.known.clear();
         }
         for address in new {
-            let name = find(&functions, address).map(|function| demangled(&function.symbol).into());
+            let name = find(&functions, address).map(|symbol| demangled(&symbol.name).into());
             self.known.insert((key, address), name);
         }
     }

@@ -13,13 +13,13 @@ use gimli::{
     RegisterRule, UnwindContext, UnwindExpression, UnwindSection as _, X86_64,
 };
 
-use super::modules::{Modules, Tables};
-use crate::memory::Memory;
+use super::modules::Modules;
+use crate::memory::{Memory, PageCache};
 use nccl_library::elf::RuntimeAddr;
 
 const MAX_FRAMES: usize = 96;
 /// Maximum number of return addresses that are guessed in one stack.
-const MAX_GUESSES: usize = 6;
+pub(super) const MAX_GUESSES: usize = 6;
 /// Words of the stack that are looked through for a return address.
 const GUESS_WORDS: u64 = 1024;
 /// Maximum number of bytes of a frame description entry, and of a common one; real ones have some hundred at
@@ -104,37 +104,22 @@ impl Frame {
     }
 }
 
-/// Reason why the last frame is the last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
-    /// The frame has no caller.
-    Outermost,
-    /// Neither the information on its code nor the stack tells its caller.
-    Lost,
-}
-
-/// Returns the frames, innermost first.
-pub(super) fn unwind(memory: Memory<'_>, modules: &mut Modules, stack: &Stack) -> Vec<Frame> {
-    frames(memory, modules, stack, MAX_GUESSES).0
-}
-
-/// Returns the frames, innermost first, as far as call frame information leads: nothing is guessed.
-pub(super) fn unwind_surely(memory: Memory<'_>, modules: &mut Modules, stack: &Stack) -> (Vec<Frame>, Ended) {
-    frames(memory, modules, stack, 0)
-}
-
-fn frames(
+/// Returns the frames, innermost first, and whether the last one has no caller. At most `guesses` return
+/// addresses are guessed.
+pub(super) fn unwind(
     memory: Memory<'_>,
     modules: &mut Modules,
     stack: &Stack,
     mut guesses: usize,
-) -> (Vec<Frame>, Ended) {
+) -> (Vec<Frame>, bool) {
     let mut registers = stack.registers;
     let mut frame = Frame { pc: stack.pc, has_called: false, inferred: false, found_at: None };
     let mut frames = vec![frame];
     while frames.len() < MAX_FRAMES {
         let Some(before) = get(&registers, X86_64::RSP) else { break };
-        let step = step(memory, modules, stack, frame, &registers);
+        let entry = modules.entry(memory, frame.lookup());
+        let step = entry.and_then(|entry| entry.apply(memory, stack, &registers, frame.lookup()));
+        let step = step.unwrap_or(Step::Lost);
         let (next, pc, is_signal, found_at) = match step {
             Step::To(next, pc, is_signal, found_at) => (*next, pc, is_signal, found_at),
             Step::Lost if guesses > 0 => {
@@ -143,7 +128,7 @@ fn frames(
                 frame.inferred = true;
                 (next, pc, false, None)
             }
-            Step::End => return (frames, Ended::Outermost),
+            Step::End => return (frames, true),
             Step::Lost => break,
         };
         // Stacks grow down: a frame that does not lie above is nonsense, or a circle.
@@ -155,7 +140,7 @@ fn frames(
         registers = next;
         frames.push(frame);
     }
-    (frames, Ended::Lost)
+    (frames, false)
 }
 
 type Registers = [Option<u64>; REGISTERS];
@@ -164,7 +149,7 @@ fn get(registers: &Registers, register: Register) -> Option<u64> {
     registers.get(usize::from(register.0)).copied().flatten()
 }
 
-fn set(registers: &mut Registers, register: Register, value: Option<u64>) {
+pub(super) fn set(registers: &mut Registers, register: Register, value: Option<u64>) {
     if let Some(slot) = registers.get_mut(usize::from(register.0)) {
         *slot = value;
     }
@@ -176,18 +161,6 @@ enum Step {
     To(Box<Registers>, u64, bool, Option<u64>),
     End,
     Lost,
-}
-
-fn step(
-    memory: Memory<'_>,
-    modules: &mut Modules,
-    stack: &Stack,
-    frame: Frame,
-    registers: &Registers,
-) -> Step {
-    let address = frame.lookup();
-    let Some(entry) = modules.entry(memory, address) else { return Step::Lost };
-    entry.apply(memory, stack, registers, address).unwrap_or(Step::Lost)
 }
 
 /// A frame description entry behind its common entry, in a section of their own.
@@ -202,7 +175,7 @@ pub(super) struct Entry {
 impl Entry {
     /// Finds the entry for an address by the sorted table at `table` (LSB Core, `.eh_frame_hdr`): offsets of
     /// 4 bytes from the table's own address, which is what all linkers write.
-    pub(super) fn find(memory: Memory<'_>, tables: &mut Tables, table: u64, address: u64) -> Option<Self> {
+    pub(super) fn find(memory: Memory<'_>, tables: &mut PageCache, table: u64, address: u64) -> Option<Self> {
         const ENCODINGS: [u8; 3] = [0x1b, 0x03, 0x3b];
         let head = tables.word(memory, table)?.to_le_bytes();
         if head.first() != Some(&1) || head.get(1..4) != Some(&ENCODINGS[..]) {

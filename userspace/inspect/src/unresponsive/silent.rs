@@ -10,17 +10,13 @@ const MAX: usize = 1024;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Silent<S, O, const MOST: usize>(Vec<(S, O)>);
 
-impl<S, O: PartialEq, const MOST: usize> Default for Silent<S, O, MOST> {
+impl<S, O, const MOST: usize> Default for Silent<S, O, MOST> {
     fn default() -> Self {
-        Self::new()
+        Self(Vec::new())
     }
 }
 
 impl<S, O: PartialEq, const MOST: usize> Silent<S, O, MOST> {
-    pub const fn new() -> Self {
-        Self(Vec::new())
-    }
-
     /// Adds a subject. Where there are very many, the oldest is forgotten.
     pub fn add(&mut self, subject: S, owner: O) {
         if self.0.len() >= MAX {
@@ -55,7 +51,7 @@ mod tests {
 
     #[test]
     fn what_was_silent_is_not_asked_and_some_of_an_owner_stand_for_all() {
-        let mut silent = Silent::<u32, char, 2>::new();
+        let mut silent = Silent::<u32, char, 2>::default();
         silent.add(1, 'a');
         let has =
             |silent: &Silent<u32, char, 2>, subject, owner| silent.has(|known| *known == subject, &owner);

@@ -32,8 +32,7 @@ impl<W: Write> DumpWriter<W> {
     pub fn new(out: W) -> io::Result<Self> {
         let mut pickler = Pickler::new(out)?;
         pickler.begin_dict()?;
-        pickler.text("version")?;
-        pickler.text(VERSION)?;
+        pickler.text_field("version", VERSION)?;
         pickler.text("entries")?;
         pickler.empty_list()?;
         Ok(Self { pickler, in_batch: 0, stacks: HashMap::new() })
@@ -64,45 +63,36 @@ impl<W: Write> DumpWriter<W> {
     /// Writes the groups and ends the file, without flushing it.
     pub fn finish(mut self, groups: &[ProcessGroup], comm_lib_version: Option<&str>) -> io::Result<W> {
         self.end_batch()?;
-        let pickler = &mut self.pickler;
+        let mut pickler = self.pickler;
         pickler.text("pg_config")?;
-        pickler.begin_dict()?;
-        for group in groups {
-            pickler.text(&group.name)?;
-            pickler.begin_dict()?;
-            for (key, value) in [("name", &group.name), ("desc", &group.description)] {
-                pickler.text(key)?;
-                pickler.text(value)?;
-            }
-            pickler.text("ranks")?;
-            pickler.text(&ranks_text(&group.ranks))?;
-            pickler.end_dict()?;
-        }
-        pickler.end_dict()?;
+        pickler.dict(|pickler| {
+            groups.iter().try_for_each(|group| {
+                pickler.text(&group.name)?;
+                pickler.dict(|pickler| {
+                    pickler.text_field("name", &group.name)?;
+                    pickler.text_field("desc", &group.description)?;
+                    // torch writes the ranks as the text of a Python list.
+                    pickler.text_field("ranks", &format!("[{}]", joined(&group.ranks, ", ")))
+                })
+            })
+        })?;
         pickler.text("pg_status")?;
-        pickler.begin_dict()?;
-        for group in groups {
-            let Some(status) = &group.status else { continue };
-            pickler.text(&group.pg_id.unwrap_or_default().to_string())?;
-            pickler.begin_dict()?;
-            let keys = [
-                ("last_enqueued_collective", &status.last_enqueued),
-                ("last_started_collective", &status.last_started),
-                ("last_completed_collective", &status.last_completed),
-            ];
-            for (key, work) in keys {
-                pickler.text(key)?;
-                pickler.number(work.seq)?;
-            }
-            pickler.end_dict()?;
-        }
-        pickler.end_dict()?;
+        pickler.dict(|pickler| {
+            groups.iter().try_for_each(|group| {
+                let Some(status) = &group.status else { return Ok(()) };
+                pickler.text(&group.pg_id.unwrap_or_default().to_string())?;
+                pickler.dict(|pickler| {
+                    pickler.field("last_enqueued_collective", |to| to.number(status.last_enqueued.seq))?;
+                    pickler.field("last_started_collective", |to| to.number(status.last_started.seq))?;
+                    pickler.field("last_completed_collective", |to| to.number(status.last_completed.seq))
+                })
+            })
+        })?;
         if let Some(version) = comm_lib_version {
-            pickler.text("comm_lib_version")?;
-            pickler.text(version)?;
+            pickler.text_field("comm_lib_version", version)?;
         }
         pickler.end_dict()?;
-        self.pickler.finish()
+        pickler.finish()
     }
 
     fn write_entry(&mut self, entry: &Entry) -> io::Result<()> {
@@ -143,46 +133,39 @@ impl<W: Write> DumpWriter<W> {
         let thread_id = thread_id.map(|id| id.to_string());
         for (key, value) in [("thread_name", thread_name), ("thread_id", &thread_id)] {
             if let Some(value) = value {
-                pickler.text(key)?;
-                pickler.text(value)?;
+                pickler.text_field(key, value)?;
             }
         }
         self.count("collective_seq_id", *collective_seq_id)?;
         self.count("p2p_seq_id", *p2p_seq_id)?;
         self.count("op_id", *op_id)?;
-        self.pickler.text("profiling_name")?;
-        self.pickler.text(profiling_name)?;
+        self.pickler.text_field("profiling_name", profiling_name)?;
         self.known_or_none("time_created_ns", Some((*time_created_ns).max(0)))?;
         if let Some(duration) = duration_ms {
-            self.pickler.text("duration_ms")?;
-            self.pickler.float((*duration).into())?;
+            self.pickler.field("duration_ms", |to| to.float((*duration).into()))?;
         }
         self.tensors(["input_sizes", "input_dtypes"], input_sizes, input_dtypes)?;
         self.tensors(["output_sizes", "output_dtypes"], output_sizes, output_dtypes)?;
-        self.pickler.text("state")?;
-        self.pickler.text(state.name())?;
+        self.pickler.text_field("state", state.name())?;
         // torch has no times before 1970.
         let known = |time: Option<i64>| time.filter(|time| *time >= 0);
         self.known_or_none("time_discovered_started_ns", known(*time_discovered_started_ns))?;
         self.known_or_none("time_discovered_completed_ns", known(*time_discovered_completed_ns))?;
-        self.pickler.text("retired")?;
-        self.pickler.flag(*retired)?;
+        self.pickler.field("retired", |to| to.flag(*retired))?;
         self.known_or_none("timeout_ms", *timeout_ms)?;
-        self.pickler.text("is_p2p")?;
-        self.pickler.flag(*is_p2p)
+        self.pickler.field("is_p2p", |to| to.flag(*is_p2p))
     }
 
     fn count(&mut self, key: &str, value: u64) -> io::Result<()> {
-        self.pickler.text(key)?;
-        self.pickler.number(signed(value))
+        // torch's integers are signed. Counters and times do not come near the limit.
+        self.pickler.field(key, |to| to.number(i64::try_from(value).unwrap_or(i64::MAX)))
     }
 
     fn known_or_none(&mut self, key: &str, value: Option<i64>) -> io::Result<()> {
-        self.pickler.text(key)?;
-        match value {
-            Some(value) => self.pickler.number(value),
-            None => self.pickler.none(),
-        }
+        self.pickler.field(key, |to| match value {
+            Some(value) => to.number(value),
+            None => to.none(),
+        })
     }
 
     fn tensors(&mut self, keys: [&str; 2], sizes: &[Vec<i64>], dtypes: &[String]) -> io::Result<()> {
@@ -200,15 +183,12 @@ impl<W: Write> DumpWriter<W> {
             return pickler.again(*known);
         }
         pickler.list(frames, |pickler, frame| {
-            pickler.begin_dict()?;
-            for (key, value) in [("name", &frame.function), ("filename", &frame.file)] {
-                pickler.text(key)?;
-                pickler.text(value)?;
-            }
-            pickler.text("line")?;
-            // 0: not known.
-            pickler.number(frame.line.unwrap_or(0).into())?;
-            pickler.end_dict()
+            pickler.dict(|pickler| {
+                pickler.text_field("name", &frame.function)?;
+                pickler.text_field("filename", &frame.file)?;
+                // 0: not known.
+                pickler.field("line", |to| to.number(frame.line.unwrap_or(0).into()))
+            })
         })?;
         if self.stacks.len() < MAX_STACKS {
             let value = pickler.remember()?;
@@ -216,14 +196,4 @@ impl<W: Write> DumpWriter<W> {
         }
         Ok(())
     }
-}
-
-/// Converts to torch's integers, which are signed. Counters and times do not come near the limit.
-fn signed(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
-
-/// Writes ranks as torch does: as the text of a Python list.
-fn ranks_text(ranks: &[u64]) -> String {
-    format!("[{}]", joined(ranks, ", "))
 }

@@ -170,6 +170,28 @@ impl<W: Write> Pickler<W> {
         Ok(())
     }
 
+    /// Writes a key of a dictionary, and its value with `write`.
+    pub(super) fn field(
+        &mut self,
+        key: &str,
+        write: impl FnOnce(&mut Self) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.text(key)?;
+        write(self)
+    }
+
+    /// Writes a key of a dictionary, and a text as its value.
+    pub(super) fn text_field(&mut self, key: &str, value: &str) -> io::Result<()> {
+        self.field(key, |pickler| pickler.text(value))
+    }
+
+    /// Writes a dictionary, whose keys and values `write` writes.
+    pub(super) fn dict(&mut self, write: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
+        self.begin_dict()?;
+        write(self)?;
+        self.end_dict()
+    }
+
     /// Writes a text in full.
     fn text_once(&mut self, text: &str) -> io::Result<()> {
         let bytes = u32::try_from(text.len()).map_err(|_| too_much("bytes of a text"))?;

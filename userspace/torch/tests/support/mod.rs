@@ -13,7 +13,7 @@ use cpython::{Python, Unreadable, locate};
 use nccl_library::elf::Image;
 use serde_json::{Value, json};
 use test_support::{Interpreter, TorchJob, need_pythons, torch_double};
-use torch::{Found, Library, Offsets, Patience, Recorder, Unknown, Version, find, read, shipped};
+use torch::{Found, Offsets, Patience, RingReport, Unknown, Version, find, read, shipped};
 
 /// `/proc/PID/mem`
 pub(crate) struct ProcMemory(File);
@@ -24,13 +24,11 @@ impl cpython::Memory for ProcMemory {
     }
 }
 
-impl torch::Memory for ProcMemory {}
-
 pub(crate) struct Subject {
     pub(crate) job: TorchJob,
     pub(crate) memory: ProcMemory,
     pub(crate) offsets: Offsets,
-    library: Library,
+    library: u64,
     _folder: tempfile::TempDir,
 }
 
@@ -43,7 +41,7 @@ impl Subject {
         let job = TorchJob::start(&python.program, &[&library], environment);
         let memory = ProcMemory(File::open(format!("/proc/{}/mem", job.pid())).unwrap());
         let offsets = shipped(Version::new(2, u8::try_from(minor).unwrap())).unwrap().offsets;
-        let library = Library { base: base(job.pid(), &library) };
+        let library = base(job.pid(), &library);
         Some(Self { job, memory, offsets, library, _folder: folder })
     }
 
@@ -55,7 +53,7 @@ impl Subject {
         find(&self.memory, self.library, &self.offsets, &|_| true, Patience::default())
     }
 
-    pub(crate) fn read(&self, python: Option<Python>) -> Recorder {
+    pub(crate) fn read(&self, python: Option<Python>) -> RingReport {
         let found = self.find().unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
         read(&self.memory, found[0].address, &self.offsets, python, Patience::default()).unwrap()
@@ -105,6 +103,5 @@ pub(crate) fn python_of(pid: u32, memory: &ProcMemory) -> Option<Python> {
     let found = locate::runtime(&image).unwrap()?;
     let name = Path::new(&file).file_name()?.to_string_lossy().into_owned();
     let version = found.version.or_else(|| cpython::Version::from_file_name(&name));
-    let runtime = start - image.base().unwrap().0 + found.address.0;
-    Some(Python::at(memory, runtime, version).unwrap())
+    Some(Python::at(memory, start + found.distance, version).unwrap())
 }

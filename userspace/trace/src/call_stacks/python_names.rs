@@ -22,7 +22,7 @@ use ncclflow_common::{RawFrame, STACK_COOKIE};
 use super::{book::StackBook, native::NativeFeed};
 use inspect::{
     process::{Process, printable},
-    python::{Copied, Interpreter, guard_of, guard_places, is_alive, word},
+    python::{Interpreter, Pages, guard_of, guard_places, is_alive, word},
 };
 
 /// Maximum number of stacks that wait to be named. Stacks beyond it have no frames.
@@ -225,13 +225,13 @@ impl Names {
         if new.is_empty() {
             return;
         }
-        let copied = Copied::new(&traced.process);
+        let copied = Pages::new(&traced.process);
         fetch_code_objects(&copied, &python.offsets, new.iter().map(|frame| frame.code));
         let mut walker = Walker::new(*python, &copied);
         let codes: Vec<_> = new.iter().map(|frame| walker.code_object(frame.code).ok()).collect();
         // The order matters. If the code of the hit was in use after it was read, it was until then. If other
         // code has taken its place before it was looked at, that shows now.
-        let now = Copied::new(&traced.process);
+        let now = Pages::new(&traced.process);
         let places = new.iter().flat_map(|frame| guard_places(walk, frame.code));
         now.fetch(places);
         for (frame, code) in new.iter().zip(codes) {
@@ -245,7 +245,7 @@ impl Names {
 }
 
 /// Copies code objects, and then the strings and tables that they point to.
-fn fetch_code_objects(copied: &Copied<'_>, offsets: &Offsets, codes: impl Iterator<Item = u64> + Clone) {
+fn fetch_code_objects(copied: &Pages<'_>, offsets: &Offsets, codes: impl Iterator<Item = u64> + Clone) {
     /// Bytes of a head, with all fields that are read of it.
     const HEAD: usize = 256;
     let of_code = &offsets.code;

@@ -64,7 +64,7 @@ impl Stacks {
         let version = interpreter.as_ref().map(|found| found.as_ref().map(Interpreter::version));
         let version = version.map_err(Clone::clone);
         let interpreter = interpreter.unwrap_or_default();
-        let mut walk = interpreter.as_ref().map_or_else(without_python, |interpreter| *interpreter.walk());
+        let mut walk = interpreter.as_ref().map_or_else(without_python, |interpreter| interpreter.walk);
         walk.takes = if interpreter.is_some() { TAKES_PYTHON } else { 0 };
         walk.takes |= if kind.has_native() { TAKES_NATIVE } else { 0 };
         if walk.takes != 0 {
