@@ -1,26 +1,52 @@
 //! `ncclflow check`: are the ranks consistent? Without root.
 
-use std::process::ExitCode;
+use std::path::PathBuf;
 
 use anyhow::Result;
+use clap::Args;
 
 use super::{
-    args::CheckArgs,
-    exit,
+    exit::Exit,
     progress::reading,
     terminal::{self, Mood},
-    write_json,
+    write_report,
 };
 use analysis::check::{check, headline, write_check};
 
-pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
-    let report = reading("", |line| check(&args.dirs, &mut |bytes, of_bytes| line.show(bytes, of_bytes)))?;
-    if args.json {
-        write_json(&mut terminal::out(), &report)?;
-    } else {
-        let mood = if report.consistent { Mood::Good } else { Mood::Bad };
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ncclflow check /var/tmp/flows                one host
+  ncclflow check host1/flows host2/flows       all ranks of a job
+  ncclflow check flows -v                      with the waits of every rank
+  ncclflow check flows --json | jq '.communicators[].verdict.culprit'
+  ncclflow check host*/calls                   of record --level api --stacks: with the line of each rank
+  ncclflow check flows --json | jq -r '.communicators[].firstDifference.text'
+
+Finds collectives that are not the same on all ranks, or in another order; ranks that have not joined; sends without receives. Of
+recordings of --level steps it also finds the rank or link that the others wait for, without comparing clocks of ranks.
+Exit codes: 0 consistent; 3 findings; 1 error; 2 wrong usage.")]
+pub struct CheckArgs {
+    /// Folders of recordings or windows; those of one communicator's ranks are put together. Of folders with windows,
+    /// those that were open at the same time
+    #[arg(value_name = "DIR", required = true, num_args = 1..)]
+    pub dirs: Vec<PathBuf>,
+
+    /// The waits of every rank
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// All that was found, as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub(super) fn run(args: &CheckArgs) -> Result<Exit> {
+    let report = reading("", |line| check(&args.dirs, &mut |bytes, of_bytes| line.bytes(bytes, of_bytes)))?;
+    let (mood, exit) = if report.consistent { (Mood::Good, Exit::Done) } else { (Mood::Bad, Exit::Findings) };
+    write_report(args.json, &report, |out| {
         terminal::verdict(mood, &headline(&report))?;
-        write_check(&report, args.verbose, &mut terminal::out())?;
-    }
-    Ok(if report.consistent { ExitCode::SUCCESS } else { ExitCode::from(exit::FINDINGS) })
+        Ok(write_check(&report, args.verbose, out)?)
+    })?;
+    Ok(exit)
 }

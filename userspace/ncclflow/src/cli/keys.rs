@@ -3,24 +3,19 @@
 use std::{
     fs::File,
     io::{self, IsTerminal as _, stdin},
+    ops::ControlFlow,
     os::fd::AsRawFd as _,
     time::Duration,
 };
 
-use ratatui::crossterm::event::{self, Event, KeyEvent};
+use ratatui::crossterm::event::{self, KeyEvent};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
 };
 
-/// Input from the terminal.
-#[derive(Debug)]
-pub(super) enum Input {
-    Key(KeyEvent),
-    Nothing,
-    /// The connection was closed, and nobody is there any more.
-    Gone,
-}
+/// A key, or none; `Break`: the connection was closed, and nobody is there any more.
+type Input = ControlFlow<(), Option<KeyEvent>>;
 
 /// Waits so long for a key. crossterm reads a terminal that is gone again and again, and never comes back: so
 /// the terminal is checked first.
@@ -56,14 +51,10 @@ fn gone() -> Input {
             unsafe { libc::dup2(nowhere.as_raw_fd(), output) };
         }
     }
-    Input::Gone
+    ControlFlow::Break(())
 }
 
 fn key(wait: Duration) -> io::Result<Input> {
-    if event::poll(wait)?
-        && let Event::Key(key) = event::read()?
-    {
-        return Ok(Input::Key(key));
-    }
-    Ok(Input::Nothing)
+    let event = if event::poll(wait)? { Some(event::read()?) } else { None };
+    Ok(ControlFlow::Continue(event.and_then(|event| event.as_key_event())))
 }

@@ -1,19 +1,18 @@
 //! Groups of options of `ncclflow record`, and how their values are written.
 
-use inspect::identity::{RankMapFile, WhoOptions};
+use inspect::identity::RankMapFile;
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
-use trace::record::{FilesOptions, FilesWhen, WindowOptions};
+use trace::record::{FilesWhen, WindowOptions};
 
 use clap::{
     Args, ValueEnum,
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 
-use super::args::seconds;
+use super::shared_args::seconds;
 use flow::model::Sampling;
 
 /// Choice of ops whose messages are measured.
@@ -112,12 +111,6 @@ pub struct WhoArgs {
     pub job: Option<String>,
 }
 
-impl WhoArgs {
-    pub(super) fn options(&self) -> Arc<WhoOptions> {
-        Arc::new(WhoOptions { rank_map: self.rank_map.clone(), job: self.job.clone() })
-    }
-}
-
 fn rank_map(path: &str) -> Result<RankMapFile, String> {
     RankMapFile::read(Path::new(path))
 }
@@ -153,12 +146,6 @@ pub struct DiskArgs {
     /// Compress each .jsonl file when nothing more comes to it: of closed windows, and at the end
     #[arg(help_heading = "Disk", long)]
     pub compress: bool,
-}
-
-impl DiskArgs {
-    pub(super) fn files(self) -> FilesOptions {
-        FilesOptions { when: self.files, limit_bytes: Some(self.files_limit) }
-    }
 }
 
 /// The smallest limit of a folder.

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use clap::{ValueEnum as _, builder::PossibleValue};
 use flow::{
     schema::GpuRow,
     session::Level,
@@ -20,10 +21,9 @@ use super::{
     lag::Lag,
     page::{draw_history, draw_page},
     plain_table::{HEADINGS, bytes_cell},
-    rates::{KindRates, PeerRates, RankRates, Rates},
+    rates::{KindRates, PeerRates, RankRates, Rates, Subject},
     rows::{Row, View},
     state::State,
-    subject::Subject,
 };
 
 /// Width from which the table shows whole names.
@@ -93,11 +93,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
 }
 
 fn heading_line(state: &State, subject: &Subject) -> Line<'static> {
-    let level = match subject.level {
-        Some(Level::Api) => "api",
-        Some(Level::Steps) => "steps",
-        Some(Level::Flow) | None => "flow",
-    };
+    let level = subject.level.unwrap_or(Level::Flow).name();
     let rates = &state.rates;
     let text = format!(
         "ncclflow top  {}  level {level}  {} processes  {} ranks  ",
@@ -144,7 +140,9 @@ fn gpu_line(gpu: &GpuRow) -> Line<'static> {
 
 fn choices_line(state: &State) -> Line<'static> {
     let direction = if state.reversed { ", reversed" } else { "" };
-    let mut spans = vec![Span::raw(format!("{} by {}{direction}", state.view.name(), state.sort.name()))];
+    let view = state.view.to_possible_value();
+    let view = view.as_ref().map_or("", PossibleValue::get_name);
+    let mut spans = vec![Span::raw(format!("{view} by {}{direction}", state.sort.name()))];
     if state.typing || !state.filter.is_empty() {
         let cursor = if state.typing { "_" } else { "" };
         spans.push(format!("  filter: {}{cursor}", state.filter).yellow());
@@ -156,18 +154,13 @@ fn choices_line(state: &State) -> Line<'static> {
 }
 
 fn keys_line(state: &State) -> Line<'static> {
-    match &state.message {
-        Some(message) => Line::styled(message.clone(), Style::new().yellow()),
-        None if state.typing => Line::styled("Enter keeps the filter, Esc drops it", Style::new().dim()),
-        None if state.page => {
-            let keys = "Esc back to the table  j/k next row  Space freeze  ? help  q quit";
-            Line::styled(keys, Style::new().dim())
-        }
-        None => {
-            let keys = "q quit  ? help  Tab view  s sort  r reverse  / filter  Space freeze  Enter page";
-            Line::styled(keys, Style::new().dim())
-        }
-    }
+    let keys = match &state.message {
+        Some(message) => return Line::styled(message.clone(), Style::new().yellow()),
+        None if state.typing => "Enter keeps the filter, Esc drops it",
+        None if state.page => "Esc back to the table  j/k next row  Space freeze  ? help  q quit",
+        None => "q quit  ? help  Tab view  s sort  r reverse  / filter  Space freeze  Enter page",
+    };
+    Line::styled(keys, Style::new().dim())
 }
 
 fn draw_table(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
@@ -254,7 +247,7 @@ fn draw_details(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
     let block = Block::new().borders(Borders::TOP).title(title);
     let inside = block.inner(area);
     frame.render_widget(block, area);
-    let ops: Vec<f64> = state.history_of(row).iter().map(|point| point.ops_per_s).collect();
+    let ops = state.history_of(row, |point| point.ops_per_s);
     let lines = u16::from(ops.len() > 1 && inside.height > 4);
     let [over_time, inside] = Layout::vertical([Constraint::Length(lines), Constraint::Min(0)]).areas(inside);
     if lines > 0 {
@@ -264,20 +257,28 @@ fn draw_details(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
     let left_width = if wide { 60 } else { 40 };
     let [left, right_side] =
         Layout::horizontal([Constraint::Length(left_width), Constraint::Min(10)]).spacing(1).areas(inside);
-    let kinds = row.kinds.iter().map(|kind| {
-        let rates = [right(number(kind.ops_per_s)), right(bytes(kind.bytes_per_s))];
-        TableRow::new([Cell::from(kind.label())].into_iter().chain(rates))
-    });
-    let heading = TableRow::new(["OP".into(), right("OPS/S"), right("BYTES/S")]).dim();
-    let widths = [Constraint::Min(12), Constraint::Length(6), Constraint::Length(9)];
     let left = if peers.is_empty() { inside } else { left };
-    frame.render_widget(Table::new(kinds, widths).header(heading), left);
+    draw_kinds(frame, left, row, &[Constraint::Min(12), Constraint::Length(6), Constraint::Length(9)]);
     if !peers.is_empty() {
         // In 80 columns the wait is worth more than the bytes.
         let widths = [10, 6, if wide { 9 } else { 0 }, 10];
         let columns = PeerColumns { others: "other", waits: (1, "WAIT, MEAN"), widths };
         draw_peers(frame, right_side, &peers, row.members.len() > 1, &columns);
     }
+}
+
+/// Draws the kinds of a row's ops, in as many columns as there are widths.
+pub(super) fn draw_kinds(frame: &mut Frame<'_>, area: Rect, row: &Row, widths: &[Constraint]) {
+    let rows = row.kinds.iter().map(|kind| {
+        TableRow::new([
+            Cell::from(kind.label()),
+            right(number(kind.ops_per_s)),
+            right(bytes(kind.bytes_per_s)),
+            right(kind.ops.to_string()),
+        ])
+    });
+    let heading = TableRow::new(["OP".into(), right("OPS/S"), right("BYTES/S"), right("OPS IN ALL")]).dim();
+    frame.render_widget(Table::new(rows, widths).header(heading), area);
 }
 
 /// What a table of peers shows, and the width of its columns.

@@ -13,7 +13,7 @@ const MAX_POINTS: usize = 120;
 const MAX_RANKS: usize = 4096;
 
 /// Rates of a refresh.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Point {
     pub(super) ops_per_s: f64,
     pub(super) bytes_per_s: f64,
@@ -48,13 +48,18 @@ impl History {
         }
     }
 
-    /// Returns several ranks' history, put together by `join`. A rank that came later has zeros before.
-    pub(super) fn of(&self, keys: &[RankKey], join: fn(f64, f64) -> f64) -> Vec<Point> {
-        let mut all = vec![Point::default(); self.points];
-        for points in keys.iter().filter_map(|key| self.ranks.get(key)) {
+    /// Returns the history of a value of several ranks, put together by `join`. A rank that came later has zeros
+    /// before.
+    pub(super) fn of(
+        &self,
+        keys: impl IntoIterator<Item = RankKey>,
+        value: fn(&Point) -> f64,
+        join: fn(f64, f64) -> f64,
+    ) -> Vec<f64> {
+        let mut all = vec![0.0; self.points];
+        for points in keys.into_iter().filter_map(|key| self.ranks.get(&key)) {
             for (sum, point) in all.iter_mut().rev().zip(points.iter().rev()) {
-                sum.ops_per_s = join(sum.ops_per_s, point.ops_per_s);
-                sum.bytes_per_s = join(sum.bytes_per_s, point.bytes_per_s);
+                *sum = join(*sum, value(point));
             }
         }
         all

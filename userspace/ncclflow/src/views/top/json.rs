@@ -2,11 +2,8 @@
 
 use serde::Serialize;
 
-use super::{
-    rates::{RankRates, Rates, Snapshot},
-    subject::Subject,
-};
-use flow::{schema::GpuRow, session::Level, statistics::RankKey};
+use super::rates::{RankRates, Rates, Snapshot, Subject};
+use flow::{schema::GpuRow, session::Level};
 
 #[derive(Debug, Serialize)]
 pub struct TopReport<'a> {
@@ -54,6 +51,13 @@ impl<'a> TopReport<'a> {
             let seen = now.statistics.processes.get(&pid).copied().unwrap_or_default();
             ProcessLine { pid, name, nccl, records: seen.records, lost: seen.lost }
         });
+        let ranks = rates.ranks.iter().map(|rates| RankLine {
+            comm_hash: rates.key.map(|key| key.comm_name()),
+            rank: rates.key.map(|key| key.rank),
+            n_ranks: rates.key.map(|_| rates.n_ranks),
+            pid: rates.key.map(|key| key.pid),
+            rates,
+        });
         Self {
             ncclflow: env!("CARGO_PKG_VERSION"),
             schema: 1,
@@ -61,23 +65,11 @@ impl<'a> TopReport<'a> {
             level: subject.level,
             interval_s: rates.interval_s,
             processes: processes.collect(),
-            ranks: rates.ranks.iter().map(RankLine::new).collect(),
+            ranks: ranks.collect(),
             folded_ranks: rates.folded_ranks,
             records_lost: rates.lost,
             records_undecodable: rates.undecodable,
             gpus: now.gpus.iter().map(|row| &**row).collect(),
-        }
-    }
-}
-
-impl<'a> RankLine<'a> {
-    fn new(rank: &'a RankRates) -> Self {
-        Self {
-            comm_hash: rank.key.as_ref().map(RankKey::comm_name),
-            rank: rank.key.map(|key| key.rank),
-            n_ranks: rank.key.map(|_| rank.n_ranks),
-            pid: rank.key.map(|key| key.pid),
-            rates: rank,
         }
     }
 }

@@ -11,7 +11,6 @@ mod plain_table;
 mod rates;
 mod rows;
 mod state;
-mod subject;
 
 #[cfg(test)]
 mod tests;
@@ -20,7 +19,6 @@ pub use draw::draw;
 pub use json::TopReport;
 pub use lag::Lag;
 pub use plain_table::print_table;
-pub use rates::{KindRates, PeerRates, RankRates, Rates, Snapshot};
+pub use rates::{KindRates, PeerRates, RankRates, Rates, Snapshot, Subject};
 pub use rows::{Row, Sort, View, rows};
-pub use state::{Action, State};
-pub use subject::Subject;
+pub use state::State;

@@ -8,16 +8,15 @@ use ratatui::{
     layout::{Constraint, Layout, Rect},
     style::{Color, Style, Stylize as _},
     text::Line,
-    widgets::{Cell, Paragraph, Row as TableRow, Sparkline, Table},
+    widgets::{Paragraph, Sparkline},
 };
 
 use super::{
-    draw::{PeerColumns, draw_peers, peers_of, right},
+    draw::{PeerColumns, draw_kinds, draw_peers, peers_of},
     lag::Lag,
-    rates::RankRates,
+    rates::{RankRates, Subject},
     rows::{Row, View},
     state::State,
-    subject::Subject,
 };
 
 /// Draws the page over all but the last line, which has the keys.
@@ -41,30 +40,9 @@ pub(super) fn draw_page(frame: &mut Frame<'_>, area: Rect, state: &State, subjec
     .areas(area);
     frame.render_widget(Paragraph::new(Line::from(name(row, state.view, &subject.host)).bold()), title);
     frame.render_widget(Paragraph::new(facts(row, &ranks, subject)), said);
-    let history = state.history_of(row);
-    draw_history(
-        frame,
-        ops,
-        "OPS/S",
-        &history.iter().map(|point| point.ops_per_s).collect::<Vec<_>>(),
-        number,
-    );
-    draw_history(
-        frame,
-        moved,
-        "BYTES/S",
-        &history.iter().map(|point| point.bytes_per_s).collect::<Vec<_>>(),
-        bytes,
-    );
-    let rows = row.kinds.iter().map(|kind| {
-        let numbers =
-            [right(number(kind.ops_per_s)), right(bytes(kind.bytes_per_s)), right(kind.ops.to_string())];
-        TableRow::new([Cell::from(kind.label())].into_iter().chain(numbers))
-    });
-    let heading = TableRow::new(["OP".into(), right("OPS/S"), right("BYTES/S"), right("OPS IN ALL")]).dim();
-    let widths =
-        [Constraint::Length(32), Constraint::Length(8), Constraint::Length(10), Constraint::Length(12)];
-    frame.render_widget(Table::new(rows, widths).header(heading), kinds);
+    draw_history(frame, ops, "OPS/S", &state.history_of(row, |point| point.ops_per_s), number);
+    draw_history(frame, moved, "BYTES/S", &state.history_of(row, |point| point.bytes_per_s), bytes);
+    draw_kinds(frame, kinds, row, &[32, 8, 10, 12].map(Constraint::Length));
     let found = peers_of(row, &state.rates);
     if found.is_empty() {
         let text = "messages are not measured: --level steps measures those that go over the network";

@@ -1,25 +1,17 @@
 //! The user's choices: view, order, filter, row; and how keys change them.
 
-use std::sync::Arc;
+use std::{ops::ControlFlow, sync::Arc};
 
-use flow::{schema::GpuRow, statistics::RankKey};
+use flow::schema::GpuRow;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::{
     history::{History, Point},
-    rates::{Rates, Snapshot},
+    rates::{Rates, Snapshot, Subject},
     rows::{Row, Sort, View, next, rows},
-    subject::Subject,
 };
 
 const MAX_FILTER: usize = 64;
-
-/// A key's request that the state cannot fulfil itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    Nothing,
-    Quit,
-}
 
 /// The choices, and what is shown.
 #[derive(Debug, Default)]
@@ -75,22 +67,24 @@ impl State {
 
     /// Sorts and filters anew. The selected rank stays selected where it can.
     pub fn arrange(&mut self, subject: &Subject) {
-        let selected = self.rows.get(self.selected).filter(|_| self.has_chosen).map(Row::identity);
+        let selected = self.rows.get(self.selected).filter(|_| self.has_chosen).map(|row| row.key);
         self.rows = rows(&self.rates, subject, self.view, self.sort, &self.filter);
         if self.reversed {
             self.rows.reverse();
         }
-        let same = self.rows.iter().position(|row| Some(row.identity()) == selected);
+        let same = self.rows.iter().position(|row| Some(row.key) == selected);
         let last = self.rows.len().saturating_sub(1);
         self.selected = same.unwrap_or(self.selected).min(last);
     }
 
-    pub fn key(&mut self, key: KeyEvent, subject: &Subject) -> Action {
+    /// Does what a key asks for. `Break`: that is the end.
+    pub fn key(&mut self, key: KeyEvent, subject: &Subject) -> ControlFlow<()> {
+        const NOTHING: ControlFlow<()> = ControlFlow::Continue(());
         if key.kind == KeyEventKind::Release {
-            return Action::Nothing;
+            return NOTHING;
         }
         if key.modifiers.contains(KeyModifiers::CONTROL) {
-            return if key.code == KeyCode::Char('c') { Action::Quit } else { Action::Nothing };
+            return if key.code == KeyCode::Char('c') { ControlFlow::Break(()) } else { NOTHING };
         }
         if self.typing {
             self.type_filter(key.code);
@@ -100,7 +94,7 @@ impl State {
         } else {
             match key.code {
                 KeyCode::Esc | KeyCode::Backspace | KeyCode::Enter if self.page => self.page = false,
-                KeyCode::Char('q') | KeyCode::Esc => return Action::Quit,
+                KeyCode::Char('q') | KeyCode::Esc => return ControlFlow::Break(()),
                 // From then on the row stays the chosen one, whatever is sorted.
                 KeyCode::Enter => (self.page, self.has_chosen) = (!self.rows.is_empty(), true),
                 KeyCode::Char('?' | 'h') => self.help = true,
@@ -111,7 +105,7 @@ impl State {
                 KeyCode::Char('r') => self.reversed = !self.reversed,
                 KeyCode::Tab | KeyCode::Char('v') => self.view = next(&self.view),
                 code => {
-                    let Some(selected) = moved(code, self.selected) else { return Action::Nothing };
+                    let Some(selected) = moved(code, self.selected) else { return NOTHING };
                     self.selected = selected;
                     self.has_chosen = true;
                 }
@@ -119,15 +113,14 @@ impl State {
         }
         self.selected = self.selected.min(self.rows.len().saturating_sub(1));
         self.arrange(subject);
-        Action::Nothing
+        NOTHING
     }
 
     /// Returns earlier rates: the busiest of a communicator's ranks, the sum of a process's.
-    pub(super) fn history_of(&self, row: &Row) -> Vec<Point> {
-        let key = |at: &usize| self.rates.ranks.get(*at).and_then(|rank| rank.key);
-        let keys: Vec<RankKey> = row.members.iter().filter_map(key).collect();
+    pub(super) fn history_of(&self, row: &Row, value: fn(&Point) -> f64) -> Vec<f64> {
+        let keys = row.members.iter().filter_map(|&at| self.rates.ranks.get(at)?.key);
         let sum = |a: f64, b: f64| a + b;
-        self.history.of(&keys, if self.view == View::Communicators { f64::max } else { sum })
+        self.history.of(keys, value, if self.view == View::Communicators { f64::max } else { sum })
     }
 
     fn type_filter(&mut self, code: KeyCode) {
