@@ -3,14 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, builder::styling::AnsiColor};
 
-use super::{
-    exit::Exit,
-    progress::reading,
-    terminal::{self, Mood},
-    write_report,
-};
+use super::{exit::Exit, progress::reading, terminal, write_report};
 use analysis::check::{check, headline, write_check};
 
 #[derive(Debug, Args)]
@@ -43,9 +38,12 @@ pub struct CheckArgs {
 
 pub(super) fn run(args: &CheckArgs) -> Result<Exit> {
     let report = reading("", |line| check(&args.dirs, &mut |bytes, of_bytes| line.bytes(bytes, of_bytes)))?;
-    let (mood, exit) = if report.consistent { (Mood::Good, Exit::Done) } else { (Mood::Bad, Exit::Findings) };
+    let (color, exit) = match report.consistent {
+        true => (AnsiColor::Green, Exit::Done),
+        false => (AnsiColor::Red, Exit::Findings),
+    };
     write_report(args.json, &report, |out| {
-        terminal::verdict(mood, &headline(&report))?;
+        terminal::verdict(Some(color), &headline(&report))?;
         Ok(write_check(&report, args.verbose, out)?)
     })?;
     Ok(exit)

@@ -7,15 +7,14 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use clap::Args;
+use clap::{Args, builder::styling::AnsiColor};
 
 use super::{
     exit::Exit,
     merge,
     progress::reading,
     shared_args::{DebugArgs, LookedAtArgs, seconds},
-    terminal::{self, Mood},
-    write_report,
+    terminal, write_report,
 };
 use analysis::export::RankFiles;
 use dump::{self, DumpOptions, DumpReport, RecorderDumps, State};
@@ -105,11 +104,11 @@ pub(super) fn run(args: &DumpArgs) -> Result<Exit> {
     }
     reports.extend(merge::reports(&args.merge)?);
     let report = if args.merge.is_empty() { reports.pop().unwrap_or_default() } else { dump::merge(reports) };
-    let (mood, exit) = match report.state() {
-        State::Healthy => (Mood::Good, Exit::Done),
-        State::Stuck => (Mood::Bad, Exit::Findings),
-        State::Unknown => (Mood::Doubtful, Exit::Unknown),
-        State::Waiting => (Mood::Doubtful, Exit::Waiting),
+    let (color, exit) = match report.state() {
+        State::Healthy => (AnsiColor::Green, Exit::Done),
+        State::Stuck => (AnsiColor::Red, Exit::Findings),
+        State::Unknown => (AnsiColor::Yellow, Exit::Unknown),
+        State::Waiting => (AnsiColor::Yellow, Exit::Waiting),
     };
     write_report(args.json, &report, |out| {
         // The first paragraph is the verdict.
@@ -119,7 +118,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<Exit> {
             _ => ("", &*text),
         };
         if !verdict.is_empty() {
-            terminal::verdict(mood, verdict)?;
+            terminal::verdict(Some(color), verdict)?;
             writeln!(out)?;
         }
         Ok(write!(out, "{rest}")?)

@@ -58,8 +58,7 @@ fn write_json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
     let mut out = BufWriter::with_capacity(1 << 16, out);
     serde_json::to_writer_pretty(PlainWriter::of_json(&mut out), value)?;
     writeln!(out)?;
-    out.flush()?;
-    Ok(())
+    Ok(out.flush()?)
 }
 
 /// Writes a report to standard output: as JSON, or as text.
@@ -80,8 +79,7 @@ fn write_report(
 /// Writes a document on one line.
 fn write_json_line(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
     serde_json::to_writer(PlainWriter::of_json(&mut *out), value)?;
-    writeln!(out)?;
-    Ok(())
+    Ok(writeln!(out)?)
 }
 
 /// Parses the command line, does what it says, and turns the outcome into an exit code.

@@ -1,6 +1,5 @@
 //! The arguments of `ncclflow record`.
 
-use crate::views::metrics::parse_address;
 use inspect::{gpu::GpuSamples, identity::WhoOptions, layout_cache::default_folder};
 use recording::sinks::LiveStatistics;
 use std::{
@@ -17,7 +16,7 @@ use trace::{
 use clap::Args;
 
 use super::{
-    record_groups::{Auto, DiskArgs, SamplingArgs, WhoArgs, WindowArgs, auto_or},
+    record_groups::{Auto, DiskArgs, SamplingArgs, WhoArgs, WindowArgs, auto_or, metrics_address},
     shared_args::{DebugArgs, FilterArgs, seconds},
 };
 use flow::{
@@ -181,7 +180,7 @@ pub struct RecordArgs {
 
     /// Serve live metrics for Prometheus at http://ADDR/metrics while recording (docs/METRICS.md): a port of
     /// this host alone (9400), or an address and a port
-    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
+    #[arg(long, value_name = "ADDR", value_parser = metrics_address)]
     pub metrics: Option<SocketAddr>,
 
     /// Write no files: for --metrics alone, as on a node that is watched for months

@@ -235,13 +235,9 @@ fn window(trace: &mut TraceFile, args: &StacksArgs) -> Result<Window> {
         "window: {}: --start-ts {}{}",
         chosen.name.as_str(),
         chosen.start,
-        duration_of(&chosen, " --duration ")
+        chosen.duration.map_or_else(|| ", never ended".to_owned(), |ns| format!(" --duration {ns}"))
     );
     Ok(chosen.window())
-}
-
-fn duration_of(found: &Match, before: &str) -> String {
-    found.duration.map_or_else(|| ", never ended".to_owned(), |duration| format!("{before}{duration}"))
 }
 
 /// Asks which of the slices is meant, until one is chosen.

@@ -5,12 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-use super::{
-    exit::Exit,
-    progress::reading,
-    terminal::{self, Mood},
-    write_report,
-};
+use super::{exit::Exit, progress::reading, terminal, write_report};
 use analysis::check::{summarize, summary_headline, write_summary};
 
 #[derive(Debug, Args)]
@@ -39,7 +34,7 @@ pub(super) fn run(args: &SummaryArgs) -> Result<Exit> {
     let report =
         reading("", |line| summarize(&args.dirs, &mut |bytes, of_bytes| line.bytes(bytes, of_bytes)))?;
     write_report(args.json, &report, |out| {
-        terminal::verdict(Mood::Neutral, &summary_headline(&report))?;
+        terminal::verdict(None, &summary_headline(&report))?;
         Ok(write_summary(&report, args.verbose, out)?)
     })?;
     Ok(Exit::Done)

@@ -1,6 +1,6 @@
 //! `ncclflow symbols`
 
-use std::{io::Write as _, path::PathBuf};
+use std::{fmt::Write as _, io::Write as _, path::PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -83,15 +83,14 @@ fn levels(resolution: &Resolution) -> String {
         ("flow", compile(resolution, Level::Flow, None)),
         ("steps", compile(resolution, Level::Steps, None)),
     ];
-    let by_arguments = rows.iter().any(|(_, set)| set.calls == Some(CallSource::ExportedFunctions));
-    let by_arguments = by_arguments.then(|| {
-        "  api: calls are recorded by the arguments of the exported functions; of communicators only their addresses are known\n"
-            .to_owned()
-    });
-    let lines = rows.iter().map(|(level, set)| {
+    let mut text = "\nprobes of a process, by level\n".to_owned();
+    for (level, set) in &rows {
         let (probes, missing) = (set.probes.len(), set.missing.len());
         let missing = if missing == 0 { String::new() } else { format!(", {missing} missing") };
-        format!("  {level:9}  {probes}{missing}\n")
-    });
-    std::iter::once("\nprobes of a process, by level\n".to_owned()).chain(lines).chain(by_arguments).collect()
+        _ = writeln!(text, "  {level:9}  {probes}{missing}");
+    }
+    if rows.iter().any(|(_, set)| set.calls == Some(CallSource::ExportedFunctions)) {
+        text.push_str("  api: calls are recorded by the arguments of the exported functions; of communicators only their addresses are known\n");
+    }
+    text
 }

@@ -110,14 +110,11 @@ fn watch_session(
     news: mpsc::Receiver<News>,
 ) -> Result<()> {
     let subject = Subject { host: host_name(), level: Some(args.level), processes: BTreeMap::new() };
-    let gpus = if args.no_gpus {
-        GpuSamples::default()
-    } else {
-        if let Some(what) = gpu::not_known() {
-            tell!("{what}");
-        }
-        GpuSamples::start().context("starting a thread")?
-    };
+    if let Some(what) = gpu::not_known().filter(|_| !args.no_gpus) {
+        tell!("{what}");
+    }
+    let gpus = (!args.no_gpus).then(GpuSamples::start).transpose().context("starting a thread")?;
+    let gpus = gpus.unwrap_or_default();
     let mut session = Session { live, gpus, news, subject, line: None, armed: false, over: false };
     while !session.armed {
         let Ok(news) = session.news.recv() else { return Ok(()) };

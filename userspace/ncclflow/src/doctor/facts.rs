@@ -4,10 +4,10 @@ use std::{fs::File, io::Read as _, path::Path};
 
 use flate2::read::GzDecoder;
 
-use inspect::process::{MAX_TEXT, in_first_pid_namespace, read_text, status_field};
+use inspect::process::{MAX_TEXT, in_first_pid_namespace, read_text};
 
 #[derive(Clone, Debug, Default)]
-pub struct Facts {
+pub(super) struct Facts {
     /// `uname -r`
     pub release: String,
     pub machine: String,
@@ -35,42 +35,33 @@ pub struct Facts {
 }
 
 impl Facts {
-    pub fn read() -> Self {
+    pub(super) fn read() -> Self {
         use rustix::process::{Resource, geteuid, getrlimit};
         let uname = rustix::system::uname();
         let release = uname.release().to_string_lossy().into_owned();
-        let sysctl =
-            |name: &str| text(&format!("/proc/sys/kernel/{name}")).map(|text| text.trim().to_owned());
+        let sysctl = |name: &str| Some(read_text(format!("/proc/sys/kernel/{name}")).ok()?.trim().to_owned());
         let (memlock, nofile) = (getrlimit(Resource::Memlock), getrlimit(Resource::Nofile));
         Self {
             config: config(&release),
             machine: uname.machine().to_string_lossy().into_owned(),
             has_btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
-            status: text("/proc/self/status").unwrap_or_default(),
+            status: read_text("/proc/self/status").unwrap_or_default(),
             uid: geteuid().as_raw(),
-            uid_map: text("/proc/self/uid_map").unwrap_or_default(),
+            uid_map: read_text("/proc/self/uid_map").unwrap_or_default(),
             in_first_pid_namespace: in_first_pid_namespace().ok(),
-            lockdown: text("/sys/kernel/security/lockdown"),
+            lockdown: read_text("/sys/kernel/security/lockdown").ok(),
             perf_event_paranoid: sysctl("perf_event_paranoid"),
             unprivileged_bpf_disabled: sysctl("unprivileged_bpf_disabled"),
             ptrace_scope: sysctl("yama/ptrace_scope"),
-            has_tracefs: ["/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events"]
+            has_tracefs: ["tracing/events", "debug/tracing/events"]
                 .iter()
-                .any(|path| Path::new(path).exists()),
+                .any(|path| Path::new("/sys/kernel").join(path).exists()),
             memlock: memlock.current,
             nofile: nofile.current,
             nofile_hard: nofile.maximum,
             release,
         }
     }
-
-    pub(super) fn status_field(&self, name: &str) -> Option<&str> {
-        status_field(&self.status, name)
-    }
-}
-
-fn text(path: &str) -> Option<String> {
-    read_text(path).ok()
 }
 
 fn config(release: &str) -> Option<(String, String)> {

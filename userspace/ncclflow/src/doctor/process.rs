@@ -1,7 +1,7 @@
 //! `doctor -p`: what may be done to one process, what not, and why.
 
-use super::checks::{Check, degraded, no, ok};
-use flow::session::Level;
+use super::report::{Check, degraded, no, ok};
+use flow::{session::Level, text::joined};
 use inspect::{
     process::{Process, no_return_probes, printable, read_text, status_field},
     resolver::{self, Unseen, What},
@@ -57,24 +57,18 @@ fn libraries(pid: u32) -> Vec<Check> {
     let unopened = sighting.unopened.iter().map(ToString::to_string).chain(sighting.not_asked);
     let unopened = unopened.map(|why| no(why, "see the capabilities above, or --allow-fuse").named("NCCL"));
     let judge = |(library, _): &(inspect::process::MappedLibrary, inspect::process::Evidence)| {
-        let resolved = resolver::resolve(library, What::Api, &DebugFiles::default());
-        match resolved {
+        match resolver::resolve(library, What::Api, &DebugFiles::default()) {
             Err(error) => no(format!("{}: {error}", library.shown()), "another copy of the library"),
             Ok(resolved) => {
-                let levels = [(Level::Api, "api"), (Level::Flow, "flow"), (Level::Steps, "steps")];
-                let can = levels
-                    .into_iter()
-                    .filter(|(level, _)| !compile(&resolved.resolution, *level, None).probes.is_empty());
-                let can: Vec<&str> = can.map(|(_, name)| name).collect();
-                let found =
-                    format!("{}: probes can be attached, for --level {}", library.shown(), can.join(", "));
+                let levels = [Level::Api, Level::Flow, Level::Steps].into_iter();
+                let can =
+                    levels.filter(|level| !compile(&resolved.resolution, *level, None).probes.is_empty());
+                let can = joined(can.map(|level| level.name()), ", ");
+                let path = library.shown();
                 if can.is_empty() {
-                    no(
-                        format!("{}: nothing of it can be probed", library.shown()),
-                        "`ncclflow symbols` says why",
-                    )
+                    no(format!("{path}: nothing of it can be probed"), "`ncclflow symbols` says why")
                 } else {
-                    ok(found)
+                    ok(format!("{path}: probes can be attached, for --level {can}"))
                 }
             }
         }
@@ -83,7 +77,7 @@ fn libraries(pid: u32) -> Vec<Check> {
     sighting.libraries.iter().map(judge).chain(unopened).collect()
 }
 
-fn memory(process: &Process) -> super::checks::Finding {
+fn memory(process: &Process) -> Check {
     use inspect::memory::{AddressSpace, Memory};
     let space = match AddressSpace::read(process) {
         Ok(space) => space,

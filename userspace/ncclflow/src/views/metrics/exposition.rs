@@ -10,9 +10,10 @@ use prometheus_client::{
 };
 
 use super::{
-    families::{Durations, Families, seconds},
+    families::{Durations, Families},
     gpu_families,
 };
+use crate::views::seconds;
 use flow::statistics::{
     CallStatistics, OTHER, OpStatistics, ProcessStatistics, RankStatistics, Statistics, Traffic, Wait,
 };
@@ -99,7 +100,7 @@ impl<'a> Ranks<'a> {
     fn peer_series<'s, T, L, M>(
         &'s self,
         things: impl Fn(&'s Traffic) -> T + Copy,
-    ) -> impl Iterator<Item = ((&'s [(&'static str, String)], (WayLabels, L)), M)>
+    ) -> impl Iterator<Item = ((&'s [(&'static str, String)], ([(&'static str, &'static str); 2], L)), M)>
     where
         T: IntoIterator<Item = (L, M)>,
     {
@@ -111,9 +112,6 @@ impl<'a> Ranks<'a> {
         })
     }
 }
-
-/// Labels that name the direction of messages, and what they go over.
-type WayLabels = [(&'static str, &'static str); 2];
 
 /// Labels of what has no others than its rank's.
 const NONE: [(&str, &str); 0] = [];

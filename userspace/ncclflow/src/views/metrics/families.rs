@@ -8,6 +8,7 @@ use prometheus_client::{
     registry::Unit,
 };
 
+use crate::views::seconds;
 use flow::statistics::Histogram;
 
 pub(super) struct Families<'a> {
@@ -55,9 +56,4 @@ impl EncodeMetric for Durations<'_> {
     fn metric_type(&self) -> MetricType {
         Self::TYPE
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "seconds as Prometheus has them")]
-pub(super) fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
 }

@@ -7,7 +7,7 @@ use clap::{ValueEnum as _, builder::PossibleValue};
 use flow::{
     schema::GpuRow,
     session::Level,
-    text::{ago, bytes, nanoseconds, number},
+    text::{ago, bytes, joined, nanoseconds, number},
 };
 use ratatui::{
     Frame,
@@ -19,8 +19,8 @@ use ratatui::{
 
 use super::{
     lag::Lag,
+    once::{HEADINGS, bytes_cell},
     page::{draw_history, draw_page},
-    plain_table::{HEADINGS, bytes_cell},
     rates::{KindRates, PeerRates, RankRates, Rates, Subject},
     rows::{Row, View},
     state::State,
@@ -131,9 +131,7 @@ fn gpu_line(gpu: &GpuRow) -> Line<'static> {
         spans.push(format!("  slowed by {}", gpu.throttled_by.join(", ")).yellow());
     }
     if !gpu.xids.is_empty() {
-        spans.push(
-            format!("  Xid {}", gpu.xids.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")).red(),
-        );
+        spans.push(format!("  Xid {}", joined(&gpu.xids, ", ")).red());
     }
     Line::from(spans)
 }
@@ -262,8 +260,7 @@ fn draw_details(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
     if !peers.is_empty() {
         // In 80 columns the wait is worth more than the bytes.
         let widths = [10, 6, if wide { 9 } else { 0 }, 10];
-        let columns = PeerColumns { others: "other", waits: (1, "WAIT, MEAN"), widths };
-        draw_peers(frame, right_side, &peers, row.members.len() > 1, &columns);
+        draw_peers(frame, right_side, &peers, row.members.len() > 1, ("other", 1, "WAIT, MEAN"), widths);
     }
 }
 
@@ -281,23 +278,18 @@ pub(super) fn draw_kinds(frame: &mut Frame<'_>, area: Rect, row: &Row, widths: &
     frame.render_widget(Table::new(rows, widths).header(heading), area);
 }
 
-/// What a table of peers shows, and the width of its columns.
-pub(super) struct PeerColumns {
-    pub(super) others: &'static str,
-    /// Most waits of a peer, the longest first, and their heading.
-    pub(super) waits: (usize, &'static str),
-    pub(super) widths: [u16; 4],
-}
-
 /// Draws peers. `many`: they are of several ranks, which are named.
+///
+/// `others`: what peers beyond those that are kept apart are called. `most`: waits of a peer, the longest first, and
+/// `heading` above them.
 pub(super) fn draw_peers(
     frame: &mut Frame<'_>,
     area: Rect,
     peers: &[(&RankRates, &PeerRates)],
     many: bool,
-    columns: &PeerColumns,
+    (others, most, heading): (&str, usize, &'static str),
+    [name, messages, moved, wait]: [u16; 4],
 ) {
-    let PeerColumns { others, waits: (most, heading), widths: [name, messages, moved, wait] } = *columns;
     let rows = peers.iter().take(usize::from(area.height)).map(|(rank, peer)| {
         let own = rank.key.filter(|_| many).map(|key| format!("{} ", key.rank)).unwrap_or_default();
         let other = peer.peer.map_or_else(|| others.to_owned(), |peer| peer.to_string());
@@ -309,7 +301,7 @@ pub(super) fn draw_peers(
             Cell::from(format!("{own}{} {other}", peer.direction.name())),
             right(number(peer.messages_per_s)),
             right(bytes(peer.bytes_per_s)),
-            Cell::from(waits.collect::<Vec<_>>().join(", ")),
+            Cell::from(joined(waits, ", ")),
         ])
     });
     let heading = TableRow::new(["PEER".into(), right("MSG/S"), right("BYTES/S"), heading.into()]).dim();

@@ -4,13 +4,10 @@ use std::collections::{HashMap, VecDeque};
 
 use flow::statistics::RankKey;
 
-use super::rates::Rates;
+use super::rates::{RankRates, Rates};
 
-/// Refreshes that are kept: four minutes at one each two seconds.
+/// Refreshes that are kept: four minutes at one each two seconds. Statistics keep 512 ranks: some 4 MB in all.
 const MAX_POINTS: usize = 120;
-
-/// Most ranks whose history is kept: some 8 MB.
-const MAX_RANKS: usize = 4096;
 
 /// Rates of a refresh.
 #[derive(Clone, Copy, Debug)]
@@ -19,32 +16,18 @@ pub(super) struct Point {
     pub(super) bytes_per_s: f64,
 }
 
-/// Points by rank, the latest refresh last.
+/// Points of each refresh by rank, the latest refresh last.
 #[derive(Debug, Default)]
-pub(super) struct History {
-    ranks: HashMap<RankKey, VecDeque<Point>>,
-    /// Number of refreshes that are kept.
-    points: usize,
-}
+pub(super) struct History(VecDeque<HashMap<RankKey, Point>>);
 
 impl History {
     pub(super) fn note(&mut self, rates: &Rates) {
-        self.points = (self.points + 1).min(MAX_POINTS);
-        for rank in &rates.ranks {
-            let Some(key) = rank.key else { continue };
-            if self.ranks.len() >= MAX_RANKS && !self.ranks.contains_key(&key) {
-                continue;
-            }
-            let points = self.ranks.entry(key).or_default();
-            points.push_back(Point { ops_per_s: rank.ops_per_s, bytes_per_s: rank.bytes_per_s });
-            if points.len() > MAX_POINTS {
-                points.pop_front();
-            }
-        }
-        // Ranks that are gone are in no rates any more.
-        let is_there = |key: &RankKey| rates.ranks.iter().any(|rank| rank.key == Some(*key));
-        if self.ranks.len() > rates.ranks.len() {
-            self.ranks.retain(|key, _| is_there(key));
+        let point = |rank: &RankRates| {
+            Some((rank.key?, Point { ops_per_s: rank.ops_per_s, bytes_per_s: rank.bytes_per_s }))
+        };
+        self.0.push_back(rates.ranks.iter().filter_map(point).collect());
+        if self.0.len() > MAX_POINTS {
+            self.0.pop_front();
         }
     }
 
@@ -52,16 +35,13 @@ impl History {
     /// before.
     pub(super) fn of(
         &self,
-        keys: impl IntoIterator<Item = RankKey>,
+        keys: &[RankKey],
         value: fn(&Point) -> f64,
         join: fn(f64, f64) -> f64,
     ) -> Vec<f64> {
-        let mut all = vec![0.0; self.points];
-        for points in keys.into_iter().filter_map(|key| self.ranks.get(&key)) {
-            for (sum, point) in all.iter_mut().rev().zip(points.iter().rev()) {
-                *sum = join(*sum, value(point));
-            }
-        }
-        all
+        let joined = |ranks: &HashMap<RankKey, Point>| {
+            keys.iter().filter_map(|key| ranks.get(key)).map(value).fold(0.0, join)
+        };
+        self.0.iter().map(joined).collect()
     }
 }

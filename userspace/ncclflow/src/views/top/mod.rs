@@ -4,10 +4,9 @@
 
 mod draw;
 mod history;
-mod json;
 mod lag;
+mod once;
 mod page;
-mod plain_table;
 mod rates;
 mod rows;
 mod state;
@@ -16,9 +15,7 @@ mod state;
 mod tests;
 
 pub use draw::draw;
-pub use json::TopReport;
-pub use lag::Lag;
-pub use plain_table::print_table;
-pub use rates::{KindRates, PeerRates, RankRates, Rates, Snapshot, Subject};
-pub use rows::{Row, Sort, View, rows};
+pub use once::{TopReport, print_table};
+pub use rates::{Rates, Snapshot, Subject};
+pub use rows::{Sort, View, rows};
 pub use state::State;

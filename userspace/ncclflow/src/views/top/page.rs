@@ -12,7 +12,7 @@ use ratatui::{
 };
 
 use super::{
-    draw::{PeerColumns, draw_kinds, draw_peers, peers_of},
+    draw::{draw_kinds, draw_peers, peers_of},
     lag::Lag,
     rates::{RankRates, Subject},
     rows::{Row, View},
@@ -49,9 +49,8 @@ pub(super) fn draw_page(frame: &mut Frame<'_>, area: Rect, state: &State, subjec
         frame.render_widget(Paragraph::new(text).dim(), peers);
         return;
     }
-    let waits = (usize::MAX, "WAITS, MEAN OF A MESSAGE");
-    let columns = PeerColumns { others: "others", waits, widths: [12, 8, 10, 20] };
-    draw_peers(frame, peers, &found, ranks.len() > 1, &columns);
+    let texts = ("others", usize::MAX, "WAITS, MEAN OF A MESSAGE");
+    draw_peers(frame, peers, &found, ranks.len() > 1, texts, [12, 8, 10, 20]);
 }
 
 fn name(row: &Row, view: View, host: &str) -> String {

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::Serialize;
 
 use super::lag::{self, Lag};
+use crate::views::seconds;
 use flow::{
     schema::GpuRow,
     session::Level,
@@ -139,11 +140,6 @@ impl Rates {
 #[expect(clippy::cast_precision_loss, reason = "a rate for people: 53 bits are enough")]
 fn rate(now: u64, before: u64, interval_ns: u64) -> f64 {
     now.saturating_sub(before) as f64 * 1e9 / interval_ns as f64
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a duration for people")]
-fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
 }
 
 fn rank_rates(before: &RankStatistics, now: &RankStatistics, interval_ns: u64, at_ns: u64) -> RankRates {

@@ -8,7 +8,7 @@ use super::{
     lag::Lag,
     rates::{KindRates, RankRates, Rates, Subject},
 };
-use flow::statistics::RankKey;
+use flow::{statistics::RankKey, text::joined};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum View {
@@ -185,6 +185,6 @@ impl KindRates {
 
     /// `RING/SIMPLE`; the protocol alone for p2p.
     pub(super) fn algorithm_and_protocol(&self) -> String {
-        [self.algorithm, self.protocol].into_iter().flatten().collect::<Vec<_>>().join("/")
+        joined(self.algorithm.into_iter().chain(self.protocol), "/")
     }
 }

@@ -79,12 +79,12 @@ impl State {
 
     /// Does what a key asks for. `Break`: that is the end.
     pub fn key(&mut self, key: KeyEvent, subject: &Subject) -> ControlFlow<()> {
-        const NOTHING: ControlFlow<()> = ControlFlow::Continue(());
         if key.kind == KeyEventKind::Release {
-            return NOTHING;
+            return ControlFlow::Continue(());
         }
         if key.modifiers.contains(KeyModifiers::CONTROL) {
-            return if key.code == KeyCode::Char('c') { ControlFlow::Break(()) } else { NOTHING };
+            let is_interrupt = key.code == KeyCode::Char('c');
+            return if is_interrupt { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         }
         if self.typing {
             self.type_filter(key.code);
@@ -105,22 +105,22 @@ impl State {
                 KeyCode::Char('r') => self.reversed = !self.reversed,
                 KeyCode::Tab | KeyCode::Char('v') => self.view = next(&self.view),
                 code => {
-                    let Some(selected) = moved(code, self.selected) else { return NOTHING };
-                    self.selected = selected;
-                    self.has_chosen = true;
+                    if let Some(selected) = moved(code, self.selected) {
+                        (self.selected, self.has_chosen) = (selected, true);
+                    }
                 }
             }
         }
         self.selected = self.selected.min(self.rows.len().saturating_sub(1));
         self.arrange(subject);
-        NOTHING
+        ControlFlow::Continue(())
     }
 
     /// Returns earlier rates: the busiest of a communicator's ranks, the sum of a process's.
     pub(super) fn history_of(&self, row: &Row, value: fn(&Point) -> f64) -> Vec<f64> {
-        let keys = row.members.iter().filter_map(|&at| self.rates.ranks.get(at)?.key);
+        let keys: Vec<_> = row.members.iter().filter_map(|&at| self.rates.ranks.get(at)?.key).collect();
         let sum = |a: f64, b: f64| a + b;
-        self.history.of(keys, value, if self.view == View::Communicators { f64::max } else { sum })
+        self.history.of(&keys, value, if self.view == View::Communicators { f64::max } else { sum })
     }
 
     fn type_filter(&mut self, code: KeyCode) {

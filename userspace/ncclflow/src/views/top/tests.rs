@@ -8,7 +8,7 @@ use ratatui::{
     crossterm::event::{KeyCode, KeyEvent, KeyModifiers},
 };
 
-use super::*;
+use super::{lag::Lag, *};
 use flow::{
     made::ops::{Op, host, messages},
     schema::{GpuProcessRow, GpuRow},

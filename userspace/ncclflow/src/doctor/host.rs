@@ -1,34 +1,124 @@
-//! Permissions of this process: capabilities, namespaces, lockdown, limits.
+//! The host as its facts tell: the kernel, and what this process may do: capabilities, namespaces, lockdown, limits.
 
 use rustix::thread::CapabilitySet as Capabilities;
 
 use super::{
-    checks::{Finding, degraded, no, ok},
     facts::Facts,
-    kernel,
-    report::NamedCheck,
+    report::{Check, degraded, no, ok},
 };
+use inspect::process::status_field;
 
-pub(super) const CHECKS: [NamedCheck; 12] = [
-    ("CAP_BPF, CAP_PERFMON", bpf),
-    ("CAP_SYS_PTRACE", ptrace),
-    ("CAP_DAC_READ_SEARCH", files),
-    ("replaced libraries", replaced_files),
-    ("user namespace", user_namespace),
-    ("PID namespace", pid_namespace),
-    ("lockdown", lockdown),
-    ("seccomp", seccomp),
-    ("perf_event_paranoid", perf_event_paranoid),
-    ("ptrace_scope", ptrace_scope),
-    ("RLIMIT_MEMLOCK", memlock),
-    ("RLIMIT_NOFILE", descriptors),
+/// The first kernel with cookies for uprobes (docs/INSTALL.md).
+const OLDEST: (u32, u32) = (5, 15);
+/// The first kernel that runs a uprobe's program even while another BPF program runs on the CPU
+/// (docs/LIMITATIONS.md).
+const EVERY_HIT: (u32, u32) = (6, 0);
+const NEEDED: [&str; 6] = [
+    "CONFIG_BPF_SYSCALL",
+    "CONFIG_BPF_EVENTS",
+    "CONFIG_PERF_EVENTS",
+    "CONFIG_UPROBES",
+    "CONFIG_UPROBE_EVENTS",
+    "CONFIG_PROC_FS",
 ];
 
 const READS_FILES: Capabilities = Capabilities::DAC_READ_SEARCH.union(Capabilities::DAC_OVERRIDE);
 const REACHES_REPLACED: Capabilities = Capabilities::SYS_ADMIN.union(Capabilities::CHECKPOINT_RESTORE);
 
+/// Returns the checks of what is known without a trial.
+pub(super) fn checks(facts: &Facts) -> Vec<Check> {
+    let btf = if facts.has_btf { "/sys/kernel/btf/vmlinux (not needed)" } else { "none (not needed)" };
+    let tracefs = if facts.has_tracefs { "mounted (not needed)" } else { "not mounted (not needed)" };
+    let ptrace = "processes of other users cannot be inspected";
+    let files = "libraries that only their owner may read cannot be read";
+    let checks = [
+        ("kernel", version(facts)),
+        ("configuration", configuration(facts)),
+        ("processor", machine(facts)),
+        ("BTF", ok(btf)),
+        ("tracefs", ok(tracefs)),
+        ("CAP_BPF, CAP_PERFMON", bpf(facts)),
+        ("CAP_SYS_PTRACE", there(facts, Capabilities::SYS_PTRACE, "CAP_SYS_PTRACE", ptrace)),
+        ("CAP_DAC_READ_SEARCH", there(facts, READS_FILES, "CAP_DAC_READ_SEARCH", files)),
+        ("replaced libraries", replaced_files(facts)),
+        ("user namespace", user_namespace(facts)),
+        ("PID namespace", pid_namespace(facts)),
+        ("lockdown", lockdown(facts)),
+        ("seccomp", seccomp(facts)),
+        ("perf_event_paranoid", perf_event_paranoid(facts)),
+        ("ptrace_scope", ptrace_scope(facts)),
+        ("RLIMIT_MEMLOCK", memlock(facts)),
+        ("RLIMIT_NOFILE", descriptors(facts)),
+    ];
+    checks.into_iter().map(|(name, check)| check.named(name)).collect()
+}
+
+fn version(facts: &Facts) -> Check {
+    let release = &facts.release;
+    match parse(release) {
+        None => degraded(
+            format!("`{release}` is not a version that ncclflow understands"),
+            "see the uprobe below",
+        ),
+        // Red Hat's kernels keep their version number and take BPF from later kernels.
+        Some(version) if version < OLDEST && release.contains(".el") => degraded(
+            format!(
+                "{release}: too old by its number, but this distribution adds parts of later kernels; a \
+                 hit while another BPF program runs on the CPU may be lost without being counted"
+            ),
+            "see the uprobe below; if it works, run no other BPF programs meanwhile",
+        ),
+        Some(version) if version < OLDEST => {
+            no(format!("{release}: uprobes have no cookies before 5.15"), "use a kernel from 5.15 on")
+        }
+        Some(version) if version < EVERY_HIT => degraded(
+            format!(
+                "{release}: before 6.0, a hit while another BPF program runs on the CPU is lost \
+                     without being counted"
+            ),
+            "use a kernel from 6.0 on, or run no other BPF programs meanwhile",
+        ),
+        Some(_) => ok(release),
+    }
+}
+
+fn parse(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn configuration(facts: &Facts) -> Check {
+    let Some((text, path)) = &facts.config else {
+        return degraded(
+            "unknown: no configuration in /proc/config.gz, /boot or /lib/modules",
+            "none is needed if the uprobe below works",
+        );
+    };
+    let is_set = |option: &&str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(*option)?.strip_prefix('='));
+        matches!(value, Some("y" | "m"))
+    };
+    let missing: Vec<&str> = NEEDED.into_iter().filter(|option| !is_set(option)).collect();
+    if missing.is_empty() {
+        return ok(format!("{path}: all that is needed"));
+    }
+    let missing = missing.join(", ");
+    no(format!("{path}: without {missing}"), format!("use a kernel with {missing}"))
+}
+
+fn machine(facts: &Facts) -> Check {
+    let (machine, ours) = (&facts.machine, std::env::consts::ARCH);
+    if machine == ours {
+        return ok(machine);
+    }
+    no(
+        format!("this machine is {machine}, and this program was built for {ours}"),
+        "use a build for this processor",
+    )
+}
+
 fn has(facts: &Facts, any: Capabilities) -> bool {
-    let effective = facts.status_field("CapEff").and_then(|text| u64::from_str_radix(text, 16).ok());
+    let effective = status_field(&facts.status, "CapEff").and_then(|text| u64::from_str_radix(text, 16).ok());
     effective.is_some_and(|set| Capabilities::from_bits_retain(set).intersects(any))
 }
 
@@ -36,7 +126,7 @@ fn who(facts: &Facts) -> String {
     if facts.uid == 0 { "root".to_owned() } else { format!("user {}", facts.uid) }
 }
 
-fn bpf(facts: &Facts) -> Finding {
+fn bpf(facts: &Facts) -> Check {
     let needed = [(Capabilities::BPF, "CAP_BPF"), (Capabilities::PERFMON, "CAP_PERFMON")];
     let missing = needed.iter().filter(|(capability, _)| !has(facts, *capability | Capabilities::SYS_ADMIN));
     let missing: Vec<&str> = missing.map(|(_, name)| *name).collect();
@@ -49,21 +139,11 @@ fn bpf(facts: &Facts) -> Finding {
 }
 
 /// Judges capabilities. `without`: what is lost where the process has none of these.
-fn there(facts: &Facts, any: Capabilities, name: &str, without: &str) -> Finding {
+fn there(facts: &Facts, any: Capabilities, name: &str, without: &str) -> Check {
     if has(facts, any) {
         return ok("there");
     }
     degraded(format!("{} lacks it: {without}", who(facts)), format!("run as root, or with {name}"))
-}
-
-fn ptrace(facts: &Facts) -> Finding {
-    let without = "processes of other users cannot be inspected";
-    there(facts, Capabilities::SYS_PTRACE, "CAP_SYS_PTRACE", without)
-}
-
-fn files(facts: &Facts) -> Finding {
-    let without = "libraries that only their owner may read cannot be read";
-    there(facts, READS_FILES, "CAP_DAC_READ_SEARCH", without)
 }
 
 /// Tells whether the kernel has no reason to refuse a library of any process.
@@ -71,7 +151,7 @@ pub(super) fn opens_all(facts: &Facts) -> bool {
     [Capabilities::SYS_PTRACE, READS_FILES, REACHES_REPLACED].into_iter().all(|any| has(facts, any))
 }
 
-fn replaced_files(facts: &Facts) -> Finding {
+fn replaced_files(facts: &Facts) -> Check {
     if has(facts, REACHES_REPLACED) {
         return ok("can be opened through /proc/PID/map_files");
     }
@@ -81,7 +161,7 @@ fn replaced_files(facts: &Facts) -> Finding {
     )
 }
 
-fn user_namespace(facts: &Facts) -> Finding {
+fn user_namespace(facts: &Facts) -> Check {
     let whole = facts.uid_map.split_whitespace().take(3).eq(["0", "0", "4294967295"]);
     if whole || facts.uid_map.is_empty() {
         return ok(if whole { "the host's" } else { "not known" });
@@ -92,7 +172,7 @@ fn user_namespace(facts: &Facts) -> Finding {
     )
 }
 
-fn pid_namespace(facts: &Facts) -> Finding {
+fn pid_namespace(facts: &Facts) -> Check {
     match facts.in_first_pid_namespace {
         Some(true) => ok("the host's"),
         None => ok("not known"),
@@ -104,7 +184,7 @@ fn pid_namespace(facts: &Facts) -> Finding {
     }
 }
 
-fn lockdown(facts: &Facts) -> Finding {
+fn lockdown(facts: &Facts) -> Check {
     let mode = facts.lockdown.as_deref().and_then(|text| Some(text.split_once('[')?.1.split_once(']')?.0));
     match mode {
         None => ok("the kernel has none"),
@@ -119,8 +199,8 @@ fn lockdown(facts: &Facts) -> Finding {
     }
 }
 
-fn seccomp(facts: &Facts) -> Finding {
-    match facts.status_field("Seccomp") {
+fn seccomp(facts: &Facts) -> Check {
+    match status_field(&facts.status, "Seccomp") {
         Some("2") => degraded(
             "a filter: bpf(2), perf_event_open(2) or process_vm_readv(2) can be forbidden",
             "see the uprobe below; if it does not work, `--security-opt seccomp=unconfined`",
@@ -130,7 +210,7 @@ fn seccomp(facts: &Facts) -> Finding {
     }
 }
 
-fn perf_event_paranoid(facts: &Facts) -> Finding {
+fn perf_event_paranoid(facts: &Facts) -> Check {
     let Some(value) = &facts.perf_event_paranoid else {
         return no("the kernel has no perf events", "a kernel with CONFIG_PERF_EVENTS");
     };
@@ -142,7 +222,7 @@ fn perf_event_paranoid(facts: &Facts) -> Finding {
     degraded(format!("{value}, {also}: whatever they are, uprobes and BPF need capabilities"), "run as root")
 }
 
-fn ptrace_scope(facts: &Facts) -> Finding {
+fn ptrace_scope(facts: &Facts) -> Check {
     match facts.ptrace_scope.as_deref() {
         None => ok("the kernel has no Yama"),
         Some("0") => ok("0"),
@@ -160,9 +240,9 @@ fn ptrace_scope(facts: &Facts) -> Finding {
     }
 }
 
-fn memlock(facts: &Facts) -> Finding {
+fn memlock(facts: &Facts) -> Check {
     // From 5.11 on the kernel charges BPF's memory to the memory cgroup instead.
-    let counts = kernel::parse(&facts.release).is_none_or(|version| version < (5, 11));
+    let counts = parse(&facts.release).is_none_or(|version| version < (5, 11));
     match facts.memlock {
         None => ok("unlimited"),
         Some(bytes) if !counts => ok(format!("{bytes}: not used for BPF from 5.11 on")),
@@ -170,7 +250,7 @@ fn memlock(facts: &Facts) -> Finding {
     }
 }
 
-fn descriptors(facts: &Facts) -> Finding {
+fn descriptors(facts: &Facts) -> Check {
     match facts.nofile_hard {
         Some(hard) if hard < 4096 => degraded(
             format!("{hard} at most: up to a descriptor for each probe, and two for each rank's files"),
