@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use clap::{ColorChoice, CommandFactory as _, Parser, Subcommand, error::ErrorKind};
 
 use super::{
-    check, completions, doctor, dump, export, history, ps, record_args::RecordArgs, report, stacks, summary,
-    symbols, top,
+    check, completions, doctor, dump, export, history, ps, record_args::RecordArgs, report, stacks, symbols,
+    top,
 };
 use trace::kernel::loader::OBJECT_SHA256;
 
@@ -88,7 +88,7 @@ pub enum Command {
     /// Make one page of recordings for a browser: verdict, rings and trees, traffic, a timeline, waits
     Report(Box<report::ReportArgs>),
     /// Show each link of recordings: messages, bytes, bandwidth, and what was waited for
-    Summary(summary::SummaryArgs),
+    Summary(check::SummaryArgs),
     /// Count the call stacks behind NCCL's calls: of running processes, of a recording, or out of a profiler's trace
     Stacks(Box<stacks::StacksArgs>),
     /// Make files for other programs out of recordings: all, or a part by time, communicator, rank or process

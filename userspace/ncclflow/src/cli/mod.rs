@@ -15,7 +15,6 @@ mod dump;
 mod exit;
 mod export;
 mod history;
-mod keys;
 mod live_stacks;
 mod merge;
 mod progress;
@@ -27,7 +26,6 @@ mod report;
 mod shared_args;
 mod signals;
 mod stacks;
-mod summary;
 mod symbols;
 mod terminal;
 mod told_lines;
@@ -104,7 +102,7 @@ pub fn main() -> ExitCode {
         Command::Stacks(args) => stacks::run(args, started),
         Command::Top(args) => top::run(args, started),
         Command::Doctor(args) => doctor::run(args),
-        Command::Summary(args) => summary::run(args),
+        Command::Summary(args) => check::run_summary(args),
         Command::Symbols(args) => symbols::run(args),
         Command::Completions(args) => completions::run(args),
     };

@@ -77,8 +77,8 @@ fn serve(address: SocketAddr, exposition: Exposition, health: &Health, quiet: bo
     let server = MetricsServer::start(address, exposition, health)?;
     if !quiet {
         let to_all =
-            if server.address().ip().is_loopback() { "" } else { ", for whoever reaches this address" };
-        tell!("metrics at http://{}/metrics{to_all}", server.address());
+            if server.address.ip().is_loopback() { "" } else { ", for whoever reaches this address" };
+        tell!("metrics at http://{}/metrics{to_all}", server.address);
     }
     Ok(server)
 }

@@ -56,8 +56,7 @@ pub(super) fn with_signals<T: Send + 'static>(
             }
         }
     });
-    terminal::tell_all();
     // Before anything goes to standard output.
-    terminal::flush_told(terminal::AT_END);
+    terminal::tell_all();
     outcome
 }

@@ -142,11 +142,6 @@ impl StacksArgs {
         self.kernel_name.as_deref().unwrap_or(KERNEL)
     }
 
-    /// Returns how many callers of a launch are wanted.
-    pub(super) fn callers(&self) -> usize {
-        self.stack_depth.unwrap_or(CALLERS)
-    }
-
     /// Returns the number of frames that the kernel side is to walk.
     pub(super) fn frames(&self) -> u8 {
         self.stack_depth.map_or(STACK_FRAMES, |depth| u8::try_from(depth).unwrap_or(u8::MAX))
@@ -181,7 +176,11 @@ pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<Exit> {
 fn run_trace(args: &StacksArgs, path: &Path) -> Result<()> {
     let mut trace = TraceFile::open(path)?;
     let window = window(&mut trace, args)?;
-    let query = Query { window, kernel_name: args.kernel().to_owned(), stack_depth: args.callers() };
+    let query = Query {
+        window,
+        kernel_name: args.kernel().to_owned(),
+        stack_depth: args.stack_depth.unwrap_or(CALLERS),
+    };
     let found =
         reading("", |line| stacks_of(&mut trace, &query, &mut |read| line.bytes(read.bytes, read.of_bytes)))?;
     let stacks = &found.stacks;

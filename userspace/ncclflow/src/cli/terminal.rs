@@ -73,10 +73,11 @@ pub(super) fn tell_in_background() {
     }
 }
 
-/// Lets writers of lines wait for readers from now on, as the work is done.
+/// Lets writers of lines wait for readers from now on, as the work is done, and waits itself.
 pub(super) fn tell_all() {
     if let Some(lines) = TOLD.get() {
         lines.wait_for_readers(AT_END);
+        lines.flush(AT_END);
     }
 }
 

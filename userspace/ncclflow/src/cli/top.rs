@@ -1,19 +1,27 @@
 //! `ncclflow top`: its arguments, and how a session and a recording are shown alike.
 
 use std::{
-    io::{IsTerminal as _, Write as _, stdout},
+    fs::File,
+    io::{self, IsTerminal as _, Write as _, stdin, stdout},
     ops::ControlFlow,
+    os::fd::AsRawFd as _,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use ratatui::DefaultTerminal;
+use ratatui::{
+    DefaultTerminal,
+    crossterm::event::{self, KeyEvent},
+};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
 
 use super::{
     exit::Exit,
-    keys::wait_for_key,
     shared_args::{DebugArgs, FilterArgs, seconds},
     signals::with_signals,
     terminal, top_recording, top_session, write_report,
@@ -224,4 +232,49 @@ fn keep_showing(
         }
     }
     Ok(())
+}
+
+/// A key, or none; `Break`: the connection was closed, and nobody is there any more.
+type Input = ControlFlow<(), Option<KeyEvent>>;
+
+/// Waits so long for a key. crossterm reads a terminal that is gone again and again, and never comes back: so
+/// the terminal is checked first.
+pub(super) fn wait_for_key(wait: Duration) -> io::Result<Input> {
+    let input = stdin();
+    // Without a terminal there crossterm takes the controlling one.
+    if input.is_terminal() {
+        let timeout = Timespec::try_from(wait).ok();
+        let mut fds = [PollFd::new(&input, PollFlags::IN)];
+        match poll(&mut fds, timeout.as_ref()) {
+            // A signal: a window of another size, too.
+            Err(Errno::INTR) => {}
+            polled => drop(polled?),
+        }
+        let [found] = &fds;
+        if found.revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+            return Ok(gone());
+        }
+        return key(Duration::ZERO);
+    }
+    // A terminal that is gone cannot be opened.
+    if rustix::fs::open("/dev/tty", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).is_err() {
+        return Ok(gone());
+    }
+    key(wait)
+}
+
+/// Sends further output nowhere: a message that cannot be written would end the program during its cleanup.
+fn gone() -> Input {
+    if let Ok(nowhere) = File::options().write(true).open("/dev/null") {
+        for output in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
+            // SAFETY: both are open descriptors, and nobody owns those of the standard outputs.
+            unsafe { libc::dup2(nowhere.as_raw_fd(), output) };
+        }
+    }
+    ControlFlow::Break(())
+}
+
+fn key(wait: Duration) -> io::Result<Input> {
+    let event = if event::poll(wait)? { Some(event::read()?) } else { None };
+    Ok(ControlFlow::Continue(event.and_then(|event| event.as_key_event())))
 }

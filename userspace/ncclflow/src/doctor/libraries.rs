@@ -4,8 +4,7 @@
 use std::{collections::BTreeSet, ffi::OsStr, fs, io, path::PathBuf};
 
 use super::{
-    facts::Facts,
-    host,
+    host::{self, Facts},
     report::{Check, degraded, no, ok},
 };
 use flow::session::{CallSource, Level, ProbeStrategy};

@@ -3,7 +3,6 @@
 //!
 //! Nothing here needs privileges. A check that is not permitted says so.
 
-mod facts;
 mod host;
 mod libraries;
 mod process;

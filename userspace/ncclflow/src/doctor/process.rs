@@ -40,19 +40,18 @@ pub(super) fn checks(pid: u32) -> Vec<Check> {
 }
 
 fn libraries(pid: u32) -> Vec<Check> {
+    let nothing = |found: String, remedy| vec![no(found, remedy).named("NCCL")];
     let sighting = match resolver::look_through(pid) {
         Ok(Some(sighting)) => sighting,
         Ok(None) => {
-            let found = "it has no NCCL library mapped, under any name";
-            return vec![no(found, "the process that loads NCCL: `ncclflow ps`").named("NCCL")];
+            let found = "it has no NCCL library mapped, under any name".to_owned();
+            return nothing(found, "the process that loads NCCL: `ncclflow ps`");
         }
         Err(Unseen::Denied) => {
-            let found = "its mappings may not be read";
-            return vec![no(found, "run as root, in the host's PID namespace").named("NCCL")];
+            let found = "its mappings may not be read".to_owned();
+            return nothing(found, "run as root, in the host's PID namespace");
         }
-        Err(Unseen::Unanswered(error)) => {
-            return vec![no(error.to_string(), "nothing is done to it").named("NCCL")];
-        }
+        Err(Unseen::Unanswered(error)) => return nothing(error.to_string(), "nothing is done to it"),
     };
     let unopened = sighting.unopened.iter().map(ToString::to_string).chain(sighting.not_asked);
     let unopened = unopened.map(|why| no(why, "see the capabilities above, or --allow-fuse").named("NCCL"));

@@ -4,7 +4,10 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::{facts::Facts, host, libraries, process, trial};
+use super::{
+    host::{self, Facts},
+    libraries, process, trial,
+};
 use trace::kernel::loader::try_uprobe;
 
 /// Consequence of a check for tracing, from best to worst.

@@ -3,7 +3,7 @@
 use std::{io, time::Duration};
 
 use super::{
-    facts::Facts,
+    host::Facts,
     report::{Report, Verdict},
     *,
 };

@@ -21,36 +21,31 @@ use inspect::gpu::GpuSamples;
 use recording::sinks::LiveStatistics;
 
 /// The metrics of a session, made anew at each scrape.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Exposition {
-    registry: Registry,
+    live: LiveStatistics,
+    gpus: GpuSamples,
+    realtime_offset_ns: fn() -> u64,
 }
 
 impl Exposition {
     /// `realtime_offset_ns`: offset from the records' clock to wall time. Called at each scrape: wall time is
     /// set, and goes on while the host sleeps.
     pub fn new(live: LiveStatistics, gpus: GpuSamples, realtime_offset_ns: fn() -> u64) -> Self {
-        let mut registry = Registry::with_prefix("ncclflow");
-        registry.register_collector(Box::new(Session { live, gpus, realtime_offset_ns }));
-        Self { registry }
+        Self { live, gpus, realtime_offset_ns }
     }
 
     /// Encodes them in the OpenMetrics text format.
     pub fn encode(&self) -> Result<String, fmt::Error> {
+        let mut registry = Registry::with_prefix("ncclflow");
+        registry.register_collector(Box::new(self.clone()));
         let mut text = String::new();
-        text::encode(&mut text, &self.registry)?;
+        text::encode(&mut text, &registry)?;
         Ok(text)
     }
 }
 
-#[derive(Debug)]
-struct Session {
-    live: LiveStatistics,
-    gpus: GpuSamples,
-    realtime_offset_ns: fn() -> u64,
-}
-
-impl Collector for Session {
+impl Collector for Exposition {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let statistics = self.live.read();
         let mut families = Families { encoder };

@@ -42,7 +42,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// A server of metrics; it ends when this is dropped.
 #[derive(Debug)]
 pub struct MetricsServer {
-    address: SocketAddr,
+    pub address: SocketAddr,
     /// The thread, which ends when the sender is gone.
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
@@ -78,10 +78,6 @@ impl MetricsServer {
             })
             .context("starting the metrics' thread")?;
         Ok(Self { address, running: Some((stop, thread)) })
-    }
-
-    pub fn address(&self) -> SocketAddr {
-        self.address
     }
 }
 

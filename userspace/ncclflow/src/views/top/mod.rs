@@ -3,7 +3,6 @@
 //! All of it is pure: snapshots in, rows and text out.
 
 mod draw;
-mod history;
 mod lag;
 mod once;
 mod page;
