@@ -38,10 +38,8 @@ pub struct CheckArgs {
 
 pub(super) fn run(args: &CheckArgs) -> Result<Exit> {
     let report = reading("", |line| check(&args.dirs, &mut |bytes, of_bytes| line.bytes(bytes, of_bytes)))?;
-    let (color, exit) = match report.consistent {
-        true => (AnsiColor::Green, Exit::Done),
-        false => (AnsiColor::Red, Exit::Findings),
-    };
+    let (color, exit) =
+        if report.consistent { (AnsiColor::Green, Exit::Done) } else { (AnsiColor::Red, Exit::Findings) };
     write_report(args.json, &report, |out| {
         terminal::verdict(Some(color), &headline(&report))?;
         Ok(write_check(&report, args.verbose, out)?)

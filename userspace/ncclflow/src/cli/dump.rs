@@ -113,15 +113,13 @@ pub(super) fn run(args: &DumpArgs) -> Result<Exit> {
     write_report(args.json, &report, |out| {
         // The first paragraph is the verdict.
         let text = dump::render(&report, args.verbose || args.stacks);
-        let (verdict, rest) = match (&report.job, text.split_once("\n\n")) {
-            (Some(_), Some(parts)) if terminal::has_color() => parts,
-            _ => ("", &*text),
-        };
-        if !verdict.is_empty() {
-            terminal::verdict(Some(color), verdict)?;
-            writeln!(out)?;
+        match (&report.job, text.split_once("\n\n")) {
+            (Some(_), Some((verdict, rest))) if terminal::has_color() => {
+                terminal::verdict(Some(color), verdict)?;
+                Ok(write!(out, "\n{rest}")?)
+            }
+            _ => Ok(write!(out, "{text}")?),
         }
-        Ok(write!(out, "{rest}")?)
     })?;
     if let Some(prefix) = &args.flight_recorder {
         write_flight_recorder(&report, prefix)?;
@@ -139,7 +137,9 @@ pub(super) fn run(args: &DumpArgs) -> Result<Exit> {
 /// Notes about the files go to standard error: standard output has the report.
 fn write_flight_recorder(report: &DumpReport, prefix: &Path) -> Result<()> {
     let RecorderDumps { ranks, notes } = dump::recorder_dumps(report);
-    notes.iter().for_each(|note| tell!("{note}"));
+    for note in notes {
+        tell!("{note}");
+    }
     if ranks.is_empty() {
         bail!("no flight recorder's file can be made: no communicator of several ranks was found");
     }

@@ -15,8 +15,7 @@ use super::{
 };
 use analysis::export::RankFiles;
 use dump::history::{self, HistoryOptions, HistoryReport};
-use flow::text::joined;
-use torch_history::{HistoryState, ProcessHistory};
+use torch_history::HistoryState;
 
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("source").required(true).args(["pids", "all"]))]
@@ -84,9 +83,7 @@ pub(super) fn run(args: &HistoryArgs) -> Result<Exit> {
     };
     let report = history::history(&options)?;
     write_report(args.json, &report, |out| Ok(write!(out, "{}", history::render(&report, args.last))?))?;
-    if let Some(why) = why_nothing(&report) {
-        bail!("{why}");
-    }
+    ensure_something(&report)?;
     // There is one format.
     if let (Some(HistoryFormat::FlightRecorder), Some(prefix)) = (args.format, &args.output) {
         let count = write_flight_recorder(&report, prefix).context("writing torch's flight recorder")?;
@@ -110,20 +107,18 @@ fn write_flight_recorder(report: &HistoryReport, prefix: &Path) -> Result<usize>
     Ok(rings.len())
 }
 
-/// Returns why no process has torch's notes.
-fn why_nothing(report: &HistoryReport) -> Option<String> {
-    let is_read = |process: &&ProcessHistory| {
-        process.notes.as_ref().is_some_and(|notes| notes.rings.iter().any(|ring| ring.enabled))
-    };
-    if report.processes.iter().any(|process| is_read(&process)) {
-        return None;
-    }
-    let why = report.processes.iter().map(|process| {
-        let unknown = process.notes.as_ref().and_then(|notes| notes.unknown.clone());
-        let why = process.error.clone().or(unknown);
+/// Fails where no process has torch's notes, and tells why.
+fn ensure_something(report: &HistoryReport) -> Result<()> {
+    let mut all = Vec::new();
+    for process in &report.processes {
+        let notes = process.notes.as_ref();
+        if notes.is_some_and(|notes| notes.rings.iter().any(|ring| ring.enabled)) {
+            return Ok(());
+        }
+        let why = process.error.clone().or_else(|| notes.and_then(|notes| notes.unknown.clone()));
         let why =
             why.unwrap_or_else(|| "it has not loaded torch; `ncclflow dump` reads NCCL itself".to_owned());
-        format!("process {}: {why}", process.pid)
-    });
-    Some(format!("torch's flight recorder could be read in no process: {}", joined(why, "; ")))
+        all.push(format!("process {}: {why}", process.pid));
+    }
+    bail!("torch's flight recorder could be read in no process: {}", all.join("; "))
 }

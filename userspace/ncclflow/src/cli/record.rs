@@ -169,15 +169,12 @@ impl Console {
 }
 
 fn tell_iterations(iterations: &WindowIterations) {
-    let WindowIterations { found, why_not, period_collectives, processes, .. } = iterations;
-    if *found {
-        let fewest = processes.iter().map(|process| process.iterations).min().unwrap_or(0);
-        tell!(
-            "  {fewest} training iterations of {} collectives each, inferred from what recurs",
-            period_collectives.unwrap_or(0)
-        );
+    if iterations.found {
+        let fewest = iterations.processes.iter().map(|process| process.iterations).min().unwrap_or(0);
+        let period = iterations.period_collectives.unwrap_or(0);
+        tell!("  {fewest} training iterations of {period} collectives each, inferred from what recurs");
     }
-    if let Some(why) = why_not {
+    if let Some(why) = &iterations.why_not {
         tell!("  fewer iterations than --window-iterations asks for: {why}");
     }
 }

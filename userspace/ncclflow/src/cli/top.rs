@@ -239,7 +239,7 @@ type Input = ControlFlow<(), Option<KeyEvent>>;
 
 /// Waits so long for a key. crossterm reads a terminal that is gone again and again, and never comes back: so
 /// the terminal is checked first.
-pub(super) fn wait_for_key(wait: Duration) -> io::Result<Input> {
+fn wait_for_key(wait: Duration) -> io::Result<Input> {
     let input = stdin();
     // Without a terminal there crossterm takes the controlling one.
     if input.is_terminal() {

@@ -20,6 +20,7 @@ use inspect::{
     host::host_name,
     layout_cache::default_folder,
     privileges,
+    process::Process,
 };
 use recording::sinks::LiveStatistics;
 use trace::{
@@ -27,15 +28,8 @@ use trace::{
     record::{LibraryInUse, Notice, RecordOptions, StopHandle, Targets, record},
 };
 
-/// Messages of the session's thread.
-enum News {
-    /// A process is watched: its number, name, and NCCL's versions.
-    Process(u32, String, String),
-    Armed,
-    Line(String),
-    /// All that came is counted; probes are being detached.
-    Counted,
-}
+/// News of the session's thread: what changes in what is known here.
+type News = Box<dyn FnOnce(&mut Session) + Send>;
 
 pub(super) fn watch(args: &TopArgs, started: Instant, stop: &StopHandle) -> Result<()> {
     let live = LiveStatistics::default();
@@ -67,26 +61,25 @@ pub(super) fn watch(args: &TopArgs, started: Instant, stop: &StopHandle) -> Resu
 fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sender<News>) -> Result<()> {
     // Whoever does not listen any more has seen enough.
     let say = |news: News| drop(sender.send(news));
+    let line = |line: String| say(Box::new(|session| session.line = Some(line)));
     let mut counted = false;
     let mut notice = |notice: Notice<'_>| match notice {
         Notice::Found(setup) => {
             for target in &setup.targets {
                 let libraries = target.libraries.iter().filter_map(|&index| setup.libraries.get(index));
-                let (pid, name) = (target.process.pid(), target.process.name().to_owned());
-                say(News::Process(pid, name, versions(libraries)));
+                say(watched(&target.process, libraries));
             }
         }
-        Notice::Joined { process, library } => {
-            say(News::Process(process.pid(), process.name().to_owned(), versions([library])));
-        }
-        Notice::PassedOver(why) => say(News::Line(format!("not traced: {why}"))),
-        Notice::LibraryChanged(what) => say(News::Line(what.to_owned())),
-        Notice::Recording { .. } => say(News::Armed),
-        Notice::TargetExited { pid } => say(News::Line(format!("process {pid} exited"))),
-        Notice::WriteFailed(error) | Notice::Failed(error) => say(News::Line(error.to_owned())),
+        Notice::Joined { process, library } => say(watched(process, [library])),
+        Notice::PassedOver(why) => line(format!("not traced: {why}")),
+        Notice::LibraryChanged(what) => line(what.to_owned()),
+        Notice::Recording { .. } => say(Box::new(|session| session.armed = true)),
+        Notice::TargetExited { pid } => line(format!("process {pid} exited")),
+        Notice::WriteFailed(error) | Notice::Failed(error) => line(error.to_owned()),
+        // All that came is counted; probes are being detached.
         Notice::Detaching { .. } if !counted => {
             counted = true;
-            say(News::Counted);
+            say(Box::new(|session| session.over = true));
         }
         // Notices about files, of which there are none.
         _ => {}
@@ -98,8 +91,11 @@ fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sen
     Ok(())
 }
 
-fn versions<'a>(libraries: impl IntoIterator<Item = &'a LibraryInUse>) -> String {
-    joined(libraries.into_iter().filter_map(|library| library.resolved.resolution.nccl_version), ",")
+/// Returns the news that a process is watched, with NCCL's versions.
+fn watched<'a>(process: &Process, libraries: impl IntoIterator<Item = &'a LibraryInUse>) -> News {
+    let versions = libraries.into_iter().filter_map(|library| library.resolved.resolution.nccl_version);
+    let (pid, known) = (process.pid(), (process.name().to_owned(), joined(versions, ",")));
+    Box::new(move |session| drop(session.subject.processes.insert(pid, known)))
 }
 
 /// Waits for the session to begin, and shows it until somebody wants it to end.
@@ -118,7 +114,7 @@ fn watch_session(
     let mut session = Session { live, gpus, news, subject, line: None, armed: false, over: false };
     while !session.armed {
         let Ok(news) = session.news.recv() else { return Ok(()) };
-        session.take(news);
+        news(&mut session);
         if session.over {
             // The session tells why itself.
             return Ok(());
@@ -149,15 +145,6 @@ struct Session {
 }
 
 impl Session {
-    fn take(&mut self, news: News) {
-        match news {
-            News::Process(pid, name, nccl) => drop(self.subject.processes.insert(pid, (name, nccl))),
-            News::Armed => self.armed = true,
-            News::Line(line) => self.line = Some(line),
-            News::Counted => self.over = true,
-        }
-    }
-
     /// Watches for one interval, or until the processes are gone, and prints.
     fn once(&mut self, args: &TopArgs, stop: &StopHandle) -> Result<()> {
         let before = Snapshot { at_ns: now_ns(ClockId::Monotonic), ..Snapshot::default() };
@@ -169,7 +156,7 @@ impl Session {
         while !self.over
             && let Ok(news) = self.news.recv_timeout(Duration::from_mins(1))
         {
-            self.take(news);
+            news(self);
         }
         let now = Snapshot { at_ns, ..self.snapshot() };
         print_once(args, &self.subject, [&before, &earlier, &now], None)
@@ -180,7 +167,7 @@ impl Watched for Session {
     fn read_on(&mut self, mut wait: Duration) -> Result<ControlFlow<()>> {
         while !self.over {
             match self.news.recv_timeout(wait) {
-                Ok(news) => self.take(news),
+                Ok(news) => news(self),
                 Err(RecvTimeoutError::Timeout) => return Ok(ControlFlow::Continue(())),
                 Err(RecvTimeoutError::Disconnected) => self.over = true,
             }

@@ -62,7 +62,7 @@ fn libraries(pid: u32) -> Vec<Check> {
                 let levels = [Level::Api, Level::Flow, Level::Steps].into_iter();
                 let can =
                     levels.filter(|level| !compile(&resolved.resolution, *level, None).probes.is_empty());
-                let can = joined(can.map(|level| level.name()), ", ");
+                let can = joined(can.map(Level::name), ", ");
                 let path = library.shown();
                 if can.is_empty() {
                     no(format!("{path}: nothing of it can be probed"), "`ncclflow symbols` says why")

@@ -64,6 +64,12 @@ impl Collector for Exposition {
 /// Labels that name a rank.
 type RankLabels = [(&'static str, String); 3];
 
+/// Labels that name the direction of messages, and what they go over.
+type WayLabels = [(&'static str, &'static str); 2];
+
+/// A metric of a rank, with the rank's labels and its own.
+type Series<'s, L, M> = ((&'s [(&'static str, String)], L), M);
+
 /// Ranks with their labels; the last can stand for all ranks that are not kept apart.
 struct Ranks<'a>(Vec<(RankLabels, &'a RankStatistics)>);
 
@@ -82,7 +88,7 @@ impl<'a> Ranks<'a> {
     fn series<'s, T, L, M>(
         &'s self,
         things: impl Fn(&'s RankStatistics) -> T,
-    ) -> impl Iterator<Item = ((&'s [(&'static str, String)], L), M)>
+    ) -> impl Iterator<Item = Series<'s, L, M>>
     where
         T: IntoIterator<Item = (L, M)>,
     {
@@ -95,7 +101,7 @@ impl<'a> Ranks<'a> {
     fn peer_series<'s, T, L, M>(
         &'s self,
         things: impl Fn(&'s Traffic) -> T + Copy,
-    ) -> impl Iterator<Item = ((&'s [(&'static str, String)], ([(&'static str, &'static str); 2], L)), M)>
+    ) -> impl Iterator<Item = Series<'s, (WayLabels, L), M>>
     where
         T: IntoIterator<Item = (L, M)>,
     {
@@ -215,7 +221,7 @@ fn traffic(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
     let help = "Measured: bytes of messages whose size was seen (with --level steps, NCCL 2.27 and later).";
     families.family("message", Some(&Unit::Bytes), help, measured(|traffic| traffic.bytes_measured))?;
     let durations =
-        ranks.peer_series(|traffic| (traffic.times.count() > 0).then(|| (NONE, Durations(&traffic.times))));
+        ranks.peer_series(|traffic| (traffic.times.count() > 0).then_some((NONE, Durations(&traffic.times))));
     let help = "Measured: from a message's start to its end (with --level steps).";
     families.family("message_duration", Some(&Unit::Seconds), help, durations)?;
     let waits = ranks.peer_series(|traffic| {

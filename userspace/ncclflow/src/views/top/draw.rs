@@ -11,7 +11,10 @@ use flow::{
 };
 use ratatui::{
     Frame,
-    layout::{Constraint, Layout, Rect},
+    layout::{
+        Constraint::{self, Length, Min},
+        Layout, Rect,
+    },
     style::{Color, Style, Stylize as _},
     text::{Line, Span},
     widgets::{Block, Borders, Cell, Clear, Paragraph, Row as TableRow, Table, TableState},
@@ -60,7 +63,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
     let area = frame.area();
     let wide = area.width >= WIDE;
     if state.page && !state.help {
-        let [page, keys] = Layout::vertical([Constraint::Min(1), Constraint::Length(1)]).areas(area);
+        let [page, keys] = Layout::vertical([Min(1), Length(1)]).areas(area);
         draw_page(frame, page, state, subject);
         frame.render_widget(Paragraph::new(keys_line(state)), keys);
         return;
@@ -69,15 +72,9 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
     let has_room = area.height >= ROOM_FOR_GPUS;
     let shown = if has_room == state.toggled_gpus { 0 } else { state.gpus.len().min(MAX_GPUS) };
     let gpus = u16::try_from(shown).unwrap_or(0);
-    let [heading, gpu_lines, choices, table, below, keys] = Layout::vertical([
-        Constraint::Length(1),
-        Constraint::Length(gpus),
-        Constraint::Length(1),
-        Constraint::Min(3),
-        Constraint::Length(details),
-        Constraint::Length(1),
-    ])
-    .areas(area);
+    let [heading, gpu_lines, choices, table, below, keys] =
+        Layout::vertical([Length(1), Length(gpus), Length(1), Min(3), Length(details), Length(1)])
+            .areas(area);
     frame.render_widget(Paragraph::new(heading_line(state, subject)), heading);
     let lines: Vec<Line<'_>> = state.gpus.iter().take(shown).map(|gpu| gpu_line(gpu)).collect();
     frame.render_widget(Paragraph::new(lines), gpu_lines);
@@ -171,19 +168,13 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
         "OPS/S" | "BYTES/S" | "SEEN" => right(text),
         _ => Cell::from(text),
     });
-    let fixed = [
-        if wide { 20 } else { 9 },
-        if state.view == View::Communicators { 9 } else { 6 },
-        if wide { 24 } else { 7 },
-        6,
-        9,
-        4,
-        10,
-    ];
+    let (comm, pid) = if wide { (20, 24) } else { (9, 7) };
+    let rank = if state.view == View::Communicators { 9 } else { 6 };
+    let fixed = [comm, rank, pid, 6, 9, 4, 10];
     let taken: u16 = fixed.iter().sum::<u16>() + 7;
     let room = usize::from(area.width.saturating_sub(taken));
     let rows = state.rows.iter().map(|row| table_row(row, state.view, wide, room));
-    let widths = fixed.map(Constraint::Length).into_iter().chain([Constraint::Min(12)]);
+    let widths = fixed.map(Length).into_iter().chain([Min(12)]);
     let table = Table::new(rows, widths)
         .header(TableRow::new(headings).reversed())
         .row_highlight_style(Style::new().bg(Color::Indexed(238)).bold());
@@ -247,16 +238,15 @@ fn draw_details(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
     frame.render_widget(block, area);
     let ops = state.history_of(row, |point| point.ops_per_s);
     let lines = u16::from(ops.len() > 1 && inside.height > 4);
-    let [over_time, inside] = Layout::vertical([Constraint::Length(lines), Constraint::Min(0)]).areas(inside);
+    let [over_time, inside] = Layout::vertical([Length(lines), Min(0)]).areas(inside);
     if lines > 0 {
         draw_history(frame, over_time, "OPS/S", &ops, number);
     }
     let peers = peers_of(row, &state.rates);
     let left_width = if wide { 60 } else { 40 };
-    let [left, right_side] =
-        Layout::horizontal([Constraint::Length(left_width), Constraint::Min(10)]).spacing(1).areas(inside);
+    let [left, right_side] = Layout::horizontal([Length(left_width), Min(10)]).spacing(1).areas(inside);
     let left = if peers.is_empty() { inside } else { left };
-    draw_kinds(frame, left, row, &[Constraint::Min(12), Constraint::Length(6), Constraint::Length(9)]);
+    draw_kinds(frame, left, row, &[Min(12), Length(6), Length(9)]);
     if !peers.is_empty() {
         // In 80 columns the wait is worth more than the bytes.
         let widths = [10, 6, if wide { 9 } else { 0 }, 10];
@@ -305,8 +295,8 @@ pub(super) fn draw_peers(
         ])
     });
     let heading = TableRow::new(["PEER".into(), right("MSG/S"), right("BYTES/S"), heading.into()]).dim();
-    let [name, messages, moved] = [name, messages, moved].map(Constraint::Length);
-    let widths = [name, messages, moved, Constraint::Min(wait)];
+    let [name, messages, moved] = [name, messages, moved].map(Length);
+    let widths = [name, messages, moved, Min(wait)];
     frame.render_widget(Table::new(rows, widths).header(heading), area);
 }
 
@@ -323,7 +313,7 @@ fn mean(ns: u64, count: u64) -> f64 {
 
 fn draw_help(frame: &mut Frame<'_>, area: Rect) {
     let lines = u16::try_from(HELP.lines().count()).unwrap_or(u16::MAX).saturating_add(2);
-    let popup = area.centered(Constraint::Length(78), Constraint::Length(lines));
+    let popup = area.centered(Length(78), Length(lines));
     frame.render_widget(Clear, popup);
     frame.render_widget(Paragraph::new(HELP).block(Block::bordered().title(" keys and columns ")), popup);
 }
