@@ -1,26 +1,80 @@
-//! `ncclflow check`: are the ranks consistent? Without root.
+//! `ncclflow check` and `ncclflow summary`: are the ranks consistent, and how do their links do? Without root.
 
-use std::process::ExitCode;
+use std::path::PathBuf;
 
 use anyhow::Result;
+use clap::{Args, builder::styling::AnsiColor};
 
-use super::{
-    args::CheckArgs,
-    exit,
-    progress::reading,
-    terminal::{self, Mood},
-    write_json,
-};
-use analysis::check::{check, headline, write_check};
+use super::{exit::Exit, progress::reading, terminal, write_report};
+use analysis::check::{check, headline, summarize, summary_headline, write_check, write_summary};
 
-pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
-    let report = reading("", |line| check(&args.dirs, &mut |bytes, of_bytes| line.show(bytes, of_bytes)))?;
-    if args.json {
-        write_json(&mut terminal::out(), &report)?;
-    } else {
-        let mood = if report.consistent { Mood::Good } else { Mood::Bad };
-        terminal::verdict(mood, &headline(&report))?;
-        write_check(&report, args.verbose, &mut terminal::out())?;
-    }
-    Ok(if report.consistent { ExitCode::SUCCESS } else { ExitCode::from(exit::FINDINGS) })
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ncclflow check /var/tmp/flows                one host
+  ncclflow check host1/flows host2/flows       all ranks of a job
+  ncclflow check flows -v                      with the waits of every rank
+  ncclflow check flows --json | jq '.communicators[].verdict.culprit'
+  ncclflow check host*/calls                   of record --level api --stacks: with the line of each rank
+  ncclflow check flows --json | jq -r '.communicators[].firstDifference.text'
+
+Finds collectives that are not the same on all ranks, or in another order; ranks that have not joined; sends without receives. Of
+recordings of --level steps it also finds the rank or link that the others wait for, without comparing clocks of ranks.
+Exit codes: 0 consistent; 3 findings; 1 error; 2 wrong usage.")]
+pub struct CheckArgs {
+    /// Folders of recordings or windows; those of one communicator's ranks are put together. Of folders with windows,
+    /// those that were open at the same time
+    #[arg(value_name = "DIR", required = true, num_args = 1..)]
+    pub dirs: Vec<PathBuf>,
+
+    /// The waits of every rank
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// All that was found, as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub(super) fn run(args: &CheckArgs) -> Result<Exit> {
+    let report = reading("", |line| check(&args.dirs, &mut |bytes, of_bytes| line.bytes(bytes, of_bytes)))?;
+    let (color, exit) =
+        if report.consistent { (AnsiColor::Green, Exit::Done) } else { (AnsiColor::Red, Exit::Findings) };
+    write_report(args.json, &report, |out| {
+        terminal::verdict(Some(color), &headline(&report))?;
+        Ok(write_check(&report, args.verbose, out)?)
+    })?;
+    Ok(exit)
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ncclflow summary /var/tmp/flows
+  ncclflow summary host1/flows host2/flows --json | jq '.ranks[].links[] | {peer, bandwidth}'
+  ncclflow summary flows -v                    every link
+
+Waits and bandwidth are there for recordings of --level steps; messages and bytes for all.")]
+pub struct SummaryArgs {
+    /// Folders of recordings or windows; of a folder with windows, each window by itself
+    #[arg(value_name = "DIR", required = true, num_args = 1..)]
+    pub dirs: Vec<PathBuf>,
+
+    /// All links and all waits; without it, only those that matter most
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// All of it as JSON, with the times of each op
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub(super) fn run_summary(args: &SummaryArgs) -> Result<Exit> {
+    let report =
+        reading("", |line| summarize(&args.dirs, &mut |bytes, of_bytes| line.bytes(bytes, of_bytes)))?;
+    write_report(args.json, &report, |out| {
+        terminal::verdict(None, &summary_headline(&report))?;
+        Ok(write_summary(&report, args.verbose, out)?)
+    })?;
+    Ok(Exit::Done)
 }

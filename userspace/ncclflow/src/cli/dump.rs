@@ -1,28 +1,94 @@
 //! `ncclflow dump`
 
-use std::{io::Write as _, path::Path, process::ExitCode, time::Duration};
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Result, bail};
+use clap::{Args, builder::styling::AnsiColor};
 
 use super::{
-    args::DumpArgs,
+    exit::Exit,
     merge,
-    progress::ProgressLine,
-    terminal::{self, Mood},
-    write_json,
+    progress::reading,
+    shared_args::{DebugArgs, LookedAtArgs, seconds},
+    terminal, write_report,
 };
 use analysis::export::RankFiles;
-use dump::{self, Choice, DumpOptions, DumpReport, RecorderDumps, State};
+use dump::{self, DumpOptions, DumpReport, RecorderDumps, State};
 use inspect::memory::ScanLimits;
 
-const STUCK: u8 = 3;
-const UNKNOWN: u8 = 4;
-const WAITING: u8 = 5;
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
+#[command(group = clap::ArgGroup::new("source").required(true).multiple(true).args(["pids", "all", "merge"]))]
+#[command(after_help = "\
+Examples:
+  ncclflow dump -p 4242                        what a job that hangs waits for
+  ncclflow dump -p $(pgrep -d, -f train.py)    all ranks of this host
+  ncclflow dump -p 4242 -v                     with threads and operations in flight
+  ncclflow dump --all --stacks                 everything on this host that uses NCCL, and where its threads are
+  ncclflow dump -p 4242 --json > $(hostname).json
+  ncclflow dump --merge host1.json host2.json  the verdict over several hosts
+  ncclflow dump --merge dumps/                 of all *.json files of a folder
+  for h in $HOSTS; do ssh $h ncclflow dump --all --json; done | ncclflow dump --merge -
+  ncclflow dump --all --flight-recorder fr/rank_
+                                               and files as torch's flight recorder has them, for torchfrtrace
 
-pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
+Nothing needs to be prepared in the processes; they are read, not stopped. docs/DUMP.md has the JSON's schema.
+Needs root, or CAP_SYS_PTRACE (and CAP_SYS_ADMIN where the library's file was replaced).
+Exit codes: 0 healthy; 3 stuck; 5 waiting for a rank that makes progress elsewhere; 4 cannot tell; 1 error; 2 wrong usage.")]
+pub struct DumpArgs {
+    #[command(flatten)]
+    pub whom: LookedAtArgs,
+
+    /// Dumps of other hosts (their --json) to judge together with this one: files, folders with *.json files, or - for
+    /// standard input
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub merge: Vec<PathBuf>,
+
+    #[command(flatten)]
+    pub debug: DebugArgs,
+
+    /// Also write what is known in the form of torch's flight recorder, for torchfrtrace: PREFIX<rank of the
+    /// job>, or
+    /// nccl_trace_rank_<rank> where PREFIX is a folder
+    #[arg(long, value_name = "PREFIX")]
+    pub flight_recorder: Option<PathBuf>,
+
+    /// All that was read, as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Seconds between two readings; there are three if nothing moves
+    #[arg(long, value_name = "SECS", default_value = "0.5", value_parser = seconds)]
+    pub interval: Duration,
+
+    /// Also the threads inside NCCL, and the operations of each rank
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// Native stacks of the threads inside NCCL, and of each process's first thread; with all of -v
+    #[arg(long)]
+    pub stacks: bool,
+
+    /// Stop looking at the first communicator of each process
+    #[arg(long)]
+    pub first: bool,
+
+    /// Most memory to look through in each process, in GiB
+    #[arg(long, value_name = "GIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_gib: u64,
+
+    /// Longest time to look through each process, in seconds
+    #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_seconds: u64,
+}
+
+pub(super) fn run(args: &DumpArgs) -> Result<Exit> {
     let mut reports = Vec::new();
-    if args.all || !args.pids.is_empty() {
-        let choice = if args.all { Choice::All } else { Choice::Pids(args.pids.clone()) };
+    if args.whom.all || !args.whom.pids.is_empty() {
         let options = DumpOptions {
             interval: args.interval,
             first_only: args.first,
@@ -30,33 +96,31 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
                 bytes: args.max_gib.saturating_mul(1 << 30),
                 time: Duration::from_secs(args.max_seconds),
             },
-            debug_files: args.debug.files(),
+            debug_files: args.debug.apply(),
             stacks: args.stacks,
         };
-        let mut bar = ProgressLine::new();
-        let report = dump::dump(&choice, &options, &mut |progress| bar.show(progress));
-        bar.clear();
-        reports.push(report?);
+        let choice = args.whom.choice();
+        reports.push(reading("", |line| dump::dump(&choice, &options, &mut |progress| line.scan(progress)))?);
     }
     reports.extend(merge::reports(&args.merge)?);
     let report = if args.merge.is_empty() { reports.pop().unwrap_or_default() } else { dump::merge(reports) };
-    let mut out = terminal::out();
-    if args.json {
-        write_json(&mut out, &report)?;
-    } else {
+    let (color, exit) = match report.state() {
+        State::Healthy => (AnsiColor::Green, Exit::Done),
+        State::Stuck => (AnsiColor::Red, Exit::Findings),
+        State::Unknown => (AnsiColor::Yellow, Exit::Unknown),
+        State::Waiting => (AnsiColor::Yellow, Exit::Waiting),
+    };
+    write_report(args.json, &report, |out| {
         // The first paragraph is the verdict.
         let text = dump::render(&report, args.verbose || args.stacks);
-        let (verdict, rest) = match (&report.job, text.split_once("\n\n")) {
-            (Some(_), Some(parts)) if terminal::has_color() => parts,
-            _ => ("", &*text),
-        };
-        if !verdict.is_empty() {
-            terminal::verdict(mood(report.state()), verdict)?;
-            writeln!(out)?;
+        match (&report.job, text.split_once("\n\n")) {
+            (Some(_), Some((verdict, rest))) if terminal::has_color() => {
+                terminal::verdict(Some(color), verdict)?;
+                Ok(write!(out, "\n{rest}")?)
+            }
+            _ => Ok(write!(out, "{text}")?),
         }
-        write!(out, "{rest}")?;
-    }
-    out.flush()?;
+    })?;
     if let Some(prefix) = &args.flight_recorder {
         write_flight_recorder(&report, prefix)?;
     }
@@ -67,19 +131,14 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
     {
         bail!("nothing could be read: {}", errors.join("; "));
     }
-    Ok(match report.state() {
-        State::Healthy => ExitCode::SUCCESS,
-        State::Stuck => ExitCode::from(STUCK),
-        State::Unknown => ExitCode::from(UNKNOWN),
-        State::Waiting => ExitCode::from(WAITING),
-    })
+    Ok(exit)
 }
 
 /// Notes about the files go to standard error: standard output has the report.
 fn write_flight_recorder(report: &DumpReport, prefix: &Path) -> Result<()> {
     let RecorderDumps { ranks, notes } = dump::recorder_dumps(report);
     for note in notes {
-        terminal::tell(format_args!("{note}"));
+        tell!("{note}");
     }
     if ranks.is_empty() {
         bail!("no flight recorder's file can be made: no communicator of several ranks was found");
@@ -90,18 +149,6 @@ fn write_flight_recorder(report: &DumpReport, prefix: &Path) -> Result<()> {
         files.write((*rank).into(), &dump.entries, &dump.groups, dump.comm_lib_version.as_deref())?;
         entries += dump.entries.len();
     }
-    terminal::tell(format_args!(
-        "{entries} entries of {} ranks written to {}",
-        ranks.len(),
-        prefix.display()
-    ));
+    tell!("{entries} entries of {} ranks written to {}", ranks.len(), prefix.display());
     Ok(())
-}
-
-fn mood(state: State) -> Mood {
-    match state {
-        State::Healthy => Mood::Good,
-        State::Stuck => Mood::Bad,
-        State::Unknown | State::Waiting => Mood::Doubtful,
-    }
 }

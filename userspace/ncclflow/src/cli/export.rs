@@ -2,32 +2,105 @@
 
 use std::{
     io::{self, Write},
-    process::ExitCode,
+    path::PathBuf,
 };
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use clap::Args;
 
-use super::{export_args::ExportArgs, progress::reading, terminal, write_json};
+use super::{exit::Exit, progress::reading, shared_args::PartArgs, write_report};
 use analysis::export::{ExportOptions, Exported, Format, InspectorVersion, ViewOptions, export};
 
-pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
-    if args.flat && args.format != Format::Compat {
-        anyhow::bail!("--flat is for -f compat only");
-    }
-    if args.planned_messages && args.format != Format::Parquet {
-        anyhow::bail!("--planned-messages is for -f parquet only");
-    }
-    if args.collectives_only && args.format != Format::FlightRecorder {
-        anyhow::bail!("--collectives-only is for -f flight-recorder only");
-    }
-    if !args.manifest.is_empty() && args.format != Format::Perfetto {
-        anyhow::bail!("--manifest is for -f perfetto only; for -f chakra it is --kineto");
-    }
-    if !args.kineto.is_empty() && args.format != Format::Chakra {
-        anyhow::bail!("--kineto is for -f chakra only; for -f perfetto it is --manifest");
-    }
-    if args.inspector_version != InspectorVersion::default() && args.format != Format::Inspector {
-        anyhow::bail!("--inspector-version is for -f inspector only");
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ncclflow export /var/tmp/flows -f jsonl -o lines                      all lines, also those that record did not write
+  ncclflow export flows -f jsonl -o part --last 30s --comm 0x8f2c       the last 30 s of one communicator
+  ncclflow export flows -f jsonl -o part --from 2026-11-22T14:03:05Z --to 2026-11-22T14:03:07Z
+  ncclflow export host1/flows host2/flows -f jsonl -o job --rank 0-7    several hosts into one folder
+  ncclflow export flows -f compat --flat --comm 0x8f2c -o extractor     what the NCCL Flow Extractor writes
+  ncclflow export calls -f megatrace -o logs                            of a recording of --level api
+  ncclflow export host*/flows -f parquet -o tables                      for DuckDB and Spark: docs/PARQUET.md
+  ncclflow export host*/flows -f perfetto -o job.pftrace --last 10s     one timeline of all hosts, for https://ui.perfetto.dev
+  ncclflow export host*/flows -f perfetto -o job.tar --manifest torch*.json.gz   with torch's traces on the same timeline
+  ncclflow export host*/flows -f chakra -o et                           for ASTRA-sim: --workload-configuration=et/ncclflow
+  ncclflow export host*/flows -f chakra -o et --kineto torch*.json.gz   with the kernels of torch's traces
+  ncclflow export host*/flows -f inspector -o nccl-inspector            for what reads NCCL Inspector's JSON
+  ncclflow export host*/flows -f inspector --inspector-version v4.0 -o nccl-inspector
+                                                                        for the exporter of NCCL 2.28 to 2.30
+  ncclflow export host*/calls -f flight-recorder -o fr/rank_            for torchfrtrace: fr/rank_0, fr/rank_1 …
+
+TIME is as in journalctl: 2026-11-22T14:03:05Z (or with an offset as +02:00, never without), a Unix time as @1795356185.5, or now; but
+offsets are of the recordings: -30s is 30 s before their end, +2m is 2 minutes after their begin. Units are ms, s, m, h and d.
+
+For a part, ncclflow reads only the blocks of its time, and 10 s before and after them. Collectives have the numbers (seq) that they have in the whole;
+sends and receives are counted from the beginning of what is read, and say so (seqLocal): --exact reads everything before the part too.
+docs/OUTPUT.md has the formats, docs/EXPORTS.md those of Perfetto, Chakra, NCCL Inspector and torch's
+flight recorder. Exit codes: 0 done, also where something was damaged, which is said; 1 not done.")]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
+pub struct ExportArgs {
+    /// Folders of recordings: of sessions, windows or hosts, or a folder of such folders
+    #[arg(value_name = "DIR", required = true, num_args = 1..)]
+    pub inputs: Vec<PathBuf>,
+
+    /// What to make
+    #[arg(short, long, value_enum)]
+    pub format: Format,
+
+    /// Folder to write to; must not exist, or be empty. With -f perfetto the file, which must not exist; with
+    /// -f flight-recorder the beginning of the files' names, or a folder
+    #[arg(short, long, value_name = "PATH")]
+    pub output: PathBuf,
+
+    #[command(flatten)]
+    pub part: PartArgs,
+
+    /// With -f compat: all files in one folder, as the extractor has them, not one for each communicator
+    #[arg(long)]
+    pub flat: bool,
+
+    /// With -f parquet: rows of messages that were only planned, too. They follow from their ops: a ring of 1,024
+    /// ranks has 2,046 for each loop, channel and direction. Without it, link_1s has their sums
+    #[arg(long)]
+    pub planned_messages: bool,
+
+    /// With -f flight-recorder: no sends and receives, which torch's analyser often calls mismatched
+    #[arg(long)]
+    pub collectives_only: bool,
+
+    /// With -f inspector: the version of NCCL Inspector whose form the records have
+    #[arg(long, value_enum, value_name = "VERSION", default_value_t)]
+    pub inspector_version: InspectorVersion,
+
+    /// With -f perfetto: traces of torch's profiler (Kineto's JSON, also compressed) of the same job. PATH becomes an
+    /// archive, as job.tar, that Perfetto (v58 and later) opens as one timeline, by the hosts' clocks
+    #[arg(long, value_name = "TRACE", num_args = 1..)]
+    pub manifest: Vec<PathBuf>,
+
+    /// With -f chakra: traces of torch's profiler, one for each rank. Their kernels become nodes, with their times;
+    /// NCCL's kernels give the nodes of communication how long they took
+    #[arg(long, value_name = "TRACE", num_args = 1..)]
+    pub kineto: Vec<PathBuf>,
+
+    /// What was exported, as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub(super) fn run(args: &ExportArgs) -> Result<Exit> {
+    let is_inspected = args.inspector_version != InspectorVersion::default();
+    let (manifest, kineto) = (!args.manifest.is_empty(), !args.kineto.is_empty());
+    for (is_given, format, only) in [
+        (args.flat, Format::Compat, "--flat is for -f compat only"),
+        (args.planned_messages, Format::Parquet, "--planned-messages is for -f parquet only"),
+        (args.collectives_only, Format::FlightRecorder, "--collectives-only is for -f flight-recorder only"),
+        (manifest, Format::Perfetto, "--manifest is for -f perfetto only; for -f chakra it is --kineto"),
+        (kineto, Format::Chakra, "--kineto is for -f chakra only; for -f perfetto it is --manifest"),
+        (is_inspected, Format::Inspector, "--inspector-version is for -f inspector only"),
+    ] {
+        if is_given && args.format != format {
+            bail!(only);
+        }
     }
     let options = ExportOptions {
         inputs: args.inputs.clone(),
@@ -43,14 +116,9 @@ pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
         },
         choice: args.part.choice(),
     };
-    let exported = reading("", |line| export(options, &mut |read| line.show(read.bytes, read.of_bytes)))?;
-    let mut out = terminal::out();
-    if args.json {
-        write_json(&mut out, &exported)?;
-    } else {
-        write_exported(&exported, args, &mut out)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let exported = reading("", |line| export(options, &mut |read| line.bytes(read.bytes, read.of_bytes)))?;
+    write_report(args.json, &exported, |out| Ok(write_exported(&exported, args, out)?))?;
+    Ok(Exit::Done)
 }
 
 fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -> io::Result<()> {

@@ -1,52 +1,99 @@
 //! `ncclflow history`
 
-use std::{io::Write as _, path::Path, process::ExitCode};
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result, bail};
+use clap::{Args, ValueEnum};
 
 use super::{
-    history_args::{HistoryArgs, HistoryFormat},
-    terminal, write_json,
+    exit::Exit,
+    shared_args::{DebugArgs, LookedAtArgs},
+    write_report,
 };
 use analysis::export::RankFiles;
-use dump::{
-    Choice,
-    history::{self, HistoryOptions, HistoryReport},
-};
-use torch_history::{HistoryState, ProcessHistory};
+use dump::history::{self, HistoryOptions, HistoryReport};
+use torch_history::HistoryState;
 
-const DIFFER: u8 = 3;
-const UNKNOWN: u8 = 4;
-const WAITING: u8 = 5;
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("source").required(true).args(["pids", "all"]))]
+#[command(after_help = "\
+Examples:
+  ncclflow history -p $(pgrep -d, -f train.py)     all ranks of this host, by process group
+  ncclflow history --all --last 50                 the latest 50 collectives of each group
+  ncclflow history --all --comm tensor_parallel    one process group, by name, description or commHash
+  ncclflow history --all --json | jq '.groups[] | {description, verdict}'
+  ncclflow history --all -f flight-recorder -o traces/nccl_trace_rank_   for torchfrtrace
 
-pub(super) fn run(args: &HistoryArgs) -> Result<ExitCode> {
+torch keeps notes of the latest 2,000 collectives of each process (its flight recorder; by default from torch 2.11 on, before with
+TORCH_NCCL_TRACE_BUFFER_SIZE=2000). They are read from memory: nothing is stopped, and nothing asks torch or Python. What completed is what
+torch's watchdog had noticed. docs/HISTORY.md has the JSON's schema and the versions that are known. Needs root, or CAP_SYS_PTRACE.
+Exit codes: 0 the ranks called the same; 3 they called different collectives; 5 a rank has not called what others have, or a collective
+is not completed, for a second or more; 4 cannot tell; 1 error; 2 wrong usage.")]
+pub struct HistoryArgs {
+    #[command(flatten)]
+    pub whom: LookedAtArgs,
+
+    /// Only the process group of this name or description, or of the communicator with this hash (0x…)
+    #[arg(long, value_name = "NAME|HASH")]
+    pub comm: Option<String>,
+
+    /// Only so many of the latest collectives of each process group; the text shows 10, the JSON has all
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub last: Option<usize>,
+
+    #[command(flatten)]
+    pub debug: DebugArgs,
+
+    /// All that was read, as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Also write it in another form: as each process's torch would have dumped it, for torchfrtrace
+    #[arg(short, long, value_name = "FORMAT", requires = "output")]
+    pub format: Option<HistoryFormat>,
+
+    /// Beginning of the names of these files: PREFIX<rank of the job>, or nccl_trace_rank_<rank> where PREFIX is a folder
+    #[arg(short, long, value_name = "PREFIX", requires = "format")]
+    pub output: Option<PathBuf>,
+}
+
+/// Further forms of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HistoryFormat {
+    /// torch's own
+    FlightRecorder,
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("must be a number from 1 on".to_owned()),
+        Ok(count) => Ok(count),
+    }
+}
+
+pub(super) fn run(args: &HistoryArgs) -> Result<Exit> {
     let options = HistoryOptions {
-        choice: if args.all { Choice::All } else { Choice::Pids(args.pids.clone()) },
+        choice: args.whom.choice(),
         comm: args.comm.clone(),
         last: args.last,
-        debug_files: args.debug.files(),
+        debug_files: args.debug.apply(),
     };
     let report = history::history(&options)?;
-    let mut out = terminal::out();
-    if args.json {
-        write_json(&mut out, &report)?;
-    } else {
-        write!(out, "{}", history::render(&report, args.last))?;
-    }
-    out.flush()?;
-    if let Some(why) = why_nothing(&report) {
-        bail!("{why}");
-    }
+    write_report(args.json, &report, |out| Ok(write!(out, "{}", history::render(&report, args.last))?))?;
+    ensure_something(&report)?;
     // There is one format.
     if let (Some(HistoryFormat::FlightRecorder), Some(prefix)) = (args.format, &args.output) {
         let count = write_flight_recorder(&report, prefix).context("writing torch's flight recorder")?;
         tell!("{count} files of torch's flight recorder: {}", prefix.display());
     }
     Ok(match report.verdict.state {
-        HistoryState::Agree => ExitCode::SUCCESS,
-        HistoryState::Differ => ExitCode::from(DIFFER),
-        HistoryState::Unknown => ExitCode::from(UNKNOWN),
-        HistoryState::Waiting => ExitCode::from(WAITING),
+        HistoryState::Agree => Exit::Done,
+        HistoryState::Differ => Exit::Findings,
+        HistoryState::Unknown => Exit::Unknown,
+        HistoryState::Waiting => Exit::Waiting,
     })
 }
 
@@ -60,21 +107,18 @@ fn write_flight_recorder(report: &HistoryReport, prefix: &Path) -> Result<usize>
     Ok(rings.len())
 }
 
-/// Returns why no process has torch's notes.
-fn why_nothing(report: &HistoryReport) -> Option<String> {
-    let is_read = |process: &&ProcessHistory| {
-        process.notes.as_ref().is_some_and(|notes| notes.rings.iter().any(|ring| ring.enabled))
-    };
-    if report.processes.iter().any(|process| is_read(&process)) {
-        return None;
-    }
-    let why = report.processes.iter().map(|process| {
-        let unknown = process.notes.as_ref().and_then(|notes| notes.unknown.clone());
-        let why = process.error.clone().or(unknown);
+/// Fails where no process has torch's notes, and tells why.
+fn ensure_something(report: &HistoryReport) -> Result<()> {
+    let mut all = Vec::new();
+    for process in &report.processes {
+        let notes = process.notes.as_ref();
+        if notes.is_some_and(|notes| notes.rings.iter().any(|ring| ring.enabled)) {
+            return Ok(());
+        }
+        let why = process.error.clone().or_else(|| notes.and_then(|notes| notes.unknown.clone()));
         let why =
             why.unwrap_or_else(|| "it has not loaded torch; `ncclflow dump` reads NCCL itself".to_owned());
-        format!("process {}: {why}", process.pid)
-    });
-    let why = why.collect::<Vec<_>>().join("; ");
-    Some(format!("torch's flight recorder could be read in no process: {why}"))
+        all.push(format!("process {}: {why}", process.pid));
+    }
+    bail!("torch's flight recorder could be read in no process: {}", all.join("; "))
 }

@@ -3,26 +3,45 @@
 use std::{
     io::{self, Write},
     path::Path,
-    process::ExitCode,
     time::Instant,
 };
 
 use anyhow::{Result, bail};
 
 use super::{
-    progress::BytesLine, signals::with_signals, stacks::write_out, stacks_args::StacksArgs, write_json,
+    progress::ProgressLine,
+    signals::with_signals,
+    stacks::{StacksArgs, write_stacks},
 };
 use analysis::export::sources;
-use stacks::{CallStacks, LiveStacks, pprof, write_folded};
-use trace::record::{Notice, record};
+use flow::{session::Level, text::joined};
+use inspect::layout_cache::default_folder;
+use stacks::{CallStacks, LiveStacks};
+use trace::{
+    kernel::loader::{best_buffer, best_links, prepared},
+    record::{Notice, RecordOptions, StackChoice, StackKind, Targets, record},
+};
 
 /// Most groups that are listed below a stack.
 const LISTED: usize = 16;
 
 /// Counts the stacks of processes as they run.
-pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<ExitCode> {
+pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<()> {
     let live = LiveStacks::default();
-    let options = args.options(started, live.clone());
+    let targets = Targets::new(args.all, &args.pids, &args.filter.filter());
+    let mut options = RecordOptions {
+        watcher: Some(live.clone()),
+        duration: args.seconds,
+        cache: default_folder(),
+        ..RecordOptions::new(started, targets, best_buffer(), prepared(best_links()))
+    };
+    options.choice.level = Level::Api;
+    let kind = match (args.native, args.both) {
+        (true, _) => StackKind::Native,
+        (_, true) => StackKind::Both,
+        _ => StackKind::Python,
+    };
+    options.choice.stacks = Some(StackChoice { kind, depth: args.frames() });
     let outcome = with_signals(
         move |stop| {
             record(&options, stop, &mut |notice| match notice {
@@ -44,16 +63,16 @@ pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<ExitCode> {
 }
 
 /// Counts the stacks of a recording, or of all windows in a folder.
-pub(super) fn run_recording(args: &StacksArgs, folder: &Path) -> Result<ExitCode> {
+pub(super) fn run_recording(args: &StacksArgs, folder: &Path) -> Result<()> {
     if args.function_name.is_some() || args.start_ts.is_some() {
         bail!("--function-name and --start-ts are for traces; of a recording all calls count");
     }
     let live = LiveStacks::default();
     let found = sources(&[folder.to_owned()])?;
-    let (mut line, of_bytes) = (BytesLine::new(""), found.iter().map(|source| source.bytes).sum());
+    let (mut line, of_bytes) = (ProgressLine::new(""), found.iter().map(|source| source.bytes).sum());
     let mut before = 0;
     for source in &found {
-        let progress = &mut |bytes: u64| line.show(before + bytes, of_bytes);
+        let progress = &mut |bytes: u64| line.bytes(before + bytes, of_bytes);
         let (_, read) = source.read_all(live.clone(), progress)?;
         line.clear();
         before += source.bytes;
@@ -62,28 +81,17 @@ pub(super) fn run_recording(args: &StacksArgs, folder: &Path) -> Result<ExitCode
     finish(args, &live)
 }
 
-fn finish(args: &StacksArgs, live: &LiveStacks) -> Result<ExitCode> {
-    let depth = args.stack_depth.unwrap_or(usize::MAX);
-    let found = live.finish(args.kernel_name.as_deref(), depth);
-    let mut out = Vec::new();
-    if args.json {
-        write_json(&mut out, &found)?;
-    } else if args.folded {
-        write_folded(&found.stacks, &mut out)?;
-    } else if args.pprof {
-        out.extend(pprof(&found.stacks, found.of)?);
-    } else {
-        write_stacks(&found, &mut out)?;
-    }
-    write_out(args.output.as_deref(), &out, args.pprof)?;
+fn finish(args: &StacksArgs, live: &LiveStacks) -> Result<()> {
+    let found = live.finish(args.kernel_name.as_deref(), args.stack_depth.unwrap_or(usize::MAX));
+    write_stacks(args, &found, &found.stacks, found.of, |out| write_groups(&found, out))?;
     say(args, &found, live);
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
-fn write_stacks(found: &CallStacks, out: &mut dyn Write) -> io::Result<()> {
+fn write_groups(found: &CallStacks, out: &mut dyn Write) -> io::Result<()> {
     for (stack, groups) in found.by_stack() {
-        let frames: Vec<_> = stack.frames.iter().map(stacks::Frame::as_str).collect();
-        writeln!(out, "{}\nAppeared {} times", frames.join("\n ->\n"), stack.count)?;
+        let frames = joined(stack.frames.iter().map(stacks::Frame::as_str), "\n ->\n");
+        writeln!(out, "{frames}\nAppeared {} times", stack.count)?;
         for group in groups.iter().take(LISTED) {
             let of = match (&group.comm_hash, group.rank) {
                 (Some(hash), Some(rank)) => format!("{hash}, rank {rank}"),
@@ -107,10 +115,10 @@ fn say(args: &StacksArgs, found: &CallStacks, live: &LiveStacks) {
     if found.calls + found.without_stack > 0 {
         return;
     }
-    let functions: Vec<_> = live.functions().iter().map(ToString::to_string).collect();
+    let functions = live.functions();
     match &args.kernel_name {
         Some(name) if !functions.is_empty() => {
-            tell!("no call of `{name}` was seen, but {}", functions.join(", "));
+            tell!("no call of `{name}` was seen, but {}", joined(functions, ", "));
         }
         _ => tell!("no call was seen"),
     }

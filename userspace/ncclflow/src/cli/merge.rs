@@ -8,7 +8,6 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::terminal;
 use dump::{DumpReport, SCHEMA};
 
 /// Most bytes of all that is merged. A dump of 8 ranks with all stacks has some hundred kilobytes.
@@ -58,7 +57,7 @@ fn of_folder(folder: &Path, left: &mut u64) -> Result<Vec<DumpReport>> {
         match of_file(path, left) {
             Ok(reports) => all.extend(reports),
             Err(error) if *left == 0 => return Err(error),
-            Err(error) => terminal::tell(format_args!("`{}` is left out: {error:#}", path.display())),
+            Err(error) => tell!("`{}` is left out: {error:#}", path.display()),
         }
     }
     if all.is_empty() {

@@ -14,34 +14,28 @@ mod doctor;
 mod dump;
 mod exit;
 mod export;
-mod export_args;
-mod filter_args;
 mod history;
-mod history_args;
-mod keys;
 mod live_stacks;
 mod merge;
-mod part_args;
 mod progress;
 mod ps;
 mod record;
 mod record_args;
 mod record_groups;
 mod report;
+mod shared_args;
 mod signals;
 mod stacks;
-mod stacks_args;
-mod summary;
 mod symbols;
 mod terminal;
 mod told_lines;
 mod top;
-mod top_args;
 mod top_recording;
+mod top_session;
 mod variables;
 
 use std::{
-    io::{BufWriter, Write},
+    io::{BufWriter, StdoutLock, Write},
     process::ExitCode,
     time::Instant,
 };
@@ -62,15 +56,28 @@ fn write_json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
     let mut out = BufWriter::with_capacity(1 << 16, out);
     serde_json::to_writer_pretty(PlainWriter::of_json(&mut out), value)?;
     writeln!(out)?;
-    out.flush()?;
-    Ok(())
+    Ok(out.flush()?)
+}
+
+/// Writes a report to standard output: as JSON, or as text.
+fn write_report(
+    is_json: bool,
+    report: &impl Serialize,
+    write_text: impl FnOnce(&mut PlainWriter<StdoutLock<'static>>) -> Result<()>,
+) -> Result<()> {
+    let mut out = terminal::out();
+    if is_json {
+        write_json(&mut out, report)?;
+    } else {
+        write_text(&mut out)?;
+    }
+    Ok(out.flush()?)
 }
 
 /// Writes a document on one line.
 fn write_json_line(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
     serde_json::to_writer(PlainWriter::of_json(&mut *out), value)?;
-    writeln!(out)?;
-    Ok(())
+    Ok(writeln!(out)?)
 }
 
 /// Parses the command line, does what it says, and turns the outcome into an exit code.
@@ -84,7 +91,6 @@ pub fn main() -> ExitCode {
     descriptor_table::enlarge();
     let cli = variables::parse();
     terminal::choose_color(cli.color);
-    resolver::allow_fuse(cli.command.allows_fuse());
     let done = match &cli.command {
         Command::Ps(args) => ps::run(args),
         Command::Record(args) => record::run(args, started),
@@ -96,7 +102,7 @@ pub fn main() -> ExitCode {
         Command::Stacks(args) => stacks::run(args, started),
         Command::Top(args) => top::run(args, started),
         Command::Doctor(args) => doctor::run(args),
-        Command::Summary(args) => summary::run(args),
+        Command::Summary(args) => check::run_summary(args),
         Command::Symbols(args) => symbols::run(args),
         Command::Completions(args) => completions::run(args),
     };

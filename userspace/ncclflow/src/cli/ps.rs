@@ -2,61 +2,91 @@
 
 use std::{
     io::{IsTerminal as _, Write as _, stdout},
-    process::ExitCode,
     thread,
+    time::Duration,
 };
 
 use anyhow::Result;
+use clap::Args;
 
-use super::{args::PsArgs, progress::ProgressLine, terminal, write_json, write_json_line};
+use super::{
+    exit::Exit,
+    progress::reading,
+    shared_args::{DebugArgs, FilterArgs, seconds},
+    terminal, write_json_line, write_report,
+};
 use dump::ps::{Lister, PsOptions, PsReport, render};
 use inspect::{
     layout_cache::{LayoutCache, default_folder},
     memory::ScanLimits,
 };
 
-pub(super) fn run(args: &PsArgs) -> Result<ExitCode> {
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ncclflow ps                                  every process that has NCCL mapped, under any name, also in containers
+  ncclflow ps --json | jq '.processes[].pid'
+  ncclflow ps --user ann --nccl-version 2.27
+  ncclflow ps --watch 2                        again and again, with the collectives that were launched meanwhile
+  ncclflow ps --watch 2 --no-comms
+
+NCCL that is linked statically into a library or program is found by its version string. docs/OUTPUT.md has the JSON's schema.
+Without root you see your own processes, and how many others there are.")]
+pub struct PsArgs {
+    #[command(flatten)]
+    pub filter: FilterArgs,
+
+    /// Do not look for communicators in the processes' memory: faster
+    #[arg(long)]
+    pub no_comms: bool,
+
+    /// List again every SECS seconds, until Ctrl-C
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub watch: Option<Duration>,
+
+    /// All that was found, as JSON; with --watch an object a line
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub debug: DebugArgs,
+
+    /// Longest time to look through the memory of each process, in seconds
+    #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_seconds: u64,
+}
+
+pub(super) fn run(args: &PsArgs) -> Result<Exit> {
     let options = PsOptions {
         filter: args.filter.filter(),
         communicators: !args.no_comms,
-        limits: ScanLimits {
-            time: std::time::Duration::from_secs(args.max_seconds),
-            ..ScanLimits::default()
-        },
-        debug_files: args.debug.files(),
+        limits: ScanLimits { time: Duration::from_secs(args.max_seconds), ..ScanLimits::default() },
+        debug_files: args.debug.apply(),
     };
     // Without a cache everything is resolved anew, which is no failure.
     let cache = default_folder().and_then(|path| LayoutCache::open(&path).ok());
     let mut lister = Lister::new(options, cache);
     loop {
-        let mut bar = ProgressLine::new();
-        let report = lister.list(&mut |progress| bar.show(progress));
-        bar.clear();
-        show(&report?, args)?;
-        let Some(pause) = args.watch else { return Ok(ExitCode::SUCCESS) };
+        let report = reading("", |line| lister.list(&mut |progress| line.scan(progress)))?;
+        show(&report, args)?;
+        let Some(pause) = args.watch else { return Ok(Exit::Done) };
         thread::sleep(pause);
     }
 }
 
 fn show(report: &PsReport, args: &PsArgs) -> Result<()> {
-    let mut out = terminal::out();
-    if args.json {
-        if args.watch.is_some() {
-            write_json_line(&mut out, report)?;
-        } else {
-            write_json(&mut out, report)?;
-        }
-    } else {
+    if args.json && args.watch.is_some() {
+        return write_json_line(&mut terminal::out(), report);
+    }
+    write_report(args.json, report, |out| {
         let is_terminal = stdout().is_terminal();
         let width = is_terminal.then(terminal_width).flatten();
         if is_terminal && args.watch.is_some() {
             // Home, and clear to the end of the screen.
             stdout().write_all(b"\x1b[H\x1b[J")?;
         }
-        write!(out, "{}", render(report, width))?;
-    }
-    out.flush()?;
-    Ok(())
+        Ok(write!(out, "{}", render(report, width))?)
+    })
 }
 
 /// Returns the terminal's width, or `$COLUMNS` if a shell has set it.

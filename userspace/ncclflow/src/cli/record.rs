@@ -3,14 +3,13 @@
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::ExitCode,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, Result};
 
 use super::{
-    exit, progress::FilesProgress, record_args::RecordArgs, signals::with_signals, terminal, write_json,
+    exit::Exit, progress::ProgressLine, record_args::RecordArgs, signals::with_signals, terminal, write_json,
 };
 use crate::views::metrics::{Exposition, MetricsServer};
 use flow::session::{
@@ -26,10 +25,10 @@ use nccl_library::nccl::ApiFunction;
 use recording::sinks::LiveStatistics;
 use trace::{
     health::Health,
-    record::{LibraryInUse, Notice, Outcome, Setup, record},
+    record::{LibraryInUse, Notice, Outcome, Setup, StopHandle, record},
 };
 
-pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
+pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<Exit> {
     let output = (!args.no_files).then(|| args.output.clone().unwrap_or_else(default_output));
     let live = args.metrics.map(|_| LiveStatistics::default());
     let wants_gpus = !args.no_gpus && (output.is_some() || live.is_some());
@@ -38,41 +37,37 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
         tell!("{what}");
     }
     let options = args.options(started, output.clone(), live.clone(), gpus.clone());
-    let quiet = args.quiet;
     let serve = |(address, live)| {
         let exposition = Exposition::new(live, gpus.unwrap_or_default(), realtime_offset_ns);
-        serve(address, exposition, &options.health, quiet)
+        serve(address, exposition, &options.health, args.quiet)
     };
     let metrics = args.metrics.zip(live).map(serve).transpose()?;
-    let shown = output.clone();
-    let outcome = with_signals(
-        move |stop| {
-            let mut console = Console {
-                quiet,
-                output: shown,
-                max_age: options.max_age,
-                detaching_since: None,
-                progress: FilesProgress::default(),
-            };
-            let outcome = record(&options, stop, &mut |notice| console.say(&notice))?;
-            console.progress.clear();
-            Ok(outcome)
+    let mut console = Console {
+        quiet: args.quiet,
+        output: output.clone(),
+        why_removed: if args.disk.max_age.is_some() {
+            " (--max-size, --max-age)"
+        } else {
+            " to make room (--max-size)"
         },
-        || {},
-    )?;
+        detaching_since: None,
+        progress: None,
+    };
+    let work = move |stop: &StopHandle| record(&options, stop, &mut |notice| console.say(&notice));
+    let outcome = with_signals(work, || {})?;
     drop(metrics);
-    if !quiet {
+    if !args.quiet {
         summarize(&outcome, output.as_deref());
     }
     if args.json {
         write_json(&mut terminal::out(), &outcome.report)?;
     }
     Ok(if matches!(outcome.report.state, SessionState::WriteFailed | SessionState::Failed) {
-        ExitCode::FAILURE
+        Exit::Failed
     } else if args.strict && !outcome.report.loss.is_zero() {
-        ExitCode::from(exit::INCOMPLETE)
+        Exit::Findings
     } else {
-        ExitCode::SUCCESS
+        Exit::Done
     })
 }
 
@@ -82,8 +77,8 @@ fn serve(address: SocketAddr, exposition: Exposition, health: &Health, quiet: bo
     let server = MetricsServer::start(address, exposition, health)?;
     if !quiet {
         let to_all =
-            if server.address().ip().is_loopback() { "" } else { ", for whoever reaches this address" };
-        tell!("metrics at http://{}/metrics{to_all}", server.address());
+            if server.address.ip().is_loopback() { "" } else { ", for whoever reaches this address" };
+        tell!("metrics at http://{}/metrics{to_all}", server.address);
     }
     Ok(server)
 }
@@ -96,16 +91,13 @@ fn default_output() -> PathBuf {
 struct Console {
     quiet: bool,
     output: Option<PathBuf>,
-    max_age: Option<Duration>,
+    /// Why the oldest of the output is removed.
+    why_removed: &'static str,
     detaching_since: Option<Instant>,
-    progress: FilesProgress,
+    progress: Option<ProgressLine>,
 }
 
 impl Console {
-    fn why_removed(&self) -> &'static str {
-        if self.max_age.is_some() { " (--max-size, --max-age)" } else { " to make room (--max-size)" }
-    }
-
     fn say(&mut self, notice: &Notice<'_>) {
         match notice {
             Notice::WriteFailed(error) => tell!("ncclflow: {error}"),
@@ -129,11 +121,11 @@ impl Console {
             }
             Notice::TargetExited { pid } => tell!("process {pid} exited"),
             Notice::Joined { process, library } => joined(process, library),
-            Notice::WindowRemoved(folder) => tell!("removed{}: {folder}", self.why_removed()),
+            Notice::WindowRemoved(folder) => tell!("removed{}: {folder}", self.why_removed),
             Notice::LinesRemoved(folder) => {
                 let output = self.output.as_deref().unwrap_or(Path::new("."));
                 let output = if folder.is_empty() { output.to_owned() } else { output.join(folder) };
-                let (why, output) = (self.why_removed(), output.display());
+                let (why, output) = (self.why_removed, output.display());
                 tell!(
                     "removed{why}: the .jsonl files in {output}; `ncclflow export {output} -f jsonl -o \
                      NEW` makes them again"
@@ -153,15 +145,15 @@ impl Console {
                     tell_iterations(iterations);
                 }
             }
-            Notice::Hang(what) | Notice::LibraryChanged(what) => tell!("{what}"),
-            Notice::NothingToRotate => tell!(
-                "SIGUSR1 has no effect without windows (--window-flag, \
-                                              --rotate)"
-            ),
-            Notice::FlagNotSeen(why) => tell!("{why}"),
+            Notice::Hang(what) | Notice::LibraryChanged(what) | Notice::FlagNotSeen(what) => tell!("{what}"),
+            Notice::NothingToRotate => {
+                tell!("SIGUSR1 has no effect without windows (--window-flag, --rotate)");
+            }
             Notice::RankMapBroken(why) => tell!("--rank-map {why}"),
             Notice::PassedOver(why) => tell!("not traced: {why}"),
-            Notice::Finishing { done, of } => self.progress.show(*done, *of),
+            Notice::Finishing { done, of } => {
+                self.progress.get_or_insert_with(|| ProgressLine::new("")).files(*done, *of);
+            }
             Notice::Detaching { left } if self.detaching_since.is_none() => {
                 tell!("the recording is complete; detaching {left} probes");
                 self.detaching_since = Some(Instant::now());
@@ -177,15 +169,12 @@ impl Console {
 }
 
 fn tell_iterations(iterations: &WindowIterations) {
-    let WindowIterations { found, why_not, period_collectives, processes, .. } = iterations;
-    if *found {
-        let fewest = processes.iter().map(|process| process.iterations).min().unwrap_or(0);
-        tell!(
-            "  {fewest} training iterations of {} collectives each, inferred from what recurs",
-            period_collectives.unwrap_or(0)
-        );
+    if iterations.found {
+        let fewest = iterations.processes.iter().map(|process| process.iterations).min().unwrap_or(0);
+        let period = iterations.period_collectives.unwrap_or(0);
+        tell!("  {fewest} training iterations of {period} collectives each, inferred from what recurs");
     }
-    if let Some(why) = why_not {
+    if let Some(why) = &iterations.why_not {
         tell!("  fewer iterations than --window-iterations asks for: {why}");
     }
 }
@@ -202,16 +191,13 @@ fn found(setup: &Setup) {
 }
 
 fn joined(process: &Process, library: &LibraryInUse) {
-    let version = library
-        .resolved
-        .resolution
-        .nccl_version
-        .map_or_else(|| "?".to_owned(), |version| version.to_string());
+    let resolution = &library.resolved.resolution;
+    let version = resolution.nccl_version.map_or_else(|| "?".to_owned(), |version| version.to_string());
     tell!(
         "process {} ({}): NCCL {version}, symbols from {}, {}{}",
         process.pid(),
         process.name(),
-        library.resolved.resolution.symbol_source.describe(),
+        resolution.symbol_source.describe(),
         library.file.shown(),
         if library.file.deleted { " (deleted)" } else { "" },
     );
@@ -251,6 +237,12 @@ fn tell_files(files: &FilesReport, report: &SessionReport, output: &Path) {
         files.records,
         output.display()
     );
+}
+
+/// Returns what there is of these things, with their numbers.
+fn counted<const N: usize>(things: [(u64, &str); N]) -> Vec<String> {
+    let there = things.into_iter().filter(|(count, _)| *count > 0);
+    there.map(|(count, what)| format!("{count} {what}")).collect()
 }
 
 /// `output` is `None` if nothing was written.
@@ -297,7 +289,7 @@ fn summarize(outcome: &Outcome, output: Option<&Path>) {
         loss.lines_lost,
         loss.records_undecodable
     );
-    for (count, what) in [
+    for lost in counted([
         (loss.records_lost, "found the kernel's buffer full: --buffer-size"),
         (loss.records_dropped, "were dropped, as writing the recording did not keep up: --queue-size"),
         (loss.lines_over_max_size, "lines found no room in the folder: --max-size"),
@@ -311,23 +303,17 @@ fn summarize(outcome: &Outcome, output: Option<&Path>) {
         ),
         (loss.records_unaccounted, "hits unaccounted for"),
         (loss.records_not_recorded, "are not in the recording"),
-    ] {
-        if count > 0 {
-            tell!("  {count} {what}");
-        }
+    ]) {
+        tell!("  {lost}");
     }
     let model = &report.model;
-    let cut: Vec<String> = [
+    let cut = counted([
         (model.unplanned_posts, "operations of which the plan was not seen"),
         (model.unposted, "operations that were not seen being queued for the network"),
         (model.unfinished, "operations with messages on their way"),
         (model.orphan_peers, "peers whose operation was not seen"),
         (model.unjoined_steps, "steps of messages whose operation was not seen"),
-    ]
-    .into_iter()
-    .filter(|(count, _)| *count > 0)
-    .map(|(count, what)| format!("{count} {what}"))
-    .collect();
+    ]);
     if !cut.is_empty() {
         tell!("cut off by the beginning or the end of the recording: {}", cut.join(", "));
     }

@@ -1,24 +1,23 @@
 //! The arguments of `ncclflow record`.
 
-use crate::views::metrics::parse_address;
-use inspect::{gpu::GpuSamples, layout_cache::default_folder};
+use inspect::{gpu::GpuSamples, identity::WhoOptions, layout_cache::default_folder};
 use recording::sinks::LiveStatistics;
 use std::{
     net::SocketAddr,
     path::PathBuf,
+    sync::Arc,
     time::{Duration, Instant},
 };
 use trace::{
     kernel::loader::{best_buffer, best_links, prepared},
-    record::{ProbeChoice, RecordOptions, StackChoice, StackKind, Targets},
+    record::{FilesOptions, ProbeChoice, RecordOptions, StackChoice, StackKind, Targets},
 };
 
 use clap::Args;
 
 use super::{
-    args::{DebugArgs, seconds},
-    filter_args::FilterArgs,
-    record_groups::{Auto, DiskArgs, SamplingArgs, WhoArgs, WindowArgs, auto_or},
+    record_groups::{Auto, DiskArgs, SamplingArgs, WhoArgs, WindowArgs, auto_or, metrics_address},
+    shared_args::{DebugArgs, FilterArgs, seconds},
 };
 use flow::{
     model::Sampling,
@@ -181,7 +180,7 @@ pub struct RecordArgs {
 
     /// Serve live metrics for Prometheus at http://ADDR/metrics while recording (docs/METRICS.md): a port of
     /// this host alone (9400), or an address and a port
-    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
+    #[arg(long, value_name = "ADDR", value_parser = metrics_address)]
     pub metrics: Option<SocketAddr>,
 
     /// Write no files: for --metrics alone, as on a node that is watched for months
@@ -227,30 +226,25 @@ impl RecordArgs {
             },
             sampling: self.sampling.sampling(),
             output,
-            files: self.disk.files(),
+            files: FilesOptions { when: self.disk.files, limit_bytes: Some(self.disk.files_limit) },
             statistics,
             gpus,
             duration: self.duration,
             queue_bytes: usize::try_from(self.queue_size).unwrap_or(usize::MAX >> 20) << 20,
             library: self.library.clone(),
-            debug_files: self.debug.files(),
-            cache: self.cache_folder(),
+            debug_files: self.debug.apply(),
+            cache: if self.no_cache { None } else { self.cache_dir.clone().or_else(default_folder) },
             windows: self.window.options(),
             on_hang: self.on_hang,
             max_size: self.disk.max_size,
             max_age: self.disk.max_age,
             compress: self.disk.compress,
-            who: self.who.options(),
+            who: Arc::new(WhoOptions { rank_map: self.who.rank_map.clone(), job: self.who.job.clone() }),
             development_log: self.ebpf_log,
             ..RecordOptions::new(started, targets, buffer, links)
         };
         options.buffer.bytes = self.buffer_size << 20;
         options
-    }
-
-    /// Returns the folder of resolved layouts, if they are kept.
-    pub fn cache_folder(&self) -> Option<PathBuf> {
-        if self.no_cache { None } else { self.cache_dir.clone().or_else(default_folder) }
     }
 
     /// Returns what is wrong with options that make sense with some values of others only.

@@ -1,19 +1,19 @@
 //! Groups of options of `ncclflow record`, and how their values are written.
 
-use inspect::identity::{RankMapFile, WhoOptions};
+use inspect::identity::RankMapFile;
 use std::{
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
-use trace::record::{FilesOptions, FilesWhen, WindowOptions};
+use trace::record::{FilesWhen, WindowOptions};
 
 use clap::{
     Args, ValueEnum,
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 
-use super::args::seconds;
+use super::shared_args::seconds;
 use flow::model::Sampling;
 
 /// Choice of ops whose messages are measured.
@@ -112,12 +112,6 @@ pub struct WhoArgs {
     pub job: Option<String>,
 }
 
-impl WhoArgs {
-    pub(super) fn options(&self) -> Arc<WhoOptions> {
-        Arc::new(WhoOptions { rank_map: self.rank_map.clone(), job: self.job.clone() })
-    }
-}
-
 fn rank_map(path: &str) -> Result<RankMapFile, String> {
     RankMapFile::read(Path::new(path))
 }
@@ -153,12 +147,6 @@ pub struct DiskArgs {
     /// Compress each .jsonl file when nothing more comes to it: of closed windows, and at the end
     #[arg(help_heading = "Disk", long)]
     pub compress: bool,
-}
-
-impl DiskArgs {
-    pub(super) fn files(self) -> FilesOptions {
-        FilesOptions { when: self.files, limit_bytes: Some(self.files_limit) }
-    }
 }
 
 /// The smallest limit of a folder.
@@ -198,6 +186,23 @@ fn with_letter(text: &str, letters: &[(char, u64)], alone: u64, said: [&str; 3])
     Ok(number.checked_mul(unit).ok_or(too_large)?)
 }
 
+/// Parses the address at which metrics are served: this host alone, unless the user says otherwise. `9400` is
+/// port 9400 of the loopback address; others are taken as given.
+pub(super) fn metrics_address(text: &str) -> Result<SocketAddr, String> {
+    let of_this_host = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    if let Ok(port) = text.parse() {
+        return Ok(of_this_host(port));
+    }
+    if let Some(port) = text.strip_prefix("localhost:") {
+        return port.parse().map(of_this_host).map_err(|_| format!("`{port}` is not a port"));
+    }
+    if let Some(port) = text.strip_prefix(':') {
+        return Err(format!("which address? `{port}` is this host alone, `0.0.0.0:{port}` all of IPv4"));
+    }
+    text.parse()
+        .map_err(|_| "expected a port, or an address and a port: 9400, 10.0.0.5:9400, [::]:9400".to_owned())
+}
+
 /// A value that is `auto` (`None`), or one of an enum's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Auto<T>(pub Option<T>);
@@ -231,6 +236,18 @@ mod tests {
         assert_eq!(sizes, [500 << 20, 20 << 30, 20 << 30, 64 << 20, 1 << 20, 1 << 40]);
         for text in ["", "M", "0", "-1", "1.5G", "1000K", "5X", "5é", "20 G", "99999999999T", "20GB"] {
             assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_an_explicit_address_leaves_the_host() {
+        for local in ["9400", "localhost:9400", "127.0.0.1:9400"] {
+            assert_eq!(metrics_address(local).unwrap().to_string(), "127.0.0.1:9400");
+        }
+        assert_eq!(metrics_address("[::1]:1").unwrap().to_string(), "[::1]:1");
+        assert_eq!(metrics_address("10.0.0.5:9400").unwrap().to_string(), "10.0.0.5:9400");
+        for wrong in [":9400", "", "70000", "host", "10.0.0.5", "localhost:x"] {
+            assert!(metrics_address(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -1,11 +1,11 @@
 //! `ncclflow report`: one page of recordings, without root.
 
-use std::{io::Write as _, path::PathBuf, process::ExitCode};
+use std::{io::Write as _, path::PathBuf};
 
 use anyhow::Result;
 use clap::Args;
 
-use super::{export::write_notes, part_args::PartArgs, progress::reading, terminal};
+use super::{exit::Exit, export::write_notes, progress::reading, shared_args::PartArgs, terminal};
 use analysis::report::{ReportOptions, Section, report};
 
 #[derive(Debug, Args)]
@@ -37,14 +37,14 @@ pub struct ReportArgs {
     pub part: PartArgs,
 }
 
-pub(super) fn run(args: &ReportArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &ReportArgs) -> Result<Exit> {
     let options = ReportOptions {
         inputs: args.inputs.clone(),
         output: args.output.clone(),
         choice: args.part.choice(),
         open: args.open_section,
     };
-    let made = reading("", |line| report(options, &mut |read| line.show(read.bytes, read.of_bytes)))?;
+    let made = reading("", |line| report(options, &mut |read| line.bytes(read.bytes, read.of_bytes)))?;
     let mut out = terminal::out();
     writeln!(out, "{}", made.sentence)?;
     write_notes(&made.exported, &mut out)?;
@@ -53,5 +53,5 @@ pub(super) fn run(args: &ReportArgs) -> Result<ExitCode> {
         writeln!(out, "nothing was recorded in the part that you chose")?;
     }
     writeln!(out, "{} ({} KB): open it in a browser", args.output.display(), made.bytes.div_ceil(1000))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Exit::Done)
 }

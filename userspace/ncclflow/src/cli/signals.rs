@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use rustix::thread::CapabilitySet;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{exit, terminal};
+use super::{exit::Exit, terminal};
 use inspect::privileges;
 use trace::record::StopHandle;
 
@@ -52,12 +52,11 @@ pub(super) fn with_signals<T: Send + 'static>(
                 at_once();
                 tell!("ending now; the kernel removes the probes");
                 terminal::flush_told(AT_ONCE);
-                std::process::exit(exit::INTERRUPTED);
+                std::process::exit(Exit::Interrupted as i32);
             }
         }
     });
-    terminal::tell_all();
     // Before anything goes to standard output.
-    terminal::flush_told(terminal::AT_END);
+    terminal::tell_all();
     outcome
 }

@@ -2,15 +2,22 @@
 
 use std::{
     io::{self, BufRead, IsTerminal as _, Write, stderr, stdin, stdout},
-    path::Path,
-    process::ExitCode,
-    time::Instant,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
+use clap::Args;
 use serde::Serialize;
 
-use super::{live_stacks, progress::reading, stacks_args::StacksArgs, terminal, write_json};
+use super::{
+    exit::Exit,
+    live_stacks,
+    progress::reading,
+    shared_args::{FilterArgs, seconds},
+    terminal, write_json,
+};
+use ncclflow_common::{MAX_STACK_FRAMES, STACK_FRAMES};
 use recording::sinks::{OutputDir, Share};
 use stacks::{
     GroupedStacks, pprof,
@@ -18,13 +25,143 @@ use stacks::{
     write_folded, write_text,
 };
 
+const WINDOW: &str = "Window";
+const OUTPUT: &str = "Output";
+
+/// Default of the NCCL Call Stack Analyzer: NCCL's kernel for what has none of its own.
+const KERNEL: &str = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)";
+
+/// Default number of a launch's callers in a trace.
+const CALLERS: usize = 12;
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["source", "pids", "all"]))]
+#[command(after_help = "\
+Examples:
+  ncclflow stacks -p 4242 -d 10                          behind the calls of a running process, for ten seconds
+  ncclflow stacks --all --comm train.py -d 10 --kernel-name AllReduce
+  ncclflow stacks -p 4242 -d 10 --both                   with the native frames between Python and NCCL
+  ncclflow stacks -p 4242 --json | jq '.groups[] | [.count, .function, .rank, .frames[-1].line]'
+  ncclflow stacks /var/tmp/flows                         behind what a recording has, if it was made with --stacks
+  ncclflow stacks trace.json.gz                          behind ncclDevKernel_Generic_1, in the whole trace
+  ncclflow stacks trace.json.gz --kernel-name 'ncclDevKernel_%'    behind all of NCCL's kernels
+  ncclflow stacks trace.json --function-name 'train.py(41): step' --index 3 --kernel-name 'ncclDevKernel_AllReduce%'
+  ncclflow stacks trace.pb --start-ts 4502111772961473 --duration 1000000
+  ncclflow stacks trace.json.gz --json | jq '.stacks[0].frames[]'
+  ncclflow stacks trace.json.gz --folded | flamegraph.pl > stacks.svg
+  ncclflow stacks trace.json.gz --pprof --output stacks.pb.gz; go tool pprof -top stacks.pb.gz
+
+Of processes and recordings, the stacks behind NCCL's calls are counted, by function, communicator and rank: nothing has to be prepared in
+the job. Python frames are the default; a recording has what it was made with. Needs what `ncclflow record` needs.
+TRACE is of torch.profiler (with_stack=True gives Python's frames) or of any program that writes Chrome's JSON or Perfetto's protobuf; each
+may be compressed by gzip. Equal stacks are counted, the most frequent first; digits at the end of a
+name and addresses of objects are dropped before, so that layers are one. A name with a % in it is a pattern, as of SQL's LIKE: % is any
+text, _ any character, in either case.
+docs/STACKS.md has the forms of output. Exit codes: 0 done, also where nothing was found, which is said; 1 not done; 2 wrong usage.")]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
+pub struct StacksArgs {
+    /// Folder of a recording that was made with --stacks; or the trace of a profiler: Kineto's or Chrome's JSON, or
+    /// Perfetto's protobuf
+    #[arg(value_name = "DIR|TRACE")]
+    pub source: Option<PathBuf>,
+
+    /// Processes whose calls are watched; other processes on the same library are left alone
+    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1..)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub pids: Vec<u32>,
+
+    /// Every process of this node that uses NCCL, also those that start later
+    #[arg(long, conflicts_with = "pids")]
+    pub all: bool,
+
+    #[command(flatten)]
+    pub filter: FilterArgs,
+
+    /// Seconds to watch [default: until Ctrl-C or until the processes exit]
+    #[arg(short = 'd', value_name = "SECS", value_parser = seconds, conflicts_with = "source")]
+    pub seconds: Option<Duration>,
+
+    /// Only kernels of this name [default in a trace: ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)]; of
+    /// processes and recordings, only calls of this function: AllReduce
+    #[arg(long, value_name = "NAME")]
+    pub kernel_name: Option<String>,
+
+    /// Most frames that are shown, from the innermost on: of a trace callers of a launch [default: 12]; of processes
+    /// [default: 24] and recordings, 48 at most
+    #[arg(long, value_name = "N")]
+    pub stack_depth: Option<usize>,
+
+    /// Of processes: Python frames [the default]
+    #[arg(long, group = "frames", conflicts_with = "source")]
+    pub python: bool,
+
+    /// Of processes: native frames, of C, C++ and others; x86-64 only
+    #[arg(long, group = "frames", conflicts_with = "source")]
+    pub native: bool,
+
+    /// Of processes: native frames with Python's among them
+    #[arg(long, group = "frames", conflicts_with = "source")]
+    pub both: bool,
+
+    /// Only what was launched during a call of this function; of several, --index says which, or you are asked
+    #[arg(help_heading = WINDOW, long, value_name = "NAME", conflicts_with_all = ["pids", "all"])]
+    pub function_name: Option<String>,
+
+    /// Which call of the function, from 0, in the order of time
+    #[arg(help_heading = WINDOW, long, value_name = "N", requires = "function_name")]
+    pub index: Option<usize>,
+
+    /// Only what was launched from this time of the trace on, in ns; with --duration, whatever --function-name says
+    #[arg(help_heading = WINDOW, long, value_name = "NS", requires = "duration", allow_negative_numbers = true)]
+    pub start_ts: Option<i64>,
+
+    /// For so long, in ns
+    #[arg(help_heading = WINDOW, long, value_name = "NS", requires = "start_ts")]
+    pub duration: Option<u64>,
+
+    /// As JSON
+    #[arg(help_heading = OUTPUT, long, group = "form")]
+    pub json: bool,
+
+    /// A line a stack, for flame graphs
+    #[arg(help_heading = OUTPUT, long, group = "form")]
+    pub folded: bool,
+
+    /// A profile for pprof, compressed
+    #[arg(help_heading = OUTPUT, long, group = "form")]
+    pub pprof: bool,
+
+    /// Write to this file
+    #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+impl StacksArgs {
+    /// Returns the kernels' name in a trace.
+    pub(super) fn kernel(&self) -> &str {
+        self.kernel_name.as_deref().unwrap_or(KERNEL)
+    }
+
+    /// Returns the number of frames that the kernel side is to walk.
+    pub(super) fn frames(&self) -> u8 {
+        self.stack_depth.map_or(STACK_FRAMES, |depth| u8::try_from(depth).unwrap_or(u8::MAX))
+    }
+
+    /// Returns what is wrong with options that make sense with some values of others only.
+    pub(super) fn contradiction(&self) -> Option<&'static str> {
+        let most = u8::try_from(MAX_STACK_FRAMES).unwrap_or(u8::MAX);
+        (self.source.is_none() && !(1..=most).contains(&self.frames()))
+            .then_some("--stack-depth is from 1 to 48 where processes are watched")
+    }
+}
+
 /// Words of kernels to suggest where the wanted one is not found.
 const WORDS: [&str; 5] = ["nccl", "reduce", "gather", "broadcast", "scatter"];
 
 /// Most calls of a function that an error lists.
 const LISTED: usize = 100;
 
-pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<ExitCode> {
+pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<Exit> {
     if args.pprof && args.output.is_none() && stdout().is_terminal() {
         bail!("a pprof profile is binary: give --output FILE, or a pipe");
     }
@@ -32,20 +169,31 @@ pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<ExitCode> {
         None => live_stacks::run(args, started),
         Some(folder) if folder.is_dir() => live_stacks::run_recording(args, folder),
         Some(trace) => run_trace(args, trace),
-    }
+    }?;
+    Ok(Exit::Done)
 }
 
-fn run_trace(args: &StacksArgs, path: &Path) -> Result<ExitCode> {
+fn run_trace(args: &StacksArgs, path: &Path) -> Result<()> {
     let mut trace = TraceFile::open(path)?;
     let window = window(&mut trace, args)?;
-    let query = Query { window, kernel_name: args.kernel().to_owned(), stack_depth: args.callers() };
+    let query = Query {
+        window,
+        kernel_name: args.kernel().to_owned(),
+        stack_depth: args.stack_depth.unwrap_or(CALLERS),
+    };
     let found =
-        reading("", |line| stacks_of(&mut trace, &query, &mut |read| line.show(read.bytes, read.of_bytes)))?;
-    let mut out = Vec::new();
-    write_stacks(&found, args, window, &mut out)?;
-    write_out(args.output.as_deref(), &out, args.pprof)?;
+        reading("", |line| stacks_of(&mut trace, &query, &mut |read| line.bytes(read.bytes, read.of_bytes)))?;
+    let stacks = &found.stacks;
+    let place = if window.is_whole() { "trace" } else { "window" };
+    if stacks.is_empty() && (args.json || args.folded || args.pprof) {
+        explain(&found, args.kernel(), place, &mut terminal::err())?;
+    }
+    write_stacks(args, &Document { kernels: stacks.total(), stacks }, stacks, "kernels", |out| {
+        write_text(stacks, out)?;
+        if stacks.is_empty() { explain(&found, args.kernel(), place, out) } else { Ok(()) }
+    })?;
     say(&found, window);
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn window(trace: &mut TraceFile, args: &StacksArgs) -> Result<Window> {
@@ -54,7 +202,7 @@ fn window(trace: &mut TraceFile, args: &StacksArgs) -> Result<Window> {
     }
     let Some(name) = &args.function_name else { return Ok(Window::WHOLE) };
     let found = reading("looking for the function: ", |line| {
-        find_functions(trace, name, &mut |read| line.show(read.bytes, read.of_bytes))
+        find_functions(trace, name, &mut |read| line.bytes(read.bytes, read.of_bytes))
     })?;
     if found.is_empty() {
         bail!(
@@ -86,13 +234,9 @@ fn window(trace: &mut TraceFile, args: &StacksArgs) -> Result<Window> {
         "window: {}: --start-ts {}{}",
         chosen.name.as_str(),
         chosen.start,
-        duration_of(&chosen, " --duration ")
+        chosen.duration.map_or_else(|| ", never ended".to_owned(), |ns| format!(" --duration {ns}"))
     );
     Ok(chosen.window())
-}
-
-fn duration_of(found: &Match, before: &str) -> String {
-    found.duration.map_or_else(|| ", never ended".to_owned(), |duration| format!("{before}{duration}"))
 }
 
 /// Asks which of the slices is meant, until one is chosen.
@@ -137,27 +281,25 @@ struct Document<'f> {
     stacks: &'f GroupedStacks,
 }
 
-fn write_stacks(found: &Found, args: &StacksArgs, window: Window, out: &mut Vec<u8>) -> Result<()> {
-    let stacks = &found.stacks;
-    let is_text = !(args.json || args.folded || args.pprof);
+/// Writes stacks in the form that is asked for: `document` is that of JSON, `of` what is counted.
+pub(super) fn write_stacks(
+    args: &StacksArgs,
+    document: &impl Serialize,
+    stacks: &GroupedStacks,
+    of: &str,
+    write_text: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
+) -> Result<()> {
+    let mut out = Vec::new();
     if args.json {
-        write_json(out, &Document { kernels: stacks.total(), stacks })?;
+        write_json(&mut out, document)?;
     } else if args.folded {
-        write_folded(stacks, out)?;
+        write_folded(stacks, &mut out)?;
     } else if args.pprof {
-        out.extend(pprof(stacks, "kernels")?);
+        out = pprof(stacks, of)?;
     } else {
-        write_text(stacks, out)?;
+        write_text(&mut out)?;
     }
-    if stacks.is_empty() {
-        let place = if window.is_whole() { "trace" } else { "window" };
-        if is_text {
-            explain(found, args.kernel(), place, out)?;
-        } else {
-            explain(found, args.kernel(), place, &mut terminal::err())?;
-        }
-    }
-    Ok(())
+    write_out(args.output.as_deref(), &out, args.pprof)
 }
 
 /// Explains why nothing was found.
@@ -227,7 +369,7 @@ fn say(found: &Found, window: Window) {
 }
 
 /// Writes to the file, whole or not at all, or to standard output.
-pub(super) fn write_out(path: Option<&Path>, bytes: &[u8], is_binary: bool) -> Result<()> {
+fn write_out(path: Option<&Path>, bytes: &[u8], is_binary: bool) -> Result<()> {
     let Some(path) = path else {
         let mut out: Box<dyn Write> =
             if is_binary { Box::new(stdout().lock()) } else { Box::new(terminal::out()) };

@@ -1,10 +1,11 @@
 //! `ncclflow symbols`
 
-use std::{io::Write as _, process::ExitCode};
+use std::{fmt::Write as _, io::Write as _, path::PathBuf};
 
 use anyhow::{Context as _, Result};
+use clap::Args;
 
-use super::{args::SymbolsArgs, terminal, write_json_line};
+use super::{exit::Exit, shared_args::DebugArgs, terminal, write_json_line};
 use flow::session::{CallSource, Level};
 use inspect::{
     process::{MappedLibrary, Process, printable},
@@ -13,7 +14,36 @@ use inspect::{
 use nccl_library::symbols::{DebugFiles, Resolution, nccl_request_with_api, render};
 use trace::kernel::probe::{ProbeSet, add_api_returns, compile};
 
-pub(super) fn run(args: &SymbolsArgs) -> Result<ExitCode> {
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("target").required(true).args(["library", "pid"]))]
+#[command(after_help = "\
+Examples:
+  ncclflow symbols /usr/lib/x86_64-linux-gnu/libnccl.so.2
+  ncclflow symbols -p 4242 --json | jq .symbol_source
+  ncclflow symbols --debug-dir ~/wheels/nvidia stripped/libnccl.so.2
+
+Exit code 1 if the library cannot be traced.")]
+pub struct SymbolsArgs {
+    /// An NCCL library file
+    #[arg(value_name = "LIB")]
+    pub library: Option<PathBuf>,
+
+    /// A process that has an NCCL library mapped
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub pid: Option<u32>,
+
+    #[command(flatten)]
+    pub debug: DebugArgs,
+
+    /// Everything that was resolved, as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub(super) fn run(args: &SymbolsArgs) -> Result<Exit> {
+    let debug_files = args.debug.apply();
+    // A file that is named on the command line is wanted.
+    resolver::allow_fuse(true);
     let mut libraries = Vec::new();
     if let Some(path) = &args.library {
         let context = || format!("reading `{}`", printable(&path.display().to_string()));
@@ -22,12 +52,11 @@ pub(super) fn run(args: &SymbolsArgs) -> Result<ExitCode> {
     if let Some(pid) = args.pid {
         libraries.extend(resolver::libraries(&Process::open(pid)?, None)?);
     }
-    let debug_files = args.debug.files();
     let mut traceable = true;
     for library in &libraries {
         traceable &= show(library, &debug_files, args.json)?;
     }
-    Ok(if traceable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if traceable { Exit::Done } else { Exit::Failed })
 }
 
 /// Shows the library. Returns whether it has everything that tracing needs.
@@ -39,11 +68,9 @@ fn show(library: &MappedLibrary, debug_files: &DebugFiles, json: bool) -> Result
         write_json_line(&mut out, &resolution)?;
     } else {
         writeln!(out, "{}", library.shown())?;
-        write!(out, "{}", render(&resolution, &nccl_request_with_api()))?;
-        write!(out, "{}", levels(&resolution))?;
+        write!(out, "{}{}", render(&resolution, &nccl_request_with_api()), levels(&resolution))?;
     }
-    let traceable = resolution.missing_required().next().is_none();
-    Ok(traceable)
+    Ok(resolution.missing_required().next().is_none())
 }
 
 /// Describes what `record` can do with the library, by level.
@@ -56,15 +83,14 @@ fn levels(resolution: &Resolution) -> String {
         ("flow", compile(resolution, Level::Flow, None)),
         ("steps", compile(resolution, Level::Steps, None)),
     ];
-    let by_arguments = rows.iter().any(|(_, set)| set.calls == Some(CallSource::ExportedFunctions));
-    let by_arguments = by_arguments.then(|| {
-        "  api: calls are recorded by the arguments of the exported functions; of communicators only their addresses are known\n"
-            .to_owned()
-    });
-    let lines = rows.iter().map(|(level, set)| {
+    let mut text = "\nprobes of a process, by level\n".to_owned();
+    for (level, set) in &rows {
         let (probes, missing) = (set.probes.len(), set.missing.len());
         let missing = if missing == 0 { String::new() } else { format!(", {missing} missing") };
-        format!("  {level:9}  {probes}{missing}\n")
-    });
-    std::iter::once("\nprobes of a process, by level\n".to_owned()).chain(lines).chain(by_arguments).collect()
+        _ = writeln!(text, "  {level:9}  {probes}{missing}");
+    }
+    if rows.iter().any(|(_, set)| set.calls == Some(CallSource::ExportedFunctions)) {
+        text.push_str("  api: calls are recorded by the arguments of the exported functions; of communicators only their addresses are known\n");
+    }
+    text
 }

@@ -18,51 +18,28 @@ use clap::{
 use super::told_lines::ToldLines;
 use flow::text::{PlainWriter, plain};
 
-/// Value of `--color`.
-static COLOR: OnceLock<ColorChoice> = OnceLock::new();
+/// Whether standard output gets colours.
+static HAS_COLOR: OnceLock<bool> = OnceLock::new();
 
-/// Severity of a verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mood {
-    /// No judgement, only facts.
-    Neutral,
-    Good,
-    Doubtful,
-    Bad,
-}
-
-/// Stores the value of `--color`.
+/// Notes the value of `--color`. `auto`: a terminal gets colours, unless asked otherwise (<https://no-color.org>).
 pub(super) fn choose_color(choice: ColorChoice) {
+    let is_set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = || env::var_os("TERM").is_none_or(|term| term == "dumb");
+    let has_color = choice == ColorChoice::Always
+        || (choice == ColorChoice::Auto && stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb());
     // Set once, at the start.
-    let _ = COLOR.set(choice);
+    let _ = HAS_COLOR.set(has_color);
 }
 
-/// Tells whether standard output gets colours: a terminal, unless asked otherwise (<https://no-color.org>).
 pub(super) fn has_color() -> bool {
-    match COLOR.get() {
-        Some(ColorChoice::Always) => true,
-        Some(ColorChoice::Never) => false,
-        Some(ColorChoice::Auto) | None => {
-            let is_set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
-            let is_dumb = env::var_os("TERM").is_none_or(|term| term == "dumb");
-            stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb
-        }
-    }
+    HAS_COLOR.get() == Some(&true)
 }
 
 /// Writes the verdict, one sentence on lines of its own, to standard output. The program's other output must
-/// have been flushed.
-pub(super) fn verdict(mood: Mood, sentence: &str) -> io::Result<()> {
-    if !has_color() {
-        return sentence.lines().try_for_each(|line| writeln!(stdout(), "{}", plain(line)));
-    }
-    let color = match mood {
-        Mood::Neutral => None,
-        Mood::Good => Some(AnsiColor::Green),
-        Mood::Doubtful => Some(AnsiColor::Yellow),
-        Mood::Bad => Some(AnsiColor::Red),
-    };
-    let style = Style::new().bold().fg_color(color.map(Into::into));
+/// have been flushed. `color`: none for what only states facts.
+pub(super) fn verdict(color: Option<AnsiColor>, sentence: &str) -> io::Result<()> {
+    let bold = Style::new().bold().fg_color(color.map(Into::into));
+    let style = if has_color() { bold } else { Style::new() };
     sentence.lines().try_for_each(|line| writeln!(stdout(), "{style}{}{style:#}", plain(line)))
 }
 
@@ -96,10 +73,11 @@ pub(super) fn tell_in_background() {
     }
 }
 
-/// Lets writers of lines wait for readers from now on, as the work is done.
+/// Lets writers of lines wait for readers from now on, as the work is done, and waits itself.
 pub(super) fn tell_all() {
     if let Some(lines) = TOLD.get() {
         lines.wait_for_readers(AT_END);
+        lines.flush(AT_END);
     }
 }
 

@@ -60,7 +60,7 @@ impl ToldLines {
 
     /// `stands_for`: as many lines are left out where there is no room for it.
     fn send(&self, mut line: String, stands_for: usize) {
-        let mut progress = Progress::of(self);
+        let mut seen = self.seen();
         loop {
             self.taken.fetch_add(1, Ordering::Relaxed);
             let Err(TrySendError::Full(back) | TrySendError::Disconnected(back)) = self.lines.try_send(line)
@@ -69,7 +69,7 @@ impl ToldLines {
             };
             self.taken.fetch_sub(1, Ordering::Relaxed);
             let patience = Duration::from_millis(self.patience_ms.load(Ordering::Relaxed));
-            if !progress.goes_on(self, patience) {
+            if !self.goes_on(&mut seen, patience) {
                 self.patience_ms.store(0, Ordering::Relaxed);
                 self.left_out.fetch_add(stands_for, Ordering::Relaxed);
                 return;
@@ -92,40 +92,33 @@ impl ToldLines {
             self.wait_for_readers(patience);
             self.send(left_out(gap), gap);
         }
-        let mut progress = Progress::of(self);
+        let mut seen = self.seen();
         while self.written.load(Ordering::Acquire) < self.taken.load(Ordering::Relaxed)
-            && progress.goes_on(self, patience)
+            && self.goes_on(&mut seen, patience)
         {}
     }
-}
 
-fn left_out(count: usize) -> String {
-    format!("{count} lines are left out here: nobody read them\n")
-}
-
-/// Progress of the reader.
-struct Progress {
-    written: usize,
-    since: Instant,
-}
-
-impl Progress {
-    fn of(lines: &ToldLines) -> Self {
-        Self { written: lines.written.load(Ordering::Relaxed), since: Instant::now() }
+    /// Returns how many lines are written now.
+    fn seen(&self) -> (usize, Instant) {
+        (self.written.load(Ordering::Relaxed), Instant::now())
     }
 
-    /// Waits a moment. `false`: nothing was read for so long.
-    fn goes_on(&mut self, lines: &ToldLines, patience: Duration) -> bool {
-        let written = lines.written.load(Ordering::Relaxed);
-        if written != self.written {
-            *self = Self { written, since: Instant::now() };
+    /// Waits a moment. `false`: nothing was read for so long since `seen`, which follows the reader.
+    fn goes_on(&self, seen: &mut (usize, Instant), patience: Duration) -> bool {
+        let now = self.seen();
+        if now.0 != seen.0 {
+            *seen = now;
         }
-        if self.since.elapsed() >= patience {
+        if seen.1.elapsed() >= patience {
             return false;
         }
         thread::sleep(Duration::from_millis(1));
         true
     }
+}
+
+fn left_out(count: usize) -> String {
+    format!("{count} lines are left out here: nobody read them\n")
 }
 
 #[cfg(test)]

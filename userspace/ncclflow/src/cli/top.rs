@@ -1,276 +1,280 @@
-//! `ncclflow top`
+//! `ncclflow top`: its arguments, and how a session and a recording are shown alike.
 
 use std::{
-    collections::BTreeMap,
-    io::{self, IsTerminal as _, Write, stdout},
-    process::ExitCode,
-    sync::mpsc,
-    thread,
+    fs::File,
+    io::{self, IsTerminal as _, Write as _, stdin, stdout},
+    ops::ControlFlow,
+    os::fd::AsRawFd as _,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
-use ratatui::DefaultTerminal;
-use rustix::{thread::CapabilitySet, time::ClockId};
+use clap::Args;
+use ratatui::{
+    DefaultTerminal,
+    crossterm::event::{self, KeyEvent},
+};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
 
 use super::{
-    keys::{Input, wait_for_key},
+    exit::Exit,
+    shared_args::{DebugArgs, FilterArgs, seconds},
     signals::with_signals,
-    terminal,
-    top_args::TopArgs,
-    top_recording, write_json,
+    terminal, top_recording, top_session, write_report,
 };
-use crate::views::top::{Action, Rates, Snapshot, State, Subject, TopReport, draw, print_table, rows};
-use flow::session::SessionState;
-use inspect::{
-    clock::now_ns,
-    gpu::{self, GpuSamples},
-    host::host_name,
-    privileges,
-};
-use recording::sinks::LiveStatistics;
-use trace::record::{LibraryInUse, Notice, RecordOptions, StopHandle, record};
+use crate::views::top::{Rates, Snapshot, Sort, State, Subject, TopReport, View, draw, print_table, rows};
+use flow::session::Level;
+use trace::record::StopHandle;
 
-/// Longest time that a signal goes unnoticed.
+#[derive(Clone, Debug, Args)]
+#[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all", "recording"]))]
+#[command(after_help = "\
+Examples:
+  ncclflow top -p 4242,4243                    ? shows the keys
+  ncclflow top --all                           every process of this node that uses NCCL
+  ncclflow top -p $(pgrep -d, -f train.py) --level steps
+                                               with messages, and who waits for whom
+  ncclflow top -p 4242 --once                  one second, as a table
+  ncclflow top --recording /var/tmp/flows      of a recording: all of it, or, while it is written, its latest moments
+  ncclflow top -p 4242 --once --json -i 10 | jq '.ranks[] | [.rank, .ops_per_s, .lag]'
+
+Nothing is written, and the processes are not stopped. Needs what `record` needs; with --recording, to read that.")]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
+pub struct TopArgs {
+    /// Processes to watch; other processes on the same library are left alone
+    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1..)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub pids: Vec<u32>,
+
+    /// Every process of this node that uses NCCL, also those that start later, also in containers
+    #[arg(long, conflicts_with_all = ["pids", "library"])]
+    pub all: bool,
+
+    /// The recording in this folder, or of one of its windows: no process, no probe, no root
+    #[arg(long, value_name = "DIR")]
+    #[arg(conflicts_with_all = ["pids", "all", "level", "duration", "library", "debug_file", "debug_dir"])]
+    pub recording: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub filter: FilterArgs,
+
+    /// How much to see: calls, operations, or operations and their messages over the network
+    #[arg(long, value_enum, default_value_t = Level::Flow)]
+    pub level: Level,
+
+    /// Seconds between two refreshes; with --once, how long to look
+    #[arg(short, long, value_name = "SECS", default_value = "1", value_parser = seconds)]
+    pub interval: Duration,
+
+    /// Seconds until the end [default: until q, or until the processes exit]
+    #[arg(short, long, value_name = "SECS", value_parser = seconds, conflicts_with = "once")]
+    pub duration: Option<Duration>,
+
+    /// Print one table and end
+    #[arg(long)]
+    pub once: bool,
+
+    /// With --once: everything, as JSON (docs/OUTPUT.md)
+    #[arg(long, requires = "once")]
+    pub json: bool,
+
+    /// What a row is at first
+    #[arg(long, value_enum, default_value_t = View::Ranks)]
+    pub view: View,
+
+    /// What rows are sorted by at first
+    #[arg(long, value_enum, default_value_t = Sort::Ops)]
+    pub sort: Sort,
+
+    /// Rows that contain this text in one of their columns
+    #[arg(long, value_name = "TEXT")]
+    pub rows: Option<String>,
+
+    /// Do not ask the GPUs' driver once a second what they do
+    #[arg(long)]
+    pub no_gpus: bool,
+
+    /// Path of the NCCL library as the process maps it, if its name does not contain libnccl
+    #[arg(long, value_name = "PATH")]
+    pub library: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub debug: DebugArgs,
+}
+
+/// Longest time that a key, a signal or a new block goes unnoticed.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
+pub(super) fn run(args: &TopArgs, started: Instant) -> Result<Exit> {
     if !args.once && !stdout().is_terminal() {
         bail!("standard output is not a terminal: `--once` prints the table, `--once --json` all numbers");
     }
-    if let Some(path) = &args.recording {
-        return top_recording::run(args, path);
-    }
-    let live = LiveStatistics::default();
-    let options = args.options(started, live.clone());
     let args = args.clone();
-    with_signals(move |stop| watch(&options, &live, stop, &args), ratatui::restore)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Messages of the session's thread.
-enum News {
-    /// A process is watched: its number, name, and NCCL's versions.
-    Process(u32, String, String),
-    Armed,
-    Line(String),
-    /// All that came is counted; probes are being detached.
-    Counted,
-}
-
-fn watch(options: &RecordOptions, live: &LiveStatistics, stop: &StopHandle, args: &TopArgs) -> Result<()> {
-    let (sender, news) = mpsc::channel();
-    thread::scope(|scope| {
-        let session = thread::Builder::new().name("ncclflow-session".to_owned());
-        let session = session
-            .spawn_scoped(scope, move || session_thread(options, stop, &sender))
-            .context("starting the session's thread")?;
-        privileges::keep_only(CapabilitySet::empty());
-        let shown = follow(live, stop, args, &news);
-        stop.stop();
-        let outcome = session.join().map_err(|_| anyhow::anyhow!("the session's thread failed"))?;
-        outcome.and(shown)
-    })
-}
-
-fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sender<News>) -> Result<()> {
-    // Whoever does not listen any more has seen enough.
-    let say = |news: News| drop(sender.send(news));
-    let mut counted = false;
-    let mut notice = |notice: Notice<'_>| match notice {
-        Notice::Found(setup) => {
-            for target in &setup.targets {
-                let libraries = target.libraries.iter().filter_map(|&index| setup.libraries.get(index));
-                let (pid, name) = (target.process.pid(), target.process.name().to_owned());
-                say(News::Process(pid, name, versions(libraries)));
-            }
-        }
-        Notice::Joined { process, library } => {
-            say(News::Process(process.pid(), process.name().to_owned(), versions([library])));
-        }
-        Notice::PassedOver(why) => say(News::Line(format!("not traced: {why}"))),
-        Notice::LibraryChanged(what) => say(News::Line(what.to_owned())),
-        Notice::Recording { .. } => say(News::Armed),
-        Notice::TargetExited { pid } => say(News::Line(format!("process {pid} exited"))),
-        Notice::WriteFailed(error) | Notice::Failed(error) => say(News::Line(error.to_owned())),
-        Notice::Detaching { .. } if !counted => {
-            counted = true;
-            say(News::Counted);
-        }
-        // Notices about files, of which there are none.
-        _ => {}
+    let work = move |stop: &StopHandle| match &args.recording {
+        Some(path) => top_recording::watch(&args, path, stop),
+        None => top_session::watch(&args, started, stop),
     };
-    let report = record(options, stop, &mut notice)?.report;
-    if report.state == SessionState::Failed {
-        bail!("the session has failed: {}", report.errors.shown().collect::<Vec<_>>().join("; "));
-    }
-    Ok(())
+    with_signals(work, ratatui::restore)?;
+    Ok(Exit::Done)
 }
 
-fn versions<'a>(libraries: impl IntoIterator<Item = &'a LibraryInUse>) -> String {
-    let versions = libraries.into_iter().filter_map(|library| library.resolved.resolution.nccl_version);
-    versions.map(|version| version.to_string()).collect::<Vec<_>>().join(",")
+/// What is watched: a session, or a recording.
+pub(super) trait Watched {
+    /// Waits so long for news, and takes what has come. `Break`: the view ends.
+    fn read_on(&mut self, wait: Duration) -> Result<ControlFlow<()>>;
+
+    /// Tells whether all is known: the next snapshot is the last.
+    fn is_over(&self) -> bool;
+
+    /// Returns what is known now.
+    fn snapshot(&mut self) -> Snapshot;
+
+    fn subject(&self) -> &Subject;
+
+    /// Returns a line to show in place of the keys.
+    fn line(&self) -> Option<String>;
+
+    /// Notes that the user has pressed a key.
+    fn key_pressed(&mut self) {}
 }
 
-/// Waits for the session to begin, and shows it until somebody wants it to end.
-fn follow(
-    live: &LiveStatistics,
+/// Watches for one interval, or until it is over, and returns the reading at half of it: `before`, if it was over.
+pub(super) fn follow(
+    watched: &mut impl Watched,
+    before: &Snapshot,
+    interval: Duration,
     stop: &StopHandle,
-    args: &TopArgs,
-    news: &mpsc::Receiver<News>,
-) -> Result<()> {
-    let host = host_name();
-    let subject = Subject { host, level: Some(args.level), processes: BTreeMap::new() };
-    let gpus = if args.no_gpus {
-        GpuSamples::default()
-    } else {
-        if let Some(what) = gpu::not_known() {
-            tell!("{what}");
+) -> Result<Snapshot> {
+    let (begun, mut earlier) = (Instant::now(), before.clone());
+    while !watched.is_over() && !stop.is_stopped() && begun.elapsed() < interval {
+        if begun.elapsed() < interval / 2 {
+            earlier = watched.snapshot();
         }
-        GpuSamples::start().context("starting a thread")?
-    };
-    let mut session = Session { live, gpus, stop, news, subject, line: None, armed: false, over: false };
-    while !session.armed {
-        let Ok(news) = news.recv() else { return Ok(()) };
-        session.take(news);
-        if session.over {
-            // The session tells why itself.
-            return Ok(());
-        }
-        if let Some(line) = session.line.take() {
-            tell!("ncclflow: {line}");
+        let wait = interval.saturating_sub(begun.elapsed()).min(PATIENCE);
+        if watched.read_on(wait)?.is_break() {
+            break;
         }
     }
-    session.gpus.begin();
-    if args.once {
-        return session.once(args);
-    }
-    let state = State::new(args.view, args.sort, args.rows.clone().unwrap_or_default());
-    terminal::flush_told(terminal::AT_END);
-    let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore()).context("the terminal")?;
-    let shown = session.show(terminal, state, args.interval);
-    ratatui::restore();
-    shown.context("the terminal")?;
-    tell!("detaching; a second Ctrl-C leaves that to the kernel");
-    Ok(())
+    Ok(earlier)
 }
 
-/// A session, and what it has told.
-struct Session<'a> {
-    live: &'a LiveStatistics,
-    gpus: GpuSamples,
-    stop: &'a StopHandle,
-    news: &'a mpsc::Receiver<News>,
-    subject: Subject,
-    /// The latest line that was not shown yet.
-    line: Option<String>,
-    armed: bool,
-    over: bool,
-}
-
-impl Session<'_> {
-    fn take(&mut self, news: News) {
-        match news {
-            News::Process(pid, name, nccl) => drop(self.subject.processes.insert(pid, (name, nccl))),
-            News::Armed => self.armed = true,
-            News::Line(line) => self.line = Some(line),
-            News::Counted => self.over = true,
-        }
-    }
-
-    fn read(&self) -> Snapshot {
-        let gpus = self.gpus.latest();
-        Snapshot { at_ns: now_ns(ClockId::Monotonic), statistics: self.live.read(), gpus }
-    }
-
-    /// Watches for one interval, or until the processes are gone, and prints.
-    fn once(&mut self, args: &TopArgs) -> Result<()> {
-        let before = Snapshot { at_ns: now_ns(ClockId::Monotonic), ..Snapshot::default() };
-        tell!("watching for {} s", args.interval.as_secs_f64());
-        let deadline = Instant::now() + args.interval;
-        let (mut earlier, mut ended) = (before.clone(), None);
-        while !self.over {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left > args.interval / 2 {
-                earlier = self.read();
-            }
-            if ended.is_none() && (left.is_zero() || self.stop.is_stopped()) {
-                ended = Some(now_ns(ClockId::Monotonic));
-                self.stop.stop();
-            }
-            let wait = if ended.is_some() { Duration::from_mins(1) } else { left.min(PATIENCE) };
-            match self.news.recv_timeout(wait) {
-                Ok(news) => self.take(news),
-                Err(mpsc::RecvTimeoutError::Timeout) if ended.is_none() => {}
-                Err(_) => break,
-            }
-        }
-        let now = self.read();
-        let now = Snapshot { at_ns: ended.unwrap_or(now.at_ns), ..now };
-        let rates = Rates::with_lag_since(&before, &earlier, &now);
-        print_once(args, &self.subject, &now, &rates, &mut terminal::out())
-    }
-
-    /// Draws on the terminal and takes keys until the user wants it to end, or it has ended.
-    fn show(
-        &mut self,
-        mut terminal: DefaultTerminal,
-        mut state: State,
-        interval: Duration,
-    ) -> io::Result<()> {
-        let mut next = Instant::now();
-        while !self.over && !self.stop.is_stopped() {
-            loop {
-                match self.news.try_recv() {
-                    Ok(news) => self.take(news),
-                    Err(mpsc::TryRecvError::Empty) => break,
-                    Err(mpsc::TryRecvError::Disconnected) => {
-                        self.over = true;
-                        break;
-                    }
-                }
-            }
-            if let Some(line) = self.line.take() {
-                state.message = Some(line);
-            }
-            if Instant::now() >= next {
-                state.take(self.read(), &self.subject);
-                next = Instant::now() + interval;
-            }
-            terminal.draw(|frame| draw(frame, &state, &self.subject))?;
-            let wait = next.saturating_duration_since(Instant::now()).min(PATIENCE);
-            match wait_for_key(wait)? {
-                Input::Key(key) => {
-                    state.message = None;
-                    if state.key(key, &self.subject) == Action::Quit {
-                        break;
-                    }
-                }
-                Input::Nothing => {}
-                Input::Gone => break,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Prints the output of `--once`.
+/// Prints the output of `--once`: of the time between the first and the last of three readings. `note`: what is to
+/// be said besides.
 pub(super) fn print_once(
     args: &TopArgs,
     subject: &Subject,
-    now: &Snapshot,
-    rates: &Rates,
-    out: &mut impl Write,
+    [before, earlier, now]: [&Snapshot; 3],
+    note: Option<String>,
 ) -> Result<()> {
-    if args.json {
-        write_json(&mut *out, &TopReport::new(subject, now, rates))?;
-    } else {
+    let rates = Rates::with_lag_since(before, earlier, now);
+    write_report(args.json, &TopReport::new(subject, now, &rates), |out| {
         let filter = args.rows.as_deref().unwrap_or_default();
-        print_table(&rows(rates, subject, args.view, args.sort, filter), &mut *out)?;
+        print_table(&rows(&rates, subject, args.view, args.sort, filter), out)?;
         if rates.lost + rates.undecodable > 0 {
             writeln!(out, "lost: {} records; not understood: {}", rates.lost, rates.undecodable)?;
         }
+        if let Some(note) = note {
+            writeln!(out, "{note}")?;
+        }
+        Ok(())
+    })
+}
+
+/// Draws on the terminal and takes keys until the user wants it to end, or it has ended. `before`: an earlier reading,
+/// from which the first rates count.
+pub(super) fn show(
+    watched: &mut impl Watched,
+    before: Option<Snapshot>,
+    args: &TopArgs,
+    stop: &StopHandle,
+) -> Result<()> {
+    let mut state = State::new(args.view, args.sort, args.rows.clone().unwrap_or_default());
+    if let Some(before) = before {
+        state.take(before, watched.subject());
     }
-    out.flush()?;
+    terminal::flush_told(terminal::AT_END);
+    let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore()).context("the terminal")?;
+    let shown = keep_showing(watched, state, terminal, args.interval, stop);
+    ratatui::restore();
+    shown
+}
+
+fn keep_showing(
+    watched: &mut impl Watched,
+    mut state: State,
+    mut terminal: DefaultTerminal,
+    interval: Duration,
+    stop: &StopHandle,
+) -> Result<()> {
+    let mut next = Some(Instant::now());
+    while !stop.is_stopped() && watched.read_on(Duration::ZERO)?.is_continue() {
+        if next.is_some_and(|next| Instant::now() >= next) {
+            state.take(watched.snapshot(), watched.subject());
+            // What is over is shown as a whole, or until its end.
+            next = (!watched.is_over()).then(|| Instant::now() + interval);
+        }
+        state.message = watched.line();
+        terminal.draw(|frame| draw(frame, &state, watched.subject())).context("the terminal")?;
+        let wait = next.map_or(PATIENCE, |next| next.saturating_duration_since(Instant::now()).min(PATIENCE));
+        match wait_for_key(wait).context("the terminal")? {
+            ControlFlow::Continue(None) => {}
+            ControlFlow::Continue(Some(key)) => {
+                watched.key_pressed();
+                if state.key(key, watched.subject()).is_break() {
+                    break;
+                }
+            }
+            ControlFlow::Break(()) => break,
+        }
+    }
     Ok(())
+}
+
+/// A key, or none; `Break`: the connection was closed, and nobody is there any more.
+type Input = ControlFlow<(), Option<KeyEvent>>;
+
+/// Waits so long for a key. crossterm reads a terminal that is gone again and again, and never comes back: so
+/// the terminal is checked first.
+fn wait_for_key(wait: Duration) -> io::Result<Input> {
+    let input = stdin();
+    // Without a terminal there crossterm takes the controlling one.
+    if input.is_terminal() {
+        let timeout = Timespec::try_from(wait).ok();
+        let mut fds = [PollFd::new(&input, PollFlags::IN)];
+        match poll(&mut fds, timeout.as_ref()) {
+            // A signal: a window of another size, too.
+            Err(Errno::INTR) => {}
+            polled => drop(polled?),
+        }
+        let [found] = &fds;
+        if found.revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+            return Ok(gone());
+        }
+        return key(Duration::ZERO);
+    }
+    // A terminal that is gone cannot be opened.
+    if rustix::fs::open("/dev/tty", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).is_err() {
+        return Ok(gone());
+    }
+    key(wait)
+}
+
+/// Sends further output nowhere: a message that cannot be written would end the program during its cleanup.
+fn gone() -> Input {
+    if let Ok(nowhere) = File::options().write(true).open("/dev/null") {
+        for output in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
+            // SAFETY: both are open descriptors, and nobody owns those of the standard outputs.
+            unsafe { libc::dup2(nowhere.as_raw_fd(), output) };
+        }
+    }
+    ControlFlow::Break(())
+}
+
+fn key(wait: Duration) -> io::Result<Input> {
+    let event = if event::poll(wait)? { Some(event::read()?) } else { None };
+    Ok(ControlFlow::Continue(event.and_then(|event| event.as_key_event())))
 }

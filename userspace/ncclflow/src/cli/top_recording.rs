@@ -2,27 +2,25 @@
 //! latest moments while it is written.
 
 use std::{
-    io::{self, Write as _},
+    ops::ControlFlow,
     path::Path,
-    process::ExitCode,
+    thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
-use ratatui::DefaultTerminal;
+use anyhow::Result;
 use rustix::time::ClockId;
 
 use super::{
-    keys::{Input, wait_for_key},
-    progress::BytesLine,
-    signals::with_signals,
-    terminal,
-    top::print_once,
-    top_args::TopArgs,
+    progress::reading,
+    top::{TopArgs, Watched, follow, print_once, show},
 };
-use crate::views::top::{Action, Rates, Snapshot, State, Subject, draw};
+use crate::views::top::{Snapshot, Subject};
 use analysis::export::Source;
-use flow::session::{SessionReport, TargetReport};
+use flow::{
+    session::{SessionReport, TargetReport},
+    text::joined,
+};
 use inspect::clock::now_ns;
 use recording::{format::Progress, rows::WatchedRecording, sinks::LiveStatistics};
 use trace::record::StopHandle;
@@ -30,53 +28,36 @@ use trace::record::StopHandle;
 /// Nanoseconds before its end from which an unfinished recording is read.
 const TAIL_NS: u64 = 10_000_000_000;
 
-/// Longest time that a key, a signal or a new block goes unnoticed.
-const PATIENCE: Duration = Duration::from_millis(100);
-
 /// Time that a block can take to be written, and some more.
 const SILENCE: Duration = Duration::from_secs(5);
 
-pub(super) fn run(args: &TopArgs, path: &Path) -> Result<ExitCode> {
-    let (args, path) = (args.clone(), path.to_owned());
-    with_signals(move |stop| watch(&args, &path, stop), ratatui::restore)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn watch(args: &TopArgs, path: &Path, stop: &StopHandle) -> Result<()> {
+pub(super) fn watch(args: &TopArgs, path: &Path, stop: &StopHandle) -> Result<()> {
     let source = Source::look(path.to_path_buf())?;
     let (first_ns, last_ns) = source.span_ns.unwrap_or_default();
     let from_ns = if source.is_over { first_ns } else { last_ns.saturating_sub(TAIL_NS).max(first_ns) };
     let live = LiveStatistics::default();
     let recording = WatchedRecording::open(path, from_ns, live.clone())?;
     let subject = subject(source.session());
-    let mut view = View { recording, live, subject, at_ns: from_ns, grown: Instant::now() };
-    let mut progress = BytesLine::new("");
-    while view.read_next()? {
-        progress.show(view.recording.reader.position(), source.bytes);
-        if stop.is_stopped() {
-            progress.clear();
-            return Ok(());
+    let mut view = View { recording, live, subject, at_ns: from_ns, grown: Instant::now(), note: None };
+    reading("", |line| {
+        while !stop.is_stopped() && view.read_next()? {
+            line.bytes(view.recording.reader.position(), source.bytes);
         }
+        Ok(())
+    })?;
+    if stop.is_stopped() {
+        return Ok(());
     }
-    progress.clear();
     let before = Snapshot { at_ns: from_ns, ..Snapshot::default() };
-    if args.once {
-        return view.once(args, before, stop);
-    }
-    let mut state = State::new(args.view, args.sort, args.rows.clone().unwrap_or_default());
-    state.take(before, &view.subject);
-    let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore()).context("the terminal")?;
-    let shown = view.show(terminal, state, args.interval, stop);
-    ratatui::restore();
-    shown
+    if args.once { view.once(args, before, stop) } else { show(&mut view, Some(before), args, stop) }
 }
 
 /// Takes host, level and processes out of the session's report.
 fn subject(session: &SessionReport) -> Subject {
-    let version = |index: &usize| Some(session.libraries.get(*index)?.nccl_version?.to_string());
+    let version = |index: &usize| session.libraries.get(*index)?.nccl_version;
     let process = |target: &TargetReport| {
-        let versions: Vec<String> = target.libraries.iter().filter_map(version).collect();
-        (target.pid, (target.name.clone(), versions.join(",")))
+        let versions = joined(target.libraries.iter().filter_map(version), ",");
+        (target.pid, (target.name.clone(), versions))
     };
     Subject {
         host: session.host.clone(),
@@ -93,6 +74,8 @@ struct View {
     at_ns: u64,
     /// Time of the latest new block.
     grown: Instant,
+    /// Damage or silence at the latest snapshot.
+    note: Option<String>,
 }
 
 impl View {
@@ -105,52 +88,18 @@ impl View {
         Ok(progress == Progress::Read)
     }
 
-    /// Reads what is new; in a recording that is over there is nothing.
-    fn read_on(&mut self) -> Result<()> {
-        while !self.recording.is_over && self.read_next()? {
-            self.grown = Instant::now();
-        }
-        Ok(())
-    }
-
-    /// Returns what is known now: until the latest record, or, where nothing comes, until now.
-    fn snapshot(&mut self) -> Snapshot {
-        let last_ns = self.recording.pipeline.last_ns;
-        self.at_ns = if last_ns > self.at_ns || self.recording.is_over {
-            last_ns.max(self.at_ns)
-        } else {
-            now_ns(ClockId::Monotonic).max(self.at_ns)
-        };
-        Snapshot { at_ns: self.at_ns, statistics: self.live.read(), gpus: Vec::new() }
-    }
-
     /// Prints a table: of the whole recording, or, while it is written, of the next moments.
     fn once(&mut self, args: &TopArgs, mut before: Snapshot, stop: &StopHandle) -> Result<()> {
-        let mut earlier = before.clone();
         if !self.recording.is_over {
             tell!(
                 "it is still being written, or was cut off; watching for {} s",
                 args.interval.as_secs_f64()
             );
             before = self.snapshot();
-            earlier = before.clone();
-            let begun = Instant::now();
-            while !self.recording.is_over && !stop.is_stopped() && begun.elapsed() < args.interval {
-                std::thread::sleep(PATIENCE.min(args.interval));
-                self.read_on()?;
-                if begun.elapsed() < args.interval / 2 {
-                    earlier = self.snapshot();
-                }
-            }
         }
+        let earlier = follow(self, &before, args.interval, stop)?;
         let now = self.snapshot();
-        let rates = Rates::with_lag_since(&before, &earlier, &now);
-        let mut out = terminal::out();
-        print_once(args, &self.subject, &now, &rates, &mut out)?;
-        if let Some(note) = self.note().filter(|_| !args.json) {
-            writeln!(out, "{note}")?;
-        }
-        Ok(())
+        print_once(args, &self.subject, [&before, &earlier, &now], self.note())
     }
 
     /// Returns a note on damage or silence.
@@ -162,38 +111,39 @@ impl View {
         (!self.recording.is_over && self.grown.elapsed() > SILENCE)
             .then(|| format!("nothing new for {} s", self.grown.elapsed().as_secs()))
     }
-
-    /// Draws on the terminal and takes keys until the user wants it to end.
-    fn show(
-        &mut self,
-        mut terminal: DefaultTerminal,
-        mut state: State,
-        interval: Duration,
-        stop: &StopHandle,
-    ) -> Result<()> {
-        let mut next = Some(Instant::now());
-        while !stop.is_stopped() {
-            self.read_on()?;
-            if next.is_some_and(|next| Instant::now() >= next) {
-                state.take(self.snapshot(), &self.subject);
-                state.message = self.note();
-                // A finished recording is shown as a whole, or until its end.
-                next = (!self.recording.is_over).then(|| Instant::now() + interval);
-            }
-            if key_pressed(&mut terminal, &mut state, &self.subject).context("the terminal")? == Action::Quit
-            {
-                break;
-            }
-        }
-        Ok(())
-    }
 }
 
-fn key_pressed(terminal: &mut DefaultTerminal, state: &mut State, subject: &Subject) -> io::Result<Action> {
-    terminal.draw(|frame| draw(frame, state, subject))?;
-    Ok(match wait_for_key(PATIENCE)? {
-        Input::Key(key) => state.key(key, subject),
-        Input::Nothing => Action::Nothing,
-        Input::Gone => Action::Quit,
-    })
+impl Watched for View {
+    /// Reads what is new; in a recording that is over there is nothing.
+    fn read_on(&mut self, wait: Duration) -> Result<ControlFlow<()>> {
+        thread::sleep(wait);
+        while !self.recording.is_over && self.read_next()? {
+            self.grown = Instant::now();
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn is_over(&self) -> bool {
+        self.recording.is_over
+    }
+
+    /// Returns what is known now: until the latest record, or, where nothing comes, until now.
+    fn snapshot(&mut self) -> Snapshot {
+        let last_ns = self.recording.pipeline.last_ns;
+        self.at_ns = if last_ns > self.at_ns || self.recording.is_over {
+            last_ns.max(self.at_ns)
+        } else {
+            now_ns(ClockId::Monotonic).max(self.at_ns)
+        };
+        self.note = self.note();
+        Snapshot { at_ns: self.at_ns, statistics: self.live.read(), gpus: Vec::new() }
+    }
+
+    fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    fn line(&self) -> Option<String> {
+        self.note.clone()
+    }
 }

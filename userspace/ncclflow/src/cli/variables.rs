@@ -7,8 +7,8 @@
 use std::{env, process};
 
 use clap::{
-    Arg, ArgAction, ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Id,
-    builder::BoolishValueParser, parser::ValueSource,
+    Arg, ArgAction, Command, CommandFactory as _, FromArgMatches as _, Id, builder::BoolishValueParser,
+    parser::ValueSource,
 };
 
 use super::args::Cli;
@@ -67,12 +67,9 @@ pub(super) fn parse() -> Cli {
 /// parsed at all.
 fn given() -> Option<Vec<Id>> {
     let matches = Cli::command().ignore_errors(true).try_get_matches().ok()?;
-    matches.subcommand_matches(COMMAND).map(given_in)
-}
-
-fn given_in(record: &ArgMatches) -> Vec<Id> {
+    let record = matches.subcommand_matches(COMMAND)?;
     let is_given = |id: &&Id| record.value_source(id.as_str()) == Some(ValueSource::CommandLine);
-    record.ids().filter(is_given).cloned().collect()
+    Some(record.ids().filter(is_given).cloned().collect())
 }
 
 /// Returns the options that conflict with `given`.

@@ -1,19 +1,15 @@
-//! The NCCL libraries of this host: those that processes have mapped, and those in the usual places.
+//! The NCCL libraries of this host: those that processes have mapped, and those in the usual places. Before, a file is
+//! tried that is there in any case: in the child that looks at libraries, through `/proc/PID/map_files`.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, ffi::OsStr, fs, io, path::PathBuf};
 
 use super::{
-    checks::{Check, Finding, degraded, no, ok},
-    facts::Facts,
-    files, privileges,
+    host::{self, Facts},
+    report::{Check, degraded, no, ok},
 };
 use flow::session::{CallSource, Level, ProbeStrategy};
 use inspect::{
-    process::{Discovered, LibraryError, LibraryId, MappedLibrary, denied_remedy},
+    process::{Discovered, LibraryError, LibraryId, MappedLibrary, Process, denied_remedy},
     resolver::{self, ResolverError, What},
 };
 use nccl_library::symbols::{DebugFiles, Resolution};
@@ -31,9 +27,48 @@ const PLACES: [&str; 7] = [
     "/usr/local/cuda/lib64",
 ];
 
+/// Remedy where root is refused.
+const REFUSED: &str = "run outside of what confines this program (AppArmor, SELinux, a seccomp filter); where nothing does, report this with the whole output";
+
+/// Reads the file that this program has mapped as its own code: it exists even where no job runs.
+pub(super) fn own_program() -> Check {
+    judge_own(read_own_program())
+}
+
+fn read_own_program() -> Result<(), ResolverError> {
+    let pid = std::process::id();
+    let process = Process::open(pid).map_err(|error| ResolverError::Unavailable(error.to_string()))?;
+    let mappings = resolver::maps(pid).map_err(ResolverError::Refused)?;
+    let code = mappings.iter().find(|mapping| mapping.is_file_code());
+    let code = code.ok_or_else(|| ResolverError::Unavailable("this program has no file".to_owned()))?;
+    let program = resolver::open_mapping(&process, code)?;
+    // Only read: no symbol is wanted.
+    resolver::symbols(&program, None, Some(Vec::new())).map(drop)
+}
+
+pub(super) fn judge_own(read: Result<(), ResolverError>) -> Check {
+    match read {
+        Ok(()) => ok("the helper process opens and reads them"),
+        // Not refused by the kernel: a file system that ncclflow does not ask, or a file that was replaced.
+        Err(ResolverError::Refused(why)) if why.raw_os_error().is_none() => degraded(
+            format!("not known, as this program's own file was not read: {why}"),
+            "see the libraries below",
+        ),
+        Err(why) => no(
+            format!("the helper process cannot read this program's own file, so no library either: {why}"),
+            REFUSED,
+        ),
+    }
+}
+
+/// Tells whether the kernel refused it, and not a rule of ncclflow's.
+fn is_refused(error: &io::Error) -> bool {
+    error.raw_os_error().is_some() && error.kind() == io::ErrorKind::PermissionDenied
+}
+
 /// Returns a check for each library, and for processes not examined; one check if there is no library.
 pub(super) fn checks(facts: &Facts) -> Vec<Check> {
-    let opens_all = privileges::opens_all(facts);
+    let opens_all = host::opens_all(facts);
     let mut checks = Vec::new();
     let mut seen: BTreeSet<LibraryId> = BTreeSet::new();
     let mut is_new = |id| seen.len() < MAX_LIBRARIES && seen.insert(id);
@@ -46,7 +81,11 @@ pub(super) fn checks(facts: &Facts) -> Vec<Check> {
         match resolver::libraries(process, None) {
             Ok(libraries) => {
                 let new = libraries.iter().filter(|library| is_new(library.id));
-                checks.extend(new.map(|library| mapped(library, process.pid(), opens_all).named("NCCL")));
+                checks.extend(new.map(|library| {
+                    let deleted = if library.deleted { ", deleted" } else { "" };
+                    let whose = format!("process {}{deleted}", process.pid());
+                    judge(library, &whose, opens_all).named("NCCL")
+                }));
             }
             Err(_) if process.has_exited() => {}
             Err(error) => {
@@ -72,37 +111,30 @@ pub(super) fn checks(facts: &Facts) -> Vec<Check> {
 }
 
 fn installed() -> impl Iterator<Item = PathBuf> {
-    PLACES.into_iter().filter_map(|place| fs::read_dir(Path::new(place)).ok()).flatten().flatten().filter_map(
-        |entry| {
-            let name = entry.file_name();
-            name.to_str()?.starts_with("libnccl.so").then(|| entry.path())
-        },
-    )
-}
-
-fn mapped(library: &MappedLibrary, pid: u32, opens_all: bool) -> Finding {
-    let deleted = if library.deleted { ", deleted" } else { "" };
-    judge(library, &format!("process {pid}{deleted}"), opens_all)
+    let files = PLACES.into_iter().flat_map(fs::read_dir).flatten().flatten();
+    files.map(|file| file.path()).filter(|path| {
+        path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("libnccl.so"))
+    })
 }
 
 /// Judges a mapped library that cannot be opened. A process that may open all and is refused can trace
 /// nothing.
-pub(super) fn unopened(error: &LibraryError, opens_all: bool) -> Finding {
+pub(super) fn unopened(error: &LibraryError, opens_all: bool) -> Check {
     match error {
-        LibraryError::Open { error: why, .. } if opens_all && files::is_refused(why) => {
-            no(error.to_string(), files::REFUSED)
+        LibraryError::Open { error: why, .. } if opens_all && is_refused(why) => {
+            no(error.to_string(), REFUSED)
         }
         _ => degraded(error.to_string(), "run as root, or see the capabilities above"),
     }
 }
 
-fn judge(library: &MappedLibrary, whose: &str, opens_all: bool) -> Finding {
+fn judge(library: &MappedLibrary, whose: &str, opens_all: bool) -> Check {
     let path = library.shown();
     let files = DebugFiles::new(Vec::new(), Vec::new());
     match resolver::resolve(library, What::Api, &files) {
         Ok(resolved) => of_resolution(&path, whose, &resolved.resolution),
-        Err(ResolverError::Refused(why)) if opens_all && files::is_refused(&why) => {
-            no(format!("{path} ({whose}): cannot be opened: {why}"), files::REFUSED)
+        Err(ResolverError::Refused(why)) if opens_all && is_refused(&why) => {
+            no(format!("{path} ({whose}): cannot be opened: {why}"), REFUSED)
         }
         Err(error) => degraded(
             format!("{path} ({whose}): {error}"),
@@ -111,7 +143,7 @@ fn judge(library: &MappedLibrary, whose: &str, opens_all: bool) -> Finding {
     }
 }
 
-fn of_resolution(path: &str, whose: &str, resolution: &Resolution) -> Finding {
+fn of_resolution(path: &str, whose: &str, resolution: &Resolution) -> Check {
     let version = resolution.nccl_version.map_or_else(|| "?".to_owned(), |version| version.to_string());
     let found = format!("{version}, {}: {path} ({whose})", resolution.symbol_source.describe());
     let probes = compile(resolution, Level::Flow, None);

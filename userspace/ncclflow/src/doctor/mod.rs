@@ -3,12 +3,8 @@
 //!
 //! Nothing here needs privileges. A check that is not permitted says so.
 
-mod checks;
-mod facts;
-mod files;
-mod kernel;
+mod host;
 mod libraries;
-mod privileges;
 mod process;
 mod report;
 mod trial;
@@ -16,6 +12,4 @@ mod trial;
 #[cfg(test)]
 mod tests;
 
-pub use checks::{Check, Verdict};
-pub use facts::Facts;
-pub use report::{Report, examine};
+pub use report::{Verdict, examine};

@@ -1,7 +1,7 @@
 //! `doctor -p`: what may be done to one process, what not, and why.
 
-use super::checks::{Check, degraded, no, ok};
-use flow::session::Level;
+use super::report::{Check, degraded, no, ok};
+use flow::{session::Level, text::joined};
 use inspect::{
     process::{Process, no_return_probes, printable, read_text, status_field},
     resolver::{self, Unseen, What},
@@ -40,41 +40,34 @@ pub(super) fn checks(pid: u32) -> Vec<Check> {
 }
 
 fn libraries(pid: u32) -> Vec<Check> {
+    let nothing = |found: String, remedy| vec![no(found, remedy).named("NCCL")];
     let sighting = match resolver::look_through(pid) {
         Ok(Some(sighting)) => sighting,
         Ok(None) => {
-            let found = "it has no NCCL library mapped, under any name";
-            return vec![no(found, "the process that loads NCCL: `ncclflow ps`").named("NCCL")];
+            let found = "it has no NCCL library mapped, under any name".to_owned();
+            return nothing(found, "the process that loads NCCL: `ncclflow ps`");
         }
         Err(Unseen::Denied) => {
-            let found = "its mappings may not be read";
-            return vec![no(found, "run as root, in the host's PID namespace").named("NCCL")];
+            let found = "its mappings may not be read".to_owned();
+            return nothing(found, "run as root, in the host's PID namespace");
         }
-        Err(Unseen::Unanswered(error)) => {
-            return vec![no(error.to_string(), "nothing is done to it").named("NCCL")];
-        }
+        Err(Unseen::Unanswered(error)) => return nothing(error.to_string(), "nothing is done to it"),
     };
     let unopened = sighting.unopened.iter().map(ToString::to_string).chain(sighting.not_asked);
     let unopened = unopened.map(|why| no(why, "see the capabilities above, or --allow-fuse").named("NCCL"));
     let judge = |(library, _): &(inspect::process::MappedLibrary, inspect::process::Evidence)| {
-        let resolved = resolver::resolve(library, What::Api, &DebugFiles::default());
-        match resolved {
+        match resolver::resolve(library, What::Api, &DebugFiles::default()) {
             Err(error) => no(format!("{}: {error}", library.shown()), "another copy of the library"),
             Ok(resolved) => {
-                let levels = [(Level::Api, "api"), (Level::Flow, "flow"), (Level::Steps, "steps")];
-                let can = levels
-                    .into_iter()
-                    .filter(|(level, _)| !compile(&resolved.resolution, *level, None).probes.is_empty());
-                let can: Vec<&str> = can.map(|(_, name)| name).collect();
-                let found =
-                    format!("{}: probes can be attached, for --level {}", library.shown(), can.join(", "));
+                let levels = [Level::Api, Level::Flow, Level::Steps].into_iter();
+                let can =
+                    levels.filter(|level| !compile(&resolved.resolution, *level, None).probes.is_empty());
+                let can = joined(can.map(Level::name), ", ");
+                let path = library.shown();
                 if can.is_empty() {
-                    no(
-                        format!("{}: nothing of it can be probed", library.shown()),
-                        "`ncclflow symbols` says why",
-                    )
+                    no(format!("{path}: nothing of it can be probed"), "`ncclflow symbols` says why")
                 } else {
-                    ok(found)
+                    ok(format!("{path}: probes can be attached, for --level {can}"))
                 }
             }
         }
@@ -83,7 +76,7 @@ fn libraries(pid: u32) -> Vec<Check> {
     sighting.libraries.iter().map(judge).chain(unopened).collect()
 }
 
-fn memory(process: &Process) -> super::checks::Finding {
+fn memory(process: &Process) -> Check {
     use inspect::memory::{AddressSpace, Memory};
     let space = match AddressSpace::read(process) {
         Ok(space) => space,

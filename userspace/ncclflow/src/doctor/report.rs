@@ -1,15 +1,63 @@
-//! The report of all checks, and its text.
+//! Checks, each of one requirement of tracing and with a verdict on it; their report, and its text.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 
 use super::{
-    checks::{Check, Finding, Verdict},
-    facts::Facts,
-    files, kernel, libraries, privileges, process, trial,
+    host::{self, Facts},
+    libraries, process, trial,
 };
 use trace::kernel::loader::try_uprobe;
+
+/// Consequence of a check for tracing, from best to worst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    Ok,
+    /// Tracing works, except for what [`Check::found`] names.
+    Degraded,
+    /// Tracing does not work.
+    No,
+}
+
+impl Verdict {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Degraded => "degraded",
+            Self::No => "no",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    pub name: String,
+    pub verdict: Verdict,
+    /// Result; if the verdict is not ok, also what does not work.
+    pub found: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+pub(super) fn ok(found: impl Into<String>) -> Check {
+    Check { name: String::new(), verdict: Verdict::Ok, found: found.into(), remedy: None }
+}
+
+pub(super) fn degraded(found: impl Into<String>, remedy: impl Into<String>) -> Check {
+    Check { verdict: Verdict::Degraded, remedy: Some(remedy.into()), ..ok(found) }
+}
+
+pub(super) fn no(found: impl Into<String>, remedy: impl Into<String>) -> Check {
+    Check { verdict: Verdict::No, ..degraded(found, remedy) }
+}
+
+impl Check {
+    pub(super) fn named(self, name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..self }
+    }
+}
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
@@ -28,18 +76,11 @@ pub struct Report {
 /// one process.
 pub fn examine(pid: Option<u32>) -> Report {
     let facts = Facts::read();
-    let mut checks = of_facts(&facts);
-    checks.push(files::own_program().named("mapped files"));
+    let mut checks = host::checks(&facts);
+    checks.push(libraries::own_program().named("mapped files"));
     checks.extend(trial::checks(&try_uprobe()));
     let libraries = if pid.is_none() { libraries::checks(&facts) } else { Vec::new() };
     Report { process: pid.map(process::checks).unwrap_or_default(), ..Report::new(checks, libraries) }
-}
-
-pub(super) type NamedCheck = (&'static str, fn(&Facts) -> Finding);
-
-pub(super) fn of_facts(facts: &Facts) -> Vec<Check> {
-    let checks = kernel::CHECKS.into_iter().chain(privileges::CHECKS);
-    checks.map(|(name, check)| check(facts).named(name)).collect()
 }
 
 impl Report {

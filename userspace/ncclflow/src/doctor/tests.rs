@@ -2,7 +2,11 @@
 
 use std::{io, time::Duration};
 
-use super::{report::of_facts, *};
+use super::{
+    host::Facts,
+    report::{Report, Verdict},
+    *,
+};
 use flow::session::LinkKind;
 use inspect::{process::LibraryError, resolver::ResolverError};
 use trace::kernel::loader::{Program, Trial, TrialError};
@@ -11,7 +15,7 @@ const ALL: &str = "000001ffffffffff";
 const CONFIG: &str = "CONFIG_BPF_SYSCALL=y\nCONFIG_BPF_EVENTS=y\nCONFIG_PERF_EVENTS=y\nCONFIG_UPROBES=y\n\
                       CONFIG_UPROBE_EVENTS=y\nCONFIG_PROC_FS=y\n";
 
-fn host() -> Facts {
+fn usual() -> Facts {
     Facts {
         release: "6.8.0-45-generic".to_owned(),
         machine: std::env::consts::ARCH.to_owned(),
@@ -33,7 +37,7 @@ fn host() -> Facts {
 }
 
 fn wrong(facts: &Facts) -> Vec<(String, Verdict)> {
-    let checks = of_facts(facts).into_iter().filter(|check| check.verdict != Verdict::Ok);
+    let checks = host::checks(facts).into_iter().filter(|check| check.verdict != Verdict::Ok);
     checks
         .inspect(|check| assert!(check.remedy.is_some(), "{check:?} has no remedy"))
         .map(|check| (check.name, check.verdict))
@@ -42,30 +46,30 @@ fn wrong(facts: &Facts) -> Vec<(String, Verdict)> {
 
 fn with_capabilities(numbers: &[u32]) -> Facts {
     let set: u64 = numbers.iter().map(|number| 1 << number).sum();
-    Facts { status: format!("CapEff:\t{set:016x}\nSeccomp:\t0\n"), uid: 1000, ..host() }
+    Facts { status: format!("CapEff:\t{set:016x}\nSeccomp:\t0\n"), uid: 1000, ..usual() }
 }
 
 #[test]
 fn a_usual_host_is_ok_and_each_thing_that_is_wrong_is_said() {
-    assert_eq!(wrong(&host()), []);
+    assert_eq!(wrong(&usual()), []);
     let one = |facts: Facts, name: &str, verdict| assert_eq!(wrong(&facts), [(name.to_owned(), verdict)]);
-    one(Facts { release: "5.10.0".to_owned(), memlock: None, ..host() }, "kernel", Verdict::No);
-    one(Facts { release: "5.14.0-503.11.1.el9_5.x86_64".to_owned(), ..host() }, "kernel", Verdict::Degraded);
-    one(Facts { release: "5.15.0-1 x".to_owned(), ..host() }, "kernel", Verdict::Degraded);
-    one(Facts { release: "strange".to_owned(), memlock: None, ..host() }, "kernel", Verdict::Degraded);
-    one(Facts { config: None, ..host() }, "configuration", Verdict::Degraded);
+    one(Facts { release: "5.10.0".to_owned(), memlock: None, ..usual() }, "kernel", Verdict::No);
+    one(Facts { release: "5.14.0-503.11.1.el9_5.x86_64".to_owned(), ..usual() }, "kernel", Verdict::Degraded);
+    one(Facts { release: "5.15.0-1 x".to_owned(), ..usual() }, "kernel", Verdict::Degraded);
+    one(Facts { release: "strange".to_owned(), memlock: None, ..usual() }, "kernel", Verdict::Degraded);
+    one(Facts { config: None, ..usual() }, "configuration", Verdict::Degraded);
     let config = CONFIG.replace("CONFIG_UPROBES=y", "# CONFIG_UPROBES is not set");
-    one(Facts { config: Some((config, String::new())), ..host() }, "configuration", Verdict::No);
-    one(Facts { uid_map: "0 1000 1\n".to_owned(), ..host() }, "user namespace", Verdict::No);
-    one(Facts { in_first_pid_namespace: Some(false), ..host() }, "PID namespace", Verdict::Degraded);
+    one(Facts { config: Some((config, String::new())), ..usual() }, "configuration", Verdict::No);
+    one(Facts { uid_map: "0 1000 1\n".to_owned(), ..usual() }, "user namespace", Verdict::No);
+    one(Facts { in_first_pid_namespace: Some(false), ..usual() }, "PID namespace", Verdict::Degraded);
     let lockdown = Some("none integrity [confidentiality]".to_owned());
-    one(Facts { lockdown, ..host() }, "lockdown", Verdict::Degraded);
-    let status = host().status.replace("Seccomp:\t0", "Seccomp:\t2");
-    one(Facts { status, ..host() }, "seccomp", Verdict::Degraded);
-    one(Facts { ptrace_scope: Some("3".to_owned()), ..host() }, "ptrace_scope", Verdict::Degraded);
-    one(Facts { nofile_hard: Some(1024), ..host() }, "RLIMIT_NOFILE", Verdict::Degraded);
-    one(Facts { machine: "riscv64".to_owned(), ..host() }, "processor", Verdict::No);
-    one(Facts { perf_event_paranoid: None, ..host() }, "perf_event_paranoid", Verdict::No);
+    one(Facts { lockdown, ..usual() }, "lockdown", Verdict::Degraded);
+    let status = usual().status.replace("Seccomp:\t0", "Seccomp:\t2");
+    one(Facts { status, ..usual() }, "seccomp", Verdict::Degraded);
+    one(Facts { ptrace_scope: Some("3".to_owned()), ..usual() }, "ptrace_scope", Verdict::Degraded);
+    one(Facts { nofile_hard: Some(1024), ..usual() }, "RLIMIT_NOFILE", Verdict::Degraded);
+    one(Facts { machine: "riscv64".to_owned(), ..usual() }, "processor", Verdict::No);
+    one(Facts { perf_event_paranoid: None, ..usual() }, "perf_event_paranoid", Verdict::No);
 }
 
 #[test]
@@ -122,7 +126,7 @@ fn a_program_that_the_kernel_refuses_takes_what_it_does_and_no_more() {
 #[test]
 fn a_host_whose_libraries_the_child_may_not_open_cannot_trace() {
     let refused = || io::Error::from_raw_os_error(1);
-    let of_file = |read| files::judge(read).named("mapped files");
+    let of_file = |read| libraries::judge_own(read).named("mapped files");
     let report = |check, library| Report::new(vec![check], Vec::from_iter(library)).verdict;
     assert_eq!(report(of_file(Ok(())), None), Verdict::Ok);
     assert_eq!(report(of_file(Err(ResolverError::Refused(refused()))), None), Verdict::No);
@@ -140,12 +144,12 @@ fn a_host_whose_libraries_the_child_may_not_open_cannot_trace() {
     assert_eq!(library(refused(), true), (Verdict::No, Verdict::No));
     assert_eq!(library(refused(), false), (Verdict::Degraded, Verdict::Ok), "capabilities are missing");
     assert_eq!(library(not_asked(), true), (Verdict::Degraded, Verdict::Ok), "--allow-fuse");
-    assert!(privileges::opens_all(&host()) && !privileges::opens_all(&with_capabilities(&[39, 38, 19, 2])));
+    assert!(host::opens_all(&usual()) && !host::opens_all(&with_capabilities(&[39, 38, 19, 2])));
 }
 
 #[test]
 fn the_file_of_this_program_is_read_by_anybody() {
-    let check = files::own_program().named("mapped files");
+    let check = libraries::own_program().named("mapped files");
     assert_eq!(check.verdict, Verdict::Ok, "{check:?}");
 }
 
@@ -153,7 +157,7 @@ fn the_file_of_this_program_is_read_by_anybody() {
 fn this_host_can_be_looked_at_by_anybody() {
     let facts = Facts::read();
     assert!(!facts.release.is_empty() && !facts.status.is_empty());
-    let report = Report::new(of_facts(&facts), Vec::new());
+    let report = Report::new(host::checks(&facts), Vec::new());
     let mut text = Vec::new();
     report.print(&mut text).unwrap();
     let text = String::from_utf8(text).unwrap();

@@ -2,7 +2,7 @@
 
 use std::{io, iter, time::Duration};
 
-use super::checks::{Check, Finding, degraded, no, ok};
+use super::report::{Check, degraded, no, ok};
 use flow::session::LinkKind;
 use trace::kernel::loader::{Program, Trial, TrialError};
 
@@ -28,7 +28,7 @@ fn least_capabilities(links: LinkKind) -> &'static str {
     }
 }
 
-fn without(program: Program, said: &str) -> Finding {
+fn without(program: Program, said: &str) -> Check {
     match program {
         Program::Walk => degraded(
             format!(
@@ -51,7 +51,7 @@ fn without(program: Program, said: &str) -> Finding {
     }
 }
 
-fn uprobe(outcome: &Result<Trial, TrialError>) -> Finding {
+fn uprobe(outcome: &Result<Trial, TrialError>) -> Check {
     match outcome {
         Ok(trial) if trial.counted != trial.made => no(
             format!("of {} hits {} were counted", trial.made, trial.counted),

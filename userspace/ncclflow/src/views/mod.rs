@@ -2,3 +2,8 @@
 
 pub mod metrics;
 pub mod top;
+
+#[expect(clippy::cast_precision_loss, reason = "seconds for people and for Prometheus")]
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}

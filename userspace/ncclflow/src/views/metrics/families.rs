@@ -3,86 +3,57 @@
 use std::fmt;
 
 use prometheus_client::{
-    encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet},
-    metrics::MetricType,
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet},
+    metrics::{MetricType, TypedMetric},
     registry::Unit,
 };
 
+use crate::views::seconds;
 use flow::statistics::Histogram;
-
-pub(super) type Labels<'a> = Vec<(&'static str, &'a str)>;
 
 pub(super) struct Families<'a> {
     pub(super) encoder: DescriptorEncoder<'a>,
 }
 
 impl Families<'_> {
-    /// Encodes a family of counters. `help` says whether the numbers are planned, derived or measured.
-    pub(super) fn counters<'l>(
+    /// Encodes a family. `help` says whether the numbers are planned, derived or measured.
+    pub(super) fn family<L: EncodeLabelSet, M: EncodeMetric + TypedMetric>(
         &mut self,
         name: &str,
         unit: Option<&Unit>,
         help: &str,
-        series: impl IntoIterator<Item = (Labels<'l>, u64)>,
+        series: impl IntoIterator<Item = (L, M)>,
     ) -> fmt::Result {
-        let encode = |mut family: MetricEncoder<'_>, value| {
-            family.encode_counter::<NoLabelSet, u64, f64>(&value, None)
-        };
-        self.family((name, unit, help), MetricType::Counter, series, encode)
+        let mut family = self.encoder.encode_descriptor(name, help, unit, M::TYPE)?;
+        series.into_iter().try_for_each(|(labels, metric)| metric.encode(family.encode_family(&labels)?))
     }
 
-    pub(super) fn gauges<'l>(
-        &mut self,
-        name: &str,
-        unit: Option<&Unit>,
-        help: &str,
-        series: impl IntoIterator<Item = (Labels<'l>, f64)>,
-    ) -> fmt::Result {
-        let encode = |mut family: MetricEncoder<'_>, value| family.encode_gauge(&value);
-        self.family((name, unit, help), MetricType::Gauge, series, encode)
-    }
-
-    /// Encodes a family of histograms of durations, in seconds.
-    pub(super) fn histograms<'l>(
+    /// Encodes a metric without labels, the only one of its family.
+    pub(super) fn single<M: EncodeMetric + TypedMetric>(
         &mut self,
         name: &str,
         help: &str,
-        series: impl IntoIterator<Item = (Labels<'l>, &'l Histogram)>,
+        metric: &M,
     ) -> fmt::Result {
-        let encode = |mut family: MetricEncoder<'_>, histogram: &Histogram| {
-            let bound = |bound: Option<u64>| bound.map_or(f64::INFINITY, seconds);
-            let buckets: Vec<(f64, u64)> =
-                histogram.buckets().map(|(until, count)| (bound(until), count)).collect();
-            let (sum, count) = (seconds(histogram.sum_ns), histogram.count());
-            family.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
-        };
-        self.family((name, Some(&Unit::Seconds), help), MetricType::Histogram, series, encode)
-    }
-
-    fn family<'l, V>(
-        &mut self,
-        (name, unit, help): (&str, Option<&Unit>, &str),
-        kind: MetricType,
-        series: impl IntoIterator<Item = (Labels<'l>, V)>,
-        encode: impl Fn(MetricEncoder<'_>, V) -> fmt::Result,
-    ) -> fmt::Result {
-        let mut family = self.encoder.encode_descriptor(name, help, unit, kind)?;
-        for (labels, value) in series {
-            if labels.is_empty() {
-                // The only one of its family.
-                return encode(family, value);
-            }
-            encode(family.encode_family(&labels)?, value)?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn info(&mut self, name: &str, help: &str, labels: &Labels<'_>) -> fmt::Result {
-        self.encoder.encode_descriptor(name, help, None, MetricType::Info)?.encode_info(labels)
+        metric.encode(self.encoder.encode_descriptor(name, help, None, M::TYPE)?)
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "seconds as Prometheus has them")]
-pub(super) fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
+/// Durations, which are served in seconds.
+pub(super) struct Durations<'a>(pub(super) &'a Histogram);
+
+impl TypedMetric for Durations<'_> {
+    const TYPE: MetricType = MetricType::Histogram;
+}
+
+impl EncodeMetric for Durations<'_> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let bound = |bound: Option<u64>| bound.map_or(f64::INFINITY, seconds);
+        let buckets: Vec<(f64, u64)> = self.0.buckets().map(|(until, count)| (bound(until), count)).collect();
+        encoder.encode_histogram::<NoLabelSet>(seconds(self.0.sum_ns()), self.0.count(), &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        Self::TYPE
+    }
 }

@@ -2,7 +2,6 @@
 //!
 //! The number of series is bounded by what the statistics keep apart.
 
-mod address;
 mod exposition;
 mod families;
 mod gpu_families;
@@ -11,6 +10,5 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-pub use address::parse_address;
 pub use exposition::Exposition;
 pub use server::MetricsServer;

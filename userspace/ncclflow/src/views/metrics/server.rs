@@ -15,7 +15,7 @@ use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
-    header::{ALLOW, CONTENT_TYPE},
+    header::{ALLOW, CONTENT_TYPE, HeaderValue},
     server::conn::http1,
     service::service_fn,
 };
@@ -42,9 +42,9 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// A server of metrics; it ends when this is dropped.
 #[derive(Debug)]
 pub struct MetricsServer {
-    address: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    pub address: SocketAddr,
+    /// The thread, which ends when the sender is gone.
+    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 impl MetricsServer {
@@ -77,18 +77,14 @@ impl MetricsServer {
                 }
             })
             .context("starting the metrics' thread")?;
-        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
-    }
-
-    pub fn address(&self) -> SocketAddr {
-        self.address
+        Ok(Self { address, running: Some((stop, thread)) })
     }
 }
 
 impl Drop for MetricsServer {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
+        if let Some((stop, thread)) = self.running.take() {
+            drop(stop);
             // A panic there has been printed, and is no reason for another.
             let _ = thread.join();
         }
@@ -158,10 +154,9 @@ async fn serve(listener: TcpListener, served: Arc<Served>) {
 }
 
 fn answer(request: &Request<Incoming>, served: &Served) -> Response<Full<Bytes>> {
-    let plain = |status, text: &'static str| respond(status, "text/plain; charset=utf-8", text.into());
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "GET /metrics\n");
-        response.headers_mut().insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return response;
     }
     match request.uri().path() {
@@ -178,16 +173,19 @@ fn answer(request: &Request<Incoming>, served: &Served) -> Response<Full<Bytes>>
 
 /// Answers an orchestrator: by the status, and for people why.
 fn tell(state: Result<(), String>) -> Response<Full<Bytes>> {
-    const PLAIN: &str = "text/plain; charset=utf-8";
     match state {
-        Ok(()) => respond(StatusCode::OK, PLAIN, "ok\n".into()),
-        Err(why) => respond(StatusCode::SERVICE_UNAVAILABLE, PLAIN, (why + "\n").into()),
+        Ok(()) => plain(StatusCode::OK, "ok\n"),
+        Err(why) => plain(StatusCode::SERVICE_UNAVAILABLE, why + "\n"),
     }
+}
+
+fn plain(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    respond(status, "text/plain; charset=utf-8", text.into())
 }
 
 fn respond(status: StatusCode, content_type: &'static str, body: Bytes) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(content_type));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }

@@ -69,7 +69,7 @@ fn names_that_a_target_made_up_are_no_labels() {
 }
 
 fn ask(server: &MetricsServer, request: &str) -> String {
-    let mut stream = TcpStream::connect(server.address()).unwrap();
+    let mut stream = TcpStream::connect(server.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
@@ -110,13 +110,13 @@ fn the_server_answers_what_it_is_asked_and_ends_when_it_is_dropped() {
     }
 
     // A silent client does not keep others from the server, nor the server from ending.
-    let _silent: Vec<TcpStream> = (0..4).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
+    let _silent: Vec<TcpStream> = (0..4).map(|_| TcpStream::connect(server.address).unwrap()).collect();
     assert!(ask(&server, &format!("GET /metrics {end}")).starts_with("HTTP/1.1 200"));
     let taken =
-        MetricsServer::start(server.address(), Exposition::new(live(), GpuSamples::default(), || 0), &health);
+        MetricsServer::start(server.address, Exposition::new(live(), GpuSamples::default(), || 0), &health);
     let error = format!("{:#}", taken.unwrap_err());
     assert!(error.contains("cannot serve metrics on 127.0.0.1:"), "{error}");
-    let address = server.address();
+    let address = server.address;
     drop(server);
     assert!(TcpStream::connect(address).is_err());
 }
@@ -137,7 +137,7 @@ fn a_thousand_clients_that_say_nothing_or_read_nothing_do_not_keep_anybody_from_
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
     let mut clients = Vec::new();
     for number in 0..1000 {
-        let mut client = TcpStream::connect(server.address()).unwrap();
+        let mut client = TcpStream::connect(server.address).unwrap();
         match number % 3 {
             0 => {}
             1 => client.write_all(b"GET /metrics HTTP/1.1\r\nHo").unwrap(),

@@ -3,14 +3,18 @@
 
 use std::fmt::Write as _;
 
+use clap::{ValueEnum as _, builder::PossibleValue};
 use flow::{
     schema::GpuRow,
     session::Level,
-    text::{ago, bytes, nanoseconds, number},
+    text::{ago, bytes, joined, nanoseconds, number},
 };
 use ratatui::{
     Frame,
-    layout::{Constraint, Layout, Rect},
+    layout::{
+        Constraint::{self, Length, Min},
+        Layout, Rect,
+    },
     style::{Color, Style, Stylize as _},
     text::{Line, Span},
     widgets::{Block, Borders, Cell, Clear, Paragraph, Row as TableRow, Table, TableState},
@@ -18,12 +22,11 @@ use ratatui::{
 
 use super::{
     lag::Lag,
+    once::{HEADINGS, bytes_cell},
     page::{draw_history, draw_page},
-    plain_table::{HEADINGS, bytes_cell},
-    rates::{KindRates, PeerRates, RankRates, Rates},
+    rates::{KindRates, PeerRates, RankRates, Rates, Subject},
     rows::{Row, View},
     state::State,
-    subject::Subject,
 };
 
 /// Width from which the table shows whole names.
@@ -60,7 +63,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
     let area = frame.area();
     let wide = area.width >= WIDE;
     if state.page && !state.help {
-        let [page, keys] = Layout::vertical([Constraint::Min(1), Constraint::Length(1)]).areas(area);
+        let [page, keys] = Layout::vertical([Min(1), Length(1)]).areas(area);
         draw_page(frame, page, state, subject);
         frame.render_widget(Paragraph::new(keys_line(state)), keys);
         return;
@@ -69,15 +72,9 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
     let has_room = area.height >= ROOM_FOR_GPUS;
     let shown = if has_room == state.toggled_gpus { 0 } else { state.gpus.len().min(MAX_GPUS) };
     let gpus = u16::try_from(shown).unwrap_or(0);
-    let [heading, gpu_lines, choices, table, below, keys] = Layout::vertical([
-        Constraint::Length(1),
-        Constraint::Length(gpus),
-        Constraint::Length(1),
-        Constraint::Min(3),
-        Constraint::Length(details),
-        Constraint::Length(1),
-    ])
-    .areas(area);
+    let [heading, gpu_lines, choices, table, below, keys] =
+        Layout::vertical([Length(1), Length(gpus), Length(1), Min(3), Length(details), Length(1)])
+            .areas(area);
     frame.render_widget(Paragraph::new(heading_line(state, subject)), heading);
     let lines: Vec<Line<'_>> = state.gpus.iter().take(shown).map(|gpu| gpu_line(gpu)).collect();
     frame.render_widget(Paragraph::new(lines), gpu_lines);
@@ -93,11 +90,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
 }
 
 fn heading_line(state: &State, subject: &Subject) -> Line<'static> {
-    let level = match subject.level {
-        Some(Level::Api) => "api",
-        Some(Level::Steps) => "steps",
-        Some(Level::Flow) | None => "flow",
-    };
+    let level = subject.level.unwrap_or(Level::Flow).name();
     let rates = &state.rates;
     let text = format!(
         "ncclflow top  {}  level {level}  {} processes  {} ranks  ",
@@ -135,16 +128,16 @@ fn gpu_line(gpu: &GpuRow) -> Line<'static> {
         spans.push(format!("  slowed by {}", gpu.throttled_by.join(", ")).yellow());
     }
     if !gpu.xids.is_empty() {
-        spans.push(
-            format!("  Xid {}", gpu.xids.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")).red(),
-        );
+        spans.push(format!("  Xid {}", joined(&gpu.xids, ", ")).red());
     }
     Line::from(spans)
 }
 
 fn choices_line(state: &State) -> Line<'static> {
     let direction = if state.reversed { ", reversed" } else { "" };
-    let mut spans = vec![Span::raw(format!("{} by {}{direction}", state.view.name(), state.sort.name()))];
+    let view = state.view.to_possible_value();
+    let view = view.as_ref().map_or("", PossibleValue::get_name);
+    let mut spans = vec![Span::raw(format!("{view} by {}{direction}", state.sort.name()))];
     if state.typing || !state.filter.is_empty() {
         let cursor = if state.typing { "_" } else { "" };
         spans.push(format!("  filter: {}{cursor}", state.filter).yellow());
@@ -156,18 +149,13 @@ fn choices_line(state: &State) -> Line<'static> {
 }
 
 fn keys_line(state: &State) -> Line<'static> {
-    match &state.message {
-        Some(message) => Line::styled(message.clone(), Style::new().yellow()),
-        None if state.typing => Line::styled("Enter keeps the filter, Esc drops it", Style::new().dim()),
-        None if state.page => {
-            let keys = "Esc back to the table  j/k next row  Space freeze  ? help  q quit";
-            Line::styled(keys, Style::new().dim())
-        }
-        None => {
-            let keys = "q quit  ? help  Tab view  s sort  r reverse  / filter  Space freeze  Enter page";
-            Line::styled(keys, Style::new().dim())
-        }
-    }
+    let keys = match &state.message {
+        Some(message) => return Line::styled(message.clone(), Style::new().yellow()),
+        None if state.typing => "Enter keeps the filter, Esc drops it",
+        None if state.page => "Esc back to the table  j/k next row  Space freeze  ? help  q quit",
+        None => "q quit  ? help  Tab view  s sort  r reverse  / filter  Space freeze  Enter page",
+    };
+    Line::styled(keys, Style::new().dim())
 }
 
 fn draw_table(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
@@ -180,19 +168,13 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
         "OPS/S" | "BYTES/S" | "SEEN" => right(text),
         _ => Cell::from(text),
     });
-    let fixed = [
-        if wide { 20 } else { 9 },
-        if state.view == View::Communicators { 9 } else { 6 },
-        if wide { 24 } else { 7 },
-        6,
-        9,
-        4,
-        10,
-    ];
+    let (comm, pid) = if wide { (20, 24) } else { (9, 7) };
+    let rank = if state.view == View::Communicators { 9 } else { 6 };
+    let fixed = [comm, rank, pid, 6, 9, 4, 10];
     let taken: u16 = fixed.iter().sum::<u16>() + 7;
     let room = usize::from(area.width.saturating_sub(taken));
     let rows = state.rows.iter().map(|row| table_row(row, state.view, wide, room));
-    let widths = fixed.map(Constraint::Length).into_iter().chain([Constraint::Min(12)]);
+    let widths = fixed.map(Length).into_iter().chain([Min(12)]);
     let table = Table::new(rows, widths)
         .header(TableRow::new(headings).reversed())
         .row_highlight_style(Style::new().bg(Color::Indexed(238)).bold());
@@ -254,49 +236,50 @@ fn draw_details(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
     let block = Block::new().borders(Borders::TOP).title(title);
     let inside = block.inner(area);
     frame.render_widget(block, area);
-    let ops: Vec<f64> = state.history_of(row).iter().map(|point| point.ops_per_s).collect();
+    let ops = state.history_of(row, |point| point.ops_per_s);
     let lines = u16::from(ops.len() > 1 && inside.height > 4);
-    let [over_time, inside] = Layout::vertical([Constraint::Length(lines), Constraint::Min(0)]).areas(inside);
+    let [over_time, inside] = Layout::vertical([Length(lines), Min(0)]).areas(inside);
     if lines > 0 {
         draw_history(frame, over_time, "OPS/S", &ops, number);
     }
     let peers = peers_of(row, &state.rates);
     let left_width = if wide { 60 } else { 40 };
-    let [left, right_side] =
-        Layout::horizontal([Constraint::Length(left_width), Constraint::Min(10)]).spacing(1).areas(inside);
-    let kinds = row.kinds.iter().map(|kind| {
-        let rates = [right(number(kind.ops_per_s)), right(bytes(kind.bytes_per_s))];
-        TableRow::new([Cell::from(kind.label())].into_iter().chain(rates))
-    });
-    let heading = TableRow::new(["OP".into(), right("OPS/S"), right("BYTES/S")]).dim();
-    let widths = [Constraint::Min(12), Constraint::Length(6), Constraint::Length(9)];
+    let [left, right_side] = Layout::horizontal([Length(left_width), Min(10)]).spacing(1).areas(inside);
     let left = if peers.is_empty() { inside } else { left };
-    frame.render_widget(Table::new(kinds, widths).header(heading), left);
+    draw_kinds(frame, left, row, &[Min(12), Length(6), Length(9)]);
     if !peers.is_empty() {
         // In 80 columns the wait is worth more than the bytes.
         let widths = [10, 6, if wide { 9 } else { 0 }, 10];
-        let columns = PeerColumns { others: "other", waits: (1, "WAIT, MEAN"), widths };
-        draw_peers(frame, right_side, &peers, row.members.len() > 1, &columns);
+        draw_peers(frame, right_side, &peers, row.members.len() > 1, ("other", 1, "WAIT, MEAN"), widths);
     }
 }
 
-/// What a table of peers shows, and the width of its columns.
-pub(super) struct PeerColumns {
-    pub(super) others: &'static str,
-    /// Most waits of a peer, the longest first, and their heading.
-    pub(super) waits: (usize, &'static str),
-    pub(super) widths: [u16; 4],
+/// Draws the kinds of a row's ops, in as many columns as there are widths.
+pub(super) fn draw_kinds(frame: &mut Frame<'_>, area: Rect, row: &Row, widths: &[Constraint]) {
+    let rows = row.kinds.iter().map(|kind| {
+        TableRow::new([
+            Cell::from(kind.label()),
+            right(number(kind.ops_per_s)),
+            right(bytes(kind.bytes_per_s)),
+            right(kind.ops.to_string()),
+        ])
+    });
+    let heading = TableRow::new(["OP".into(), right("OPS/S"), right("BYTES/S"), right("OPS IN ALL")]).dim();
+    frame.render_widget(Table::new(rows, widths).header(heading), area);
 }
 
 /// Draws peers. `many`: they are of several ranks, which are named.
+///
+/// `others`: what peers beyond those that are kept apart are called. `most`: waits of a peer, the longest first, and
+/// `heading` above them.
 pub(super) fn draw_peers(
     frame: &mut Frame<'_>,
     area: Rect,
     peers: &[(&RankRates, &PeerRates)],
     many: bool,
-    columns: &PeerColumns,
+    (others, most, heading): (&str, usize, &'static str),
+    [name, messages, moved, wait]: [u16; 4],
 ) {
-    let PeerColumns { others, waits: (most, heading), widths: [name, messages, moved, wait] } = *columns;
     let rows = peers.iter().take(usize::from(area.height)).map(|(rank, peer)| {
         let own = rank.key.filter(|_| many).map(|key| format!("{} ", key.rank)).unwrap_or_default();
         let other = peer.peer.map_or_else(|| others.to_owned(), |peer| peer.to_string());
@@ -308,12 +291,12 @@ pub(super) fn draw_peers(
             Cell::from(format!("{own}{} {other}", peer.direction.name())),
             right(number(peer.messages_per_s)),
             right(bytes(peer.bytes_per_s)),
-            Cell::from(waits.collect::<Vec<_>>().join(", ")),
+            Cell::from(joined(waits, ", ")),
         ])
     });
     let heading = TableRow::new(["PEER".into(), right("MSG/S"), right("BYTES/S"), heading.into()]).dim();
-    let [name, messages, moved] = [name, messages, moved].map(Constraint::Length);
-    let widths = [name, messages, moved, Constraint::Min(wait)];
+    let [name, messages, moved] = [name, messages, moved].map(Length);
+    let widths = [name, messages, moved, Min(wait)];
     frame.render_widget(Table::new(rows, widths).header(heading), area);
 }
 
@@ -330,7 +313,7 @@ fn mean(ns: u64, count: u64) -> f64 {
 
 fn draw_help(frame: &mut Frame<'_>, area: Rect) {
     let lines = u16::try_from(HELP.lines().count()).unwrap_or(u16::MAX).saturating_add(2);
-    let popup = area.centered(Constraint::Length(78), Constraint::Length(lines));
+    let popup = area.centered(Length(78), Length(lines));
     frame.render_widget(Clear, popup);
     frame.render_widget(Paragraph::new(HELP).block(Block::bordered().title(" keys and columns ")), popup);
 }

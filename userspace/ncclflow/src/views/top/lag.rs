@@ -6,12 +6,10 @@
 //! waited little itself: along a ring each rank waits for its neighbour, and only the late one waits for
 //! nobody.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
 use super::rates::RankRates;
-use flow::statistics::{RankKey, Statistics, Wait};
+use flow::statistics::{Statistics, Wait};
 use nccl_library::nccl::Direction;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -28,35 +26,27 @@ const LONG: u64 = 5;
 /// Least ratio of the wait for a rank to its own wait.
 const MORE: u64 = 4;
 
-/// Marks the ranks that lag. `before`: the statistics of the reading before.
+/// Marks the ranks that lag; those of one communicator stand together. `before`: the statistics of the reading before.
 pub(super) fn mark(ranks: &mut [RankRates], before: &Statistics, interval_ns: u64) {
-    let mut communicators: BTreeMap<(Option<u64>, u32), Vec<usize>> = BTreeMap::new();
-    for (at, rank) in ranks.iter().enumerate() {
-        if let Some(RankKey { hash, instance, .. }) = rank.key {
-            communicators.entry((hash, instance)).or_default().push(at);
-        }
-    }
-    for members in communicators.values() {
-        for &at in members {
-            let lag = behind(ranks, members, at, before)
-                .map(Lag::Behind)
-                .or_else(|| waited_for(ranks, members, at, interval_ns).map(Lag::WaitedFor));
-            if let Some(rank) = ranks.get_mut(at) {
-                rank.lag = lag;
-            }
-        }
+    let communicator = |rank: &RankRates| rank.key.map(|key| (key.hash, key.instance));
+    for members in ranks.chunk_by_mut(|a, b| communicator(a) == communicator(b)) {
+        let lag = |rank: &RankRates| {
+            let behind = behind(rank, members, before).map(Lag::Behind);
+            behind.or_else(|| waited_for(rank, members, interval_ns).map(Lag::WaitedFor))
+        };
+        let lags: Vec<Option<Lag>> = members.iter().map(lag).collect();
+        members.iter_mut().zip(lags).for_each(|(rank, lag)| rank.lag = lag);
     }
 }
 
-fn behind(ranks: &[RankRates], members: &[usize], at: usize, before: &Statistics) -> Option<u64> {
-    let launched = ranks.get(at)?.launched?;
-    let others = members.iter().filter(|&&other| other != at).filter_map(|&other| ranks.get(other));
+fn behind(rank: &RankRates, members: &[RankRates], before: &Statistics) -> Option<u64> {
+    let launched = rank.launched?;
+    let others = members.iter().filter(|other| other.key != rank.key);
     let first = others.filter_map(|other| before.launched(&other.key?)).max()?;
     (first > launched).then(|| first - launched)
 }
 
-fn waited_for(ranks: &[RankRates], members: &[usize], at: usize, interval_ns: u64) -> Option<u64> {
-    let rank = ranks.get(at)?;
+fn waited_for(rank: &RankRates, members: &[RankRates], interval_ns: u64) -> Option<u64> {
     let number = rank.key?.rank;
     let received = |rank: &RankRates, from: Option<i32>| -> u64 {
         let peers = rank.peers.iter().filter(|peer| peer.direction == Direction::Recv);
@@ -64,7 +54,7 @@ fn waited_for(ranks: &[RankRates], members: &[usize], at: usize, interval_ns: u6
         let waits = peers.filter_map(|peer| peer.waits.get(Wait::Network.name()));
         waits.map(|sum| sum.ns).fold(0, u64::saturating_add)
     };
-    let others = members.iter().filter(|&&other| other != at).filter_map(|&other| ranks.get(other));
+    let others = members.iter().filter(|other| other.key != rank.key);
     let longest = others.map(|other| received(other, Some(number))).max()?;
     let own = received(rank, None);
     (longest >= interval_ns / LONG && longest >= own.saturating_mul(MORE)).then_some(longest)

@@ -3,24 +3,18 @@
 //! All of it is pure: snapshots in, rows and text out.
 
 mod draw;
-mod history;
-mod json;
 mod lag;
+mod once;
 mod page;
-mod plain_table;
 mod rates;
 mod rows;
 mod state;
-mod subject;
 
 #[cfg(test)]
 mod tests;
 
 pub use draw::draw;
-pub use json::TopReport;
-pub use lag::Lag;
-pub use plain_table::print_table;
-pub use rates::{KindRates, PeerRates, RankRates, Rates, Snapshot};
-pub use rows::{Row, Sort, View, rows};
-pub use state::{Action, State};
-pub use subject::Subject;
+pub use once::{TopReport, print_table};
+pub use rates::{Rates, Snapshot, Subject};
+pub use rows::{Sort, View, rows};
+pub use state::State;

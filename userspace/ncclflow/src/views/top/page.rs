@@ -5,19 +5,21 @@ use std::fmt::Write as _;
 use flow::text::{ago, bytes, number};
 use ratatui::{
     Frame,
-    layout::{Constraint, Layout, Rect},
+    layout::{
+        Constraint::{Length, Min},
+        Layout, Rect,
+    },
     style::{Color, Style, Stylize as _},
     text::Line,
-    widgets::{Cell, Paragraph, Row as TableRow, Sparkline, Table},
+    widgets::{Paragraph, Sparkline},
 };
 
 use super::{
-    draw::{PeerColumns, draw_peers, peers_of, right},
+    draw::{draw_kinds, draw_peers, peers_of},
     lag::Lag,
-    rates::RankRates,
+    rates::{RankRates, Subject},
     rows::{Row, View},
     state::State,
-    subject::Subject,
 };
 
 /// Draws the page over all but the last line, which has the keys.
@@ -28,52 +30,23 @@ pub(super) fn draw_page(frame: &mut Frame<'_>, area: Rect, state: &State, subjec
     };
     let ranks: Vec<&RankRates> = row.members.iter().filter_map(|&at| state.rates.ranks.get(at)).collect();
     let tall = if area.height >= 20 { 3 } else { 1 };
-    let [title, said, ops, moved, _, kinds, _, peers] = Layout::vertical([
-        Constraint::Length(1),
-        Constraint::Length(2),
-        Constraint::Length(tall),
-        Constraint::Length(tall),
-        Constraint::Length(1),
-        Constraint::Length(u16::try_from(row.kinds.len()).unwrap_or(u16::MAX).clamp(1, 6) + 1),
-        Constraint::Length(1),
-        Constraint::Min(2),
-    ])
-    .areas(area);
+    let kinds = u16::try_from(row.kinds.len()).unwrap_or(u16::MAX).clamp(1, 6) + 1;
+    let heights =
+        [Length(1), Length(2), Length(tall), Length(tall), Length(1), Length(kinds), Length(1), Min(2)];
+    let [title, said, ops, moved, _, kinds, _, peers] = Layout::vertical(heights).areas(area);
     frame.render_widget(Paragraph::new(Line::from(name(row, state.view, &subject.host)).bold()), title);
     frame.render_widget(Paragraph::new(facts(row, &ranks, subject)), said);
-    let history = state.history_of(row);
-    draw_history(
-        frame,
-        ops,
-        "OPS/S",
-        &history.iter().map(|point| point.ops_per_s).collect::<Vec<_>>(),
-        number,
-    );
-    draw_history(
-        frame,
-        moved,
-        "BYTES/S",
-        &history.iter().map(|point| point.bytes_per_s).collect::<Vec<_>>(),
-        bytes,
-    );
-    let rows = row.kinds.iter().map(|kind| {
-        let numbers =
-            [right(number(kind.ops_per_s)), right(bytes(kind.bytes_per_s)), right(kind.ops.to_string())];
-        TableRow::new([Cell::from(kind.label())].into_iter().chain(numbers))
-    });
-    let heading = TableRow::new(["OP".into(), right("OPS/S"), right("BYTES/S"), right("OPS IN ALL")]).dim();
-    let widths =
-        [Constraint::Length(32), Constraint::Length(8), Constraint::Length(10), Constraint::Length(12)];
-    frame.render_widget(Table::new(rows, widths).header(heading), kinds);
+    draw_history(frame, ops, "OPS/S", &state.history_of(row, |point| point.ops_per_s), number);
+    draw_history(frame, moved, "BYTES/S", &state.history_of(row, |point| point.bytes_per_s), bytes);
+    draw_kinds(frame, kinds, row, &[32, 8, 10, 12].map(Length));
     let found = peers_of(row, &state.rates);
     if found.is_empty() {
         let text = "messages are not measured: --level steps measures those that go over the network";
         frame.render_widget(Paragraph::new(text).dim(), peers);
         return;
     }
-    let waits = (usize::MAX, "WAITS, MEAN OF A MESSAGE");
-    let columns = PeerColumns { others: "others", waits, widths: [12, 8, 10, 20] };
-    draw_peers(frame, peers, &found, ranks.len() > 1, &columns);
+    let texts = ("others", usize::MAX, "WAITS, MEAN OF A MESSAGE");
+    draw_peers(frame, peers, &found, ranks.len() > 1, texts, [12, 8, 10, 20]);
 }
 
 fn name(row: &Row, view: View, host: &str) -> String {
@@ -123,8 +96,7 @@ pub(super) fn draw_history(
     values: &[f64],
     show: fn(f64) -> String,
 ) {
-    let [name, line, most] =
-        Layout::horizontal([Constraint::Length(9), Constraint::Min(4), Constraint::Length(16)]).areas(area);
+    let [name, line, most] = Layout::horizontal([Length(9), Min(4), Length(16)]).areas(area);
     frame.render_widget(Paragraph::new(label.to_owned()).dim(), name);
     // The latest points that fit, at the right end.
     let shown = &values[values.len().saturating_sub(usize::from(line.width))..];

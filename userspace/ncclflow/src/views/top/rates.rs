@@ -1,15 +1,26 @@
-//! Rates between two snapshots of the statistics.
+//! The session that is shown, and the rates between two snapshots of its statistics.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde::Serialize;
 
 use super::lag::{self, Lag};
+use crate::views::seconds;
 use flow::{
     schema::GpuRow,
+    session::Level,
     statistics::{OpKind, PeerStatistics, RankKey, RankStatistics, Statistics, Sum, Wait},
 };
 use nccl_library::nccl::Direction;
+
+/// The session that is shown.
+#[derive(Clone, Debug, Default)]
+pub struct Subject {
+    pub host: String,
+    pub level: Option<Level>,
+    /// Name and NCCL version of each process.
+    pub processes: BTreeMap<u32, (String, String)>,
+}
 
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -96,7 +107,6 @@ impl Rates {
     /// between the two.
     pub fn with_lag_since(before: &Snapshot, earlier: &Snapshot, now: &Snapshot) -> Self {
         let interval_ns = now.at_ns.saturating_sub(before.at_ns).max(1);
-        let per_s = Per(interval_ns);
         let none = RankStatistics::default();
         let mut ranks: Vec<RankRates> = now
             .statistics
@@ -107,14 +117,14 @@ impl Rates {
                 RankRates {
                     key: Some(*key),
                     launched: now.statistics.launched(key),
-                    ..rank_rates(earlier, rank, per_s, now.at_ns)
+                    ..rank_rates(earlier, rank, interval_ns, now.at_ns)
                 }
             })
             .collect();
         lag::mark(&mut ranks, &earlier.statistics, interval_ns);
         if now.statistics.folded_ranks > 0 {
             let (before, folded) = (&before.statistics.folded, &now.statistics.folded);
-            ranks.push(rank_rates(before, folded, per_s, now.at_ns));
+            ranks.push(rank_rates(before, folded, interval_ns, now.at_ns));
         }
         Self {
             interval_s: seconds(interval_ns),
@@ -126,23 +136,13 @@ impl Rates {
     }
 }
 
-/// Length of the interval in nanoseconds.
-#[derive(Clone, Copy)]
-struct Per(u64);
-
-impl Per {
-    #[expect(clippy::cast_precision_loss, reason = "a rate for people: 53 bits are enough")]
-    fn rate(self, now: u64, before: u64) -> f64 {
-        now.saturating_sub(before) as f64 * 1e9 / self.0 as f64
-    }
+/// Returns the rate a second.
+#[expect(clippy::cast_precision_loss, reason = "a rate for people: 53 bits are enough")]
+fn rate(now: u64, before: u64, interval_ns: u64) -> f64 {
+    now.saturating_sub(before) as f64 * 1e9 / interval_ns as f64
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a duration for people")]
-fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
-}
-
-fn rank_rates(before: &RankStatistics, now: &RankStatistics, per_s: Per, at_ns: u64) -> RankRates {
+fn rank_rates(before: &RankStatistics, now: &RankStatistics, interval_ns: u64, at_ns: u64) -> RankRates {
     let earlier = kinds(before);
     let mut kinds: Vec<KindRates> = kinds(now)
         .into_iter()
@@ -153,9 +153,9 @@ fn rank_rates(before: &RankStatistics, now: &RankStatistics, per_s: Per, at_ns: 
                 algorithm: kind.algorithm,
                 protocol: kind.protocol,
                 ops,
-                ops_per_s: per_s.rate(ops, earlier[0]),
+                ops_per_s: rate(ops, earlier[0], interval_ns),
                 bytes,
-                bytes_per_s: per_s.rate(bytes, earlier[1]),
+                bytes_per_s: rate(bytes, earlier[1], interval_ns),
                 unsized_ops: unsized_ops.saturating_sub(earlier[2]),
             }
         })
@@ -171,7 +171,7 @@ fn rank_rates(before: &RankStatistics, now: &RankStatistics, per_s: Per, at_ns: 
         bytes_per_s: kinds.iter().map(|kind| kind.bytes_per_s).sum(),
         unsized_ops: sum(|kind| kind.unsized_ops),
         kinds,
-        peers: peers(before, now, per_s),
+        peers: peers(before, now, interval_ns),
         launched: None,
         idle_s: seconds(at_ns.saturating_sub(now.last_ns)),
         lag: None,
@@ -189,13 +189,13 @@ fn kinds(rank: &RankStatistics) -> Vec<(OpKind, [u64; 3])> {
     ops.chain(calls).collect()
 }
 
-fn peers(before: &RankStatistics, now: &RankStatistics, per_s: Per) -> Vec<PeerRates> {
+fn peers(before: &RankStatistics, now: &RankStatistics, interval_ns: u64) -> Vec<PeerRates> {
     let none = PeerStatistics::default();
     let kept = now.peers.iter().map(|(&(direction, peer), sums)| {
         let earlier = before.peers.get(&(direction, peer)).unwrap_or(&none);
-        peer_rates(direction, Some(peer), earlier, sums, per_s)
+        peer_rates(direction, Some(peer), earlier, sums, interval_ns)
     });
-    let folded = peer_rates(Direction::Recv, None, &before.folded_peers, &now.folded_peers, per_s);
+    let folded = peer_rates(Direction::Recv, None, &before.folded_peers, &now.folded_peers, interval_ns);
     let mut peers: Vec<PeerRates> = kept.chain([folded]).filter(|peer| peer.messages > 0).collect();
     peers.sort_by_key(|peer| std::cmp::Reverse(peer.waits.values().map(|sum| sum.ns).sum::<u64>()));
     peers
@@ -206,16 +206,16 @@ fn peer_rates(
     peer: Option<i32>,
     before: &PeerStatistics,
     now: &PeerStatistics,
-    per_s: Per,
+    interval_ns: u64,
 ) -> PeerRates {
     let waits = now.waits.iter().zip(before.waits).map(|(wait, earlier)| wait.since(earlier));
     PeerRates {
         direction,
         peer,
         messages: now.ended,
-        messages_per_s: per_s.rate(now.ended, before.ended),
+        messages_per_s: rate(now.ended, before.ended, interval_ns),
         bytes: now.bytes_measured,
-        bytes_per_s: per_s.rate(now.bytes_measured, before.bytes_measured),
+        bytes_per_s: rate(now.bytes_measured, before.bytes_measured, interval_ns),
         waits: Wait::ALL.map(Wait::name).into_iter().zip(waits).filter(|(_, sum)| sum.count > 0).collect(),
     }
 }

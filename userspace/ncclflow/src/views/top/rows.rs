@@ -6,10 +6,9 @@ use clap::ValueEnum;
 
 use super::{
     lag::Lag,
-    rates::{KindRates, RankRates, Rates},
-    subject::Subject,
+    rates::{KindRates, RankRates, Rates, Subject},
 };
-use flow::statistics::RankKey;
+use flow::{statistics::RankKey, text::joined};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum View {
@@ -20,16 +19,6 @@ pub enum View {
     Communicators,
     /// A process; its numbers are the sums of its ranks
     Processes,
-}
-
-impl View {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Ranks => "ranks",
-            Self::Communicators => "communicators",
-            Self::Processes => "processes",
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -82,7 +71,9 @@ pub struct Row {
     pub lag: Option<Lag>,
     /// Ranks of the row, as indexes into [`Rates::ranks`].
     pub members: Vec<usize>,
-    order: (Option<RankKey>, u32),
+    /// What makes it the same row at another time: its rank, with zeros for what the view puts together.
+    pub(super) key: Option<RankKey>,
+    first_pid: u32,
 }
 
 /// Returns the rows of a view that contain `filter` in any of their columns.
@@ -100,7 +91,7 @@ pub fn rows(rates: &Rates, subject: &Subject, view: View, sort: Sort, filter: &s
         groups.into_iter().map(|((_, key), members)| row(rates, subject, view, key, members)).collect();
     let wanted = filter.to_lowercase();
     rows.retain(|row| wanted.is_empty() || row.matches(&wanted));
-    rows.sort_by(|a, b| compare(a, b, sort).then_with(|| a.order.cmp(&b.order)));
+    rows.sort_by(|a, b| compare(a, b, sort).then_with(|| (a.key, a.first_pid).cmp(&(b.key, b.first_pid))));
     rows
 }
 
@@ -110,7 +101,7 @@ fn compare(a: &Row, b: &Row, sort: Sort) -> std::cmp::Ordering {
         Sort::Bytes => b.bytes_per_s.total_cmp(&a.bytes_per_s),
         Sort::Lag => b.lag.is_some().cmp(&a.lag.is_some()).then(b.idle_s.total_cmp(&a.idle_s)),
         Sort::Comm => std::cmp::Ordering::Equal,
-        Sort::Pid => a.order.1.cmp(&b.order.1),
+        Sort::Pid => a.first_pid.cmp(&b.first_pid),
     }
 }
 
@@ -137,14 +128,18 @@ fn row(rates: &Rates, subject: &Subject, view: View, key: Option<RankKey>, membe
         comm,
         rank,
         pid,
-        name: first.map_or_else(String::new, |key| subject.name(key.pid).to_owned()),
+        name: first
+            .and_then(|key| subject.processes.get(&key.pid))
+            .map(|(name, _)| name.clone())
+            .unwrap_or_default(),
         ops_per_s: total(|rank| rank.ops_per_s),
         bytes_per_s: total(|rank| rank.bytes_per_s),
         bytes_are_least: ranks.iter().any(|rank| rank.unsized_ops > 0),
         kinds: busiest.map(|rank| rank.kinds.clone()).unwrap_or_default(),
         idle_s: ranks.iter().map(|rank| rank.idle_s).fold(f64::INFINITY, f64::min),
         lag: ranks.iter().find_map(|rank| rank.lag),
-        order: (key, first.map_or(u32::MAX, |key| key.pid)),
+        key,
+        first_pid: first.map_or(u32::MAX, |key| key.pid),
         members,
     }
 }
@@ -160,11 +155,6 @@ fn several(ranks: &[&RankRates]) -> String {
 }
 
 impl Row {
-    /// Returns what makes it the same row at another time.
-    pub(super) fn identity(&self) -> (String, String, String) {
-        (self.comm.clone(), self.rank.clone(), self.pid.clone())
-    }
-
     fn matches(&self, wanted: &str) -> bool {
         let kinds = self.kinds.iter().map(KindRates::label);
         [&self.comm, &self.rank, &self.pid, &self.name]
@@ -195,6 +185,6 @@ impl KindRates {
 
     /// `RING/SIMPLE`; the protocol alone for p2p.
     pub(super) fn algorithm_and_protocol(&self) -> String {
-        [self.algorithm, self.protocol].into_iter().flatten().collect::<Vec<_>>().join("/")
+        joined(self.algorithm.into_iter().chain(self.protocol), "/")
     }
 }

@@ -1,25 +1,24 @@
-//! The user's choices: view, order, filter, row; and how keys change them.
+//! The user's choices: view, order, filter, row; and how keys change them. Rates of ranks at earlier refreshes, for the
+//! lines over time.
 
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, VecDeque},
+    ops::ControlFlow,
+    sync::Arc,
+};
 
 use flow::{schema::GpuRow, statistics::RankKey};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::{
-    history::{History, Point},
-    rates::{Rates, Snapshot},
+    rates::{RankRates, Rates, Snapshot, Subject},
     rows::{Row, Sort, View, next, rows},
-    subject::Subject,
 };
 
 const MAX_FILTER: usize = 64;
 
-/// A key's request that the state cannot fulfil itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    Nothing,
-    Quit,
-}
+/// Refreshes that are kept: four minutes at one each two seconds. Statistics keep 512 ranks: some 4 MB in all.
+const MAX_POINTS: usize = 120;
 
 /// The choices, and what is shown.
 #[derive(Debug, Default)]
@@ -75,22 +74,24 @@ impl State {
 
     /// Sorts and filters anew. The selected rank stays selected where it can.
     pub fn arrange(&mut self, subject: &Subject) {
-        let selected = self.rows.get(self.selected).filter(|_| self.has_chosen).map(Row::identity);
+        let selected = self.rows.get(self.selected).filter(|_| self.has_chosen).map(|row| row.key);
         self.rows = rows(&self.rates, subject, self.view, self.sort, &self.filter);
         if self.reversed {
             self.rows.reverse();
         }
-        let same = self.rows.iter().position(|row| Some(row.identity()) == selected);
+        let same = self.rows.iter().position(|row| Some(row.key) == selected);
         let last = self.rows.len().saturating_sub(1);
         self.selected = same.unwrap_or(self.selected).min(last);
     }
 
-    pub fn key(&mut self, key: KeyEvent, subject: &Subject) -> Action {
+    /// Does what a key asks for. `Break`: that is the end.
+    pub fn key(&mut self, key: KeyEvent, subject: &Subject) -> ControlFlow<()> {
         if key.kind == KeyEventKind::Release {
-            return Action::Nothing;
+            return ControlFlow::Continue(());
         }
         if key.modifiers.contains(KeyModifiers::CONTROL) {
-            return if key.code == KeyCode::Char('c') { Action::Quit } else { Action::Nothing };
+            let is_interrupt = key.code == KeyCode::Char('c');
+            return if is_interrupt { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         }
         if self.typing {
             self.type_filter(key.code);
@@ -100,7 +101,7 @@ impl State {
         } else {
             match key.code {
                 KeyCode::Esc | KeyCode::Backspace | KeyCode::Enter if self.page => self.page = false,
-                KeyCode::Char('q') | KeyCode::Esc => return Action::Quit,
+                KeyCode::Char('q') | KeyCode::Esc => return ControlFlow::Break(()),
                 // From then on the row stays the chosen one, whatever is sorted.
                 KeyCode::Enter => (self.page, self.has_chosen) = (!self.rows.is_empty(), true),
                 KeyCode::Char('?' | 'h') => self.help = true,
@@ -111,23 +112,22 @@ impl State {
                 KeyCode::Char('r') => self.reversed = !self.reversed,
                 KeyCode::Tab | KeyCode::Char('v') => self.view = next(&self.view),
                 code => {
-                    let Some(selected) = moved(code, self.selected) else { return Action::Nothing };
-                    self.selected = selected;
-                    self.has_chosen = true;
+                    if let Some(selected) = moved(code, self.selected) {
+                        (self.selected, self.has_chosen) = (selected, true);
+                    }
                 }
             }
         }
         self.selected = self.selected.min(self.rows.len().saturating_sub(1));
         self.arrange(subject);
-        Action::Nothing
+        ControlFlow::Continue(())
     }
 
     /// Returns earlier rates: the busiest of a communicator's ranks, the sum of a process's.
-    pub(super) fn history_of(&self, row: &Row) -> Vec<Point> {
-        let key = |at: &usize| self.rates.ranks.get(*at).and_then(|rank| rank.key);
-        let keys: Vec<RankKey> = row.members.iter().filter_map(key).collect();
+    pub(super) fn history_of(&self, row: &Row, value: fn(&Point) -> f64) -> Vec<f64> {
+        let keys: Vec<_> = row.members.iter().filter_map(|&at| self.rates.ranks.get(at)?.key).collect();
         let sum = |a: f64, b: f64| a + b;
-        self.history.of(&keys, if self.view == View::Communicators { f64::max } else { sum })
+        self.history.of(&keys, value, if self.view == View::Communicators { f64::max } else { sum })
     }
 
     fn type_filter(&mut self, code: KeyCode) {
@@ -156,4 +156,41 @@ fn moved(code: KeyCode, from: usize) -> Option<usize> {
         KeyCode::End | KeyCode::Char('G') => usize::MAX,
         _ => return None,
     })
+}
+
+/// Rates of a refresh.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Point {
+    pub(super) ops_per_s: f64,
+    pub(super) bytes_per_s: f64,
+}
+
+/// Points of each refresh by rank, the latest refresh last.
+#[derive(Debug, Default)]
+pub(super) struct History(VecDeque<HashMap<RankKey, Point>>);
+
+impl History {
+    pub(super) fn note(&mut self, rates: &Rates) {
+        let point = |rank: &RankRates| {
+            Some((rank.key?, Point { ops_per_s: rank.ops_per_s, bytes_per_s: rank.bytes_per_s }))
+        };
+        self.0.push_back(rates.ranks.iter().filter_map(point).collect());
+        if self.0.len() > MAX_POINTS {
+            self.0.pop_front();
+        }
+    }
+
+    /// Returns the history of a value of several ranks, put together by `join`. A rank that came later has zeros
+    /// before.
+    pub(super) fn of(
+        &self,
+        keys: &[RankKey],
+        value: fn(&Point) -> f64,
+        join: fn(f64, f64) -> f64,
+    ) -> Vec<f64> {
+        let joined = |ranks: &HashMap<RankKey, Point>| {
+            keys.iter().filter_map(|key| ranks.get(key)).map(value).fold(0.0, join)
+        };
+        self.0.iter().map(joined).collect()
+    }
 }

@@ -8,7 +8,7 @@ use ratatui::{
     crossterm::event::{KeyCode, KeyEvent, KeyModifiers},
 };
 
-use super::*;
+use super::{lag::Lag, *};
 use flow::{
     made::ops::{Op, host, messages},
     schema::{GpuProcessRow, GpuRow},
@@ -68,17 +68,18 @@ fn state() -> State {
     state
 }
 
-fn press(state: &mut State, keys: &str) -> Action {
-    let mut action = Action::Nothing;
+/// Presses keys. Returns whether the last one ends the view.
+fn press(state: &mut State, keys: &str) -> bool {
+    let mut is_end = false;
     for c in keys.chars() {
         let code = match c {
             '\n' => KeyCode::Enter,
             '\t' => KeyCode::Tab,
             c => KeyCode::Char(c),
         };
-        action = state.key(KeyEvent::new(code, KeyModifiers::NONE), &subject());
+        is_end = state.key(KeyEvent::new(code, KeyModifiers::NONE), &subject()).is_break();
     }
-    action
+    is_end
 }
 
 fn screen(state: &State, width: u16, height: u16) -> Vec<String> {
@@ -163,7 +164,7 @@ fn gpus_of_watched_processes_are_shown_where_there_is_room() {
 #[test]
 fn keys_sort_filter_freeze_and_change_the_view() {
     let mut state = state();
-    assert_eq!(press(&mut state, "s"), Action::Nothing);
+    assert!(!press(&mut state, "s"));
     assert_eq!(state.sort, Sort::Bytes);
     press(&mut state, "ss");
     assert_eq!(state.sort, Sort::Comm);
@@ -195,10 +196,10 @@ fn keys_sort_filter_freeze_and_change_the_view() {
 
     press(&mut state, "?");
     assert!(screen(&state, 80, 24).join("\n").contains("this help"));
-    assert_eq!(press(&mut state, "q"), Action::Nothing, "it closes the help");
-    assert_eq!(press(&mut state, "q"), Action::Quit);
+    assert!(!press(&mut state, "q"), "it closes the help");
+    assert!(press(&mut state, "q"));
     let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-    assert_eq!(state.key(interrupt, &subject()), Action::Quit, "raw mode makes no signal of it");
+    assert!(state.key(interrupt, &subject()).is_break(), "raw mode makes no signal of it");
 }
 
 /// Rates of a rank at three refreshes; the highest fills the line's height.
@@ -210,13 +211,13 @@ fn a_row_has_a_history_and_a_page_of_its_own() {
         state.take(Snapshot { at_ns: seconds * SECOND + 1, statistics, gpus: Vec::new() }, &subject());
     }
     press(&mut state, "j");
-    let rates: Vec<f64> = state.history_of(&state.rows[1]).iter().map(|point| point.ops_per_s).collect();
+    let rates = state.history_of(&state.rows[1], |point| point.ops_per_s);
     assert_eq!(rates, [5.0, 20.0, 2.0]);
     let lines = screen(&state, 80, 24);
     // A quarter of 8 is 2.
     let line = lines.iter().find(|line| line.contains("most 20")).unwrap();
     assert!(line.contains("▂█"), "{lines:?}");
-    assert_eq!(press(&mut state, "\n"), Action::Nothing);
+    assert!(!press(&mut state, "\n"));
     let page = screen(&state, 80, 24).join("\n");
     assert!(page.contains("rank 1/4") && page.contains("process 101 (train.py) on node-1"), "{page}");
     assert!(page.contains("NCCL 2.27.5") && page.contains("RECV 0") && page.contains("network"), "{page}");
@@ -227,9 +228,9 @@ fn a_row_has_a_history_and_a_page_of_its_own() {
         screen(&state, width, height);
     }
     let escape = KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE);
-    assert_eq!(state.key(escape, &subject()), Action::Nothing, "it closes the page");
+    assert!(state.key(escape, &subject()).is_continue(), "it closes the page");
     assert!(screen(&state, 80, 24)[2].starts_with("COMM"));
     press(&mut state, "v");
-    let busiest: Vec<f64> = state.history_of(&state.rows[0]).iter().map(|point| point.ops_per_s).collect();
+    let busiest = state.history_of(&state.rows[0], |point| point.ops_per_s);
     assert_eq!(busiest, [5.0, 20.0, 2.0], "of a communicator, its busiest rank");
 }

@@ -1,0 +1,185 @@
+//! Groups of options that several commands have.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::Args;
+
+use analysis::export::{Choice, Moment, RankRange, duration};
+use inspect::{process::Filter, resolver};
+use nccl_library::symbols::DebugFiles;
+
+/// Processes that are looked at once.
+#[derive(Debug, Args)]
+pub struct LookedAtArgs {
+    /// Processes to read
+    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1..)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub pids: Vec<u32>,
+
+    /// Every process of this node that has an NCCL library mapped, under any name, also in containers
+    #[arg(long, conflicts_with = "pids")]
+    pub all: bool,
+}
+
+impl LookedAtArgs {
+    pub(super) fn choice(&self) -> dump::Choice {
+        if self.all { dump::Choice::All } else { dump::Choice::Pids(self.pids.clone()) }
+    }
+}
+
+/// Heading in `--help`. Not as `next_help_heading`, which would also apply to what follows in the commands.
+const FILTERS: &str = "Filters";
+
+/// Filters: one of each given kind must fit. Values can be given as a comma list, or by repeating the option.
+#[derive(Clone, Debug, Default, Args)]
+pub struct FilterArgs {
+    /// Only processes of these users (name or number)
+    #[arg(help_heading = FILTERS, long, value_name = "USER", value_delimiter = ',')]
+    pub user: Vec<String>,
+
+    /// Only processes whose control group's path contains TEXT
+    #[arg(help_heading = FILTERS, long, value_name = "TEXT")]
+    pub cgroup: Vec<String>,
+
+    /// Only processes of the containers whose id, runtime:id or pod UID begins so
+    #[arg(help_heading = FILTERS, long, value_name = "ID", value_delimiter = ',')]
+    pub container: Vec<String>,
+
+    /// Only processes whose name is TEXT, or whose command line contains it
+    #[arg(help_heading = FILTERS, long, visible_alias = "command", value_name = "TEXT")]
+    pub comm: Vec<String>,
+
+    /// Only processes that use this NCCL: 2.27, or 2.27.5
+    #[arg(help_heading = FILTERS, long, value_name = "VERSION", value_delimiter = ',')]
+    pub nccl_version: Vec<String>,
+}
+
+impl FilterArgs {
+    pub fn filter(&self) -> Filter {
+        Filter {
+            users: self.user.clone(),
+            cgroups: self.cgroup.clone(),
+            containers: self.container.clone(),
+            commands: self.comm.clone(),
+            nccl_versions: self.nccl_version.clone(),
+        }
+    }
+}
+
+/// Heading of these options in `--help`.
+const PART: &str = "Part";
+
+#[derive(Debug, Args)]
+pub struct PartArgs {
+    /// Only what was seen at this time or later
+    #[arg(help_heading = PART, long, visible_alias = "since", value_name = "TIME", allow_hyphen_values = true)]
+    pub from: Option<Moment>,
+
+    /// Only what was seen before this time
+    #[arg(help_heading = PART, long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
+    pub to: Option<Moment>,
+
+    /// Only the end of the recordings, for so long: 30s, 5m
+    #[arg(help_heading = PART, long, value_name = "DURATION", conflicts_with_all = ["from", "to"], value_parser = duration)]
+    pub last: Option<Duration>,
+
+    /// Only communicators whose commHash begins so
+    #[arg(help_heading = PART, long, value_name = "HASH", value_delimiter = ',')]
+    pub comm: Vec<String>,
+
+    /// Only these ranks of their communicators: 0,4-7
+    #[arg(help_heading = PART, long, value_name = "LIST", value_delimiter = ',')]
+    pub rank: Vec<RankRange>,
+
+    /// Only these processes, by the number that lines have
+    #[arg(help_heading = PART, long, value_name = "LIST", value_delimiter = ',')]
+    pub pid: Vec<u32>,
+
+    /// Only processes of these users, where the recording says whose they are
+    #[arg(help_heading = PART, long, value_name = "USER", value_delimiter = ',')]
+    pub user: Vec<String>,
+
+    /// Only processes of these jobs, where the recording says it
+    #[arg(help_heading = PART, long, value_name = "JOB", value_delimiter = ',')]
+    pub job: Vec<String>,
+
+    /// Also read everything before the part, so that all numbers are those of the whole recording
+    #[arg(help_heading = PART, long)]
+    pub exact: bool,
+}
+
+impl PartArgs {
+    pub(super) fn choice(&self) -> Choice {
+        Choice {
+            from: self.last.map(Moment::BeforeEnd).or(self.from),
+            to: self.to,
+            comms: self.comm.clone(),
+            ranks: self.rank.clone(),
+            pids: self.pid.clone(),
+            users: self.user.clone(),
+            jobs: self.job.clone(),
+            exact: self.exact,
+        }
+    }
+}
+
+/// Places of debugging information that the library itself does not have.
+#[derive(Clone, Debug, Args)]
+pub struct DebugArgs {
+    /// Debugging information of a stripped library: the library before it was stripped, or its .debug file
+    #[arg(long, value_name = "FILE")]
+    pub debug_file: Vec<PathBuf>,
+
+    /// Folder to look for it in, by build-id or debug link; /usr/lib/debug is always searched, too
+    #[arg(long, value_name = "DIR")]
+    pub debug_dir: Vec<PathBuf>,
+
+    /// Also read libraries on file systems in user space (FUSE). Whoever runs such a file system can leave a
+    /// read
+    /// without an answer: ncclflow then gives up the helper process that reads, and does not read the library
+    /// again
+    #[arg(long)]
+    pub allow_fuse: bool,
+}
+
+impl DebugArgs {
+    /// Says which file systems are asked, and returns where debugging information is.
+    pub(super) fn apply(&self) -> DebugFiles {
+        resolver::allow_fuse(self.allow_fuse);
+        DebugFiles::new(self.debug_file.clone(), self.debug_dir.clone())
+    }
+}
+
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    if seconds > 0.0 {
+        Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+    } else {
+        Err("must be more than 0".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use crate::cli::args::Cli;
+
+    /// A heading given to a whole group of options would also apply to those that follow in the command.
+    #[test]
+    fn options_are_listed_under_the_heading_of_their_own_group() {
+        let cli = Cli::command();
+        let below = |command: &str, heading: &str| -> Vec<String> {
+            let arguments = cli.find_subcommand(command).unwrap().get_arguments();
+            let arguments = arguments.filter(|argument| argument.get_help_heading() == Some(heading));
+            arguments.map(|argument| argument.get_id().to_string()).collect()
+        };
+        for command in ["ps", "record", "top"] {
+            let filters = ["user", "cgroup", "container", "comm", "nccl_version"];
+            assert_eq!(below(command, super::FILTERS), filters, "{command}");
+        }
+        let windows = ["window_flag", "window_max_ops", "window_max_secs", "window_iterations", "rotate"];
+        assert_eq!(below("record", "Windows"), windows);
+        assert_eq!(below("record", "Disk"), ["files", "files_limit", "max_size", "max_age", "compress"]);
+    }
+}
