@@ -29,7 +29,6 @@ struct ProbeMeaning {
 
 #[derive(Debug, PartialEq, Eq)]
 struct WalkMeaning {
-    head: FetchPlan,
     parts: Vec<(&'static str, FetchPlan)>,
     walk: Walk,
 }
@@ -51,7 +50,6 @@ impl Meaning {
             place: probe.place(),
             plan: probe.plan,
             walk: probe.walk.as_ref().map(|program| WalkMeaning {
-                head: program.head,
                 parts: program.parts.iter().map(|part| (part.name, part.plan)).collect(),
                 walk: program.walk,
             }),

@@ -20,7 +20,7 @@ use super::{
     windows::Windows,
 };
 use crate::{
-    kernel::loader::{Attachment, tells_returns_apart},
+    kernel::loader::{Attachment, Gate, tells_returns_apart},
     who::Who,
 };
 use inspect::{
@@ -180,7 +180,7 @@ impl<'a> Recording<'a> {
             bindings.push(stack_binding());
         }
         setup.attach(attachment, &report.host, bindings, options.choice.returns)?;
-        if let Some(first) = attachment.first_link() {
+        if let Some(first) = attachment.first_link {
             times.first_probe_ms = ms(first.saturating_duration_since(options.started));
         }
         times.attached_ms = ms(options.started.elapsed());
@@ -323,7 +323,7 @@ impl<'a> Recording<'a> {
         }
         let (first, watch) = self.first_taker(bindings, stop, &events.sender)?;
         let mut windows = Windows::new(self, stop, &events.sender)?;
-        let source = self.attachment.source()?;
+        let source = self.attachment.object.source()?;
         let native = self.stacks.as_ref().and_then(Stacks::native);
         let threads = Threads::start(source, self.options.queue_bytes, first, native, &events.sender)?;
         let opened = self.open(windows.is_some());
@@ -336,7 +336,7 @@ impl<'a> Recording<'a> {
         });
         drop(spare);
         let closed_windows = windows.map(|windows| windows.finish(self, &threads));
-        let disarmed = self.attachment.disarm();
+        let disarmed = self.attachment.object.set_gate(Gate::Closed);
         self.options.health.end_recording();
         let (mut taken, settled) = threads.end(&self.attachment)?;
         events.receive(self);
@@ -376,7 +376,7 @@ impl<'a> Recording<'a> {
     /// Opens the session, unless windows do.
     fn open(&mut self, has_windows: bool) -> Result<()> {
         if !has_windows {
-            self.attachment.arm()?;
+            self.attachment.object.set_gate(Gate::Open)?;
         }
         self.options.health.begin_recording();
         self.report.attach.armed_ms = ms(self.options.started.elapsed());

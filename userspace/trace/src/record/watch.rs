@@ -171,7 +171,7 @@ impl<'a, 'r> Watch<'a, 'r> {
         let Self { recording, threads, running, .. } = self;
         let received = self.events.receive(recording);
         if received.has_resumed {
-            recording.attachment.forget_what_was_sent()?;
+            recording.attachment.object.forget_what_was_sent()?;
         }
         self.full_window = received.full_window.or(self.full_window);
         for process in running.extract_if(.., |process| process.has_exited()) {

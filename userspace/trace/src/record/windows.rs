@@ -43,7 +43,10 @@ use super::{
     window_flags::{FlagsSeen, Scope, WindowFlags},
     window_pace::WindowPace,
 };
-use crate::kernel::{loader::Attachment, stream::ProbeCounts};
+use crate::kernel::{
+    loader::{Attachment, Gate},
+    stream::ProbeCounts,
+};
 use inspect::{
     clock::now_ns,
     process::{Tenant, in_first_pid_namespace},
@@ -294,9 +297,9 @@ impl<'a> Windows<'a> {
         self.pace.opened(&scope, seen, Instant::now(), |pids| tenant_of(pids, recording));
         if recording.options.choice.stacks.is_some_and(|stacks| stacks.kind.has_native()) {
             // All stacks would be copied again, and few are at a time.
-            recording.attachment.forget_what_walks_sent()?;
+            recording.attachment.object.forget_seen()?;
         } else {
-            recording.attachment.forget_what_was_sent()?;
+            recording.attachment.object.forget_what_was_sent()?;
         }
         let kept = OpenRecording { writer, reader: watch.as_ref().map(RowWatch::feed) };
         threads.swap_recording(Some(kept), hits)?;
@@ -316,7 +319,7 @@ impl<'a> Windows<'a> {
             errors_before,
         });
         if open.scope == Scope::All {
-            recording.attachment.arm()?;
+            recording.attachment.object.set_gate(Gate::Open)?;
         } else {
             open.admit(seen, &mut recording.attachment)?;
         }
@@ -371,7 +374,7 @@ impl<'a> Windows<'a> {
         // Taken before the word is changed, as `opened_monotonic_ns` is after it: hits between them are
         // certainly recorded.
         report.closed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
-        recording.attachment.disarm()?;
+        recording.attachment.object.set_gate(Gate::Closed)?;
         report.closed_by = Some(end);
         threads.settle(&recording.attachment)?;
         let (kept, accounts) = threads.swap_recording(None, Vec::new())?;
@@ -398,7 +401,7 @@ impl Open {
             self.members.entry(namespace).or_default().extend(pids);
         }
         if self.admitted != admitted {
-            attachment.arm_for(&admitted)?;
+            attachment.object.admit(&admitted)?;
             self.admitted = admitted;
         }
         Ok(())
