@@ -144,7 +144,7 @@ impl LoadedObject {
         open(self.ebpf.map_mut(name), name)
     }
 
-    /// Sets an element of an array, or a key of a map.
+    /// Sets an element of an array.
     fn set<V: Pod>(&mut self, name: &str, index: u32, value: &V) -> Result<()> {
         let mut map: Array<_, V> = self.map_mut(name)?;
         Ok(map.set(index, value, 0)?)
@@ -236,7 +236,7 @@ impl LoadedObject {
         }
     }
 
-    /// Opens a ring buffer, or a map of the oldest of whose keys go, through a descriptor of its own.
+    /// Opens a ring buffer, or a map that drops its oldest keys, through a descriptor of its own.
     fn own<M: TryFrom<Map, Error = MapError>>(&self, name: &str) -> Result<M> {
         let Some(Map::RingBuf(map) | Map::LruHashMap(map)) = self.ebpf.map(name) else {
             bail!("the eBPF object has no map `{name}`");

@@ -165,10 +165,10 @@ impl PlanBuilder<'_> {
         let near = u16::try_from(end - first).ok().filter(|len| *len <= MAX_NEAR);
         let (word, copied) = match near {
             Some(len) if emits => {
-                let (word, copied) = self.emit_and_copy(base, at + first, len);
+                let (word, copied) = self.emit_and_copy(base, at.saturating_add(first), len);
                 (word, Some(copied))
             }
-            Some(len) => (NOTHING, Some(self.copy(base, at + first, len))),
+            Some(len) => (NOTHING, Some(self.copy(base, at.saturating_add(first), len))),
             None => (if emits { self.emit(base) } else { NOTHING }, None),
         };
         let mut place = |(offset, len): Place| match copied {

@@ -32,7 +32,7 @@ pub(super) fn short(
         let field = field.find(layouts).filter(|field| field.size == 8)?;
         u32::try_from(field.offset).ok()
     };
-    // Of the other lists, some hang on the tasks of sends and receives, and the others on the ops.
+    // The first two lists, and those two on which all others hang: see [`Queue::when`].
     let heads = [
         offset(kernel_plan::COLL_TASKS)?,
         offset(kernel_plan::WORKS)?,
@@ -79,7 +79,8 @@ struct NodeCopy {
 fn node_copy(program: &WalkProgram, list: &Queue) -> Option<NodeCopy> {
     let plan = &program.parts.get(usize::try_from(list.plan).ok()?)?.plan;
     let [step] = steps_of(plan) else { return None };
-    let is_in_record = list.next_at.is_multiple_of(8) && list.next_at + 8 <= list.copied;
+    let last = list.copied.checked_sub(8)?;
+    let is_in_record = list.next_at.is_multiple_of(8) && list.next_at <= last;
     is_in_record.then_some(NodeCopy { copy: copy_of(step)?, record_len: plan.record_len })
 }
 
