@@ -181,7 +181,7 @@ impl Threads {
             } else {
                 settle(attachment, || {
                     while drain.take(Room::Awaited) > 0 {}
-                    drain.taken().total()
+                    drain.taken.total()
                 })
             };
             drain.close(|tgid| attachment.object.lost_by_process(tgid).unwrap_or(0));
@@ -200,9 +200,9 @@ impl Threads {
         };
         let ((mut drain, settled), (kept, watched, accounts, is_cut_short)) = (drain?, taken?);
         if is_cut_short {
-            drain.outlet_mut().drop_what_is_left();
+            drain.outlet.drop_what_is_left();
         }
-        let outlet = drain.outlet();
+        let outlet = &drain.outlet;
         let taken = Taken {
             accounts,
             kept,

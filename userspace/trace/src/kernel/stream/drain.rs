@@ -60,10 +60,11 @@ type TakePiece = dyn Fn(&[u8]) + Send;
 #[expect(missing_debug_implementations, reason = "callbacks have none")]
 pub struct Drain {
     pub(super) source: Box<dyn Source>,
-    outlet: Outlet,
+    pub outlet: Outlet,
     each_pass: Option<Box<dyn Fn() + Send>>,
     pieces: Option<Box<TakePiece>>,
-    taken: ProbeCounts,
+    /// Counts of the records taken.
+    pub taken: ProbeCounts,
     taken_total: Arc<AtomicU64>,
     lost: HashMap<u32, u64>,
     /// Processes that have ended, the kernel's count of their lost records, and when it was seen.
@@ -169,22 +170,10 @@ impl Drain {
         self.outlet.close(after_last.filter(|(_, lost)| *lost > 0));
     }
 
-    pub fn taken(&self) -> &ProbeCounts {
-        &self.taken
-    }
-
     /// Returns the total of records taken, for other threads to look at. A record is with the takers, or
     /// dropped, when it is counted here.
     pub fn taken_total(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.taken_total)
-    }
-
-    pub fn outlet(&self) -> &Outlet {
-        &self.outlet
-    }
-
-    pub fn outlet_mut(&mut self) -> &mut Outlet {
-        &mut self.outlet
     }
 
     /// Moves the records that are there. Returns how many there were. To wait for takers is for the end, when

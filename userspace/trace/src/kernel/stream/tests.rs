@@ -71,16 +71,16 @@ fn records_come_in_order_and_a_taker_that_does_not_take_loses_and_is_told() {
                 times.extend(take_all(&queue).0);
             }
         }
-        assert_eq!(drain.taken().total(), COUNT);
+        assert_eq!(drain.taken.total(), COUNT);
         (queue, drain, times)
     };
     let (_, drain, times) = run(true);
     assert_eq!(times, (0..COUNT).collect::<Vec<_>>());
-    assert_eq!(drain.outlet().dropped().total(), 0);
+    assert_eq!(drain.outlet.dropped().total(), 0);
 
     let (slow, mut drain, _) = run(false);
-    let dropped = drain.outlet().dropped().clone();
-    assert!(drain.outlet().peak() <= LIMIT);
+    let dropped = drain.outlet.dropped().clone();
+    assert!(drain.outlet.peak() <= LIMIT);
     drain.close(|_| 0);
     let (times, marked) = take_all(&slow);
     assert!(times.is_sorted());
@@ -148,8 +148,8 @@ fn what_a_taker_that_failed_has_left_is_dropped_and_counted() {
     drain.source = Box::new(last);
     assert_eq!(drain.take(Room::Awaited), 1000);
     drain.close(|_| 0);
-    drain.outlet_mut().drop_what_is_left();
-    assert_eq!(taken + drain.outlet().dropped().total(), COUNT);
+    drain.outlet.drop_what_is_left();
+    assert_eq!(taken + drain.outlet.dropped().total(), COUNT);
 }
 
 /// A process that floods a queue that is more than half full loses its own records, and another one none.
@@ -191,8 +191,8 @@ fn a_process_that_floods_loses_its_own() {
             }
         }
     }
-    let over = drain.outlet().over_share().clone();
-    let dropped = drain.outlet().dropped().total();
+    let over = drain.outlet.over_share().clone();
+    let dropped = drain.outlet.dropped().total();
     drain.close(|_| 0);
     let (times, further) = take_all(&queue);
     for (tgid, lost) in further {
