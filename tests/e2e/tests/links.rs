@@ -108,13 +108,13 @@ fn probes_go_as_they_came_and_a_refusal_leaves_none() {
             probes.iter().map(|probe| (probe, attachment.store(probe, None, 0, own).unwrap())).collect();
 
         // All or none, and which one it was.
-        let refused = attachment.link(&stored, path, path, own).unwrap_err().to_string();
+        let refused = attachment.link(&stored, path, None, own).unwrap_err().to_string();
         assert!(refused.contains("`nowhere` of `/proc/self/exe`"), "{kind:?}: {refused}");
         assert!(refused.contains(&format!("process {}", process::id())), "{kind:?}: {refused}");
         assert_eq!(links(), 0, "{kind:?}: none is left of those that were not refused");
         assert_eq!((first_byte(at), first_byte(other_at)), untouched, "{kind:?}");
         let refused =
-            attachment.link(&stored[..2], path, path, NonZeroU32::new(gone)).unwrap_err().to_string();
+            attachment.link(&stored[..2], path, None, NonZeroU32::new(gone)).unwrap_err().to_string();
         assert!(
             refused.contains("`first`") && refused.contains(&format!("process {gone}")),
             "{kind:?}: {refused}"
@@ -122,7 +122,7 @@ fn probes_go_as_they_came_and_a_refusal_leaves_none() {
 
         // One process, then all.
         for pid in [own, None] {
-            let made = attachment.link(&stored[..2], path, path, pid).unwrap();
+            let made = attachment.link(&stored[..2], path, None, pid).unwrap();
             assert_eq!((made.len(), links()), (expected, expected), "{kind:?}");
             assert_eq!((first_byte(at), first_byte(other_at)), (BREAKPOINT, BREAKPOINT), "{kind:?}");
             assert_eq!((first(3), second(3)), (15, 21), "what is probed goes on");

@@ -21,9 +21,9 @@ use flow::{
 use nccl_library::elf::{Budget, FileOffset, Image, SymbolTable};
 use ncclflow_common::{FetchPlan, RecordHeader, Step, StepOp};
 use trace::kernel::{
-    loader::{Attachment, Buffer, best_links},
+    loader::{Attachment, Buffer, Gate, best_links},
     probe::Probe,
-    stream::{Drain, DrainMessage, Mailbox, Outlet, Popped, Queue},
+    stream::{Drain, DrainMessage, Mailbox, Outlet, Popped, Queue, Room},
 };
 
 use super::timed;
@@ -59,12 +59,12 @@ pub extern "C" fn ncclflow_bench_hit(bytes: *const u8) {
 /// Fills the buffer, then drains it.
 pub(super) fn burst(buffer: BufferKind) -> Result<Drained> {
     let mut session = Session::open(buffer, 128 << 20)?;
-    session.attachment.arm()?;
+    session.attachment.object.set_gate(Gate::Open)?;
     (0..BURST).for_each(|_| hit());
-    session.attachment.disarm()?;
+    session.attachment.object.set_gate(Gate::Closed)?;
     let taker = session.taker();
     let drain = &mut session.drain;
-    let cpu = timed(|| while drain.take_all() > 0 {});
+    let cpu = timed(|| while drain.take(Room::Awaited) > 0 {});
     session.close(taker, cpu)
 }
 
@@ -73,7 +73,7 @@ pub(super) fn sustained(buffer: BufferKind) -> Result<Drained> {
     let mut session = Session::open(buffer, 16 << 20)?;
     let taker = session.taker();
     let ((to_drain, mailbox), over) = (Mailbox::new()?, AtomicBool::new(false));
-    session.attachment.arm()?;
+    session.attachment.object.set_gate(Gate::Open)?;
     let drain = &mut session.drain;
     let (cpu, result) = thread::scope(|scope| {
         let drainer = scope.spawn(move || {
@@ -93,8 +93,8 @@ pub(super) fn sustained(buffer: BufferKind) -> Result<Drained> {
         drainer.join().unwrap_or((Duration::ZERO, Err(std::io::Error::other("the drain failed"))))
     });
     result?;
-    session.attachment.disarm()?;
-    while session.drain.take_all() > 0 {}
+    session.attachment.object.set_gate(Gate::Closed)?;
+    while session.drain.take(Room::Awaited) > 0 {}
     session.close(taker, cpu)
 }
 
@@ -126,9 +126,10 @@ impl Session {
         };
         let pid = NonZeroU32::new(std::process::id()).context("we are a process")?;
         let cookie = attachment.store(&probe, None, 0, Some(pid))?;
-        attachment.attach(&[(&probe, cookie)], this, this, pid)?;
+        let links = attachment.link(&[(&probe, cookie)], this, None, Some(pid))?;
+        attachment.keep(None, links);
         let queue = Arc::new(Queue::new(32 << 20));
-        let drain = Drain::new(attachment.source()?, Outlet::new(Arc::clone(&queue)));
+        let drain = Drain::new(attachment.object.source()?, Outlet::new(Arc::clone(&queue)));
         Ok(Self { attachment, drain, queue, taken: Arc::default() })
     }
 

@@ -21,5 +21,4 @@ pub(crate) mod native;
 mod python_names;
 
 pub(crate) use book::StackBook;
-pub(crate) use python_names::{Interpreters, StackFeed};
-pub(crate) use python_names::{Traced, start};
+pub(crate) use python_names::{Interpreters, StackFeed, Traced, start};

@@ -165,7 +165,7 @@ impl<M> Drop for InboxSender<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{health::Health, record::mailbox::EventSender};
+    use crate::{health::Health, kernel::stream::Room, record::mailbox::EventSender};
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -178,12 +178,12 @@ mod tests {
     #[test]
     fn messages_come_first_and_all_come_before_the_end() {
         let (sender, inbox) = Inbox::new(1 << 20);
-        assert!(sender.records.push(&records()));
+        assert!(sender.records.push(&records(), Room::Now));
         sender.send(1).unwrap();
         assert!(matches!(inbox.next(None), Step::Message(1)));
         assert!(matches!(inbox.next(None), Step::Records(_)));
         assert!(matches!(inbox.next(None), Step::Idle), "it was called, and has come");
-        assert!(sender.records.push(&records()));
+        assert!(sender.records.push(&records(), Room::Now));
         sender.send(2).unwrap();
         drop(sender);
         assert!(matches!(inbox.next(None), Step::Message(2)));
@@ -202,10 +202,10 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_consumer_that_has_ended() {
         let (sender, inbox) = Inbox::new(10);
-        assert!(sender.records.push(&records()), "one always finds room");
-        assert!(!sender.records.push(&records()));
+        assert!(sender.records.push(&records(), Room::Now), "one always finds room");
+        assert!(!sender.records.push(&records(), Room::Now));
         drop(inbox);
-        assert!(!sender.records.push_when_there_is_room(&records()));
+        assert!(!sender.records.push(&records(), Room::Awaited));
         assert!(sender.send(4).is_err());
     }
 
@@ -225,11 +225,11 @@ mod tests {
             })
             .unwrap();
         let queue = Arc::clone(&consumer.inbox.records);
-        assert!(queue.push(&records()));
+        assert!(queue.push(&records(), Room::Now));
         test_support::wait_until("the first is taken", PATIENCE, || queue.is_empty());
-        assert!(queue.push(&records()));
+        assert!(queue.push(&records(), Room::Now));
         test_support::wait_until("the session has failed", PATIENCE, || health.has_failed());
-        assert!(!queue.push(&records()), "nobody takes it");
+        assert!(!queue.push(&records(), Room::Now), "nobody takes it");
         let Ended { state, has_failed } = consumer.end().unwrap();
         assert_eq!((state, has_failed), (2, true));
         assert_eq!(health.failures(), ["the thread `ncclflow-test` panicked"]);

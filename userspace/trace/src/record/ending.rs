@@ -34,7 +34,7 @@ impl Recording<'_> {
     /// Writes into the recording, and into `session.json`, that the recording is whole.
     pub(super) fn end(&mut self, closed: &mut Closed) -> Result<()> {
         let Self { stop, attachment, report, dir, notice, .. } = self;
-        attachment.print_log();
+        attachment.object.print_log();
         let lost = resolver::lost();
         report.lost_readers = (lost != Lost::default()).then_some(lost);
         complete_accounts(report, attachment, &mut closed.taken, &Baseline::default())?;
@@ -53,7 +53,7 @@ impl Recording<'_> {
     pub(super) fn detach(&mut self, follower: Option<Follower<'_>>) {
         let Self { attachment, notice, report, .. } = self;
         if let Some(follower) = follower {
-            attachment.keep(follower.into_links());
+            attachment.keep(None, follower.into_links());
         }
         attachment.detach(|left| notice(Notice::Detaching { left }));
         notice(Notice::Detached);

@@ -26,7 +26,8 @@ pub(super) fn find_and_load(
             if let Ok(attachment) = &mut attachment {
                 let programs = likely_programs(options.choice);
                 let programs = programs.map(|program| if stacks { program.with_stack() } else { program });
-                attachment.load_ahead(&programs.collect::<Vec<_>>());
+                // A refusal is reported when the program is needed.
+                let _ = attachment.object.load_programs(&programs.collect::<Vec<_>>());
             }
             (attachment, ms(options.started.elapsed()))
         });

@@ -187,7 +187,7 @@ impl<'a> Follower<'a> {
                 self.tenants.leave(tenant);
                 self.is_to_be_shared = true;
                 // The map evicts old entries in any case.
-                let _ = recording.attachment.remove_tenant(pid);
+                let _ = recording.attachment.object.remove_tenant(pid);
             }
             self.libraries.reaper.take(followed.links.into_iter().map(|(_, link)| link).collect());
             if let Some(target) = recording.report.targets.numbered(followed.target) {

@@ -35,7 +35,7 @@ impl Meaning {
         self.probes.iter().map(|probe| {
             let walk = probe.walk.as_ref().map(|program| {
                 let parts: Vec<_> = program.parts.iter().map(|part| (part.name, part.plan)).collect();
-                (program.head, parts, program.walk)
+                (parts, program.walk)
             });
             (&probe.symbol, probe.file_offset, probe.place(), probe.plan, walk)
         })

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     kernel::{
-        loader::{Attachment, tells_returns_apart},
+        loader::{Attachment, Gate, tells_returns_apart},
         stream::Mailbox,
     },
     who::Who,
@@ -212,7 +212,7 @@ impl<'a> Recording<'a> {
         }
         self.attach_named()?;
         let Self { options, attachment, report, .. } = self;
-        if let Some(first) = attachment.first_link() {
+        if let Some(first) = attachment.first_link {
             times.first_probe_ms = ms(first.saturating_duration_since(options.started));
         }
         times.attached_ms = ms(options.started.elapsed());
@@ -335,7 +335,7 @@ impl<'a> Recording<'a> {
         }
         let taking = self.taking()?;
         let mut windows = Windows::new(self)?;
-        let source = self.attachment.source()?;
+        let source = self.attachment.object.source()?;
         let native = self.stacks.as_ref().and_then(|stacks| stacks.native.clone());
         let threads = Threads::start(source, self.options.queue_bytes, taking, native, &self.events)?;
         let opened = self.open(windows.is_some());
@@ -346,7 +346,7 @@ impl<'a> Recording<'a> {
         });
         drop(spare);
         let closed = windows.as_mut().map(|windows| windows.close(WindowEnd::Recording, self, &threads));
-        let disarmed = self.attachment.disarm();
+        let disarmed = self.attachment.object.set_gate(Gate::Closed);
         self.options.health.end_recording();
         let (mut taken, settled) = threads.end(&self.attachment)?;
         self.receive();
@@ -378,7 +378,7 @@ impl<'a> Recording<'a> {
     /// Opens the session, unless windows do.
     fn open(&mut self, has_windows: bool) -> Result<()> {
         if !has_windows {
-            self.attachment.arm()?;
+            self.attachment.object.set_gate(Gate::Open)?;
         }
         self.options.health.begin_recording();
         self.report.attach.armed_ms = ms(self.options.started.elapsed());

@@ -2,7 +2,7 @@
 //! their attachment.
 
 use crate::kernel::{
-    loader::{Attachment, Link, StoredParts, detach},
+    loader::{Attachment, Link, detach},
     probe::{self, Probe, ProbeSet},
 };
 use inspect::{
@@ -151,7 +151,7 @@ impl Recording<'_> {
                 let cookies = library.store_probes(walks, index, Some(&whose), attachment, bindings)?;
                 match library.link(&cookies, Some(number), attachment) {
                     Err(_) if target.process.has_exited() => break,
-                    links => attachment.keep_of(index, links?),
+                    links => attachment.keep(Some(index), links?),
                 }
             }
             if target.process.has_exited() {
@@ -275,7 +275,7 @@ impl LibraryInUse {
         index: usize,
         attachment: &mut Attachment,
         bindings: &SharedBindings,
-    ) -> Result<Vec<Option<StoredParts>>> {
+    ) -> Result<Vec<Option<u32>>> {
         let store = |probe: &Probe| {
             let Some(program) = &probe.walk else { return Ok(None) };
             let bind = |kind: &ProbeKind| bindings.push(self.binding(kind, None));
@@ -287,14 +287,14 @@ impl LibraryInUse {
     /// Gives its probes their cookies: for one process, or for all.
     pub(super) fn store_probes(
         &self,
-        walks: &[Option<StoredParts>],
+        walks: &[Option<u32>],
         index: usize,
         whose: Option<&HostInfo>,
         attachment: &mut Attachment,
         bindings: &SharedBindings,
     ) -> Result<Vec<u32>> {
         let pid = whose.and_then(|whose| NonZeroU32::new(whose.pid));
-        let store = |(probe, walk): (&Probe, &Option<StoredParts>)| {
+        let store = |(probe, walk): (&Probe, &Option<u32>)| {
             let cookie = attachment.store(probe, *walk, index, pid)?;
             bindings.push(self.binding(&probe.kind, whose.cloned()));
             Ok(cookie)
@@ -308,7 +308,7 @@ impl LibraryInUse {
 
     /// Counts the cookies that its probes need.
     pub(super) fn cookies(&self) -> usize {
-        let of_walk = |probe: &Probe| probe.walk.as_ref().map_or(0, |walk| 1 + walk.parts.len());
+        let of_walk = |probe: &Probe| probe.walk.as_ref().map_or(0, |walk| walk.parts.len());
         self.probes.probes.iter().map(|probe| 1 + of_walk(probe)).sum()
     }
 
@@ -322,7 +322,7 @@ impl LibraryInUse {
     ) -> Result<Vec<Link>> {
         self.unchanged()?;
         let probes: Vec<_> = self.probes.probes.iter().zip(cookies.iter().copied()).collect();
-        let links = attachment.link_to(&probes, self.file.held(), &self.file.path, pid)?;
+        let links = attachment.link(&probes, &self.file.path, Some(self.file.held()), pid)?;
         if let Err(change) = self.unchanged() {
             detach(links, |_| {});
             return Err(change.into());

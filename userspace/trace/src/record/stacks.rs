@@ -8,7 +8,7 @@ use super::options::StackChoice;
 use crate::{
     call_stacks::{
         Interpreters, StackBook, StackFeed,
-        native::{self, NativeFeed, NativeOptions, SlotSink},
+        native::{self, NativeFeed, NativeOptions},
         start,
     },
     kernel::loader::Attachment,
@@ -19,7 +19,6 @@ use inspect::{
 };
 
 /// Parts that record call stacks.
-#[derive(Debug)]
 pub(super) struct Stacks {
     pub(super) choice: StackChoice,
     runtimes: Runtimes,
@@ -39,8 +38,8 @@ impl Stacks {
         let context = "starting a thread";
         let (interpreters, mut book, mut native) = (Interpreters::default(), StackBook::default(), None);
         if choice.kind.has_native() {
-            let store = attachment.return_slots().context("opening the map of return addresses")?;
-            let sink = SlotSink(Box::new(store));
+            let store = attachment.object.return_slots().context("opening the map of return addresses")?;
+            let sink = Box::new(store);
             let debug_files = debug_files.clone();
             let options = NativeOptions { with_python: choice.kind.has_python(), debug_files, sink };
             book = StackBook::of_native();
@@ -71,7 +70,7 @@ impl Stacks {
             // The naming thread comes first: it must know the process when the first stack comes. In the
             // first PID namespace the number is the kernel's own.
             self.interpreters.insert(pid, process, interpreter.as_ref());
-            attachment.walk_stacks(pid, &walk).map_err(|error| format!("{error:#}"))?;
+            attachment.object.set_python(pid, &walk).map_err(|error| format!("{error:#}"))?;
         }
         version
     }

@@ -9,7 +9,7 @@ use crate::{
     health::Health,
     kernel::{
         loader::Attachment,
-        stream::{Drain, DrainMessage, MailSender, Mailbox, ProbeCounts, Source},
+        stream::{Drain, DrainMessage, MailSender, Mailbox, ProbeCounts, Room, Source},
     },
 };
 use inspect::clock::now_ns;
@@ -90,7 +90,7 @@ impl Threads {
     /// Starts the threads. If one cannot be started, the others end. At most `queue_bytes` of records wait
     /// for the consumer. `native`: feed for pieces of native stacks.
     pub(super) fn start(
-        source: Source,
+        source: Box<dyn Source>,
         queue_bytes: usize,
         first: Taking,
         native: Option<NativeFeed>,
@@ -117,7 +117,7 @@ impl Threads {
     /// Tells the first taker and the drain that a process has ended, or is not there any more.
     pub(super) fn process_ended(&self, tgid: u32, attachment: &Attachment) {
         let at_ns = now_ns(ClockId::Monotonic);
-        let lost = attachment.lost_by_process(tgid).unwrap_or(0);
+        let lost = attachment.object.lost_by_process(tgid).unwrap_or(0);
         self.to_drain.0.send(DrainMessage::ProcessEnded { tgid, lost });
         // A thread that has failed is an error at the end.
         let _ = self.taker.inbox.send(TakerMessage::ProcessEnded { tgid, at_ns });
@@ -158,20 +158,20 @@ impl Threads {
                 Ok(())
             } else {
                 settle(attachment, || {
-                    while drain.take_all() > 0 {}
-                    drain.taken().total()
+                    while drain.take(Room::Awaited) > 0 {}
+                    drain.taken.total()
                 })
             };
-            drain.close(|tgid| attachment.lost_by_process(tgid).unwrap_or(0));
+            drain.close(|tgid| attachment.object.lost_by_process(tgid).unwrap_or(0));
             (drain, settled)
         });
         // All threads end before any error is returned.
         let taken = self.taker.end();
         let ((mut drain, settled), Ended { state, has_failed: is_cut_short }) = (drain?, taken?);
         if is_cut_short {
-            drain.outlet_mut().drop_what_is_left();
+            drain.outlet.drop_what_is_left();
         }
-        let outlet = drain.outlet();
+        let outlet = &drain.outlet;
         let taken = Taken {
             accounts: state.accounts,
             kept: state.kept,

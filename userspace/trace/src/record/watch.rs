@@ -153,7 +153,7 @@ impl<'a, 'r> Watch<'a, 'r> {
         let Self { recording, threads, running, .. } = self;
         recording.receive();
         if mem::take(&mut recording.has_resumed) {
-            recording.attachment.forget_what_was_sent()?;
+            recording.attachment.object.forget_what_was_sent()?;
         }
         for process in running.extract_if(.., |process| process.has_exited()) {
             let pid = process.pid();

@@ -41,7 +41,10 @@ use super::{
     window_export::{ClosedWindow, Exporter},
     window_flags::{FlagsSeen, Scope, WindowFlags},
 };
-use crate::kernel::{loader::Attachment, stream::ProbeCounts};
+use crate::kernel::{
+    loader::{Attachment, Gate},
+    stream::ProbeCounts,
+};
 use inspect::{
     clock::now_ns,
     process::{Tenant, in_first_pid_namespace},
@@ -273,9 +276,9 @@ impl<'a> Windows<'a> {
         self.flags.opened(&scope, seen, Instant::now(), |pids| tenant_of(pids, recording));
         if recording.options.choice.stacks.is_some_and(|stacks| stacks.kind.has_native()) {
             // All stacks would be copied again, and few are at a time.
-            recording.attachment.forget_what_walks_sent()?;
+            recording.attachment.object.forget_seen()?;
         } else {
-            recording.attachment.forget_what_was_sent()?;
+            recording.attachment.object.forget_what_was_sent()?;
         }
         threads.swap_recording(Some(kept), hits)?;
         let mut open = Box::new(Open {
@@ -289,7 +292,7 @@ impl<'a> Windows<'a> {
             errors_before: recording.report.errors.count(),
         });
         if open.scope == Scope::All {
-            recording.attachment.arm()?;
+            recording.attachment.object.set_gate(Gate::Open)?;
         } else {
             open.admit(seen, &mut recording.attachment)?;
         }
@@ -332,7 +335,7 @@ impl<'a> Windows<'a> {
         // Taken before the word is changed, as `opened_monotonic_ns` is after it: hits between them are
         // certainly recorded.
         report.closed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
-        recording.attachment.disarm()?;
+        recording.attachment.object.set_gate(Gate::Closed)?;
         report.closed_by = Some(end);
         threads.settle(&recording.attachment)?;
         let (kept, accounts) = threads.swap_recording(None, Vec::new())?;
@@ -359,7 +362,7 @@ impl Open {
             container.pids.extend(members.get(&container.mount_namespace).into_iter().flatten());
         }
         if self.admitted != admitted {
-            attachment.arm_for(&admitted)?;
+            attachment.object.admit(&admitted)?;
             self.admitted = admitted;
         }
         Ok(())

@@ -21,6 +21,4 @@ mod merge;
 mod slots;
 mod thread;
 
-pub(crate) use slots::SlotSink;
-pub(crate) use thread::start;
-pub(crate) use thread::{NativeFeed, NativeOptions};
+pub(crate) use thread::{NativeFeed, NativeOptions, start};

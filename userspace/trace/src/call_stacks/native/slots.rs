@@ -1,25 +1,13 @@
 //! Places of return addresses on the stack, by which the kernel side tells native stacks apart.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    fmt,
-};
+use std::collections::{BTreeSet, HashMap};
 
 use ncclflow_common::{MAX_SLOT_LISTS, MAX_SLOTS, ReturnSlots};
 
-pub(crate) type StoreSlots = dyn FnMut(u64, &ReturnSlots) -> bool + Send;
-
 /// Function that stores a list for the kernel side, and returns whether it is stored.
-pub(crate) struct SlotSink(pub(crate) Box<StoreSlots>);
-
-impl fmt::Debug for SlotSink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SlotSink")
-    }
-}
+pub(crate) type SlotSink = Box<dyn FnMut(u64, &ReturnSlots) -> bool + Send>;
 
 /// Lists that the kernel side has.
-#[derive(Debug)]
 pub(super) struct Slots {
     sink: SlotSink,
     lists: HashMap<u64, BTreeSet<u16>>,
@@ -51,7 +39,7 @@ impl Slots {
             *place = *slot;
             stored.n += 1;
         }
-        if !(self.sink.0)(key, &stored) {
+        if !(self.sink)(key, &stored) {
             self.lists.remove(&key);
         }
     }
@@ -68,11 +56,11 @@ mod tests {
         type Stored = Vec<(u64, Vec<u16>)>;
         let stored: Arc<Mutex<Stored>> = Arc::default();
         let seen = Arc::clone(&stored);
-        let mut slots = Slots::new(SlotSink(Box::new(move |key, list| {
+        let mut slots = Slots::new(Box::new(move |key, list| {
             let at = list.at.get(..list.n as usize).unwrap().to_vec();
             seen.lock().unwrap().push((key, at));
             true
-        })));
+        }));
         slots.add(1, &[0, 5]);
         slots.add(1, &[5, 0]);
         slots.add(1, &[0, 3]);

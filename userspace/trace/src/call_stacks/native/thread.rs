@@ -32,7 +32,6 @@ const TOGETHER: usize = 256;
 const MAX_PROCESSES: usize = 64;
 
 /// Options for native frames.
-#[derive(Debug)]
 pub(crate) struct NativeOptions {
     /// Python's frames are merged into the native ones; otherwise there are native ones alone.
     pub(crate) with_python: bool,
@@ -54,14 +53,8 @@ struct Named {
 }
 
 /// Input of the thread: stacks, and pieces of them.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct NativeFeed(SyncSender<Work>);
-
-impl std::fmt::Debug for Work {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Work")
-    }
-}
 
 impl NativeFeed {
     /// Adds a piece from the kernel, without waiting: if there is no room for it, its stack ends there.

@@ -9,7 +9,7 @@
 
 use std::{
     ffi::CString,
-    fmt, io,
+    io,
     num::NonZeroU32,
     os::{
         fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
@@ -20,8 +20,9 @@ use std::{
     time::Duration,
 };
 
+use anyhow::{Context as _, Error, Result};
 use aya::{
-    programs::{ProbeKind, ProgramError, UProbe},
+    programs::{ProbeKind, UProbe},
     sys::{UProbeMultiFeature, is_uprobe_multi_supported},
 };
 use flow::session::LinkKind;
@@ -66,31 +67,7 @@ pub struct Link {
     _attached: OwnedFd,
 }
 
-/// Error: the kernel made no link.
-#[derive(Debug)]
-pub struct LinkError {
-    call: &'static str,
-    pub(super) error: io::Error,
-}
-
-impl fmt::Display for LinkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} failed", self.call)
-    }
-}
-
-impl std::error::Error for LinkError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
-}
-
-impl LinkError {
-    /// Makes the error of a program that is not in the object.
-    pub(super) fn of(error: ProgramError) -> Self {
-        Self { call: "finding the program", error: io::Error::other(error) }
-    }
-}
+const NO_EVENT: &str = "perf_event_open (uprobe) failed";
 
 /// File and process that the probes of one link share.
 #[derive(Clone, Copy, Debug)]
@@ -111,27 +88,26 @@ impl Link {
     }
 
     /// Makes one link to all of these places. A link to a performance event has exactly one place.
-    fn new(attaching: &Attaching, places: &[Place]) -> Result<Self, LinkError> {
+    fn new(attaching: &Attaching, places: &[Place]) -> Result<Self> {
         let Attaching { kind, program, is_return, path, pid, .. } = attaching;
         let program = program.as_fd();
         let number = pid.map(NonZeroU32::get);
-        let fail = |call: &'static str| move |error| LinkError { call, error };
         let attached = match (kind, places) {
             (LinkKind::Multi, places) => {
                 let (offsets, cookies): (Vec<u64>, Vec<u64>) =
                     places.iter().map(|(offset, cookie)| (*offset, u64::from(*cookie))).unzip();
                 link_call::multi(program, path, &offsets, &cookies, number.unwrap_or(0), *is_return)
-                    .map_err(fail("BPF_LINK_CREATE (uprobe_multi)"))?
+                    .context("BPF_LINK_CREATE (uprobe_multi) failed")?
             }
             (LinkKind::Perf, [(offset, cookie)]) => {
                 let mark = number.filter(|_| *is_return).map_or(0, |pid| u64::from(pid) << COOKIE_BITS);
                 let event = link_call::event(path, *offset, number, *is_return);
-                let event = event.map_err(fail("perf_event_open (uprobe)"))?;
+                let event = event.context(NO_EVENT)?;
                 link_call::to_event(program, event.as_fd(), u64::from(*cookie) | mark)
-                    .map_err(fail("BPF_LINK_CREATE (perf_event)"))?
+                    .context("BPF_LINK_CREATE (perf_event) failed")?
             }
             (LinkKind::Perf, _) => {
-                return Err(fail("perf_event_open (uprobe)")(io::ErrorKind::InvalidInput.into()));
+                return Err(io::Error::from(io::ErrorKind::InvalidInput)).context(NO_EVENT);
             }
         };
         Ok(Self { kind: *kind, probes: places.len(), _attached: attached })
@@ -145,8 +121,27 @@ struct Attaching {
     is_return: bool,
     path: CString,
     /// Descriptor that keeps `path` valid where that is a path of ours below /proc/self/fd.
-    held: Option<OwnedFd>,
+    _held: Option<OwnedFd>,
     pid: Option<NonZeroU32>,
+}
+
+impl Attaching {
+    fn of(kind: LinkKind, program: &UProbe, site: Site<'_>) -> io::Result<Self> {
+        let held = site.held.map(|held| held.try_clone_to_owned()).transpose()?;
+        let path = match &held {
+            Some(held) => format!("/proc/self/fd/{}", held.as_raw_fd()).into_bytes(),
+            None => site.path.as_os_str().as_bytes().to_vec(),
+        };
+        let fd = program.fd().map_err(io::Error::other)?;
+        Ok(Self {
+            kind,
+            program: fd.as_fd().try_clone_to_owned()?,
+            is_return: matches!(program.kind(), ProbeKind::Return),
+            path: CString::new(path)?,
+            _held: held,
+            pid: site.pid,
+        })
+    }
 }
 
 /// Attaches a program to all of these places, or to none. The error has the index of the place
@@ -159,31 +154,13 @@ pub(super) fn attach(
     program: &UProbe,
     site: Site<'_>,
     places: &[Place],
-) -> Result<Vec<Link>, (usize, LinkError)> {
-    let failed = |call| move |error| (0, LinkError { call, error });
-    let attaching = || -> io::Result<Attaching> {
-        let fd = program.fd().map_err(io::Error::other)?;
-        Ok(Attaching {
-            kind,
-            program: fd.as_fd().try_clone_to_owned()?,
-            is_return: matches!(program.kind(), ProbeKind::Return),
-            path: CString::new(site.path.as_os_str().as_bytes())?,
-            held: None,
-            pid: site.pid,
-        })
-    };
-    let mut attaching = attaching().map_err(failed("duplicating descriptors"))?;
-    if let Some(held) = site.held {
-        let held = held.try_clone_to_owned().map_err(failed("duplicating descriptors"))?;
-        let path = format!("/proc/self/fd/{}", held.as_raw_fd());
-        attaching.path =
-            CString::new(path).map_err(|error| failed("duplicating descriptors")(error.into()))?;
-        attaching.held = Some(held);
-    }
+) -> Result<Vec<Link>, (usize, Error)> {
+    let attaching = Attaching::of(kind, program, site).context("duplicating descriptors failed");
+    let attaching = attaching.map_err(|error| (0, error))?;
     let places = places.to_vec();
     let made = within(LIMIT, "ncclflow-link", move || attach_now(&attaching, &places));
-    let made = made.and_then(|made| made.ok_or_else(no_answer));
-    made.unwrap_or_else(|error| Err(failed("attaching")(error)))
+    let made = made.and_then(|made| made.ok_or_else(no_answer)).context("attaching failed");
+    made.unwrap_or_else(|error| Err((0, error)))
 }
 
 /// Says, for people, what may keep the kernel waiting. To make a uprobe, the kernel takes the lock of the
@@ -213,7 +190,7 @@ fn no_answer() -> io::Error {
 /// Longest time to make links. The kernel waits some tenths of a second for the first one after a pause.
 const LIMIT: Duration = Duration::from_secs(10);
 
-fn attach_now(attaching: &Attaching, places: &[Place]) -> Result<Vec<Link>, (usize, LinkError)> {
+fn attach_now(attaching: &Attaching, places: &[Place]) -> Result<Vec<Link>, (usize, Error)> {
     if attaching.kind == LinkKind::Multi {
         match Link::new(attaching, places) {
             Ok(link) => return Ok(vec![link]),

@@ -29,9 +29,9 @@ mod warm_up;
 #[cfg(test)]
 mod tests;
 
-pub use attachment::{ArmedProbe, AttachError, Attachment, StoredParts};
+pub use attachment::{ArmedProbe, Attachment};
 pub use buffer::{Buffer, best_buffer};
-pub use link::{Link, LinkError, best_links, detach, prepared, tells_returns_apart};
-pub use object::{LoadedObject, OBJECT_SHA256};
+pub use link::{Link, best_links, detach, prepared, tells_returns_apart};
+pub use object::{Gate, LoadedObject, OBJECT_SHA256};
 pub use programs::Program;
 pub use trial::{Trial, TrialError, try_uprobe};

@@ -4,14 +4,14 @@ use flow::session::{BufferKind, LinkKind};
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
-    fmt, io,
+    io,
     os::fd::AsFd as _,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Error, Result, bail};
 use aya::{
     Ebpf, EbpfError, EbpfLoader, Pod, VerifierLogLevel,
-    maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf},
+    maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray},
 };
 use aya_log::EbpfLogger;
 use log::Log;
@@ -23,7 +23,7 @@ use ncclflow_common::{
 
 use super::{
     buffer::Buffer,
-    link::{self, Link, LinkError, Place, Site},
+    link::{self, Link, Place, Site},
     map_values::{
         CountersValue, PlanValue, PythonValue, SeenValue, SentValue, SlotsValue, TakenValue, WalkValue,
     },
@@ -66,6 +66,7 @@ pub enum Gate {
 }
 
 /// The object in the kernel.
+#[expect(missing_debug_implementations, reason = "aya's log has none")]
 pub struct LoadedObject {
     /// Object with all maps: programs that are not loaded yet refer to them by their descriptors.
     ebpf: Ebpf,
@@ -89,12 +90,6 @@ impl Log for StandardError {
     }
 
     fn flush(&self) {}
-}
-
-impl fmt::Debug for LoadedObject {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LoadedObject").finish_non_exhaustive()
-    }
 }
 
 impl LoadedObject {
@@ -149,37 +144,56 @@ impl LoadedObject {
         open(self.ebpf.map_mut(name), name)
     }
 
-    /// Opens or closes the session. Hits are recorded only while it is open; with `ToAdmitted`, only
-    /// those of admitted processes.
-    pub fn set_gate(&mut self, gate: Gate) -> Result<()> {
-        let mut map: Array<_, u32> = self.map_mut("ARMED")?;
-        map.set(0, &(gate as u32), 0).context("arming the probes")
+    /// Sets an element of an array.
+    fn set<V: Pod>(&mut self, name: &str, index: u32, value: &V) -> Result<()> {
+        let mut map: Array<_, V> = self.map_mut(name)?;
+        Ok(map.set(index, value, 0)?)
     }
 
-    /// Admits these processes (in the initial PID namespace) in place of those admitted before.
-    pub fn admit(&mut self, tgids: &BTreeSet<u32>) -> Result<()> {
-        let mut map: HashMap<_, u32, u32> = self.map_mut("ADMITTED")?;
-        let before: BTreeSet<u32> = map.keys().filter_map(Result::ok).collect();
-        for tgid in before.difference(tgids) {
-            map.remove(tgid).context("writing the map `ADMITTED`")?;
-        }
-        for tgid in tgids.difference(&before) {
-            map.insert(tgid, &1, 0).context("writing the map `ADMITTED`")?;
+    fn insert<K: Pod, V: Pod>(&mut self, name: &str, key: K, value: V) -> Result<()> {
+        let mut map: HashMap<_, K, V> = self.map_mut(name)?;
+        map.insert(&key, &value, 0).with_context(|| format!("writing the map `{name}`"))
+    }
+
+    /// Removes keys, which the kernel may have evicted, as it does the oldest keys of a full map.
+    fn remove<K: Pod, V: Pod>(&mut self, name: &str, keys: impl IntoIterator<Item = K>) -> Result<()> {
+        let mut map: HashMap<_, K, V> = self.map_mut(name)?;
+        for key in keys {
+            match map.remove(&key) {
+                Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => {}
+                removed => removed.with_context(|| format!("writing the map `{name}`"))?,
+            }
         }
         Ok(())
     }
 
+    /// Opens or closes the session. Hits are recorded only while it is open; others are only counted.
+    pub fn set_gate(&mut self, gate: Gate) -> Result<()> {
+        self.set("ARMED", 0, &(gate as u32)).context("arming the probes")
+    }
+
+    /// Opens the session to these processes only (in the initial PID namespace), or changes to whom it is
+    /// open.
+    pub fn admit(&mut self, tgids: &BTreeSet<u32>) -> Result<()> {
+        let map: HashMap<_, u32, u32> = self.map("ADMITTED")?;
+        let before: BTreeSet<u32> = map.keys().filter_map(Result::ok).collect();
+        self.remove::<u32, u32>("ADMITTED", before.difference(tgids).copied())?;
+        for tgid in tgids.difference(&before) {
+            self.insert("ADMITTED", *tgid, 1u32)?;
+        }
+        self.set_gate(Gate::ToAdmitted)
+    }
+
     /// Stores the plan of the probe with this cookie. Call it once, before the probe is attached.
     pub fn set_plan(&mut self, cookie: u32, plan: &FetchPlan) -> Result<()> {
-        let mut map: Array<_, PlanValue> = self.map_mut("PLANS")?;
-        map.set(cookie, &PlanValue(*plan), 0).with_context(|| format!("storing what probe {cookie} reads"))
+        let stored = self.set("PLANS", cookie, &PlanValue(*plan));
+        stored.with_context(|| format!("storing what probe {cookie} reads"))
     }
 
     /// Stores the walk of the probe with this cookie. Call it once, before the probe is attached.
     pub fn set_walk(&mut self, cookie: u32, walk: &Walk) -> Result<()> {
-        let mut map: Array<_, WalkValue> = self.map_mut("WALKS")?;
-        map.set(cookie, &WalkValue(*walk), 0)
-            .with_context(|| format!("storing how probe {cookie} reads plans"))
+        let stored = self.set("WALKS", cookie, &WalkValue(*walk));
+        stored.with_context(|| format!("storing how probe {cookie} reads plans"))
     }
 
     /// Loads those of these programs that are not loaded yet.
@@ -194,8 +208,9 @@ impl LoadedObject {
         program: Program,
         site: Site<'_>,
         places: &[Place],
-    ) -> Result<Vec<Link>, (usize, LinkError)> {
-        let program = program.find(&mut self.ebpf).map_err(|error| (0, LinkError::of(error)))?;
+    ) -> Result<Vec<Link>, (usize, Error)> {
+        let program = program.find(&mut self.ebpf).context("finding the program failed");
+        let program = program.map_err(|error| (0, error))?;
         link::attach(self.links, program, site, places)
     }
 
@@ -207,111 +222,100 @@ impl LoadedObject {
     }
 
     /// Returns the buffers to read records from, while the object exists.
-    pub fn source(&mut self) -> Result<Source> {
+    pub fn source(&mut self) -> Result<Box<dyn Source>> {
         match self.buffer.kind {
             BufferKind::Ring => {
-                let rings = ring_names(self.buffer.rings).map(|name| self.ring(name));
-                Ok(Source::Rings(Rings::new(rings.collect::<Result<Vec<_>>>()?)))
+                let rings = ring_names(self.buffer.rings).map(|name| self.own(name));
+                Ok(Box::new(Rings::new(rings.collect::<Result<Vec<_>>>()?)))
             }
             BufferKind::Perf => {
                 let (cpus, pages) = self.buffer.pages_per_cpu()?;
-                PerfBuffers::open(self.map_mut("PERF_RECORDS")?, &cpus, pages)
-                    .map(Source::Perf)
-                    .context("opening a perf event buffer per CPU")
+                let buffers = PerfBuffers::open(self.map_mut("PERF_RECORDS")?, &cpus, pages);
+                Ok(Box::new(buffers.context("opening a perf event buffer per CPU")?))
             }
         }
     }
 
-    /// Opens a ring buffer, through a descriptor of its own.
-    fn ring(&self, name: &str) -> Result<RingBuf<MapData>> {
-        let Some(Map::RingBuf(map)) = self.ebpf.map(name) else {
-            bail!("the eBPF object has no ring buffer `{name}`");
+    /// Opens a ring buffer, or a map that drops its oldest keys, through a descriptor of its own.
+    fn own<M: TryFrom<Map, Error = MapError>>(&self, name: &str) -> Result<M> {
+        let Some(Map::RingBuf(map) | Map::LruHashMap(map)) = self.ebpf.map(name) else {
+            bail!("the eBPF object has no map `{name}`");
         };
         let descriptor = map.fd().as_fd().try_clone_to_owned().context("duplicating a descriptor")?;
-        let map = Map::from_map_data(MapData::from_fd(descriptor)?)?;
-        RingBuf::try_from(map).context("mapping a ring buffer")
+        open(Some(Map::from_map_data(MapData::from_fd(descriptor)?)?), name)
     }
 
-    /// Returns a function that stores under a key where the return addresses of a native stack are. It has a descriptor of
-    /// its own for the map.
-    pub(super) fn return_slots(&self) -> Result<impl FnMut(u64, &ReturnSlots) -> bool + Send + use<>> {
-        const NAME: &str = "RETURN_SLOTS";
-        let Some(Map::LruHashMap(map)) = self.ebpf.map(NAME) else {
-            bail!("the eBPF object has no map `{NAME}`");
-        };
-        let descriptor = map.fd().as_fd().try_clone_to_owned().context("duplicating a descriptor")?;
-        let map = Map::from_map_data(MapData::from_fd(descriptor)?)?;
-        let mut map: HashMap<MapData, u64, SlotsValue> = open(Some(map), NAME)?;
+    /// Returns a function that stores under a key where the return addresses of a native stack are. It has a
+    /// descriptor of its own for the map.
+    pub(crate) fn return_slots(&self) -> Result<impl FnMut(u64, &ReturnSlots) -> bool + Send + use<>> {
+        let mut map: HashMap<MapData, u64, SlotsValue> = self.own("RETURN_SLOTS")?;
         Ok(move |key, slots: &ReturnSlots| map.insert(&key, &SlotsValue(*slots), 0).is_ok())
     }
 
-    /// Stores how to walk the Python stacks of this process (in the initial PID namespace).
-    pub(super) fn set_python(&mut self, tgid: u32, walk: &PythonWalk) -> Result<()> {
-        let mut pythons: HashMap<_, u32, PythonValue> = self.map_mut("PYTHONS")?;
-        pythons.insert(&tgid, &PythonValue(*walk), 0).context("writing the map `PYTHONS`")
+    /// Starts walking the Python stacks of this process (in the initial PID namespace).
+    pub(crate) fn set_python(&mut self, tgid: u32, walk: &PythonWalk) -> Result<()> {
+        self.insert("PYTHONS", tgid, PythonValue(*walk))
     }
 
-    /// Removes what [`Self::set_python`] stored, if it did.
-    pub(super) fn remove_python(&mut self, tgid: u32) -> Result<()> {
-        let mut pythons: HashMap<_, u32, PythonValue> = self.map_mut("PYTHONS")?;
-        remove(&mut pythons, &tgid).context("writing the map `PYTHONS`")
+    /// Stops walking the Python stacks of this process, if it was begun.
+    pub(crate) fn remove_python(&mut self, tgid: u32) -> Result<()> {
+        self.remove::<u32, PythonValue>("PYTHONS", [tgid])
     }
 
-    /// Clears the set of call stacks whose frames were sent.
-    pub(crate) fn forget_stacks(&mut self) -> Result<()> {
+    /// Makes walks send again what they send only once, and call stacks their frames, because some of them
+    /// were lost.
+    pub(crate) fn forget_what_was_sent(&mut self) -> Result<()> {
         if self.has_stacks {
-            let mut sent: HashMap<_, u64, SentValue> = self.map_mut("STACKS_SENT")?;
-            for id in keys_at_most(sent.keys(), MAX_STACKS as usize) {
-                remove(&mut sent, &id).context("writing the map `STACKS_SENT`")?;
-            }
+            let sent: HashMap<_, u64, SentValue> = self.map("STACKS_SENT")?;
+            let keys = keys_at_most(sent.keys(), MAX_STACKS as usize);
+            self.remove::<u64, SentValue>("STACKS_SENT", keys)?;
         }
-        Ok(())
+        self.forget_seen()
     }
 
-    /// Clears the set of what walks have sent and send only once.
+    /// Makes walks send again what they send only once. The frames of call stacks are not sent again: their
+    /// reader keeps them.
     pub(crate) fn forget_seen(&mut self) -> Result<()> {
-        let mut seen: HashMap<_, SeenValue, u32> = self.map_mut("SEEN")?;
-        for key in keys_at_most(seen.keys(), MAX_SEEN) {
-            remove(&mut seen, &key).context("writing the map `SEEN`")?;
-        }
-        Ok(())
+        let seen: HashMap<_, SeenValue, u32> = self.map("SEEN")?;
+        let keys = keys_at_most(seen.keys(), MAX_SEEN);
+        self.remove::<SeenValue, u32>("SEEN", keys)
     }
 
-    /// Stores the tenant of a process (in the initial PID namespace). A process without one is a tenant of
-    /// its own.
-    pub(super) fn set_tenant(&mut self, tgid: u32, tenant: u32) -> Result<()> {
-        let mut tenants: HashMap<_, u32, u32> = self.map_mut("TENANTS")?;
-        tenants.insert(&tgid, &tenant, 0).context("writing the map `TENANTS`")
+    /// Stores the tenant of a process (in the initial PID namespace). Tenants have shares of ring buffers
+    /// that are more than half full; a process without one is a tenant of its own.
+    pub(crate) fn set_tenant(&mut self, tgid: u32, tenant: u32) -> Result<()> {
+        self.insert("TENANTS", tgid, tenant)
     }
 
     /// Removes the tenant of a process that has ended.
-    pub(super) fn remove_tenant(&mut self, tgid: u32) -> Result<()> {
-        let mut tenants: HashMap<_, u32, u32> = self.map_mut("TENANTS")?;
-        remove(&mut tenants, &tgid).context("writing the map `TENANTS`")
+    pub(crate) fn remove_tenant(&mut self, tgid: u32) -> Result<()> {
+        self.remove::<u32, u32>("TENANTS", [tgid])
     }
 
-    /// Returns the number of the ring buffer of a process.
-    pub(super) fn ring_of(&self, tgid: u32) -> u32 {
-        ring_of(tgid, self.buffer.rings.max(1))
-    }
-
-    /// Divides half of each ring buffer into equal shares, given the number of its tenants. A single tenant
-    /// may fill its ring buffer.
-    pub(super) fn share_out(&mut self, tenants: &[u64]) -> Result<()> {
+    /// Divides half of each ring buffer into equal shares for the tenants of its processes, given each process
+    /// with its tenant. A single tenant may fill its ring buffer.
+    pub(crate) fn share_out(&mut self, processes: impl IntoIterator<Item = (u32, u32)>) -> Result<()> {
         if self.buffer.kind == BufferKind::Perf {
             return Ok(());
         }
         let half = common_bytes(self.buffer.bytes_per_ring().into());
-        let mut shares: Array<_, u64> = self.map_mut("SHARES")?;
-        for (ring, tenants) in (0..MAX_RINGS).zip(tenants) {
-            let share = if *tenants > 1 { half / tenants } else { 0 };
-            shares.set(ring, &share, 0).context("writing the map `SHARES`")?;
+        let mut by_ring = vec![BTreeSet::new(); MAX_RINGS as usize];
+        for (tgid, tenant) in processes {
+            if let Some(tenants) = by_ring.get_mut(ring_of(tgid, self.buffer.rings.max(1)) as usize) {
+                tenants.insert(tenant);
+            }
+        }
+        for (ring, tenants) in (0..).zip(by_ring) {
+            let tenants = tenants.len() as u64;
+            let share = if tenants > 1 { half / tenants } else { 0 };
+            self.set("SHARES", ring, &share).context("writing the map `SHARES`")?;
         }
         Ok(())
     }
 
-    /// Returns how often each tenant was refused room in a ring buffer, by its number.
-    pub(super) fn refused(&self) -> Result<BTreeMap<u32, u64>> {
+    /// Returns how often each tenant was refused room in a ring buffer, by its number. Each time it was a
+    /// record, or some that travel together.
+    pub(crate) fn refused(&self) -> Result<BTreeMap<u32, u64>> {
         let taken: HashMap<_, u64, TakenValue> = self.map("TAKEN")?;
         let mut refused = BTreeMap::new();
         for (key, TakenValue(taken)) in taken.iter().filter_map(Result::ok) {
@@ -347,14 +351,6 @@ fn open<S, M: TryFrom<S, Error = MapError>>(map: Option<S>, name: &str) -> Resul
 /// begins anew, so that the walk may not end by itself. Keys that come are new and need no removal.
 fn keys_at_most<K>(keys: impl Iterator<Item = Result<K, MapError>>, most: usize) -> Vec<K> {
     keys.take(most).filter_map(Result::ok).collect()
-}
-
-/// Removes a key, which the kernel may have evicted, as it does the oldest keys of a full map.
-fn remove<K: Pod, V: Pod>(map: &mut HashMap<&mut MapData, K, V>, key: &K) -> Result<(), MapError> {
-    match map.remove(key) {
-        Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    }
 }
 
 /// Returns the names of the maps of the ring buffers in use.
@@ -415,10 +411,7 @@ mod tests {
         }
         let buffer = Buffer { kind: BufferKind::Ring, bytes: 1 << 16, rings: 1 };
         let mut object = LoadedObject::load(buffer, best_links(), false, false).unwrap();
-        let Some(Map::LruHashMap(map)) = object.ebpf.map("SEEN") else { panic!("no such map") };
-        let descriptor = map.fd().as_fd().try_clone_to_owned().unwrap();
-        let map = Map::from_map_data(MapData::from_fd(descriptor).unwrap()).unwrap();
-        let mut sent: HashMap<MapData, SeenValue, u32> = HashMap::try_from(map).unwrap();
+        let mut sent: HashMap<MapData, SeenValue, u32> = object.own("SEEN").unwrap();
         let key = |number: u64| {
             let identity = [number, number.wrapping_mul(0x9e37_79b9_7f4a_7c15)];
             SeenValue(Seen { identity, tgid: 1, cookie: 0, gate: 0, tag: 0, rows: 0, padding: 0 })

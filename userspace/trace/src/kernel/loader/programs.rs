@@ -1,6 +1,6 @@
 //! The programs of the object, loaded on first use, and the errors of those that the kernel refuses.
 
-use std::{collections::HashMap, fmt, io, thread};
+use std::{collections::HashMap, thread};
 
 use anyhow::{Context as _, Result, anyhow};
 use aya::{
@@ -80,30 +80,6 @@ pub(super) fn load(ebpf: &mut Ebpf, wanted: &[Program]) -> Result<()> {
     })
 }
 
-/// Error: the kernel refused a program.
-#[derive(Debug)]
-struct LoadError {
-    error: io::Error,
-    /// The last lines of the verifier's log.
-    log: String,
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("BPF_PROG_LOAD failed")?;
-        if !self.log.is_empty() {
-            write!(f, "; the end of the verifier's log:\n{}\n", self.log)?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for LoadError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
-}
-
 /// Adds the program's name to its error, and a hint at what may help.
 fn refusal(name: &str, error: ProgramError) -> anyhow::Error {
     const LINES: usize = 20;
@@ -113,10 +89,14 @@ fn refusal(name: &str, error: ProgramError) -> anyhow::Error {
             let is_denied = error.raw_os_error() == Some(libc::EPERM);
             let log = if is_denied { String::new() } else { verifier_log.to_string() };
             let lines: Vec<&str> = log.lines().collect();
-            let log = lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default().join("\n");
-            (is_denied, LoadError { error, log }.into())
+            let last = lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default().join("\n");
+            let log = match last.as_str() {
+                "" => String::new(),
+                last => format!("; the end of the verifier's log:\n{last}\n"),
+            };
+            (is_denied, anyhow::Error::from(error).context(format!("BPF_PROG_LOAD failed{log}")))
         }
-        error => (false, anyhow::Error::from(error)),
+        error => (false, error.into()),
     };
     let hint = match name {
         _ if is_denied => " (run as root)",
@@ -129,6 +109,8 @@ fn refusal(name: &str, error: ProgramError) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use aya_obj::VerifierLog;
 
     use super::*;

@@ -98,7 +98,10 @@ pub fn try_uprobe() -> Result<Trial, TrialError> {
         Site { path: Path::new("/proc/self/exe"), held: None, pid: NonZeroU32::new(std::process::id()) };
     let begun = Instant::now();
     let link = object.link(Program::Fetch, site, &[(offset, 0)]);
-    let link = link.map_err(|(_, refused)| TrialError::Attach(refused.error))?;
+    let link = link.map_err(|(_, refused)| match refused.downcast() {
+        Ok(refused) => TrialError::Attach(refused),
+        Err(other) => TrialError::Other(other),
+    })?;
     let attach = begun.elapsed();
     object.set_gate(Gate::Open).map_err(TrialError::Other)?;
     let hit = (0..ROUNDS).map(|_| round()).min().unwrap_or_default();

@@ -9,14 +9,12 @@
 //! address.
 
 use super::{
-    error::PlanError,
-    lookup::{Compiled, place, place_of},
+    lookup::{Compiled, no_parameter},
     op_probes::called_info,
-    plan_builder::PlanBuilder,
+    plan_builder::{PlanBuilder, Slot},
 };
 use flow::wire::{ApiArgumentsSpans, ApiEntrySpans, ApiLineSpans, ApiReturnSpans, ProbeKind};
 use nccl_library::{
-    elf::Machine,
     fields::{comm, info},
     nccl::{ApiFunction, Argument},
     symbols::{Function, Resolution, integer_argument},
@@ -24,11 +22,9 @@ use nccl_library::{
 
 /// Compiles the probe on `ncclEnqueueCheck`. `with_ops`: ops are probed, too.
 pub(super) fn api_line(resolution: &Resolution, function: &Function, with_ops: bool) -> Compiled {
-    let layouts = &resolution.layouts;
-    let mut plan = PlanBuilder::new(resolution.machine);
-    let called = called_info(&mut plan, resolution, function)?;
-    let op_count = comm::OP_COUNT.find(layouts).map(|at| place(&at)).transpose()?;
-    let op_count = op_count.map(|(offset, len)| plan.copy(called.comm, offset, len));
+    let mut plan = PlanBuilder::new(resolution);
+    let called = called_info(&mut plan, resolution, function);
+    let op_count = plan.copy_if_there(called.comm, comm::OP_COUNT);
     let name = called.copy_name(&mut plan);
     // All in one read: a probe's price is its reads as much as its trap.
     let fields = [
@@ -41,13 +37,8 @@ pub(super) fn api_line(resolution: &Resolution, function: &Function, with_ops: b
         info::ROOT,
         info::STREAM,
     ];
-    let places = fields.map(|field| place_of(layouts, field)).into_iter().collect::<Result<Vec<_>, _>>()?;
-    let spans = plan.copy_together(called.info, &places);
-    let &[function, send_buffer, recv_buffer, count, datatype, reduction_op, root, stream] = spans.as_slice()
-    else {
-        return Err(info::STRUCT.missing().into());
-    };
-    let stack_pointer = plan.stack_pointer();
+    let ([function, send_buffer, recv_buffer, count, datatype, reduction_op, root, stream], []) =
+        plan.copy_fields((called.info, 0), fields, []);
     let spans = ApiLineSpans {
         comm: called.spans,
         op_count,
@@ -60,51 +51,45 @@ pub(super) fn api_line(resolution: &Resolution, function: &Function, with_ops: b
         reduction_op,
         root,
         stream,
-        stack_pointer: plan.emit(stack_pointer),
+        stack_pointer: plan.emit(Slot::STACK_POINTER),
         with_ops,
     };
-    Ok((plan.finish()?, ProbeKind::ApiLine(spans), None))
+    plan.compiled(ProbeKind::ApiLine(spans))
 }
 
 /// Compiles the probe on the arguments of an exported function that communicates.
-pub(super) fn api_arguments(machine: Machine, function: ApiFunction) -> Compiled {
-    let mut plan = PlanBuilder::new(machine);
+pub(super) fn api_arguments(resolution: &Resolution, function: ApiFunction) -> Compiled {
+    let mut plan = PlanBuilder::new(resolution);
     let mut argument = |wanted: &[Argument]| {
         let number = function.arguments().iter().position(|argument| wanted.contains(argument))?;
-        let value = plan.parameter(&integer_argument(machine, number));
+        let value = plan.value_at(&integer_argument(resolution.machine, number));
         Some(plan.emit(value))
     };
     let spans = ApiArgumentsSpans {
         function,
-        comm: argument(&[Argument::Comm]).ok_or(PlanError::NoParameter("comm"))?,
-        stream: argument(&[Argument::Stream]).ok_or(PlanError::NoParameter("stream"))?,
+        comm: argument(&[Argument::Comm]).ok_or_else(|| no_parameter("comm"))?,
+        stream: argument(&[Argument::Stream]).ok_or_else(|| no_parameter("stream"))?,
         send_buffer: argument(&[Argument::SendBuffer]),
         recv_buffer: argument(&[Argument::RecvBuffer]),
         count: argument(&[Argument::Count]),
         datatype: argument(&[Argument::Datatype]),
         reduction_op: argument(&[Argument::ReductionOp]),
         root: argument(&[Argument::Root, Argument::Peer]),
-        stack_pointer: {
-            let stack_pointer = plan.stack_pointer();
-            plan.emit(stack_pointer)
-        },
+        stack_pointer: plan.emit(Slot::STACK_POINTER),
     };
-    Ok((plan.finish()?, ProbeKind::ApiArguments(spans), None))
+    plan.compiled(ProbeKind::ApiArguments(spans))
 }
 
 /// Compiles the probe on an exported function's entry.
-pub(super) fn api_entry(machine: Machine, function: ApiFunction) -> Compiled {
-    let mut plan = PlanBuilder::new(machine);
-    let stack_pointer = plan.stack_pointer();
-    let spans = ApiEntrySpans { function, stack_pointer: plan.emit(stack_pointer) };
-    Ok((plan.finish()?, ProbeKind::ApiEntry(spans), None))
+pub(super) fn api_entry(resolution: &Resolution, function: ApiFunction) -> Compiled {
+    let mut plan = PlanBuilder::new(resolution);
+    let spans = ApiEntrySpans { function, stack_pointer: plan.emit(Slot::STACK_POINTER) };
+    plan.compiled(ProbeKind::ApiEntry(spans))
 }
 
 /// Compiles the probe on an exported function's return.
-pub(super) fn api_return(machine: Machine, function: ApiFunction) -> Compiled {
-    let mut plan = PlanBuilder::new(machine);
-    let (result, stack_pointer) = (plan.return_value(), plan.stack_pointer());
-    let spans =
-        ApiReturnSpans { function, result: plan.emit(result), stack_pointer: plan.emit(stack_pointer) };
-    Ok((plan.finish()?, ProbeKind::ApiReturn(spans), None))
+pub(super) fn api_return(resolution: &Resolution, function: ApiFunction) -> Compiled {
+    let mut plan = PlanBuilder::new(resolution);
+    let (result, stack_pointer) = (plan.emit(Slot::RETURN_VALUE), plan.emit(Slot::STACK_POINTER));
+    plan.compiled(ProbeKind::ApiReturn(ApiReturnSpans { function, result, stack_pointer }))
 }

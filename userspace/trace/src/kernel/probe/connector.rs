@@ -1,15 +1,8 @@
 //! The proxy's part of a connector: its connection, and who serves it.
 
-use super::{
-    error::PlanError,
-    lookup::{place, place_of},
-    plan_builder::{PlanBuilder, Slot},
-};
+use super::plan_builder::{PlanBuilder, Slot};
 use flow::wire::{ProxyOwnerSpans, Span};
-use nccl_library::{
-    fields::{FieldRef, connector},
-    layouts::Layouts,
-};
+use nccl_library::fields::connector;
 
 /// Spans that are copied of an `ncclProxyConnector`.
 pub(super) struct Copied {
@@ -22,32 +15,18 @@ pub(super) struct Copied {
 
 /// Copies the `ncclProxyConnector` of the `ncclConnector` at `base + at`, all at once: its fields lie
 /// together.
-pub(super) fn proxy_connector(
-    plan: &mut PlanBuilder,
-    layouts: &Layouts,
-    base: Slot,
-    at: i64,
-) -> Result<Copied, PlanError> {
-    let of = |field: FieldRef| -> Result<Option<(i64, u16)>, PlanError> {
-        let Some(field) = field.find(layouts) else { return Ok(None) };
-        let (offset, len) = place(&field)?;
-        Ok(Some((at + offset, len)))
-    };
-    let (offset, len) = place_of(layouts, connector::PROXY_CONNECTION)?;
-    let same_process = of(connector::PROXY_SAME_PROCESS)?;
+pub(super) fn proxy_connector(plan: &mut PlanBuilder<'_>, base: Slot, at: i64) -> Copied {
     // In 2.16 and 2.17 nothing says whether the rank is one of this process.
-    let rank = of(connector::PROXY_RANK)?.filter(|_| same_process.is_some());
-    let optional = [of(connector::PROXY_PROGRESS)?, same_process, of(connector::PROXY_TOP_RANK)?, rank];
-    let mut places = vec![(at + offset, len)];
-    places.extend(optional.iter().flatten());
-    let mut spans = plan.copy_together(base, &places).into_iter();
-    let connection = spans.next().ok_or(connector::PROXY_CONNECTION.missing())?;
-    let [progress, same_process, top_rank, rank] =
-        optional.map(|place| if place.is_some() { spans.next() } else { None });
-    let owner = same_process.zip(top_rank).map(|(same_process, top_rank)| ProxyOwnerSpans {
-        same_process,
-        top_rank,
-        rank,
-    });
-    Ok(Copied { connection, progress, owner })
+    let has_owner = connector::PROXY_SAME_PROCESS.exists(plan.layouts);
+    let optional = [
+        Some(connector::PROXY_PROGRESS),
+        Some(connector::PROXY_SAME_PROCESS),
+        Some(connector::PROXY_TOP_RANK),
+        has_owner.then_some(connector::PROXY_RANK),
+    ];
+    let ([connection], [progress, same_process, top_rank, rank]) =
+        plan.copy_fields((base, at), [connector::PROXY_CONNECTION], optional);
+    let owner = same_process.zip(top_rank);
+    let owner = owner.map(|(same_process, top_rank)| ProxyOwnerSpans { same_process, top_rank, rank });
+    Copied { connection, progress, owner }
 }

@@ -20,9 +20,7 @@
 //! communicator's identity, as an address can come to mean another communicator.
 
 mod api_probes;
-mod argument_registers;
 mod connector;
-mod error;
 mod lookup;
 mod op_probes;
 mod op_work;
@@ -35,7 +33,5 @@ mod step_probes;
 mod walk_probes;
 mod walk_rows;
 
-pub use error::PlanError;
-pub use plan_builder::{PlanBuilder, Slot};
 pub use set::{Part, Probe, ProbeSet, WalkProgram, add_api_calls, add_api_returns, compile, take_stacks};
 pub use step_places::add_steps;

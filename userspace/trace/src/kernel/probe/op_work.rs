@@ -6,79 +6,63 @@
 //! first that waits (src/enqueue.cc: addCBDCollToPlan, addTunedCollToPlan, addP2pToPlan;
 //! scheduleCollTasksToPlan).
 
-use super::{
-    error::PlanError,
-    lookup::{len, offset_of, place_of, signed},
-    plan_builder::{PlanBuilder, Slot},
-};
+use super::plan_builder::{PlanBuilder, Slot};
 use flow::wire::{OpWorkSpans, Span};
-use nccl_library::{
-    fields::{comm, dev_work_coll, kernel_plan, ops_say_their_share, proxy_op, work_elem, work_list},
-    layouts::Layouts,
+use nccl_library::fields::{
+    comm, dev_work_coll, kernel_plan, ops_say_their_share, proxy_op, work_elem, work_list,
 };
-
-/// Arguments of `ncclProxySaveOp`.
-#[derive(Clone, Copy)]
-pub(super) struct Passed {
-    pub(super) comm: Slot,
-    pub(super) op: Slot,
-    /// Argument that is not 0 in the plan pass.
-    pub(super) just_inquire: Slot,
-}
 
 /// Copies the device work. Gives `None` in versions whose ops need no such help, and in those whose work does
-/// not give it (before 2.20).
+/// not give it (before 2.20). `just_inquire` is not 0 in the plan pass.
 pub(super) fn op_work(
-    plan: &mut PlanBuilder,
-    layouts: &Layouts,
-    passed: Passed,
-) -> Result<Option<OpWorkSpans>, PlanError> {
+    plan: &mut PlanBuilder<'_>,
+    comm: Slot,
+    op: Slot,
+    just_inquire: Slot,
+) -> Option<OpWorkSpans> {
+    let layouts = plan.layouts;
     if ops_say_their_share(layouts) {
-        Ok(None)
+        None
     } else if work_elem::WORK_COUNT.exists(layouts) && comm::PLAN_QUEUE_TAIL.exists(layouts) {
-        elements(plan, layouts, passed).map(Some)
+        Some(elements(plan, comm, op, just_inquire))
     } else if dev_work_coll::COUNT_LO.exists(layouts) && comm::WAITING_WORK.exists(layouts) {
-        node(plan, layouts, passed).map(Some)
+        Some(node(plan, comm, just_inquire))
     } else {
-        Ok(None)
+        None
     }
 }
 
-fn elements(plan: &mut PlanBuilder, layouts: &Layouts, passed: Passed) -> Result<OpWorkSpans, PlanError> {
-    let channel_size = signed(kernel_plan::CHANNELS.array(layouts)?.elem_size)?;
-    let plan_at = offset_of(layouts, comm::PLAN_QUEUE_TAIL)?;
-    let id = place_of(layouts, proxy_op::CHANNEL_ID)?;
-    let list_at = offset_of(layouts, kernel_plan::CHANNEL_LAST_WORK)?;
-    let counts_at = place_of(layouts, kernel_plan::CHANNEL_LAST_ELEMENTS)?;
-    let work = place_of(layouts, work_list::WORK)?;
-
-    let mut found = Found::new(plan, passed.comm);
+fn elements(plan: &mut PlanBuilder<'_>, comm: Slot, op: Slot, just_inquire: Slot) -> OpWorkSpans {
+    let channel_size = plan.element_size(kernel_plan::CHANNELS);
+    let list_at = plan.offset_of(kernel_plan::CHANNEL_LAST_WORK);
+    let mut found = Found::new(plan, comm);
     let counts = plan.constant(0);
-    plan.unless_zero(passed.just_inquire, |plan| {
-        let current = plan.load(passed.comm, plan_at, 8);
+    plan.unless_zero(just_inquire, |plan| {
+        let current = plan.load_pointer(comm, comm::PLAN_QUEUE_TAIL);
         plan.unless_zero(current, |plan| {
-            let id = plan.load(passed.op, id.0, id.1);
+            let id = plan.load_field(op, proxy_op::CHANNEL_ID);
             let channel = plan.scale(current, id, channel_size);
-            let both = plan.load(channel, counts_at.0, counts_at.1);
+            let both = plan.load_field(channel, kernel_plan::CHANNEL_LAST_ELEMENTS);
             plan.set(counts, both);
             let list = plan.load(channel, list_at, 8);
             found.take(plan, list);
         });
     });
-    let (address, work) = found.copy(plan, work.0, work.1);
-    Ok(OpWorkSpans::Elements { address, work, counts: plan.emit(counts) })
+    let (offset, len) = plan.place_of(work_list::WORK);
+    let (address, work) = found.copy(plan, offset, len);
+    OpWorkSpans::Elements { address, work, counts: plan.emit(counts) }
 }
 
-fn node(plan: &mut PlanBuilder, layouts: &Layouts, passed: Passed) -> Result<OpWorkSpans, PlanError> {
-    let bytes = len(work_list::STRUCT.size(layouts)? + dev_work_coll::STRUCT.size(layouts)?)?;
-    let waiting_at = offset_of(layouts, comm::WAITING_WORK)?;
-    let mut found = Found::new(plan, passed.comm);
-    plan.unless_zero(passed.just_inquire, |plan| {
-        let waiting = plan.load(passed.comm, waiting_at, 8);
+fn node(plan: &mut PlanBuilder<'_>, comm: Slot, just_inquire: Slot) -> OpWorkSpans {
+    let mut found = Found::new(plan, comm);
+    plan.unless_zero(just_inquire, |plan| {
+        let waiting = plan.load_pointer(comm, comm::WAITING_WORK);
         found.take(plan, waiting);
     });
+    let sizes = [work_list::STRUCT, dev_work_coll::STRUCT].map(|strukt| plan.size_of::<u64>(strukt));
+    let bytes = plan.number(sizes[0].saturating_add(sizes[1]));
     let (address, bytes) = found.copy(plan, 0, bytes);
-    Ok(OpWorkSpans::Node { address, bytes })
+    OpWorkSpans::Node { address, bytes }
 }
 
 /// An address that is looked for by steps that may be left out.
@@ -90,13 +74,14 @@ struct Found {
 }
 
 impl Found {
-    fn new(plan: &mut PlanBuilder, readable: Slot) -> Self {
+    fn new(plan: &mut PlanBuilder<'_>, readable: Slot) -> Self {
         let address = plan.constant(0);
-        Self { address, base: plan.variable(readable) }
+        // A word of its own, which can be set.
+        Self { address, base: plan.offset(readable, 0) }
     }
 
     /// Takes this address as found, unless it is 0.
-    fn take(&mut self, plan: &mut PlanBuilder, address: Slot) {
+    fn take(&mut self, plan: &mut PlanBuilder<'_>, address: Slot) {
         plan.unless_zero(address, |plan| {
             plan.set(self.address, address);
             plan.set(self.base, address);
@@ -104,7 +89,7 @@ impl Found {
     }
 
     /// Puts the address, and the bytes there, into the record.
-    fn copy(self, plan: &mut PlanBuilder, offset: i64, len: u16) -> (Span, Span) {
+    fn copy(self, plan: &mut PlanBuilder<'_>, offset: i64, len: u16) -> (Span, Span) {
         (plan.emit(self.address), plan.copy(self.base, offset, len))
     }
 }

@@ -1,15 +1,21 @@
 //! Assembles a [`FetchPlan`], and checks what the kernel side does not check.
 
-use std::ops::Range;
+use std::{fmt, ops::Range};
+
+use anyhow::{Error, Result, anyhow};
 
 use ncclflow_common::{
     FetchPlan, MAX_COPY, MAX_QUEUES, MAX_STEPS, PART_SLOTS, RECORD_CLASSES, RecordClass, RecordHeader, SLOTS,
     STACK_POINTER_SLOT, Step, StepOp, TEMP_SLOTS,
 };
 
-use super::{argument_registers::argument_slot, error::PlanError};
 use flow::wire::Span;
-use nccl_library::{elf::Machine, parameter::ParamLocation};
+use nccl_library::{
+    elf::Machine,
+    layouts::Layouts,
+    parameter::ParamLocation,
+    symbols::{Resolution, argument_registers},
+};
 
 /// [`MAX_COPY`] as steps carry it.
 const COPY_STEP: u16 = 256;
@@ -19,23 +25,24 @@ const _: () = assert!(COPY_STEP as usize == MAX_COPY);
 const SLOTS_OF_WORDS: usize = SLOTS / 2;
 
 /// A word that the plan computes in the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot(u8);
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Slot(u8);
 
 impl Slot {
-    pub fn number(self) -> u8 {
+    /// The function's return value; only in plans of probes at its return.
+    pub(super) const RETURN_VALUE: Self = Self(0);
+    pub(super) const STACK_POINTER: Self = Self(STACK_POINTER_SLOT);
+
+    pub(super) fn number(self) -> u8 {
         self.0
     }
 }
 
-/// The intermediate values that existed at some point: see [`PlanBuilder::mark`].
-#[derive(Clone, Copy, Debug)]
-pub struct Mark(u8);
-
 /// Builds a plan step by step. Errors are kept and reported by [`PlanBuilder::finish`].
 #[derive(Debug)]
-pub struct PlanBuilder {
+pub(super) struct PlanBuilder<'a> {
     machine: Machine,
+    pub(super) layouts: &'a Layouts,
     steps: Vec<Step>,
     temps: Range<u8>,
     next_temp: u8,
@@ -44,62 +51,64 @@ pub struct PlanBuilder {
     rests_on: [u64; SLOTS],
     /// Classes that the plan's record can have.
     classes: &'static [RecordClass],
-    error: Option<PlanError>,
+    /// What the library lacks for the plan, which says more than what is wrong with the plan.
+    lack: Option<Error>,
+    error: Option<Error>,
 }
 
-impl PlanBuilder {
+impl<'a> PlanBuilder<'a> {
     /// Begins a plan that is run at a probe.
-    pub fn new(machine: Machine) -> Self {
-        Self::with_temps(machine, TEMP_SLOTS)
+    pub(super) fn new(resolution: &'a Resolution) -> Self {
+        Self::with_temps(resolution.machine, &resolution.layouts, TEMP_SLOTS)
     }
 
     /// Begins a plan that is run at a probe after a walk. Its record is of the smallest class.
-    pub fn after_walk(machine: Machine) -> Self {
-        let mut plan =
-            Self::with_temps(machine, TEMP_SLOTS.start..u8::try_from(PART_SLOTS).unwrap_or(TEMP_SLOTS.start));
-        plan.classes = RECORD_CLASSES.split_at(1).0;
-        plan
+    pub(super) fn after_walk(resolution: &'a Resolution) -> Self {
+        let plan = Self::part(resolution, TEMP_SLOTS.start);
+        Self { classes: RECORD_CLASSES.split_at(1).0, ..plan }
     }
 
     /// Begins a plan that a walk runs for a node or a row, and gives `given` words to.
-    pub fn part(machine: Machine, given: u8) -> Self {
-        Self::with_temps(machine, given..u8::try_from(PART_SLOTS).unwrap_or(given))
+    pub(super) fn part(resolution: &'a Resolution, given: u8) -> Self {
+        let end = u8::try_from(PART_SLOTS).unwrap_or(given);
+        Self::with_temps(resolution.machine, &resolution.layouts, given..end)
     }
 
-    fn with_temps(machine: Machine, temps: Range<u8>) -> Self {
+    fn with_temps(machine: Machine, layouts: &'a Layouts, temps: Range<u8>) -> Self {
         Self {
             machine,
+            layouts,
             steps: Vec::new(),
             next_temp: temps.start,
             temps,
             record_len: size_of::<RecordHeader>(),
             rests_on: [0; SLOTS],
             classes: &RECORD_CLASSES,
+            lack: None,
             error: None,
         }
     }
 
     /// Returns a word that a walk gives to the plan of a node or a row.
-    pub fn given(&mut self, number: u8) -> Slot {
-        if number < self.temps.start { Slot(number) } else { self.fail(PlanError::TooManySlots) }
+    pub(super) fn given(&mut self, number: u8) -> Slot {
+        if number < self.temps.start { Slot(number) } else { self.fail(too_many_slots()) }
     }
 
     /// Makes room in the record of a plan that is run after a walk, for the number of nodes that the walk
     /// found in each list.
-    pub fn nodes(&mut self) -> [Span; MAX_QUEUES] {
+    pub(super) fn nodes(&mut self) -> [Span; MAX_QUEUES] {
         std::array::from_fn(|_| self.place(8))
     }
 
-    /// Marks the intermediate values so far: [`PlanBuilder::forget_since`] frees the room of later ones.
-    pub fn mark(&self) -> Mark {
-        Mark(self.next_temp)
+    /// Adds steps, and then frees the room of their intermediate values.
+    pub(super) fn freeing<T>(&mut self, steps: impl FnOnce(&mut Self) -> T) -> T {
+        let before = self.next_temp;
+        let result = steps(self);
+        self.next_temp = before;
+        result
     }
 
-    pub fn forget_since(&mut self, mark: Mark) {
-        self.next_temp = mark.0;
-    }
-
-    pub fn constant(&mut self, value: i64) -> Slot {
+    pub(super) fn constant(&mut self, value: i64) -> Slot {
         let dst = self.temp();
         // This reads nothing: the difference of a word with itself is 0.
         self.push(StepOp::Scale, Step { dst: dst.0, index: dst.0, imm: -1, ..of(dst) });
@@ -109,27 +118,21 @@ impl PlanBuilder {
 
     /// Adds steps that are left out where `value` is 0; what they would load stays 0. They must not write to
     /// the record, whose bytes would be undefined.
-    pub fn unless_zero(&mut self, value: Slot, steps: impl FnOnce(&mut Self)) {
+    pub(super) fn unless_zero(&mut self, value: Slot, steps: impl FnOnce(&mut Self)) {
         let at = self.steps.len();
         self.push(StepOp::Skip, of(value));
         steps(self);
         let left_out = self.steps.len() - at - 1;
         if self.steps.iter().skip(at).any(writes) {
-            self.fail(PlanError::TooManySteps);
+            self.fail(too_many_steps());
         }
         if let Some(step) = self.steps.get_mut(at) {
             step.imm = i64::try_from(left_out).unwrap_or(i64::MAX);
         }
     }
 
-    /// Makes a word that begins as `value`; steps under [`PlanBuilder::unless_zero`] can [`PlanBuilder::set`]
-    /// it.
-    pub fn variable(&mut self, value: Slot) -> Slot {
-        self.offset(value, 0)
-    }
-
-    /// Sets `variable` to `value` from here on.
-    pub fn set(&mut self, variable: Slot, value: Slot) {
+    /// Sets `variable` to `value` from here on, also under [`PlanBuilder::unless_zero`].
+    pub(super) fn set(&mut self, variable: Slot, value: Slot) {
         let rested_on = self.rests_on(variable);
         self.push(StepOp::Add, Step { dst: variable.0, ..of(value) });
         if let Some(rests_on) = self.rests_on.get_mut(usize::from(variable.0)) {
@@ -138,91 +141,90 @@ impl PlanBuilder {
     }
 
     /// Computes `value`, less `limit` where it is not below that.
-    pub fn wrap(&mut self, value: Slot, limit: Slot) -> Slot {
+    pub(super) fn wrap(&mut self, value: Slot, limit: Slot) -> Slot {
         self.compute(StepOp::Wrap, Step { index: limit.0, ..of(value) })
     }
 
     /// Computes the low 32 bits of a word, sign-extended.
-    pub fn int32(&mut self, value: Slot) -> Slot {
+    pub(super) fn int32(&mut self, value: Slot) -> Slot {
         self.compute(StepOp::Int32, of(value))
     }
 
     /// Returns the value of a parameter at the probed function's entry.
-    pub fn parameter(&mut self, location: &ParamLocation) -> Slot {
+    pub(super) fn value_at(&mut self, location: &ParamLocation) -> Slot {
         match location {
-            ParamLocation::Register(number) => match argument_slot(self.machine, *number) {
-                Ok(slot) => Slot(slot),
-                Err(error) => self.fail(error),
-            },
-            ParamLocation::EntryStack { sp_offset } => self.load(Slot(STACK_POINTER_SLOT), *sp_offset, 8),
-            ParamLocation::Unknown(reason) => self.fail(PlanError::Parameter(reason.clone())),
+            ParamLocation::Register(number) => self.argument(*number),
+            ParamLocation::EntryStack { sp_offset } => self.load(Slot::STACK_POINTER, *sp_offset, 8),
+            ParamLocation::Unknown(reason) => self.fail(anyhow!("{reason}")),
         }
     }
 
-    /// Returns the function's return value; only in plans of probes at its return.
-    pub fn return_value(&self) -> Slot {
-        Slot(0)
-    }
-
-    pub fn stack_pointer(&self) -> Slot {
-        Slot(STACK_POINTER_SLOT)
-    }
-
-    /// Returns the value of a parameter of type `int` (or another of 32 bits or fewer), sign-extended.
-    pub fn int_parameter(&mut self, location: &ParamLocation) -> Slot {
-        let raw = self.parameter(location);
-        self.int32(raw)
+    /// Returns a register's value when the plan begins. The register is given by its DWARF number (x86-64:
+    /// System V psABI, figure 3.36; aarch64: AADWARF64 §4.1).
+    fn argument(&mut self, register: u16) -> Slot {
+        let stack_pointer = match self.machine {
+            Machine::X86_64 => 7,
+            Machine::Aarch64 => 31,
+            Machine::Other(_) => {
+                return self.fail(anyhow!("no calling convention known for {:?}", self.machine));
+            }
+        };
+        if register == stack_pointer {
+            return Slot::STACK_POINTER;
+        }
+        let mut slots = (0..).zip(argument_registers(self.machine));
+        match slots.find(|(_, known)| **known == register) {
+            Some((slot, _)) => Slot(slot),
+            None => self.fail(anyhow!("DWARF register {register} carries no argument")),
+        }
     }
 
     /// Loads the unsigned integer of `len` bytes (1, 2, 4 or 8) at `base + offset` in the target.
-    pub fn load(&mut self, base: Slot, offset: i64, len: u16) -> Slot {
+    pub(super) fn load(&mut self, base: Slot, offset: i64, len: u16) -> Slot {
         self.compute(StepOp::Load, Step { len, imm: offset, ..of(base) })
     }
 
     /// Loads words of 8 bytes at these offsets from `base`, with one read where they lie close together.
-    pub fn load_words(&mut self, base: Slot, offsets: &[i64]) -> Vec<Slot> {
-        let first = offsets.iter().min().copied().unwrap_or(0);
-        let last = offsets.iter().max().copied().unwrap_or(0);
+    pub(super) fn load_words<const N: usize>(&mut self, base: Slot, offsets: [i64; N]) -> [Slot; N] {
+        let first = offsets.into_iter().min().unwrap_or(0);
+        let last = offsets.into_iter().max().unwrap_or(0);
         let words = usize::try_from(last - first).unwrap_or(usize::MAX) / 8 + 1;
         let aligned = offsets.iter().all(|offset| (offset - first) % 8 == 0);
         let start = usize::from(self.next_temp);
         let too_many = words > SLOTS_OF_WORDS || start + words > usize::from(self.temps.end);
         if !aligned || too_many || start >= SLOTS_OF_WORDS {
-            return offsets.iter().map(|offset| self.load(base, *offset, 8)).collect();
+            return offsets.map(|offset| self.load(base, offset, 8));
         }
-        let slots: Vec<Slot> = (0..words).map(|_| self.temp()).collect();
-        let (dst, len) =
-            (slots.first().map_or(0, |slot| slot.0), u16::try_from(8 * words).unwrap_or(u16::MAX));
+        let dst = self.next_temp;
+        let len = u16::try_from(8 * words).unwrap_or(u16::MAX);
         let rests_on = self.push(StepOp::LoadWords, Step { dst, len, imm: first, ..of(base) });
-        let mut found = Vec::new();
-        for (offset, slot) in (0..).map(|word| first + 8 * word).zip(slots) {
+        for _ in 0..words {
+            let slot = self.temp();
             if let Some(rests) = self.rests_on.get_mut(usize::from(slot.0)) {
                 *rests = rests_on;
             }
-            found.push((offset, slot));
         }
-        let of = |wanted: &i64| found.iter().find(|(offset, _)| offset == wanted).map(|(_, slot)| *slot);
-        offsets.iter().filter_map(of).collect()
+        offsets.map(|offset| Slot(dst + u8::try_from((offset - first) / 8).unwrap_or(0)))
     }
 
     /// Computes `base + offset`.
-    pub fn offset(&mut self, base: Slot, offset: i64) -> Slot {
+    pub(super) fn offset(&mut self, base: Slot, offset: i64) -> Slot {
         self.compute(StepOp::Add, Step { imm: offset, ..of(base) })
     }
 
     /// Computes `base + index * scale`.
-    pub fn scale(&mut self, base: Slot, index: Slot, scale: i64) -> Slot {
+    pub(super) fn scale(&mut self, base: Slot, index: Slot, scale: i64) -> Slot {
         self.compute(StepOp::Scale, Step { index: index.0, imm: scale, ..of(base) })
     }
 
-    pub fn emit(&mut self, value: Slot) -> Span {
+    pub(super) fn emit(&mut self, value: Slot) -> Span {
         let span = self.place(8);
         let rests_on = self.push(StepOp::Emit, Step { at: span.at, ..of(value) });
         Span { rests_on, ..span }
     }
 
     /// Copies `len` bytes at `base + offset` in the target into the record.
-    pub fn copy(&mut self, base: Slot, offset: i64, len: u16) -> Span {
+    pub(super) fn copy(&mut self, base: Slot, offset: i64, len: u16) -> Span {
         let span = self.place(len);
         let (mut done, mut rests_on) = (0, 0);
         while done < len {
@@ -236,7 +238,7 @@ impl PlanBuilder {
 
     /// Puts the word into the record and, behind it, `len` bytes at `base + offset` in the target. Returns
     /// the places of both.
-    pub fn emit_and_copy(&mut self, base: Slot, offset: i64, len: u16) -> (Span, Span) {
+    pub(super) fn emit_and_copy(&mut self, base: Slot, offset: i64, len: u16) -> (Span, Span) {
         if usize::from(len) > MAX_COPY {
             return (self.emit(base), self.copy(base, offset, len));
         }
@@ -245,52 +247,23 @@ impl PlanBuilder {
         (Span { rests_on: self.rests_on(base), ..word }, Span { rests_on, ..span })
     }
 
-    /// Copies several fields of one struct at once, with what lies between them. Returns the place of each.
-    pub fn copy_together(&mut self, base: Slot, fields: &[(i64, u16)]) -> Vec<Span> {
-        self.together(fields, |plan, first, len| ((), plan.copy(base, first, len))).1
-    }
-
-    /// [`PlanBuilder::emit_and_copy`] of several fields of one struct at once.
-    pub fn emit_and_copy_together(&mut self, base: Slot, fields: &[(i64, u16)]) -> (Span, Vec<Span>) {
-        self.together(fields, |plan, first, len| plan.emit_and_copy(base, first, len))
-    }
-
-    /// Has `copy` copy all bytes from the first field to the end of the last. Returns its result, and the
-    /// place of each field.
-    fn together<T>(
-        &mut self,
-        fields: &[(i64, u16)],
-        copy: impl FnOnce(&mut Self, i64, u16) -> (T, Span),
-    ) -> (T, Vec<Span>) {
-        let first = fields.iter().map(|(offset, _)| *offset).min().unwrap_or(0);
-        let end = fields.iter().map(|(offset, len)| *offset + i64::from(*len)).max().unwrap_or(0);
-        let len = u16::try_from(end - first).unwrap_or_else(|_| {
-            self.fail(PlanError::TooLong(usize::MAX));
-            0
-        });
-        let (word, all) = copy(self, first, len);
-        let span =
-            |(offset, len): &(i64, u16)| all.part(u16::try_from(offset - first).unwrap_or(u16::MAX), *len);
-        (word, fields.iter().map(span).collect())
-    }
-
     /// Returns the plan, with the smallest class of record that it fits.
-    pub fn finish(self) -> Result<FetchPlan, PlanError> {
-        if let Some(error) = self.error {
+    pub(super) fn finish(self) -> Result<FetchPlan> {
+        if let Some(error) = self.lack.or(self.error) {
             return Err(error);
         }
         if self.steps.len() > MAX_STEPS {
-            return Err(PlanError::TooManySteps);
+            return Err(too_many_steps());
         }
         let fits_all = |class: &RecordClass| {
             self.record_len <= class.size && self.steps.iter().all(|step| fits(step, class.size))
         };
-        let too_long = PlanError::TooLong(self.record_len);
-        let class = self.classes.iter().position(fits_all).ok_or(too_long.clone())?;
+        let too_long = || too_long(self.record_len);
+        let class = self.classes.iter().position(fits_all).ok_or_else(too_long)?;
         let mut plan = FetchPlan {
-            record_len: u16::try_from(self.record_len).map_err(|_| too_long.clone())?,
-            class: u16::try_from(class).map_err(|_| too_long)?,
-            n_steps: u32::try_from(self.steps.len()).map_err(|_| PlanError::TooManySteps)?,
+            record_len: u16::try_from(self.record_len).map_err(|_| too_long())?,
+            class: u16::try_from(class).map_err(|_| too_long())?,
+            n_steps: u32::try_from(self.steps.len()).map_err(|_| too_many_steps())?,
             ..FetchPlan::default()
         };
         for (slot, step) in plan.steps.iter_mut().zip(&self.steps) {
@@ -308,7 +281,7 @@ impl PlanBuilder {
 
     fn temp(&mut self) -> Slot {
         if !self.temps.contains(&self.next_temp) {
-            return self.fail(PlanError::TooManySlots);
+            return self.fail(too_many_slots());
         }
         self.next_temp += 1;
         Slot(self.next_temp - 1)
@@ -348,10 +321,29 @@ impl PlanBuilder {
         self.rests_on.get(usize::from(slot.0)).copied().unwrap_or(0)
     }
 
-    fn fail(&mut self, error: PlanError) -> Slot {
-        self.error.get_or_insert(error);
-        Slot(0)
+    /// Keeps the error that the library lacks something, if it is the first.
+    pub(super) fn lack<T: Default>(&mut self, error: impl Into<Error>) -> T {
+        self.lack.get_or_insert_with(|| error.into());
+        T::default()
     }
+
+    fn fail(&mut self, error: Error) -> Slot {
+        self.error.get_or_insert(error);
+        Slot::default()
+    }
+}
+
+fn too_many_steps() -> Error {
+    anyhow!("what the probe reads takes more than {MAX_STEPS} steps")
+}
+
+fn too_many_slots() -> Error {
+    anyhow!("what the probe reads takes more than {} intermediate values", TEMP_SLOTS.len())
+}
+
+/// Says that the record fits neither the largest class nor, where it has to, the smallest.
+pub(super) fn too_long(bytes: impl fmt::Display) -> Error {
+    anyhow!("the record would be {bytes} bytes long")
 }
 
 fn of(src: Slot) -> Step {
@@ -376,12 +368,19 @@ fn fits(step: &Step, record_size: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+
+    fn begun(machine: Machine) -> PlanBuilder<'static> {
+        static LAYOUTS: Layouts = Layouts { structs: BTreeMap::new(), enums: BTreeMap::new() };
+        PlanBuilder::with_temps(machine, &LAYOUTS, TEMP_SLOTS)
+    }
 
     #[test]
     fn a_copy_longer_than_one_step_allows_is_split() {
-        let mut builder = PlanBuilder::new(Machine::X86_64);
-        let base = builder.parameter(&ParamLocation::Register(5));
+        let mut builder = begun(Machine::X86_64);
+        let base = builder.value_at(&ParamLocation::Register(5));
         let span = builder.copy(base, 16, 600);
         let finished = builder.finish().unwrap();
         let copies: Vec<_> = finished.steps.iter().filter(|step| step.op == StepOp::Copy as u8).collect();
@@ -394,8 +393,8 @@ mod tests {
 
     #[test]
     fn a_value_rests_on_every_read_on_its_way() {
-        let mut builder = PlanBuilder::new(Machine::X86_64);
-        let base = builder.parameter(&ParamLocation::Register(5));
+        let mut builder = begun(Machine::X86_64);
+        let base = builder.value_at(&ParamLocation::Register(5));
         let other = builder.load(base, 8, 8); // step 0
         let index = builder.load(base, 16, 1); // step 1
         let element = builder.scale(base, index, 64); // step 2, no read
@@ -408,20 +407,20 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let mut builder = PlanBuilder::new(Machine::X86_64);
-        let base = builder.parameter(&ParamLocation::Register(5));
+        let mut builder = begun(Machine::X86_64);
+        let base = builder.value_at(&ParamLocation::Register(5));
         builder.copy(base, 0, 4000);
-        assert!(matches!(builder.finish(), Err(PlanError::TooLong(_))));
+        assert!(builder.finish().unwrap_err().to_string().contains("bytes long"));
 
-        let mut builder = PlanBuilder::new(Machine::X86_64);
-        builder.parameter(&ParamLocation::Register(3)); // rbx carries no argument
-        assert_eq!(builder.finish().unwrap_err(), PlanError::Register(3));
+        let mut builder = begun(Machine::X86_64);
+        builder.value_at(&ParamLocation::Register(3)); // rbx carries no argument
+        assert_eq!(builder.finish().unwrap_err().to_string(), "DWARF register 3 carries no argument");
 
-        let mut builder = PlanBuilder::new(Machine::Aarch64);
-        let base = builder.parameter(&ParamLocation::Register(0));
+        let mut builder = begun(Machine::Aarch64);
+        let base = builder.value_at(&ParamLocation::Register(0));
         for _ in 0..=TEMP_SLOTS.len() {
             builder.load(base, 0, 8);
         }
-        assert_eq!(builder.finish().unwrap_err(), PlanError::TooManySlots);
+        assert_eq!(builder.finish().unwrap_err().to_string(), too_many_slots().to_string());
     }
 }

@@ -67,8 +67,8 @@ fn place(resolution: &Resolution, kept: &Code, sizes: &Field) -> Result<(Instruc
 }
 
 fn send_size(resolution: &Resolution, reset: &SlotReset) -> Compiled {
-    let mut plan = PlanBuilder::new(resolution.machine);
-    let base = plan.parameter(&reset.holder);
+    let mut plan = PlanBuilder::new(resolution);
+    let base = plan.value_at(&reset.holder);
     let bytes = plan.copy(base, reset.displacement, SIZE_BYTES);
-    Ok((plan.finish()?, ProbeKind::SendSize(SendSizeSpans { bytes }), None))
+    plan.compiled(ProbeKind::SendSize(SendSizeSpans { bytes }))
 }

@@ -4,11 +4,10 @@ use ncclflow_common::{FetchPlan, Walk};
 
 use super::{
     api_probes::{api_arguments, api_entry, api_line, api_return},
-    error::PlanError,
     lookup::Compiled,
     op_probes::{api_call, proxy_op, proxy_peer},
     step_places::add_steps,
-    walk_probes::{self, PlanProbe},
+    walk_probes,
 };
 use flow::{
     session::{CallSource, Level, MissingProbe, ProbePlace, ProbeStrategy, StepDetail},
@@ -16,7 +15,7 @@ use flow::{
 };
 use nccl_library::{
     elf::FileOffset,
-    fields::ops_lead_to_tasks,
+    fields::{MissingField, ops_lead_to_tasks},
     nccl::ApiFunction,
     symbols::{Function, Resolution},
 };
@@ -42,8 +41,7 @@ pub struct Part {
 /// The lists that a probe follows, and what it reads of their nodes.
 #[derive(Clone, Debug)]
 pub struct WalkProgram {
-    /// Plan that finds the lists; it sends nothing.
-    pub head: FetchPlan,
+    /// The parts; the first is the plan that finds the lists, and sends nothing.
     pub parts: Vec<Part>,
     /// The walk, with plans numbered by their place in `parts`.
     pub walk: Walk,
@@ -108,7 +106,7 @@ fn api_calls(resolution: &Resolution) -> ProbeSet {
     for function in ApiFunction::all().filter(|function| function.communicates()) {
         let name = function.name();
         if !resolution.functions(name).is_empty() {
-            set.add(resolution, name, "its calls", |_| api_arguments(resolution.machine, function));
+            set.add(resolution, name, "its calls", |_| api_arguments(resolution, function));
         }
     }
     set.calls = (!set.probes.is_empty()).then_some(CallSource::ExportedFunctions);
@@ -126,10 +124,8 @@ fn plans(resolution: &Resolution) -> ProbeSet {
     let mut set = ProbeSet { way: Some(ProbeStrategy::Plan), ..ProbeSet::default() };
     let lost = "every op";
     if walk_probes::is_possible(resolution) {
-        for (name, place) in
-            [(walk_probes::LAUNCH, PlanProbe::AfterLaunch), ("hostStreamPlanCallback", PlanProbe::Callback)]
-        {
-            set.add(resolution, name, lost, |function| walk_probes::walk(resolution, function, place));
+        for name in [walk_probes::LAUNCH, walk_probes::CALLBACK] {
+            set.add(resolution, name, lost, |function| walk_probes::walk(resolution, function));
         }
     } else {
         let why = "the launch plans of this version do not describe their operations completely (2.23 and \
@@ -172,10 +168,10 @@ pub fn add_api_returns(set: &mut ProbeSet, resolution: &Resolution) {
             continue;
         }
         if !function.communicates() {
-            set.add(resolution, name, "how long it takes", |_| api_entry(resolution.machine, function));
+            set.add(resolution, name, "how long it takes", |_| api_entry(resolution, function));
         }
         let lost = "its result, and how long it takes";
-        set.add(resolution, name, lost, |_| api_return(resolution.machine, function));
+        set.add(resolution, name, lost, |_| api_return(resolution, function));
     }
 }
 
@@ -256,8 +252,8 @@ impl ProbeSet {
 }
 
 /// Says why a probe cannot be compiled: if a whole struct is not known, why that is so.
-fn reason(resolution: &Resolution, error: &PlanError) -> String {
-    if let PlanError::Missing(missing) = error
+fn reason(resolution: &Resolution, error: &anyhow::Error) -> String {
+    if let Some(missing) = error.downcast_ref::<MissingField>()
         && let Some(why) = resolution.why_unknown(missing.strukt)
     {
         return format!("the layout of `{}` is not known: {why}", missing.strukt);

@@ -7,8 +7,7 @@
 //! probes' places are found by [`super::step_places`].
 
 use super::{
-    error::PlanError,
-    lookup::{Compiled, extent, len, offset, offset_of, parameter, place, place_of, signed},
+    lookup::Compiled,
     plan_builder::{PlanBuilder, Slot},
 };
 use flow::wire::{ProbeKind, ProxyStepSpans, SlotSizesSpans, StepHook};
@@ -58,51 +57,36 @@ pub(super) fn proxy_step(
     hook: StepHook,
     in_send: bool,
 ) -> Compiled {
-    let layouts = &resolution.layouts;
-    let mut plan = PlanBuilder::new(resolution.machine);
+    let mut plan = PlanBuilder::new(resolution);
     let record = hook == StepHook::Record;
-    let sub_index = plan.int_parameter(parameter(function, if record { "sub" } else { "s" })?);
-    let args = plan.parameter(parameter(function, "args")?);
+    let sub_index = plan.int_parameter(function, if record { "sub" } else { "s" });
+    let args = plan.parameter(function, "args");
     let step = ["stepId", "stepLo", "step"].into_iter().find(|name| function.param(name).is_some());
-    let step = plan.int_parameter(parameter(function, step.unwrap_or("stepId"))?);
-    let state = match state_parameter(hook) {
-        Some(name) => Some(plan.int_parameter(parameter(function, name)?)),
-        None => None,
-    };
-    let sub_size = signed(proxy_sub_args::STRUCT.size(layouts)?)?;
-    let subs = offset_of(layouts, proxy_args::SUBS)?;
+    let step = plan.int_parameter(function, step.unwrap_or("stepId"));
+    let state = state_parameter(hook).map(|name| plan.int_parameter(function, name));
+    let sub_size = plan.size_of(proxy_sub_args::STRUCT);
+    let subs = plan.offset_of(proxy_args::SUBS);
     let first = if subs == 0 { args } else { plan.offset(args, subs) };
     let sub = plan.scale(first, sub_index, sub_size);
     // A step of the plan costs the target some 25 ns: fields that lie near each other are copied at once.
-    let of_args = [place_of(layouts, proxy_args::OP_COUNT)?, place_of(layouts, proxy_args::N_SUBS)?];
-    let of_args = if extent(&of_args) <= MAX_NEAR {
-        plan.copy_together(args, &of_args)
-    } else {
-        of_args.iter().map(|(offset, len)| plan.copy(args, *offset, *len)).collect()
-    };
-    let &[op_count, n_subs] = of_args.as_slice() else { return Err(proxy_args::OP_COUNT.missing().into()) };
-    let connection = plan.load(sub, offset_of(layouts, proxy_sub_args::CONNECTION)?, 8);
+    let ([op_count, n_subs], []) =
+        plan.copy_fields((args, 0), [proxy_args::OP_COUNT, proxy_args::N_SUBS], []);
+    let connection = plan.load_pointer(sub, proxy_sub_args::CONNECTION);
     // A state tells by itself which way the message goes.
-    let mut of_connection = Vec::new();
+    let (mut sends, mut same_process) = (None, None);
     if hook != StepHook::State {
-        let sends = place_of(layouts, proxy_connection::SEND)?;
-        let same_process = proxy_connection::SAME_PROCESS.find(layouts);
-        let same_process = same_process.map(|field| place(&field)).transpose()?;
-        let places: Vec<_> = [Some(sends), same_process].into_iter().flatten().collect();
-        of_connection = plan.copy_together(connection, &places);
+        let optional = [Some(proxy_connection::SAME_PROCESS)];
+        let copied = plan.copy_fields((connection, 0), [proxy_connection::SEND], optional);
+        (sends, same_process) = (Some(copied.0[0]), copied.1[0]);
     }
-    let (sends, same_process) = (of_connection.first().copied(), of_connection.get(1).copied());
     // 2.23 adds a send to the sum only after it has told it, so the next hook, if only that of the end, shows
     // the size.
     let adds_later = function.param("stepLo").is_some();
     let tells_size = hook == StepHook::State || (hook == StepHook::Stop && adds_later);
-    let size = match proxy_sub_args::TRANSFER_SIZE.find(layouts) {
-        Some(size) if tells_size => Some(plan.copy(sub, offset(&size)?, len(size.size)?)),
-        _ => None,
-    };
-    let is_sum = size.is_some() && !NameTables::from_layouts(layouts).step_size_is_per_message();
+    let size = if tells_size { plan.copy_if_there(sub, proxy_sub_args::TRANSFER_SIZE) } else { None };
+    let is_sum = size.is_some() && !NameTables::from_layouts(plan.layouts).step_size_is_per_message();
     let summed = is_sum.then(|| [plan.emit(args), plan.emit(sub_index)]);
-    let slots = if record && in_send { slot_sizes(&mut plan, resolution, sub, connection)? } else { None };
+    let slots = if record && in_send { slot_sizes(&mut plan, sub, connection) } else { None };
     let spans = ProxyStepSpans {
         hook,
         step: plan.emit(step),
@@ -117,39 +101,33 @@ pub(super) fn proxy_step(
         adds_later,
         slots,
     };
-    Ok((plan.finish()?, ProbeKind::ProxyStep(spans), None))
+    plan.compiled(ProbeKind::ProxyStep(spans))
 }
 
 /// Copies the sizes of the messages in a send's slots: `((sendNetResources*)
 /// connection->transportResources)->recvMem->connFifo` (2.20 to 2.22). The proxy resets an entry when the
 /// message is done, so the size is still there when the message has been sent.
-fn slot_sizes(
-    plan: &mut PlanBuilder,
-    resolution: &Resolution,
-    sub: Slot,
-    connection: Slot,
-) -> Result<Option<SlotSizesSpans>, PlanError> {
-    let layouts = &resolution.layouts;
-    let (Some(resources), Some(memory), Some(fifo), Some(size), Some(base)) = (
-        proxy_connection::TRANSPORT_RESOURCES.find(layouts),
-        send_net_resources::RECV_MEM.find(layouts),
-        recv_mem::CONN_FIFO.find(layouts),
-        conn_fifo::SIZE.find(layouts),
-        proxy_sub_args::BASE.find(layouts),
-    ) else {
-        return Ok(None);
-    };
-    let Ok(entry) = conn_fifo::STRUCT.size(layouts) else { return Ok(None) };
-    let resources = plan.load(connection, offset(&resources)?, 8);
-    let memory = plan.load(resources, offset(&memory)?, 8);
-    Ok(Some(SlotSizesSpans {
-        entries: plan.copy(memory, offset(&fifo)?, len(entry.saturating_mul(FIFO_STEPS))?),
-        entry_bytes: len(entry)?,
-        size_at: len(size.offset)?,
-        size_bytes: len(size.size)?,
-        base: plan.copy(sub, offset(&base)?, len(base.size)?),
-    }))
+fn slot_sizes(plan: &mut PlanBuilder<'_>, sub: Slot, connection: Slot) -> Option<SlotSizesSpans> {
+    let fields = [
+        proxy_connection::TRANSPORT_RESOURCES,
+        send_net_resources::RECV_MEM,
+        recv_mem::CONN_FIFO,
+        conn_fifo::SIZE,
+        proxy_sub_args::BASE,
+    ];
+    let entry = conn_fifo::STRUCT.size(plan.layouts).ok()?;
+    if !fields.iter().all(|field| field.exists(plan.layouts)) {
+        return None;
+    }
+    let resources = plan.load_pointer(connection, proxy_connection::TRANSPORT_RESOURCES);
+    let memory = plan.load_pointer(resources, send_net_resources::RECV_MEM);
+    let (fifo, bytes) = (plan.offset_of(recv_mem::CONN_FIFO), plan.number(entry.saturating_mul(FIFO_STEPS)));
+    let (_, size_bytes) = plan.place_of(conn_fifo::SIZE);
+    Some(SlotSizesSpans {
+        entries: plan.copy(memory, fifo, bytes),
+        entry_bytes: plan.number(entry),
+        size_at: plan.offset_of(conn_fifo::SIZE),
+        size_bytes,
+        base: plan.copy_field(sub, proxy_sub_args::BASE),
+    })
 }
-
-/// Most bytes over which fields of one struct are copied at once, with what lies between them.
-const MAX_NEAR: i64 = 64;

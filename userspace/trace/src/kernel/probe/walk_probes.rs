@@ -12,11 +12,7 @@ use ncclflow_common::{
 };
 
 use super::{
-    error::PlanError,
-    lookup::{
-        Compiled, communicator, len, load, load_field, near_offset_of, offset_of, parameter,
-        place as place_in, place_of, signed,
-    },
+    lookup::Compiled,
     op_probes::task,
     plan_builder::{PlanBuilder, Slot},
     set::{Part, WalkProgram},
@@ -25,11 +21,10 @@ use super::{
 use flow::wire::{PlanList, PlanNodeSpans, PlanSpans, ProbeKind};
 use nccl_library::{
     fields::{
-        FieldRef, MissingField, StructRef, channel, comm, dev_kernel_args, dev_work_batch, dev_work_coll,
-        dev_work_p2p, enums, kernel_plan, op_counts_extent, parts_are_reversed, proxy_op, shared_resources,
-        task_coll, task_p2p, work_list,
+        FieldRef, MissingField, channel, comm, dev_kernel_args, dev_work_batch, dev_work_coll, dev_work_p2p,
+        enums, kernel_plan, op_counts_extent, parts_are_reversed, proxy_op, shared_resources, task_coll,
+        task_p2p, work_list,
     },
-    layouts::{Field, Layouts},
     nccl::Algorithm,
     symbols::{Function, Resolution},
 };
@@ -37,14 +32,8 @@ use nccl_library::{
 /// The function that NCCL calls for each plan that it has launched.
 pub(super) const LAUNCH: &str = "ncclLaunchKernelAfter_NoCuda";
 
-/// The two probes of a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PlanProbe {
-    /// `ncclLaunchKernelAfter_NoCuda`.
-    AfterLaunch,
-    /// `hostStreamPlanCallback`.
-    Callback,
-}
+/// The function that posts the plans of graphs.
+pub(super) const CALLBACK: &str = "hostStreamPlanCallback";
 
 /// Tells whether the plans of this version hold all that ops are made of.
 pub(super) fn is_possible(resolution: &Resolution) -> bool {
@@ -64,321 +53,276 @@ pub(super) fn is_possible(resolution: &Resolution) -> bool {
     ]
     .iter()
     .all(|field| field.exists(layouts))
-        && ["ncclLaunchKernelAfter_NoCuda", "hostStreamPlanCallback"]
-            .iter()
-            .all(|name| resolution.functions(name).len() == 1)
+        && [LAUNCH, CALLBACK].iter().all(|name| resolution.functions(name).len() == 1)
 }
 
 /// Compiles one of the two probes.
-pub(super) fn walk(resolution: &Resolution, function: &Function, place: PlanProbe) -> Compiled {
-    let layouts = &resolution.layouts;
-    let mut walk =
-        Assembly { resolution, layouts, parts: Vec::new(), walk: Walk::default(), lists: Vec::new() };
-    let head = walk.head(function, place)?;
-    let (plan, spans) = walk.last_record(function, place)?;
-    let Assembly { parts, walk, .. } = walk;
-    let mut program = WalkProgram { head, parts, walk };
-    program.walk.short = short(&program, &plan).unwrap_or_default();
-    Ok((plan, ProbeKind::Plan(spans), Some(program)))
+pub(super) fn walk(resolution: &Resolution, function: &Function) -> Compiled {
+    let in_callback = function.name == CALLBACK;
+    let mut head = PlanBuilder::new(resolution);
+    let (comm, plan) = comm_and_plan(&mut head, function);
+    let parts = vec![Part { name: "head", kind: ProbeKind::Head, plan: FetchPlan::default() }];
+    let mut assembly = Assembly { resolution, head, comm, plan, parts, lists: Vec::new(), gates: Vec::new() };
+    let mut walk = assembly.table();
+    assembly.find_lists(in_callback);
+    let Assembly { head, mut parts, lists, gates, .. } = assembly;
+    if let Some(part) = parts.first_mut() {
+        part.plan = head.finish()?;
+    }
+    walk.n_queues = u32::try_from(lists.len()).unwrap_or(0);
+    for (slot, (_, queue)) in walk.queues.iter_mut().zip(&lists) {
+        *slot = *queue;
+    }
+    for (slot, gate) in walk.gates.iter_mut().zip(gates) {
+        *slot = gate;
+    }
+
+    let mut last = PlanBuilder::after_walk(resolution);
+    let (comm, plan) = comm_and_plan(&mut last, function);
+    let comm_spans = last.communicator(resolution, comm);
+    let needed = [kernel_plan::PERSISTENT, kernel_plan::CHANNEL_MASK, kernel_plan::WORK_BYTES];
+    let (pointer, [persistent, channel_mask, work_bytes], [by_callback]) =
+        last.emit_and_copy_fields(plan, needed, [Some(kernel_plan::BY_CALLBACK)]);
+    let by_callback = by_callback.unwrap_or_else(|| last.emit_field(comm, comm::PERSISTENT_REFS));
+    let nodes = last.nodes();
+    walk.nodes_at = nodes.first().map_or(0, |first| first.at);
+    let spans = PlanSpans {
+        comm: comm_spans,
+        plan: pointer,
+        in_callback,
+        persistent,
+        by_callback,
+        channel_mask,
+        work_bytes,
+        nodes: lists.iter().map(|(list, _)| *list).zip(nodes).collect(),
+    };
+    let own = last.finish()?;
+    let mut program = WalkProgram { parts, walk };
+    if !in_callback {
+        let args = [comm, plan].map(Slot::number);
+        program.walk.short = short(&resolution.layouts, args, &program, &own).unwrap_or_default();
+    }
+    Ok((own, ProbeKind::Plan(spans), Some(program)))
+}
+
+/// Loads the communicator and the plan, the words that both fetch plans start from.
+fn comm_and_plan(builder: &mut PlanBuilder<'_>, function: &Function) -> (Slot, Slot) {
+    if function.name == CALLBACK {
+        let plan = builder.parameter(function, "plan_");
+        (builder.load_pointer(plan, kernel_plan::COMM), plan)
+    } else {
+        (builder.parameter(function, "comm"), builder.parameter(function, "plan"))
+    }
 }
 
 /// A walk in the making.
 pub(super) struct Assembly<'a> {
     pub(super) resolution: &'a Resolution,
-    pub(super) layouts: &'a Layouts,
+    /// Plan that finds the lists. It also keeps what the library lacks for the others.
+    pub(super) head: PlanBuilder<'a>,
+    comm: Slot,
+    plan: Slot,
     pub(super) parts: Vec<Part>,
-    walk: Walk,
-    lists: Vec<PlanList>,
+    lists: Vec<(PlanList, Queue)>,
+    gates: Vec<Gate>,
 }
 
 impl Assembly<'_> {
-    /// Loads the communicator and the plan, the words that both fetch plans start from.
-    fn comm_and_plan(
-        &self,
-        builder: &mut PlanBuilder,
-        function: &Function,
-        place: PlanProbe,
-    ) -> Result<(Slot, Slot), PlanError> {
-        Ok(match place {
-            PlanProbe::AfterLaunch => (
-                builder.parameter(parameter(function, "comm")?),
-                builder.parameter(parameter(function, "plan")?),
-            ),
-            PlanProbe::Callback => {
-                let plan = builder.parameter(parameter(function, "plan_")?);
-                (builder.load(plan, offset_of(self.layouts, kernel_plan::COMM)?, 8), plan)
-            }
-        })
+    /// Describes the table of channels, and how one is told from another.
+    fn table(&mut self) -> Walk {
+        let head = &mut self.head;
+        let n_channels = head.offset_of(comm::N_CHANNELS);
+        let has_nvls = comm::NVLS_CHANNELS.exists(head.layouts);
+        Walk {
+            rows_at: head.offset_of(comm::CHANNELS),
+            row_size: head.size_of(channel::STRUCT),
+            n_rows_at: [n_channels, if has_nvls { head.offset_of(comm::NVLS_CHANNELS) } else { n_channels }],
+            identity: [self.comm, head.load_if_there(self.comm, comm::HASH).unwrap_or(self.comm)]
+                .map(Slot::number),
+            ..Walk::default()
+        }
     }
 
-    /// Compiles the plan that finds the lists, and fills in the walk's own description.
-    fn head(&mut self, function: &Function, place: PlanProbe) -> Result<FetchPlan, PlanError> {
-        let mut head = PlanBuilder::new(self.resolution.machine);
-        let (comm, plan) = self.comm_and_plan(&mut head, function, place)?;
-        let of_comm = |field: FieldRef| -> Result<u32, PlanError> {
-            let offset = field.need(self.layouts)?.offset;
-            u32::try_from(offset).map_err(|_| field.missing().into())
-        };
-        let n_channels = of_comm(comm::N_CHANNELS)?;
-        self.walk.rows_at = of_comm(comm::CHANNELS)?;
-        self.walk.row_size = self.size(channel::STRUCT)?;
-        self.walk.n_rows_at = [n_channels, of_comm(comm::NVLS_CHANNELS).unwrap_or(n_channels)];
-        let hash = match comm::HASH.find(self.layouts) {
-            Some(at) => load_field(&mut head, comm, &at)?,
-            None => comm,
-        };
-        self.walk.identity = [comm.number(), hash.number()];
-        let at = |field| offset_of(self.layouts, field);
-        let mut heads = vec![at(kernel_plan::PROXY_OPS)?];
-        if place == PlanProbe::AfterLaunch {
-            heads.extend([
-                at(kernel_plan::P2P_TASKS)?,
-                at(kernel_plan::COLL_TASKS)?,
-                at(kernel_plan::WORKS)?,
-            ]);
-        }
-        let heads = head.load_words(plan, &heads);
-        let [ops, rest @ ..] = heads.as_slice() else { return Err(kernel_plan::STRUCT.missing().into()) };
-        let ops = *ops;
-        if let [p2p, tasks, works] = *rest {
-            self.coll_tasks(tasks)?;
-            self.works(works, p2p)?;
-            self.p2p_tasks(p2p)?;
-            self.batches(&mut head, plan, p2p)?;
-        }
+    fn find_lists(&mut self, in_callback: bool) {
         // Lists that only the launch needs are gone when a callback comes: device work lies in memory that
         // the group frees at its end.
-        self.op_counts(&mut head, comm, ops)?;
-        self.proxy_ops(ops, place)?;
-        head.finish()
-    }
-
-    /// Compiles the record of the probe itself.
-    fn last_record(
-        &mut self,
-        function: &Function,
-        place: PlanProbe,
-    ) -> Result<(FetchPlan, PlanSpans), PlanError> {
-        let layouts = self.layouts;
-        let mut last = PlanBuilder::after_walk(self.resolution.machine);
-        let (comm, plan) = self.comm_and_plan(&mut last, function, place)?;
-        let comm_spans = communicator(&mut last, self.resolution, comm)?;
-        let mut places = vec![
-            place_of(layouts, kernel_plan::PERSISTENT)?,
-            place_of(layouts, kernel_plan::CHANNEL_MASK)?,
-            place_of(layouts, kernel_plan::WORK_BYTES)?,
-        ];
-        if let Some(at) = kernel_plan::BY_CALLBACK.find(layouts) {
-            places.push(place_in(&at)?);
+        if in_callback {
+            let [ops] = self.head.load_pointers(self.plan, [kernel_plan::PROXY_OPS]);
+            self.op_counts(ops);
+            self.proxy_ops(ops, in_callback);
+            return;
         }
-        let (plan_pointer, copied) = last.emit_and_copy_together(plan, &places);
-        let [persistent, channel_mask, work_bytes, rest @ ..] = copied.as_slice() else {
-            return Err(kernel_plan::STRUCT.missing().into());
-        };
-        let (persistent, channel_mask, work_bytes) = (*persistent, *channel_mask, *work_bytes);
-        let by_callback = if let Some(span) = rest.first() {
-            *span
-        } else {
-            let refs = load(&mut last, layouts, comm, comm::PERSISTENT_REFS)?;
-            last.emit(refs)
-        };
-        let nodes = last.nodes();
-        self.walk.nodes_at = nodes.first().map_or(0, |first| first.at);
-        let nodes = self.lists.iter().copied().zip(nodes).collect();
-        let spans = PlanSpans {
-            comm: comm_spans,
-            plan: plan_pointer,
-            in_callback: place == PlanProbe::Callback,
-            persistent,
-            by_callback,
-            channel_mask,
-            work_bytes,
-            nodes,
-        };
-        Ok((last.finish()?, spans))
+        let heads =
+            [kernel_plan::PROXY_OPS, kernel_plan::P2P_TASKS, kernel_plan::COLL_TASKS, kernel_plan::WORKS];
+        let [ops, p2p, tasks, works] = self.head.load_pointers(self.plan, heads);
+        self.coll_tasks(tasks);
+        self.works(works, p2p);
+        self.p2p_tasks(p2p);
+        self.batches(p2p);
+        self.op_counts(ops);
+        self.proxy_ops(ops, in_callback);
     }
 
-    fn size(&self, strukt: StructRef) -> Result<u32, PlanError> {
-        u32::try_from(strukt.size(self.layouts)?).map_err(|_| strukt.missing().into())
-    }
-
-    fn add_list(&mut self, list: PlanList, queue: Queue) -> Result<(), PlanError> {
-        let at = self.lists.len();
-        *self.walk.queues.get_mut(at).ok_or(PlanError::TooManySteps)? = queue;
-        self.lists.push(list);
-        self.walk.n_queues += 1;
-        Ok(())
-    }
-
-    pub(super) fn add_part(&mut self, name: &'static str, kind: ProbeKind, plan: &FetchPlan) -> u32 {
-        self.parts.push(Part { name, kind, plan: *plan });
+    /// Adds a plan for nodes or rows. Returns its place among the parts.
+    pub(super) fn add_part(&mut self, name: &'static str, kind: ProbeKind, plan: PlanBuilder<'_>) -> u32 {
+        let plan = plan.finish().unwrap_or_else(|error| self.head.lack(error));
+        self.parts.push(Part { name, kind, plan });
         u32::try_from(self.parts.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// Adds a list, of whose nodes the first `bytes` are copied and, for ops, what their tasks say.
-    fn node(&mut self, list: PlanList, bytes: u64) -> Result<Queue, PlanError> {
-        let mut part = PlanBuilder::part(self.resolution.machine, NODE_GIVEN);
+    /// Compiles the plan for the nodes of a list, of which the first `bytes` are copied and, for ops, what
+    /// their tasks say. Returns the list, without the place of its head.
+    fn nodes(&mut self, list: PlanList, bytes: u64) -> Queue {
+        let mut part = PlanBuilder::part(self.resolution, NODE_GIVEN);
         let node = part.given(0);
-        let (address, bytes) = part.emit_and_copy(node, 0, len(bytes)?);
-        let is_op = list == PlanList::ProxyOps;
-        let task = is_op.then(|| task(&mut part, self.layouts, node)).transpose()?;
+        let bytes = part.number(bytes);
+        let (address, bytes) = part.emit_and_copy(node, 0, bytes);
+        let task = (list == PlanList::ProxyOps).then(|| task(&mut part, node));
         let spans = PlanNodeSpans { list, address, bytes, task };
-        let plan = part.finish()?;
+        let plan = self.add_part(list.name(), ProbeKind::PlanNode(spans), part);
         // The walk looks for the node's bytes at this place in the record only.
-        let is_there = plan.class == 0 && usize::from(bytes.at) == NODE_BYTES_AT;
+        let is_small = self.parts.last().is_some_and(|part| part.plan.class == 0);
+        let is_there = is_small && usize::from(bytes.at) == NODE_BYTES_AT;
         let copied = if is_there { bytes.len } else { 0 };
-        let plan = self.add_part(list.name(), ProbeKind::PlanNode(spans), &plan);
-        Ok(Queue { plan, copied, when: STACK_POINTER_SLOT, ..Queue::default() })
+        Queue { plan, copied, when: STACK_POINTER_SLOT, ..Queue::default() }
     }
 
-    fn coll_tasks(&mut self, head: Slot) -> Result<(), PlanError> {
-        let algorithm = task_coll::ALGORITHM.need(self.layouts)?;
-        let end = task_coll::REG_BUFFER_TYPE.need(self.layouts)?;
-        let gate =
-            Gate { tag_at: bits_byte(&algorithm)?, fans: self.fans_by_algorithm()?, ..Gate::default() };
-        *self.walk.gates.first_mut().ok_or(PlanError::TooManySteps)? = gate;
-        let queue = Queue {
-            next_at: near_offset_of(self.layouts, task_coll::NEXT)?,
-            head: head.number(),
-            first_gate: 0,
-            n_gates: 1,
-            gates_when: STACK_POINTER_SLOT,
-            ..self.node(PlanList::CollTasks, end.offset + end.size)?
-        };
-        self.add_list(PlanList::CollTasks, queue)
+    /// Has the nodes of a list go through these gates, where `when` is not 0.
+    fn gated(&mut self, queue: Queue, when: u8, gates: impl IntoIterator<Item = Gate>) -> Queue {
+        let first_gate = u8::try_from(self.gates.len()).unwrap_or(u8::MAX);
+        self.gates.extend(gates);
+        let n_gates = u8::try_from(self.gates.len()).unwrap_or(u8::MAX) - first_gate;
+        Queue { first_gate, n_gates, gates_when: when, ..queue }
     }
 
-    fn works(&mut self, head: Slot, p2p_tasks: Slot) -> Result<(), PlanError> {
-        let list = work_list::STRUCT.size(self.layouts)?;
-        let coll = u64::from(self.size(dev_work_coll::STRUCT)?);
-        let p2p = u64::from(self.size(dev_work_p2p::STRUCT)?);
-        let of_work =
-            |field: FieldRef| -> Result<u16, PlanError> { len(list + field.need(self.layouts)?.offset) };
-        let p2p_type = enums::WORK_P2P.find(self.layouts).unwrap_or(0);
-        let gate = |rank, rows| -> Result<Gate, PlanError> {
-            Ok(Gate {
-                only_at: near_offset_of(self.layouts, work_list::WORK_TYPE)?,
-                only: u16::try_from(p2p_type).unwrap_or(NOWHERE),
-                tag_at: of_work(rank)?,
+    fn coll_tasks(&mut self, head: Slot) {
+        let tag_at = self.algorithm_byte();
+        let last: u64 = self.head.offset_of(task_coll::REG_BUFFER_TYPE);
+        let (_, len) = self.head.place_of(task_coll::REG_BUFFER_TYPE);
+        let gate = Gate { tag_at, fans: self.fans_by_algorithm(), ..Gate::default() };
+        let next_at = self.head.offset_of(task_coll::NEXT);
+        let nodes = self.nodes(PlanList::CollTasks, last.saturating_add(len.into()));
+        let queue = Queue { next_at, head: head.number(), ..nodes };
+        let queue = self.gated(queue, STACK_POINTER_SLOT, [gate]);
+        self.lists.push((PlanList::CollTasks, queue));
+    }
+
+    fn works(&mut self, head: Slot, p2p_tasks: Slot) {
+        let list: u64 = self.head.size_of(work_list::STRUCT);
+        let coll: u64 = self.head.size_of(dev_work_coll::STRUCT);
+        let p2p: u64 = self.head.size_of(dev_work_p2p::STRUCT);
+        let p2p_type = enums::WORK_P2P.find(self.head.layouts).unwrap_or(0);
+        let sides = [
+            (dev_work_p2p::SEND_RANK, dev_work_p2p::SEND_N_CHANNELS, true),
+            (dev_work_p2p::RECV_RANK, dev_work_p2p::RECV_N_CHANNELS, false),
+        ];
+        let gates = sides.map(|(rank, rows, sends)| {
+            let mut of_work = |field: FieldRef| {
+                let offset: u64 = self.head.offset_of(field);
+                self.head.number(list.saturating_add(offset))
+            };
+            Gate {
+                tag_at: of_work(rank),
                 tag_len: 4,
-                rows_at: of_work(rows)?,
-                first_row_at: of_work(dev_work_p2p::CHANNEL_BASE)?,
-                modulo_at: of_work(dev_work_p2p::N_P2P_CHANNELS)?,
-                reversed: u16::from(parts_are_reversed(self.layouts)),
-                one_fan: 1,
-                fans: [Fan::default(); GATE_TAGS],
-            })
-        };
-        let (mut send, mut receive) = (
-            gate(dev_work_p2p::SEND_RANK, dev_work_p2p::SEND_N_CHANNELS)?,
-            gate(dev_work_p2p::RECV_RANK, dev_work_p2p::RECV_N_CHANNELS)?,
-        );
-        send.fans[0] = self.p2p_fan(true)?;
-        receive.fans[0] = self.p2p_fan(false)?;
-        for (slot, gate) in self.walk.gates.iter_mut().skip(1).zip([send, receive]) {
-            *slot = gate;
-        }
-        let queue = Queue {
-            next_at: near_offset_of(self.layouts, work_list::NEXT)?,
-            head: head.number(),
-            first_gate: 1,
-            n_gates: 2,
-            gates_when: p2p_tasks.number(),
-            ..self.node(PlanList::Works, list + coll.max(p2p))?
-        };
-        self.add_list(PlanList::Works, queue)
+                rows_at: of_work(rows),
+                first_row_at: of_work(dev_work_p2p::CHANNEL_BASE),
+                modulo_at: of_work(dev_work_p2p::N_P2P_CHANNELS),
+                reversed: u16::from(parts_are_reversed(self.head.layouts)),
+                only_at: self.head.offset_of(work_list::WORK_TYPE),
+                only: u16::try_from(p2p_type).unwrap_or(NOWHERE),
+                ..one_fan(self.p2p_fan(sends))
+            }
+        });
+        let next_at = self.head.offset_of(work_list::NEXT);
+        let nodes = self.nodes(PlanList::Works, list.saturating_add(coll.max(p2p)));
+        let queue = Queue { next_at, head: head.number(), ..nodes };
+        let queue = self.gated(queue, p2p_tasks.number(), gates);
+        self.lists.push((PlanList::Works, queue));
     }
 
-    fn p2p_tasks(&mut self, head: Slot) -> Result<(), PlanError> {
-        let queue = Queue {
-            next_at: near_offset_of(self.layouts, task_p2p::NEXT)?,
-            head: head.number(),
-            ..self.node(PlanList::P2pTasks, u64::from(self.size(task_p2p::STRUCT)?))?
-        };
-        self.add_list(PlanList::P2pTasks, queue)
+    fn p2p_tasks(&mut self, head: Slot) {
+        let next_at = self.head.offset_of(task_p2p::NEXT);
+        let bytes = self.head.size_of(task_p2p::STRUCT);
+        let queue = Queue { next_at, head: head.number(), ..self.nodes(PlanList::P2pTasks, bytes) };
+        self.lists.push((PlanList::P2pTasks, queue));
     }
 
     /// Adds the table that tells which batch a work is in: a p2p op's number in its plan is that of its
     /// batch.
-    fn batches(&mut self, head: &mut PlanBuilder, plan: Slot, when: Slot) -> Result<(), PlanError> {
-        let args_at = offset_of(self.layouts, kernel_plan::KERNEL_ARGS)?;
-        let args_size = i64::from(self.size(dev_kernel_args::STRUCT)?);
-        let count_at = place_of(self.layouts, kernel_plan::N_WORK_BATCHES)?;
+    fn batches(&mut self, when: Slot) {
         let (mut batches, mut count) = (when, when);
-        head.unless_zero(when, |head| {
-            let args = head.load(plan, args_at, 8);
+        self.head.unless_zero(when, |head| {
+            let args = head.load_pointer(self.plan, kernel_plan::KERNEL_ARGS);
+            let args_size = head.size_of(dev_kernel_args::STRUCT);
             batches = head.offset(args, args_size);
-            count = head.load(plan, count_at.0, count_at.1);
+            count = head.load_field(self.plan, kernel_plan::N_WORK_BATCHES);
         });
-        let size = self.size(dev_work_batch::STRUCT)?;
-        let queue = Queue {
-            stride: size,
-            head: batches.number(),
-            count: count.number(),
-            when: when.number(),
-            ..self.node(PlanList::Batches, u64::from(size))?
-        };
-        self.add_list(PlanList::Batches, queue)
+        let stride: u32 = self.head.size_of(dev_work_batch::STRUCT);
+        self.in_a_row(PlanList::Batches, stride, batches, count.number(), when);
     }
 
     /// Adds the counts of ops that were posted before: a queued op's number is relative to them.
-    fn op_counts(&mut self, head: &mut PlanBuilder, comm: Slot, when: Slot) -> Result<(), PlanError> {
-        let missing = shared_resources::P2P_OP_COUNT.missing();
-        let (first, bytes) = op_counts_extent(self.layouts).ok_or(missing)?;
-        let shared_at = offset_of(self.layouts, comm::SHARED_RESOURCES)?;
+    fn op_counts(&mut self, when: Slot) {
+        let extent = op_counts_extent(self.head.layouts);
+        let (first, bytes) =
+            extent.unwrap_or_else(|| self.head.lack(shared_resources::P2P_OP_COUNT.missing()));
         let mut counts = when;
-        let first = signed(first)?;
-        head.unless_zero(when, |head| {
-            let shared = head.load(comm, shared_at, 8);
+        self.head.unless_zero(when, |head| {
+            let shared = head.load_pointer(self.comm, comm::SHARED_RESOURCES);
+            let first = head.number(first);
             counts = head.offset(shared, first);
         });
-        let queue = Queue {
-            stride: u32::try_from(bytes).map_err(|_| missing)?,
-            head: counts.number(),
-            count: ONE_NODE,
-            when: when.number(),
-            ..self.node(PlanList::OpCounts, bytes)?
-        };
-        self.add_list(PlanList::OpCounts, queue)
+        let stride = self.head.number(bytes);
+        self.in_a_row(PlanList::OpCounts, stride, counts, ONE_NODE, when);
     }
 
-    fn proxy_ops(&mut self, head: Slot, place: PlanProbe) -> Result<(), PlanError> {
-        let mut queue = Queue {
-            next_at: near_offset_of(self.layouts, proxy_op::QUEUE_NEXT)?,
-            head: head.number(),
-            ..self.node(PlanList::ProxyOps, proxy_op::STRUCT.size(self.layouts)?)?
-        };
-        if place == PlanProbe::Callback {
-            let gates = self.gates_of_ops()?;
-            queue.n_gates = 3;
-            queue.gates_when = STACK_POINTER_SLOT;
-            self.walk.gates = gates;
+    /// Adds a list of nodes that lie in a row, where `when` is not 0.
+    fn in_a_row(&mut self, list: PlanList, stride: u32, head: Slot, count: u8, when: Slot) {
+        let nodes = self.nodes(list, stride.into());
+        let queue = Queue { stride, head: head.number(), count, when: when.number(), ..nodes };
+        self.lists.push((list, queue));
+    }
+
+    fn proxy_ops(&mut self, head: Slot, in_callback: bool) {
+        let next_at = self.head.offset_of(proxy_op::QUEUE_NEXT);
+        let bytes = self.head.size_of(proxy_op::STRUCT);
+        let nodes = self.nodes(PlanList::ProxyOps, bytes);
+        let mut queue = Queue { next_at, head: head.number(), ..nodes };
+        if in_callback {
+            let gates = self.gates_of_ops();
+            queue = self.gated(queue, STACK_POINTER_SLOT, gates);
         } else {
             let ring = usize::from(Algorithm::Ring.number());
-            let rings =
-                self.walk.gates.first().and_then(|gate| gate.fans.get(ring)).copied().unwrap_or_default();
-            let last = MAX_GATES - 1;
-            if let (Some(gate), Some(slot)) = (self.gate_of_grouped(rings)?, self.walk.gates.get_mut(last)) {
-                *slot = gate;
-                queue.first_gate = u8::try_from(last).unwrap_or(u8::MAX);
-                queue.n_gates = 1;
-                queue.gates_when = STACK_POINTER_SLOT;
+            let rings = self.gates.first().and_then(|gate| gate.fans.get(ring)).copied().unwrap_or_default();
+            if let Some(gate) = self.gate_of_grouped(rings) {
+                queue = self.gated(queue, STACK_POINTER_SLOT, [gate]);
             }
         }
-        self.add_list(PlanList::ProxyOps, queue)
+        self.lists.push((PlanList::ProxyOps, queue));
     }
-}
 
-/// Returns the byte that a bit field of 8 bits fills.
-fn bits_byte(at: &Field) -> Result<u16, PlanError> {
-    match at.bits {
-        None => len(at.offset),
-        Some(bits) if bits.width == 8 && bits.shift % 8 == 0 => len(at.offset + u64::from(bits.shift / 8)),
-        Some(_) => {
-            Err(MissingField { path: Some("algorithm, in a byte of its own"), ..task_coll::STRUCT.missing() }
-                .into())
+    /// Returns the place of a collective's algorithm, a bit field that fills a byte.
+    fn algorithm_byte(&mut self) -> u16 {
+        let at: u64 = self.head.offset_of(task_coll::ALGORITHM);
+        let bits = task_coll::ALGORITHM.find(self.head.layouts).and_then(|field| field.bits);
+        match bits {
+            None => self.head.number(at),
+            Some(bits) if bits.width == 8 && bits.shift % 8 == 0 => {
+                self.head.number(at.saturating_add(u64::from(bits.shift / 8)))
+            }
+            Some(_) => {
+                let path = Some("algorithm, in a byte of its own");
+                self.head.lack(MissingField { path, ..task_coll::STRUCT.missing() })
+            }
         }
     }
 }
 
-const _: () = assert!(MAX_QUEUES == 6, "as many as there are lists");
+/// Returns a gate that uses this fan for every tag.
+pub(super) fn one_fan(fan: Fan) -> Gate {
+    let mut fans = [Fan::default(); GATE_TAGS];
+    fans[0] = fan;
+    Gate { one_fan: 1, fans, ..Gate::default() }
+}
+
+const _: () = assert!(MAX_QUEUES == 6 && MAX_GATES == 4, "as many as there are");

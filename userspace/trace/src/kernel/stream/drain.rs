@@ -3,7 +3,7 @@
 use flow::recording::Batch;
 use std::{
     collections::{HashMap, VecDeque},
-    fmt, io,
+    io,
     os::fd::AsFd as _,
     sync::{
         Arc,
@@ -14,7 +14,9 @@ use std::{
 
 use ncclflow_common::{RecordHeader, STACK_PIECE};
 
-use super::{mailbox::Mailbox, outlet::Outlet, probe_counts::ProbeCounts, source::Source, waker::wait_for};
+use super::{
+    mailbox::Mailbox, outlet::Outlet, probe_counts::ProbeCounts, queue::Room, source::Source, waker::wait_for,
+};
 use inspect::failpoint;
 
 /// Longest pause while records come: the longest delay of a record that does not fill the buffer to the mark
@@ -53,33 +55,16 @@ pub enum DrainMessage {
     Stop,
 }
 
-/// Callback that runs at each pass. It must not wait.
-struct EachPass(Box<dyn Fn() + Send>);
-
-impl fmt::Debug for EachPass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("EachPass")
-    }
-}
-
 type TakePiece = dyn Fn(&[u8]) + Send;
 
-/// Callback that takes pieces of stacks. It must not wait.
-struct Pieces(Box<TakePiece>);
-
-impl fmt::Debug for Pieces {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Pieces")
-    }
-}
-
-#[derive(Debug)]
+#[expect(missing_debug_implementations, reason = "callbacks have none")]
 pub struct Drain {
-    source: Source,
-    outlet: Outlet,
-    each_pass: Option<EachPass>,
-    pieces: Option<Pieces>,
-    taken: ProbeCounts,
+    pub(super) source: Box<dyn Source>,
+    pub outlet: Outlet,
+    each_pass: Option<Box<dyn Fn() + Send>>,
+    pieces: Option<Box<TakePiece>>,
+    /// Counts of the records taken.
+    pub taken: ProbeCounts,
     taken_total: Arc<AtomicU64>,
     lost: HashMap<u32, u64>,
     /// Processes that have ended, the kernel's count of their lost records, and when it was seen.
@@ -89,7 +74,7 @@ pub struct Drain {
 }
 
 impl Drain {
-    pub fn new(source: Source, outlet: Outlet) -> Self {
+    pub fn new(source: Box<dyn Source>, outlet: Outlet) -> Self {
         Self {
             source,
             outlet,
@@ -106,7 +91,7 @@ impl Drain {
     /// Has `then` called after each look for records, at least every [`MAX_PAUSE`]. It must not wait.
     #[must_use]
     pub fn each_pass(mut self, then: impl Fn() + Send + 'static) -> Self {
-        self.each_pass = Some(EachPass(Box::new(then)));
+        self.each_pass = Some(Box::new(then));
         self
     }
 
@@ -114,7 +99,7 @@ impl Drain {
     /// a moment, and belong into no recording. It must not wait.
     #[must_use]
     pub fn giving_pieces(mut self, take: impl Fn(&[u8]) + Send + 'static) -> Self {
-        self.pieces = Some(Pieces(Box::new(take)));
+        self.pieces = Some(Box::new(take));
         self
     }
 
@@ -123,8 +108,8 @@ impl Drain {
         let mut pause = PAUSE;
         loop {
             failpoint::here("drain")?;
-            let taken = self.take(Outlet::push);
-            if let Some(EachPass(then)) = &self.each_pass {
+            let taken = self.take(Room::Now);
+            if let Some(then) = &self.each_pass {
                 then();
             }
             pause = if taken > 0 { PAUSE } else { (pause * 2).min(MAX_PAUSE) };
@@ -177,24 +162,6 @@ impl Drain {
         }
     }
 
-    /// Moves the records that are there. Never waits for a taker.
-    #[cfg(test)]
-    pub(super) fn round(&mut self) -> usize {
-        self.take(Outlet::push)
-    }
-
-    /// Sets the items that the double gives out next.
-    #[cfg(test)]
-    pub(super) fn give(&mut self, items: std::collections::VecDeque<Vec<u8>>) {
-        self.source = Source::Double(items);
-    }
-
-    /// Moves the records that are there, waiting for takers where needed: for the end, when no more can come.
-    /// Returns how many there were.
-    pub fn take_all(&mut self) -> usize {
-        self.take(Outlet::push_when_there_is_room)
-    }
-
     /// Closes the outlets: no more records come. `lost`: the kernel's count of a process's lost records.
     pub fn close(&mut self, lost: impl Fn(u32) -> u64) {
         self.lost.insert(self.last.tgid, self.last.lost);
@@ -203,38 +170,28 @@ impl Drain {
         self.outlet.close(after_last.filter(|(_, lost)| *lost > 0));
     }
 
-    pub fn taken(&self) -> &ProbeCounts {
-        &self.taken
-    }
-
     /// Returns the total of records taken, for other threads to look at. A record is with the takers, or
     /// dropped, when it is counted here.
     pub fn taken_total(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.taken_total)
     }
 
-    pub fn outlet(&self) -> &Outlet {
-        &self.outlet
-    }
-
-    pub fn outlet_mut(&mut self) -> &mut Outlet {
-        &mut self.outlet
-    }
-
-    fn take(&mut self, pass_on: impl Fn(&mut Outlet, &Arc<Batch>)) -> usize {
+    /// Moves the records that are there. Returns how many there were. To wait for takers is for the end, when
+    /// no more can come.
+    pub fn take(&mut self, room: Room) -> usize {
         let Self { source, outlet, pieces, taken: account, taken_total, lost, last, .. } = self;
         let mut batch = Batch::default();
         let mut pass_on = |batch: &mut Batch| {
             if !batch.is_empty() {
-                pass_on(outlet, &Arc::new(std::mem::take(batch)));
+                outlet.push(&Arc::new(std::mem::take(batch)), room);
             }
         };
         let mut of_stacks = 0;
-        let taken = source.take(|item| {
+        let taken = source.take(&mut |item| {
             if let Some(header) = RecordHeader::from_bytes(item) {
                 if header.probe == STACK_PIECE {
                     of_stacks += 1;
-                    if let Some(Pieces(take)) = pieces {
+                    if let Some(take) = pieces {
                         take(item);
                     }
                     return;
@@ -273,11 +230,11 @@ mod tests {
     #[test]
     fn processes_that_have_ended_are_forgotten_and_what_they_lost_last_is_told() {
         let queue = Arc::new(Queue::new(64 << 20));
-        let mut drain = Drain::new(Source::Double(VecDeque::new()), Outlet::new(Arc::clone(&queue)));
+        let mut drain = Drain::new(Box::new(VecDeque::new()), Outlet::new(Arc::clone(&queue)));
         let begun = Instant::now();
         for tgid in 1..=20_000 {
-            drain.give(VecDeque::from([record(tgid, 2)]));
-            drain.round();
+            drain.source = Box::new(VecDeque::from([record(tgid, 2)]));
+            drain.take(Room::Now);
             drain.ended.push_back((begun, tgid, if tgid % 1000 == 0 { 5 } else { 2 }));
         }
         drain.forget_ended(begun + STRAGGLE / 2);
@@ -285,8 +242,8 @@ mod tests {
         drain.forget_ended(begun + STRAGGLE * 2);
         // Process 0 stands for none.
         assert!(drain.lost.keys().all(|tgid| *tgid == 0) && drain.ended.is_empty());
-        drain.give(VecDeque::from([record(30_000, 0)]));
-        drain.round();
+        drain.source = Box::new(VecDeque::from([record(30_000, 0)]));
+        drain.take(Room::Now);
         drain.close(|_| 0);
         let (mut marks, mut records) = (Vec::new(), 0);
         while let Popped::Batch(batch) = queue.pop(Some(Duration::ZERO)) {

@@ -37,10 +37,9 @@ pub use mailbox::{MailSender, Mailbox};
 pub use outlet::Outlet;
 pub use perf::PerfBuffers;
 pub use probe_counts::ProbeCounts;
-pub use queue::{Popped, Queue};
+pub use queue::{Popped, Queue, Room};
 pub use rings::Rings;
 pub use source::Source;
 #[doc(hidden)]
 pub use source::records_of;
-pub use waker::Waker;
-pub use waker::wait_for;
+pub use waker::{Waker, wait_for};

@@ -3,7 +3,6 @@
 use flow::recording::Batch;
 use std::{
     collections::BTreeMap,
-    fmt,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -12,14 +11,14 @@ use ncclflow_common::{LOSS_MARK, RecordHeader};
 
 use super::{
     probe_counts::ProbeCounts,
-    queue::{Popped, Queue},
+    queue::{Popped, Queue, Room},
     shares::Shares,
 };
 
 /// Most processes over their share that are named.
 const MAX_NAMED: usize = 1024;
 
-#[derive(Debug)]
+#[expect(missing_debug_implementations, reason = "callbacks have none")]
 pub struct Outlet {
     queue: Arc<Queue>,
     dropped: Arc<Mutex<ProbeCounts>>,
@@ -30,16 +29,7 @@ pub struct Outlet {
     over_share: BTreeMap<u32, u64>,
     /// Set when records go on after some were dropped, until the callback has run.
     resumes: bool,
-    on_resumption: Option<OnResumption>,
-}
-
-/// Callback that runs when records go on after some were dropped. It must not wait.
-struct OnResumption(Box<dyn Fn() + Send>);
-
-impl fmt::Debug for OnResumption {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OnResumption")
-    }
+    on_resumption: Option<Box<dyn Fn() + Send>>,
 }
 
 impl Outlet {
@@ -58,30 +48,19 @@ impl Outlet {
     /// Has `then` called each time that records go on after some were dropped. It must not wait.
     #[must_use]
     pub fn on_resumption(mut self, then: impl Fn() + Send + 'static) -> Self {
-        self.on_resumption = Some(OnResumption(Box::new(then)));
+        self.on_resumption = Some(Box::new(then));
         self
     }
 
-    /// Passes a batch on if there is room. If not, its records are dropped and counted, and the taker is told
-    /// in the place where they would have been. Where the queue is more than half full, records of a process
-    /// that has taken its share are dropped.
-    pub(super) fn push(&mut self, batch: &Arc<Batch>) {
-        if !self.tell() {
-            self.drop_batch(batch);
-            return;
-        }
-        let is_added = match self.within_shares(batch) {
-            None => self.queue.push(batch),
-            Some(within) if within.is_empty() => true,
-            Some(within) => {
-                let within = Arc::new(within);
-                let is_added = self.queue.push(&within);
-                if !is_added {
-                    self.drop_batch(&within);
-                }
-                return;
-            }
-        };
+    /// Passes a batch on. If there is no room, its records are dropped and counted, and the taker is told in
+    /// the place where they would have been. Where that is not waited for and the queue is more than half
+    /// full, records of a process that has taken its share are dropped.
+    pub(super) fn push(&mut self, batch: &Arc<Batch>, room: Room) {
+        let is_told = self.tell(room);
+        let within = if is_told && room == Room::Now { self.within_shares(batch) } else { None };
+        let within = within.map(Arc::new);
+        let batch = within.as_ref().unwrap_or(batch);
+        let is_added = is_told && (batch.is_empty() || self.queue.push(batch, room));
         if !is_added {
             self.drop_batch(batch);
         }
@@ -92,7 +71,7 @@ impl Outlet {
         if !self.queue.is_crowded() {
             self.shares.renew();
             if std::mem::take(&mut self.resumes)
-                && let Some(OnResumption(then)) = &self.on_resumption
+                && let Some(then) = &self.on_resumption
             {
                 then();
             }
@@ -125,14 +104,6 @@ impl Outlet {
         }
     }
 
-    /// Passes a batch on when there is room.
-    pub(super) fn push_when_there_is_room(&mut self, batch: &Arc<Batch>) {
-        self.tell_when_there_is_room();
-        if !self.queue.push_when_there_is_room(batch) {
-            self.drop_batch(batch);
-        }
-    }
-
     /// Drops and counts what a taker that has failed left in the queue.
     pub fn drop_what_is_left(&mut self) {
         self.queue.close();
@@ -151,9 +122,9 @@ impl Outlet {
     /// after the last that came.
     pub(super) fn close(&mut self, lost: impl IntoIterator<Item = (u32, u64)>) {
         for (tgid, lost) in lost {
-            *self.untold.entry(tgid).or_insert(0) += lost;
+            self.note_lost(tgid, lost);
         }
-        self.tell_when_there_is_room();
+        self.tell(Room::Awaited);
         self.queue.close();
     }
 
@@ -172,23 +143,15 @@ impl Outlet {
     }
 
     /// Tells the taker what was dropped, if there is room for it. Returns whether nothing is left to tell.
-    fn tell(&mut self) -> bool {
+    fn tell(&mut self, room: Room) -> bool {
         let Some(marks) = self.marks() else { return true };
-        if !self.queue.push(&marks) {
+        if !self.queue.push(&marks, room) {
             return false;
         }
         self.untold.clear();
         // The callback runs when the queue is empty enough: what is sent again should not be dropped again.
         self.resumes = true;
         true
-    }
-
-    fn tell_when_there_is_room(&mut self) {
-        if let Some(marks) = self.marks()
-            && self.queue.push_when_there_is_room(&marks)
-        {
-            self.untold.clear();
-        }
     }
 
     /// Makes a batch with a mark for each process that lost records, if there is one.

@@ -13,7 +13,10 @@ use aya::maps::{
 
 use rustix::time::ClockId;
 
-use super::{order::made_at, source::records_of};
+use super::{
+    order::made_at,
+    source::{Source, records_of},
+};
 use inspect::clock::now_ns;
 
 /// Records that were read and are not given out yet.
@@ -36,7 +39,7 @@ impl Window {
 
     /// Gives out the records that are not younger than `until`, in the order of time. Returns how many they
     /// were.
-    fn give(&mut self, until: u64, take: &mut impl FnMut(&[u8])) -> usize {
+    fn give(&mut self, until: u64, take: &mut dyn FnMut(&[u8])) -> usize {
         // Stable: one CPU's records of the same nanosecond stay as they are.
         self.records.sort_by_key(|(ts_ns, _)| *ts_ns);
         let old = self.records.partition_point(|(ts_ns, _)| *ts_ns <= until);
@@ -77,8 +80,10 @@ impl PerfBuffers {
         let buffers = cpus.iter().map(|cpu| open(*cpu)).collect::<Result<_>>()?;
         Ok(Self { buffers, window: Window::default() })
     }
+}
 
-    pub(super) fn take(&mut self, mut take: impl FnMut(&[u8])) -> usize {
+impl Source for PerfBuffers {
+    fn take(&mut self, take: &mut dyn FnMut(&[u8])) -> usize {
         let now = now_ns(ClockId::Monotonic);
         let window = &mut self.window;
         for buffer in &mut self.buffers {
@@ -88,10 +93,14 @@ impl PerfBuffers {
                 PerfEvent::Lost { .. } => {}
             });
         }
-        window.give(now, &mut take)
+        window.give(now, take)
     }
 
-    pub(super) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+    fn wakes_for_each_record(&self) -> bool {
+        true
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
         self.buffers.iter().map(|buffer| buffer.as_fd()).collect()
     }
 }

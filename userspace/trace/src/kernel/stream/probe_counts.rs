@@ -15,6 +15,10 @@ impl ProbeCounts {
     pub fn count(&mut self, probe: u16, cpu: u32) {
         let probe = usize::from(probe).min(MAX_PROBES as usize);
         let cpu = usize::try_from(cpu).unwrap_or(MAX_CPUS).min(MAX_CPUS);
+        self.change(probe, cpu, |count| count + 1);
+    }
+
+    fn change(&mut self, probe: usize, cpu: usize, with: impl FnOnce(u64) -> u64) {
         if self.by_probe.len() <= probe {
             self.by_probe.resize_with(probe + 1, Vec::new);
         }
@@ -23,7 +27,7 @@ impl ProbeCounts {
             by_cpu.resize(cpu + 1, 0);
         }
         if let Some(count) = by_cpu.get_mut(cpu) {
-            *count += 1;
+            *count = with(*count);
         }
     }
 
@@ -40,15 +44,9 @@ impl ProbeCounts {
     }
 
     fn combine(&mut self, other: &Self, with: impl Fn(u64, u64) -> u64) {
-        if self.by_probe.len() < other.by_probe.len() {
-            self.by_probe.resize_with(other.by_probe.len(), Vec::new);
-        }
-        for (ours, theirs) in self.by_probe.iter_mut().zip(&other.by_probe) {
-            if ours.len() < theirs.len() {
-                ours.resize(theirs.len(), 0);
-            }
-            for (ours, theirs) in ours.iter_mut().zip(theirs) {
-                *ours = with(*ours, *theirs);
+        for (probe, by_cpu) in other.by_probe.iter().enumerate() {
+            for (cpu, theirs) in by_cpu.iter().enumerate() {
+                self.change(probe, cpu, |ours| with(ours, *theirs));
             }
         }
     }

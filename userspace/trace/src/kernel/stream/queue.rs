@@ -18,6 +18,13 @@ pub enum Popped {
     Closed,
 }
 
+/// Room in the queue for a batch: there now, or waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    Now,
+    Awaited,
+}
+
 #[derive(Debug, Default)]
 struct State {
     batches: VecDeque<Arc<Batch>>,
@@ -43,26 +50,22 @@ impl Queue {
 
     /// Adds a batch, if there is room for it and somebody to take it. Returns whether it was added.
     #[must_use]
-    pub fn push(&self, batch: &Arc<Batch>) -> bool {
+    pub fn push(&self, batch: &Arc<Batch>, room: Room) -> bool {
+        let bytes = batch.bytes().len();
+        let is_full = |state: &State| !state.batches.is_empty() && state.bytes + bytes > self.limit;
         let mut state = self.lock();
-        let is_added = !state.closed && self.has_room(&state, batch);
-        if is_added {
-            self.add(&mut state, batch);
+        if room == Room::Awaited {
+            let waits = |state: &mut State| !state.closed && is_full(state);
+            state = self.changed.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner);
         }
-        is_added
-    }
-
-    /// Adds a batch, when there is room for it. Returns `false` if there is nobody to take it.
-    #[must_use]
-    pub fn push_when_there_is_room(&self, batch: &Arc<Batch>) -> bool {
-        let is_full = |state: &mut State| !state.closed && !self.has_room(state, batch);
-        let state = self.changed.wait_while(self.lock(), is_full);
-        let mut state = state.unwrap_or_else(PoisonError::into_inner);
-        let is_added = !state.closed;
-        if is_added {
-            self.add(&mut state, batch);
+        if state.closed || is_full(&state) {
+            return false;
         }
-        is_added
+        state.bytes += bytes;
+        state.peak = state.peak.max(state.bytes);
+        state.batches.push_back(Arc::clone(batch));
+        self.changed.notify_all();
+        true
     }
 
     /// Takes the oldest batch, waiting for one for at most `timeout`.
@@ -119,17 +122,6 @@ impl Queue {
 
     pub fn peak(&self) -> usize {
         self.lock().peak
-    }
-
-    fn has_room(&self, state: &State, batch: &Batch) -> bool {
-        state.batches.is_empty() || state.bytes + batch.bytes().len() <= self.limit
-    }
-
-    fn add(&self, state: &mut State, batch: &Arc<Batch>) {
-        state.bytes += batch.bytes().len();
-        state.peak = state.peak.max(state.bytes);
-        state.batches.push_back(Arc::clone(batch));
-        self.changed.notify_all();
     }
 
     /// A thread that panicked while it held the lock has left whole values behind.

@@ -11,8 +11,14 @@ use aya::maps::{MapData, RingBuf};
 
 use rustix::time::ClockId;
 
-use super::{order::made_at, source::records_of};
+use super::{
+    order::made_at,
+    source::{Source, records_of},
+};
 use inspect::clock::now_ns;
+
+/// Records that are taken in one round, about, so that a flood does not keep the drain from ending.
+const MAX_RECORDS: usize = 65_536;
 
 trait Items {
     fn next_item(&mut self) -> Option<impl Deref<Target = [u8]>>;
@@ -49,14 +55,14 @@ fn take_in_order<R: Items>(
     lanes: &mut [Lane<R>],
     until: u64,
     most: usize,
-    mut take: impl FnMut(&[u8]),
+    take: &mut dyn FnMut(&[u8]),
 ) -> usize {
     lanes.iter_mut().for_each(Lane::fill);
     let mut taken = 0;
     while taken < most {
         let heads = lanes.iter_mut().filter(|lane| !lane.head.is_empty() && made_at(&lane.head) <= until);
         let Some(oldest) = heads.min_by_key(|lane| made_at(&lane.head)) else { break };
-        taken += records_of(&oldest.head).map(&mut take).count();
+        taken += records_of(&oldest.head).map(&mut *take).count();
         oldest.head.clear();
         oldest.fill();
     }
@@ -70,23 +76,24 @@ impl Rings {
     pub fn new(rings: impl IntoIterator<Item = RingBuf<MapData>>) -> Self {
         Self(rings.into_iter().map(|ring| Lane { ring, head: Vec::new() }).collect())
     }
+}
 
-    /// Gives out about `most` records. Returns how many.
-    pub(super) fn take(&mut self, most: usize, mut take: impl FnMut(&[u8])) -> usize {
+impl Source for Rings {
+    fn take(&mut self, take: &mut dyn FnMut(&[u8])) -> usize {
         let [Lane { ring, .. }] = self.0.as_mut_slice() else {
-            return take_in_order(&mut self.0, now_ns(ClockId::Monotonic), most, take);
+            return take_in_order(&mut self.0, now_ns(ClockId::Monotonic), MAX_RECORDS, take);
         };
         // A single ring buffer is in order, and needs no copy.
         let mut taken = 0;
-        while taken < most
+        while taken < MAX_RECORDS
             && let Some(item) = ring.next()
         {
-            taken += records_of(&item).map(&mut take).count();
+            taken += records_of(&item).map(&mut *take).count();
         }
         taken
     }
 
-    pub(super) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
         self.0.iter().map(|lane| lane.ring.as_fd()).collect()
     }
 }

@@ -1,62 +1,33 @@
 //! The kernel's buffer, of either kind.
 
-use std::{fmt, os::fd::BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use ncclflow_common::{PACK_BYTES, PACKED, PACKED_BYTES};
 
-use super::{perf::PerfBuffers, rings::Rings};
-
-/// Most records that are taken in one round, so that a flood does not keep the drain from ending.
-const MAX_RECORDS_PER_ROUND: usize = 65_536;
-
-/// The buffers that records come from, in the order in which they were made.
-pub enum Source {
-    Rings(Rings),
-    Perf(PerfBuffers),
-    /// Double of the kernel, for tests. Gives out all items it has, once.
-    #[cfg(test)]
-    Double(std::collections::VecDeque<Vec<u8>>),
-}
-
-impl fmt::Debug for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Rings(_) => "Rings",
-            Self::Perf(_) => "Perf",
-            #[cfg(test)]
-            Self::Double(_) => "Double",
-        })
-    }
-}
-
-impl Source {
+/// Buffers that records come from, in the order in which they were made.
+pub trait Source: Send {
     /// Gives every record that is there to `take`, up to a bound. Returns how many there were.
-    pub fn take(&mut self, take: impl FnMut(&[u8])) -> usize {
-        match self {
-            Self::Rings(rings) => rings.take(MAX_RECORDS_PER_ROUND, take),
-            Self::Perf(buffers) => buffers.take(take),
-            #[cfg(test)]
-            Self::Double(items) => {
-                let mut take = take;
-                items.drain(..).map(|item| records_of(&item).map(&mut take).count()).sum()
-            }
-        }
-    }
+    fn take(&mut self, take: &mut dyn FnMut(&[u8])) -> usize;
 
     /// Returns descriptors that are readable when there is reason to read: a ring buffer's program says so
     /// when much has gathered, the perf event array for every record.
-    pub(super) fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        match self {
-            Self::Rings(rings) => rings.fds(),
-            Self::Perf(buffers) => buffers.fds(),
-            #[cfg(test)]
-            Self::Double(_) => Vec::new(),
-        }
-    }
+    fn fds(&self) -> Vec<BorrowedFd<'_>>;
 
     /// Tells whether every single record wakes whoever watches [`Source::fds`].
-    pub(super) fn wakes_for_each_record(&self) -> bool {
-        matches!(self, Self::Perf(_))
+    fn wakes_for_each_record(&self) -> bool {
+        false
+    }
+}
+
+/// Double of the kernel. Gives out all items it has, once.
+#[cfg(test)]
+impl Source for std::collections::VecDeque<Vec<u8>> {
+    fn take(&mut self, take: &mut dyn FnMut(&[u8])) -> usize {
+        self.drain(..).map(|item| records_of(&item).map(&mut *take).count()).sum()
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
     }
 }
 

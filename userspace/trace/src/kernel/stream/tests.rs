@@ -9,7 +9,7 @@ use ncclflow_common::{LOSS_MARK, RecordHeader};
 
 use flow::recording::Batch;
 
-use super::{Drain, Outlet, Popped, Queue, Source};
+use super::{Drain, Outlet, Popped, Queue, Room};
 
 const RECORD: u16 = 200;
 
@@ -59,28 +59,28 @@ fn records_come_in_order_and_a_taker_that_does_not_take_loses_and_is_told() {
     const LIMIT: usize = 1 << 20;
     let run = |takes: bool| {
         let queue = Arc::new(Queue::new(LIMIT));
-        let source = Source::Double(std::collections::VecDeque::new());
+        let source = Box::new(VecDeque::new());
         let mut drain = Drain::new(source, Outlet::new(Arc::clone(&queue)));
-        let mut all = records(COUNT).collect::<std::collections::VecDeque<_>>();
+        let mut all = records(COUNT).collect::<VecDeque<_>>();
         let mut times = Vec::new();
         while !all.is_empty() {
             let rest = all.split_off(all.len().min(1000));
-            drain.give(std::mem::replace(&mut all, rest));
-            drain.round();
+            drain.source = Box::new(std::mem::replace(&mut all, rest));
+            drain.take(Room::Now);
             if takes {
                 times.extend(take_all(&queue).0);
             }
         }
-        assert_eq!(drain.taken().total(), COUNT);
+        assert_eq!(drain.taken.total(), COUNT);
         (queue, drain, times)
     };
     let (_, drain, times) = run(true);
     assert_eq!(times, (0..COUNT).collect::<Vec<_>>());
-    assert_eq!(drain.outlet().dropped().total(), 0);
+    assert_eq!(drain.outlet.dropped().total(), 0);
 
     let (slow, mut drain, _) = run(false);
-    let dropped = drain.outlet().dropped().clone();
-    assert!(drain.outlet().peak() <= LIMIT);
+    let dropped = drain.outlet.dropped().clone();
+    assert!(drain.outlet.peak() <= LIMIT);
     drain.close(|_| 0);
     let (times, marked) = take_all(&slow);
     assert!(times.is_sorted());
@@ -98,7 +98,7 @@ fn records_come_in_order_and_a_taker_that_does_not_take_loses_and_is_told() {
 #[test]
 fn losses_of_the_kernel_after_the_last_record_are_told_at_the_end() {
     let queue = Arc::new(Queue::new(1 << 20));
-    let items = records(4)
+    let items: VecDeque<_> = records(4)
         .map(|mut record| {
             // Two records of each process were lost before.
             let at = std::mem::offset_of!(RecordHeader, lost);
@@ -106,8 +106,8 @@ fn losses_of_the_kernel_after_the_last_record_are_told_at_the_end() {
             record
         })
         .collect();
-    let mut drain = Drain::new(Source::Double(items), Outlet::new(Arc::clone(&queue)));
-    assert_eq!(drain.take_all(), 4);
+    let mut drain = Drain::new(Box::new(items), Outlet::new(Arc::clone(&queue)));
+    assert_eq!(drain.take(Room::Awaited), 4);
     drain.close(|tgid| if tgid == 101 { 7 } else { 2 });
     let (times, marked) = take_all(&queue);
     assert_eq!(times, [0, 1, 2, 3]);
@@ -120,10 +120,10 @@ fn a_queue_that_nobody_takes_from_any_more_keeps_nobody_waiting() {
     let mut batch = Batch::default();
     batch.push(&records(1).next().unwrap());
     let batch = Arc::new(batch);
-    assert!(queue.push(&batch), "one always fits");
-    assert!(!queue.push(&batch));
+    assert!(queue.push(&batch, Room::Now), "one always fits");
+    assert!(!queue.push(&batch, Room::Now));
     queue.close();
-    assert!(!queue.push_when_there_is_room(&batch) && !queue.push(&batch), "nobody would take it");
+    assert!(![Room::Awaited, Room::Now].iter().any(|room| queue.push(&batch, *room)), "nobody would take it");
     assert!(matches!(queue.pop(None), Popped::Batch(_)), "what was there before is still to be had");
     assert!(matches!(queue.pop(None), Popped::Closed));
 }
@@ -133,23 +133,23 @@ fn a_queue_that_nobody_takes_from_any_more_keeps_nobody_waiting() {
 fn what_a_taker_that_failed_has_left_is_dropped_and_counted() {
     const COUNT: u64 = 3000;
     let queue = Arc::new(Queue::new(64 << 20));
-    let mut all = records(COUNT).collect::<std::collections::VecDeque<_>>();
+    let mut all = records(COUNT).collect::<VecDeque<_>>();
     let late = all.split_off(1000);
-    let mut drain = Drain::new(Source::Double(all), Outlet::new(Arc::clone(&queue)));
-    assert_eq!(drain.round(), 1000);
+    let mut drain = Drain::new(Box::new(all), Outlet::new(Arc::clone(&queue)));
+    assert_eq!(drain.take(Room::Now), 1000);
     let Popped::Batch(first) = queue.pop(None) else { panic!("nothing came") };
     let taken = first.len() as u64;
     // The inbox does so when the taker's thread ends.
     queue.close();
-    let mut late = late.into_iter().collect::<std::collections::VecDeque<_>>();
+    let mut late = late.into_iter().collect::<VecDeque<_>>();
     let last = late.split_off(1000);
-    drain.give(late);
-    drain.round();
-    drain.give(last);
-    assert_eq!(drain.take_all(), 1000);
+    drain.source = Box::new(late);
+    drain.take(Room::Now);
+    drain.source = Box::new(last);
+    assert_eq!(drain.take(Room::Awaited), 1000);
     drain.close(|_| 0);
-    drain.outlet_mut().drop_what_is_left();
-    assert_eq!(taken + drain.outlet().dropped().total(), COUNT);
+    drain.outlet.drop_what_is_left();
+    assert_eq!(taken + drain.outlet.dropped().total(), COUNT);
 }
 
 /// A process that floods a queue that is more than half full loses its own records, and another one none.
@@ -157,7 +157,7 @@ fn what_a_taker_that_failed_has_left_is_dropped_and_counted() {
 fn a_process_that_floods_loses_its_own() {
     const LIMIT: usize = 64 << 10;
     let queue = Arc::new(Queue::new(LIMIT));
-    let mut drain = Drain::new(Source::Double(VecDeque::default()), Outlet::new(Arc::clone(&queue)));
+    let mut drain = Drain::new(Box::new(VecDeque::new()), Outlet::new(Arc::clone(&queue)));
     let record = |tgid: u32, ts_ns: u64| {
         let header = RecordHeader { len: RECORD, tgid, ts_ns, ..RecordHeader::default() };
         let mut record = header.to_bytes().to_vec();
@@ -170,14 +170,14 @@ fn a_process_that_floods_loses_its_own() {
     for _ in 0..200 {
         // A hundred of the one, one of the other, thrice before the taker comes once and takes a half.
         for _ in 0..3 {
-            let mut items = std::collections::VecDeque::new();
+            let mut items = VecDeque::new();
             for tgid in [[7; 100].as_slice(), &[8]].concat() {
                 time += 1;
                 items.push_back(record(tgid, time));
                 *sent.entry(tgid).or_default() += 1;
             }
-            drain.give(items);
-            drain.round();
+            drain.source = Box::new(items);
+            drain.take(Room::Now);
         }
         let mut bytes = 0;
         while bytes < LIMIT / 3
@@ -191,8 +191,8 @@ fn a_process_that_floods_loses_its_own() {
             }
         }
     }
-    let over = drain.outlet().over_share().clone();
-    let dropped = drain.outlet().dropped().total();
+    let over = drain.outlet.over_share().clone();
+    let dropped = drain.outlet.dropped().total();
     drain.close(|_| 0);
     let (times, further) = take_all(&queue);
     for (tgid, lost) in further {

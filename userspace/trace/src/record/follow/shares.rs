@@ -41,7 +41,7 @@ impl Follower<'_> {
     pub(super) fn say_tenant(&mut self, pid: u32, tenant: u32, recording: &mut Recording<'_>) {
         self.is_to_be_shared = true;
         // Where this fails the process is its own tenant.
-        let _ = recording.attachment.set_tenant(pid, tenant);
+        let _ = recording.attachment.object.set_tenant(pid, tenant);
     }
 
     /// Shares the kernel's buffers out among the current tenants.
@@ -50,14 +50,14 @@ impl Follower<'_> {
             return;
         }
         let processes = self.processes.iter().filter_map(|(pid, followed)| Some((*pid, followed.tenant?)));
-        if let Err(error) = recording.attachment.share_out(processes) {
+        if let Err(error) = recording.attachment.object.share_out(processes) {
             recording.report.errors.push(format!("sharing the kernel's buffers out: {error:#}"));
         }
     }
 
     /// Reports the tenants that were refused room in the kernel's buffers.
     pub(in crate::record) fn report_shares(&self, recording: &mut Recording<'_>) {
-        let Ok(refused) = recording.attachment.refused() else { return };
+        let Ok(refused) = recording.attachment.object.refused() else { return };
         for (number, times) in refused {
             let own = number & !(u32::MAX >> 1) != 0;
             let whose = match self.tenants.get(number) {
