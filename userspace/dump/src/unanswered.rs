@@ -101,7 +101,9 @@ mod tests {
     fn lines_are_read_as_the_kernel_writes_them() {
         let line = "   3: 0A0010AC:C354 020011AC:C743 02 00000001:00000000 01:00000123 00000003     0        0 4711 2 0";
         let expected = Unanswered { to: "172.17.0.2:51011".to_owned(), retries: 3 };
-        assert_eq!(unanswered(line), Some((4711, expected)).filter(|_| cfg!(target_endian = "little")));
+        if cfg!(target_endian = "little") {
+            assert_eq!(unanswered(line), Some((4711, expected)));
+        }
         // Established; asked for the first time; no line of a socket.
         assert_eq!(unanswered(&line.replace(" 02 ", " 01 ")), None);
         assert_eq!(unanswered(&line.replace("00000003 ", "00000000 ")), None);

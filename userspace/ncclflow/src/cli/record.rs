@@ -217,7 +217,7 @@ fn calls_by_arguments(report: &SessionReport) -> u64 {
         let library = report.libraries.get(probe.library);
         library.is_some_and(|library| library.calls == Some(CallSource::ExportedFunctions))
             && probe.at == ProbePlace::Entry
-            && ApiFunction::try_from(probe.function.clone()).is_ok_and(|function| function.communicates())
+            && ApiFunction::try_from(probe.function.clone()).is_ok_and(ApiFunction::communicates)
     };
     report.probes.iter().filter(is_so).map(|probe| probe.delivered).sum()
 }

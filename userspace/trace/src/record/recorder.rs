@@ -463,7 +463,7 @@ impl<'a> Recording<'a> {
         if self.stacks.is_some() {
             // There is no entry where no stacks were walked. The naming thread knows the process until
             // another has its number.
-            let _ = self.attachment.leave_stacks(pid);
+            let _ = self.attachment.object.remove_python(pid);
         }
     }
 

@@ -50,7 +50,7 @@ impl EncodeMetric for Durations<'_> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         let bound = |bound: Option<u64>| bound.map_or(f64::INFINITY, seconds);
         let buckets: Vec<(f64, u64)> = self.0.buckets().map(|(until, count)| (bound(until), count)).collect();
-        encoder.encode_histogram::<NoLabelSet>(seconds(self.0.sum_ns()), self.0.count(), &buckets, None)
+        encoder.encode_histogram::<NoLabelSet>(seconds(self.0.sum_ns), self.0.count(), &buckets, None)
     }
 
     fn metric_type(&self) -> MetricType {
