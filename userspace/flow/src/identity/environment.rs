@@ -45,6 +45,18 @@ named! {
     }
 }
 
+impl JobVariable {
+    /// Variables with the rank and the size that belong together. The launchers that start the training process
+    /// itself come first.
+    pub(super) const RANKS: [(Self, Option<Self>); 5] = [
+        (Self::Rank, Some(Self::WorldSize)),
+        (Self::OmpiCommWorldRank, Some(Self::OmpiCommWorldSize)),
+        (Self::PmixRank, None),
+        (Self::PmiRank, Some(Self::PmiSize)),
+        (Self::SlurmProcid, Some(Self::SlurmNtasks)),
+    ];
+}
+
 /// The listed variables of a process, as they were when it was started; without control characters, and
 /// numbers where numbers belong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

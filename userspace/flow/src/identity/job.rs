@@ -75,16 +75,6 @@ impl Largest {
     }
 }
 
-/// Variables with the rank and the size that belong together. The launchers that start the training process
-/// itself come first.
-const RANKS: [(JobVariable, Option<JobVariable>); 5] = [
-    (JobVariable::Rank, Some(JobVariable::WorldSize)),
-    (JobVariable::OmpiCommWorldRank, Some(JobVariable::OmpiCommWorldSize)),
-    (JobVariable::PmixRank, None),
-    (JobVariable::PmiRank, Some(JobVariable::PmiSize)),
-    (JobVariable::SlurmProcid, Some(JobVariable::SlurmNtasks)),
-];
-
 impl Job {
     /// Derives the job of a process from what is known of it. A variable whose job is smaller than a
     /// communicator of the process is not believed: `mp.spawn` and Ray start processes that inherit the rank
@@ -104,7 +94,7 @@ impl Job {
     fn take_rank(&mut self, facts: &Whose, largest: Largest) {
         let number = |variable| facts.environment.as_ref()?.number(variable);
         let mut found = None;
-        for (rank, size) in RANKS {
+        for (rank, size) in JobVariable::RANKS {
             let Some(value) = number(rank) else { continue };
             let total = size.and_then(|size| Some((number(size)?, size)));
             if total.is_some_and(|(total, _)| value >= total || total < largest.n_ranks) {
