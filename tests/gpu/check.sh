@@ -27,7 +27,7 @@ if [ -n "${LATE:-}" ]; then
 else
     (sleep 2; touch "$work/go") &
 fi
-"$programs/ncclflow" record -p "$(pids_of traced)" -o "$work/out" --strict --level "${LEVEL:-flow}" 2>"$work/record.err"; recorded=$?
+"$programs/ncclflow" record --files-limit 1T -p "$(pids_of traced)" -o "$work/out" --strict --level "${LEVEL:-flow}" 2>"$work/record.err"; recorded=$?
 wait_for 'done' traced; wait
 tail -n $((ranks + 3)) "$work/record.err"
 

@@ -18,7 +18,7 @@ train() { start_ranks "$1" 29531 280 ddp.py --iters "$iterations" ${FSDP:+--fsdp
 train plain; touch "$work/go"; wait_for seconds plain; wait
 train traced
 (sleep 2; touch "$work/go") &
-"$programs/ncclflow" record -p "$(pids_of traced)" -o "$work/out" --strict "$@" 2>"$work/record.err"; recorded=$?
+"$programs/ncclflow" record --files-limit 1T -p "$(pids_of traced)" -o "$work/out" --strict "$@" 2>"$work/record.err"; recorded=$?
 wait_for seconds traced; wait
 tail -n $((ranks + 3)) "$work/record.err"
 

@@ -23,7 +23,7 @@ P
 }
 start_ranks job 29575 200 history_job.py --entries "$work/entries" --leave "$work/leave" --own "$work/own_"
 pids=$(pids_of job)
-"$programs/ncclflow" record -p "$pids" -o "$work/out" --level api --stacks 2>"$work/record.err" &
+"$programs/ncclflow" record --files-limit 1T -p "$pids" -o "$work/out" --level api --stacks 2>"$work/record.err" &
 recorder=$!
 wait_for_recording "$work/record.err"
 touch "$work/go"

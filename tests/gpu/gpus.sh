@@ -15,7 +15,7 @@ programs=$(realpath "${NCCLFLOW_PROGRAMS:-target/debug}")
 environment+=(NCCL_ALGO=Ring NCCL_PROTO=Simple NCCL_BUFFSIZE=67108864)
 # 1 GiB an all-reduce, some milliseconds. workload.py would copy and check each result, which takes seconds.
 start_ranks job 29551 200 flood.py --elements 268435456 --burst 8 --seconds "${SECONDS_BUSY:-15}"
-"$programs/ncclflow" record -p "$(pids_of job)" -o "$work/out" --strict 2>"$work/record.err" &
+"$programs/ncclflow" record --files-limit 1T -p "$(pids_of job)" -o "$work/out" --strict 2>"$work/record.err" &
 recorder=$!
 wait_for_recording "$work/record.err"
 touch "$work/go"

@@ -18,7 +18,7 @@ start_ranks graphs 29521 120 workload.py --graph --iters 20 --elements 4096,1048
 pids=$(pids_of graphs)
 tracers=()
 for probes in plan per-call; do
-    "$programs/ncclflow" record -p "$pids" -o "$work/$probes" --strict --probes "$probes" 2>"$work/$probes.err" &
+    "$programs/ncclflow" record --files-limit 1T -p "$pids" -o "$work/$probes" --strict --probes "$probes" 2>"$work/$probes.err" &
     tracers+=($!)
 done
 sleep 3; touch "$work/go"

@@ -21,7 +21,7 @@ wait_for seconds whole; wait
 "$programs/ncclflow" export "$work/all" -f jsonl -o "$work/all.lines" >/dev/null || verdict 1
 
 train windows
-"$programs/ncclflow" record -p "$(pids_of windows)" -o "$work/out" --strict --window-flag "$work/flag" --window-iterations "${N:-5}" 2>"$work/record.err" &
+"$programs/ncclflow" record --files-limit 1T -p "$(pids_of windows)" -o "$work/out" --strict --window-flag "$work/flag" --window-iterations "${N:-5}" 2>"$work/record.err" &
 recorder=$!
 sleep 2; touch "$work/go"
 for _ in 1 2 3; do sleep 1; touch "$work/flag"; sleep 2; rm "$work/flag"; done

@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 programs=$(realpath "${NCCLFLOW_PROGRAMS:-target/debug}")
 . tests/gpu/job.sh
 start_ranks job 29565 200 stacks_job.py --entries "$work/entries" --trace "$work/trace" --iters 40
-"$programs/ncclflow" record -p "$(pids_of job)" -o "$work/out" --level flow --stacks --stack-depth 48 --strict 2>"$work/record.err" &
+"$programs/ncclflow" record --files-limit 1T -p "$(pids_of job)" -o "$work/out" --level flow --stacks --stack-depth 48 --strict 2>"$work/record.err" &
 recorder=$!
 wait_for_recording "$work/record.err"
 touch "$work/go"

@@ -18,7 +18,7 @@ elements=1048576
 
 start_ranks job 29541 280 workload.py --iters "$iterations" --elements "$elements" --ops allreduce,allgather,reducescatter,broadcast
 "$programs/ncclflow" ps --json >"$work/ps.json"
-"$programs/ncclflow" record --all --level steps --metrics "$port" -o "$work/out" --strict 2>"$work/record.err" &
+"$programs/ncclflow" record --files-limit 1T --all --level steps --metrics "$port" -o "$work/out" --strict 2>"$work/record.err" &
 record=$!
 wait_for_recording "$work/record.err"
 begin=$(date +%s.%N)

@@ -51,7 +51,7 @@ job traced
 python3 tests/gpu/isend_sizes.py --library "$library" --stop-file "$work/stop" >"$work/isends" 2>"$work/isends.err" &
 tracer=$!
 wait_for_word tracing "$work/isends.err" 20
-"$programs/ncclflow" record -p "$(pids_of traced)" -o "$work/out" --strict --level steps 2>"$work/record.err" &
+"$programs/ncclflow" record --files-limit 1T -p "$(pids_of traced)" -o "$work/out" --strict --level steps 2>"$work/record.err" &
 recorder=$!
 wait_for_word 'recording to' "$work/record.err" 60
 touch "$work/go"; wait_for 'done' traced

@@ -47,7 +47,7 @@ for file in "$@"; do
 
     start_ranks "busy$number" $((29540 + number)) 200 workload.py --iters 400 --ops allreduce,allgather --elements 4194304
     touch "$work/go"
-    "$program" record -p "$(pids_of "busy$number")" -d 8 -o "$work/out.$number" --strict 2>"$work/record.$number"; code=$?
+    "$program" record --files-limit 1T -p "$(pids_of "busy$number")" -d 8 -o "$work/out.$number" --strict 2>"$work/record.$number"; code=$?
     [ $code = 0 ] || { fail "record ended with $code"; tail -n 5 "$work/record.$number"; }
     ops=$(cat "$work/out.$number"/*/proxy_flow_rank*.jsonl | wc -l) rows=$(wc -l <"$work/out.$number/gpus.jsonl")
     echo "$ops operations and channels, $rows rows of GPUs"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Records a torch job on real GPUs, and replays the recording: the files must be the same, byte for byte. Says how many bytes a launch takes.
+# Records a torch job on real GPUs, and exports the recording: the files must be the same, byte for byte. Says how many bytes a launch takes.
 #
 #   tests/gpu/recording.sh NAME RANKS [NAME=VALUE …] -- [options of workload.py]
 #
@@ -12,13 +12,13 @@ programs=$(realpath "${NCCLFLOW_PROGRAMS:-target/debug}")
 
 start_ranks job 29521 200 workload.py "$@"
 (sleep 2; touch "$work/go") &
-"$programs/ncclflow" record -p "$(pids_of job)" -o "$work/out" --strict --level "${LEVEL:-flow}" 2>"$work/record.err"; recorded=$?
+"$programs/ncclflow" record --files-limit 1T -p "$(pids_of job)" -o "$work/out" --strict --level "${LEVEL:-flow}" 2>"$work/record.err"; recorded=$?
 wait_for 'done' job; wait
 
 failed=0
 [ $recorded = 0 ] || { echo "ncclflow ended with $recorded"; failed=1; }
-"$programs/ncclflow" replay "$work/out" -o "$work/again" || failed=1
-diff -rq --exclude recording "$work/out" "$work/again" || { diff "$work/out/gpus.jsonl" "$work/again/gpus.jsonl" | head -n 4; echo "the replay makes other files"; failed=1; }
+"$programs/ncclflow" export "$work/out" -f jsonl -o "$work/again" || failed=1
+diff -rq --exclude recording "$work/out" "$work/again" || { diff "$work/out/gpus.jsonl" "$work/again/gpus.jsonl" | head -n 4; echo "the export makes other files"; failed=1; }
 python3 - "$work/out" <<'P'
 import json, sys
 session = json.load(open(f"{sys.argv[1]}/session.json"))

@@ -11,7 +11,7 @@ programs=$(realpath "${NCCLFLOW_PROGRAMS:-target/debug}")
 . tests/gpu/job.sh
 start_ranks job 29561 200 stacks_job.py --entries "$work/entries"
 (sleep 3; touch "$work/go") &
-"$programs/ncclflow" record -p "$(pids_of job)" -o "$work/out" --level api --stacks --stack-depth 48 --strict 2>"$work/record.err"; recorded=$?
+"$programs/ncclflow" record --files-limit 1T -p "$(pids_of job)" -o "$work/out" --level api --stacks --stack-depth 48 --strict 2>"$work/record.err"; recorded=$?
 wait_for 'done' job; wait
 failed=0
 [ $recorded = 0 ] || { echo "ncclflow ended with $recorded"; tail -n 20 "$work/record.err"; failed=1; }

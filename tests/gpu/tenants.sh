@@ -24,7 +24,7 @@ environment+=("LD_PRELOAD=$library")
 train() { start_ranks "$1" 29545 200 ddp.py --iters "$iterations"; touch "$work/go"; wait_for seconds "$1"; wait "${job_processes[@]}"; job_processes=(); }
 
 train alone
-"$programs/ncclflow" record --all -o "$work/out" 2>"$work/record.err" &
+"$programs/ncclflow" record --files-limit 1T --all -o "$work/out" 2>"$work/record.err" &
 recorder=$!
 wait_for_recording "$work/record.err"
 train first

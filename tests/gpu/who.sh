@@ -14,7 +14,7 @@ programs=$(realpath "${NCCLFLOW_PROGRAMS:-target/debug}")
 nvidia-smi --query-gpu=index,pci.bus_id,uuid --format=csv,noheader >"$work/gpus.csv" || exit 1
 start_ranks job 29531 200 workload.py "$@"
 (sleep 2; touch "$work/go") &
-"$programs/ncclflow" record -p "$(pids_of job)" -o "$work/out" --strict --level flow --api --job who-test 2>"$work/record.err"; recorded=$?
+"$programs/ncclflow" record --files-limit 1T -p "$(pids_of job)" -o "$work/out" --strict --level flow --api --job who-test 2>"$work/record.err"; recorded=$?
 wait_for 'done' job; wait
 
 failed=0

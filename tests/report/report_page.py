@@ -327,7 +327,10 @@ def compare(shown, data, lines, arguments):
     for process in shown["iterations"]:
         same("iterations on the chart", sum(process["n"]), process["iterations"])
     losses = {json.dumps(sorted(of["loss"])) for of in shown["losses"]}
-    same("losses", losses, {json.dumps(sorted([k, v] for k, v in report["loss"].items())) for report in reports(arguments.lines)})
+    # A key that older versions wrote, and one that they did not have.
+    known = ({"records_not_recorded": 0, **report["loss"]} for report in reports(arguments.lines))
+    known = ({key: of for key, of in loss.items() if key != "records_not_captured"} for loss in known)
+    same("losses", losses, {json.dumps(sorted([k, v] for k, v in loss.items())) for loss in known})
     return {"bars": len(ops), "measured": sum(1 for span in spans.values() if span), "messages": len(lines.messages), "pairs": len(pairs), "links": len(links), "spans": len(rates["sent"]),
             "kinds": len(kinds), "rings": len(rings), "iterations": sum(of["iterations"] for of in shown["iterations"]), "merge": shown["timeline"]["merge"], "code": len(shown["code"])}
 

@@ -10,8 +10,7 @@ use std::{env, fs, path::Path, process::Command};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use sha2::{Digest as _, Sha256};
 
-const REMEDY: &str =
-    "run `cargo xtask build-ebpf`, or set NCCLFLOW_EBPF to an object that you built yourself";
+const REMEDY: &str = "run `cargo xtask make ebpf`, or set NCCLFLOW_EBPF to an object that you built yourself";
 
 fn main() {
     println!("cargo::rerun-if-env-changed=NCCLFLOW_EBPF");

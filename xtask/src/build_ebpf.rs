@@ -1,4 +1,4 @@
-//! `cargo xtask build-ebpf`: rebuilds the committed eBPF objects, byte for byte the same on every machine.
+//! `cargo xtask make ebpf`: rebuilds the committed eBPF objects, byte for byte the same on every machine.
 
 use std::{
     collections::BTreeMap,
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             let committed = fs::read(&path).with_context(|| format!("reading `{}`", path.display()))?;
             if committed != content {
                 bail!(
-                    "`{}` is not what its sources build: run `cargo xtask build-ebpf` and commit",
+                    "`{}` is not what its sources build: run `cargo xtask make ebpf` and commit",
                     path.display()
                 );
             }

@@ -10,7 +10,10 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use crate::{prerequisites, prerequisites::say, programs, repository, root, test, tool};
+use crate::{
+    prerequisites, programs, repository, root, test,
+    tool::{self, say},
+};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -98,9 +101,9 @@ fn lint() -> Result<()> {
         cargo(outside, &["fmt", "--check"])?;
     }
     cargo(".", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
-    xtask(&["build-ebpf", "--check"])?;
-    xtask(&["output-docs", "--check"])?;
-    xtask(&["deny"])
+    xtask(&["make", "ebpf", "--check"])?;
+    xtask(&["make", "output-docs", "--check"])?;
+    xtask(&["verify", "deny"])
 }
 
 /// Runs the unit tests as nobody, where this is root: no unit test needs rights.
@@ -113,10 +116,7 @@ fn unit() -> Result<()> {
         let reachable =
             Command::new(nobody[0]).args(&nobody[1..]).arg("test").arg("-r").arg(repository::root()).status();
         if reachable.is_ok_and(|status| status.success()) {
-            let runner = nobody.map(|word| format!("{word:?}")).join(",");
-            cargo
-                .args(["--config", &format!("target.'cfg(all())'.runner=[{runner}]")])
-                .env("HOME", "/nonexistent");
+            cargo.args(programs::run_by(&nobody)?).env("HOME", "/nonexistent");
         } else {
             say("user 65534 cannot read this checkout: the unit tests run as root");
         }
@@ -133,10 +133,10 @@ fn unit() -> Result<()> {
 fn bed(tested: &mut Option<test::Tested>) -> Result<()> {
     say("-- cargo xtask test --require all --again");
     *tested = Some(test::run_all("all", true, &[])?);
-    xtask(&["conformance", "--quick", "--keep"])
+    xtask(&["verify", "conformance", "--quick", "--keep"])
 }
 
 fn soak() -> Result<()> {
-    xtask(&["soak", "--minutes", "3"])?;
-    xtask(&["soak", "--kills", "12"])
+    xtask(&["verify", "soak", "--minutes", "3"])?;
+    xtask(&["verify", "soak", "--kills", "12"])
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask conformance`: fetches each official library, resolves it with and without its
+//! `cargo xtask verify conformance`: fetches each official library, resolves it with and without its
 //! debugging information, runs it under the tracer, and compares the recording with the truth. Makes a
 //! row of a table for each library.
 //!
@@ -16,10 +16,10 @@ use std::process::Stdio;
 use anyhow::{Context as _, Result, bail};
 
 use self::row::Row;
-use crate::{nccl, programs, repository, root};
+use crate::{nccl, programs, repository, root, tool::say};
 
 const DOCUMENT: &str = "docs/NCCL-SUPPORT.md";
-const BEGIN: &str = "<!-- cargo xtask conformance --nccl all --write: begin -->";
+const BEGIN: &str = "<!-- cargo xtask verify conformance --nccl all --write: begin -->";
 const END: &str = "<!-- end -->";
 const HEAD: &str = "\
 | NCCL | CUDA | processor | build-id | functions | structs / fields | patterns | bed | witnesses | mismatches |
@@ -54,18 +54,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let versions = versions(&args.nccl);
     let program = programs::build_all()?.join("examples/conformance");
     let mut failed = Vec::new();
-    print(HEAD);
+    print!("{HEAD}");
     for version in &versions {
         let was_there = nccl::is_cached(version)?;
         let row = examine(&program, version, args).with_context(|| format!("NCCL {version}"))?;
         for mismatch in &row.mismatches {
-            eprint(&format!("{version}: {mismatch}"));
+            say(&format!("{version}: {mismatch}"));
         }
         if !row.mismatches.is_empty() {
             failed.push(version.as_str());
         }
         let line = line(version, &row);
-        print(&line);
+        print!("{line}");
         if args.write {
             write(&line)?;
         }
@@ -158,16 +158,6 @@ fn with_row(document: &str, row: &str) -> Result<String> {
         None => rows.push(row),
     }
     Ok(format!("{before}{BEGIN}\n{HEAD}{}\n{END}{after}", rows.join("\n")))
-}
-
-#[expect(clippy::print_stdout, reason = "the table")]
-fn print(text: &str) {
-    print!("{text}");
-}
-
-#[expect(clippy::print_stderr, reason = "for people")]
-fn eprint(line: &str) {
-    eprintln!("{line}");
 }
 
 #[cfg(test)]

@@ -45,13 +45,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     );
     let go = scratch.join("go");
     let ops = ["--iters", "3", "--ops", "allreduce,allgather,sendrecv"];
-    let mut job = start(&folder, &library, args.ranks, &go, &ops)?;
+    let job = start(&folder, &library, args.ranks, go, &ops)?;
     let pids = job.pid_list();
     println!("    {}", job.first_line.trim());
     println!("4/6 # ncclflow record -p {pids} --level steps -o {}", output.display());
-    record(&ncclflow, &pids, &output, &go)?;
-    let rest = job.rest()?;
-    println!("    the job, which checks every element of every result, ends with: {}", rest.trim());
+    record(&ncclflow, &job, &output)?;
+    println!("    the job, which checks every element of every result, ends with: {}", job.summary()?);
     show_files(&output)?;
 
     println!("\n5/6 what the recording says");
@@ -65,8 +64,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     println!("\n6/6 a job that hangs, as its last rank does not come to the fourth operation; and why");
     let go = scratch.join("go-and-hang");
     let absent = format!("{}@3", args.ranks.saturating_sub(1));
-    let job = start(&folder, &library, args.ranks, &go, &["--iters", "8", "--absent", &absent])?;
-    fs::File::create(&go).context("telling the job to begin")?;
+    let job = start(&folder, &library, args.ranks, go, &["--iters", "8", "--absent", &absent])?;
+    job.go()?;
     thread::sleep(UNTIL_IT_HANGS);
     show(root::command(&ncclflow), &["dump", "-p", &job.pid_list()])?;
     println!("\nthe recording is in {}, the report in {page}", output.display());
@@ -77,18 +76,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Time after which the job hangs: operations take some milliseconds each.
 const UNTIL_IT_HANGS: Duration = Duration::from_secs(2);
 
-fn start(folder: &Path, library: &Path, ranks: u32, go: &Path, more: &[&str]) -> Result<Job> {
-    let (ranks, go) = (ranks.to_string(), go.display().to_string());
-    let mut arguments = vec!["--mode", "processes", "--ranks", &ranks, "--channels", "1", "--bytes", "65536"];
-    arguments.extend(["--sync", "--wait-file", &go]);
-    arguments.extend(more);
-    Job::start(folder, library, &arguments, Stdio::inherit())
+fn start(folder: &Path, library: &Path, ranks: u32, go: PathBuf, more: &[&str]) -> Result<Job> {
+    let ranks = ranks.to_string();
+    let usual = ["--mode", "processes", "--ranks", &ranks, "--channels", "1", "--bytes", "65536", "--sync"];
+    Job::start(folder, library, go, &[&usual, more].concat())
 }
 
 /// Records until the job is over.
-fn record(ncclflow: &Path, pids: &str, output: &Path, go: &Path) -> Result<()> {
+fn record(ncclflow: &Path, job: &Job, output: &Path) -> Result<()> {
     let mut record = root::command(ncclflow);
-    record.args(["record", "-d", "20", "--level", "steps", "-p", pids, "-o"]).arg(output);
+    record.args(["record", "-d", "20", "--level", "steps", "-p", &job.pid_list(), "-o"]).arg(output);
     record.stderr(Stdio::piped());
     let mut record = record.spawn().context("starting ncclflow")?;
     let stderr = record.stderr.take().context("ncclflow has no standard error")?;
@@ -96,7 +93,7 @@ fn record(ncclflow: &Path, pids: &str, output: &Path, go: &Path) -> Result<()> {
         let line = line?;
         println!("    {line}");
         if line.starts_with("recording to") {
-            fs::File::create(go).context("telling the job to begin")?;
+            job.go()?;
         }
     }
     let status = record.wait()?;

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: makes seeds with this machine's compiler, and runs the fuzz targets of `tests/fuzz` on
+//! `cargo xtask verify fuzz`: makes seeds with this machine's compiler, and runs the fuzz targets of `tests/fuzz` on
 //! them.
 //!
 //! Needs `cargo install cargo-fuzz --locked`, and takes long, which is why it is not part of the tests. The
@@ -6,25 +6,23 @@
 //! gives.
 
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::{Context as _, Result};
-use flate2::read::GzDecoder;
 
 use crate::{programs, repository, tool};
 
 const FOLDER: &str = "tests/fuzz";
-const TARGETS: [&str; 11] = [
+const TARGETS: [&str; 10] = [
     "library",
     "sections",
     "recording",
     "trace",
     "python",
     "torch",
-    "capture",
     "merge",
     "proc-files",
     "kernel-records",
@@ -42,7 +40,7 @@ const TRACE: &str = r#"{"traceEvents":[
 {"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":9,"dur":4},
 {"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":14,"dur":4,"args":{"correlation":5}}]}"#;
 
-const CAPTURES: [&str; 2] = ["tests/traces/nvlink_flow.cap.gz", "tests/traces/net_steps.cap.gz"];
+const RECORDINGS: [&str; 2] = ["tests/traces/nvlink_flow", "tests/traces/net_steps"];
 
 /// Ways to compile the seeds: each gives other debugging information, or none.
 const FORMS: [(&str, &[&str]); 7] = [
@@ -59,14 +57,14 @@ const FORMS: [(&str, &[&str]); 7] = [
 pub(crate) struct Args {
     /// `library` changes whole files, `sections` what is in the sections of a file whose headers are right,
     /// `recording` segments of recordings and what is in their blocks, `trace` traces of profilers, `python`
-    /// the memory of interpreters, `torch` torch's notes in a process's memory, `capture` captures, `merge`
-    /// dumps of other hosts, `proc-files` mappings and mounts, `kernel-records` what comes out of the
-    /// kernel's buffers, `dump` the memory of processes
+    /// the memory of interpreters, `torch` torch's notes in a process's memory, `merge` dumps of other hosts,
+    /// `proc-files` mappings and mounts, `kernel-records` what comes out of the kernel's buffers, `dump` the
+    /// memory of processes
     #[arg(long, value_name = "TARGET", value_parser = TARGETS, num_args = 1.., default_values = TARGETS)]
     target: Vec<String>,
-    /// Captures (`record --capture`, also with gzip) that seeds of recordings are made of
-    #[arg(long, value_name = "FILE", num_args = 1.., default_values = CAPTURES)]
-    captures: Vec<PathBuf>,
+    /// Recordings that seeds are made of
+    #[arg(long, value_name = "DIR", num_args = 1.., default_values = RECORDINGS)]
+    recordings: Vec<PathBuf>,
     /// Interpreters that seeds of `python` are made of
     #[arg(long, value_name = "PROGRAM", num_args = 1.., default_value = "python3")]
     pythons: Vec<PathBuf>,
@@ -86,7 +84,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let folder = repository::root().join(FOLDER);
-    make_seeds(&folder, &args.captures, &args.pythons)?;
+    make_seeds(&folder, &args.recordings, &args.pythons)?;
     for target in &args.target {
         let mut cargo = Command::new("cargo");
         cargo
@@ -110,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn make_seeds(folder: &Path, captures: &[PathBuf], pythons: &[PathBuf]) -> Result<()> {
+fn make_seeds(folder: &Path, recordings: &[PathBuf], pythons: &[PathBuf]) -> Result<()> {
     for target in TARGETS {
         let corpus = folder.join("corpus").join(target);
         fs::create_dir_all(&corpus).with_context(|| format!("making `{}`", corpus.display()))?;
@@ -126,10 +124,14 @@ fn make_seeds(folder: &Path, captures: &[PathBuf], pythons: &[PathBuf]) -> Resul
         tool::run(&mut compiler, &format!("the seed {form}"))?;
         libraries.push(library);
     }
-    for (library, (form, _)) in libraries.iter().zip(FORMS) {
+    let example = |name: &str| {
         let mut program = Command::new(programs::cargo());
-        program.args(["run", "--quiet", "--release", "--example", "sections-of", "--"]).arg(library);
-        program.arg(folder.join("corpus/sections").join(form)).current_dir(folder);
+        program.args(["run", "--quiet", "--release", "--example", name, "--"]).current_dir(folder);
+        program
+    };
+    for (library, (form, _)) in libraries.iter().zip(FORMS) {
+        let mut program = example("sections-of");
+        program.arg(library).arg(folder.join("corpus/sections").join(form));
         tool::run(&mut program, &format!("the seed of the sections of `{}`", library.display()))?;
     }
     for form in ["plain", "interned", "compressed"] {
@@ -141,31 +143,11 @@ fn make_seeds(folder: &Path, captures: &[PathBuf], pythons: &[PathBuf]) -> Resul
         tool::run(&mut program, "the seeds of traces")?;
     }
     fs::write(folder.join("corpus/trace/json"), TRACE).context("writing the seed of traces in JSON")?;
-    let mut program = Command::new(programs::cargo());
-    program.args(["run", "--quiet", "--release", "--example", "python-seeds", "--"]);
-    program.arg(folder.join("corpus/python")).args(pythons).current_dir(folder);
-    tool::run(&mut program, "the seeds of interpreters")?;
-    let mut program = Command::new(programs::cargo());
-    program.args(["run", "--quiet", "--release", "--example", "torch-seeds", "--"]);
-    program.arg(folder.join("corpus/torch")).args(pythons.first()).current_dir(folder);
-    tool::run(&mut program, "the seeds of torch's notes")?;
-    let captures = captures.iter().map(|capture| unpacked(capture, folder)).collect::<Result<Vec<_>>>()?;
-    let mut program = Command::new(programs::cargo());
-    program.args(["run", "--quiet", "--release", "--example", "recording-seeds", "--"]);
-    program.arg(folder.join("corpus/recording")).args(captures).current_dir(folder);
-    tool::run(&mut program, "the seeds of recordings")
-}
-
-/// Returns the capture without gzip.
-fn unpacked(capture: &Path, folder: &Path) -> Result<PathBuf> {
-    let capture = repository::root().join(capture);
-    let context = || format!("reading the capture `{}`", capture.display());
-    if capture.extension().is_none_or(|extension| extension != "gz") {
-        return capture.canonicalize().with_context(context);
-    }
-    let to = folder.join("corpus").join(capture.file_stem().unwrap_or_default());
-    let mut packed = GzDecoder::new(fs::File::open(&capture).with_context(context)?);
-    let mut file = fs::File::create(&to).with_context(|| format!("making `{}`", to.display()))?;
-    io::copy(&mut packed, &mut file).with_context(context)?;
-    Ok(to)
+    let mut program = example("python-seeds");
+    tool::run(program.arg(folder.join("corpus/python")).args(pythons), "the seeds of interpreters")?;
+    let mut program = example("torch-seeds");
+    tool::run(program.arg(folder.join("corpus/torch")).args(pythons.first()), "the seeds of torch's notes")?;
+    let recordings = recordings.iter().map(|recording| repository::root().join(recording));
+    let mut program = example("recording-seeds");
+    tool::run(program.arg(folder.join("corpus/recording")).args(recordings), "the seeds of recordings")
 }

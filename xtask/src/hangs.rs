@@ -1,4 +1,4 @@
-//! `cargo xtask hangs`: counts the verdicts of `ncclflow dump` on every kind of hang, and on waits that are
+//! `cargo xtask verify hangs`: counts the verdicts of `ncclflow dump` on every kind of hang, and on waits that are
 //! none.
 //!
 //! The program that does it is an example of `ncclflow-e2e`, as that of `conformance` is:
@@ -6,18 +6,18 @@
 
 use std::process::Stdio;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 
-use crate::{nccl, programs, root};
+use crate::{nccl, programs, root, tool};
 
 /// NCCL versions of the end-to-end tests.
 const LIBRARIES: [&str; 4] = ["2.21.5", "2.27.5", "2.28.9-cu13", "2.32.3"];
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  cargo xtask hangs --times 5                 every kind, five times
-  cargo xtask hangs --kinds gone,receive      some kinds
-  cargo xtask hangs --busy 1000               dumps of jobs that are busy: none is stuck
+  cargo xtask verify hangs --times 5                 every kind, five times
+  cargo xtask verify hangs --kinds gone,receive      some kinds
+  cargo xtask verify hangs --busy 1000               dumps of jobs that are busy: none is stuck
 
 The last line is PASSED or FAILED; the exit code says the same. Dumps that are not right are kept in target/hangs.")]
 pub(crate) struct Args {
@@ -51,10 +51,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         command.args(["--kinds", &args.kinds.join(",")]);
     }
     // Missing things are a failure here, and not a test that is skipped.
-    command.env("NCCLFLOW_REQUIRE", "all").stdin(Stdio::null());
-    let status = command.status().with_context(|| format!("starting `{}`", program.display()))?;
-    if !status.success() {
-        bail!("`ncclflow dump` was not right often enough, or something was missing ({status})");
-    }
-    Ok(())
+    tool::run(
+        command.env("NCCLFLOW_REQUIRE", "all").stdin(Stdio::null()),
+        "dumps that are right often enough",
+    )
 }

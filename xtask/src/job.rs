@@ -1,19 +1,23 @@
-//! A job on the real NCCL, without a GPU.
+//! A job on the real NCCL, without a GPU. (`tests/bench` has this file, too.)
 
 use std::{
+    fs,
     io::{BufRead as _, BufReader, Read as _},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
+use serde_json::Value;
 
-/// A running bed whose communicators are up. Killed when dropped.
+/// A running bed whose communicators are up, and which waits for [`Job::go`]. Killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Job {
     child: Child,
     stdout: BufReader<ChildStdout>,
+    /// File that makes the job begin once it is there.
+    go: PathBuf,
     pub(crate) pids: Vec<u32>,
     /// First line of the bed's output.
     pub(crate) first_line: String,
@@ -25,23 +29,20 @@ struct Ready {
 }
 
 impl Job {
-    /// Starts the bed of `programs`, and waits until its communicators are up.
-    pub(crate) fn start<S: AsRef<str>>(
-        programs: &Path,
-        library: &Path,
-        arguments: &[S],
-        stderr: Stdio,
-    ) -> Result<Self> {
+    /// Starts the bed of `programs`, and waits until its communicators are up. `go`: a file that is not
+    /// there.
+    pub(crate) fn start(programs: &Path, library: &Path, go: PathBuf, arguments: &[&str]) -> Result<Self> {
         let mut child = Command::new(programs.join("ncclflow-bed"))
             .arg("--library")
             .arg(library)
-            .args(arguments.iter().map(AsRef::as_ref))
+            .arg("--wait-file")
+            .arg(&go)
+            .args(arguments)
             .stdout(Stdio::piped())
-            .stderr(stderr)
             .spawn()
             .context("starting the bed")?;
         let stdout = BufReader::new(child.stdout.take().context("the bed has no output")?);
-        let mut job = Self { child, stdout, pids: Vec::new(), first_line: String::new() };
+        let mut job = Self { child, stdout, go, pids: Vec::new(), first_line: String::new() };
         job.stdout.read_line(&mut job.first_line)?;
         let ready: Ready = serde_json::from_str(&job.first_line)
             .with_context(|| format!("the bed did not come up: `{}`", job.first_line))?;
@@ -54,12 +55,19 @@ impl Job {
         self.pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
     }
 
-    /// Waits for the end. Returns the rest of the bed's output.
-    pub(crate) fn rest(&mut self) -> Result<String> {
+    pub(crate) fn go(&self) -> Result<()> {
+        fs::File::create(&self.go).context("telling the job to begin")?;
+        Ok(())
+    }
+
+    /// Waits for the end. Returns the bed's last line.
+    pub(crate) fn summary(mut self) -> Result<Value> {
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest)?;
-        self.child.wait()?;
-        Ok(rest)
+        let summary: Value =
+            serde_json::from_str(rest.trim()).with_context(|| format!("the bed's last line: `{rest}`"))?;
+        ensure!(summary["ok"] == true, "the job failed: {summary}");
+        Ok(summary)
     }
 }
 

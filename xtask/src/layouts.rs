@@ -1,4 +1,4 @@
-//! `cargo xtask layouts`: makes the table of struct layouts that ncclflow ships for libraries
+//! `cargo xtask make layouts`: makes the table of struct layouts that ncclflow ships for libraries
 //! without debugging information.
 //!
 //! The program that does it is an example of the crate `nccl-library`, so that xtask does not

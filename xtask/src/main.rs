@@ -51,45 +51,59 @@ enum Command {
     Test(test::Args),
     /// What CI runs, in stages: lint, unit, bed, dist, soak
     Ci(ci::Args),
-    /// Rebuild the committed eBPF objects (or compare them with --check)
-    BuildEbpf(build_ebpf::Args),
-    /// Fetch official NCCL libraries into the cache, and show what is there
-    Nccl(nccl::Args),
-    /// Make the table of struct layouts for libraries without debugging information
-    Layouts(layouts::Args),
-    /// Make the table of CPython's struct layouts, of 3.8 to 3.12 (or compare it with --check)
-    PythonOffsets(python_offsets::Args),
-    /// Make the table of the layouts of torch's flight recorder, of 2.4 to 2.15 (or compare it with --check)
-    TorchOffsets(torch_offsets::Args),
-    /// Make the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows that are written (or compare them
-    /// with --check)
-    OutputDocs(output_docs::Args),
-    /// Make a picture (SVG) of what a terminal shows, for the documentation
-    Picture(picture::Args),
-    /// Compare the Parquet tables of captures and recordings with their lines, in DuckDB and Spark
-    Parquet(parquet::Args),
-    /// Every official library, own and stripped, against the truth: a table
-    Conformance(conformance::Args),
-    /// Feed changed libraries to the resolver, to see that none does harm (cargo-fuzz)
-    Fuzz(fuzz::Args),
-    /// Check licences, banned crates and sources of what the program is made of (cargo-deny)
-    Deny(deny::Args),
-    /// Measure what tracing costs: ratios with their spread
-    Bench(bench::Args),
-    /// Trace a node for a long time while its tenants do all that tenants do (root)
-    Soak(soak::Args),
-    /// Make every kind of hang, and of wait that is none, and count what `ncclflow dump` says of them (root)
-    Hangs(hangs::Args),
     /// Make what users install, for x86-64 and arm64: wheel, Debian and RPM packages, tarball, a static
     /// program
     Dist(dist::Args),
     /// Try what `dist` has made, as root: a step of `dist --try`
     #[command(hide = true)]
     DistTrial(dist::TrialArgs),
+    /// Measure what tracing costs: ratios with their spread; `bench --help` has the benches
+    Bench(bench::Args),
     /// Run the real NCCL without a GPU: ranks, collectives, stalls on demand
     Bed(bed::Args),
+    /// Fetch official NCCL libraries into the cache, and show what is there
+    Nccl(nccl::Args),
     /// Run a command under another kernel, in a virtual machine
     Vm(vm::Args),
+    /// Make a committed file again that is made of something else
+    #[command(subcommand)]
+    Make(Make),
+    /// Run what takes too long for the tests
+    #[command(subcommand)]
+    Verify(Verify),
+}
+
+#[derive(Debug, Subcommand)]
+enum Make {
+    /// The eBPF objects (or compare them with --check)
+    Ebpf(build_ebpf::Args),
+    /// The table of struct layouts for libraries without debugging information
+    Layouts(layouts::Args),
+    /// The table of CPython's struct layouts, of 3.8 to 3.12 (or compare it with --check)
+    PythonOffsets(python_offsets::Args),
+    /// The table of the layouts of torch's flight recorder, of 2.4 to 2.15 (or compare it with --check)
+    TorchOffsets(torch_offsets::Args),
+    /// The tables of docs/OUTPUT.md and docs/PARQUET.md, of the rows that are written (or compare them with
+    /// --check)
+    OutputDocs(output_docs::Args),
+    /// A picture (SVG) of what a terminal shows, for the documentation
+    Picture(picture::Args),
+}
+
+#[derive(Debug, Subcommand)]
+enum Verify {
+    /// Every official library, own and stripped, against the truth: a table
+    Conformance(conformance::Args),
+    /// Make every kind of hang, and of wait that is none, and count what `ncclflow dump` says of them (root)
+    Hangs(hangs::Args),
+    /// Trace a node for a long time while its tenants do all that tenants do (root)
+    Soak(soak::Args),
+    /// Feed changed files and memory to what reads them, to see that none does harm (cargo-fuzz)
+    Fuzz(fuzz::Args),
+    /// Compare the Parquet tables of recordings with their lines, in DuckDB and Spark
+    Parquet(parquet::Args),
+    /// Check licences, banned crates and sources of what the program is made of (cargo-deny)
+    Deny(deny::Args),
 }
 
 fn main() -> Result<()> {
@@ -97,23 +111,23 @@ fn main() -> Result<()> {
         Command::Demo(args) => demo::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Ci(args) => ci::run(&args),
-        Command::BuildEbpf(args) => build_ebpf::run(&args),
-        Command::Nccl(args) => nccl::run(&args),
-        Command::Layouts(args) => layouts::run(&args),
-        Command::PythonOffsets(args) => python_offsets::run(&args),
-        Command::TorchOffsets(args) => torch_offsets::run(&args),
-        Command::OutputDocs(args) => output_docs::run(&args),
-        Command::Picture(args) => picture::run(&args),
-        Command::Parquet(args) => parquet::run(&args),
-        Command::Conformance(args) => conformance::run(&args),
-        Command::Fuzz(args) => fuzz::run(&args),
-        Command::Deny(args) => deny::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::Soak(args) => soak::run(&args),
-        Command::Hangs(args) => hangs::run(&args),
         Command::Dist(args) => dist::run(&args),
         Command::DistTrial(args) => dist::run_trial(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Bed(args) => bed::run(&args),
+        Command::Nccl(args) => nccl::run(&args),
         Command::Vm(args) => vm::run(&args),
+        Command::Make(Make::Ebpf(args)) => build_ebpf::run(&args),
+        Command::Make(Make::Layouts(args)) => layouts::run(&args),
+        Command::Make(Make::PythonOffsets(args)) => python_offsets::run(&args),
+        Command::Make(Make::TorchOffsets(args)) => torch_offsets::run(&args),
+        Command::Make(Make::OutputDocs(args)) => output_docs::run(&args),
+        Command::Make(Make::Picture(args)) => picture::run(&args),
+        Command::Verify(Verify::Conformance(args)) => conformance::run(&args),
+        Command::Verify(Verify::Hangs(args)) => hangs::run(&args),
+        Command::Verify(Verify::Soak(args)) => soak::run(&args),
+        Command::Verify(Verify::Fuzz(args)) => fuzz::run(&args),
+        Command::Verify(Verify::Parquet(args)) => parquet::run(&args),
+        Command::Verify(Verify::Deny(args)) => deny::run(&args),
     }
 }

@@ -16,6 +16,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::tool::say;
+
 use self::download::download;
 pub(crate) use self::download::pip;
 use self::progress::Progress;
@@ -137,8 +139,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     for version in versions {
-        let path = fetch_one(&version, fetch.verify)?;
-        say(&path.display().to_string());
+        println!("{}", fetch_one(&version, fetch.verify)?.display());
     }
     Ok(())
 }
@@ -360,11 +361,6 @@ fn hex(bytes: &[u8]) -> String {
 #[expect(clippy::cast_precision_loss, reason = "shown with one digit")]
 fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
-}
-
-#[expect(clippy::print_stderr, reason = "xtask talks to people; standard output is for results")]
-fn say(message: &str) {
-    eprintln!("{message}");
 }
 
 #[cfg(test)]

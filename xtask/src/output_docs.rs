@@ -1,14 +1,12 @@
-//! `cargo xtask output-docs`: makes the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows that are
+//! `cargo xtask make output-docs`: makes the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows that are
 //! written.
 //!
 //! The program that does it is an example of the `flow` crate: xtask itself must build without the `ncclflow`
 //! crate, which refuses to build while the committed eBPF object is out of date.
 
-use std::process::Command;
+use anyhow::Result;
 
-use anyhow::{Context as _, Result, bail};
-
-use crate::{programs, repository};
+use crate::{programs, tool};
 
 const DOCUMENTS: [&str; 2] = ["docs/OUTPUT.md", "docs/PARQUET.md"];
 
@@ -21,25 +19,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     for document in DOCUMENTS {
-        let status = Command::new(programs::cargo())
-            .args([
-                "run",
-                "--quiet",
-                "--locked",
-                "--package",
-                "flow",
-                "--example",
-                "output-docs",
-                "--",
-                document,
-            ])
-            .args(args.check.then_some("--check"))
-            .current_dir(repository::root())
-            .status()
-            .context("starting cargo run")?;
-        if !status.success() {
-            bail!("the tables of {document} ({status})");
-        }
+        let mut cargo = programs::cargo_command("run");
+        cargo.args(["--package", "flow", "--example", "output-docs", "--", document]);
+        tool::run(cargo.args(args.check.then_some("--check")), &format!("the tables of {document}"))?;
     }
     Ok(())
 }

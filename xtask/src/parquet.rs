@@ -1,4 +1,4 @@
-//! `cargo xtask parquet`: compares the Parquet tables of captures and recordings with their lines.
+//! `cargo xtask verify parquet`: compares the Parquet tables of recordings with their lines.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use crate::{prerequisites, programs, repository, tool};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Captures (as they are or compressed with gzip) and folders of recordings
+    /// Folders of recordings
     #[arg(value_name = "INPUT", required = true)]
     inputs: Vec<PathBuf>,
 
@@ -33,12 +33,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             fs::remove_dir_all(&folder).with_context(|| format!("removing `{}`", folder.display()))?;
         }
         fs::create_dir_all(&folder)?;
-        let plain = uncompressed(input, &folder)?;
         let (lines, tables) = (folder.join("lines"), folder.join("tables"));
         let export = |format: &str, output: &Path| -> Result<f64> {
             let begun = Instant::now();
             let mut export = Command::new(programs.join("ncclflow"));
-            export.arg("export").arg(&plain).args(["-f", format]);
+            export.arg("export").arg(input).args(["-f", format]);
             if format == "parquet" {
                 export.arg("--planned-messages");
             }
@@ -58,15 +57,4 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Returns the input itself, or its uncompressed contents.
-fn uncompressed(input: &Path, folder: &Path) -> Result<PathBuf> {
-    if input.extension().is_none_or(|extension| extension != "gz") {
-        return Ok(input.to_path_buf());
-    }
-    let plain = folder.join("capture");
-    let output = tool::output(Command::new("gzip").arg("-dc").arg(input))?;
-    fs::write(&plain, output).with_context(|| format!("writing `{}`", plain.display()))?;
-    Ok(plain)
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask picture`: makes a picture of what a terminal shows, for the README.
+//! `cargo xtask make picture`: makes a picture of what a terminal shows, for the README.
 
 use std::{
     fmt::Write as _,
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  ncclflow dump -p $PIDS --color always | cargo xtask picture --title 'ncclflow dump' -o docs/images/dump.svg
+  ncclflow dump -p $PIDS --color always | cargo xtask make picture --title 'ncclflow dump' -o docs/images/dump.svg
 
 Colours and bold text of the terminal (SGR) are kept. Where standard input is not a program's own output but was shortened, say so in
 the text: a line with … alone.")]

@@ -9,7 +9,12 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{nccl, programs, repository, retried::retried, root, tool};
+use crate::{
+    nccl, programs, repository,
+    retried::retried,
+    root,
+    tool::{self, say},
+};
 
 /// Commands that tests run, and Debian's packages that have them. `cc` is there: Rust links with it.
 const COMMANDS: [(&[&str], &[&str]); 11] = [
@@ -42,12 +47,7 @@ fn is_missing(command: &[&str]) -> bool {
 }
 
 pub(crate) fn do_or_fail(command: &mut Command) -> Result<()> {
-    let program = command.get_program().display().to_string();
-    let status = command.stdin(Stdio::null()).status().with_context(|| format!("starting `{program}`"))?;
-    if !status.success() {
-        bail!("`{program}` failed ({status})");
-    }
-    Ok(())
+    tool::run(command.stdin(Stdio::null()), "what tests need")
 }
 
 /// Installs the commands that are missing, as root of a Debian or Ubuntu or through sudo. Elsewhere it says
@@ -140,7 +140,7 @@ with open(program + '.part', 'wb') as file:
 os.chmod(file.name, 0o755)
 os.rename(file.name, program)";
 
-/// Package of Spark, some 450 MB, which needs Java: only `cargo xtask parquet --spark` fetches it.
+/// Package of Spark, some 450 MB, which needs Java: only `cargo xtask verify parquet --spark` fetches it.
 pub(crate) const SPARK: (&str, &str) = ("pyspark.sql", "pyspark");
 
 /// Returns `$PYTHONPATH` with which Python finds the packages that tests read our output with, in a folder of
@@ -308,9 +308,4 @@ pub(crate) fn toolchain() -> Result<Option<String>> {
     let sysroot = PathBuf::from(String::from_utf8_lossy(&sysroot).trim());
     let is_rustups = sysroot.parent().is_some_and(|folder| folder.ends_with("toolchains"));
     Ok(sysroot.file_name().filter(|_| is_rustups).map(|name| name.to_string_lossy().into_owned()))
-}
-
-#[expect(clippy::print_stderr, reason = "xtask talks to people; standard output is for results")]
-pub(crate) fn say(message: &str) {
-    eprintln!("{message}");
 }

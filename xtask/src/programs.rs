@@ -3,6 +3,7 @@
 use std::{env, ffi::OsString, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result};
+use serde::Serialize;
 
 use crate::{repository, root, tool};
 
@@ -33,6 +34,18 @@ pub(crate) fn build_all() -> Result<PathBuf> {
     let mut cargo = cargo_command("build");
     tool::run(cargo.args(["--workspace", "--lib", "--bins", "--examples"]), "the programs")?;
     own_folder()
+}
+
+/// Returns options by which cargo runs tests through these words.
+pub(crate) fn run_by(words: &[impl Serialize]) -> Result<[String; 2]> {
+    // TOML has strings and lists as JSON has them.
+    let words = serde_json::to_string(words).context("the words of the runner")?;
+    Ok(["--config".to_owned(), format!("target.'cfg(all())'.runner={words}")])
+}
+
+/// Builds all tests.
+pub(crate) fn build_tests() -> Result<()> {
+    tool::run(cargo_command("test").args(["--workspace", "--no-run"]), "the tests")
 }
 
 /// Builds an example with optimisation. Returns the program.

@@ -1,4 +1,4 @@
-//! `cargo xtask python-offsets`: makes the table of CPython's struct layouts that ncclflow ships for versions
+//! `cargo xtask make python-offsets`: makes the table of CPython's struct layouts that ncclflow ships for versions
 //! that do not state them themselves (before 3.13).
 //!
 //! A C program is compiled against each interpreter's own headers and prints its line of the table.
@@ -12,7 +12,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{programs, repository, tool};
+use crate::{
+    programs, repository,
+    tool::{self, say},
+};
 
 const FOLDER: &str = "userspace/cpython/src/shipped";
 /// First version of CPython that states its layouts itself.
@@ -82,9 +85,4 @@ fn version_of(row: &str) -> Result<(u64, u64)> {
     let number =
         |key: &str| value["version"][key].as_u64().context("a line of the table without its version");
     Ok((number("major")?, number("minor")?))
-}
-
-#[expect(clippy::print_stderr, reason = "xtask talks to people; standard output is for results")]
-fn say(message: &str) {
-    eprintln!("{message}");
 }

@@ -13,8 +13,9 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use crate::{
-    prerequisites::{do_or_fail, download, install_wheel, say},
+    prerequisites::{do_or_fail, download, install_wheel},
     programs,
+    tool::say,
 };
 
 /// Versions that are fetched where fewer than two interpreters are installed: one whose layouts are in our

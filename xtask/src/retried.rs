@@ -4,7 +4,7 @@ use std::{thread, time::Duration};
 
 use anyhow::Result;
 
-use crate::prerequisites::say;
+use crate::tool::say;
 
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(5);

@@ -11,7 +11,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{prerequisites::say, repository, tool};
+use crate::{
+    repository,
+    tool::{self, say},
+};
 
 /// Makes a command that runs as root, with this environment but for what sudo removes (`LD_LIBRARY_PATH`,
 /// `PYTHONPATH`).

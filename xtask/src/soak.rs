@@ -1,13 +1,13 @@
-//! `cargo xtask soak`: the tracer among tenants who do all that tenants do, for as long as is wanted.
+//! `cargo xtask verify soak`: the tracer among tenants who do all that tenants do, for as long as is wanted.
 //!
 //! The program that does it is an example of `ncclflow-e2e`, as that of `conformance` is:
 //! `tests/e2e/examples/soak`.
 
 use std::process::Stdio;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 
-use crate::{nccl, programs, root};
+use crate::{nccl, programs, root, tool};
 
 /// NCCL versions: one whose file stays as it is, and two of which files are made that do not. Most tests run
 /// others, so that jobs of others on this machine have no probe of the soak's.
@@ -15,9 +15,9 @@ const LIBRARIES: [&str; 3] = ["2.24.3", "2.19.3", "2.17.1"];
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  cargo xtask soak --minutes 3             as CI does
-  cargo xtask soak --minutes 600 --release a night, with the program as it is shipped
-  cargo xtask soak --kills 200             the tracer is killed, 200 times, at any moment of a running job
+  cargo xtask verify soak --minutes 3             as CI does
+  cargo xtask verify soak --minutes 600 --release a night, with the program as it is shipped
+  cargo xtask verify soak --kills 200             the tracer is killed, 200 times, at any moment of a running job
 
 The last line is PASSED or FAILED; the exit code says the same. `--seed` makes the same choices again; moments differ.")]
 pub(crate) struct Args {
@@ -54,10 +54,5 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         command.args(["--seed", &seed.to_string()]);
     }
     // Missing things are a failure here, and not a test that is skipped.
-    command.env("NCCLFLOW_REQUIRE", "all").stdin(Stdio::null());
-    let status = command.status().with_context(|| format!("starting `{}`", program.display()))?;
-    if !status.success() {
-        bail!("the soak failed ({status})");
-    }
-    Ok(())
+    tool::run(command.env("NCCLFLOW_REQUIRE", "all").stdin(Stdio::null()), "the soak")
 }

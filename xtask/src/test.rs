@@ -5,18 +5,19 @@ mod cargo_test;
 
 use std::{
     collections::BTreeSet,
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
+    thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use test_support::Heartbeat;
 
 use self::cargo_test::Outcome;
-use crate::{nccl, prerequisites, prerequisites::say, programs, pythons, repository, root};
+use crate::{nccl, prerequisites, programs, pythons, repository, root, tool::say};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -87,17 +88,14 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
     }
     let (mut times, begun) = (Vec::new(), Instant::now());
     prerequisites::commands()?;
-    let python_path = prerequisites::python_path(&[])?;
-    let pythons = pythons::pythons()?;
-    let torch_analyser = prerequisites::torch_analyser()?;
-    let inspector_exporter = prerequisites::inspector_exporter()?;
-    for version in nccl::tested_versions() {
-        nccl::library_path(version)?;
-    }
-    times.push(("to fetch what tests need".to_owned(), begun.elapsed()));
-    let begun = Instant::now();
-    programs::build_all()?;
-    times.push(("to build the programs".to_owned(), begun.elapsed()));
+    // The network and the processors have different work.
+    let (fetched, built) = thread::scope(|scope| {
+        let building = scope.spawn(|| programs::build_all().and_then(|_| programs::build_tests()));
+        (fetch(), building.join())
+    });
+    let Fetched { python_path, pythons, torch_analyser, inspector_exporter } = fetched?;
+    built.map_err(|_| anyhow!("building the tests panicked"))??;
+    times.push(("to fetch what tests need, and to build them".to_owned(), begun.elapsed()));
     println!("running the tests; required: {require}");
     let skips = programs::target_folder()?.join("skipped-tests");
     fs::write(&skips, "").with_context(|| format!("making `{}`", skips.display()))?;
@@ -120,7 +118,7 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
     let heartbeat = Heartbeat::start();
     let begun = Instant::now();
     let first = cargo_test::run(command(&["--workspace", "--no-fail-fast"]).args(cargo_arguments))?;
-    times.push(("to build the tests and run them; of these the longest:".to_owned(), begun.elapsed()));
+    times.push(("to run the tests; of these the longest:".to_owned(), begun.elapsed()));
     times.extend(first.times.iter().take(LONGEST).cloned());
     let is_again = again && !first.status.success() && has_few(&first);
     let passes_again = is_again && run_again(&first, command)?;
@@ -141,6 +139,25 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
     Ok(tested)
 }
 
+/// Things that tests need besides programs.
+struct Fetched {
+    python_path: OsString,
+    pythons: OsString,
+    torch_analyser: PathBuf,
+    inspector_exporter: PathBuf,
+}
+
+fn fetch() -> Result<Fetched> {
+    let python_path = prerequisites::python_path(&[])?;
+    let pythons = pythons::pythons()?;
+    let torch_analyser = prerequisites::torch_analyser()?;
+    let inspector_exporter = prerequisites::inspector_exporter()?;
+    for version in nccl::tested_versions() {
+        nccl::library_path(version)?;
+    }
+    Ok(Fetched { python_path, pythons, torch_analyser, inspector_exporter })
+}
+
 /// Returns options by which cargo runs tests as root, if this is a user who may become it.
 fn runner(python_path: &OsStr) -> Result<Vec<String>> {
     let words = root::words_before();
@@ -149,9 +166,7 @@ fn runner(python_path: &OsStr) -> Result<Vec<String>> {
     }
     let words = words.into_iter().chain([root::assignment("PYTHONPATH", python_path)]);
     let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
-    // TOML has strings and lists as JSON has them.
-    let words = serde_json::to_string(&words).context("the words of the runner")?;
-    Ok(vec!["--config".to_owned(), format!("target.'cfg(all())'.runner={words}")])
+    Ok(programs::run_by(&words)?.into())
 }
 
 pub(crate) fn print_skipped(skipped: &[String]) {

@@ -32,3 +32,9 @@ pub(crate) fn own_program() -> Result<PathBuf> {
     let replaced = here.as_os_str().as_bytes().strip_suffix(b" (deleted)").map(OsStr::from_bytes);
     Ok(replaced.map(PathBuf::from).unwrap_or(here))
 }
+
+/// Says something to people, on standard error: standard output is for results.
+#[expect(clippy::print_stderr, reason = "xtask talks to people")]
+pub(crate) fn say(message: &str) {
+    eprintln!("{message}");
+}

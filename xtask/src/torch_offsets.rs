@@ -1,4 +1,4 @@
-//! `cargo xtask torch-offsets`: makes the table of the layouts of torch's flight recorder that ncclflow
+//! `cargo xtask make torch-offsets`: makes the table of the layouts of torch's flight recorder that ncclflow
 //! ships.
 //!
 //! A C++ program is compiled against each release's own headers and prints its line of the table. The headers
@@ -14,7 +14,10 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use crate::{nccl, programs, repository, tool};
+use crate::{
+    nccl, programs, repository,
+    tool::{self, say},
+};
 
 const FOLDER: &str = "userspace/torch/src/shipped";
 const HEADERS: &str = include_str!("torch_offsets/headers.py");
@@ -153,9 +156,4 @@ fn row_of(release: &str, folder: &Path) -> Result<String> {
     compile.arg(shipped.join("offsets.cpp")).arg("-o").arg(&program);
     tool::run(&mut compile, "the table")?;
     Ok(String::from_utf8_lossy(&tool::output(Command::new(&program).arg(stated))?).trim_end().to_owned())
-}
-
-#[expect(clippy::print_stderr, reason = "xtask talks to people; standard output is for results")]
-fn say(message: &str) {
-    eprintln!("{message}");
 }

@@ -1,244 +1,73 @@
-//! The drain alone: the real BPF program sends records through the real buffer, from uprobes on a
-//! function of this program.
+//! CPU time per record, of the drain alone, and of each stage after it.
 
-use std::{
-    hint::black_box,
-    num::NonZeroU32,
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
+mod load;
+mod stages;
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use flow::session::BufferKind;
+use serde_json::{Value, json};
+use test_support::cpu_time;
+
+use crate::{
+    bench::Bench,
+    table::{Spread, Table},
 };
 
-use anyhow::{Context as _, Result};
-use flow::wire::{ApiCallSpans, CommunicatorSpans, ProbeKind, Span};
-use nccl_library::elf::{Budget, FileOffset, Image, SymbolTable};
-use ncclflow::kernel::{
-    loader::{Attachment, Buffer, BufferKind, LinkKind},
-    probe::Probe,
-    stream::{Drain, DrainMessage, Mailbox, Outlet, Popped, Queue},
-};
-use ncclflow_common::{FetchPlan, RecordHeader, Step, StepOp};
-use serde::Serialize;
-
-use crate::stages::timed;
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    #[arg(long, default_value = "ring", value_parser = ["ring", "perf"])]
-    buffer: String,
-    /// MiB
-    #[arg(long, default_value_t = 64)]
-    buffer_size: u32,
-    /// Threads that hit the probe
-    #[arg(long, default_value_t = 1)]
-    threads: u32,
-    /// Hits of each (burst), or seconds (sustained)
-    #[arg(long, default_value_t = 100_000)]
-    count: u64,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct Drained {
-    hits: u64,
-    delivered: u64,
-    lost: u64,
-    record_bytes: usize,
-    wall_s: f64,
-    /// CPU time of the drain's thread.
-    cpu_s: f64,
-}
-
-/// Bytes that a record copies of the caller's memory: as many as a record of `ncclProxySaveOp`.
-const COPIES: [u16; 2] = [256, 128];
-
-/// The function that is probed.
-#[allow(unreachable_pub, reason = "exported by its name")]
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn ncclflow_bench_hit(bytes: *const u8) {
-    black_box(bytes);
-}
-
-/// Fills the buffer, then drains it.
-pub(crate) fn burst(args: &Args) -> Result<Drained> {
-    let mut session = Session::open(args)?;
-    session.attachment.arm()?;
-    let count = args.count;
-    thread::scope(|scope| {
-        for _ in 0..args.threads {
-            scope.spawn(move || (0..count).for_each(|_| hit()));
+pub(crate) fn run(bench: &mut Bench) -> Result<Value> {
+    let mut table = Table::default();
+    let mut add = |what: &str, ns: Vec<f64>, record_bytes: u64, records: u64, lost: u64| {
+        let ns_per_record = Spread::of(ns);
+        table.add([
+            ("what", json!(what)),
+            ("ns_per_record", json!(ns_per_record)),
+            ("records_per_second_and_core", json!(1e9 / ns_per_record.median)),
+            ("record_bytes", json!(record_bytes)),
+            ("records", json!(records)),
+            ("lost", json!(lost)),
+        ]);
+    };
+    for (name, buffer) in [("ring", BufferKind::Ring), ("perf", BufferKind::Perf)] {
+        for (how, load) in [
+            ("full", load::burst as fn(BufferKind) -> Result<load::Drained>),
+            ("2 threads that hit", load::sustained),
+        ] {
+            let runs = (0..bench.rounds).map(|_| load(buffer)).collect::<Result<Vec<_>>>()?;
+            let total = |of: fn(&load::Drained) -> u64| runs.iter().map(of).sum::<u64>();
+            let (delivered, lost) = (total(|run| run.delivered), total(|run| run.lost));
+            ensure!(
+                lost == 0 || how == "full",
+                "{lost} records were lost although the drain had nothing else to do"
+            );
+            let ns = runs.iter().map(|run| per(run.cpu, run.delivered)).collect();
+            add(&format!("{name}, {how}"), ns, load::RECORD_BYTES.into(), delivered, lost);
         }
-    });
-    session.attachment.disarm()?;
-    let taker = session.taker();
-    let begun = Instant::now();
-    let drain = &mut session.drain;
-    let cpu = timed(|| while drain.take_all() > 0 {});
-    let wall = begun.elapsed();
-    session.close(taker, cpu, wall)
-}
-
-/// Drains while the buffer is filled.
-pub(crate) fn sustained(args: &Args) -> Result<Drained> {
-    let mut session = Session::open(args)?;
-    let taker = session.taker();
-    let ((to_drain, mailbox), over) = (Mailbox::new()?, AtomicBool::new(false));
-    session.attachment.arm()?;
-    let begun = Instant::now();
-    let (drain, seconds) = (&mut session.drain, Duration::from_secs(args.count));
-    let (cpu, result) = thread::scope(|scope| {
-        let drainer = scope.spawn(move || {
-            let mut result = Ok(());
-            (timed(|| result = drain.run(&mailbox)), result)
-        });
-        for _ in 0..args.threads {
-            scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
-                    hit();
-                }
-            });
+    }
+    for (level, iters) in [("flow", 3000), ("steps", 300)] {
+        let job = bench.job(&format!("--ranks 2 --ops allreduce --bytes 262144 --iters {iters}"))?;
+        let recording = bench.record(&job.pid_list(), &format!("--level {level} --files none"))?;
+        job.go()?;
+        job.summary()?;
+        let recorded = recording.output.join("recording");
+        recording.finish()?;
+        let stages = stages::run(&recorded, bench.rounds)?;
+        for (stage, ns) in stages.ns_per_record {
+            add(&format!("{level}: {stage}"), ns, stages.bytes / stages.records.max(1), stages.records, 0);
         }
-        thread::sleep(seconds);
-        over.store(true, Ordering::Relaxed);
-        to_drain.send(DrainMessage::Stop);
-        drainer.join().unwrap_or((Duration::ZERO, Err(std::io::Error::other("the drain failed"))))
-    });
-    result?;
-    let wall = begun.elapsed();
-    session.attachment.disarm()?;
-    while session.drain.take_all() > 0 {}
-    session.close(taker, cpu, wall)
-}
-
-fn hit() {
-    static BYTES: [u8; 512] = [7; 512];
-    ncclflow_bench_hit(BYTES.as_ptr());
-}
-
-struct Session {
-    attachment: Attachment,
-    drain: Drain,
-    queue: Arc<Queue>,
-    taken: Arc<AtomicU64>,
-    record_bytes: usize,
-}
-
-impl Session {
-    fn open(args: &Args) -> Result<Self> {
-        let kind = if args.buffer == "perf" { BufferKind::Perf } else { BufferKind::Ring };
-        let mut attachment = Attachment::new(
-            Buffer { kind, bytes: args.buffer_size << 20, rings: 1 },
-            LinkKind::best(),
-            false,
-            false,
-        )?;
-        let this = Path::new("/proc/self/exe");
-        let plan = plan()?;
-        let record_bytes = usize::from(plan.record_len);
-        let probe = Probe {
-            function: "ncclflow_bench_hit".to_owned(),
-            symbol: "ncclflow_bench_hit".to_owned(),
-            file_offset: file_offset(this)?,
-            kind: ProbeKind::ApiCall(no_spans()),
-            plan,
-            walk: None,
-            takes_stack: false,
-        };
-        let pid = NonZeroU32::new(std::process::id()).context("we are a process")?;
-        let cookie = attachment.store(&probe, None, 0, Some(pid))?;
-        attachment.attach(&[(&probe, cookie)], this, this, pid)?;
-        let queue = Arc::new(Queue::new(32 << 20));
-        let drain = Drain::new(attachment.source()?, vec![Outlet::new(Arc::clone(&queue))]);
-        Ok(Self { attachment, drain, queue, taken: Arc::default(), record_bytes })
     }
-
-    /// Takes batches and does nothing with them.
-    fn taker(&self) -> thread::JoinHandle<()> {
-        let (queue, taken) = (Arc::clone(&self.queue), Arc::clone(&self.taken));
-        thread::spawn(move || {
-            loop {
-                match queue.pop(None) {
-                    Popped::Batch(batch) => taken.fetch_add(batch.len() as u64, Ordering::Relaxed),
-                    Popped::Nothing | Popped::Called => 0,
-                    Popped::Closed => break,
-                };
-            }
-        })
-    }
-
-    fn close(mut self, taker: thread::JoinHandle<()>, cpu: Duration, wall: Duration) -> Result<Drained> {
-        self.drain.close(|_| 0);
-        if taker.join().is_err() {
-            anyhow::bail!("the taker failed");
-        }
-        let (mut hits, mut lost) = (0, 0);
-        for probe in self.attachment.probes() {
-            for counters in self.attachment.counters(probe)? {
-                hits += counters.hits;
-                lost += counters.lost_full;
-            }
-        }
-        let delivered = self.taken.load(Ordering::Relaxed);
-        if hits != delivered + lost {
-            anyhow::bail!("{hits} hits, and {delivered} delivered and {lost} lost");
-        }
-        self.attachment.detach(|_| {});
-        Ok(Drained {
-            hits,
-            delivered,
-            lost,
-            record_bytes: self.record_bytes,
-            wall_s: wall.as_secs_f64(),
-            cpu_s: cpu.as_secs_f64(),
-        })
-    }
+    Ok(table.into_json())
 }
 
-/// Copies as much as a record of `ncclProxySaveOp` holds.
-fn plan() -> Result<FetchPlan> {
-    let mut plan = FetchPlan { class: 1, ..FetchPlan::default() };
-    let mut at = u16::try_from(size_of::<RecordHeader>())?;
-    for (step, len) in plan.steps.iter_mut().zip(COPIES) {
-        *step = Step { op: StepOp::Copy as u8, at, len, ..Step::default() };
-        at += len;
-        plan.n_steps += 1;
-    }
-    plan.record_len = at;
-    Ok(plan)
+/// CPU time of this thread.
+pub(crate) fn timed(work: impl FnOnce()) -> Duration {
+    let begun = cpu_time();
+    work();
+    cpu_time().saturating_sub(begun)
 }
 
-fn file_offset(path: &Path) -> Result<FileOffset> {
-    let image = Image::open(path)?;
-    let table = SymbolTable::read(&image, &mut Budget::new(1 << 30, 1 << 24))?;
-    let table = table.context("this program has no symbols")?;
-    let function = table
-        .functions()
-        .find(|function| function.name == "ncclflow_bench_hit")
-        .context("this program lacks its own function")?;
-    image.file_offset(function.address).context("its function is not loaded")
-}
-
-/// The records are not decoded.
-fn no_spans() -> ApiCallSpans {
-    let span = Span { at: 0, len: 0, rests_on: 0 };
-    ApiCallSpans {
-        comm: CommunicatorSpans {
-            pointer: span,
-            hash: None,
-            rank: span,
-            n_ranks: span,
-            launched_per_function: None,
-            posted_collectives: None,
-        },
-        name: span,
-        function: span,
-        count: span,
-        datatype: span,
-        reduction_op: span,
-        root: span,
-    }
+/// Returns the nanoseconds of each record.
+#[expect(clippy::cast_precision_loss, reason = "a mean, for people")]
+fn per(time: Duration, records: u64) -> f64 {
+    time.as_nanos() as f64 / records.max(1) as f64
 }

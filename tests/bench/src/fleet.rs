@@ -1,175 +1,87 @@
-//! Recordings of a large job, made of a small one's: for what is meant for fleets, and no machine of ours can
-//! run.
-//!
-//! Of each process of the capture there are as many as are wanted, with process IDs, ranks, neighbours in the
-//! ring, peers of sends and receives, and times of their own. The capture happens again and again, in the same
-//! processes and on the same communicators, until every rank has run as many collectives as are wanted: NCCL's
-//! counts go on, and so do the clocks. All the rest is as it was recorded: kinds, sizes and order of calls, how
-//! long each message took. Trees stay those of the capture.
+//! A job of many ranks, made of a recording of few: time and memory of `check`, of the export as Parquet
+//! tables, and of each query on them.
 
 mod job;
+mod make;
 mod rewrite;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
 
 use anyhow::{Context as _, Result, ensure};
-use flow::{decode::RecordView, model::Sampling, wire::ProbeKind};
-use ncclflow::{
-    kernel::stream::Batch,
-    recording::{RecordingWriter, Session},
-    sinks::OutputDir,
-};
-use ncclflow_common::RecordHeader;
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use self::{
-    job::Job,
-    rewrite::{Place, communicator, rewritten},
+pub(crate) use self::make::{Size, make};
+use crate::{
+    bench::{kept_folder, of_tests, output, programs},
+    process::measured,
+    recorded::Recorded,
 };
-use crate::volume::{Captured, read_capture};
+
+/// Recording that large jobs are made of.
+pub(crate) const RECORDING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../traces/net_steps");
+pub(crate) const PER_HOST: u32 = 8;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    capture: PathBuf,
-
-    /// Folder for a folder of each host; must not exist
-    output: PathBuf,
+    /// A recording
+    #[arg(default_value = RECORDING)]
+    recording: PathBuf,
 
     #[arg(long, default_value_t = 1024)]
     ranks: u32,
 
-    /// Processes of a host
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
-    per_host: u32,
-
-    /// Collectives of each rank, on all its communicators; without it, those of the capture
-    #[arg(long)]
-    collectives: Option<u64>,
-}
-
-#[derive(Debug, Default, Serialize)]
-pub(crate) struct Fleet {
-    hosts: u32,
-    /// Of each rank.
+    /// Collectives of each rank: the recording happens again and again
+    #[arg(long, default_value_t = 1000)]
     collectives: u64,
-    records: u64,
-    bytes: u64,
+
+    /// Also run the queries in Spark, which is fetched (450 MB) and needs Java
+    #[arg(long)]
+    spark: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Fleet> {
-    make(&read_capture(&args.capture)?, args, |_, _| true)
-}
-
-/// Makes it of this capture. `keeps`: whether a rank has this record, by the capture's own header.
-fn make(captured: &Captured, args: &Args, keeps: impl Fn(u32, RecordHeader) -> bool) -> Result<Fleet> {
-    let originals = processes(captured);
-    let copied = u32::try_from(originals.len())?;
+pub(crate) fn run(args: &Args) -> Result<Value> {
+    let (ncclflow, folder) = (programs()?.join("ncclflow"), kept_folder("fleet")?);
+    let (recordings, tables) = (folder.join("recordings"), folder.join("tables"));
+    let size = Size { ranks: args.ranks, per_host: PER_HOST, collectives: Some(args.collectives) };
+    let made = make(&Recorded::read(&args.recording)?, &recordings, &size, |_, _| true)?;
+    eprintln!("checking");
+    let mut check = Command::new(&ncclflow);
+    check.arg("check").arg("--json").args(&made.folders).stdout(fs::File::create(folder.join("check.json"))?);
+    // The recording's last ops did not end, so `check` may have findings.
+    let checked = measured(&mut check, &[0, 3])?;
+    eprintln!("exporting");
+    let mut export = Command::new(&ncclflow);
+    export.arg("export").arg(&recordings).args(["-f", "parquet", "-o"]).arg(&tables);
+    let exported = measured(export.stdout(Stdio::null()), &[0])?;
+    let mut queries = Map::new();
+    for engine in ["duckdb"].into_iter().chain(args.spark.then_some("spark")) {
+        eprintln!("queries in {engine}");
+        let mut query = Command::new("python3");
+        let answers = output(query.arg(of_tests("parquet/queries.py")).arg(engine).arg(&tables))?;
+        queries.insert(engine.to_owned(), serde_json::from_slice(&answers)?);
+    }
+    let rows = |engine| queries.get(engine).map(|answers: &Value| &answers["rows"]);
     ensure!(
-        copied > 0 && args.ranks.is_multiple_of(copied),
-        "{} ranks are no multiple of {copied}",
-        args.ranks
+        !args.spark || rows("duckdb") == rows("spark"),
+        "DuckDB and Spark do not give the same rows: {queries:?}"
     );
-    let job = Job::of(captured)?;
-    let collectives = args.collectives.unwrap_or(job.collectives);
-    let (runs, until_ns) = job.runs(collectives)?;
-    // As long as the capture's session was still open.
-    let open_ns = open_ns(captured, &job)?;
-    std::fs::create_dir(&args.output)?;
-    let mut fleet = Fleet { collectives, ..Fleet::default() };
-    for host in 0..args.ranks.div_ceil(args.per_host) {
-        let name = format!("node-{host:04}");
-        // Every host has been up for another time.
-        let up_ns = u64::from(host) * 7_000_000_000;
-        let ranks = host * args.per_host..((host + 1) * args.per_host).min(args.ranks);
-        let place = |run: u32, original: u32, rank: u32| Place {
-            run,
-            original,
-            rank,
-            ranks: args.ranks,
-            tgid: 10_000 + rank,
-            // Some ranks are always a little late.
-            shift_ns: up_ns + u64::from(run) * job.span_ns + u64::from(rank % 97) * 1000,
-        };
-        let pids: Vec<u32> = ranks.clone().map(|rank| place(0, 0, rank).tgid).collect();
-        let ended_ns = until_ns + up_ns + u64::from(runs - 1) * job.span_ns + open_ns;
-        let session = session(captured, &name, up_ns, ended_ns, &pids)?;
-        let dir = OutputDir::create(&args.output.join(&name))?;
-        let mut writer = RecordingWriter::create(&dir, session.clone())?;
-        writer.bind(|known| known.clone_from(&captured.bindings));
-        for run in 0..runs {
-            for block in &captured.blocks {
-                let mut batch = Batch::default();
-                for record in block.iter().flat_map(|batch| batch.records()) {
-                    let Some(header) = RecordHeader::from_bytes(record) else { continue };
-                    let Some(original) = originals.get(&header.tgid) else { continue };
-                    if run + 1 == runs && header.ts_ns > until_ns {
-                        continue;
-                    }
-                    let copies = ranks.clone().filter(|rank| rank % copied == *original);
-                    for rank in copies.filter(|rank| keeps(*rank, header)) {
-                        let place = place(run, *original, rank);
-                        batch.push(&rewritten(record, header, &captured.bindings, place, &job));
-                        if batch.is_full() {
-                            writer.push(&Arc::new(std::mem::take(&mut batch)))?;
-                        }
-                    }
-                }
-                writer.push(&Arc::new(batch))?;
-                writer.close_block()?;
-            }
-        }
-        let totals = writer.totals();
-        writer.write_end(&session.report)?;
-        fleet.hosts += 1;
-        fleet.records += totals.records;
-        fleet.bytes += totals.bytes;
+    Ok(
+        json!({ "recordings": made, "check": checked, "export": exported, "bytes": size_of(&tables)?, "queries": queries }),
+    )
+}
+
+/// Sums the bytes of all files below a folder.
+pub(crate) fn size_of(folder: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(folder).with_context(|| format!("listing `{}`", folder.display()))? {
+        let (path, about) = entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)))?;
+        bytes += if about.is_dir() { size_of(&path)? } else { about.len() };
     }
-    Ok(fleet)
-}
-
-/// The processes of the capture, numbered by their rank.
-fn processes(captured: &Captured) -> BTreeMap<u32, u32> {
-    let mut ranks = BTreeMap::new();
-    for record in captured.blocks.iter().flatten().flat_map(|batch| batch.records()) {
-        let Ok(view) = RecordView::new(record) else { continue };
-        let binding = captured.bindings.get(usize::from(view.header.probe));
-        if let Some(spans) = binding.and_then(|binding| communicator(&binding.kind))
-            && let Ok(rank) = view.int(&spans.rank)
-            && let Ok(rank) = u32::try_from(rank)
-        {
-            ranks.entry(view.header.tgid).or_insert(rank);
-        }
-    }
-    ranks
-}
-
-/// How long the session was open after its last record; a millisecond at least.
-fn open_ns(captured: &Captured, job: &Job) -> Result<u64> {
-    let report: Value = serde_json::from_str(&captured.session.report)?;
-    let ended = report["clock"]["ended_monotonic_ns"].as_u64().unwrap_or(0);
-    Ok(ended.saturating_sub(job.last_ns).max(1_000_000))
-}
-
-/// `session.json` of a host.
-fn session(captured: &Captured, host: &str, up_ns: u64, ended_ns: u64, pids: &[u32]) -> Result<Session> {
-    let mut report: Value = serde_json::from_str(&captured.session.report)?;
-    report["host"] = json!(host);
-    report["state"] = json!("complete");
-    let clock = &mut report["clock"];
-    let number = |value: &Value| value.as_u64().context("a clock without a time");
-    clock["offset_ns"] = json!(number(&clock["offset_ns"])?.saturating_sub(up_ns));
-    clock["started_monotonic_ns"] = json!(number(&clock["started_monotonic_ns"])? + up_ns);
-    clock["ended_monotonic_ns"] = json!(ended_ns);
-    report["targets"] = pids.iter().map(|pid| json!({"pid": pid, "job": {"name": "4711"}})).collect();
-    let steps = captured.bindings.iter().any(|binding| matches!(binding.kind, ProbeKind::ProxyStep(_)));
-    Ok(Session {
-        report: serde_json::to_string(&report)?,
-        host: Some(host.to_owned()),
-        steps,
-        sampling: Sampling::default(),
-        ..captured.session.clone()
-    })
+    Ok(bytes)
 }

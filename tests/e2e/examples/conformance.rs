@@ -2,7 +2,7 @@
 //! is found in its stripped copies, and what is recorded of jobs that use it with the truth. Writes a line
 //! of JSON for each library.
 //!
-//! `cargo xtask conformance` fetches the libraries, runs this and makes a table of it.
+//! `cargo xtask verify conformance` fetches the libraries, runs this and makes a table of it.
 
 #[path = "conformance/row.rs"]
 mod row;
@@ -14,12 +14,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use flow::session::{Level, ProbeStrategy, StepDetail};
 use nccl_library::{
     elf::{Image, Machine},
     nccl::{PatRule, Pattern},
     symbols::{Code, Function, ParamSource, Resolution, nccl_request, resolve},
 };
-use ncclflow::kernel::probe::{self, Level, Probe, ProbeSet, ProbeStrategy, StepDetail};
+use ncclflow::kernel::probe::{self, Probe, ProbeSet};
 use ncclflow_e2e::{
     compare::{self, Findings},
     harness::{
@@ -200,12 +201,12 @@ fn at_work(row: &mut Row, number: usize, programs: &Programs, subject: Subject<'
         OnTheBed::OneJob | OnTheBed::Nothing => return,
     };
     let mut compared = 0;
-    for arguments in jobs {
-        let ran = programs.bed(subject, witnesses, arguments).map(|(findings, spoke)| {
+    for workload in jobs {
+        let ran = programs.bed(subject, witnesses, workload).map(|(findings, spoke)| {
             witnesses = spoke;
             findings
         });
-        compared += note(&arguments.join(" "), ran).unwrap_or(0);
+        compared += note(workload, ran).unwrap_or(0);
     }
     row.bed[number] = Some(compared);
     row.witnesses = Some(format!("{witnesses:?}").to_lowercase());
@@ -222,16 +223,12 @@ fn pat(programs: &Programs, subject: Subject<'_>, version: &str, local_ranks: u3
     }))
 }
 
-type Job = &'static [&'static str];
-
 /// The jobs that the bed runs with a minor version, and the witnesses that it has there.
-fn jobs(minor: u32) -> (Witnesses, &'static [Job]) {
-    const OPS: &str = "allreduce,allgather,reducescatter,broadcast,reduce,sendrecv,alltoall";
-    const RING: Job =
-        &["--ranks", "4", "--mode", "processes", "--ops", OPS, "--bytes", "1048576", "--channels", "2"];
-    const TREE: Job = &["--ranks", "4", "--algo", "tree", "--bytes", "3000000", "--iters", "2"];
-    const PAT: Job =
-        &["--ranks", "5", "--algo", "pat", "--ops", "allgather,reducescatter", "--bytes", "100000"];
+fn jobs(minor: u32) -> (Witnesses, &'static [&'static str]) {
+    const RING: &str = "--ranks 4 --mode processes --bytes 1048576 --channels 2 \
+         --ops allreduce,allgather,reducescatter,broadcast,reduce,sendrecv,alltoall";
+    const TREE: &str = "--ranks 4 --algo tree --bytes 3000000 --iters 2";
+    const PAT: &str = "--ranks 5 --algo pat --ops allgather,reducescatter --bytes 100000";
     match minor {
         23.. => (Witnesses::All, &[RING, TREE, PAT]),
         20.. => (Witnesses::Device, &[RING, TREE]),

@@ -3,101 +3,46 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeMap, fs, path::PathBuf};
-
 use ncclflow_e2e::{
     api_trace::ApiTrace,
     compare,
-    harness::{bed::Bed, programs, recorder::Recorder, replay},
-    truth::{call_log, debug_log::DebugLog},
+    harness::{job::VERSIONS, prelude::*},
 };
-use test_support::root;
 
-const VERSIONS: [&str; 4] = ["2.21.5-cu12", "2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"];
-const ALL_OPS: &str = "allreduce,allgather,reducescatter,broadcast,bcast,reduce,sendrecv,alltoall";
+/// Every operation, of 4,096 bytes on three ranks.
+const COMMON: &str = "--ops allreduce,allgather,reducescatter,broadcast,bcast,reduce,sendrecv,alltoall \
+     --bytes 4096 --iters 3 --ranks 3";
+const THREADS: &str = "--mode threads --comms 2 --group 3";
+const PROCESSES: &str = "--mode processes --comms 1 --group 1";
 
-/// One run of the bed under the tracer.
-struct Run {
-    folder: tempfile::TempDir,
+/// Attaches to a bed that is already up, lets it go, and waits for both. `None` if the machine lacks something.
+fn run(version: &str, options: &str, workload: &str) -> Option<(World, ApiTrace)> {
+    let mut world = World::start(version, &format!("{DEBUG_LOG} {CALL_LOG} {workload}"))?;
+    world.record_all(&format!("--strict --level api {options}"));
+    let trace = ApiTrace::read(&world.out()).unwrap();
+    Some((world, trace))
 }
 
-impl Run {
-    /// Attaches to a bed that is already up, lets it go, and waits for both. `None` if the
-    /// machine lacks something.
-    fn new(version: &str, tracing: &[&str], workload: &[&str]) -> Option<Self> {
-        let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(version)?);
-        if !root() {
-            return None;
-        }
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("log")).unwrap();
-        let path = |name: &str| folder.path().join(name).display().to_string();
-        let (log, calls, capture) = (path("log/%p"), path("calls"), path("capture"));
-        let mut arguments = vec!["--debug-file", &log, "--call-log", &calls];
-        arguments.extend(workload);
-        let mut bed = Bed::start(&bed, &library, folder.path(), &arguments).unwrap();
-        let mut options = vec!["--strict", "--level", "api", "--capture", &capture];
-        options.extend(tracing);
-        let recorder =
-            Recorder::start(&ncclflow, &bed.pid_list(), &folder.path().join("out"), &options).unwrap();
-        bed.go().unwrap();
-        let (status, summary) = bed.finish().unwrap();
-        assert!(status.success() && summary.ok && summary.checked_elements > 0, "{summary:?}");
-        let (status, said) = recorder.finish().unwrap();
-        assert!(status.success(), "{said}");
-        Some(Self { folder })
+/// Hits of each probed function, over all processes.
+fn hits(session: &Value) -> BTreeMap<&str, u64> {
+    let mut hits = BTreeMap::new();
+    for probe in list(&session["probes"]) {
+        *hits.entry(text(&probe["function"])).or_insert(0) += number(&probe["hits"]);
     }
-
-    fn out(&self) -> PathBuf {
-        self.folder.path().join("out")
-    }
-
-    fn trace(&self) -> ApiTrace {
-        ApiTrace::read(&self.out()).unwrap()
-    }
-
-    fn log(&self) -> DebugLog {
-        DebugLog::read_directory(&self.folder.path().join("log")).unwrap()
-    }
-
-    fn session(&self) -> serde_json::Value {
-        serde_json::from_str(&fs::read_to_string(self.out().join("session.json")).unwrap()).unwrap()
-    }
-
-    /// Hits of each probed function, over all processes.
-    fn hits(&self) -> BTreeMap<String, u64> {
-        let mut hits = BTreeMap::new();
-        for probe in self.session()["probes"].as_array().unwrap() {
-            let function = probe["function"].as_str().unwrap().to_owned();
-            *hits.entry(function).or_insert(0) += probe["hits"].as_u64().unwrap();
-        }
-        hits
-    }
-
-    /// A replay of the raw records, which needs no root, makes the same files, byte for byte.
-    fn check_replay(&self) {
-        for kept in [self.folder.path().join("capture"), self.out()] {
-            replay::check(&programs::ncclflow().unwrap(), &kept, &self.out());
-        }
-    }
+    hits
 }
 
 /// Ranks as threads and as processes, one communicator and two, groups and none.
 #[test]
 fn every_call_is_there_as_nccl_logs_it() {
-    let common = ["--ops", ALL_OPS, "--bytes", "4096", "--iters", "3", "--ranks", "3"];
     for version in VERSIONS {
-        for more in [
-            ["--mode", "threads", "--comms", "2", "--group", "3"],
-            ["--mode", "processes", "--comms", "1", "--group", "1"],
-        ] {
-            let workload: Vec<&str> = common.iter().chain(&more).copied().collect();
-            let Some(run) = Run::new(version, &[], &workload) else { return };
-            let (trace, log) = (run.trace(), run.log());
+        for mode in [THREADS, PROCESSES] {
+            let Some((world, trace)) = run(version, "", &format!("{COMMON} {mode}")) else { return };
+            let log = world.log();
             compare::api_calls(&trace, &log).assert_clean(version);
             let calls: usize = trace.ranks.iter().map(|rank| rank.lines.len()).sum();
             // One trap for each call, and no other probe.
-            assert_eq!(run.hits(), BTreeMap::from([("ncclEnqueueCheck".to_owned(), calls as u64)]));
+            assert_eq!(hits(&world.session()), BTreeMap::from([("ncclEnqueueCheck", calls as u64)]));
             for rank in &trace.ranks {
                 // Before 2.26 the log's name of a communicator is another hash.
                 if !version.starts_with("2.21") {
@@ -109,7 +54,7 @@ fn every_call_is_there_as_nccl_logs_it() {
                 assert!(rank.lines.iter().all(|line| line.bytes == Some(line.count * 4)), "float32");
             }
             assert!(trace.processes.is_empty());
-            run.check_replay();
+            world.check_export();
         }
     }
 }
@@ -117,93 +62,36 @@ fn every_call_is_there_as_nccl_logs_it() {
 /// Results and host times, against what the program itself saw; an error among them.
 #[test]
 fn every_return_is_there_as_the_program_saw_it() {
-    let threads = ["--mode", "threads", "--comms", "2", "--group", "3"];
-    let processes = ["--mode", "processes", "--comms", "1", "--group", "1"];
-    let (auto, perf) = (["--returns"].as_slice(), ["--returns", "--links", "perf"].as_slice());
-    let more = [("2.27.5-cu12", processes, auto), ("2.27.5-cu12", processes, perf)];
-    for (version, more, tracing) in VERSIONS.map(|version| (version, threads, auto)).into_iter().chain(more) {
-        let common = ["--ops", ALL_OPS, "--bytes", "4096", "--iters", "3", "--ranks", "3", "--invalid-calls"];
-        let workload: Vec<&str> = common.iter().chain(&more).copied().collect();
-        let Some(run) = Run::new(version, tracing, &workload) else { return };
-        let (trace, session) = (run.trace(), run.session());
-        let calls = call_log::read(&run.folder.path().join("calls")).unwrap();
-        let since = session["clock"]["started_monotonic_ns"].as_u64().unwrap();
-        compare::api_returns(&trace, &calls, since).assert_clean(version);
+    let more = ["--returns", "--returns --links perf"].map(|options| ("2.27.5-cu12", PROCESSES, 1, options));
+    for (version, mode, comms, options) in
+        VERSIONS.map(|version| (version, THREADS, 2, "--returns")).into_iter().chain(more)
+    {
+        let workload = format!("{COMMON} {mode} --invalid-calls");
+        let Some((world, trace)) = run(version, options, &workload) else { return };
+        let session = world.session();
+        let since = number(&session["clock"]["started_monotonic_ns"]);
+        compare::api_returns(&trace, &world.calls(), since).assert_clean(version);
         let refused = trace.processes.iter().chain(trace.ranks.iter().flat_map(|rank| &rank.lines));
         let refused = refused.filter(|line| line.result.as_deref() == Some("ncclInvalidArgument")).count();
-        let comms: usize = more[3].parse().unwrap();
         assert_eq!(refused, 2 * 3 * comms, "two refused calls of each rank on each communicator");
         assert!(trace.others.iter().any(|call| call.function == "ncclCommDestroy"));
         assert_eq!(session["model"]["unreturned_calls"], 0);
         assert_eq!(session["model"]["uncalled_returns"], 0);
-        run.check_replay();
+        world.check_export();
     }
-}
-
-/// The lines of the Megatrace interceptor, taken apart by the words that its readers look for.
-#[test]
-fn megatrace_lines() {
-    let workload = ["--ops", ALL_OPS, "--bytes", "4096", "--ranks", "3", "--comms", "2"];
-    let Some(run) = Run::new("2.27.5-cu12", &["--format", "megatrace"], &workload) else { return };
-    let (log, session) = (run.log(), run.session());
-    let started = session["clock"]["started_realtime_ns"].as_u64().unwrap();
-    let mut compared = 0;
-    for logged in &log.communicators {
-        let hash = logged.comm_hash.unwrap().0;
-        let file = run.out().join(format!("0x{hash:016x}/megatrace_rank{}.log", logged.rank));
-        let text = fs::read_to_string(file).unwrap();
-        assert_eq!(text.lines().count(), logged.calls.len());
-        for (number, (line, call)) in text.lines().zip(&logged.calls).enumerate() {
-            let words: Vec<&str> = line.split(' ').collect();
-            let [
-                save,
-                "1]",
-                time,
-                rank,
-                rank_number,
-                "Fun",
-                name,
-                "Data",
-                count,
-                "stream",
-                stream,
-                "opCount",
-                op_count,
-                "groupHash",
-                group,
-            ] = words[..]
-            else {
-                panic!("{line}")
-            };
-            let call = &call.call;
-            assert_eq!((save, rank, rank_number), ("[save_count", "[Rank", &*format!("{}]", logged.rank)));
-            let (seconds, nanoseconds) = time.trim_matches(['[', ']']).split_once('.').unwrap();
-            let time: u64 = format!("{seconds}{nanoseconds}").parse().unwrap();
-            assert!(nanoseconds.len() == 9 && time > started && time - started < 300_000_000_000, "{line}");
-            assert_eq!(name, format!("nccl{}", call.func));
-            assert_eq!(count, call.count.to_string());
-            assert_eq!(stream, format!("{:#x}", call.stream));
-            // A stream each, so its calls are the communicator's.
-            assert_eq!(op_count, (number + 1).to_string());
-            assert_eq!(group, hash.cast_signed().to_string());
-            compared += 1;
-        }
-    }
-    assert!(compared > 40, "{compared}");
-    run.check_replay();
 }
 
 /// Layouts that an earlier recording resolved are as good as fresh ones.
 #[test]
 fn cached_layouts_give_the_same_calls() {
-    let workload = ["--ops", ALL_OPS, "--bytes", "4096", "--ranks", "3"];
+    let workload = COMMON.replace("--iters 3", "");
     let cache = tempfile::tempdir().unwrap();
-    let folder = cache.path().join("layouts").display().to_string();
+    let folder = cache.path().join("layouts");
     for cached in [false, true, false, true] {
-        let tracing = ["--returns", "--cache-dir", &folder];
-        let Some(run) = Run::new("2.32.3-cu12", &tracing, &workload) else { return };
-        assert_eq!(run.session()["libraries"][0]["cached"], cached);
-        compare::api_calls(&run.trace(), &run.log()).assert_clean("cached");
+        let options = format!("--returns --cache-dir {}", folder.display());
+        let Some((world, trace)) = run("2.32.3-cu12", &options, &workload) else { return };
+        assert_eq!(world.session()["libraries"][0]["cached"], cached);
+        compare::api_calls(&trace, &world.log()).assert_clean("cached");
         if cached {
             // Damaged, it is not there, and written anew.
             let entry = fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
@@ -216,10 +104,9 @@ fn cached_layouts_give_the_same_calls() {
 /// A call without a communicator, and one that NCCL refuses for its data type, are calls all the same.
 #[test]
 fn calls_that_nccl_refuses_are_told() {
-    let workload = ["--ops", "allreduce", "--bytes", "4096", "--mode", "processes", "--invalid-calls"];
+    let workload = "--ops allreduce --bytes 4096 --mode processes --invalid-calls";
     for version in VERSIONS {
-        let Some(run) = Run::new(version, &[], &workload) else { return };
-        let trace = run.trace();
+        let Some((world, trace)) = run(version, "", workload) else { return };
         assert_eq!(trace.ranks.len(), 2);
         for rank in &trace.ranks {
             let types: Vec<_> = rank.lines.iter().map(|line| line.datatype.as_deref()).collect();
@@ -231,6 +118,6 @@ fn calls_that_nccl_refuses_are_told() {
             assert_eq!((line.comm, line.rank, &line.comm_hash, line.call), (0, None, &None, None));
             assert_eq!((line.function.as_str(), line.datatype.as_deref()), ("AllReduce", Some("float32")));
         }
-        run.check_replay();
+        world.check_export();
     }
 }

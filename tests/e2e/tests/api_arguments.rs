@@ -3,91 +3,28 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
 use ncclflow_e2e::{
     api_trace::ApiTrace,
     compare,
-    harness::{bed::Bed, programs, recorder::Recorder, replay, stripped},
-    truth::{
-        call_log::{self, Call},
-        debug_log::DebugLog,
-    },
+    harness::{job::VERSIONS, prelude::*, stripped},
 };
-use serde_json::Value;
-use test_support::root;
 
-const VERSIONS: [&str; 4] = ["2.21.5-cu12", "2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"];
-const ALL_OPS: &str = "allreduce,allgather,reducescatter,broadcast,bcast,reduce,sendrecv,alltoall";
-const THREADS: [&str; 6] = ["--mode", "threads", "--comms", "2", "--group", "3"];
-const PROCESSES: [&str; 6] = ["--mode", "processes", "--comms", "1", "--group", "1"];
-const CALLS: [&str; 8] = ["--ops", ALL_OPS, "--bytes", "4096", "--iters", "3", "--ranks", "3"];
+const THREADS: &str = "--mode threads --comms 2 --group 3";
+const PROCESSES: &str = "--mode processes --comms 1 --group 1";
+const CALLS: &str = "--ops allreduce,allgather,reducescatter,broadcast,bcast,reduce,sendrecv,alltoall \
+     --bytes 4096 --iters 3 --ranks 3";
 
-/// A bed that waits, with such a library.
-struct World {
-    ncclflow: PathBuf,
-    folder: tempfile::TempDir,
-    bed: Bed,
+/// A bed that waits, with such a library. `None` if the machine lacks something.
+fn world(version: &str, workload: &str) -> Option<World> {
+    let workload = format!("{DEBUG_LOG} {CALL_LOG} --timeout 120 {workload}");
+    World::of_copy(version, stripped::foreign, &workload)
 }
 
-impl World {
-    /// `None` if the machine lacks something.
-    fn new(version: &str, workload: &[&str]) -> Option<Self> {
-        let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(version)?);
-        if !root() {
-            return None;
-        }
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("log")).unwrap();
-        let path = |name: &str| folder.path().join(name).display().to_string();
-        let copy = stripped::foreign(&library, folder.path()).unwrap();
-        let symbols = library.display().to_string();
-        let (log, calls) = (path("log/%p"), path("calls"));
-        let own = ["--symbols", &symbols, "--debug-file", &log, "--call-log", &calls, "--timeout", "120"];
-        let bed = Bed::start(&bed, &copy, folder.path(), &[&own, workload].concat()).unwrap();
-        Some(Self { ncclflow, folder, bed })
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// Records all that the bed does; what was said.
-    fn record(&mut self, options: &[&str]) -> String {
-        let capture = self.path("capture").display().to_string();
-        let options = [&["--strict", "--level", "api", "--capture", &capture], options].concat();
-        let recorder =
-            Recorder::start(&self.ncclflow, &self.bed.pid_list(), &self.path("out"), &options).unwrap();
-        self.bed.go().unwrap();
-        let (status, summary) = self.bed.finish().unwrap();
-        assert!(status.success() && summary.ok && summary.checked_elements > 0, "{summary:?}");
-        let (status, said) = recorder.finish().unwrap();
-        assert!(status.success(), "{said}");
-        for kept in ["capture", "out"] {
-            replay::check(&self.ncclflow, &self.path(kept), &self.path("out"));
-        }
-        said
-    }
-
-    fn trace(&self) -> ApiTrace {
-        ApiTrace::read(&self.path("out")).unwrap()
-    }
-
-    fn session(&self) -> Value {
-        session(&self.path("out"))
-    }
-
-    fn calls(&self) -> Vec<Call> {
-        call_log::read(&self.path("calls")).unwrap()
-    }
-}
-
-fn session(out: &Path) -> Value {
-    serde_json::from_slice(&fs::read(out.join("session.json")).unwrap()).unwrap()
+/// Records all that the bed does; what was said, and the calls.
+fn record(world: &mut World, options: &str) -> (String, ApiTrace) {
+    let said = world.record_all(&format!("--strict --level api {options}"));
+    world.check_export();
+    (said, ApiTrace::read(&world.out()).unwrap())
 }
 
 /// Says how the library's calls were recorded, and why not better.
@@ -98,8 +35,8 @@ fn check_library(library: &Value) {
     );
     let missing = &library["missing_probes"][0];
     assert_eq!(missing["function"], "ncclEnqueueCheck");
-    assert!(missing["why"].as_str().unwrap().contains("no layouts are shipped for NCCL 9."), "{missing}");
-    assert!(missing["lost"].as_str().unwrap().contains("arguments of the exported functions"), "{missing}");
+    assert!(text(&missing["why"]).contains("no layouts are shipped for NCCL 9."), "{missing}");
+    assert!(text(&missing["lost"]).contains("arguments of the exported functions"), "{missing}");
 }
 
 /// Ranks as threads and as processes, one communicator and two, groups and none.
@@ -107,27 +44,18 @@ fn check_library(library: &Value) {
 fn every_call_has_its_arguments() {
     for version in VERSIONS {
         for mode in [THREADS, PROCESSES] {
-            let Some(mut world) = World::new(version, &[&CALLS[..], &mode].concat()) else { return };
-            let said = world.record(&[]);
-            let (trace, session) = (world.trace(), world.session());
-            let log = DebugLog::read_directory(&world.path("log")).unwrap();
+            let Some(mut world) = world(version, &format!("{CALLS} {mode}")) else { return };
+            let (said, trace) = record(&mut world, "");
+            let (session, log) = (world.session(), world.log());
             compare::api_arguments(&trace, &log).assert_clean(version);
             assert!(trace.processes.iter().all(|line| line.bytes == Some(line.count * 4)), "float32");
             check_library(&session["libraries"][0]);
             assert!(said.contains("arguments of the exported functions"), "{said}");
             let calls = trace.processes.len();
-            assert!(
-                said.contains(&format!("{calls} calls of libraries whose struct layouts are not known")),
-                "{said}"
-            );
+            let words = format!("{calls} calls of libraries whose struct layouts are not known");
+            assert!(said.contains(&words), "{said}");
             // One trap for each call.
-            let hits: u64 = session["probes"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|probe| probe["hits"].as_u64().unwrap())
-                .sum();
-            assert_eq!(hits, calls as u64, "{version}");
+            assert_eq!(sum(&session["probes"], "hits"), calls as u64, "{version}");
         }
     }
 }
@@ -136,11 +64,10 @@ fn every_call_has_its_arguments() {
 #[test]
 fn every_return_is_there_as_the_program_saw_it() {
     for version in VERSIONS {
-        let workload = [&CALLS[..], &THREADS, &["--invalid-calls"]].concat();
-        let Some(mut world) = World::new(version, &workload) else { return };
-        world.record(&["--returns"]);
-        let (trace, session) = (world.trace(), world.session());
-        let since = session["clock"]["started_monotonic_ns"].as_u64().unwrap();
+        let Some(mut world) = world(version, &format!("{CALLS} {THREADS} --invalid-calls")) else { return };
+        let (_, trace) = record(&mut world, "--returns");
+        let session = world.session();
+        let since = number(&session["clock"]["started_monotonic_ns"]);
         compare::api_returns(&trace, &world.calls(), since).assert_clean(version);
         let refused =
             || trace.processes.iter().filter(|line| line.result.as_deref() == Some("ncclInvalidArgument"));
@@ -157,29 +84,19 @@ fn every_return_is_there_as_the_program_saw_it() {
 /// The other levels cannot, and say which can; so do the commands that look at the library.
 #[test]
 fn other_levels_name_the_one_that_can() {
-    let Some(world) = World::new("2.27.5-cu12", &PROCESSES) else { return };
-    let (pids, out) = (world.bed.pid_list(), world.path("refused").display().to_string());
+    let Some(world) = world("2.27.5-cu12", PROCESSES) else { return };
+    let (pids, out) = (world.bed.pid_list(), world.path("refused"));
     for level in ["flow", "steps"] {
-        let refused = Command::new(&world.ncclflow)
-            .args(["record", "--no-cache", "-p", &pids, "-o", &out, "--level", level])
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&refused.stderr);
-        assert_eq!(refused.status.code(), Some(1), "{said}");
-        assert!(said.contains("no layouts are shipped") && said.contains("`--level api` records"), "{said}");
-        assert!(!Path::new(&out).exists());
+        let refused = ncclflow_of(&format!("record --no-cache -p {pids} --level {level} -o"), &[&out]);
+        refused.refused(&["no layouts are shipped", "`--level api` records"]);
+        assert!(!out.exists());
     }
-    let said = |arguments: &[&str]| {
-        let output = Command::new(&world.ncclflow).args(arguments).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
-    let library = world.path("libnccl.so.2").display().to_string();
-    let symbols = said(&["symbols", &library]);
+    let symbols = ncclflow_of("symbols", &[&world.library]).stdout;
     assert!(
         symbols.contains("api: calls are recorded by the arguments of the exported functions"),
         "{symbols}"
     );
-    let doctor = said(&["doctor"]);
+    let (doctor, library) = (ncclflow("doctor").stdout, world.library.display().to_string());
     let line = doctor.lines().find(|line| line.contains(&library)).unwrap();
     assert!(line.contains("API calls can, by the arguments of the exported functions"), "{line}");
 }
@@ -187,25 +104,20 @@ fn other_levels_name_the_one_that_can() {
 /// A node on which one job's library is known, and another's is not.
 #[test]
 fn libraries_with_layouts_and_without_side_by_side() {
-    let common = ["--ops", "allreduce,reduce", "--bytes", "4096", "--iters", "5"];
-    let Some(mut world) = World::new("2.27.5-cu12", &[&common[..], &PROCESSES].concat()) else { return };
-    let other = tempfile::tempdir().unwrap();
-    let library = programs::nccl("2.28.9-cu13").unwrap();
-    let mut known = Bed::start(&programs::bed().unwrap(), &library, other.path(), &common).unwrap();
+    let common = "--ops allreduce,reduce --bytes 4096 --iters 5";
+    let Some(mut world) = world("2.27.5-cu12", &format!("{common} {PROCESSES}")) else { return };
+    let Some(mut known) = World::start("2.28.9-cu13", common) else { return };
     let out = world.path("all");
     let mut recorder = Recorder::start_all(&world.ncclflow, &out, &["--level", "api"]).unwrap();
     // Where there is much to look at, it begins before it has seen all processes.
-    for pid in world.bed.ready.pids.iter().chain(&known.ready.pids) {
+    for pid in world.bed.ready.pids.iter().chain(&known.bed.ready.pids) {
         recorder.hear(&format!("process {pid} (ncclflow-bed): NCCL ")).unwrap();
     }
     world.bed.go().unwrap();
-    known.go().unwrap();
-    assert!(world.bed.finish().unwrap().1.ok && known.finish().unwrap().1.ok);
-    recorder.signal(rustix::process::Signal::INT).unwrap();
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success(), "{said}");
-    let (trace, session) = (ApiTrace::read(&out).unwrap(), session(&out));
-    let log = DebugLog::read_directory(&world.path("log")).unwrap();
+    known.run();
+    world.bed.end();
+    recorder.interrupt().unwrap();
+    let (trace, session, log) = (ApiTrace::read(&out).unwrap(), session(&out), world.log());
     let is_own = |pid: u32| world.bed.ready.pids.contains(&pid);
     let mut processes = trace.processes.clone();
     processes.retain(|line| is_own(line.pid));
@@ -214,52 +126,39 @@ fn libraries_with_layouts_and_without_side_by_side() {
     let ranks: Vec<_> = trace
         .ranks
         .iter()
-        .filter(|rank| rank.folder == format!("0x{}", known.ready.comm_hash.trim_start_matches("0x")))
+        .filter(|rank| rank.folder == format!("0x{}", known.bed.ready.comm_hash.trim_start_matches("0x")))
         .collect();
     assert_eq!(ranks.len(), 2);
     for rank in ranks {
         assert_eq!(rank.lines.len(), 10);
         assert!(rank.lines.iter().all(|line| !line.by_arguments && line.n_ranks == Some(2)));
     }
-    let libraries = session["libraries"].as_array().unwrap();
+    let libraries = list(&session["libraries"]);
     let of =
         |path: &Path| libraries.iter().find(|library| library["path"] == path.display().to_string()).unwrap();
-    check_library(of(&world.path("libnccl.so.2")));
-    assert_eq!(of(&library)["calls"], "enqueue-check");
+    check_library(of(&world.library));
+    assert_eq!(of(&known.library)["calls"], "enqueue-check");
 }
 
 /// A Megatrace log needs the rank in the job, which nothing says; a map of ranks does.
 #[test]
 fn megatrace_logs_need_the_jobs_rank() {
     for with_map in [false, true] {
-        let Some(mut world) = World::new("2.27.5-cu12", &[&CALLS[..], &PROCESSES].concat()) else { return };
+        let Some(mut world) = world("2.27.5-cu12", &format!("{CALLS} {PROCESSES}")) else { return };
         let (map, logs) = (world.path("map"), world.path("logs"));
         let lines = world.bed.ready.pids.iter().zip(4..).map(|(pid, rank)| format!("{pid} {rank}\n"));
         fs::write(&map, lines.collect::<String>()).unwrap();
-        let map = map.display().to_string();
-        let options = ["--rank-map", &map];
-        world.record(if with_map { &options } else { &[] });
-        let export = Command::new(&world.ncclflow)
-            .args(["export", "--json", "-f", "megatrace"])
-            .arg(world.path("out"))
-            .arg("-o")
-            .arg(&logs)
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&export.stderr);
+        let options = if with_map { format!("--rank-map {}", map.display()) } else { String::new() };
+        let (_, trace) = record(&mut world, &options);
+        let export = ncclflow_of("export --json -f megatrace -o", &[&logs, &world.out()]);
         if !with_map {
-            assert_eq!(export.status.code(), Some(1), "{said}");
-            assert!(
-                said.contains("--rank-map") && said.contains("layouts of its NCCL are not known"),
-                "{said}"
-            );
+            export.refused(&["--rank-map", "layouts of its NCCL are not known"]);
             assert!(!logs.exists(), "a folder without files is left");
             continue;
         }
-        assert!(export.status.success(), "{said}");
-        let summary: Value = serde_json::from_slice(&export.stdout).unwrap();
-        assert!(summary["notes"][0].as_str().unwrap().contains("communicator's address"), "{summary}");
-        let (trace, calls) = (world.trace(), world.calls());
+        let summary = export.ok().json();
+        assert!(text(&summary["notes"][0]).contains("communicator's address"), "{summary}");
+        let calls = world.calls();
         for (pid, rank) in world.bed.ready.pids.iter().zip(4..) {
             let text = fs::read_to_string(logs.join(format!("rank_{rank}.log"))).unwrap();
             let made: Vec<&str> = calls

@@ -4,20 +4,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeMap, fs, path::Path, process::Command};
-
 use ncclflow_e2e::{
     api_trace::ApiTrace,
     compare,
-    harness::{bed::Bed, programs, recorder::Recorder, replay},
-    truth::{
-        call_log::{self, Call},
-        debug_log::DebugLog,
-        plugin::PluginTruth,
-    },
+    harness::prelude::*,
+    truth::{call_log::Call, debug_log::DebugLog, plugin::PluginTruth},
 };
-use serde_json::Value;
-use test_support::root;
 
 const ALL_OPS: &str = "allreduce,allgather,reducescatter,broadcast,bcast,reduce,sendrecv,alltoall";
 
@@ -32,41 +24,17 @@ struct Run {
     ranks: BTreeMap<(String, i64), (Vec<Value>, Vec<Value>)>,
 }
 
-fn run(version: &str, tracing: &[&str], workload: &[&str]) -> Option<Run> {
-    let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(version)?);
-    if !root() {
-        return None;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let logs = folder.path().join("log");
-    fs::create_dir(&logs).unwrap();
-    let log = logs.join("%p").display().to_string();
-    let (profiler, truth) = (programs::truth_profiler()?, folder.path().join("truth"));
-    fs::create_dir(&truth).unwrap();
-    let of_plugin = [
-        format!("NCCL_PROFILER_PLUGIN={}", profiler.display()),
-        format!("NCCLFLOW_TRUTH_DIR={}", truth.display()),
-    ];
-    let calls = folder.path().join("calls");
-    let call_log = calls.display().to_string();
-    let common = ["--debug-file", &log, "--call-log", &call_log, "--bytes", "4096"];
-    let all = [&common[..], &["--env", &of_plugin[0], "--env", &of_plugin[1]], workload].concat();
-    let mut bed = Bed::start(&bed, &library, folder.path(), &all).unwrap();
-    let out = folder.path().join("out");
-    let options = [&["--strict", "--api"][..], tracing].concat();
-    let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &options).unwrap();
-    bed.go().unwrap();
-    let (status, summary) = bed.finish().unwrap();
-    assert!(status.success() && summary.ok && summary.checked_elements > 0, "{summary:?}");
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success(), "{said}");
-    replay::check(&ncclflow, &out, &out);
-    let session: Value = serde_json::from_slice(&fs::read(out.join("session.json")).unwrap()).unwrap();
+fn run(version: &str, options: &str, workload: &str) -> Option<Run> {
+    let workload = format!("{DEBUG_LOG} {CALL_LOG} {PLUGIN_LOG} --bytes 4096 {workload}");
+    let mut world = World::start(version, &workload)?;
+    world.record_all(&format!("--strict --api {options}"));
+    world.check_export();
+    let (out, session) = (world.out(), world.session());
     let mut ranks = BTreeMap::new();
-    for row in session["communicators"].as_array().unwrap() {
-        let (name, rank) = (row["folder"].as_str().unwrap().to_owned(), row["rank"].as_i64().unwrap());
+    for row in list(&session["communicators"]) {
+        let (name, rank) = (text(&row["folder"]).to_owned(), row["rank"].as_i64().unwrap());
         let files = ["api", "proxy_flow"]
-            .map(|kind| lines(&out.join(&name).join(format!("{kind}_rank{rank}.jsonl"))));
+            .map(|kind| read_lines(&out.join(&name).join(format!("{kind}_rank{rank}.jsonl"))));
         let [calls, all_ops] = files;
         assert_eq!(
             (row["apiLines"].as_u64(), row["proxyFlowLines"].as_u64()),
@@ -82,27 +50,22 @@ fn run(version: &str, tracing: &[&str], workload: &[&str]) -> Option<Run> {
         check_flow_rank(&out.join(&name).join(format!("flow_rank{rank}.json")), &ops);
         assert!(ranks.insert((name, rank), (calls, ops)).is_none(), "a rank has one row");
     }
-    let (log, plugin) = (DebugLog::read_directory(&logs).unwrap(), PluginTruth::read(&truth).unwrap());
-    let (trace, called) = (ApiTrace::read(&out).unwrap(), call_log::read(&calls).unwrap());
-    Some(Run { session, plugin, log, trace, called, ranks })
+    let plugin = PluginTruth::read(&world.path("truth")).unwrap();
+    let trace = ApiTrace::read(&out).unwrap();
+    Some(Run { session, plugin, log: world.log(), trace, called: world.calls(), ranks })
 }
 
 /// Each op names the call that its lines name.
 fn check_flow_rank(path: &Path, ops: &[Value]) {
-    let flow: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
-    let of_ops = |op: &Value| (op["seq"].as_u64().unwrap(), op.get("apiCall").cloned());
-    let theirs: BTreeMap<_, _> = flow["ops"].as_array().unwrap().iter().map(of_ops).collect();
+    let flow = read_json(path);
+    let of_ops = |op: &Value| (number(&op["seq"]), op.get("apiCall").cloned());
+    let theirs: BTreeMap<_, _> = list(&flow["ops"]).iter().map(of_ops).collect();
     assert_eq!(theirs, ops.iter().map(of_ops).collect(), "{}", path.display());
-}
-
-fn lines(path: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(path).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// A call and its op, in what both say.
 fn check_pair(call: &Value, op: &Value) {
-    let is_p2p = op["seq"].as_u64().unwrap() & 1 == 1;
+    let is_p2p = number(&op["seq"]) & 1 == 1;
     let function = if op["collApi"].is_null() { &op["coll"] } else { &op["collApi"] };
     assert_eq!(call["function"], *function, "{call} {op}");
     assert!(call["ts_ns"].as_u64() < op["ts_ns"].as_u64(), "{call} {op}");
@@ -128,29 +91,28 @@ impl Run {
         let (mut ops_without, mut calls_without) = (0, 0);
         for ((name, rank), (calls, ops)) in &self.ranks {
             // The calls are those that NCCL logs, in its order.
-            let comm = u64::from_str_radix(&calls[0]["comm"].as_str().unwrap()[2..], 16).unwrap();
-            let pid = calls[0]["pid"].as_u64().unwrap();
-            let logged = self.log.communicators.iter();
-            let logged =
-                logged.clone().find(|logged| logged.comm == comm && u64::from(logged.pid) == pid).unwrap();
-            let functions = |call: &Value| call["function"].as_str().unwrap().to_owned();
+            let comm = u64::from_str_radix(&text(&calls[0]["comm"])[2..], 16).unwrap();
+            let pid = number(&calls[0]["pid"]);
+            let mut logged = self.log.communicators.iter();
+            let logged = logged.find(|logged| logged.comm == comm && u64::from(logged.pid) == pid).unwrap();
+            let functions = |call: &Value| text(&call["function"]).to_owned();
             let logged: Vec<_> = logged.calls.iter().map(|logged| logged.call.func.clone()).collect();
             assert_eq!(calls.iter().map(functions).collect::<Vec<_>>(), logged, "{name} rank {rank}");
-            let numbers = calls.iter().map(|call| call["call"].as_u64().unwrap());
+            let numbers = calls.iter().map(|call| number(&call["call"]));
             assert!(numbers.eq(0..calls.len() as u64), "in their order, each once");
             let mut of_calls: BTreeMap<u64, usize> = BTreeMap::new();
             for op in ops {
                 assert!(op.get("apiCall").is_some(), "{op}");
-                let Some(number) = op["apiCall"].as_u64() else {
+                let Some(call) = op["apiCall"].as_u64() else {
                     ops_without += 1;
                     continue;
                 };
-                check_pair(&calls[usize::try_from(number).unwrap()], op);
-                *of_calls.entry(number).or_default() += 1;
+                check_pair(&calls[usize::try_from(call).unwrap()], op);
+                *of_calls.entry(call).or_default() += 1;
             }
             for call in calls {
                 let several = !matches!(call["function"].as_str(), Some("AlltoAll" | "Gather" | "Scatter"));
-                let joined = of_calls.get(&call["call"].as_u64().unwrap()).copied().unwrap_or(0);
+                let joined = of_calls.get(&number(&call["call"])).copied().unwrap_or(0);
                 assert!(joined <= 1 || !several, "{call} became {joined} ops");
                 assert_eq!(call["seq"].is_null(), joined != 1 || !several, "{call}");
                 calls_without += usize::from(joined == 0);
@@ -160,11 +122,9 @@ impl Run {
     }
 
     fn hits(&self, function: &str) -> u64 {
-        let probes = self.session["probes"].as_array().unwrap().iter();
-        probes
-            .filter(|probe| probe["function"] == function && probe["part"].is_null())
-            .map(|probe| probe["hits"].as_u64().unwrap())
-            .sum()
+        let probes = list(&self.session["probes"]).iter();
+        let of_function = probes.filter(|probe| probe["function"] == function && probe["part"].is_null());
+        of_function.map(|probe| number(&probe["hits"])).sum()
     }
 
     fn logged_calls(&self) -> u64 {
@@ -175,36 +135,32 @@ impl Run {
 /// One call after the other: each is joined with what NCCL launched before the next.
 #[test]
 fn calls_outside_of_groups_are_all_joined() {
-    let (plans, steps, per_call): (&[&str], &[&str], &[&str]) =
-        (&[], &["--level", "steps"], &["--probes", "per-call"]);
+    let per_call = "--probes per-call";
     for (version, tracing) in [
-        ("2.21.5-cu12", plans),
-        ("2.27.5-cu12", plans),
+        ("2.21.5-cu12", ""),
+        ("2.27.5-cu12", ""),
         ("2.27.5-cu12", per_call),
-        ("2.28.9-cu13", steps),
-        ("2.32.3-cu12", plans),
+        ("2.28.9-cu13", "--level steps"),
+        ("2.32.3-cu12", ""),
     ] {
-        let ops = "allreduce,allgather,reducescatter,broadcast,bcast,reduce";
-        let workload = ["--ops", ops, "--iters", "4", "--ranks", "3", "--mode", "processes"];
-        let Some(run) = run(version, tracing, &workload) else { return };
+        let workload = "--ops allreduce,allgather,reducescatter,broadcast,bcast,reduce \
+             --iters 4 --ranks 3 --mode processes";
+        let Some(run) = run(version, tracing, workload) else { return };
         assert_eq!(run.check(), (0, 0), "{version}");
         for (calls, ops) in run.ranks.values() {
             assert_eq!((calls.len(), ops.len()), (24, 24));
             // Nothing else was called between a call and its op.
             for op in ops {
-                let number = usize::try_from(op["apiCall"].as_u64().unwrap()).unwrap();
-                let next = calls.get(number + 1).map_or(u64::MAX, |next| next["ts_ns"].as_u64().unwrap());
-                assert!(op["ts_ns"].as_u64().unwrap() < next, "{op}");
+                let call = usize::try_from(number(&op["apiCall"])).unwrap();
+                let next = calls.get(call + 1).map_or(u64::MAX, |next| number(&next["ts_ns"]));
+                assert!(number(&op["ts_ns"]) < next, "{op}");
             }
         }
         if version > "2.23" && tracing != per_call {
             // Two hits a call, and no more.
-            let launched = run.hits("ncclLaunchKernelAfter_NoCuda");
-            assert_eq!(
-                (run.hits("ncclEnqueueCheck"), launched),
-                (run.logged_calls(), run.logged_calls()),
-                "{version}"
-            );
+            let hits =
+                ["ncclEnqueueCheck", "ncclLaunchKernelAfter_NoCuda"].map(|function| run.hits(function));
+            assert_eq!(hits, [run.logged_calls(); 2], "{version}");
         }
         assert_eq!(run.session["api"], true);
     }
@@ -215,8 +171,8 @@ fn calls_outside_of_groups_are_all_joined() {
 #[test]
 fn calls_of_groups_are_joined_by_what_was_given() {
     for version in ["2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"] {
-        let common = ["--ops", ALL_OPS, "--iters", "3", "--ranks", "3", "--comms", "2", "--group", "6"];
-        let Some(run) = run(version, &[], &[&common[..], &["--mode", "threads"]].concat()) else { return };
+        let workload = format!("--ops {ALL_OPS} --iters 3 --ranks 3 --comms 2 --group 6 --mode threads");
+        let Some(run) = run(version, "", &workload) else { return };
         let (ops_without, calls_without) = run.check();
         println!("{version}: {ops_without} ops without their call, {calls_without} calls without an op");
         assert_eq!(ops_without, 0, "{version}");
@@ -233,10 +189,9 @@ fn calls_of_groups_are_joined_by_what_was_given() {
 #[test]
 fn calls_that_differ_in_their_buffers_only_are_told_apart() {
     for version in ["2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"] {
-        let workload =
-            ["--ops", "allreduce", "--iters", "12", "--ranks", "2", "--group", "4", "--mode", "processes"];
-        let Some(run) = run(version, &[], &workload) else { return };
-        assert_eq!(run.check(), (0, 0), "{version}");
+        let workload = "--ops allreduce --iters 12 --ranks 2 --group 4 --mode processes";
+        let Some(run) = run(version, "", workload) else { return };
+        assert_eq!((run.check(), run.plugin.ranks.len()), ((0, 0), 2), "{version}");
         let mut orders = 0;
         for (member, truth) in &run.plugin.ranks {
             let (calls, ops) =
@@ -244,11 +199,11 @@ fn calls_that_differ_in_their_buffers_only_are_told_apart() {
             assert_eq!(truth.colls.len(), ops.len());
             let first = truth.colls.iter().map(|coll| coll.seq_number).min().unwrap();
             for op in ops {
-                let number = op["seq"].as_u64().unwrap() / 2;
-                let coll = truth.colls.iter().find(|coll| coll.seq_number - first == number).unwrap();
-                let call = &calls[usize::try_from(op["apiCall"].as_u64().unwrap()).unwrap()];
+                let seq = number(&op["seq"]) / 2;
+                let coll = truth.colls.iter().find(|coll| coll.seq_number - first == seq).unwrap();
+                let call = &calls[usize::try_from(number(&op["apiCall"])).unwrap()];
                 assert_eq!(call["sendbuff"], format!("{:#x}", coll.send_buff.unwrap()), "{call} {op}");
-                orders += usize::from(op["apiCall"] != number);
+                orders += usize::from(op["apiCall"] != seq);
             }
         }
         println!("{version}: {orders} ops that were not launched in the order of their calls");
@@ -259,25 +214,20 @@ fn calls_that_differ_in_their_buffers_only_are_told_apart() {
 /// op, outside of them after it.
 #[test]
 fn calls_have_their_returns_and_their_ops() {
-    let (plans, steps, per_call): (&[&str], &[&str], &[&str]) = (
-        &["--returns"],
-        &["--returns", "--level", "steps", "--links", "perf"],
-        &["--returns", "--probes", "per-call"],
-    );
     for (version, tracing, group) in [
-        ("2.21.5-cu12", plans, "1"),
-        ("2.27.5-cu12", plans, "1"),
-        ("2.27.5-cu12", per_call, "3"),
-        ("2.28.9-cu13", steps, "3"),
-        ("2.32.3-cu12", plans, "6"),
+        ("2.21.5-cu12", "", 1),
+        ("2.27.5-cu12", "", 1),
+        ("2.27.5-cu12", "--probes per-call", 3),
+        ("2.28.9-cu13", "--level steps --links perf", 3),
+        ("2.32.3-cu12", "", 6),
     ] {
-        let workload = ["--ops", ALL_OPS, "--iters", "3", "--ranks", "3", "--comms", "2", "--group", group];
         // Before 2.23, a call without a communicator is none that ops can be of, and is counted.
         let refuses = version > "2.23";
-        let more: &[&str] =
-            if refuses { &["--mode", "threads", "--invalid-calls"] } else { &["--mode", "threads"] };
-        let Some(run) = run(version, tracing, &[&workload[..], more].concat()) else { return };
-        let since = run.session["clock"]["started_monotonic_ns"].as_u64().unwrap();
+        let more = if refuses { "--invalid-calls" } else { "" };
+        let workload =
+            format!("--ops {ALL_OPS} --iters 3 --ranks 3 --comms 2 --group {group} --mode threads {more}");
+        let Some(run) = run(version, &format!("--returns {tracing}"), &workload) else { return };
+        let since = number(&run.session["clock"]["started_monotonic_ns"]);
         compare::api_returns(&run.trace, &run.called, since).assert_clean(version);
         let model = &run.session["model"];
         assert_eq!(
@@ -298,51 +248,31 @@ fn calls_have_their_returns_and_their_ops() {
 /// From the middle of a recording, of which what is 10 s before is not read.
 #[test]
 fn calls_of_a_part_are_those_of_the_whole() {
-    let (Some(ncclflow), Some(bed), Some(library)) =
-        (programs::ncclflow(), programs::bed(), programs::nccl("2.27.5-cu12"))
-    else {
-        return;
-    };
-    if !root() {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    let ops = ["--ops", "allreduce,sendrecv", "--iters", "36", "--group", "2", "--interval-ms", "400"];
-    let mut bed = Bed::start(&bed, &library, folder.path(), &ops).unwrap();
-    let recorder =
-        Recorder::start(&ncclflow, &bed.pid_list(), &path("whole"), &["--strict", "--api"]).unwrap();
-    bed.go().unwrap();
-    assert!(bed.finish().unwrap().1.ok);
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success(), "{said}");
+    let workload = "--ops allreduce,sendrecv --iters 36 --group 2 --interval-ms 400";
+    let Some(mut world) = World::start("2.27.5-cu12", workload) else { return };
+    world.record_all("--strict --api");
+    let path = |name: &str| world.path(name);
     // Until a second before the end; the times by the recording's clock.
-    let export = |to: &str, more: &[&str]| {
-        let done = Command::new(&ncclflow)
-            .args(["export", "--json", "-f", "jsonl", "--from", "+11s", "--to=-1s", "-o"])
-            .args([path(to), path("whole")])
-            .args(more)
-            .output()
-            .unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        let summary: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let export = |to: &str, more: &str| {
+        let words = format!("export --json -f jsonl --from +11s --to=-1s {more} -o");
+        let summary = ncclflow_of(&words, &[path(to), world.out()]).ok().json();
         let source = &summary["sources"][0];
-        source["from_ns"].as_u64().unwrap()..source["until_ns"].as_u64().unwrap()
+        number(&source["from_ns"])..number(&source["until_ns"])
     };
-    let range = export("part", &[]);
-    assert_eq!(export("exact", &["--exact"]), range);
-    let files = replay::files_below(&path("whole"));
+    let range = export("part", "");
+    assert_eq!(export("exact", "--exact"), range);
+    let files = exported::files_below(&world.out());
     let of_calls = files.keys().filter(|name| name.to_string_lossy().contains("api_rank"));
-    let whole: BTreeMap<_, _> = of_calls.map(|name| (name, lines(&path("whole").join(name)))).collect();
+    let whole: BTreeMap<_, _> = of_calls.map(|name| (name, read_lines(&world.out().join(name)))).collect();
     assert_eq!(whole.len(), 2);
-    let ts_ns = |line: &Value| line["ts_ns"].as_u64().unwrap();
+    let ts_ns = |line: &Value| number(&line["ts_ns"]);
     let first = whole.values().flatten().map(ts_ns).min().unwrap();
     assert_eq!(range.start, first + 11_000_000_000);
     for (name, lines_of_whole) in whole {
         let mut expected = lines_of_whole.clone();
         expected.retain(|line| range.contains(&ts_ns(line)));
         assert!((1..lines_of_whole.len()).contains(&expected.len()), "{}", expected.len());
-        assert_eq!(lines(&path("exact").join(name)), expected, "{}", name.display());
+        assert_eq!(read_lines(&path("exact").join(name)), expected, "{}", name.display());
         // What is counted from the beginning is not known, or counted from another moment, and says so.
         for line in &mut expected {
             line["call"] = Value::Null;
@@ -350,7 +280,7 @@ fn calls_of_a_part_are_those_of_the_whole() {
                 line.as_object_mut().unwrap().remove("seq").unwrap();
             }
         }
-        let mut part = lines(&path("part").join(name));
+        let mut part = read_lines(&path("part").join(name));
         for line in &mut part {
             let line = line.as_object_mut().unwrap();
             if !line["peer"].is_null() {

@@ -6,23 +6,15 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
-    env, fs,
-    fs::File,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
+    env,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
-    time::Duration,
 };
 
-use ncclflow_e2e::harness::{bed::Bed, dumper::Dump, programs};
-use test_support::{
-    documents::{Block, blocks, documents},
-    root, wait_until,
-};
+use ncclflow_e2e::harness::{dumper::Dump, prelude::*};
+use test_support::documents::{Block, blocks, documents};
 
 const VERSION: &str = "2.27.5-cu12";
 
@@ -35,59 +27,41 @@ const STALL: Duration = Duration::from_millis(60);
 const JOBS: [&str; 3] = ["hang", "slow", "steady"];
 const USUAL: &str = "steady";
 
-const COMMON: [&str; 10] = [
-    "--mode",
-    "processes",
-    "--bytes",
-    "65536",
-    "--channels",
-    "1",
-    "--sync",
-    "--rank-variables",
-    "--timeout",
-    "600",
-];
-
-/// The arguments of a job besides.
-fn arguments(job: &str, stall: &str) -> Vec<String> {
-    let text = match job {
+/// The workload of a job.
+fn workload(job: &str) -> String {
+    let own = match job {
         // Rank 2 has not joined.
-        "hang" => "--ranks 4 --iters 8 --absent 2@3".to_owned(),
+        "hang" => "--ranks 4 --iters 8 --absent 2@3",
         // The GPU of rank 2 stops every now and then.
-        "slow" => format!("--ranks 4 --iters 1000000 --interval-ms 20 --stall 2={stall}"),
-        "steady" => "--ranks 2 --iters 1000000 --interval-ms 20 --ops allreduce,allgather".to_owned(),
+        "slow" => "--ranks 4 --iters 1000000 --interval-ms 20 --stall 2={}/stall",
+        "steady" => "--ranks 2 --iters 1000000 --interval-ms 20 --ops allreduce,allgather",
         _ => panic!("there is no job `{job}`"),
     };
-    text.split(' ').map(str::to_owned).collect()
+    format!("--mode processes --bytes 65536 --channels 1 --sync --rank-variables --timeout 600 {own}")
 }
 
 /// A job that runs, and, if it is to be slow, who makes it so.
 struct Job {
-    bed: Bed,
+    world: World,
     is_over: Arc<AtomicBool>,
     staller: Option<thread::JoinHandle<()>>,
-    _folder: tempfile::TempDir,
 }
 
 impl Job {
-    /// One that is to hang does when this returns.
-    fn start(ncclflow: &Path, program: &Path, library: &Path, name: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let stall = folder.path().join("stall");
-        let own = arguments(name, &stall.display().to_string());
-        let all: Vec<&str> = COMMON.into_iter().chain(own.iter().map(String::as_str)).collect();
-        let bed = Bed::start(program, library, folder.path(), &all).unwrap();
-        bed.go().unwrap();
+    /// One that is to hang does when this returns. `None` if the machine lacks something.
+    fn start(name: &str) -> Option<Self> {
+        let world = World::start(VERSION, &workload(name))?;
+        world.bed.go().unwrap();
         if name == "hang" {
             wait_until("rank 2 alone is waited for", HANGS_WITHIN, || {
-                let dump = Dump::take_answered(ncclflow, &bed.pid_list(), &[], &[]).unwrap();
+                let dump: Dump = world.dump(&[]).unwrap();
                 let mut verdicts = dump.communicators.iter().map(|communicator| &communicator.verdict);
                 dump.code == Some(3) && verdicts.all(|verdict| verdict.culprits == [2])
             });
         }
         let is_over = Arc::new(AtomicBool::new(false));
         let staller = (name == "slow").then(|| {
-            let is_over = Arc::clone(&is_over);
+            let (is_over, stall) = (Arc::clone(&is_over), world.path("stall"));
             thread::spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
                     File::create(&stall).unwrap();
@@ -97,7 +71,7 @@ impl Job {
                 }
             })
         });
-        Self { bed, is_over, staller, _folder: folder }
+        Some(Self { world, is_over, staller })
     }
 }
 
@@ -125,51 +99,42 @@ impl Document {
     }
 
     /// Runs those of its blocks that want this job; gives what went wrong.
-    fn run(&self, ncclflow: &Path, job: &str, pids: &str) -> Vec<String> {
+    fn run(&self, job: &str, world: &World) -> Vec<String> {
         let ours = self.blocks.iter().filter(|block| block.job.as_deref().unwrap_or(USUAL) == job);
-        ours.filter_map(|block| self.run_block(ncclflow, block, pids)).collect()
+        ours.filter_map(|block| self.run_block(block, world)).collect()
     }
 
-    fn run_block(&self, ncclflow: &Path, block: &Block, pids: &str) -> Option<String> {
+    fn run_block(&self, block: &Block, world: &World) -> Option<String> {
         let script = block.commands.join("\n");
-        let path =
-            format!("{}:{}", ncclflow.parent().unwrap().display(), env::var("PATH").unwrap_or_default());
-        let output = Command::new("bash")
-            .args(["-e", "-o", "pipefail", "-c", &script])
+        let (programs, pids) = (world.ncclflow.parent().unwrap(), world.bed.pid_list());
+        let path = format!("{}:{}", programs.display(), env::var("PATH").unwrap_or_default());
+        let mut bash = Command::new("bash");
+        bash.args(["-e", "-o", "pipefail", "-c", &script])
             .current_dir(self.folder.path())
             .env("PATH", path)
-            .env("PIDS", pids)
             .env("PID", pids.split(',').next().unwrap())
+            .env("PIDS", &pids)
             // What earlier runs have left on this machine is no business of a test's.
             .env("NCCLFLOW_NO_CACHE", "true")
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        if output.status.code() == Some(block.exit_code) {
+            .stdin(Stdio::null());
+        let ran = run(&mut bash);
+        if ran.code() == Some(block.exit_code) {
             return None;
         }
         Some(format!(
             "{}:{} ended with {} and not {}:\n{script}\n{}{}",
             self.path.display(),
             block.line,
-            output.status,
+            ran.status,
             block.exit_code,
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
+            ran.stdout,
+            ran.stderr
         ))
     }
 }
 
 #[test]
 fn every_command_that_is_marked_runs_as_it_is_written() {
-    let (Some(ncclflow), Some(bed), Some(library)) =
-        (programs::ncclflow(), programs::bed(), programs::nccl(VERSION))
-    else {
-        return;
-    };
-    if !root() {
-        return;
-    }
     // The Chinese README has the commands of the other one: another test compares them.
     let is_translated = |path: &PathBuf| path.to_string_lossy().ends_with(".zh-CN.md");
     let documents: Vec<Document> =
@@ -181,13 +146,11 @@ fn every_command_that_is_marked_runs_as_it_is_written() {
     }
     let mut complaints = Vec::new();
     for name in JOBS {
-        let job = Job::start(&ncclflow, &bed, &library, name);
-        let pids = job.bed.pid_list();
+        let Some(job) = Job::start(name) else { return };
         complaints.extend(thread::scope(|scope| {
-            let running: Vec<_> = documents
-                .iter()
-                .map(|document| scope.spawn(|| document.run(&ncclflow, name, &pids)))
-                .collect();
+            let world = &job.world;
+            let run = |document| scope.spawn(move || Document::run(document, name, world));
+            let running: Vec<_> = documents.iter().map(run).collect();
             running.into_iter().flat_map(|run| run.join().unwrap()).collect::<Vec<_>>()
         }));
     }
@@ -199,47 +162,25 @@ fn every_command_that_is_marked_runs_as_it_is_written() {
 /// The verdicts that the guide promises.
 #[test]
 fn the_guide_s_jobs_have_the_verdicts_that_it_shows() {
-    let (Some(ncclflow), Some(bed), Some(library)) =
-        (programs::ncclflow(), programs::bed(), programs::nccl(VERSION))
-    else {
-        return;
-    };
-    if !root() {
-        return;
-    }
-    let said = |arguments: &[&str]| {
-        let output = Command::new(&ncclflow).args(arguments).output().unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let job = Job::start(&ncclflow, &bed, &library, "hang");
-    let verdict = said(&["dump", "-p", &job.bed.pid_list()]);
+    let Some(job) = Job::start("hang") else { return };
+    let verdict = ncclflow(&format!("dump -p {}", job.world.bed.pid_list())).stdout;
     let first = verdict.split("\n\n").next().unwrap().replace('\n', " ");
     assert!(first.contains("rank 2") && first.contains("has not joined"), "{verdict}");
     drop(job);
 
-    let job = Job::start(&ncclflow, &bed, &library, "slow");
+    let Some(job) = Job::start("slow") else { return };
     let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("slow").display().to_string();
-    said(&[
-        "record",
-        "-q",
-        "--no-cache",
-        "--level",
-        "steps",
-        "-d",
-        "3",
-        "-p",
-        &job.bed.pid_list(),
-        "-o",
-        &out,
-    ]);
+    let out = folder.path().join("slow");
+    let record = format!("record -q --no-cache --level steps -d 3 -p {} -o", job.world.bed.pid_list());
+    ncclflow_of(&record, &[&out]).ok();
     drop(job);
-    let checked = said(&["check", &out]);
+    let said = |words: &str| ncclflow_of(words, &[&out]).stdout;
+    let checked = said("check");
     let first = checked.lines().next().unwrap();
     assert!(first.contains("wait for rank 2 (") && first.contains("its GPU"), "{checked}");
-    let summary = said(&["summary", &out]);
+    let summary = said("summary");
     assert!(summary.lines().next().unwrap().contains("least bandwidth: rank "), "{summary}");
-    let (plain, colored) = (said(&["check", &out]), said(&["check", &out, "--color", "always"]));
+    let (plain, colored) = (said("check"), said("check --color always"));
     assert!(colored.starts_with("\u{1b}[") && !plain.contains('\u{1b}'), "{colored}");
     assert!(colored.contains(first), "{colored}");
 }

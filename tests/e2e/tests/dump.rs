@@ -5,22 +5,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{fs, time::Duration};
-
 use ncclflow_e2e::{
     harness::{
-        bed::Bed,
         dumper::{Dump, DumpedCommunicator},
-        job::{CALL_LOG, Job, Shape, VERSIONS, check_culprit},
-        programs,
+        job::{Shape, VERSIONS, check_culprit},
+        prelude::*,
     },
     truth::call_log,
 };
-use rustix::process::Signal;
-use test_support::{eventually, is_long, root, wait_until};
 
 /// Dumps of busy jobs, over all libraries.
-const BUSY_DUMPS: usize = 48;
+const BUSY_DUMPS: usize = 24;
 const BUSY_DUMPS_LONG: usize = 1000;
 
 /// For what takes a moment where a processor is free.
@@ -55,50 +50,46 @@ fn shapes(holds: impl Fn(&Shape) -> bool) -> Vec<Shape> {
 #[test]
 fn a_rank_that_stays_away_is_named() {
     for_each(0, &Shape::ALL, |version, shape, rank| {
-        let absent = format!("{rank}@3");
-        let Some(job) = Job::start(version, shape, &["--absent", &absent, "--iters", "6"]).unwrap() else {
-            return;
-        };
+        let workload = format!("--absent {rank}@3 --iters 6");
+        let Some(job) = World::going(version, shape, &workload).unwrap() else { return };
         let dump = job.check_stuck(rank, &format!("rank {rank} has not joined")).unwrap();
         let victims: Vec<u32> = (0..shape.ranks).filter(|other| *other != rank).collect();
         assert_eq!(only(&dump).verdict.victims, victims, "{}", dump.text);
         // The children that list pages and copy memory have all they need: none was ended by its own limits. Of losses
         // that there are none of, a dump says nothing.
-        let report: serde_json::Value = serde_json::from_str(&dump.text).unwrap();
+        let report: Value = serde_json::from_str(&dump.text).unwrap();
         assert!(report["job"].is_object() && report.get("lostReaders").is_none(), "{}", dump.text);
     });
 }
 
-fn stalls(first: usize, shapes: &[Shape], arguments: &[&str]) {
+fn stalls(first: usize, shapes: &[Shape], workload: &str) {
     for_each(first, shapes, |version, shape, rank| {
-        let stall = format!("{rank}={{}}/stall");
-        let all = [&["--stall", &stall, "--iters", "1000000"][..], arguments].concat();
-        let Some(job) = Job::start(version, shape, &all).unwrap() else { return };
-        job.stall().unwrap();
+        let workload = format!("--stall {rank}={{}}/stall --iters 1000000 {workload}");
+        let Some(job) = World::going(version, shape, &workload).unwrap() else { return };
+        job.stall();
         job.check_stuck(rank, &format!("rank {rank} makes no progress")).unwrap();
     });
 }
 
 #[test]
 fn a_rank_whose_kernels_stall_in_the_middle_is_named() {
-    stalls(1, &Shape::ALL, &["--bytes", "8388608"]);
+    stalls(1, &Shape::ALL, "--bytes 8388608");
 }
 
 #[test]
 fn a_rank_whose_kernels_stall_in_sends_and_receives_is_named() {
-    stalls(0, &shapes(|shape| !shape.tree), &["--ops", "sendrecv"]);
+    stalls(0, &shapes(|shape| !shape.tree), "--ops sendrecv");
 }
 
 /// Small slots: 4 MiB take several rounds, so that other sizes take other numbers of them.
-const SMALL_SLOTS: [&str; 6] = ["--bytes", "4194304", "--env", "NCCL_BUFFSIZE=262144", "--iters", "8"];
+const SMALL_SLOTS: &str = "--bytes 4194304 --env NCCL_BUFFSIZE=262144 --iters 8";
 
 #[test]
 fn a_rank_whose_size_differs_is_named() {
     for (first, bytes) in [(2, 1 << 20), (3, 8 << 20)] {
         for_each(first, &Shape::ALL, |version, shape, rank| {
-            let size = format!("{rank}={bytes}@3");
-            let all = [&["--size-of", &size, "--survive"], &SMALL_SLOTS[..]].concat();
-            let Some(job) = Job::start(version, shape, &all).unwrap() else { return };
+            let workload = format!("--size-of {rank}={bytes}@3 --survive {SMALL_SLOTS}");
+            let Some(job) = World::going(version, shape, &workload).unwrap() else { return };
             job.check_stuck(rank, "differ").unwrap();
         });
     }
@@ -106,13 +97,10 @@ fn a_rank_whose_size_differs_is_named() {
 
 #[test]
 fn a_rank_whose_order_differs_is_named() {
-    for (first, how) in
-        [(1, &["--ops", "allreduce,sendrecv"][..]), (2, &["--ops", "allreduce,sendrecv", "--sync"])]
-    {
+    for (first, how) in [(1, ""), (2, "--sync")] {
         for_each(first, &Shape::ALL, |version, shape, rank| {
-            let swap = format!("{rank}@4");
-            let all = [&["--swap", &swap, "--survive"], how, &SMALL_SLOTS].concat();
-            let Some(job) = Job::start(version, shape, &all).unwrap() else { return };
+            let workload = format!("--swap {rank}@4 --survive --ops allreduce,sendrecv {how} {SMALL_SLOTS}");
+            let Some(job) = World::going(version, shape, &workload).unwrap() else { return };
             job.check_stuck(rank, "the order differs").unwrap();
         });
     }
@@ -121,10 +109,8 @@ fn a_rank_whose_order_differs_is_named() {
 #[test]
 fn a_rank_with_another_collective_under_the_same_number_is_named() {
     for_each(0, &shapes(|shape| !shape.tree), |version, shape, rank| {
-        let swap = format!("{rank}@4");
-        let all =
-            [&["--swap", &swap, "--survive", "--ops", "allreduce,broadcast"], &SMALL_SLOTS[..]].concat();
-        let Some(job) = Job::start(version, shape, &all).unwrap() else { return };
+        let workload = format!("--swap {rank}@4 --survive --ops allreduce,broadcast {SMALL_SLOTS}");
+        let Some(job) = World::going(version, shape, &workload).unwrap() else { return };
         let receiver = (rank + 1) % shape.ranks;
         let of_the_link = |dump: &Dump| {
             let mut verdicts = dump.communicators.iter().map(|communicator| &communicator.verdict);
@@ -162,10 +148,8 @@ fn a_rank_with_another_collective_under_the_same_number_is_named() {
 #[test]
 fn a_rank_that_was_killed_is_named_whether_its_process_is_given_or_not() {
     for_each(1, &shapes(|shape| shape.processes), |version, shape, rank| {
-        let Some(job) = Job::start(version, shape, &["--survive", "--iters", "1000000"]).unwrap() else {
-            return;
-        };
-        Job::work();
+        let Some(job) = World::going(version, shape, "--survive --iters 1000000").unwrap() else { return };
+        World::work();
         let index = rank as usize;
         job.signal(index, Signal::KILL).unwrap();
         let said = format!("process {} has exited", job.bed.ready.pids[index]);
@@ -177,9 +161,9 @@ fn a_rank_that_was_killed_is_named_whether_its_process_is_given_or_not() {
 #[test]
 fn a_stopped_process_is_named_and_its_job_goes_on_afterwards() {
     for_each(2, &shapes(|shape| shape.processes), |version, shape, rank| {
-        let arguments = ["--iters", "1000000", "--bytes", "65536"];
-        let Some(job) = Job::start(version, shape, &arguments).unwrap() else { return };
-        Job::work();
+        let workload = "--iters 1000000 --bytes 65536";
+        let Some(job) = World::going(version, shape, workload).unwrap() else { return };
+        World::work();
         job.signal(rank as usize, Signal::STOP).unwrap();
         job.check_stuck(rank, &format!("rank {rank} is stopped: process")).unwrap();
         job.signal(rank as usize, Signal::CONT).unwrap();
@@ -190,10 +174,8 @@ fn a_stopped_process_is_named_and_its_job_goes_on_afterwards() {
 #[test]
 fn a_rank_whose_process_is_not_given_is_named_as_unread() {
     for_each(3, &shapes(|shape| shape.processes), |version, shape, rank| {
-        let absent = format!("{rank}@2");
-        let Some(job) = Job::start(version, shape, &["--absent", &absent, "--iters", "4"]).unwrap() else {
-            return;
-        };
+        let workload = format!("--absent {rank}@2 --iters 4");
+        let Some(job) = World::going(version, shape, &workload).unwrap() else { return };
         job.check_stuck(rank, &format!("rank {rank} has not joined")).unwrap();
         job.check_stuck_without(&[rank as usize], rank, "was not read").unwrap();
     });
@@ -203,16 +185,14 @@ fn a_rank_whose_process_is_not_given_is_named_as_unread() {
 #[test]
 fn dumps_of_several_hosts_are_judged_together() {
     for_each(0, &shapes(|shape| shape.processes), |version, shape, rank| {
-        let absent = format!("{rank}@2");
-        let Some(job) = Job::start(version, shape, &["--absent", &absent, "--iters", "4"]).unwrap() else {
-            return;
-        };
+        let workload = format!("--absent {rank}@2 --iters 4");
+        let Some(job) = World::going(version, shape, &workload).unwrap() else { return };
         job.check_stuck(rank, &format!("rank {rank} has not joined")).unwrap();
         let mut files = Vec::new();
         for (index, pids) in job.bed.ready.pids.chunks(2).enumerate() {
             let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
             let dump = Dump::take_answered(&job.ncclflow, &pids.join(","), &[], &[]).unwrap();
-            let path = job.folder.path().join(format!("{index}.json"));
+            let path = job.path(&format!("{index}.json"));
             fs::write(&path, dump.text).unwrap();
             files.push(path.display().to_string());
         }
@@ -227,17 +207,10 @@ fn a_busy_job_is_never_called_stuck_and_computes_what_it_should() {
     let dumps = if is_long() { BUSY_DUMPS_LONG } else { BUSY_DUMPS } / VERSIONS.len();
     let shape = |processes| Shape { ranks: 4, processes, tree: false };
     for (index, version) in VERSIONS.into_iter().enumerate() {
-        let ops = [
-            "--iters",
-            "1000000",
-            "--ops",
-            "allreduce,allgather,reducescatter,sendrecv",
-            "--bytes",
-            "262144",
-            CALL_LOG[0],
-            CALL_LOG[1],
-        ];
-        let Some(job) = Job::start(version, shape(index % 2 == 0), &ops).unwrap() else { continue };
+        let workload = format!(
+            "--iters 1000000 --ops allreduce,allgather,reducescatter,sendrecv --bytes 262144 {CALL_LOG}"
+        );
+        let Some(job) = World::going(version, shape(index % 2 == 0), &workload).unwrap() else { continue };
         for number in 0..dumps {
             if number % 50 == 0 {
                 println!("{version}: {number} of {dumps} dumps");
@@ -255,19 +228,17 @@ fn a_busy_job_is_never_called_stuck_and_computes_what_it_should() {
 }
 
 /// Whether the job is over: the bed itself ends a moment after its ranks.
-fn ends_now(job: &mut Job) -> bool {
+fn ends_now(job: &mut World) -> bool {
     eventually(PATIENCE, || !job.bed.is_running())
 }
 
 #[test]
 fn a_job_that_is_dumped_all_the_time_ends_with_the_right_data() {
-    let rounds = if is_long() { 40 } else { 4 };
+    let rounds = if is_long() { 40 } else { 2 };
     for (index, version) in VERSIONS.into_iter().enumerate() {
         let shape = Shape { ranks: 4, processes: index % 2 == 1, tree: false };
-        let iters = (75 * rounds).to_string();
-        let arguments = ["--iters", &iters, "--bytes", "65536", "--ops", "allreduce,allgather"];
-        let arguments = [&arguments[..], &CALL_LOG].concat();
-        let Some(mut job) = Job::start(version, shape, &arguments).unwrap() else { continue };
+        let workload = format!("--iters {} --bytes 65536 --ops allreduce,allgather {CALL_LOG}", 75 * rounds);
+        let Some(mut job) = World::going(version, shape, &workload).unwrap() else { continue };
         let mut dumps = 0;
         while job.bed.is_running() {
             let from_ns = call_log::now_ns();
@@ -292,22 +263,13 @@ fn a_job_that_is_dumped_all_the_time_ends_with_the_right_data() {
 
 #[test]
 fn a_job_that_has_nothing_to_do_waits_elsewhere() {
-    let (Some(ncclflow), Some(bed), Some(library)) =
-        (programs::ncclflow(), programs::bed(), programs::nccl("2.27.5-cu12"))
-    else {
-        return;
-    };
-    if !root() {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let bed = Bed::start(&bed, &library, folder.path(), &["--ranks", "4", "--channels", "2"]).unwrap();
-    let dump = Dump::take_answered(&ncclflow, &bed.pid_list(), &[], &[]).unwrap();
+    let Some(world) = World::start("2.27.5-cu12", "--ranks 4 --channels 2") else { return };
+    let dump = world.dump(&[]).unwrap();
     let verdict = &only(&dump).verdict;
     assert_eq!((verdict.state.as_str(), dump.code), ("healthy", Some(0)), "{verdict:#?}");
     assert!(verdict.evidence[0].contains("the job waits elsewhere"), "{verdict:#?}");
     // A process that has no NCCL, and one that is not there, are told from one that hangs.
-    assert_eq!(Dump::take(&ncclflow, &std::process::id().to_string(), &[]).unwrap().code, Some(1));
-    let missing = Dump::take(&ncclflow, &u32::MAX.to_string(), &[]).unwrap_err().to_string();
+    assert_eq!(Dump::take(&world.ncclflow, &std::process::id().to_string(), &[]).unwrap().code, Some(1));
+    let missing = Dump::take(&world.ncclflow, &u32::MAX.to_string(), &[]).unwrap_err().to_string();
     assert!(missing.contains("there is no process"), "{missing}");
 }

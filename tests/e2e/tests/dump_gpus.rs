@@ -1,25 +1,20 @@
 //! `ncclflow dump` on kinds of hangs, and of waits that are none, of ranks on one node without proxies and over
 //! sockets. An NVML double tells what the emulated GPUs do.
 //!
-//! The kinds are those of `harness::hangs`, which `cargo xtask hangs` makes often and counts. Here each that concerns what
+//! The kinds are those of `harness::hangs`, which `cargo xtask verify hangs` makes often and counts. Here each that concerns what
 //! GPUs and processes tell is made once, on one library, and over them all libraries run; `NCCLFLOW_LONG=1` makes each on all.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
-
 use ncclflow_e2e::{
     harness::{
-        dumper::{Dump, DumpedCommunicator},
+        dumper::{Dump, DumpedCommunicator, Verdict},
         hangs::{Expected, Outcome, Trial, judge, kind},
         job::{COMES_TO_REST, VERSIONS},
+        prelude::*,
     },
     truth::call_log,
 };
-use test_support::is_long;
 
 /// Ranks reach their hang within this, on a slow machine.
 const SETTLE: Duration = Duration::from_secs(300);
@@ -38,28 +33,18 @@ fn until_right(trial: &Trial, expected: Expected, says: &str) -> Dump {
             thread::sleep(COMES_TO_REST);
             continue;
         }
-        assert_ne!(
-            outcome,
-            Outcome::WrongCulprit,
-            "expected {expected:?}: {}\n{:#?}",
-            dump.text,
-            verdicts(&dump)
-        );
+        let said =
+            || format!("{outcome:?}, expected {expected:?}, `{says}`: {}\n{:#?}", dump.text, verdicts(&dump));
+        assert_ne!(outcome, Outcome::WrongCulprit, "{}", said());
         if outcome == Outcome::Right && dump.text.contains(says) {
             return dump;
         }
-        let now = Instant::now();
-        assert!(
-            now < deadline,
-            "{outcome:?}, expected {expected:?}, `{says}`: {}\n{:#?}",
-            dump.text,
-            verdicts(&dump)
-        );
+        assert!(Instant::now() < deadline, "{}", said());
         thread::sleep(Duration::from_millis(200));
     }
 }
 
-fn verdicts(dump: &Dump) -> Vec<&ncclflow_e2e::harness::dumper::Verdict> {
+fn verdicts(dump: &Dump) -> Vec<&Verdict> {
     dump.communicators.iter().map(|communicator| &communicator.verdict).collect()
 }
 

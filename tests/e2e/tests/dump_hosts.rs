@@ -4,19 +4,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    env, fs,
-    os::unix::fs::PermissionsExt as _,
-    path::Path,
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
-};
+use std::{env, os::unix::fs::PermissionsExt as _};
 
-use ncclflow_e2e::harness::{job::COMES_TO_REST, programs};
-use serde_json::Value;
+use ncclflow_e2e::harness::{job::COMES_TO_REST, prelude::*};
 use test_support::{
     documents::{Block, blocks},
-    need, need_pythons, root,
+    need_pythons,
     train::{ABSENT, start_rank},
 };
 
@@ -67,7 +60,7 @@ esac
 struct Hosts {
     names: Vec<String>,
     bridge: String,
-    ranks: Vec<Child>,
+    ranks: Vec<Killed>,
     folder: tempfile::TempDir,
 }
 
@@ -98,11 +91,8 @@ impl Hosts {
                 && ip(&format!("{inside} link set eth0 up"))
                 && ip(&format!("{inside} link set lo up"));
         }
-        if !need(
-            "network namespaces",
-            made,
-            "run where bridges and network namespaces may be made (iproute2)",
-        ) {
+        let remedy = "run where bridges and network namespaces may be made (iproute2)";
+        if !need("network namespaces", made, remedy) {
             return None;
         }
         for (rank, name) in (0..).zip(hosts.names.clone()) {
@@ -113,7 +103,7 @@ impl Hosts {
             let more = ["--env", "NCCL_SOCKET_IFNAME=eth0"];
             let folder = hosts.folder.path();
             let started = start_rank(command, [&bed, &nccl, &nvml], folder, (rank, RANKS), &more);
-            hosts.ranks.push(started.unwrap());
+            hosts.ranks.push(Killed(started.unwrap()));
         }
         hosts.write_down();
         Some(hosts)
@@ -125,7 +115,7 @@ impl Hosts {
         fs::create_dir(&known).unwrap();
         fs::create_dir(&scripts).unwrap();
         for (name, rank) in self.names.iter().zip(&self.ranks) {
-            fs::write(known.join(name), first_inside(rank.id()).to_string()).unwrap();
+            fs::write(known.join(name), first_inside(rank.pid()).to_string()).unwrap();
         }
         for (name, script) in [("ssh", SSH), ("srun", SRUN), ("kubectl", KUBECTL)] {
             let path = scripts.join(name);
@@ -146,18 +136,13 @@ impl Hosts {
             ncclflow.parent().unwrap().display(),
             env::var("PATH").unwrap_or_default()
         );
-        let output = Command::new("bash")
-            .args(["-c", &script])
-            .current_dir(folder.path())
-            .env("PATH", path)
-            .env("HOSTS", self.folder.path().join("hosts"))
-            .env("NODES", self.names.join(" "))
-            .env("JOB", "17")
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let json = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        (json, output.status.code(), format!("{script}\n{}{said}", String::from_utf8_lossy(&output.stdout)))
+        let mut bash = Command::new("bash");
+        bash.args(["-c", &script]).current_dir(folder.path()).env("PATH", path);
+        bash.env("HOSTS", self.folder.path().join("hosts"));
+        bash.env("NODES", self.names.join(" ")).env("JOB", "17");
+        let ran = run(&mut bash);
+        let json = serde_json::from_str(&ran.stdout).unwrap_or_default();
+        (json, ran.code(), format!("{script}\n{}{}", ran.stdout, ran.stderr))
     }
 }
 
@@ -175,15 +160,14 @@ fn first_inside(started: u32) -> u32 {
             return inner.unwrap();
         }
         assert!(Instant::now() < deadline, "no host came up: {children} {name}");
-        std::thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20));
     }
 }
 
 impl Drop for Hosts {
     fn drop(&mut self) {
         for rank in &mut self.ranks {
-            let _ = rank.kill();
-            let _ = rank.wait();
+            rank.kill();
         }
         for name in &self.names {
             ip(&format!("netns delete {name}"));
@@ -215,9 +199,9 @@ fn the_recipes_for_ssh_slurm_and_kubernetes_name_the_rank_on_another_host() {
             let verdict = &merged["communicators"][0]["verdict"];
             let is_settled = verdict["state"] == "stuck" && said.contains("load_batch");
             // A rank that stood for a moment on its way there is named, too: once.
-            if is_settled && verdict["culprits"] != serde_json::json!([ABSENT]) && !was_wrong {
+            if is_settled && verdict["culprits"] != json!([ABSENT]) && !was_wrong {
                 was_wrong = true;
-                std::thread::sleep(COMES_TO_REST);
+                thread::sleep(COMES_TO_REST);
                 continue;
             }
             if is_settled || Instant::now() > deadline {
@@ -232,12 +216,10 @@ fn the_recipes_for_ssh_slurm_and_kubernetes_name_the_rank_on_another_host() {
         assert_eq!(names, hosts.names, "{said}");
         let verdict = &merged["communicators"][0]["verdict"];
         assert_eq!((&verdict["state"], code), (&"stuck".into(), Some(3)), "{said}");
-        assert_eq!(verdict["culprits"], serde_json::json!([ABSENT]), "{said}");
+        assert_eq!(verdict["culprits"], json!([ABSENT]), "{said}");
         let ranks = list(&merged["communicators"][0]["ranks"]);
-        let places: Vec<(u64, &str)> = ranks
-            .iter()
-            .map(|rank| (rank["rank"].as_u64().unwrap(), rank["host"].as_str().unwrap()))
-            .collect();
+        let places: Vec<(u64, &str)> =
+            ranks.iter().map(|rank| (number(&rank["rank"]), text(&rank["host"]))).collect();
         let expected: Vec<(u64, &str)> = (0..).zip(hosts.names.iter().map(String::as_str)).collect();
         assert_eq!(places, expected, "{said}");
     }

@@ -1,17 +1,11 @@
 //! `ncclflow dump` while communicators are made, and of ranks on other hosts: against which rank stays out or was killed.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
-
 use ncclflow_e2e::harness::{
     dumper::{Dump, DumpedCommunicator},
-    job::{Job, Shape},
-    programs, stripped,
+    job::Shape,
+    prelude::*,
+    stripped,
 };
-use rustix::process::Signal;
-use serde_json::Value;
 
 /// Ranks come to rest within this, on a slow machine.
 const SETTLE: Duration = Duration::from_secs(300);
@@ -21,13 +15,13 @@ const RANKS: Shape = Shape { ranks: 4, processes: true, tree: false };
 
 /// Dumps these ranks until some communicator is judged so.
 #[track_caller]
-fn dump_until(job: &Job, ranks: &[usize], fits: impl Fn(&DumpedCommunicator) -> bool) -> (Dump, usize) {
+fn dump_until(job: &World, ranks: &[usize], fits: impl Fn(&DumpedCommunicator) -> bool) -> (Dump, usize) {
     dump_within(job, ranks, SETTLE, fits)
 }
 
 #[track_caller]
 fn dump_within(
-    job: &Job,
+    job: &World,
     ranks: &[usize],
     patience: Duration,
     fits: impl Fn(&DumpedCommunicator) -> bool,
@@ -60,14 +54,14 @@ fn says(communicator: &DumpedCommunicator, words: &str) {
 #[test]
 fn a_rank_that_never_comes_to_the_set_up_is_named_with_who_waits_for_its_handshake() {
     let jobs = [
-        ("2.21.5-cu12", "3@0", &[][..]),
-        ("2.27.5-cu12", "3@0", &["--env", "NCCL_RAS_ENABLE=1"]),
-        ("2.32.3-cu12", "3@1", &["--comms", "2", "--env", "NCCL_RAS_ENABLE=1"]),
+        ("2.21.5-cu12", "3@0", ""),
+        ("2.27.5-cu12", "3@0", "--env NCCL_RAS_ENABLE=1"),
+        ("2.32.3-cu12", "3@1", "--comms 2 --env NCCL_RAS_ENABLE=1"),
     ];
     for (version, out, more) in jobs {
         println!("{version}, {out}");
-        let arguments = [&["--stays-out", out][..], more].concat();
-        let Some(job) = Job::start(version, RANKS, &arguments).unwrap() else { return };
+        let workload = format!("--stays-out {out} {more}");
+        let Some(job) = World::going(version, RANKS, &workload).unwrap() else { return };
         let absent = job.bed.ready.pids[3];
         let is_it = |communicator: &DumpedCommunicator, sentences: &[String]| {
             let verdict = &communicator.verdict;
@@ -118,16 +112,12 @@ fn absent(communicator: &DumpedCommunicator) -> impl Iterator<Item = &Value> {
 fn ranks_of_other_hosts_have_the_pids_and_gpus_that_nccl_knows_of_them() {
     for (version, is_stripped) in [("2.24.3-cu12", false), ("2.27.5-cu12", true), ("2.28.9-cu13", false)] {
         println!("{version}");
-        let arguments =
-            ["--nodes", "collectives", "--env", "NCCL_RAS_ENABLE=1", "--survive", "--iters", "1000000"];
-        let Some(original) = programs::nccl(version) else { return };
-        let folder = tempfile::tempdir().unwrap();
+        let workload = "--nodes collectives --env NCCL_RAS_ENABLE=1 --survive --iters 1000000";
         let job = if is_stripped {
-            let copy = stripped::copy(&original, folder.path(), &["--strip-all"]).unwrap();
-            let symbols = original.display().to_string();
-            Job::on(&copy, RANKS, &[&["--symbols", &symbols][..], &arguments].concat())
+            let copy = |library: &Path, folder: &Path| stripped::copy(library, folder, &["--strip-all"]);
+            World::going_on_copy(version, copy, RANKS, workload)
         } else {
-            Job::on(&original, RANKS, &arguments)
+            World::going(version, RANKS, workload)
         };
         let Some(job) = job.unwrap() else { return };
         let pids = job.bed.ready.pids.clone();

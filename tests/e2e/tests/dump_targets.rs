@@ -3,89 +3,58 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    fs,
-    io::Write as _,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
-
 use ncclflow_e2e::harness::{
-    dumper::Dump,
-    job::{Job, Shape, VERSIONS, check_culprit},
-    programs,
+    dumper::{Dump, DumpedCommunicator},
+    job::{Shape, VERSIONS, check_culprit},
+    prelude::*,
+    processes::{children_of, resident_bytes},
 };
-use test_support::{is_long, need, root};
 
 const SMALL: Shape = Shape { ranks: 2, processes: false, tree: false };
 /// A thread that runs has been sampled within this, in one of some dumps.
 const SAMPLED: Duration = Duration::from_secs(120);
 const SMALL_PROCESSES: Shape = Shape { ranks: 2, processes: true, tree: false };
 
-/// A child that is killed when the test ends.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A Python that says something on standard output when it is ready; `None` if there is none.
+/// A Python that says `ok` when it is ready; `None` if there is none.
 fn python(script: &str, arguments: &[&Path]) -> Option<Killed> {
-    let child = Command::new("python3")
-        .args(["-c", script])
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn();
-    if !need("python3", child.is_ok(), "install python3") {
+    let process = Killed::start(Command::new("python3").args(["-c", script]).args(arguments));
+    if !need("python3", process.is_ok(), "install python3") {
         return None;
     }
-    let mut child = Killed(child.unwrap());
-    let mut word = [0; 2];
-    std::io::Read::read_exact(child.0.stdout.as_mut().unwrap(), &mut word).unwrap();
-    Some(child)
+    let mut process = process.unwrap();
+    assert_eq!(process.line().unwrap(), "ok");
+    Some(process)
 }
 
-/// A copy of a library, changed by `strip` or `objcopy`.
-fn made(
-    tool: &str,
-    arguments: &[&str],
-    version: &str,
-    folder: &Path,
-    name: &str,
-) -> Option<(PathBuf, PathBuf)> {
-    let original = programs::nccl(version)?;
-    let copy = folder.join(name);
-    let status = Command::new(tool).args(arguments).arg(&original).arg(&copy).status();
-    need("binutils", status.is_ok_and(|status| status.success()), "install binutils")
-        .then_some((original, copy))
+/// What of the report is of the first process.
+fn process_of(dump: &Dump) -> Value {
+    let json: Value = serde_json::from_str(&dump.text).unwrap();
+    json["processes"][0].clone()
 }
 
-fn library_of(dump: &Dump) -> serde_json::Value {
-    let json: serde_json::Value = serde_json::from_str(&dump.text).unwrap();
-    json["processes"][0]["libraries"][0].clone()
+fn library_of(dump: &Dump) -> Value {
+    process_of(dump)["libraries"][0].clone()
 }
 
 /// Debugging information, symbol table, neither: layouts come from the file or are shipped, and
 /// the verdict is the same.
 #[test]
 fn stripped_libraries_are_read_by_shipped_layouts() {
-    let kinds = [("--strip-debug", "symtab_with_shipped_layout"), ("--strip-all", "stripped")];
+    // A dump asks for no functions, and so needs none.
+    let kinds = [("--strip-debug", "symtab_with_shipped_layout"), ("--strip-all", "exports_only")];
     for (index, version) in VERSIONS.into_iter().enumerate() {
         let (option, rung) = kinds[index % 2];
-        let folder = tempfile::tempdir().unwrap();
-        let Some((original, copy)) = made("objcopy", &[option], version, folder.path(), "libnccl.so.2")
-        else {
+        let has_objcopy = Command::new("objcopy").arg("--version").output().is_ok();
+        if !need("binutils", has_objcopy, "install binutils") {
             return;
+        }
+        let objcopy = |original: &Path, folder: &Path| {
+            let copy = folder.join("libnccl.so.2");
+            run(Command::new("objcopy").arg(option).arg(original).arg(&copy)).ok();
+            Ok(copy)
         };
-        let symbols = original.display().to_string();
-        let arguments = ["--symbols", &symbols, "--absent", "1@3", "--iters", "6"];
-        let Some(job) = Job::on(&copy, SMALL, &arguments).unwrap() else { return };
+        let workload = "--absent 1@3 --iters 6";
+        let Some(job) = World::going_on_copy(version, objcopy, SMALL, workload).unwrap() else { return };
         let dump = job.check_stuck(1, "rank 1 has not joined").unwrap();
         let library = library_of(&dump);
         assert_eq!(
@@ -93,14 +62,10 @@ fn stripped_libraries_are_read_by_shipped_layouts() {
             (&"shipped_for_build_id".into(), true),
             "{version}"
         );
-        // A dump asks for no functions, and so needs none.
-        assert!(
-            [rung, "exports_only", "symtab_with_shipped_layout"]
-                .contains(&library["symbols"].as_str().unwrap()),
-            "{library}"
-        );
+        assert_eq!(library["symbols"], rung, "{version}: {library}");
         if option == "--strip-all" {
-            let dump = job.dump(&["--debug-file", &symbols]).unwrap();
+            let original = programs::nccl(version).unwrap().display().to_string();
+            let dump = job.dump(&["--debug-file", &original]).unwrap();
             check_culprit(&dump, 1, "rank 1 has not joined");
             assert_eq!(library_of(&dump)["symbols"], "debug_file", "{version}");
         }
@@ -109,36 +74,33 @@ fn stripped_libraries_are_read_by_shipped_layouts() {
 
 #[test]
 fn all_finds_libraries_under_other_names_that_were_deleted_and_other_failures_are_a_line() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(original) = programs::nccl("2.27.5-cu12") else { return };
-    let copy = folder.path().join("vendor-collectives.so");
-    fs::copy(original, &copy).unwrap();
-    let arguments = ["--absent", "1@3", "--iters", "6"];
-    let Some(job) = Job::on(&copy, SMALL, &arguments).unwrap() else { return };
-    fs::remove_file(&copy).unwrap();
+    let renamed = |original: &Path, folder: &Path| {
+        let copy = folder.join("vendor-collectives.so");
+        fs::copy(original, &copy)?;
+        Ok(copy)
+    };
+    let started = World::going_on_copy("2.27.5-cu12", renamed, SMALL, "--absent 1@3 --iters 6");
+    let Some(job) = started.unwrap() else { return };
+    fs::remove_file(&job.library).unwrap();
     job.check_stuck(1, "rank 1 has not joined").unwrap();
     let pid = job.bed.ready.pids[0];
     // Beside it, a process that maps a file which only looks like NCCL.
-    let fake = folder.path().join("libnccl.so.2");
+    let fake = job.path("libnccl.so.2");
     fs::write(&fake, [0x7f; 8192]).unwrap();
     let script = "import mmap,sys,time\n\
         f=open(sys.argv[1]);m=mmap.mmap(f.fileno(),4096,mmap.MAP_PRIVATE,mmap.PROT_READ|mmap.PROT_EXEC)\n\
         print('ok',flush=True);time.sleep(600)";
     let Some(other) = python(script, &[&fake]) else { return };
     let dump = Dump::take(&job.ncclflow, "", &["--all"]).unwrap();
-    let json: serde_json::Value = serde_json::from_str(&dump.text).unwrap();
+    let json: Value = serde_json::from_str(&dump.text).unwrap();
     let process = |pid: u32| {
-        let mut processes = json["processes"].as_array().unwrap().iter();
-        processes
-            .find(|process| process["pid"] == pid)
-            .unwrap_or_else(|| panic!("no process {pid}: {}", dump.text))
+        let found = list(&json["processes"]).iter().find(|process| process["pid"] == pid);
+        found.unwrap_or_else(|| panic!("no process {pid}: {}", dump.text))
     };
     assert_eq!(process(pid)["communicators"], 2);
-    assert!(process(pid)["libraries"][0]["path"].as_str().unwrap().contains("vendor-collectives.so"));
-    assert!(process(other.0.id())["libraries"][0]["unusable"].is_string(), "{}", dump.text);
-    let hash = |communicator: &&ncclflow_e2e::harness::dumper::DumpedCommunicator| {
-        communicator.ranks.iter().any(|rank| rank["pid"] == pid)
-    };
+    assert!(text(&process(pid)["libraries"][0]["path"]).contains("vendor-collectives.so"));
+    assert!(process(other.pid())["libraries"][0]["unusable"].is_string(), "{}", dump.text);
+    let hash = |communicator: &&DumpedCommunicator| communicator.ranks.iter().any(|rank| rank["pid"] == pid);
     assert_eq!(dump.communicators.iter().find(hash).unwrap().verdict.culprits, [1]);
 }
 
@@ -152,8 +114,8 @@ fn versions_before_2_21_are_read() {
     }
     for version in ["2.18.1-cu12", "2.19.3-cu12", "2.20.5-cu12"] {
         let shape = Shape { ranks: 4, ..SMALL_PROCESSES };
-        let arguments = ["--no-emulate", "--iters", "4", "--absent", "2@2"];
-        let Some(job) = Job::start(version, shape, &arguments).unwrap() else { return };
+        let workload = "--no-emulate --iters 4 --absent 2@2";
+        let Some(job) = World::going(version, shape, workload).unwrap() else { return };
         let dump = job.stuck().unwrap();
         let [communicator] = &*dump.communicators else { panic!("{version}: {}", dump.text) };
         assert_eq!((communicator.n_ranks, communicator.ranks.len()), (4, 4), "{version}");
@@ -162,11 +124,11 @@ fn versions_before_2_21_are_read() {
             assert_eq!(rank["counters"]["collOpCount"], launched, "{version}: {rank:#}");
             assert_eq!(rank["pid"], job.bed.ready.pids[usize::try_from(number).unwrap()], "{version}");
             assert_eq!(rank["kernelChannels"].as_array().map(Vec::len), Some(2), "{version}");
-            for op in rank["proxy"]["ops"].as_array().unwrap() {
+            for op in list(&rank["proxy"]["ops"]) {
                 let to = if op["direction"] == "SEND" { (number + 1) % 4 } else { (number + 3) % 4 };
                 assert_eq!(
                     (&op["peer"], &op["pattern"]),
-                    (&to.into(), &"RING_TWICE".into()),
+                    (&json!(to), &json!("RING_TWICE")),
                     "{version}: {op}"
                 );
             }
@@ -178,7 +140,7 @@ fn versions_before_2_21_are_read() {
 #[test]
 fn a_process_in_other_namespaces_is_read_through_its_own_root() {
     let Some(original) = programs::nccl("2.28.9-cu13") else { return };
-    let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
+    let Some(ncclflow) = programs::tracer() else { return };
     let folder = tempfile::tempdir().unwrap();
     let hidden = folder.path().join("libnccl.so.2");
     fs::write(&hidden, "not the library").unwrap();
@@ -190,32 +152,21 @@ fn a_process_in_other_namespaces_is_read_through_its_own_root() {
         hidden.display(),
         hidden.display()
     );
-    let child = Command::new("unshare")
-        .args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", &command, script])
-        .stdout(Stdio::piped())
-        .stdin(Stdio::null())
-        .spawn();
-    if !need("mount", child.is_ok(), "install util-linux") {
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", &command, script]);
+    let process = Killed::start(&mut unshare).and_then(|mut process| {
+        process.line()?;
+        Ok(process)
+    });
+    if !need("mount", process.is_ok(), "run where namespaces may be made (util-linux)") {
         return;
     }
-    let mut child = Killed(child.unwrap());
-    let mut word = [0; 2];
-    if !need(
-        "mount",
-        std::io::Read::read_exact(child.0.stdout.as_mut().unwrap(), &mut word).is_ok(),
-        "run where namespaces may be made",
-    ) {
-        return;
-    }
-    let inner = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.0.id())).unwrap();
+    let pid = process.as_ref().unwrap().pid();
+    let inner = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     let dump = Dump::take_answered(&ncclflow, inner.trim(), &[], &[]).unwrap();
     let library = library_of(&dump);
-    assert_eq!(
-        (&library["version"], library["unusable"].is_null()),
-        (&"2.28.9".into(), true),
-        "{}",
-        dump.text
-    );
+    let found = (&library["version"], library["unusable"].is_null());
+    assert_eq!(found, (&json!("2.28.9"), true), "{}", dump.text);
 }
 
 /// Takes dumps until one is as it should be, or [`SAMPLED`] is over.
@@ -231,26 +182,26 @@ fn sampled(take: impl Fn() -> Dump, is_it: impl Fn(&Dump) -> bool) -> Dump {
 
 /// Functions of the thread of the first process that is in this call, if a thread is, and if its stack is known.
 fn functions_in(dump: &Dump, call: &str) -> Vec<String> {
-    let json: serde_json::Value = serde_json::from_str(&dump.text).unwrap();
-    let threads = json["processes"][0]["threads"].as_array().unwrap();
-    let thread = threads.iter().find(|thread| thread["ncclApi"] == call);
+    let process = process_of(dump);
+    let thread = list(&process["threads"]).iter().find(|thread| thread["ncclApi"] == call);
     let frames = thread.and_then(|thread| thread["frames"].as_array()).into_iter().flatten();
     frames.filter_map(|frame| frame["function"].as_str().map(str::to_owned)).collect()
 }
 
 /// The proxy thread of the rank that waits is NCCL's own.
 fn has_proxy(dump: &Dump) -> bool {
-    let json: serde_json::Value = serde_json::from_str(&dump.text).unwrap();
-    let threads = json["processes"][0]["threads"].as_array().unwrap();
-    threads.iter().any(|thread| thread["ncclFunction"].as_str().is_some_and(|name| name.contains("Proxy")))
+    let process = process_of(dump);
+    list(&process["threads"])
+        .iter()
+        .any(|thread| thread["ncclFunction"].as_str().is_some_and(|name| name.contains("Proxy")))
 }
 
 /// Ranks that wait inside a call of NCCL: no op is in flight, and the job does not wait elsewhere.
 #[test]
 fn a_thread_inside_a_call_is_named_with_its_call() {
     for version in VERSIONS {
-        let arguments = ["--absent", "1@0", "--iters", "6", "--ops", "sendrecv"];
-        let Some(job) = Job::start(version, SMALL_PROCESSES, &arguments).unwrap() else { return };
+        let workload = "--absent 1@0 --iters 6 --ops sendrecv";
+        let Some(job) = World::going(version, SMALL_PROCESSES, workload).unwrap() else { return };
         let call = "ncclGroupEnd (thread";
         let dump = sampled(|| job.stuck().unwrap(), |dump| dump.text.contains(call));
         check_culprit(&dump, 1, call);
@@ -267,18 +218,11 @@ fn a_thread_inside_a_call_is_named_with_its_call() {
 /// A child that was forked has a copy of every communicator; it is not one rank more.
 #[test]
 fn a_forked_child_is_told_from_its_parent() {
-    let arguments = ["--absent", "1@3", "--iters", "6", "--fork"];
-    let Some(job) = Job::start("2.27.5-cu12", SMALL, &arguments).unwrap() else { return };
+    let workload = "--absent 1@3 --iters 6 --fork";
+    let Some(job) = World::going("2.27.5-cu12", SMALL, workload).unwrap() else { return };
     job.check_stuck(1, "rank 1 has not joined").unwrap();
     let parent = job.bed.ready.pids[0];
-    let children = || {
-        let tasks = fs::read_dir(format!("/proc/{parent}/task")).unwrap().flatten();
-        let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-        lists
-            .flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-            .collect::<Vec<_>>()
-    };
-    let child = children().pop().unwrap();
+    let child = children_of(parent).pop().unwrap();
     let dump = Dump::take_answered(&job.ncclflow, &format!("{child},{parent}"), &[], &[]).unwrap();
     check_culprit(&dump, 1, "rank 1 has not joined");
     assert!(dump.text.contains("forked"), "{}", dump.text);
@@ -287,22 +231,20 @@ fn a_forked_child_is_told_from_its_parent() {
 #[test]
 fn processes_that_exit_while_they_are_read_leave_a_line_and_no_crash() {
     let Some(library) = programs::nccl("2.21.5-cu12") else { return };
-    let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
+    let Some(ncclflow) = programs::tracer() else { return };
     // 512 MB, so that there is something to read.
     let script = "import ctypes,sys,mmap,time\nctypes.CDLL(sys.argv[1])\nm=mmap.mmap(-1,512<<20,mmap.MAP_PRIVATE|mmap.MAP_ANONYMOUS)\n\
         for i in range(512): m[i<<20:(i+1)<<20]=b'z'*(1<<20)\nprint('ok',flush=True);time.sleep(600)";
     for round in 0..6 {
         let Some(mut victim) = python(script, &[&library]) else { return };
-        let pid = victim.0.id();
         let dump = Command::new(&ncclflow)
-            .args(["dump", "-p", &pid.to_string()])
+            .args(["dump", "-p", &victim.pid().to_string()])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         thread::sleep(Duration::from_millis(10 + 25 * round));
-        victim.0.kill().unwrap();
-        victim.0.wait().unwrap();
+        victim.kill();
         let output = dump.wait_with_output().unwrap();
         let code = output.status.code();
         let said =
@@ -317,17 +259,16 @@ fn processes_that_exit_while_they_are_read_leave_a_line_and_no_crash() {
 #[test]
 fn a_process_whose_mappings_change_while_it_is_read_is_read_to_the_end() {
     let Some(library) = programs::nccl("2.21.5-cu12") else { return };
-    let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
+    let Some(ncclflow) = programs::tracer() else { return };
     let script = "import ctypes,sys,mmap\nctypes.CDLL(sys.argv[1])\nprint('ok',flush=True)\nk=[]\n\
         while True:\n m=mmap.mmap(-1,8<<20,mmap.MAP_PRIVATE|mmap.MAP_ANONYMOUS)\n m[0:8<<20]=b'y'*(8<<20)\n k.append(m)\n\
         \x20if len(k)>20: k.pop(0).close()";
     let Some(victim) = python(script, &[&library]) else { return };
     for _ in 0..5 {
-        let pid = victim.0.id().to_string();
+        let pid = victim.pid().to_string();
         let dump = Dump::take_answered(&ncclflow, &pid, &["--interval", "0.1"], &[]).unwrap();
-        let json: serde_json::Value = serde_json::from_str(&dump.text).unwrap();
-        assert!(json["processes"][0]["error"].is_null(), "{}", dump.text);
-        assert_eq!(json["processes"][0]["scan"]["complete"], true);
+        let process = process_of(&dump);
+        assert!(process["error"].is_null() && process["scan"]["complete"] == true, "{}", dump.text);
     }
 }
 
@@ -335,7 +276,7 @@ fn a_process_whose_mappings_change_while_it_is_read_is_read_to_the_end() {
 #[test]
 fn two_hundred_gigabytes_of_address_space_are_passed_over_and_limits_are_kept() {
     let Some(library) = programs::nccl("2.27.5-cu12") else { return };
-    let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
+    let Some(ncclflow) = programs::tracer() else { return };
     // One mapping of 200 GB with a few pages, 20,000 small ones, and 256 MB that are filled.
     let script = "import ctypes,sys,mmap,time\nctypes.CDLL(sys.argv[1])\nN=0x4000\nA=mmap.MAP_PRIVATE|mmap.MAP_ANONYMOUS\n\
         b=mmap.mmap(-1,200<<30,A|N)\n\
@@ -345,36 +286,31 @@ fn two_hundred_gigabytes_of_address_space_are_passed_over_and_limits_are_kept() 
         m=mmap.mmap(-1,256<<20,A)\n\
         for i in range(256): m[i<<20:(i+1)<<20]=b'z'*(1<<20)\nprint('ok',flush=True);time.sleep(600)";
     let Some(victim) = python(script, &[&library]) else { return };
-    let pid = victim.0.id().to_string();
+    let pid = victim.pid().to_string();
     let started = Instant::now();
     let dump = Dump::take_answered(&ncclflow, &pid, &[], &[]).unwrap();
-    let json: serde_json::Value = serde_json::from_str(&dump.text).unwrap();
-    let scan = &json["processes"][0]["scan"];
-    assert!(scan["complete"] == true && scan["mappedBytes"].as_u64().unwrap() > 200 << 30, "{scan}");
-    assert!(scan["scannedBytes"].as_u64().unwrap() < 2 << 30, "{scan}");
+    let scan = &process_of(&dump)["scan"];
+    assert!(scan["complete"] == true && number(&scan["mappedBytes"]) > 200 << 30, "{scan}");
+    assert!(number(&scan["scannedBytes"]) < 2 << 30, "{scan}");
     // To read all of it takes longer than that, and the bytes that were read tell more.
     assert!(started.elapsed() < Duration::from_secs(120), "{:?}", started.elapsed());
     // Nothing of it was filled by the reading.
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    let resident: u64 = resident.trim().split(' ').next().unwrap().parse().unwrap();
-    assert!(resident < 2 << 20, "{resident} kB");
+    let resident = resident_bytes(victim.pid());
+    assert!(resident < 2 << 30, "{resident} bytes");
 }
 
 /// A program of another architecture: a 32-bit ELF file that is mapped as code.
 #[test]
 fn a_library_of_another_architecture_is_said_to_be_one() {
-    let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
+    let Some(ncclflow) = programs::tracer() else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("libnccl.so.2");
-    let mut file = fs::File::create(&path).unwrap();
     // The head of an ELF file of 32 bits (e_ident), then nothing.
-    file.write_all(&[0x7f, b'E', b'L', b'F', 1, 1, 1, 0]).unwrap();
-    file.write_all(&[0; 8184]).unwrap();
+    fs::write(&path, [&[0x7f, b'E', b'L', b'F', 1, 1, 1, 0][..], &[0; 8184]].concat()).unwrap();
     let script = "import mmap,sys,time\nf=open(sys.argv[1])\nm=mmap.mmap(f.fileno(),4096,mmap.MAP_PRIVATE,mmap.PROT_READ|mmap.PROT_EXEC)\n\
         print('ok',flush=True);time.sleep(600)";
     let Some(victim) = python(script, &[&path]) else { return };
-    let dump = Dump::take_answered(&ncclflow, &victim.0.id().to_string(), &[], &[]).unwrap();
+    let dump = Dump::take_answered(&ncclflow, &victim.pid().to_string(), &[], &[]).unwrap();
     let why = library_of(&dump)["unusable"].to_string();
     assert!(why.contains("not a 64-bit little-endian ELF file"), "{}", dump.text);
     assert_eq!(dump.code, Some(4));

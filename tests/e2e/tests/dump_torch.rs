@@ -3,47 +3,25 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    fs,
-    io::{BufRead as _, BufReader, Write as _},
-    path::Path,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    time::{Duration, SystemTime},
-};
+use std::time::SystemTime;
 
-use ncclflow_e2e::harness::{dumper::Dump, programs};
-use serde_json::{Value, json};
-use test_support::{need_pythons, root, torch_double};
+use ncclflow_e2e::harness::{dumper::Dump, prelude::*};
+use test_support::{need_pythons, torch_double};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/dump_torch/rank.py");
 const SECOND: u64 = 1_000_000_000;
 const RANKS: u32 = 3;
 
-/// A rank. It ends when this is dropped.
-struct Rank {
-    child: Child,
-    input: ChildStdin,
-    lines: BufReader<ChildStdout>,
-}
+struct Rank(Killed);
 
 impl Rank {
     fn start(python: &Path, nccl: &Path, folder: &Path, double: &Path, rank: u32) -> Option<Self> {
-        let (bed, nvml) = (programs::bed_library()?, programs::nvml_double()?);
-        let mut command = Command::new(python);
-        command.args(["-I".as_ref(), SCRIPT.as_ref(), bed.as_os_str(), nccl.as_os_str(), nvml.as_os_str()]);
-        command.arg(folder).args([rank, RANKS].map(|number| number.to_string())).arg(double);
-        command.envs([("RANK", rank), ("WORLD_SIZE", RANKS)].map(|(name, value)| (name, value.to_string())));
-        let errors = fs::File::create(folder.join(format!("{rank}.err"))).unwrap();
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors).spawn().unwrap();
-        let (input, lines) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        Some(Self { child, input, lines })
+        let mut command = programs::python_rank(python, SCRIPT, nccl, folder, [rank, RANKS])?;
+        Some(Self(Killed::start(command.arg(double)).unwrap()))
     }
 
     fn ask(&mut self, command: &Value) -> Value {
-        writeln!(self.input, "{command}").unwrap();
-        let mut answer = String::new();
-        assert!(self.lines.read_line(&mut answer).unwrap() > 0, "the rank has ended");
-        serde_json::from_str(&answer).unwrap()
+        serde_json::from_str(&self.0.ask(&command.to_string()).unwrap()).unwrap()
     }
 
     /// A collective of 1,024 floats; gives the line of code that called it.
@@ -56,15 +34,9 @@ impl Rank {
     }
 }
 
-impl Drop for Rank {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn pids(ranks: &[&Rank]) -> String {
-    ranks.iter().map(|rank| rank.child.id().to_string()).collect::<Vec<_>>().join(",")
+fn dump(ncclflow: &Path, ranks: &[&Rank]) -> Dump {
+    let pids = pid_list(ranks.iter().map(|rank| &rank.0));
+    Dump::take_answered(ncclflow, &pids, &["--interval", "0.3"], &[]).unwrap()
 }
 
 /// The only communicator: it must be judged so, and the evidence must have these words.
@@ -101,10 +73,7 @@ fn the_rank_that_is_behind_in_torchs_notes_is_named_where_nccl_cannot_tell() {
             rank.ask(&json!(["notice", seq - 1, 0, begin + seq * SECOND + SECOND / 2, -1, true]));
         }
     }
-    let take = |ranks: &[Rank]| {
-        let ranks: Vec<&Rank> = ranks.iter().collect();
-        Dump::take_answered(&ncclflow, &pids(&ranks), &["--interval", "0.3"], &[]).unwrap()
-    };
+    let take = |ranks: &[Rank]| dump(&ncclflow, &ranks.iter().collect::<Vec<_>>());
     // All have called the same: nothing is wrong.
     check(&take(&ranks), "healthy", &[], &[]);
     let mut line = 0;
@@ -114,23 +83,23 @@ fn the_rank_that_is_behind_in_torchs_notes_is_named_where_nccl_cannot_tell() {
     let late = "rank 1 has not called collective 5 of \"tensor_parallel\" (3), which ranks 0, 2 called ";
     let call = format!("by torch's flight recorder: all_to_all [1024] Float (job.py:{line})");
     let words = [late, &call, "the watchdog can hang, too", "rank 1 completed 4 (all_to_all"];
-    let dump = take(&ranks);
-    check(&dump, "stuck", &[1], &words);
-    let said = dump.communicators[0].verdict.evidence.iter().find_map(|one| one.strip_prefix(late)).unwrap();
+    let late_one = take(&ranks);
+    check(&late_one, "stuck", &[1], &words);
+    let said =
+        late_one.communicators[0].verdict.evidence.iter().find_map(|one| one.strip_prefix(late)).unwrap();
     let age: f64 = said.split_once(" s before").unwrap().0.parse().unwrap();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let at_most = now.as_secs_f64() - Duration::from_nanos(begin + 10 * SECOND).as_secs_f64();
     // It is told to a tenth of a second.
     assert!((49.9..at_most + 0.1).contains(&age), "{said}");
-    assert_eq!(dump.communicators[0].verdict.kind.as_deref(), Some("notJoined"));
-    assert!(dump.job.sentence.contains("waits for rank 1"), "{}", dump.job.sentence);
+    assert_eq!(late_one.communicators[0].verdict.kind.as_deref(), Some("notJoined"));
+    assert!(late_one.job.sentence.contains("waits for rank 1"), "{}", late_one.job.sentence);
 
     // The same from dumps of parts: each alone says nothing, together they do.
     let parts = [&[0, 1][..], &[2]].map(|part| {
         let chosen: Vec<&Rank> = part.iter().map(|rank| &ranks[*rank]).collect();
         let path = folder.path().join(format!("{}.json", part.len()));
-        let dump = Dump::take_answered(&ncclflow, &pids(&chosen), &["--interval", "0.3"], &[]).unwrap();
-        fs::write(&path, &dump.text).unwrap();
+        fs::write(&path, dump(&ncclflow, &chosen).text).unwrap();
         path.display().to_string()
     });
     let merged = Dump::take(&ncclflow, "", &["--merge", &parts[0], &parts[1]]).unwrap();

@@ -1,20 +1,10 @@
 //! `ncclflow export -f perfetto|chakra|inspector` of recordings of the real NCCL, as their own readers, or what their documents
 //! say, take them apart (`tests/exports/*.py`), against the lines of the same recording and what the program was told to call.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
-};
-
 use ncclflow_e2e::harness::{
-    programs,
+    prelude::*,
     traced_run::{Plugin, TracedRun},
 };
-use serde_json::Value;
-use test_support::need;
 
 const NCCL: &str = "2.27.5-cu12";
 
@@ -26,20 +16,19 @@ fn can_read() -> bool {
     need("perfetto and mlc-chakra", found, "run `cargo xtask test`, which fetches them")
 }
 
-fn export(inputs: &[&Path], format: &str, output: &Path) -> Output {
-    let mut export = Command::new(programs::ncclflow().unwrap());
-    export.arg("export").args(inputs).args(["-f", format, "-o"]).arg(output).output().unwrap()
-}
-
 /// Exports a recording and compares the view with its lines.
 fn compare(run: &TracedRun, format: &str, script: &str, arguments: &[&str]) -> Value {
-    let (out, view) = (run.folder().join("out"), run.folder().join(format));
-    let done = export(&[&out], format, &view);
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let view = run.folder().join(format);
+    ncclflow_of(&format!("export -f {format} -o"), &[&view, &run.out()]).ok();
     let script: PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "exports", script].iter().collect();
-    let output = Command::new("python3").arg(script).arg(view).arg(out).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{format}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+    crate::run(Command::new("python3").arg(script).args([view, run.out()]).args(arguments)).ok().json()
+}
+
+/// Records what `--level steps` has, in all its detail.
+fn steps(workload: &str) -> Option<TracedRun> {
+    let workload =
+        format!("--mode processes --ops allreduce,allgather,reducescatter,broadcast,sendrecv {workload}");
+    TracedRun::new("--level steps --step-detail transitions", NCCL, Plugin::No, &workload)
 }
 
 fn of(compared: &Value, key: &str) -> u64 {
@@ -51,23 +40,7 @@ fn steps_are_drawn_simulated_and_told_as_inspector_tells_them() {
     if !can_read() {
         return;
     }
-    let ops = "allreduce,allgather,reducescatter,broadcast,sendrecv";
-    let arguments = [
-        "--ranks",
-        "4",
-        "--mode",
-        "processes",
-        "--ops",
-        ops,
-        "--bytes",
-        "65536",
-        "--iters",
-        "10",
-        "--comms",
-        "2",
-    ];
-    let options = ["--level", "steps", "--step-detail", "transitions"];
-    let Some(run) = TracedRun::traced(&options, NCCL, Plugin::No, &arguments) else { return };
+    let Some(run) = steps("--ranks 4 --bytes 65536 --iters 10 --comms 2") else { return };
     let drawn = compare(&run, "perfetto", "perfetto_trace.py", &[]);
     assert!(
         of(&drawn, "messages") > 1000 && of(&drawn, "arrows") > 400 && of(&drawn, "processes") == 4,
@@ -90,26 +63,14 @@ fn nvidias_exporter_tells_of_our_records_what_summary_says() {
         let remedy = "set NCCLFLOW_INSPECTOR_EXPORTER to NVIDIA's perf_summary_exporter.py; `cargo xtask test` fetches it";
         return test_support::skip_always("NVIDIA's exporter", remedy);
     };
-    let ops = "allreduce,allgather,reducescatter,broadcast,sendrecv";
-    let arguments =
-        ["--ranks", "4", "--mode", "processes", "--ops", ops, "--bytes", "262144", "--iters", "10"];
-    let options = ["--level", "steps", "--step-detail", "transitions"];
-    let Some(run) = TracedRun::traced(&options, NCCL, Plugin::No, &arguments) else { return };
-    let (out, records, summary) =
-        (run.folder().join("out"), run.folder().join("records"), run.folder().join("summary.json"));
-    let ncclflow = programs::ncclflow().unwrap();
-    let mut export = Command::new(&ncclflow);
-    export.args(["export", "-f", "inspector", "--inspector-version", "v4.0", "-o"]).arg(&records).arg(&out);
-    let done = export.output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    let told = Command::new(ncclflow).args(["summary", "--json"]).arg(&out).output().unwrap();
-    fs::write(&summary, told.stdout).unwrap();
+    let Some(run) = steps("--ranks 4 --bytes 262144 --iters 10") else { return };
+    let (records, summary) = (run.folder().join("records"), run.folder().join("summary.json"));
+    ncclflow_of("export -f inspector --inspector-version v4.0 -o", &[&records, &run.out()]).ok();
+    fs::write(&summary, ncclflow_of("summary --json", &[run.out()]).stdout).unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../exports/inspector_exporter.py");
-    let output =
-        Command::new("python3").arg(script).arg(exporter).args([&records, &summary]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let compared: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let functions = serde_json::json!(["AllGather", "AllReduce", "Broadcast", "ReduceScatter"]);
+    let mut python = Command::new("python3");
+    let compared = crate::run(python.arg(script).arg(exporter).args([&records, &summary])).ok().json();
+    let functions = json!(["AllGather", "AllReduce", "Broadcast", "ReduceScatter"]);
     assert!(compared["functions"] == functions && of(&compared, "compared") >= 30, "{compared}");
 }
 
@@ -119,32 +80,17 @@ fn calls_are_nodes_and_slices() {
     if !can_read() {
         return;
     }
-    let ops = "allreduce,allgather,reducescatter,sendrecv";
-    let arguments = [
-        "--ranks",
-        "2",
-        "--mode",
-        "processes",
-        "--ops",
-        ops,
-        "--bytes",
-        "4096",
-        "--iters",
-        "5",
-        "--group",
-        "2",
-    ];
-    let options = ["--level", "api", "--returns"];
-    let Some(run) = TracedRun::traced(&options, NCCL, Plugin::No, &arguments) else { return };
+    let workload = "--ranks 2 --mode processes --ops allreduce,allgather,reducescatter,sendrecv \
+         --bytes 4096 --iters 5 --group 2";
+    let Some(run) = TracedRun::new("--level api --returns", NCCL, Plugin::No, workload) else { return };
     let drawn = compare(&run, "perfetto", "perfetto_trace.py", &[]);
     assert!(of(&drawn, "calls") > 40, "{drawn}");
     let simulated = compare(&run, "chakra", "chakra_traces.py", &["--bytes", "4096"]);
     assert_eq!(of(&simulated, "COMM_COLL_NODE"), 5 * 3 * 2, "{simulated}");
     assert!(of(&simulated, "COMM_SEND_NODE") >= 10 && of(&simulated, "dependencies") > 20, "{simulated}");
-    let refused = export(&[&run.folder().join("out")], "inspector", &run.folder().join("refused"));
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("`record --level flow`"), "{said}");
-    assert!(!run.folder().join("refused").exists());
+    let refused = run.folder().join("refused");
+    ncclflow_of("export -f inspector -o", &[&refused, &run.out()]).refused(&["`record --level flow`"]);
+    assert!(!refused.exists());
 }
 
 /// A full disk is said, and leaves nothing that could be taken for a whole view.
@@ -152,24 +98,15 @@ fn calls_are_nodes_and_slices() {
 fn a_full_disk_leaves_no_half_view() {
     let Some(ncclflow) = programs::ncclflow() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let capture = folder.path().join("capture");
-    let compressed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces/net_steps.cap.gz");
-    let unpacked = Command::new("gzip").arg("-dc").arg(compressed).output().unwrap();
-    assert!(unpacked.status.success());
-    fs::write(&capture, unpacked.stdout).unwrap();
+    let recording = Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces/net_steps");
     for format in ["perfetto", "chakra", "inspector"] {
         let view = folder.path().join(format);
         // The largest file may have 16 KiB: writing more is an error, and no signal.
-        let limited = "trap '' XFSZ; ulimit -f 32; exec \"$@\"";
-        let mut limited = vec!["-c", limited, "sh"];
-        let (program, input, output) =
-            (ncclflow.display().to_string(), capture.display().to_string(), view.display().to_string());
-        limited.extend([&*program, "export", &input, "-f", format, "-o", &output, "--last", "2.5s"]);
-        let done = Command::new("sh").args(&limited).output().unwrap();
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert_eq!(done.status.code(), Some(1), "{format}: {said}");
-        assert!(said.contains("File too large"), "{format}: {said}");
+        let script = "trap '' XFSZ; ulimit -f 32; exec \"$@\"";
+        let mut limited = Command::new("sh");
+        limited.args(["-c", script, "sh"]).arg(&ncclflow).args(["export", "-f", format, "--last", "2.5s"]);
+        run(limited.arg("-o").args([&view, &recording])).refused(&["File too large"]);
         assert!(!view.exists(), "{format} left something");
     }
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "the capture only");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -4,19 +4,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs::{self, File},
-    io::{BufRead as _, BufReader},
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
-
-use ncclflow_e2e::harness::{programs, recorder::Recorder, replay};
-use serde_json::{Value, json};
-use test_support::{need, need_pythons, root, wait_until};
+use ncclflow_e2e::harness::prelude::*;
+use test_support::need_pythons;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/flight_recorder/differing.py");
 const READER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../exports/flight_recorder_files.py");
@@ -48,16 +37,10 @@ struct Called {
 
 /// A job that was recorded.
 struct Job {
-    ranks: Vec<Child>,
+    ranks: Vec<Killed>,
     folder: tempfile::TempDir,
     /// By rank.
     truth: Vec<Vec<Called>>,
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        self.end();
-    }
 }
 
 impl Job {
@@ -65,15 +48,8 @@ impl Job {
         self.folder.path().join(name)
     }
 
-    fn end(&mut self) {
-        for child in &mut self.ranks {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-
     fn pids(&self, ranks: &[usize]) -> String {
-        ranks.iter().map(|rank| self.ranks[*rank].id().to_string()).collect::<Vec<_>>().join(",")
+        pid_list(ranks.iter().map(|rank| &self.ranks[*rank]))
     }
 
     /// The folders of a recording: calls are recorded as if ranks 0 and 1 were on one host, and rank 2 on another.
@@ -84,13 +60,14 @@ impl Job {
 
     /// Whether a recording of these ranks has a line of each call, and the stack of each line.
     fn has_all(&self, name: &str, ranks: &[usize]) -> bool {
-        let folder = self.path(name);
+        let exported = exported::until_now(&self.path(name));
+        let folder = exported.path();
         let lines = |kinds: &[&str]| -> usize {
             let is_one = |path: &PathBuf| {
                 let name = path.file_name().unwrap().to_string_lossy();
                 kinds.iter().any(|kind| name.starts_with(kind))
             };
-            let files = replay::names_below(&folder).into_iter().filter(is_one);
+            let files = exported::names_below(folder).into_iter().filter(is_one);
             files.map(|name| fs::read_to_string(folder.join(name)).unwrap().matches('\n').count()).sum()
         };
         let called: Vec<Vec<Called>> =
@@ -105,47 +82,34 @@ impl Job {
     /// Runs until each rank has called all that it calls; records it twice, with ops and with calls only. `meanwhile` is told
     /// when nothing moves any more.
     fn record(what: &str, meanwhile: impl FnOnce(&Self)) -> Option<Self> {
-        let (ncclflow, library) = (programs::ncclflow()?, programs::nccl(NCCL)?);
-        let (bed, nvml) = (programs::bed_library()?, programs::nvml_double()?);
+        let (program, library) = (programs::ncclflow()?, programs::nccl(NCCL)?);
         let python = need_pythons()?.into_iter().next()?;
         let folder = tempfile::tempdir().unwrap();
         let start = |rank: u32| {
-            let mut command = Command::new(&python.program);
-            command.args([
-                "-I".as_ref(),
-                SCRIPT.as_ref(),
-                bed.as_os_str(),
-                library.as_os_str(),
-                nvml.as_os_str(),
-            ]);
-            command.arg(folder.path()).args([rank, RANKS].map(|number| number.to_string()));
-            command.args([what, &CULPRIT.to_string()]);
-            command.env("RANK", rank.to_string()).env("WORLD_SIZE", RANKS.to_string());
-            let errors = File::create(folder.path().join(format!("{rank}.err"))).unwrap();
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).spawn().unwrap()
+            let mut command =
+                programs::python_rank(&python.program, SCRIPT, &library, folder.path(), [rank, RANKS])?;
+            Some(Killed::start(command.args([what, &CULPRIT.to_string()])).unwrap())
         };
-        let mut job = Self { ranks: (0..RANKS).map(start).collect(), folder, truth: Vec::new() };
-        let mut outputs: Vec<_> =
-            job.ranks.iter_mut().map(|child| BufReader::new(child.stdout.take().unwrap())).collect();
-        let mut wait_for = |wanted: &str, ranks: &[usize], job: &Self| {
+        let ranks = (0..RANKS).map(start).collect::<Option<Vec<_>>>()?;
+        let mut job = Self { ranks, folder, truth: Vec::new() };
+        let wait_for = |wanted: &str, ranks: &[usize], job: &mut Self| {
             for rank in ranks {
-                let mut line = String::new();
-                outputs[*rank].read_line(&mut line).unwrap();
-                let errors = || fs::read_to_string(job.path(&format!("{rank}.err"))).unwrap();
-                assert_eq!(line.trim(), wanted, "rank {rank}: {}", errors());
+                let line = job.ranks[*rank].line();
+                let errors = fs::read_to_string(job.path(&format!("{rank}.err"))).unwrap();
+                assert_eq!(line.unwrap_or_default(), wanted, "rank {rank}: {errors}");
             }
         };
-        wait_for("ready", &[0, 1, 2], &job);
+        wait_for("ready", &[0, 1, 2], &mut job);
         let record = |name: &str, level: &str, ranks: &[usize]| {
             let options = ["--stacks", "--level", level];
-            Recorder::start(&ncclflow, &job.pids(ranks), &job.path(name), &options).unwrap()
+            Recorder::start(&program, &job.pids(ranks), &job.path(name), &options).unwrap()
         };
         let recordings =
             [("calls0", "api", &[0, 1][..]), ("calls1", "api", &[2]), ("ops", "flow", &[0, 1, 2])];
         let recorders = recordings.map(|(name, level, ranks)| record(name, level, ranks));
         File::create(job.path("go")).unwrap();
         let others: Vec<usize> = if what == "absent" { vec![0, 2] } else { vec![0, 1, 2] };
-        wait_for("called", &others, &job);
+        wait_for("called", &others, &mut job);
         // Who names the frames of stacks reads the processes.
         for (name, _, ranks) in recordings {
             wait_until("all is recorded", Duration::from_mins(1), || job.has_all(name, ranks));
@@ -153,10 +117,9 @@ impl Job {
         // A rank that was watched for a second longer has not joined.
         thread::sleep(Duration::from_millis(1500));
         meanwhile(&job);
-        job.end();
+        job.ranks.iter_mut().for_each(Killed::kill);
         for recorder in recorders {
-            let (status, said) = recorder.finish().unwrap();
-            assert!(status.success(), "{said}");
+            recorder.end().unwrap();
         }
         job.truth = (0..RANKS).map(|rank| truth(&job.path(&format!("truth{rank}")))).collect();
         Some(job)
@@ -164,15 +127,14 @@ impl Job {
 
     /// What `check` says of a recording's only communicator, and its text.
     fn check(&self, name: &str) -> (Value, String) {
-        let check = |options: &[&str]| {
-            let mut check = Command::new(programs::ncclflow().unwrap());
-            let output = check.arg("check").args(self.folders(name)).args(options).output().unwrap();
-            assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
-            String::from_utf8(output.stdout).unwrap()
+        let check = |words: &str| {
+            let ran = ncclflow_of(words, &self.folders(name));
+            assert_eq!(ran.code(), Some(3), "{}", ran.stderr);
+            ran
         };
-        let report: Value = serde_json::from_str(&check(&["--json"])).unwrap();
-        assert_eq!(report["communicators"].as_array().unwrap().len(), 1, "{report:#}");
-        (report["communicators"][0].clone(), check(&[]))
+        let report = check("check --json").json();
+        let [communicator] = &**list(&report["communicators"]) else { panic!("{report:#}") };
+        (communicator.clone(), check("check").stdout)
     }
 
     /// What Python and torch's analyser read in the files that are made of a recording.
@@ -180,10 +142,8 @@ impl Job {
         let folder = self.path(&format!("fr-{name}"));
         fs::create_dir(&folder).unwrap();
         let prefix = folder.join("rank_");
-        let mut export = Command::new(programs::ncclflow().unwrap());
-        export.arg("export").args(self.folders(name)).args(["-f", "flight-recorder", "-o"]).arg(&prefix);
-        let output = export.output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let paths = [vec![prefix.clone()], self.folders(name)].concat();
+        ncclflow_of("export -f flight-recorder -o", &paths).ok();
         read(&prefix, analyser)
     }
 
@@ -195,35 +155,28 @@ impl Job {
 }
 
 fn truth(path: &Path) -> Vec<Called> {
-    let text = fs::read_to_string(path).unwrap();
-    let called = text.lines().map(|line| {
-        let line: Value = serde_json::from_str(line).unwrap();
-        let frame = |frame: &Value| {
-            let text = |at: usize| frame[at].as_str().unwrap().to_owned();
-            (text(0), text(1), frame[2].as_u64().unwrap())
-        };
+    let called = read_lines(path).into_iter().map(|line| {
+        let frame =
+            |frame: &Value| (text(&frame[0]).to_owned(), text(&frame[1]).to_owned(), number(&frame[2]));
         Called {
-            function: line["function"].as_str().unwrap().to_owned(),
-            count: line["count"].as_u64().unwrap(),
-            tid: line["tid"].as_u64().unwrap(),
-            frames: line["frames"].as_array().unwrap().iter().map(frame).collect(),
+            function: text(&line["function"]).to_owned(),
+            count: number(&line["count"]),
+            tid: number(&line["tid"]),
+            frames: list(&line["frames"]).iter().map(frame).collect(),
         }
     });
     called.collect()
 }
 
 fn read(prefix: &Path, analyser: &Path) -> Value {
-    let output = Command::new("python3").arg(READER).arg(analyser).arg(prefix).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+    run(Command::new("python3").arg(READER).arg(analyser).arg(prefix)).ok().json()
 }
 
 fn frames(entry: &Value) -> Vec<(String, String, u64)> {
     let frame = |frame: &Value| {
-        let text = |key: &str| frame[key].as_str().unwrap().to_owned();
-        (text("name"), text("filename"), frame["line"].as_u64().unwrap())
+        (text(&frame["name"]).to_owned(), text(&frame["filename"]).to_owned(), number(&frame["line"]))
     };
-    entry["frames"].as_array().unwrap().iter().map(frame).collect()
+    list(&entry["frames"]).iter().map(frame).collect()
 }
 
 /// The entries of all ranks are the calls that the programs wrote down. Of ops, the element types of some are not those of
@@ -232,7 +185,7 @@ fn same_calls(job: &Job, found: &Value, of_calls: bool) {
     let names = BTreeMap::from([("AllReduce", "nccl:all_reduce"), ("AllGather", "nccl:_all_gather_base")]);
     for (rank, called) in job.truth.iter().enumerate() {
         let dump = &found["dumps"][rank.to_string()];
-        let entries = dump["entries"].as_array().unwrap();
+        let entries = list(&dump["entries"]);
         assert_eq!(entries.len(), called.len(), "rank {rank}: {dump:#}");
         for (at, (entry, called)) in (0u64..).zip(entries.iter().zip(called)) {
             assert_eq!(entry["profiling_name"], names[called.function.as_str()], "{entry:#}");
@@ -252,10 +205,10 @@ fn same_calls(job: &Job, found: &Value, of_calls: bool) {
 
 /// What the analyser says of the collective at which the ranks differ. Those before it match.
 fn differing(found: &Value) -> &Value {
-    let collectives = found["collectives"].as_array().unwrap();
+    let collectives = list(&found["collectives"]);
     let first = collectives.iter().find(|one| one["passed"] == false || one["missing"] != json!([])).unwrap();
     assert_eq!(first["seq"], DIFFERS + 1, "{found:#}");
-    let before = collectives.iter().filter(|one| one["seq"].as_u64().unwrap() <= DIFFERS);
+    let before = collectives.iter().filter(|one| number(&one["seq"]) <= DIFFERS);
     assert_eq!(before.filter(|one| one["passed"] == true).count() as u64, DIFFERS, "{found:#}");
     first
 }
@@ -271,26 +224,20 @@ fn another_collective_is_named_with_its_line() {
         job.place(0)
     );
     for name in ["calls", "ops"] {
-        let (report, text) = job.check(name);
+        let (report, said_all) = job.check(name);
         let first = &report["firstDifference"];
         assert_eq!((&first["text"], &first["seq"]), (&json!(said), &json!(DIFFERS * 2)), "{report:#}");
-        assert!(text.contains(&format!("first difference: {said}")), "{text}");
-        let [other, most] = &**first["groups"].as_array().unwrap() else { panic!("{first:#}") };
+        assert!(said_all.contains(&format!("first difference: {said}")), "{said_all}");
+        let [other, most] = &**list(&first["groups"]) else { panic!("{first:#}") };
         assert_eq!((&other["ranks"], &most["ranks"]), (&json!([1]), &json!([0, 2])));
         assert_eq!(other["call"]["function"], "AllGather");
-        let whole: Vec<_> = other["frames"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .rev()
-            .map(|frame| frame["line"].as_u64().unwrap())
-            .collect();
+        let whole: Vec<_> = list(&other["frames"]).iter().rev().map(|frame| number(&frame["line"])).collect();
         let expected: Vec<u64> = job.truth[1].last().unwrap().frames.iter().map(|frame| frame.2).collect();
         assert_eq!(whole, expected);
         let found = job.exported(name, &analyser);
         same_calls(&job, &found, name == "calls");
         let mismatches = &differing(&found)["mismatches"];
-        assert!(mismatches["1"].as_str().unwrap().contains("COLLECTIVE_TYPE_MISMATCH"), "{found:#}");
+        assert!(text(&mismatches["1"]).contains("COLLECTIVE_TYPE_MISMATCH"), "{found:#}");
         assert_eq!(mismatches.as_object().unwrap().len(), 1, "{found:#}");
         assert_eq!(found["dumps"]["1"]["version"], "2.10");
     }
@@ -312,7 +259,7 @@ fn another_size_is_named_with_its_line() {
         let found = job.exported(name, &analyser);
         same_calls(&job, &found, name == "calls");
         let mismatches = &differing(&found)["mismatches"];
-        assert!(mismatches["1"].as_str().unwrap().contains("SIZE_OR_SYNTAX_MISMATCH"), "{found:#}");
+        assert!(text(&mismatches["1"]).contains("SIZE_OR_SYNTAX_MISMATCH"), "{found:#}");
     }
 }
 
@@ -326,15 +273,12 @@ fn an_absent_rank_is_named_with_its_line() {
         let errors = loop {
             tries += 1;
             fs::create_dir(&folder).unwrap();
-            let mut dump = Command::new(programs::ncclflow().unwrap());
-            dump.args(["dump", "-p", &job.pids(&[0, 1, 2]), "--flight-recorder"]).arg(folder.join("rank_"));
-            let output = dump.output().unwrap();
-            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-            if output.status.code() == Some(3) {
-                break errors;
+            let words = format!("dump -p {} --flight-recorder", job.pids(&[0, 1, 2]));
+            let ran = ncclflow_of(&words, &[folder.join("rank_")]);
+            if ran.code() == Some(3) {
+                break ran.stderr;
             }
-            let said = String::from_utf8_lossy(&output.stdout);
-            assert!(begun.elapsed() < Duration::from_mins(1), "{tries} dumps, the last: {said} {errors}");
+            assert!(begun.elapsed() < Duration::from_mins(1), "{tries} dumps, the last: {ran:?}");
             fs::remove_dir_all(&folder).unwrap();
         };
         assert!(errors.contains(" entries of 3 ranks written to"), "{errors}");
@@ -356,17 +300,16 @@ fn an_absent_rank_is_named_with_its_line() {
         let first = differing(&found);
         assert_eq!(first["missing"], json!([1]), "{found:#}");
         assert_eq!(frames(&json!({"frames": first["frames"]})), job.truth[0].last().unwrap().frames);
-        let said = found["said"].as_array().unwrap();
-        assert!(said.contains(&json!("missing ranks: {1}")), "{found:#}");
+        assert!(list(&found["said"]).contains(&json!("missing ranks: {1}")), "{found:#}");
     }
     // Of the hang alone, without a recording: the line where each rank is now.
     let found = read(&job.path("fr-dump/rank_"), &analyser);
-    let collectives = found["collectives"].as_array().unwrap();
+    let collectives = list(&found["collectives"]);
     let missing: Vec<_> = collectives.iter().filter(|one| one["missing"] != json!([])).collect();
     let [missing] = &*missing else { panic!("{found:#}") };
     assert_eq!((&missing["seq"], &missing["missing"]), (&json!(DIFFERS + 1), &json!([1])), "{found:#}");
     assert_eq!(missing["name"], "nccl:all_reduce");
-    let absent = found["dumps"]["1"]["entries"].as_array().unwrap().last().unwrap();
+    let absent = list(&found["dumps"]["1"]["entries"]).last().unwrap();
     let script = fs::read_to_string(SCRIPT).unwrap();
     let line = script.lines().position(|line| line.ends_with("# stays here")).unwrap() as u64 + 1;
     let (name, _, at) = frames(absent)[0].clone();

@@ -3,24 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    fs::{self, OpenOptions},
-    os::unix::fs::FileExt as _,
-    path::Path,
-    process::Command,
-    thread,
-    time::{Duration, Instant},
-};
+use std::os::unix::fs::FileExt as _;
 
 use ncclflow_e2e::harness::{
-    job::{Job, Shape},
-    programs,
-    recorder::Recorder,
-    replay,
+    job::Shape,
+    prelude::*,
     scrape::{self, Sample},
 };
-use serde_json::Value;
-use test_support::wait_until;
 
 const RANKS: Shape = Shape { ranks: 2, processes: true, tree: false };
 const VERSION: &str = "2.28.9-cu13";
@@ -32,16 +21,15 @@ const XID: u64 = 48;
 
 fn word(states: &Path, gpu: u64, at: u64) -> u64 {
     let mut bytes = [0; 8];
-    fs::File::open(states).unwrap().read_exact_at(&mut bytes, gpu * SLOT + at).unwrap();
+    File::open(states).unwrap().read_exact_at(&mut bytes, gpu * SLOT + at).unwrap();
     u64::from_le_bytes(bytes)
 }
 
 fn rows(folder: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(folder.join("gpus.jsonl")).unwrap_or_default();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    read_lines(&folder.join("gpus.jsonl"))
 }
 
-fn sum(rows: &[&Value], key: &str) -> u64 {
+fn sum_of(rows: &[&Value], key: &str) -> u64 {
     rows.iter().filter_map(|row| row[key].as_u64()).sum()
 }
 
@@ -76,23 +64,20 @@ fn scrape_until(address: &str, what: &str, mut is_as_wanted: impl FnMut(&[Sample
 #[test]
 fn what_gpus_do_is_recorded_once_a_second() {
     let Some(double) = programs::nvml_double() else { return };
-    let arguments =
-        ["--env", "NCCL_SHM_DISABLE=0", "--gpu-states", "{}/gpus", "--iters", "1000000", "--sync"];
-    let Some(job) = Job::start(VERSION, RANKS, &arguments).unwrap() else { return };
+    let workload = "--env NCCL_SHM_DISABLE=0 --gpu-states {}/gpus --iters 1000000 --sync";
+    let Some(job) = World::going(VERSION, RANKS, workload).unwrap() else { return };
     if !scrape::can_parse() {
         return;
     }
-    let states = job.folder.path().join("gpus");
+    let states = job.path("gpus");
     let (double, states_text) = (double.display().to_string(), states.display().to_string());
     let environment = [("NCCLFLOW_NVML", &*double), ("NVML_DOUBLE_STATES", &*states_text)];
-    let folder = tempfile::tempdir().unwrap();
-    let output = folder.path().join("out");
+    let output = job.out();
     let (begun, before) = (Instant::now(), moved(&states));
     let options = ["--metrics", "127.0.0.1:0"];
     let pids = job.bed.pid_list();
     let recorder = Recorder::start_in(&job.ncclflow, &pids, &output, &options, &environment).unwrap();
-    let address =
-        recorder.said().split_once("metrics at http://").unwrap().1.split_once("/metrics").unwrap().0;
+    let address = recorder.metrics_address().unwrap();
     // Each wait is for one reading more at least.
     let mut last = vec![[0; 2]; 2];
     let mut next_reading = || {
@@ -110,7 +95,7 @@ fn what_gpus_do_is_recorded_once_a_second() {
         next_reading();
     }
     let between = moved(&states);
-    let file = OpenOptions::new().write(true).open(&states).unwrap();
+    let file = File::options().write(true).open(&states).unwrap();
     file.write_all_at(&79u64.to_le_bytes(), SLOT + XID).unwrap();
     let samples = scrape_until(address, "the error is counted", |samples| xids_of(samples) > 0);
     recorder.interrupt().unwrap();
@@ -127,7 +112,7 @@ fn what_gpus_do_is_recorded_once_a_second() {
         for (key, counter) in [("nvlink_sent", 0), ("nvlink_received", 1)] {
             let least = between[at][counter] - first[at][counter];
             let most = after[at][counter] - before[at][counter];
-            let seen = sum(&own, key);
+            let seen = sum_of(&own, key);
             // In whole KiB.
             assert!(seen + 1024 >= least && seen <= most + 1024, "{key}: {seen} of {least} to {most}");
             // What was read before it was recorded is scraped, too.
@@ -138,29 +123,23 @@ fn what_gpus_do_is_recorded_once_a_second() {
             own.iter().flat_map(|row| row["xids"].as_array().into_iter().flatten()).collect();
         assert_eq!(xids, if gpu == 1 { vec![79] } else { Vec::new() });
         // A reading that comes late is followed by one that comes soon.
-        let mut periods: Vec<u64> =
-            own.iter().skip(1).map(|row| row["period_ns"].as_u64().unwrap()).collect();
+        let mut periods: Vec<u64> = own.iter().skip(1).map(|row| number(&row["period_ns"])).collect();
         periods.sort_unstable();
         assert!(periods[periods.len() / 2] > 500_000_000, "{periods:?}");
-        let times: Vec<u64> = own.iter().map(|row| row["ts_ns"].as_u64().unwrap()).collect();
+        let times: Vec<u64> = own.iter().map(|row| number(&row["ts_ns"])).collect();
         let intervals: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!(intervals.iter().all(|interval| *interval >= 500_000_000), "{times:?}");
         assert!(intervals.iter().any(|interval| *interval < 3_000_000_000), "{times:?}");
     }
     assert_eq!(xids_of(&samples), 1);
-    replay::check(&job.ncclflow, &output, &output);
+    job.check_export();
 
     // Of a part of the time, the rows of that part.
-    let session: Value =
-        serde_json::from_str(&fs::read_to_string(output.join("session.json")).unwrap()).unwrap();
-    let middle = all[all.len() / 2]["ts_ns"].as_u64().unwrap();
-    let from = middle - 100_000_000 + session["clock"]["offset_ns"].as_u64().unwrap();
+    let middle = number(&all[all.len() / 2]["ts_ns"]);
+    let from = middle - 100_000_000 + number(&job.session()["clock"]["offset_ns"]);
     let from = format!("@{}.{:09}", from / 1_000_000_000, from % 1_000_000_000);
-    let part = folder.path().join("part");
-    let mut export = Command::new(&job.ncclflow);
-    export.args(["export", "-f", "jsonl", "--from", &from, "-o"]).arg(&part).arg(&output);
-    let export = export.output().unwrap();
-    assert!(export.status.success(), "{}", String::from_utf8_lossy(&export.stderr));
+    let part = job.path("part");
+    ncclflow_of(&format!("export -f jsonl --from {from} -o"), &[&part, &output]).ok();
     let later: Vec<Value> = all.iter().filter(|row| row["ts_ns"].as_u64() >= Some(middle)).cloned().collect();
     assert!(!later.is_empty() && later.len() < all.len(), "{} of {}", later.len(), all.len());
     assert_eq!(rows(&part), later);
@@ -169,25 +148,24 @@ fn what_gpus_do_is_recorded_once_a_second() {
 #[test]
 fn a_driver_that_hangs_or_is_not_wanted_costs_the_recording_nothing() {
     let Some(double) = programs::nvml_double() else { return };
-    let Some(job) = Job::start(VERSION, RANKS, &["--iters", "1000000", "--sync"]).unwrap() else { return };
+    let Some(job) = World::going(VERSION, RANKS, "--iters 1000000 --sync").unwrap() else { return };
     let double = double.display().to_string();
-    let folder = tempfile::tempdir().unwrap();
     for (name, options, variable) in
         [("hangs", &[][..], "NVML_DOUBLE_HANGS"), ("unwanted", &["--no-gpus"], "NVML_DOUBLE_STATES")]
     {
-        let output = folder.path().join(name);
+        let output = job.path(name);
         let environment = [("NCCLFLOW_NVML", &*double), (variable, "1")];
         let pids = job.bed.pid_list();
         let recorder = Recorder::start_in(&job.ncclflow, &pids, &output, options, &environment).unwrap();
         thread::sleep(Duration::from_millis(1500));
         recorder.interrupt().unwrap();
-        let session: Value =
-            serde_json::from_str(&fs::read_to_string(output.join("session.json")).unwrap()).unwrap();
+        let session = session(&output);
         assert_eq!(
             (&session["state"], &session["loss"]["records_lost"]),
-            (&"complete".into(), &0.into()),
+            (&json!("complete"), &json!(0)),
             "{name}"
         );
+        assert!(sum(&session["probes"], "delivered") > 0, "{name}: the job goes on");
         assert!(!output.join("gpus.jsonl").exists(), "{name}");
     }
 }

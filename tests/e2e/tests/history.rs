@@ -3,16 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Output},
-    time::SystemTime,
-};
+use std::time::SystemTime;
 
-use ncclflow_e2e::harness::programs;
-use serde_json::{Value, json};
-use test_support::{TorchJob, need_pythons, root, tool, torch_double};
+use ncclflow_e2e::harness::{node::sleeper, prelude::*};
+use test_support::{TorchJob, need_pythons, tool, torch_double};
 
 const SECOND: u64 = 1_000_000_000;
 const RANKS: u64 = 3;
@@ -41,27 +35,11 @@ impl Rank {
     fn call(&mut self, seq: u64, function: &str, created: u64) {
         let id = self.entries.len();
         let name = format!("nccl:{function}");
-        let command = json!([
-            "record",
-            7,
-            "3",
-            "tensor_parallel",
-            seq,
-            0,
-            seq,
-            name,
-            created,
-            false,
-            "6 1 1024",
-            "6 1 1024"
-        ]);
-        let frames: Vec<Value> = serde_json::from_value(self.ask(&command)).unwrap();
-        let frames = frames
-            .into_iter()
-            .map(|frame| (frame["name"].clone(), frame["filename"].clone(), frame["line"].clone()));
-        let frames: Vec<Value> = frames
-            .map(|(function, file, line)| json!({ "function": function, "file": file, "line": line }))
-            .collect();
+        let size = "6 1 1024";
+        let command =
+            json!(["record", 7, "3", "tensor_parallel", seq, 0, seq, name, created, false, size, size]);
+        let frame = |frame: &Value| json!({ "function": frame["name"], "file": frame["filename"], "line": frame["line"] });
+        let frames: Vec<Value> = list(&self.ask(&command)).iter().map(frame).collect();
         self.entries.push(json!({
             "recordId": id, "pgId": 7, "processGroup": ["3", "tensor_parallel"], "collectiveSeqId": seq, "p2pSeqId": 0,
             "opId": seq, "profilingName": name, "inputSizes": [[1024]], "inputDtypes": ["Float"], "outputSizes": [[1024]],
@@ -93,34 +71,25 @@ impl Rank {
     }
 }
 
-fn run(ncclflow: &Path, arguments: &[&str]) -> (Output, String) {
-    let output = Command::new(ncclflow).args(arguments).output().unwrap();
-    let text = String::from_utf8(output.stdout.clone()).unwrap();
-    (output, text)
-}
-
 fn pids(ranks: &[Rank]) -> String {
     ranks.iter().map(|rank| rank.job.pid().to_string()).collect::<Vec<_>>().join(",")
 }
 
-/// What these tests need: ncclflow and a Python.
-fn needed() -> Option<(PathBuf, PathBuf)> {
-    if !root() {
-        return None;
-    }
-    Some((programs::ncclflow()?, need_pythons()?.pop()?.program))
+/// What these tests need: ncclflow, root and a Python, which this gives.
+fn python() -> Option<PathBuf> {
+    programs::tracer()?;
+    Some(need_pythons()?.pop()?.program)
 }
 
 /// The history of these processes as JSON, with the exit code.
-fn history(ncclflow: &Path, pids: &str) -> (Value, Option<i32>) {
-    let (output, text) = run(ncclflow, &["history", "-p", pids, "--json"]);
-    assert!(!text.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    (serde_json::from_str(&text).unwrap(), output.status.code())
+fn history(pids: &str) -> (Value, Option<i32>) {
+    let ran = ncclflow(&format!("history -p {pids} --json"));
+    (ran.json(), ran.code())
 }
 
 #[test]
 fn what_ranks_called_is_told_as_they_called_it_and_where_they_differ() {
-    let Some((ncclflow, python)) = needed() else { return };
+    let Some(python) = python() else { return };
     let folder = tempfile::tempdir().unwrap();
     let Some(library) = torch_double(folder.path(), 11, "libtorch_cuda.so") else { return };
     let begin = now() - 300 * SECOND;
@@ -140,9 +109,9 @@ fn what_ranks_called_is_told_as_they_called_it_and_where_they_differ() {
         rank.ask(&json!(["status", 7, 12, -1, 12, "ALLREDUCE", 1024]));
     }
 
-    let (all, code) = history(&ncclflow, &pids(&ranks));
+    let (all, code) = history(&pids(&ranks));
     assert_eq!((&all["verdict"]["state"], code), (&json!("agree"), Some(0)), "{all:#}");
-    for (number, (rank, process)) in (0..).zip(ranks.iter().zip(all["processes"].as_array().unwrap())) {
+    for (number, (rank, process)) in (0..).zip(ranks.iter().zip(list(&all["processes"]))) {
         assert_eq!((&process["rank"], &process["rankFrom"]), (&json!(number), &json!("RANK")), "{process:#}");
         let notes = &process["notes"];
         assert_eq!(notes["torch"], "2.11.0+cu128");
@@ -154,12 +123,7 @@ fn what_ranks_called_is_told_as_they_called_it_and_where_they_differ() {
         let noticed = begin + 12 * SECOND + 500_000 + number * 1000;
         assert_eq!(ring["noticedNs"], noticed);
     }
-    let group = all["groups"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|group| group["description"] == "tensor_parallel")
-        .unwrap();
+    let group = list(&all["groups"]).iter().find(|group| group["description"] == "tensor_parallel").unwrap();
     assert_eq!((&group["ranks"], &group["backend"]), (&json!([0, 1, 2]), &json!("nccl")));
     let status = |work: &str| group["members"][1]["status"][work].clone();
     assert_eq!(
@@ -171,15 +135,12 @@ fn what_ranks_called_is_told_as_they_called_it_and_where_they_differ() {
 
     // The same as torch's own files.
     let prefix = folder.path().join("trace_");
-    let write = ["history", "-p", &pids(&ranks), "-f", "flight-recorder", "-o", prefix.to_str().unwrap()];
-    let (output, _) = run(&ncclflow, &write);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    ncclflow_of(&format!("history -p {} -f flight-recorder -o", pids(&ranks)), &[&prefix]).ok();
     let script = "import json, pickle, sys; print(json.dumps([pickle.load(open(sys.argv[1] + str(rank), 'rb')) for rank in range(3)]))";
-    let read = Command::new(&python).args(["-I", "-c", script]).arg(&prefix).output().unwrap();
-    let files: Value = serde_json::from_slice(&read.stdout).unwrap();
-    for (rank, file) in ranks.iter().zip(files.as_array().unwrap()) {
+    let files = run(Command::new(&python).args(["-I", "-c", script]).arg(&prefix)).ok().json();
+    for (rank, file) in ranks.iter().zip(list(&files)) {
         assert_eq!(
-            (file["entries"].as_array().unwrap().len(), &file["pg_config"]["3"]["ranks"]),
+            (list(&file["entries"]).len(), &file["pg_config"]["3"]["ranks"]),
             (12, &json!("[0, 1, 2]"))
         );
         let (last, own) = (&file["entries"][11], &rank.entries[11]);
@@ -205,25 +166,24 @@ fn what_ranks_called_is_told_as_they_called_it_and_where_they_differ() {
         rank.call(13, "all_gather", created);
     }
     let line = ranks[0].entries[12]["frames"][0]["line"].clone();
-    let (late, code) = history(&ncclflow, &pids(&ranks));
+    let (late, code) = history(&pids(&ranks));
     assert_eq!((&late["verdict"]["state"], code), (&json!("waiting"), Some(5)));
-    let sentence = late["verdict"]["sentence"].as_str().unwrap();
+    let sentence = text(&late["verdict"]["sentence"]);
     let expected = "\"tensor_parallel\" (3): rank 2 has not called collective 13, which ranks 0, 1 called 1";
     let place = format!("all_gather [1024] Float (job.py:{line})");
     assert!(sentence.starts_with(expected) && sentence.ends_with(&place), "{sentence}");
-    let (_, text) = run(&ncclflow, &["history", "-p", &pids(&ranks), "--last", "2"]);
-    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.starts_with(expected), "{text}");
+    let said = ncclflow(&format!("history -p {} --last 2", pids(&ranks))).stdout;
+    let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.starts_with(expected), "{said}");
     assert!(
         words.contains("12 all_reduce [1024] Float at job.py:") && words.contains("scheduled on ranks 0, 1"),
-        "{text}"
+        "{said}"
     );
-    assert!(!words.contains(" 11 all_reduce"), "{text}");
+    assert!(!words.contains(" 11 all_reduce"), "{said}");
 
     // The dump of the same processes says it beside its verdict.
-    let (_, dump) = run(&ncclflow, &["dump", "-p", &pids(&ranks), "--json", "--interval", "0.05"]);
-    let dump: Value = serde_json::from_str(&dump).unwrap();
-    let notes = dump["torchNotes"][0].as_str().unwrap();
+    let dump = ncclflow(&format!("dump -p {} --json --interval 0.05", pids(&ranks))).json();
+    let notes = text(&dump["torchNotes"][0]);
     assert!(
         notes.starts_with("torch's flight recorder, the latest completion that torch noticed is "),
         "{notes}"
@@ -232,33 +192,25 @@ fn what_ranks_called_is_told_as_they_called_it_and_where_they_differ() {
 
     // It calls something else.
     ranks[2].call(13, "broadcast", created + 2 * SECOND);
-    let (differ, code) = history(&ncclflow, &pids(&ranks));
+    let (differ, code) = history(&pids(&ranks));
     assert_eq!((&differ["verdict"]["state"], code), (&json!("differ"), Some(3)));
-    let difference = &differ["groups"].as_array().unwrap().iter().find(|group| group["name"] == "3").unwrap()
-        ["verdict"]["difference"];
+    let group = list(&differ["groups"]).iter().find(|group| group["name"] == "3").unwrap();
+    let difference = &group["verdict"]["difference"];
     assert_eq!(difference["collectiveSeqId"], 13);
-    let calls: Vec<&Value> =
-        difference["calls"].as_array().unwrap().iter().map(|call| &call["ranks"]).collect();
+    let calls: Vec<&Value> = list(&difference["calls"]).iter().map(|call| &call["ranks"]).collect();
     assert_eq!(calls, [&json!([0, 1]), &json!([2])]);
 
     // One group, by its name; and none of that name.
-    let chosen = run(&ncclflow, &["history", "-p", &pids(&ranks), "--json", "--comm", "tensor_parallel"]).1;
-    let chosen: Value = serde_json::from_str(&chosen).unwrap();
-    assert_eq!(chosen["groups"].as_array().unwrap().len(), 1);
-    let (output, _) = run(&ncclflow, &["history", "-p", &pids(&ranks), "--comm", "data_parallel"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(
-        said.contains("no process group is called `data_parallel`")
-            && said.contains("\"tensor_parallel\" (3)"),
-        "{said}"
-    );
+    let of_group = |name: &str| ncclflow(&format!("history -p {} --json --comm {name}", pids(&ranks)));
+    assert_eq!(list(&of_group("tensor_parallel").json()["groups"]).len(), 1);
+    let words = ["no process group is called `data_parallel`", "\"tensor_parallel\" (3)"];
+    of_group("data_parallel").refused(&words);
 }
 
 /// The oldest layouts, with the other kind of strings; and those of 2.15, whose `nccl` keeps its ring in libtorch_cpu.so.
 #[test]
 fn other_versions_are_read_too() {
-    let Some((ncclflow, python)) = needed() else { return };
+    let Some(python) = python() else { return };
     for (minor, name, backend) in [(5, "libtorch_cuda.so", "nccl"), (15, "libtorch_cpu.so", "nccl2")] {
         let folder = tempfile::tempdir().unwrap();
         let Some(library) = torch_double(folder.path(), minor, name) else { return };
@@ -274,10 +226,9 @@ fn other_versions_are_read_too() {
         for seq in 1..=5 {
             rank.call(seq, "all_reduce", now());
         }
-        let (_, text) = run(&ncclflow, &["history", "--all", "--json"]);
-        let all: Value = serde_json::from_str(&text).unwrap();
+        let all = ncclflow("history --all --json").json();
         let own = |process: &&Value| process["pid"] == rank.job.pid();
-        let process = all["processes"].as_array().unwrap().iter().find(own).unwrap();
+        let process = list(&all["processes"]).iter().find(own).unwrap();
         let from = if minor == 15 { "torch" } else { "RANK" };
         assert_eq!((&process["rank"], &process["rankFrom"]), (&json!(1), &json!(from)));
         let ring = &process["notes"]["rings"][0];
@@ -288,37 +239,23 @@ fn other_versions_are_read_too() {
 
 #[test]
 fn what_cannot_be_read_is_said_with_what_to_do() {
-    let Some((ncclflow, python)) = needed() else { return };
+    let Some(python) = python() else { return };
     let folder = tempfile::tempdir().unwrap();
     let Some(library) = torch_double(folder.path(), 6, "libtorch_cuda.so") else { return };
-    let said = |pid: u32| {
-        let (output, _) = run(&ncclflow, &["history", "-p", &pid.to_string()]);
-        assert_eq!(output.status.code(), Some(1));
-        String::from_utf8(output.stderr).unwrap()
-    };
+    let refused = |pid: u32, words: &[&str]| ncclflow(&format!("history -p {pid}")).refused(words);
     let off = Rank::start(&python, &[&library], &[("TORCH_FR_BUFFER_SIZE", "0")]);
-    let text = said(off.job.pid());
-    assert!(
-        text.contains("flight recorder is off") && text.contains("TORCH_NCCL_TRACE_BUFFER_SIZE=2000"),
-        "{text}"
-    );
+    refused(off.job.pid(), &["flight recorder is off", "TORCH_NCCL_TRACE_BUFFER_SIZE=2000"]);
 
     let mut other = Rank::start(&python, &[&library], &[]);
     other.call(1, "all_reduce", now());
     let version = folder.path().join("torch/version.py");
     fs::write(&version, "__version__ = '2.99.1'\n").unwrap();
-    let text = said(other.job.pid());
-    assert!(text.contains("the layouts of torch 2.99 are not known"), "{text}");
+    refused(other.job.pid(), &["the layouts of torch 2.99 are not known"]);
     // Layouts of another version do not fit, and nothing is made up.
     fs::write(&version, "__version__ = '2.11.0'\n").unwrap();
-    let text = said(other.job.pid());
-    assert!(text.contains("it has no flight recorder") || text.contains("contradicts itself"), "{text}");
+    refused(other.job.pid(), &["it has no flight recorder"]);
     fs::remove_file(&version).unwrap();
-    assert!(said(other.job.pid()).contains("`version.py` beside `"));
+    refused(other.job.pid(), &["`version.py` beside `"]);
 
-    let mut sleep = Command::new("sleep").arg("60").spawn().unwrap();
-    let text = said(sleep.id());
-    assert!(text.contains("it has not loaded torch"), "{text}");
-    sleep.kill().unwrap();
-    sleep.wait().unwrap();
+    refused(sleeper().pid(), &["it has not loaded torch"]);
 }

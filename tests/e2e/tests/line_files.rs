@@ -1,51 +1,25 @@
 //! The files of lines as a view of `DIR/recording/`: when they are made (`--files`), how large they become
 //! (`--files-limit`), how they are left (a second Ctrl-C), and what goes where a folder has reached its limit or
-//! its age (`--max-size`, `--max-age`). The truth is what a replay makes of the
-//! recording, and what the job says of itself.
+//! its age (`--max-size`, `--max-age`). The truth is what an export makes of
+//! the recording, and what the job says of itself.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    collections::HashMap,
-    fs,
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    process::Command,
-    thread,
-    time::Duration,
+use std::collections::HashMap;
+
+use ncclflow_e2e::harness::{
+    prelude::*,
+    processes::{on_disk, status_field},
+    stopped_thread::StoppedThread,
 };
 
-use ncclflow_e2e::harness::{bed::Bed, programs, recorder::Recorder, replay, stopped_thread::StoppedThread};
-use rustix::process::Signal;
-use serde_json::Value;
-use test_support::{root, wait_until};
-
-struct World {
-    ncclflow: PathBuf,
-    folder: tempfile::TempDir,
-    bed: Bed,
-}
-
 /// A job that calls so many all-reduces.
-fn world(calls: &str) -> Option<World> {
-    world_with(&["--iters", calls])
+fn world(calls: u32) -> Option<World> {
+    world_with(&format!("--iters {calls}"))
 }
 
-fn world_with(workload: &[&str]) -> Option<World> {
-    let (ncclflow, bed) = (programs::ncclflow()?, programs::bed()?);
-    let library = programs::nccl("2.27.5-cu12")?;
-    if !root() {
-        return None;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let arguments = ["--ranks", "2", "--bytes", "4096", "--timeout", "300", "--sync"];
-    let arguments = [&arguments, workload].concat();
-    let bed = Bed::start(&bed, &library, folder.path(), &arguments).unwrap();
-    Some(World { ncclflow, folder, bed })
-}
-
-fn session(out: &Path) -> Value {
-    serde_json::from_slice(&fs::read(out.join("session.json")).unwrap()).unwrap()
+fn world_with(workload: &str) -> Option<World> {
+    World::start("2.27.5-cu12", &format!("--ranks 2 --bytes 4096 --timeout 300 --sync {workload}"))
 }
 
 fn is_lines(name: &Path) -> bool {
@@ -53,75 +27,68 @@ fn is_lines(name: &Path) -> bool {
 }
 
 /// Contents of the files of lines below a folder, by path from there.
-fn lines(out: &Path) -> HashMap<PathBuf, String> {
-    let files = replay::files_below(out).into_iter().filter(|(name, _)| is_lines(name));
+fn lines_below(out: &Path) -> HashMap<PathBuf, String> {
+    let files = exported::files_below(out).into_iter().filter(|(name, _)| is_lines(name));
     files.map(|(name, text)| (name, String::from_utf8(text).unwrap())).collect()
 }
 
-/// What a replay makes of the recording.
-fn replayed(ncclflow: &Path, out: &Path) -> HashMap<PathBuf, String> {
+/// What an export makes of the recording.
+fn all_lines(out: &Path) -> HashMap<PathBuf, String> {
     let again = out.with_extension("again");
-    let replayed = Command::new(ncclflow).arg("replay").arg(out).arg("-o").arg(&again).output().unwrap();
-    assert!(replayed.status.success(), "{}", String::from_utf8_lossy(&replayed.stderr));
-    lines(&again)
+    exported::lines(out, &again);
+    lines_below(&again)
 }
 
 /// Records a whole job.
-fn record(world: &mut World, arguments: &[&str]) -> (PathBuf, Value, String) {
-    let out = world.folder.path().join("out");
-    let recorder = Recorder::start(&world.ncclflow, &world.bed.pid_list(), &out, arguments).unwrap();
-    world.bed.go().unwrap();
-    assert!(world.bed.finish().unwrap().1.ok);
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success(), "{said}");
-    let session = session(&out);
+fn record(world: &mut World, options: &str) -> (PathBuf, Value, String) {
+    let said = world.record_all(options);
+    let session = world.session();
     assert_eq!(session["state"], "complete");
-    (out, session, said)
+    (world.out(), session, said)
 }
 
 #[test]
 fn without_files_the_recording_alone_is_there_and_makes_them() {
-    let Some(mut world) = world("300") else { return };
-    let (out, session, _) = record(&mut world, &["--files", "none"]);
-    assert!(lines(&out).is_empty());
+    let Some(mut world) = world(300) else { return };
+    let (out, session, _) = record(&mut world, "--files none");
+    assert!(lines_below(&out).is_empty());
     assert_eq!(session["files"]["state"], "none");
-    let made = replayed(&world.ncclflow, &out);
-    let ops: usize = made
-        .iter()
-        .filter(|(name, _)| name.to_string_lossy().contains("proxy_flow"))
-        .map(|(_, text)| text.lines().filter(|line| line.contains("\"AllReduce\"")).count())
-        .sum();
-    let channels = made
-        .values()
-        .flat_map(|text| text.lines())
-        .filter_map(|line| serde_json::from_str::<Value>(line).unwrap()["channel"].as_u64());
+    let made = all_lines(&out);
+    let of_ops = made.iter().filter(|(name, _)| name.to_string_lossy().contains("proxy_flow"));
+    let calls = |text: &str| text.lines().filter(|line| line.contains("\"AllReduce\"")).count();
+    let ops: usize = of_ops.map(|(_, text)| calls(text)).sum();
+    let channels = made.values().flat_map(|text| lines(text)).filter_map(|line| line["channel"].as_u64());
     let channels = usize::try_from(channels.max().unwrap()).unwrap() + 1;
     assert_eq!(ops, 2 * 300 * channels, "as many as the job called, on each rank and channel");
 }
 
 #[test]
-fn files_at_the_end_are_those_of_a_replay() {
-    let Some(mut world) = world("300") else { return };
-    let (out, session, _) = record(&mut world, &["--files", "end"]);
+fn files_are_those_of_an_export() {
+    let Some(mut world) = world(300) else { return };
+    let (out, session, _) = record(&mut world, "");
     assert_eq!(session["files"]["state"], "complete");
     assert_eq!(session["files"]["records"], session["recording"]["records"]);
-    assert!(!lines(&out).is_empty());
-    let (live, all) = (lines(&out), replayed(&world.ncclflow, &out));
+    assert!(!lines_below(&out).is_empty());
+    let (live, all) = (lines_below(&out), all_lines(&out));
     assert!(live.len() == all.len() && live.iter().all(|(name, text)| all.get(name) == Some(text)));
 }
 
 #[test]
 fn files_end_at_their_limit_with_a_whole_op_and_the_recording_goes_on() {
-    let Some(mut world) = world("2000") else { return };
-    let (out, session, said) = record(&mut world, &["--files-limit", "1M"]);
-    assert_eq!(said.matches("the recording continues").count(), 1, "{said}");
-    assert!(said.contains("ncclflow export"), "{said}");
+    let Some(mut world) = world(2000) else { return };
+    let (out, session, said) = record(&mut world, "--files-limit 1M");
+    assert_eq!(said.matches("files end at their limit").count(), 1, "{said}");
+    let command = format!("ncclflow export {} -f jsonl -o NEW", out.display());
+    assert!(said.contains(&command), "{said}");
     assert_eq!(session["files"]["state"], "limit");
-    let (live, all) = (lines(&out), replayed(&world.ncclflow, &out));
+    let (live, all) = (lines_below(&out), all_lines(&out));
     let bytes: usize = live.values().map(String::len).sum();
-    // One op beyond the limit is some kilobytes.
-    assert!((1 << 20..(1 << 20) + 65_536).contains(&bytes), "{bytes}");
-    assert_eq!(session["files"]["bytes"].as_u64().unwrap(), bytes as u64);
+    assert_eq!(number(&session["files"]["bytes"]), bytes as u64);
+    // With what is made of them. One op beyond the limit is some kilobytes.
+    let aggregates = exported::files_below(&out).into_iter();
+    let aggregates = aggregates.filter(|(name, _)| name.to_string_lossy().contains("/flow_rank"));
+    let all_bytes = bytes + aggregates.map(|(_, text)| text.len()).sum::<usize>();
+    assert!((900 << 10..1100 << 10).contains(&all_bytes), "{all_bytes}");
     let mut shorter = 0;
     for (name, text) in &live {
         let whole = &all[name];
@@ -139,7 +106,7 @@ fn files_end_at_their_limit_with_a_whole_op_and_the_recording_goes_on() {
         };
         let messages = |text: &str, op: &Value| {
             let of_op = |line: &Value| line["seq"] == op["seq"] && line["channel"] == op["channel"];
-            text.lines().map(|line| serde_json::from_str(line).unwrap()).filter(of_op).count()
+            lines(text).iter().filter(|line| of_op(line)).count()
         };
         let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
         let (live, whole) =
@@ -151,28 +118,25 @@ fn files_end_at_their_limit_with_a_whole_op_and_the_recording_goes_on() {
 
 /// How often the first thread of a process went to sleep (`voluntary_ctxt_switches`, proc(5)), if it sleeps now.
 fn sleeps(pid: u32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/task/{pid}/status")).unwrap();
-    let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap().trim();
-    value("State:").starts_with('S').then(|| value("voluntary_ctxt_switches:").parse().unwrap())
+    let value = |name: &str| status_field(pid, name).unwrap();
+    value("State").starts_with('S').then(|| value("voluntary_ctxt_switches").parse().unwrap())
 }
 
 #[test]
 fn a_second_signal_leaves_the_files_and_the_recording_is_whole() {
-    let Some(World { ncclflow, folder, bed }) = world("1000000") else { return };
-    let out = folder.path().join("out");
-    let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &[]).unwrap();
+    let Some(world) = world(1_000_000) else { return };
+    let out = world.out();
+    let recorder = world.record("--files-limit 1T");
+    world.bed.go().unwrap();
+    let segment = out.join("recording/000001.nfr");
+    wait_until("files would take seconds", Duration::from_mins(2), || {
+        fs::metadata(&segment).is_ok_and(|segment| segment.len() > 80_000)
+    });
+    recorder.signal(Signal::INT).unwrap();
     {
-        // Files that lag: the thread that makes them does not run.
+        // The thread that makes the files does not run.
         let _stopped = StoppedThread::of_name(recorder.pid(), "ncclflow-files").unwrap();
-        bed.go().unwrap();
-        let segment = out.join("recording/000001.nfr");
-        wait_until("a block of the recording is written", Duration::from_secs(30), || {
-            fs::metadata(&segment).is_ok_and(|segment| segment.len() > 20_000)
-        });
-        recorder.signal(Signal::INT).unwrap();
-        wait_until("the recording is complete", Duration::from_secs(30), || {
-            session(&out)["state"] == "making_files"
-        });
+        assert_eq!(session(&out)["state"], "making_files");
         // Its first thread sleeps until a signal comes, and again when it has done what that asks for.
         let mut before = None;
         wait_until("the first signal is dealt with", Duration::from_secs(30), || {
@@ -184,52 +148,37 @@ fn a_second_signal_leaves_the_files_and_the_recording_is_whole() {
             sleeps(recorder.pid()) > before
         });
     }
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success(), "{said}");
+    let said = recorder.end().unwrap();
     assert!(said.contains("end where a second signal arrived"), "{said}");
     let session = session(&out);
     assert_eq!((&session["state"], &session["files"]["state"]), (&"complete".into(), &"stopped".into()));
-    let (live, all) = (lines(&out), replayed(&ncclflow, &out));
+    let (live, all) = (lines_below(&out), all_lines(&out));
     let size = |files: &HashMap<PathBuf, String>| files.values().map(String::len).sum::<usize>();
     assert!(size(&live) < size(&all) && all.len() == 4, "{} of {}", size(&live), size(&all));
 }
 
-/// Bytes that `du` shows of a folder.
-fn on_disk(path: &Path) -> u64 {
-    let Ok(metadata) = fs::symlink_metadata(path) else { return 0 };
-    let inside = fs::read_dir(path).into_iter().flatten().flatten();
-    metadata.blocks() * 512 + inside.map(|entry| on_disk(&entry.path())).sum::<u64>()
-}
-
 /// What `export` makes of the recording: the ops of each rank, in the order of their calls, and what it said.
-fn exported(ncclflow: &Path, out: &Path) -> (Vec<Vec<Value>>, String) {
+fn export(out: &Path) -> (Vec<Vec<Value>>, String) {
     let made = out.with_extension("made");
-    let export =
-        Command::new(ncclflow).arg("export").arg(out).args(["-f", "jsonl", "-o"]).arg(&made).output();
-    let export = export.unwrap();
-    let said =
-        String::from_utf8_lossy(&export.stdout).into_owned() + &String::from_utf8_lossy(&export.stderr);
-    assert!(export.status.success(), "{said}");
-    let files = lines(&made).into_iter().filter(|(name, _)| name.to_string_lossy().contains("proxy_flow"));
-    let ops = files.map(|(_, text)| {
-        let mut ops: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let said = ncclflow_of("export -f jsonl -o", &[&*made, out]).ok();
+    let files = lines_below(&made).into_iter();
+    let ops = files.filter(|(name, _)| name.to_string_lossy().contains("proxy_flow")).map(|(_, text)| {
+        let mut ops = lines(&text);
         ops.sort_by_key(|op| op["ts_ns"].as_u64());
         ops
     });
-    (ops.collect(), said)
+    (ops.collect(), said.stdout + &said.stderr)
 }
 
-/// A folder with a limit: first the files of lines end, at a half of it, then they go, and then the oldest
-/// records. What is left is read, without a gap to the end of the job, and no record is lost.
+/// A folder with a limit: the oldest records go. What is left is read, without a gap to the end of the job, and no record
+/// is lost. Lines get the room that is left.
 #[test]
-fn at_the_limit_of_the_folder_lines_go_before_records_and_the_latest_records_stay() {
+fn at_the_limit_of_the_folder_the_latest_records_stay() {
     const LIMIT: u64 = 1 << 20;
-    let Some(mut world) = world("25000") else { return };
-    let out = world.folder.path().join("out");
+    let Some(mut world) = world(25_000) else { return };
+    let out = world.out();
     // The disk can keep the writer waiting for seconds.
-    let arguments = "--max-size 1M --strict --level steps --buffer-size 64 --queue-size 128";
-    let arguments: Vec<&str> = arguments.split(' ').collect();
-    let recorder = Recorder::start(&world.ncclflow, &world.bed.pid_list(), &out, &arguments).unwrap();
+    let recorder = world.record("--max-size 1M --strict --level steps --buffer-size 64 --queue-size 128");
     world.bed.go().unwrap();
     let (mut looks, mut most) = (0, 0);
     while world.bed.is_running() {
@@ -241,29 +190,25 @@ fn at_the_limit_of_the_folder_lines_go_before_records_and_the_latest_records_sta
         (looks, most) = (looks + 1, most.max(used));
         thread::sleep(Duration::from_millis(10));
     }
-    assert!(world.bed.finish().unwrap().1.ok);
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success(), "{said}");
+    world.bed.end();
+    let said = recorder.end().unwrap();
     assert!(most <= LIMIT && looks > 50, "{most} bytes in {looks} looks");
-    for once in ["the .jsonl files end here", "removed to make room (--max-size): the .jsonl files"] {
-        assert_eq!(said.matches(once).count(), 1, "{once}: {said}");
-    }
+    assert_eq!(said.matches("files end at their limit").count(), 1, "{said}");
     assert!(!said.contains("further records are lost"), "{said}");
-    assert!(lines(&out).is_empty());
     let session = session(&out);
-    assert!(session["loss"].as_object().unwrap().values().all(|count| count == 0), "{:#}", session["loss"]);
+    assert_no_loss(&session);
     assert_eq!(
         (&session["files"]["state"], &session["max_size"]["lines_removed"]),
-        (&"removed".into(), &1.into())
+        (&"limit".into(), &0.into())
     );
-    let removed = session["recording"]["removed_records"].as_u64().unwrap();
-    assert!(removed > 0 && session["recording"]["removed_segments"].as_u64().unwrap() > 0, "{session:#}");
+    let removed = number(&session["recording"]["removed_records"]);
+    assert!(removed > 0 && number(&session["recording"]["removed_segments"]) > 0, "{session:#}");
 
-    let (ranks, said) = exported(&world.ncclflow, &out);
+    let (ranks, said) = export(&out);
     assert!(said.contains("older records were removed, as --max-size or --max-age wanted it"), "{said}");
     assert_eq!(ranks.len(), 2);
     for ops in ranks {
-        let count = |op: &Value| op["opCount"].as_u64().unwrap();
+        let count = |op: &Value| number(&op["opCount"]);
         // From the beginning there are the ops that stand in one block with what lasts, of which the last lacks
         // messages; then the latest ones, without a gap to the job's last call.
         let gap = ops.windows(2).rposition(|pair| count(&pair[0]) + 2 != count(&pair[1])).unwrap();
@@ -280,24 +225,23 @@ fn at_the_limit_of_the_folder_lines_go_before_records_and_the_latest_records_sta
 
 #[test]
 fn what_is_too_old_goes() {
-    let Some(world) = world_with(&["--iters", "1000000", "--interval-ms", "5"]) else { return };
-    let out = world.folder.path().join("out");
-    let recorder =
-        Recorder::start(&world.ncclflow, &world.bed.pid_list(), &out, &["--max-age", "10"]).unwrap();
+    let Some(world) = world_with("--iters 1000000 --interval-ms 5") else { return };
+    let out = world.out();
+    let recorder = world.record("--max-age 10");
     world.bed.go().unwrap();
-    // It is there from the beginning on; lines come, and go within seconds.
     let first = out.join("recording/000001.nfr");
     wait_until("records are removed", Duration::from_mins(3), || !first.exists());
-    let are_lines = || replay::names_below(&out).iter().any(|name| is_lines(name));
-    wait_until("lines are removed", Duration::from_mins(1), || !are_lines());
     recorder.interrupt().unwrap();
     let session = session(&out);
     assert_eq!(
         (&session["files"]["state"], &session["max_size"]["bytes"]),
-        (&"removed".into(), &Value::Null)
+        (&"complete".into(), &Value::Null)
     );
-    assert_eq!(session["max_size"]["lines_removed"], 1, "{session:#}");
-    assert!(session["files"]["bytes"].as_u64().unwrap() > 0, "{session:#}");
-    assert!(session["recording"]["removed_records"].as_u64().unwrap() > 0, "{session:#}");
-    assert!(session["loss"].as_object().unwrap().values().all(|count| count == 0), "{:#}", session["loss"]);
+    let removed = number(&session["recording"]["removed_records"]);
+    assert!(removed > 0, "{session:#}");
+    // The files have what was left when they were made; for the recording's end, more can have gone.
+    let missed = number(&session["files"]["missed_records"]);
+    assert!(missed > 0 && missed <= removed, "{session:#}");
+    assert!(lines_below(&out).values().any(|text| text.lines().count() > 100));
+    assert_no_loss(&session);
 }

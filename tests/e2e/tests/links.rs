@@ -11,10 +11,13 @@ use std::{
     process::{self, Command},
 };
 
-use flow::wire::ProbeKind;
+use flow::{
+    session::{BufferKind, LinkKind},
+    wire::ProbeKind,
+};
 use nccl_library::elf::FileOffset;
 use ncclflow::kernel::{
-    loader::{Attachment, Buffer, BufferKind, LinkKind, detach},
+    loader::{Attachment, Buffer, best_links, detach},
     probe::Probe,
 };
 use ncclflow_common::FetchPlan;
@@ -87,7 +90,7 @@ fn probes_go_as_they_came_and_a_refusal_leaves_none() {
     if !root() {
         return;
     }
-    let kernel_has_many = LinkKind::best() == LinkKind::Multi;
+    let kernel_has_many = best_links() == LinkKind::Multi;
     if !need("uprobe_multi", kernel_has_many, "run it on Linux 6.10 or later") {
         return;
     }

@@ -3,55 +3,31 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeMap, fs::File, path::Path, process::Command, time::Duration};
-
 use ncclflow_e2e::{
     harness::{
-        bed::Bed,
         job::VERSIONS,
-        programs,
-        recorder::Recorder,
+        prelude::*,
         scrape::{self, Sample},
         top::Top,
     },
     truth::transfer_log::TransferLog,
 };
-use serde_json::Value;
-use test_support::{root, wait_until};
 
 const RANKS: u32 = 3;
 const BYTES: u64 = 65536;
 const ITERATIONS: u64 = 5;
 
 /// A bed that waits, with a log of its transfers. `None` if the machine lacks something.
-fn waiting_bed(version: &str, more: &[&str]) -> Option<(tempfile::TempDir, Bed)> {
-    let (bed, library) = (programs::bed()?, programs::nccl(version)?);
-    if !root() {
-        return None;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().display().to_string();
-    let (ranks, bytes, iters) = (RANKS.to_string(), BYTES.to_string(), ITERATIONS.to_string());
-    let mut arguments: Vec<String> =
-        ["--mode", "processes", "--ranks", &ranks, "--bytes", &bytes, "--iters", &iters]
-            .map(str::to_owned)
-            .to_vec();
-    arguments.extend(["--channels", "2", "--ops", "allreduce,allgather,sendrecv"].map(str::to_owned));
-    arguments.extend(["--transfer-log".to_owned(), format!("{path}/moved")]);
-    arguments.extend(more.iter().map(|argument| argument.replace("{}", &path)));
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let bed = Bed::start(&bed, &library, folder.path(), &arguments).unwrap();
-    Some((folder, bed))
-}
-
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("no number: {value}"))
+fn waiting_job(version: &str, workload: &str) -> Option<World> {
+    let fixed = "--mode processes --channels 2 --ops allreduce,allgather,sendrecv";
+    let sizes = format!("--ranks {RANKS} --bytes {BYTES} --iters {ITERATIONS}");
+    World::start(version, &format!("{fixed} {sizes} {TRANSFER_LOG} {workload}"))
 }
 
 /// What went through the slots, by rank, direction and peer.
-fn moved(folder: &tempfile::TempDir) -> BTreeMap<(i32, String, i32), u64> {
+fn moved(job: &World) -> BTreeMap<(i32, String, i32), u64> {
     let mut moved = BTreeMap::new();
-    let log = TransferLog::read(&folder.path().join("moved"), RANKS).unwrap();
+    let log = TransferLog::read(&job.path("transfers"), RANKS).unwrap();
     for transfer in log.ranks.values().flatten() {
         let direction = format!("{:?}", transfer.direction).to_uppercase();
         *moved.entry((transfer.rank, direction, transfer.peer)).or_insert(0) += transfer.wire_bytes;
@@ -61,34 +37,28 @@ fn moved(folder: &tempfile::TempDir) -> BTreeMap<(i32, String, i32), u64> {
 
 #[test]
 fn top_counts_the_ops_and_bytes_that_the_program_asked_for() {
-    let Some(ncclflow) = programs::ncclflow() else { return };
     for version in VERSIONS {
         for level in ["api", "flow", "steps"] {
-            let Some((folder, mut bed)) = waiting_bed(version, &[]) else { return };
-            let top = Top::start(&ncclflow, &bed.pid_list(), &["-i", "300", "--level", level]).unwrap();
-            bed.go().unwrap();
-            assert!(bed.finish().unwrap().1.ok);
-            let report = top.finish().unwrap();
-            assert_counted(&report, version, level, &bed, &folder);
+            let Some(mut job) = waiting_job(version, "") else { return };
+            let options = ["-i", "300", "--level", level];
+            let top = Top::start(&job.ncclflow, &job.bed.pid_list(), &options).unwrap();
+            job.run();
+            assert_counted(&top.finish().unwrap(), version, level, &job);
         }
     }
 }
 
 /// The report has what the program did.
-fn assert_counted(report: &Value, version: &str, level: &str, bed: &Bed, folder: &tempfile::TempDir) {
+fn assert_counted(report: &Value, version: &str, level: &str, job: &World) {
     let what = format!("{version} {level}: {report:#}");
     assert_eq!(report["records_lost"], 0, "{what}");
-    let ranks = report["ranks"].as_array().unwrap();
+    let ranks = list(&report["ranks"]);
     assert_eq!(ranks.len(), usize::try_from(RANKS).unwrap(), "{what}");
     for (at, rank) in ranks.iter().enumerate() {
         assert_eq!(number(&rank["rank"]), at as u64, "{what}");
-        assert_eq!(number(&rank["pid"]), u64::from(bed.ready.pids[at]), "{what}");
-        let kinds: BTreeMap<&str, &Value> = rank["kinds"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|kind| (kind["coll"].as_str().unwrap(), kind))
-            .collect();
+        assert_eq!(number(&rank["pid"]), u64::from(job.bed.ready.pids[at]), "{what}");
+        let kinds = list(&rank["kinds"]).iter().map(|kind| (text(&kind["coll"]), kind));
+        let kinds: BTreeMap<&str, &Value> = kinds.collect();
         let names: Vec<&str> = kinds.keys().copied().collect();
         assert_eq!(names, ["AllGather", "AllReduce", "Recv", "Send"], "{what}");
         // Before 2.23, what an op is called with is known of reductions only.
@@ -107,54 +77,36 @@ fn assert_counted(report: &Value, version: &str, level: &str, bed: &Bed, folder:
     }
     let mut measured = BTreeMap::new();
     for rank in ranks {
-        for peer in rank["peers"].as_array().unwrap() {
-            let of = |key: &str| i32::try_from(peer[key].as_i64().unwrap()).unwrap();
-            let rank = i32::try_from(rank["rank"].as_i64().unwrap()).unwrap();
-            let key = (rank, peer["op"].as_str().unwrap().to_owned(), of("peer"));
+        for peer in list(&rank["peers"]) {
+            let of = |value: &Value| i32::try_from(value.as_i64().unwrap()).unwrap();
+            let key = (of(&rank["rank"]), text(&peer["op"]).to_owned(), of(&peer["peer"]));
             measured.insert(key, number(&peer["bytes_measured"]));
         }
     }
     // Sizes are told from 2.27 on.
     match level {
-        "steps" if !version.starts_with("2.21") => assert_eq!(measured, moved(folder), "{what}"),
-        "steps" => assert_eq!(measured.len(), moved(folder).len(), "{what}"),
+        "steps" if !version.starts_with("2.21") => assert_eq!(measured, moved(job), "{what}"),
+        "steps" => assert_eq!(measured.len(), moved(job).len(), "{what}"),
         _ => assert!(measured.is_empty(), "{what}"),
     }
-}
-
-/// The report of `top --recording` of one that is over.
-fn top_of(recording: &Path) -> Value {
-    let mut top = Command::new(programs::ncclflow().unwrap());
-    top.args(["top", "--once", "--json", "--recording"]).arg(recording);
-    let top = top.output().unwrap();
-    assert!(top.status.success(), "{}", String::from_utf8_lossy(&top.stderr));
-    serde_json::from_slice(&top.stdout).unwrap()
 }
 
 /// Of a recording that is over, and of one that is written meanwhile.
 #[test]
 fn top_counts_the_same_in_a_recording() {
-    let Some(ncclflow) = programs::ncclflow() else { return };
     for level in ["flow", "steps"] {
         let version = "2.27.5-cu12";
-        let Some((folder, mut bed)) = waiting_bed(version, &[]) else { return };
-        let out = folder.path().join("out");
-        let options = ["--level", level, "--files", "none"];
-        let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &options).unwrap();
-        let follows = Top::of_recording(&ncclflow, &out, &["-i", "300"]).unwrap();
-        bed.go().unwrap();
-        assert!(bed.finish().unwrap().1.ok);
-        let (status, said) = recorder.finish().unwrap();
-        assert!(status.success(), "{said}");
-        for report in [follows.finish().unwrap(), top_of(&out)] {
-            assert_counted(&report, version, level, &bed, &folder);
-            let pids: Vec<u64> = report["processes"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|process| number(&process["pid"]))
-                .collect();
-            assert_eq!(pids, bed.ready.pids.iter().map(|pid| u64::from(*pid)).collect::<Vec<_>>());
+        let Some(mut job) = waiting_job(version, "") else { return };
+        let recorder = job.record(&format!("--level {level} --files none"));
+        let follows = Top::of_recording(&job.ncclflow, &job.out(), &["-i", "300"]).unwrap();
+        job.run();
+        recorder.end().unwrap();
+        let afterwards = ncclflow_of("top --once --json --recording", &[job.out()]).ok().json();
+        for report in [follows.finish().unwrap(), afterwards] {
+            assert_counted(&report, version, level, &job);
+            let processes = list(&report["processes"]).iter();
+            let pids = processes.map(|process| u32::try_from(number(&process["pid"])).unwrap());
+            assert_eq!(pids.collect::<Vec<_>>(), job.bed.ready.pids);
             assert_eq!(
                 (&report["level"], &report["processes"][0]["nccl"]),
                 (&level.into(), &"2.27.5".into())
@@ -166,29 +118,23 @@ fn top_counts_the_same_in_a_recording() {
 /// Rank 1 stops joining: the others have launched one collective more.
 #[test]
 fn top_marks_the_rank_that_is_behind() {
-    let Some(ncclflow) = programs::ncclflow() else { return };
-    let Some((bed_program, library)) = programs::bed().zip(programs::nccl("2.27.5-cu12")) else { return };
-    if !root() {
-        return;
-    }
-    let arguments =
+    let workload =
         "--mode processes --ranks 3 --iters 9 --channels 1 --ops allreduce --sync --absent 1@3 --timeout 300";
-    let arguments: Vec<&str> = arguments.split(' ').collect();
     let watched = |seconds: &str| {
-        let folder = tempfile::tempdir().unwrap();
-        let bed = Bed::start(&bed_program, &library, folder.path(), &arguments).unwrap();
-        let top = Top::start(&ncclflow, &bed.pid_list(), &["-i", seconds]).unwrap();
-        bed.go().unwrap();
-        top.finish().unwrap()
+        let job = World::start("2.27.5-cu12", workload)?;
+        let top = Top::start(&job.ncclflow, &job.bed.pid_list(), &["-i", seconds]).unwrap();
+        job.bed.go().unwrap();
+        Some(top.finish().unwrap())
     };
     let marks_it = |report: &Value| {
-        let ranks = report["ranks"].as_array().unwrap();
+        let ranks = list(&report["ranks"]);
         let lags: Vec<&Value> = ranks.iter().map(|rank| &rank["lag"]).collect();
         lags.len() == 3 && lags[1]["behind"] == 1 && lags[0].is_null() && lags[2].is_null()
     };
     // By half of this time the ranks must stand where they stay. On a machine that is too slow they get longer.
-    if !marks_it(&watched("16")) {
-        let report = watched("90");
+    let Some(first) = watched("16") else { return };
+    if !marks_it(&first) {
+        let report = watched("90").unwrap();
         assert!(marks_it(&report), "{report:#}");
     }
 }
@@ -205,27 +151,23 @@ fn scrape_until(address: &str, ops: u64) -> Vec<Sample> {
 
 #[test]
 fn metrics_agree_with_the_program_and_are_open_metrics() {
-    let Some(ncclflow) = programs::ncclflow() else { return };
     if !scrape::can_parse() {
         return;
     }
     for version in VERSIONS {
-        let Some((folder, mut bed)) = waiting_bed(version, &["--hold-file", "{}/hold"]) else { return };
-        let arguments = ["--level", "steps", "--metrics", "0"];
-        let out = folder.path().join("out");
-        let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &arguments).unwrap();
-        let (_, address) = recorder.said().split_once("metrics at http://").unwrap();
-        let (address, _) = address.split_once("/metrics").unwrap();
+        let Some(mut job) = waiting_job(version, "--hold-file {}/hold") else { return };
+        let recorder = job.record("--level steps --metrics 0");
+        let address = recorder.metrics_address().unwrap();
         assert!(address.starts_with("127.0.0.1:"), "loopback unless told otherwise: {address}");
         let empty = scrape::parse(&scrape::fetch(address).unwrap()).unwrap();
         assert_eq!(scrape::count(&empty, "ncclflow_ops_total", &[]), 0);
-        bed.go().unwrap();
+        job.bed.go().unwrap();
         let all = u64::from(RANKS) * 4 * ITERATIONS;
         let samples = scrape_until(address, all);
         let sum = |name: &str, labels: &[(&str, &str)]| scrape::count(&samples, name, labels);
-        let comm = format!("0x{}", bed.ready.comm_hash);
+        let comm = format!("0x{}", job.bed.ready.comm_hash);
         for rank in 0..RANKS {
-            let (number, pid) = (rank.to_string(), bed.ready.pids[rank as usize].to_string());
+            let (number, pid) = (rank.to_string(), job.bed.ready.pids[rank as usize].to_string());
             for coll in ["AllReduce", "AllGather", "Send", "Recv"] {
                 let labels = [
                     ("comm", &*comm),
@@ -242,11 +184,10 @@ fn metrics_agree_with_the_program_and_are_open_metrics() {
         }
         assert_eq!(sum("ncclflow_records_lost_total", &[]), 0);
         assert_eq!(sum("ncclflow_records_undecodable_total", &[]), 0);
-        File::create(folder.path().join("hold")).unwrap();
-        assert!(bed.finish().unwrap().1.ok);
-        let (status, words) = recorder.finish().unwrap();
-        assert!(status.success(), "{words}");
-        let moved = moved(&folder);
+        job.touch("hold");
+        job.bed.end();
+        recorder.end().unwrap();
+        let moved = moved(&job);
         for (direction, rank) in
             ["SEND", "RECV"].into_iter().flat_map(|way| (0..RANKS).map(move |rank| (way, rank)))
         {
@@ -289,11 +230,7 @@ while time.monotonic() < end:
 os.kill(pid, 9)
 sys.exit('it is still there')
 ";
-    let (Some(ncclflow), Some((_folder, bed))) = (programs::ncclflow(), waiting_bed(VERSIONS[0], &[])) else {
-        return;
-    };
+    let Some(job) = waiting_job(VERSIONS[0], "") else { return };
     let mut python = Command::new("python3");
-    let ran =
-        python.args(["-c", PROGRAM]).arg(&ncclflow).args(["top", "-p", &bed.pid_list()]).output().unwrap();
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    run(python.args(["-c", PROGRAM]).arg(&job.ncclflow).args(["top", "-p", &job.bed.pid_list()])).ok();
 }

@@ -3,25 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    collections::BTreeMap,
-    fs::{self, File},
-    path::Path,
-    time::Duration,
-};
-
 use ncclflow_e2e::{
     harness::{
-        bed::Bed,
-        programs, progress,
-        recorder::Recorder,
+        prelude::*,
         scrape::{self, Sample},
     },
     truth::call_log,
 };
-use rustix::process::Signal;
-use serde_json::Value;
-use test_support::{eventually, root, wait_until};
 
 /// On a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -76,14 +64,12 @@ const KINDS: [Kind; 4] = [
 impl Kind {
     /// Its communicators are up, and it waits.
     fn start(&self, program: &Path, library: &Path, folder: &Path) -> Bed {
-        fs::create_dir(folder).unwrap();
-        let (ranks, iterations, bytes) =
-            (self.ranks.to_string(), self.iterations.to_string(), self.bytes.to_string());
-        let ops: Vec<&str> = self.ops.iter().map(|(ours, _)| *ours).collect();
-        let (ops, calls, hold) = (ops.join(","), text(&folder.join("calls")), text(&folder.join("hold")));
-        let arguments = ["--mode", self.mode, "--ranks", &ranks, "--iters", &iterations, "--bytes", &bytes];
-        let more = ["--ops", &ops, "--call-log", &calls, "--hold-file", &hold, "--channels", "1", "--sync"];
-        Bed::start(program, library, folder, &[&arguments[..], &more].concat()).unwrap()
+        let Self { mode, ranks, iterations, bytes, ops, .. } = self;
+        let ops = ops.iter().map(|(ours, _)| *ours).collect::<Vec<_>>().join(",");
+        let sizes = format!("--ranks {ranks} --iters {iterations} --bytes {bytes}");
+        let fixed = "--hold-file {}/hold --channels 1 --sync";
+        let workload = format!("--mode {mode} {sizes} --ops {ops} {CALL_LOG} {fixed}");
+        Bed::of_words(program, library, folder, &workload).unwrap()
     }
 
     /// Its calls are seen one by one as ops, and not a plan at a time.
@@ -101,16 +87,6 @@ impl Kind {
         let of_rank = self.iterations * self.ops.len() as u64 - u64::from(self.waits_for_next(level));
         u64::from(self.ranks) * of_rank
     }
-}
-
-fn text(path: &Path) -> String {
-    path.display().to_string()
-}
-
-/// Where it serves them.
-fn address(recorder: &Recorder) -> String {
-    let (_, rest) = recorder.said().split_once("metrics at http://").unwrap();
-    rest.split_once("/metrics").unwrap().0.to_owned()
 }
 
 fn samples(address: &str) -> Vec<Sample> {
@@ -139,34 +115,30 @@ fn called(folder: &Path) -> BTreeMap<(u32, String), u64> {
 
 /// The jobs of the node at one level: `counter` counts, by the label `name`.
 fn node_at(level: &str, counter: &str, bytes_counter: &str, name: &'static str) {
-    let (Some(ncclflow), Some(program)) = (programs::ncclflow(), programs::bed()) else { return };
-    let libraries: Vec<_> = KINDS.iter().filter_map(|kind| programs::nccl(kind.version)).collect();
-    if libraries.len() != KINDS.len() || !root() || !scrape::can_parse() {
+    let needed: Vec<_> = KINDS.iter().filter_map(|kind| programs::needed(kind.version)).collect();
+    if needed.len() != KINDS.len() || !scrape::can_parse() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let place = |at: usize| folder.path().join(format!("job-{at}"));
-    let start = |at: usize| KINDS[at].start(&program, &libraries[at], &place(at));
+    let start = |at: usize| KINDS[at].start(&needed[at].1, &needed[at].2, &place(at));
     let mut beds: Vec<Bed> = (0..3).map(start).collect();
-    let arguments = ["--level", level, "--metrics", "0"];
-    let recorder = Recorder::start_all(&ncclflow, &folder.path().join("out"), &arguments).unwrap();
-    let address = address(&recorder);
+    let output = folder.path().join("out");
+    let recorder = Recorder::of_node(&output, &format!("--level {level} --metrics 0")).unwrap();
+    let address = recorder.metrics_address().unwrap();
     beds.push(start(3));
     // It is promised to be picked up within two seconds; a busy machine, and `session.json`, may take longer.
     let late = beds[3].ready.pids.clone();
     wait_until("the job that began later is picked up", PATIENCE, || {
-        let session = fs::read(folder.path().join("out/session.json")).unwrap_or_default();
-        let session: Value = serde_json::from_slice(&session).unwrap_or_default();
-        let targets = session["targets"].as_array().into_iter().flatten();
-        let traced: Vec<_> = targets.map(|target| target["pid"].as_u64()).collect();
-        late.iter().all(|pid| traced.contains(&Some((*pid).into())))
+        let session = session_so_far(&output);
+        late.iter().all(|pid| target(&session, *pid).is_some())
     });
     for bed in &beds {
         bed.go().unwrap();
     }
 
     let hashes: Vec<String> = beds.iter().map(|bed| format!("0x{}", bed.ready.comm_hash)).collect();
-    let samples = scrape_until(&address, |samples| {
+    let samples = scrape_until(address, |samples| {
         let count = |comm: &String| scrape::count(samples, counter, &[("comm", comm)]);
         KINDS.iter().zip(&hashes).all(|(kind, comm)| count(comm) >= kind.counted(level))
     });
@@ -195,11 +167,7 @@ fn node_at(level: &str, counter: &str, bytes_counter: &str, name: &'static str) 
                 let pending = u64::from(waits_for_next && *function == kind.ops[kind.ops.len() - 1].1);
                 let iterations = kind.iterations - pending;
                 assert_eq!(count(counter), iterations, "{level} {labels:?}");
-                // Before 2.23 an op's size is known of reductions only, if it is not its call that is seen.
-                let is_sized = level == "api" || at > 0 || *function == "AllReduce";
-                if is_sized {
-                    assert_eq!(count(bytes_counter), iterations * kind.bytes, "{level} {labels:?}");
-                }
+                assert_eq!(count(bytes_counter), iterations * kind.bytes, "{level} {labels:?}");
             }
         }
         assert_eq!(
@@ -218,11 +186,9 @@ fn node_at(level: &str, counter: &str, bytes_counter: &str, name: &'static str) 
     assert_eq!(scrape::count(&samples, "ncclflow_records_undecodable_total", &[]), 0);
     for (at, bed) in beds.iter_mut().enumerate() {
         File::create(place(at).join("hold")).unwrap();
-        assert!(bed.finish().unwrap().1.ok);
+        bed.end();
     }
-    recorder.signal(Signal::INT).unwrap();
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success(), "{said}");
+    recorder.interrupt().unwrap();
 }
 
 #[test]
@@ -243,40 +209,27 @@ fn with_windows_the_metrics_count_what_is_in_them_and_never_begin_anew() {
 }
 
 fn windows_at(level: &str, counter: &str, name: &str) {
-    let (Some(ncclflow), Some(program), Some(library)) =
-        (programs::ncclflow(), programs::bed(), programs::nccl("2.27.5-cu12"))
-    else {
-        return;
-    };
-    if !root() || !scrape::can_parse() {
+    if !scrape::can_parse() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let (place, output) = (folder.path().join("job"), folder.path().join("out"));
-    fs::create_dir(&place).unwrap();
-    let calls = text(&place.join("calls"));
     let fixed = "--mode processes --ranks 3 --iters 1000000 --interval-ms 20 --bytes 4096 --sync --channels 1 --timeout 600";
-    let mut arguments: Vec<&str> = fixed.split(' ').collect();
-    arguments.extend(["--call-log", &calls]);
-    let bed = Bed::start(&program, &library, &place, &arguments).unwrap();
-    let (flag, mark) = (folder.path().join("flag"), text(folder.path()));
-    let flag_text = text(&flag);
-    let arguments = ["--comm", &mark, "--level", level, "--metrics", "0", "--window-flag", &flag_text];
-    let recorder = Recorder::start_all(&ncclflow, &output, &arguments).unwrap();
-    let address = address(&recorder);
+    let Some(world) = World::start("2.27.5-cu12", &format!("{fixed} {CALL_LOG}")) else { return };
+    let (output, flag, mark) = (world.out(), world.path("flag"), world.folder.path().display());
+    let options = format!("--comm {mark} --level {level} --metrics 0 --window-flag {mark}/flag");
+    let recorder = Recorder::of_node(&output, &options).unwrap();
+    let address = recorder.metrics_address().unwrap();
+    let bed = &world.bed;
     bed.go().unwrap();
     let comm = format!("0x{}", bed.ready.comm_hash);
     let counted = || -> BTreeMap<u32, u64> {
-        let samples = samples(&address);
+        let samples = samples(address);
         let of = |pid: &u32| {
             let labels = [("comm", comm.as_str()), ("pid", &pid.to_string()), (name, "AllReduce")];
             (*pid, scrape::count(&samples, counter, &labels))
         };
         bed.ready.pids.iter().map(of).collect()
     };
-    let prefix = place.join("calls");
-    let wait_for_calls = |more| progress::wait_for_calls(&prefix, &bed.ready.pids, more);
-    wait_for_calls(5);
+    world.wait_for_calls(5);
     assert!(counted().values().all(|count| *count == 0), "no window was open yet");
 
     let (mut after_windows, mut last) = (Vec::new(), counted());
@@ -286,35 +239,28 @@ fn windows_at(level: &str, counter: &str, name: &str) {
         wait_until("calls in the window are counted", PATIENCE, || {
             counted().iter().all(|(pid, count)| *count > last[pid])
         });
-        wait_for_calls(10);
+        world.wait_for_calls(10);
         // A scrape inside of a window.
         let inside = counted();
-        wait_for_calls(5);
+        world.wait_for_calls(5);
         fs::remove_file(&flag).unwrap();
         progress::wait_for_windows(&output, number);
         let ended = call_log::now_ns();
         let after = counted();
         // The job goes on, and is not counted.
-        wait_for_calls(10);
+        world.wait_for_calls(10);
         assert_eq!(counted(), after);
         assert!(inside.iter().all(|(pid, count)| count <= &after[pid]), "{inside:?} {after:?}");
         last.clone_from(&after);
         after_windows.push((touched, ended, after));
     }
-    recorder.signal(Signal::INT).unwrap();
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success(), "{said}");
-    let pids = bed.ready.pids.clone();
-    drop(bed);
-    progress::wait_for_exits(&pids);
-
-    let session: Value = serde_json::from_slice(&fs::read(output.join("session.json")).unwrap()).unwrap();
-    let windows = session["windows"].as_array().unwrap();
+    let said = recorder.interrupt().unwrap();
+    let (session, calls) = (world.session(), world.calls_at_end());
+    let windows = list(&session["windows"]);
     assert_eq!(windows.len(), 3, "{said}");
-    let calls = call_log::read(&place.join("calls")).unwrap();
     let mut before: BTreeMap<u32, u64> = BTreeMap::new();
     for (window, (touched, ended, after)) in windows.iter().zip(after_windows) {
-        let at = |key: &str| window[key].as_u64().unwrap();
+        let at = |key: &str| number(&window[key]);
         let (opened, closed) = (at("opened_monotonic_ns"), at("closed_monotonic_ns"));
         for (pid, count) in &after {
             let grown = count - before.get(pid).copied().unwrap_or(0);

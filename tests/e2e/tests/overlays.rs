@@ -3,21 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    collections::BTreeMap,
-    fs::{self, File},
-    path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
-};
-
-use ncclflow_e2e::{
-    harness::{bed::Bed, programs, recorder::Recorder},
-    truth::call_log,
-};
-use rustix::process::Signal;
-use serde_json::Value;
-use test_support::{need, root, wait_until};
+use ncclflow_e2e::{harness::prelude::*, truth::call_log};
 
 /// An overlay over `lower`; it is unmounted when this is dropped.
 struct Overlay(PathBuf);
@@ -46,11 +32,7 @@ impl Drop for Overlay {
 
 #[test]
 fn containers_of_one_image_are_traced_once_each() {
-    let (Some(ncclflow), Some(program), Some(library), true) =
-        (programs::ncclflow(), programs::bed(), programs::nccl("2.27.5-cu12"), root())
-    else {
-        return;
-    };
+    let Some((_, program, library)) = programs::needed("2.27.5-cu12") else { return };
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     fs::create_dir(&image).unwrap();
@@ -64,47 +46,40 @@ fn containers_of_one_image_are_traced_once_each() {
     let [one, two] = &*overlays else { return };
     // And a process of the host itself, that has the file below.
     let libraries = [one.0.join("libnccl.so.2"), two.0.join("libnccl.so.2"), below];
-    let hold = place("hold").display().to_string();
     let start = |name: &str, library: &Path| {
-        fs::create_dir_all(place(name)).unwrap();
-        let calls = place(name).join("calls").display().to_string();
-        let arguments = ["--mode", "processes", "--ranks", "2", "--iters", "12", "--bytes", "4096", "--sync"];
-        let more = ["--channels", "1", "--call-log", &calls, "--hold-file", &hold];
-        Bed::start(&program, library, &place(name), &[&arguments[..], &more].concat()).unwrap()
+        let fixed = "--mode processes --ranks 2 --iters 12 --bytes 4096 --sync --channels 1";
+        let workload = format!("{fixed} {CALL_LOG} --hold-file {{}}/../hold");
+        Bed::of_words(&program, library, &place(name), &workload).unwrap()
     };
     let names = ["job-one", "job-two", "job-below"];
     let mut beds: Vec<Bed> =
         names.iter().zip(&libraries).map(|(name, library)| start(name, library)).collect();
     let output = place("out");
-    let recorder = Recorder::start_all(&ncclflow, &output, &["--level", "api"]).unwrap();
+    let recorder = Recorder::of_node(&output, "--level api").unwrap();
     for bed in &beds {
         bed.go().unwrap();
     }
-    let lines = |bed: &Bed| -> BTreeMap<u64, u64> {
-        let mut lines = BTreeMap::new();
+    let recorded = |bed: &Bed| -> BTreeMap<u64, u64> {
+        let mut recorded = BTreeMap::new();
+        let exported = exported::until_now(&output);
         for rank in 0..bed.ready.nranks {
-            let path = output.join(format!("0x{}/api_rank{rank}.jsonl", bed.ready.comm_hash));
-            for line in fs::read_to_string(path).unwrap_or_default().lines() {
-                let line: Value = serde_json::from_str(line).unwrap();
-                *lines.entry(line["pid"].as_u64().unwrap()).or_insert(0) += 1;
+            let path = exported.path().join(format!("0x{}/api_rank{rank}.jsonl", bed.ready.comm_hash));
+            for line in lines(&fs::read_to_string(path).unwrap_or_default()) {
+                *recorded.entry(number(&line["pid"])).or_insert(0) += 1;
             }
         }
-        lines
+        recorded
     };
-    let is_done = |bed: &Bed| lines(bed).values().sum::<u64>() >= 24;
+    let is_done = |bed: &Bed| recorded(bed).values().sum::<u64>() >= 24;
     wait_until("every call is in the files", Duration::from_mins(1), || beds.iter().all(is_done));
-    File::create(&hold).unwrap();
-    for bed in &mut beds {
-        assert!(bed.finish().unwrap().1.ok);
-    }
-    recorder.signal(Signal::INT).unwrap();
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success(), "{said}");
+    File::create(place("hold")).unwrap();
+    beds.iter_mut().for_each(Bed::end);
+    let said = recorder.interrupt().unwrap();
     for (name, bed) in names.iter().zip(&beds) {
         let calls = call_log::read(&place(name).join("calls")).unwrap();
         let made = calls.iter().filter(|call| call.function == "ncclAllReduce");
         let mut by_process: BTreeMap<u64, u64> = BTreeMap::new();
         made.for_each(|call| *by_process.entry(call.pid.into()).or_insert(0) += 1);
-        assert_eq!(lines(bed), by_process, "{name}: {said}");
+        assert_eq!(recorded(bed), by_process, "{name}: {said}");
     }
 }

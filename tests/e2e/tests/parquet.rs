@@ -3,20 +3,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{fs, path::Path, process::Command};
-
 use ncclflow_e2e::harness::{
-    bed::Bed,
-    programs, progress,
-    recorder::Recorder,
+    prelude::*,
     tables,
     traced_run::{Plugin, TracedRun},
 };
-use test_support::root;
 
 /// The rows of one kind that were compared.
-fn rows(compared: &serde_json::Value, kind: &str) -> u64 {
-    compared[kind].as_u64().unwrap()
+fn rows(compared: &Value, kind: &str) -> u64 {
+    number(&compared[kind])
 }
 
 #[test]
@@ -24,24 +19,10 @@ fn ops_messages_and_links_are_those_of_the_lines() {
     if !tables::can_read() {
         return;
     }
-    let arguments = [
-        "--ranks",
-        "4",
-        "--mode",
-        "processes",
-        "--ops",
-        "allreduce,allgather,broadcast,sendrecv,alltoall",
-        "--bytes",
-        "65536",
-        "--iters",
-        "20",
-        "--comms",
-        "2",
-    ];
-    let Some(run) = TracedRun::traced(&["--level", "steps"], "2.27.5-cu12", Plugin::No, &arguments) else {
-        return;
-    };
-    let (out, folder) = (run.folder().join("out"), run.folder().join("tables"));
+    let workload = "--ranks 4 --mode processes --ops allreduce,allgather,broadcast,sendrecv,alltoall \
+         --bytes 65536 --iters 20 --comms 2";
+    let Some(run) = TracedRun::new("--level steps", "2.27.5-cu12", Plugin::No, workload) else { return };
+    let (out, folder) = (run.out(), run.folder().join("tables"));
     let said = tables::export(&[&out], &folder);
     assert!(said.contains("Parquet files"), "{said}");
     let compared = tables::compare(&folder, &[&out], &[]);
@@ -58,39 +39,33 @@ fn calls_are_those_of_the_lines() {
     if !tables::can_read() {
         return;
     }
-    let arguments =
-        ["--ranks", "2", "--ops", "allreduce,sendrecv", "--bytes", "4096", "--iters", "5", "--group", "2"];
-    let options = ["--level", "api", "--returns"];
-    let Some(run) = TracedRun::traced(&options, "2.27.5-cu12", Plugin::No, &arguments) else { return };
-    let (out, folder) = (run.folder().join("out"), run.folder().join("tables"));
+    let workload = "--ranks 2 --ops allreduce,sendrecv --bytes 4096 --iters 5 --group 2";
+    let options = "--level api --returns";
+    let Some(run) = TracedRun::new(options, "2.27.5-cu12", Plugin::No, workload) else { return };
+    let (out, folder) = (run.out(), run.folder().join("tables"));
     let _ = tables::export(&[&out], &folder);
     let compared = tables::compare(&folder, &[&out], &[]);
     assert!(rows(&compared, "calls") > 20 && rows(&compared, "ops") == 0, "{compared}");
 }
 
-/// The end of the committed captures: real jobs, one of which measured nothing.
+/// The end of the committed recordings: real jobs, one of which measured nothing.
 #[test]
-fn captures_are_those_of_their_lines() {
-    let Some(ncclflow) = programs::ncclflow().filter(|_| tables::can_read()) else { return };
+fn tables_of_real_jobs_are_those_of_their_lines() {
+    if programs::ncclflow().is_none() || !tables::can_read() {
+        return;
+    }
     // What DuckDB gives is compared in Python: some ten thousand rows of each take seconds.
     for (name, part, measured) in [("nvlink_flow", "0.05s", false), ("net_steps", "2.5s", true)] {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        let compressed = concat!(env!("CARGO_MANIFEST_DIR"), "/../traces");
-        let compressed = Path::new(compressed).join(format!("{name}.cap.gz"));
-        let capture = Command::new("gzip").arg("-dc").arg(&compressed).output().unwrap();
-        assert!(capture.status.success(), "{}: {capture:?}", compressed.display());
-        fs::write(path("capture"), capture.stdout).unwrap();
-        let export = |arguments: &[&str], output: &str| {
-            let mut export = Command::new(&ncclflow);
-            export.arg("export").arg(path("capture")).args(["--last", part, "-f"]).args(arguments);
-            let done = export.arg("-o").arg(path(output)).output().unwrap();
-            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-            String::from_utf8(done.stdout).unwrap()
+        let recording = Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces").join(name);
+        let export = |options: &str, output: &str| {
+            let words = format!("export --last {part} -f {options} -o");
+            ncclflow_of(&words, &[path(output), recording.clone()]).ok().stdout
         };
-        export(&["jsonl"], "lines");
-        export(&["parquet", "--planned-messages"], "all");
-        let said = export(&["parquet"], "tables");
+        export("jsonl", "lines");
+        export("parquet --planned-messages", "all");
+        let said = export("parquet", "tables");
         assert_eq!(said.contains("planned and not measured"), !measured, "{said}");
         // The sums by link are those of all messages, whether these have rows or not.
         for (tables, arguments) in [("all", &["--planned-messages"][..]), ("tables", &[])] {
@@ -104,11 +79,11 @@ fn captures_are_those_of_their_lines() {
 /// Another size on one rank, from its fourth call on: the query names that collective.
 #[test]
 fn the_first_difference_is_where_it_was_made() {
-    let arguments = ["--ranks", "4", "--iters", "6", "--sync", "--size-of", "2=32768@3"];
     // The other size takes as many messages, and so the job ends.
-    let to_the_end = |_: &Path, bed: &mut Bed| assert!(bed.finish().unwrap().1.ok);
-    let Some(recorded) = Recorded::new(&[], &arguments, to_the_end) else { return };
-    let (out, folder) = (recorded.path("out"), recorded.path("tables"));
+    let to_the_end = |world: &mut World| world.bed.end();
+    let workload = "--ranks 4 --iters 6 --sync --size-of 2=32768@3";
+    let Some(world) = recorded("", workload, to_the_end) else { return };
+    let (out, folder) = (world.out(), world.path("tables"));
     let _ = tables::export(&[&out], &folder);
     let compared = tables::compare(&folder, &[&out], &["--expect-difference", "6"]);
     assert!(rows(&compared, "first_difference") >= 2, "{compared}");
@@ -117,60 +92,37 @@ fn the_first_difference_is_where_it_was_made() {
 /// Several recordings become one set of tables.
 #[test]
 fn windows_stand_side_by_side() {
-    let arguments = ["--ranks", "2", "--iters", "1000000", "--interval-ms", "1", "--sync"];
-    let Some(recorded) = Recorded::new(&["--rotate", "1"], &arguments, |folder, bed| {
+    let workload = "--ranks 2 --iters 1000000 --interval-ms 1 --sync";
+    let Some(world) = recorded("--rotate 1", workload, |world| {
         // As many as are asked for below; and two windows, and some of a third.
-        progress::wait_for_calls(&folder.join("calls"), &bed.ready.pids, 200);
-        progress::wait_for_windows(&folder.join("out"), 2);
+        world.wait_for_calls(200);
+        progress::wait_for_windows(&world.out(), 2);
     }) else {
         return;
     };
-    let (out, folder) = (recorded.path("out"), recorded.path("tables"));
+    let (out, folder) = (world.out(), world.path("tables"));
     let said = tables::export(&[&out], &folder);
-    let windows: Vec<_> = fs::read_dir(&out)
-        .unwrap()
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.is_dir())
-        .collect();
+    let entries = fs::read_dir(&out).unwrap().flatten().map(|entry| entry.path());
+    let windows: Vec<_> = entries.filter(|path| path.is_dir()).collect();
     assert!(windows.len() >= 2, "{windows:?}");
-    let lines: Vec<&Path> = windows.iter().map(std::path::PathBuf::as_path).collect();
+    let lines: Vec<&Path> = windows.iter().map(PathBuf::as_path).collect();
     let compared = tables::compare(&folder, &lines, &[]);
     assert!(rows(&compared, "ops") > 100, "{compared} {said}");
 }
 
-struct Recorded {
-    folder: tempfile::TempDir,
-}
-
-impl Recorded {
-    /// Records a job, which logs its calls to `calls`, until `meanwhile` is done; it is told the folder once the job runs.
-    fn new(options: &[&str], arguments: &[&str], meanwhile: impl FnOnce(&Path, &mut Bed)) -> Option<Self> {
-        let (ncclflow, bed) = (programs::ncclflow()?, programs::bed()?);
-        let library = programs::nccl("2.27.5-cu12")?;
-        if !tables::can_read() || !root() {
-            return None;
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let calls = folder.path().join("calls").display().to_string();
-        let fixed = ["--mode", "processes", "--bytes", "65536", "--call-log", &calls];
-        let all = [&fixed[..], arguments].concat();
-        let mut bed = Bed::start(&bed, &library, folder.path(), &all).unwrap();
-        let recorder =
-            Recorder::start(&ncclflow, &bed.pid_list(), &folder.path().join("out"), options).unwrap();
-        bed.go().unwrap();
-        meanwhile(folder.path(), &mut bed);
-        recorder.interrupt().unwrap();
-        Some(Self { folder })
+/// Records a job, which logs its calls, until `meanwhile` is done.
+fn recorded(options: &str, workload: &str, meanwhile: impl FnOnce(&mut World)) -> Option<World> {
+    if !tables::can_read() {
+        return None;
     }
-
-    fn path(&self, name: &str) -> std::path::PathBuf {
-        self.folder.path().join(name)
-    }
+    let workload = format!("--mode processes --bytes 65536 {CALL_LOG} {workload}");
+    let mut world = World::start("2.27.5-cu12", &workload)?;
+    world.record_while(options, meanwhile);
+    Some(world)
 }
 
 /// Files below that are not complete.
-fn hidden(folder: &Path) -> Vec<std::path::PathBuf> {
-    let files = ncclflow_e2e::harness::replay::files_below(folder).into_keys();
+fn hidden(folder: &Path) -> Vec<PathBuf> {
+    let files = exported::files_below(folder).into_keys();
     files.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with('.')).collect()
 }

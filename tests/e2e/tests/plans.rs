@@ -3,15 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::Path,
-};
-
-use ncclflow_e2e::harness::{bed::Bed, programs, recorder::Recorder};
-use serde_json::Value;
-use test_support::root;
+use ncclflow_e2e::harness::prelude::*;
 
 /// Of different eras of plans and of the tasks in them, one built for CUDA 13.
 const VERSIONS: [&str; 3] = ["2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"];
@@ -20,7 +12,7 @@ const ALL_OPS: &str = "allreduce,allgather,reducescatter,broadcast,reduce,sendre
 
 /// Kernels that complete at once and move nothing, and ranks that reach each other through shared memory: no
 /// op needs a proxy, so none is queued, and all are derived.
-const NO_PROXIES: [&str; 3] = ["--no-emulate", "--env", "NCCL_SHM_DISABLE=0"];
+const NO_PROXIES: &str = "--no-emulate --env NCCL_SHM_DISABLE=0";
 
 /// Fields that say where something was seen, and so differ.
 const OF_THE_PLACE: [&str; 2] = ["tid", "derived"];
@@ -36,65 +28,41 @@ struct Both {
 }
 
 /// Runs the bed under both. `None` if the machine lacks something.
-fn both(version: &str, arguments: &[&str]) -> Option<Both> {
-    both_with(version, arguments, &["--strict"])
+fn both(version: &str, workload: &str) -> Option<Both> {
+    both_with(version, workload, "--strict")
 }
 
-fn both_with(version: &str, arguments: &[&str], options: &[&str]) -> Option<Both> {
-    let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(version)?);
-    if !root() {
-        return None;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let out = |name: &str| folder.path().join(name);
-    let mut bed = Bed::start(&bed, &library, folder.path(), arguments).unwrap();
-    let pids = bed.pid_list();
-    let start = |name: &str, probes: &str| {
-        let options = [options, &["--probes", probes]].concat();
-        Recorder::start(&ncclflow, &pids, &out(name), &options).unwrap()
-    };
-    let recorders = [start("plans", "plan"), start("calls", "per-call")];
-    bed.go().unwrap();
-    let (status, summary) = bed.finish().unwrap();
-    assert!(status.success() && summary.ok, "{summary:?}");
+fn both_with(version: &str, workload: &str, options: &str) -> Option<Both> {
+    let mut world = World::start(version, workload)?;
+    let recorders = [("plans", "plan"), ("calls", "per-call")]
+        .map(|(name, probes)| world.record_to(name, &format!("{options} --probes {probes}")));
+    world.run();
     for recorder in recorders {
-        let (status, said) = recorder.finish().unwrap();
-        assert!(status.success(), "{said}");
+        recorder.end().unwrap();
     }
-    let session = fs::read_to_string(out("plans").join("session.json")).unwrap();
     let mut derived = Vec::new();
-    let plans = lines_below(&out("plans"), |line| derived.extend(line["derived"].as_bool()));
-    let calls = lines_below(&out("calls"), |line| assert_ne!(line["derived"], true, "{line}"));
-    Some(Both { plans, calls, derived, session: serde_json::from_str(&session).unwrap() })
+    let plans = lines_below(&world.path("plans"), |line| derived.extend(line["derived"].as_bool()));
+    let calls = lines_below(&world.path("calls"), |line| assert_ne!(line["derived"], true, "{line}"));
+    Some(Both { plans, calls, derived, session: session(&world.path("plans")) })
 }
 
 /// The lines of every `.jsonl` file, without what depends on the place, by the file's path.
 fn lines_below(folder: &Path, mut look: impl FnMut(&Value)) -> BTreeMap<String, Vec<Value>> {
     let mut files = BTreeMap::new();
-    for communicator in
-        fs::read_dir(folder).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_dir())
-    {
-        for file in fs::read_dir(communicator.path()).unwrap().map(Result::unwrap) {
-            let path = file.path();
-            if path.extension().is_none_or(|extension| extension != "jsonl") {
-                continue;
-            }
-            let lines = fs::read_to_string(&path).unwrap();
-            let mut lines: Vec<Value> = lines
-                .lines()
-                .map(|line| {
-                    let mut line: Value = serde_json::from_str(line).unwrap();
-                    look(&line);
-                    line.as_object_mut()
-                        .unwrap()
-                        .retain(|key, _| !key.ends_with("ts_ns") && !OF_THE_PLACE.contains(&key.as_str()));
-                    line
-                })
-                .collect();
-            // Ops of one plan that are posted and that are not come out in another order.
-            lines.sort_by_key(ToString::to_string);
-            files.insert(path.strip_prefix(folder).unwrap().display().to_string(), lines);
+    for (name, content) in exported::files_below(folder) {
+        let is_lines = name.extension().is_some_and(|extension| extension == "jsonl");
+        if !is_lines || name.components().count() != 2 {
+            continue;
         }
+        let mut lines = lines(&String::from_utf8(content).unwrap());
+        for line in &mut lines {
+            look(line);
+            let fields = line.as_object_mut().unwrap();
+            fields.retain(|key, _| !key.ends_with("ts_ns") && !OF_THE_PLACE.contains(&key.as_str()));
+        }
+        // Ops of one plan that are posted and that are not come out in another order.
+        lines.sort_by_key(ToString::to_string);
+        files.insert(name.display().to_string(), lines);
     }
     files
 }
@@ -118,14 +86,9 @@ impl Both {
             assert_eq!(plans[doubt], 0, "{what}: {plans}");
         }
         // Two hits for each launch at most, as the kernel counts them.
-        let hits: u64 = self.session["probes"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter(|probe| probe["part"].is_null())
-            .map(|probe| probe["hits"].as_u64().unwrap())
-            .sum();
-        let launches = plans["plans"].as_u64().unwrap();
+        let probes = list(&self.session["probes"]).iter().filter(|probe| probe["part"].is_null());
+        let hits: u64 = probes.map(|probe| number(&probe["hits"])).sum();
+        let launches = number(&plans["plans"]);
         assert!(launches > 0 && hits <= 2 * launches, "{what}: {hits} hits for {launches} launches");
         eprintln!("{what}: {compared} records are the same; {hits} hits for {launches} launches");
     }
@@ -135,39 +98,26 @@ impl Both {
         self.derived.iter().all(|derived| *derived == self.derived[0]).then(|| self.derived[0])
     }
 
-    fn transports(&self) -> Vec<&str> {
-        self.texts("flow_steps", "transport")
-    }
-
-    fn patterns(&self) -> Vec<&str> {
-        self.texts("proxy_flow", "pattern")
-    }
-
-    fn channels(&self) -> BTreeSet<u64> {
-        let lines = self.plans.iter().filter(|(file, _)| file.contains("proxy_flow")).flat_map(|file| file.1);
-        lines.map(|line| line["channel"].as_u64().unwrap()).collect()
+    fn transports(&self) -> BTreeSet<&str> {
+        self.values("flow_steps", "transport").map(text).collect()
     }
 
     /// What a field of the lines of some files says.
-    fn texts(&self, files: &str, field: &str) -> Vec<&str> {
-        let lines = self.plans.iter().filter(|(file, _)| file.contains(files)).flat_map(|file| file.1);
-        let mut texts: Vec<&str> = lines.map(|line| line[field].as_str().unwrap()).collect();
-        texts.sort_unstable();
-        texts.dedup();
-        texts
+    fn values(&self, files: &str, field: &str) -> impl Iterator<Item = &Value> {
+        let lines = self.plans.iter().filter(move |(file, _)| file.contains(files)).flat_map(|file| file.1);
+        lines.map(move |line| &line[field])
     }
 }
 
 #[test]
 fn every_operation_through_the_network() {
     for (version, mode) in VERSIONS.into_iter().zip(["processes", "threads", "processes"]) {
-        let arguments =
-            ["--ranks", "4", "--mode", mode, "--ops", ALL_OPS, "--iters", "2", "--bytes", "1000004"];
-        let Some(run) = both(version, &arguments) else { return };
+        let workload = format!("--ranks 4 --mode {mode} --ops {ALL_OPS} --iters 2 --bytes 1000004");
+        let Some(run) = both(version, &workload) else { return };
         run.check(&format!("{version}, {mode}"));
-        assert_eq!((run.transports(), run.all_derived()), (vec!["NET"], Some(false)));
-        let arguments = ["--ranks", "4", "--algo", "tree", "--iters", "3", "--bytes", "3000000"];
-        let Some(run) = both(version, &arguments) else { return };
+        assert_eq!((run.transports(), run.all_derived()), (BTreeSet::from(["NET"]), Some(false)));
+        let workload = "--ranks 4 --algo tree --iters 3 --bytes 3000000";
+        let Some(run) = both(version, workload) else { return };
         run.check(&format!("{version}, tree"));
     }
 }
@@ -175,14 +125,12 @@ fn every_operation_through_the_network() {
 #[test]
 fn every_operation_that_needs_no_proxy() {
     for (version, proto) in VERSIONS.into_iter().zip(["ll", "ll128", "ll"]) {
-        let ring =
-            [&["--ranks", "4", "--ops", ALL_OPS, "--iters", "2", "--bytes", "3000000"][..], &NO_PROXIES];
-        let Some(run) = both(version, &ring.concat()) else { return };
+        let ring = format!("--ranks 4 --ops {ALL_OPS} --iters 2 --bytes 3000000 {NO_PROXIES}");
+        let Some(run) = both(version, &ring) else { return };
         run.check(&format!("{version}, no proxies"));
-        assert_eq!((run.transports(), run.all_derived()), (vec!["SHM"], Some(true)));
-        let tree = ["--proto", proto, "--algo", "tree", "--ops", "allreduce", "--bytes", "70000"];
-        let arguments = [&["--ranks", "4", "--iters", "2"][..], &tree, &NO_PROXIES].concat();
-        let Some(run) = both(version, &arguments) else { return };
+        assert_eq!((run.transports(), run.all_derived()), (BTreeSet::from(["SHM"]), Some(true)));
+        let tree = format!("--proto {proto} --algo tree --ops allreduce --bytes 70000");
+        let Some(run) = both(version, &format!("--ranks 4 --iters 2 {tree} {NO_PROXIES}")) else { return };
         run.check(&format!("{version}, tree, {proto}, no proxies"));
     }
 }
@@ -196,12 +144,13 @@ fn messages_of_pat() {
         VERSIONS.into_iter().zip(["threads", "processes", "threads"]).zip(["2", "6", "9"])
     {
         for (ranks, bytes) in jobs.into_iter().chain([(odd, "9000")]) {
-            let arguments = ["--ranks", ranks, "--mode", mode, "--algo", "pat", "--bytes", bytes];
-            let ops = ["--ops", "allgather,reducescatter", "--iters", "2", "--channels", "2"];
-            let Some(run) = both(version, &[&arguments[..], &ops].concat()) else { return };
+            let fixed = "--algo pat --ops allgather,reducescatter --iters 2 --channels 2";
+            let workload = format!("--ranks {ranks} --mode {mode} --bytes {bytes} {fixed}");
+            let Some(run) = both(version, &workload) else { return };
             run.check(&format!("{version}, PAT with {ranks} ranks of {bytes} bytes"));
-            assert_eq!((run.transports(), run.all_derived()), (vec!["NET"], Some(false)));
-            assert_eq!(run.patterns(), ["PAT_DOWN", "PAT_UP"]);
+            assert_eq!((run.transports(), run.all_derived()), (BTreeSet::from(["NET"]), Some(false)));
+            let patterns: BTreeSet<&str> = run.values("proxy_flow", "pattern").map(text).collect();
+            assert_eq!(patterns, BTreeSet::from(["PAT_DOWN", "PAT_UP"]));
         }
     }
 }
@@ -215,49 +164,38 @@ fn grouped_broadcasts_through_the_network() {
     for (ranks, group, ops) in
         [("4", "8", "broadcast"), ("5", "2", "broadcast"), ("3", "3", "broadcast,allgather")]
     {
-        let arguments = ["--ranks", ranks, "--group", group, "--ops", ops, "--iters", "8", "--channels", "2"];
-        let Some(run) = both(VERSION, &[&arguments[..], &["--bytes", "2000004"]].concat()) else { return };
+        let fixed = "--iters 8 --channels 2 --bytes 2000004";
+        let workload = format!("--ranks {ranks} --group {group} --ops {ops} {fixed}");
+        let Some(run) = both(VERSION, &workload) else { return };
         run.check(&format!("{VERSION}, {ops} in groups of {group} on {ranks} ranks"));
-        assert!(run.texts("proxy_flow", "coll").contains(&"AllGatherV"));
-        assert_eq!(run.transports(), ["NET"]);
+        assert!(run.values("proxy_flow", "coll").any(|coll| coll == "AllGatherV"));
+        assert_eq!(run.transports(), BTreeSet::from(["NET"]));
     }
 }
 
 #[test]
 fn groups_of_hundreds_of_calls_and_many_channels() {
-    let groups: [&[&str]; 4] = [
-        &["--ranks", "8", "--ops", "alltoall", "--iters", "20", "--group", "20", "--bytes", "20000"],
-        &["--ranks", "2", "--ops", "allreduce,broadcast,sendrecv", "--iters", "60", "--group", "90"],
-        &["--ranks", "2", "--ops", "allreduce,alltoall", "--iters", "30", "--group", "30", "--comms", "2"],
-        &["--ranks", "2", "--channels", "32", "--ops", "allreduce,sendrecv", "--iters", "2"],
+    let groups = [
+        ("--ranks 8 --ops alltoall --iters 20 --group 20 --bytes 20000", ""),
+        ("--ranks 2 --ops allreduce,broadcast,sendrecv --iters 60 --group 90", NO_PROXIES),
+        ("--ranks 2 --ops allreduce,alltoall --iters 30 --group 30 --comms 2", ""),
+        ("--ranks 2 --channels 32 --ops allreduce,sendrecv --iters 2", NO_PROXIES),
     ];
-    for ((number, arguments), more) in groups.iter().enumerate().zip([&[][..], &NO_PROXIES, &[], &NO_PROXIES])
-    {
-        let version = VERSIONS[number % VERSIONS.len()];
-        let Some(run) = both(version, &[arguments, more].concat()) else { return };
-        run.check(&format!("{version}, {arguments:?} {more:?}"));
+    for ((workload, more), version) in groups.into_iter().zip(VERSIONS.into_iter().cycle()) {
+        let Some(run) = both(version, &format!("{workload} {more}")) else { return };
+        run.check(&format!("{version}, {workload} {more}"));
     }
 }
 
 /// As many as NCCL can have (`MAXCHANNELS`, src/include/device.h), with the network proxy and without.
 #[test]
 fn all_of_64_channels() {
-    let arguments = [
-        "--ranks",
-        "2",
-        "--channels",
-        "64",
-        "--ops",
-        "allreduce,sendrecv",
-        "--iters",
-        "2",
-        "--bytes",
-        "16777216",
-    ];
-    for (version, more) in VERSIONS.into_iter().zip([&[][..], &NO_PROXIES, &[]]) {
-        let Some(run) = both(version, &[&arguments, more].concat()) else { return };
-        run.check(&format!("{version}, 64 channels, {more:?}"));
-        assert_eq!(run.channels(), (0..64).collect(), "{version}");
+    let workload = "--ranks 2 --channels 64 --ops allreduce,sendrecv --iters 2 --bytes 16777216";
+    for (version, more) in VERSIONS.into_iter().zip(["", NO_PROXIES, ""]) {
+        let Some(run) = both(version, &format!("{workload} {more}")) else { return };
+        run.check(&format!("{version}, 64 channels, {more}"));
+        let channels: BTreeSet<u64> = run.values("proxy_flow", "channel").map(number).collect();
+        assert_eq!(channels, (0..64).collect(), "{version}");
     }
 }
 
@@ -265,25 +203,13 @@ fn all_of_64_channels() {
 #[test]
 fn pages_that_are_not_in_memory_at_a_hit_are_told_and_nothing_is_made_up_for_them() {
     const ITERATIONS: u64 = 40;
-    let iterations = ITERATIONS.to_string();
-    // Of both ranks, which are of one process.
-    let hidden = ITERATIONS.to_string();
     for version in VERSIONS {
-        let arguments = [
-            "--ranks",
-            "2",
-            "--channels",
-            "2",
-            "--iters",
-            &iterations,
-            "--hide-arguments",
-            &hidden,
-            "--sync",
-        ];
-        let Some(run) = both_with(version, &[&arguments, &NO_PROXIES[..]].concat(), &[]) else { return };
-        let count = |value: &Value| value.as_u64().unwrap();
+        // Of both ranks, which are of one process.
+        let hidden = format!("--iters {ITERATIONS} --hide-arguments {ITERATIONS}");
+        let workload = format!("--ranks 2 --channels 2 {hidden} --sync {NO_PROXIES}");
+        let Some(run) = both_with(version, &workload, "") else { return };
         let plans = &run.session["model"]["plans"];
-        let told = count(&plans["cut"]) + count(&plans["incomplete"]);
+        let told = number(&plans["cut"]) + number(&plans["incomplete"]);
         println!("{version}: {plans}, {}", run.session["loss"]);
         assert!(told > 0, "{version}: {plans}");
         let (mut missing, mut all) = (0, 0);

@@ -3,35 +3,28 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeMap, fs, path::Path};
-
 use ncclflow_e2e::{
     compare,
     direction::Direction,
     harness::{
-        bed::Bed,
-        programs,
-        recorder::Recorder,
+        prelude::*,
         traced_run::{Plugin, TracedRun},
     },
-    tracer::{BytesKind, FlowStep, Measured, Trace},
+    tracer::{BytesKind, FlowPeer, FlowStep, Measured, Trace},
     truth::{debug_log::DebugLog, transfer_log::TransferLog},
 };
-use test_support::root;
 
 const COLLECTIVES: &str = "allreduce,allgather,reducescatter,broadcast";
 
 /// Sends between the nodes go through the own proxy, and stand beside the others.
 const ALL_OPS: &str = "allreduce,allgather,reducescatter,broadcast,sendrecv";
 
-const NODES: [&str; 6] = ["--nodes", "collectives", "--mode", "processes", "--ranks", "4"];
+const NODES: &str = "--nodes collectives --mode processes --ranks 4";
 
 /// Where ncclSend goes through another rank's proxy, too.
-const NODES_THAT_SEND: [&str; 6] = ["--nodes", "sends", "--mode", "processes", "--ranks", "6"];
+const NODES_THAT_SEND: &str = "--nodes sends --mode processes --ranks 6";
 
-fn session(out: &Path) -> serde_json::Value {
-    serde_json::from_str(&fs::read_to_string(out.join("session.json")).unwrap()).unwrap()
-}
+const SIZES: &str = "--bytes 700000 --iters 2";
 
 /// By NCCL's own log: whose proxy sends, by rank, peer, channel and index of the connection. `None`: the
 /// rank's own.
@@ -79,11 +72,10 @@ fn measured(steps: &[&FlowStep]) -> BTreeMap<(i32, Direction, i32, u32), (u64, u
 
 /// NCCL's log says whose proxy sends; the emulated kernels say what went through it; the plugin says
 /// what its hooks were told.
-fn as_nccl_itself_tells(version: &str, plugin: Plugin, nodes: &[&str], ops: &str, more: &[&str]) {
-    let arguments =
-        [nodes, &["--ops", ops, "--bytes", "700000", "--iters", "2", "--channels", "2"], more].concat();
-    let options = ["--level", "steps", "--step-detail", "transitions"];
-    let Some(run) = TracedRun::traced(&options, version, plugin, &arguments) else { return };
+fn as_nccl_itself_tells(version: &str, plugin: Plugin, nodes: &str, ops: &str) {
+    let workload = format!("{nodes} {SIZES} --channels 2 --ops {ops}");
+    let options = "--level steps --step-detail transitions";
+    let Some(run) = TracedRun::new(options, version, plugin, &workload) else { return };
     run.check(Plugin::No);
     let (trace, log) = (run.trace(), log_of_proxies(&run.log()));
     assert!(log.values().any(Option::is_some), "NCCL does not send through other ranks: {log:?}");
@@ -106,10 +98,7 @@ fn as_nccl_itself_tells(version: &str, plugin: Plugin, nodes: &[&str], ops: &str
 
     let mut elsewhere = 0;
     for flow in trace.ranks.values().flat_map(|rank| &rank.flows) {
-        let sends = |peer: &&_| {
-            let peer: &ncclflow_e2e::tracer::FlowPeer = peer;
-            peer.proxy && peer.direction == Direction::Send
-        };
+        let sends = |peer: &&FlowPeer| peer.proxy && peer.direction == Direction::Send;
         assert_eq!(flow.measured.is_some(), flow.peers.iter().any(|peer| peer.proxy), "{flow:?}");
         assert!(flow.measured.as_deref().is_none_or(|measured| measured == "as_planned"), "{flow:?}");
         for peer in flow.peers.iter().filter(sends) {
@@ -119,7 +108,7 @@ fn as_nccl_itself_tells(version: &str, plugin: Plugin, nodes: &[&str], ops: &str
             if plugin == Plugin::Yes {
                 assert_eq!(peer.proxy_rank, proxy, "{flow:?}");
             }
-            let pid = proxy.map(|rank| run.pids[usize::try_from(rank).unwrap()]);
+            let pid = proxy.map(|rank| run.pids()[usize::try_from(rank).unwrap()]);
             assert_eq!(peer.proxy_pid, pid, "{flow:?}");
             elsewhere += u64::from(proxy.is_some());
         }
@@ -144,7 +133,7 @@ fn as_nccl_itself_tells(version: &str, plugin: Plugin, nodes: &[&str], ops: &str
         let told = plugin == Plugin::Yes || key.1 == Direction::Send;
         assert_eq!((*messages, *bytes), (moved[key].0, if told { moved[key].1 } else { 0 }), "{key:?}");
     }
-    let model = &session(&run.folder().join("out"))["model"];
+    let model = &run.session()["model"];
     for counter in ["unjoined_steps", "foreign_messages", "proxy_not_known", "unfinished", "unposted"] {
         assert_eq!(model[counter], 0, "{counter}");
     }
@@ -152,57 +141,39 @@ fn as_nccl_itself_tells(version: &str, plugin: Plugin, nodes: &[&str], ops: &str
 
 #[test]
 fn nccl_2_27_5_as_it_tells() {
-    as_nccl_itself_tells("2.27.5-cu12", Plugin::Yes, &NODES, ALL_OPS, &[]);
-    as_nccl_itself_tells("2.27.5-cu12", Plugin::Yes, &NODES_THAT_SEND, "sendacross,allgather", &[]);
+    as_nccl_itself_tells("2.27.5-cu12", Plugin::Yes, NODES, ALL_OPS);
+    as_nccl_itself_tells("2.27.5-cu12", Plugin::Yes, NODES_THAT_SEND, "sendacross,allgather");
 }
 
 #[test]
 fn nccl_2_28_9_as_it_tells() {
-    as_nccl_itself_tells("2.28.9-cu13", Plugin::Yes, &NODES, ALL_OPS, &[]);
-    as_nccl_itself_tells("2.28.9-cu13", Plugin::Yes, &NODES, "allreduce", &["--algo", "tree"]);
-    as_nccl_itself_tells(
-        "2.28.9-cu13",
-        Plugin::Yes,
-        &NODES_THAT_SEND,
-        "sendacross,allgather",
-        &["--group", "2"],
-    );
+    as_nccl_itself_tells("2.28.9-cu13", Plugin::Yes, NODES, ALL_OPS);
+    as_nccl_itself_tells("2.28.9-cu13", Plugin::Yes, NODES, "allreduce --algo tree");
+    as_nccl_itself_tells("2.28.9-cu13", Plugin::Yes, NODES_THAT_SEND, "sendacross,allgather --group 2");
 }
 
 #[test]
 fn nccl_2_21_5_as_it_tells() {
-    as_nccl_itself_tells("2.21.5-cu12", Plugin::No, &NODES, ALL_OPS, &[]);
+    as_nccl_itself_tells("2.21.5-cu12", Plugin::No, NODES, ALL_OPS);
 }
 
 /// Records these ranks of the bed's four only.
-fn recorded_in_part(ranks: &[usize]) -> Option<(tempfile::TempDir, Bed)> {
-    let (ncclflow, bed) = (programs::ncclflow()?, programs::bed()?);
-    let library = programs::nccl("2.27.5-cu12")?;
-    if !root() {
-        return None;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let (transfers, out) = (folder.path().join("transfers"), folder.path().join("out"));
-    let transfers = transfers.display().to_string();
-    let arguments = ["--transfer-log", &transfers, "--ops", COLLECTIVES, "--bytes", "700000", "--iters", "2"];
-    let mut bed = Bed::start(&bed, &library, folder.path(), &[&NODES[..], &arguments].concat()).unwrap();
-    let pids: Vec<String> = ranks.iter().map(|rank| bed.ready.pids[*rank].to_string()).collect();
-    let recorder =
-        Recorder::start(&ncclflow, &pids.join(","), &out, &["--level", "steps", "--strict"]).unwrap();
-    bed.go().unwrap();
-    let (status, summary) = bed.finish().unwrap();
-    assert!(status.success() && summary.ok, "{summary:?}");
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success(), "{said}");
-    Some((folder, bed))
+fn recorded_in_part(ranks: &[usize]) -> Option<World> {
+    let workload = format!("{NODES} {TRANSFER_LOG} --ops {COLLECTIVES} {SIZES}");
+    let mut world = World::start("2.27.5-cu12", &workload)?;
+    let pids: Vec<String> = ranks.iter().map(|rank| world.bed.ready.pids[*rank].to_string()).collect();
+    let options = ["--level", "steps", "--strict"];
+    let recorder = Recorder::start(&world.ncclflow, &pids.join(","), &world.out(), &options).unwrap();
+    world.run();
+    recorder.end().unwrap();
+    Some(world)
 }
 
 /// Of messages that nobody watched nothing is said, least of all that there were none.
 #[test]
 fn without_the_process_that_executes_them() {
-    let Some((folder, _)) = recorded_in_part(&[0, 2]) else { return };
-    let out = folder.path().join("out");
-    let trace = Trace::read(&out).unwrap();
+    let Some(world) = recorded_in_part(&[0, 2]) else { return };
+    let trace = Trace::read(&world.out()).unwrap();
     let mut ops = 0;
     for flow in trace.ranks.values().flat_map(|rank| &rank.flows) {
         let elsewhere = flow.peers.iter().any(|peer| peer.proxy_rank.is_some());
@@ -217,7 +188,7 @@ fn without_the_process_that_executes_them() {
     let sends: Vec<_> = steps.iter().filter(|step| step.direction == Direction::Send).collect();
     assert!(!sends.is_empty());
     assert!(sends.iter().all(|step| step.measured == Measured::default()));
-    let model = &session(&out)["model"];
+    let model = &world.session()["model"];
     assert_eq!((&model["proxy_not_known"], &model["unfinished"]), (&ops.into(), &0.into()));
     assert_eq!((&model["unjoined_steps"], &model["foreign_messages"]), (&0.into(), &0.into()));
 }
@@ -225,10 +196,9 @@ fn without_the_process_that_executes_them() {
 /// Messages whose op nobody saw are no op's, and they are as many as the others' kernels put into the slots.
 #[test]
 fn without_the_processes_that_posted_them() {
-    let Some((folder, bed)) = recorded_in_part(&[1, 3]) else { return };
-    let out = folder.path().join("out");
-    let trace = Trace::read(&out).unwrap();
-    let transfers = TransferLog::read(&folder.path().join("transfers"), bed.ready.nranks).unwrap();
+    let Some(world) = recorded_in_part(&[1, 3]) else { return };
+    let trace = Trace::read(&world.out()).unwrap();
+    let transfers = TransferLog::read(&world.path("transfers"), world.bed.ready.nranks).unwrap();
     // Ranks 0 and 2 send to the other node, everything else stays in its own.
     let foreign: u64 = moved(&transfers)
         .iter()
@@ -238,7 +208,7 @@ fn without_the_processes_that_posted_them() {
         .map(|(_, (messages, _))| messages)
         .sum();
     assert!(foreign > 0);
-    let model = &session(&out)["model"];
+    let model = &world.session()["model"];
     assert_eq!(model["foreign_messages"], foreign);
     assert_eq!((&model["proxy_not_known"], &model["unfinished"]), (&0.into(), &0.into()));
     assert!(network_steps(&trace).iter().all(|step| step.measured.proxy_pid.is_none()));
@@ -247,17 +217,16 @@ fn without_the_processes_that_posted_them() {
 /// What is left out is counted with the hits that it had in the other process.
 #[test]
 fn samples_count_what_another_process_executes() {
-    for sampling in [["--steps-every", "2"], ["--channels", "1"]] {
-        let options = ["--level", "steps", sampling[0], sampling[1]];
-        let arguments = ["--ops", COLLECTIVES, "--bytes", "700000", "--iters", "2", "--channels", "2"];
-        let arguments = [&NODES[..], &arguments].concat();
-        let Some(run) = TracedRun::traced(&options, "2.28.9-cu13", Plugin::No, &arguments) else { return };
+    for sampling in ["--steps-every 2", "--channels 1"] {
+        let options = format!("--level steps {sampling}");
+        let workload = format!("{NODES} --ops {COLLECTIVES} {SIZES} --channels 2");
+        let Some(run) = TracedRun::new(&options, "2.28.9-cu13", Plugin::No, &workload) else { return };
         run.check(Plugin::No);
         let trace = run.trace();
         let (measured, rest): (Vec<&FlowStep>, Vec<&FlowStep>) =
             network_steps(&trace).into_iter().partition(|step| step.measured != Measured::default());
         assert!(!measured.is_empty() && measured.iter().all(|step| step.measured.end.is_some()));
-        let model = &session(&run.folder().join("out"))["model"];
+        let model = &run.session()["model"];
         assert_eq!(model["left_out"]["messages"], rest.len(), "{sampling:?}");
         // Two hits to receive a message, three to send one.
         let hits = |steps: &[&FlowStep]| -> usize {

@@ -1,41 +1,34 @@
 //! `ncclflow record` on the real NCCL: what it writes, against what others say of the same run.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use std::{fs, path::Path};
-
 use ncclflow_e2e::{
     compare,
     harness::{
-        bed::Bed,
-        programs, progress,
-        recorder::Recorder,
-        traced_run::{Plugin, TracedRun as Run},
+        prelude::*,
+        traced_run::{Plugin, TracedRun},
     },
-    tracer::{BytesKind, Trace},
-    truth::debug_log::DebugLog,
+    tracer::{BytesKind, RankTrace, Trace},
 };
-use test_support::root;
 
 const ALL_OPS: &str = "allreduce,allgather,reducescatter,broadcast,sendrecv,alltoall";
 
+fn traced(version: &str, plugin: Plugin, workload: &str) -> Option<TracedRun> {
+    TracedRun::new("", version, plugin, workload)
+}
+
 /// Four ranks, every operation, ring and tree; ranks as threads of one process and as processes.
 fn every_operation(version: &str, plugin: Plugin) {
-    let common = ["--ranks", "4", "--ops", ALL_OPS, "--bytes", "1048576", "--iters", "2", "--channels", "2"];
-    for arguments in [["--mode", "processes", "--algo", "ring"], ["--mode", "threads", "--algo", "ring"]] {
-        let arguments: Vec<&str> = common.iter().chain(&arguments).copied().collect();
-        let Some(run) = Run::new(version, plugin, &arguments) else { return };
+    for mode in ["processes", "threads"] {
+        let sizes = "--ranks 4 --bytes 1048576 --iters 2 --channels 2 --algo ring";
+        let Some(run) = traced(version, plugin, &format!("{sizes} --mode {mode} --ops {ALL_OPS}")) else {
+            return;
+        };
         run.check(plugin);
     }
-    let tree = ["--ranks", "4", "--ops", "allreduce", "--bytes", "3000000", "--iters", "3", "--algo", "tree"];
-    let Some(run) = Run::new(version, plugin, &tree) else { return };
+    let tree = "--ranks 4 --ops allreduce --bytes 3000000 --iters 3 --algo tree";
+    let Some(run) = traced(version, plugin, tree) else { return };
     run.check(plugin);
-    let patterns: Vec<String> = run
-        .trace()
-        .ranks
-        .values()
-        .flat_map(|rank| rank.flows.iter().map(|flow| flow.pattern.clone()))
-        .collect();
+    let flows = run.trace().ranks.into_values().flat_map(|rank| rank.flows);
+    let patterns: Vec<String> = flows.map(|flow| flow.pattern).collect();
     assert!(!patterns.is_empty() && patterns.iter().all(|pattern| pattern == "TREE_UP_DOWN"), "{patterns:?}");
 }
 
@@ -65,9 +58,9 @@ fn nccl_2_32_3_every_operation() {
 fn pat_as_nccl_itself_counts() {
     for version in ["2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"] {
         for bytes in ["1000004", "2000"] {
-            let mut arguments = vec!["--ranks", "5", "--algo", "pat", "--ops", "allgather,reducescatter"];
-            arguments.extend(["--bytes", bytes, "--channels", "2", "--iters", "2"]);
-            let Some(run) = Run::new(version, Plugin::Yes, &arguments) else { return };
+            let workload = "--ranks 5 --algo pat --ops allgather,reducescatter --channels 2 --iters 2";
+            let workload = format!("{workload} --bytes {bytes}");
+            let Some(run) = traced(version, Plugin::Yes, &workload) else { return };
             run.check(Plugin::Yes);
             let flows = run.trace().ranks.into_values().flat_map(|rank| rank.flows);
             let counted = flows
@@ -85,12 +78,10 @@ fn pat_as_nccl_itself_counts() {
 fn ring_all_reduce_bytes_add_up_for_odd_sizes() {
     // What the chunks of a last loop are rounded up to: NCCL_SIMPLE_ALIGNMENT in 2.20 and 2.21.
     for (library, plugin, grain) in [("2.27.5-cu12", Plugin::Yes, 16), ("2.21.5-cu12", Plugin::No, 4096)] {
-        for bytes in ["4", "4096", "1200004", "40000012"] {
-            let arguments =
-                ["--ranks", "3", "--ops", "allreduce", "--bytes", bytes, "--channels", "2", "--iters", "1"];
-            let Some(run) = Run::new(library, plugin, &arguments) else { return };
+        for bytes in [4, 4096, 1_200_004, 40_000_012] {
+            let workload = format!("--ranks 3 --ops allreduce --bytes {bytes} --channels 2 --iters 1");
+            let Some(run) = traced(library, plugin, &workload) else { return };
             run.check(plugin);
-            let bytes: u64 = bytes.parse().unwrap();
             compare::ring_all_reduce_sums(&run.trace(), grain, &|_, _| Some(bytes)).assert_clean("sums");
         }
     }
@@ -101,9 +92,8 @@ fn ring_all_reduce_bytes_add_up_for_odd_sizes() {
 fn every_protocol() {
     for (library, plugin) in [("2.27.5-cu12", Plugin::Yes), ("2.21.5-cu12", Plugin::No)] {
         for protocol in ["ll", "ll128"] {
-            let arguments =
-                ["--ranks", "3", "--ops", ALL_OPS, "--bytes", "100000", "--iters", "2", "--proto", protocol];
-            let Some(run) = Run::new(library, plugin, &arguments) else { return };
+            let workload = format!("--ranks 3 --ops {ALL_OPS} --bytes 100000 --iters 2 --proto {protocol}");
+            let Some(run) = traced(library, plugin, &workload) else { return };
             run.check(plugin);
         }
     }
@@ -115,8 +105,8 @@ fn every_protocol() {
 fn the_last_message_of_a_send_has_its_size() {
     for (library, plugin) in [("2.27.5-cu12", Plugin::Yes), ("2.21.5-cu12", Plugin::No)] {
         for bytes in ["300004", "5000012"] {
-            let arguments = ["--ranks", "3", "--ops", "sendrecv,alltoall", "--bytes", bytes, "--iters", "2"];
-            let Some(run) = Run::new(library, plugin, &arguments) else { return };
+            let workload = format!("--ranks 3 --ops sendrecv,alltoall --bytes {bytes} --iters 2");
+            let Some(run) = traced(library, plugin, &workload) else { return };
             run.check(plugin);
             let trace = run.trace();
             let steps: Vec<_> = trace.ranks.values().flat_map(|rank| &rank.steps).collect();
@@ -130,10 +120,8 @@ fn the_last_message_of_a_send_has_its_size() {
 /// Two communicators over the same ranks, and groups of operations, do not mix.
 #[test]
 fn communicators_and_groups_do_not_mix() {
-    let arguments = [
-        "--ranks", "4", "--ops", ALL_OPS, "--bytes", "65536", "--iters", "3", "--comms", "2", "--group", "4",
-    ];
-    let Some(run) = Run::new("2.27.5-cu12", Plugin::Yes, &arguments) else { return };
+    let workload = format!("--ranks 4 --ops {ALL_OPS} --bytes 65536 --iters 3 --comms 2 --group 4");
+    let Some(run) = traced("2.27.5-cu12", Plugin::Yes, &workload) else { return };
     run.check(Plugin::Yes);
     let trace = run.trace();
     assert_eq!(trace.ranks.len(), 2 * 4, "two communicators of four ranks");
@@ -143,87 +131,27 @@ fn communicators_and_groups_do_not_mix() {
 /// every rank although each process was attached to at another moment.
 #[test]
 fn attaching_in_the_middle_gives_true_identities() {
-    let (Some(ncclflow), Some(bed), Some(library)) =
-        (programs::ncclflow(), programs::bed(), programs::nccl("2.27.5-cu12"))
-    else {
-        return;
-    };
-    if !root() {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let log = folder.path().join("log.%p").display().to_string();
     // 20 s of work, by the intervals: more than an attachment takes on a machine where it stands for a while.
-    let arguments = "--ranks 3 --mode processes --iters 400 --bytes 65536 --interval-ms 50 --sync";
-    let calls = folder.path().join("calls");
-    let files = ["--debug-file", &log, "--call-log", calls.to_str().unwrap()];
-    let arguments: Vec<&str> = arguments.split(' ').chain(files).collect();
-    let mut bed = Bed::start(&bed, &library, folder.path(), &arguments).unwrap();
-    bed.go().unwrap();
-    progress::wait_for_calls(&calls, &bed.ready.pids, 3);
-    let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &folder.path().join("out"), &[]).unwrap();
-    progress::wait_for_calls(&calls, &bed.ready.pids, 10);
+    let workload = "--ranks 3 --mode processes --iters 400 --bytes 65536 --interval-ms 50 --sync";
+    let workload = format!("{workload} {DEBUG_LOG} {CALL_LOG}");
+    let Some(mut world) = World::start("2.27.5-cu12", &workload) else { return };
+    world.bed.go().unwrap();
+    world.wait_for_calls(3);
+    let recorder = world.record("");
+    world.wait_for_calls(10);
     recorder.interrupt().unwrap();
-    let (status, summary) = bed.finish().unwrap();
-    assert!(status.success() && summary.ok);
+    world.bed.end();
 
-    let trace = Trace::read(&folder.path().join("out")).unwrap();
+    let trace = Trace::read(&world.out()).unwrap();
     assert_eq!(trace.ranks.len(), 3);
     compare::identity(&trace).assert_clean("identity");
-    let seqs =
-        |rank: &ncclflow_e2e::tracer::RankTrace| rank.flows.iter().map(|flow| flow.seq).min().unwrap_or(0);
+    let seqs = |rank: &RankTrace| rank.flows.iter().map(|flow| flow.seq).min().unwrap_or(0);
     for rank in trace.ranks.values() {
         assert!(rank.flows.iter().all(|flow| flow.n_ranks == 3));
         assert!(seqs(rank) > 0, "the collectives before the attachment are counted");
     }
-    let logged = DebugLog::read(&debug_files(folder.path())).unwrap();
+    let logged = world.log();
     for member in trace.ranks.keys() {
         assert!(logged.member(*member).is_some(), "NCCL's own log does not know {member}");
     }
-}
-
-/// A capture can come from anywhere: damaged ones end in an error or in files, never in a panic.
-#[test]
-fn damaged_captures_end_cleanly() {
-    let arguments = ["--ranks", "2", "--ops", "allreduce,sendrecv", "--bytes", "4096", "--iters", "2"];
-    let Some(run) = Run::new("2.27.5-cu12", Plugin::No, &arguments) else { return };
-    let whole = fs::read(run.folder().join("capture")).unwrap();
-    // xorshift64: the same damage in every run.
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        usize::try_from(state % below as u64).unwrap()
-    };
-    let (mut refused, mut replayed) = (0, 0);
-    for _ in 0..120 {
-        let mut damaged = whole.clone();
-        // What the records mean is the larger part of so short a capture, and hardly any damage to it is
-        // borne.
-        let first = if random(2) == 0 { 0 } else { whole.len() - whole.len() / 8 };
-        for _ in 0..=random(8) {
-            let at = first + random(damaged.len() - first);
-            damaged[at] = u8::try_from(random(256)).unwrap();
-        }
-        if random(4) == 0 {
-            damaged.truncate(random(whole.len()));
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let capture = folder.path().join("capture");
-        fs::write(&capture, &damaged).unwrap();
-        match ncclflow::export::replay(&capture, &folder.path().join("out")) {
-            Ok(_) => replayed += 1,
-            Err(_) => refused += 1,
-        }
-    }
-    println!("{refused} refused, {replayed} replayed");
-    assert!(refused > 0 && replayed > 0, "{refused} refused, {replayed} replayed");
-}
-
-fn debug_files(folder: &Path) -> Vec<std::path::PathBuf> {
-    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    files
-        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("log.")))
-        .collect()
 }

@@ -1,57 +1,29 @@
-//! `DIR/recording/`: whole blocks after a SIGKILL, one recording for each window, and of all processes of the node. That a
-//! replay of it makes the same files is checked after every traced run of the other tests.
+//! `DIR/recording/`: whole blocks after a SIGKILL, one recording for each window, and of all processes of the node. That an
+//! export of it makes the same files is checked after every traced run of the other tests.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
+use ncclflow_e2e::{
+    harness::{prelude::*, recording_events::events},
+    truth::call_log::now_ns,
 };
 
-use ncclflow_e2e::harness::{bed::Bed, programs, progress, recorder::Recorder, replay};
-use rustix::process::Signal;
-use serde_json::Value;
-use test_support::{root, wait_until};
-
-struct World {
-    ncclflow: PathBuf,
-    folder: tempfile::TempDir,
-    bed: Bed,
-}
-
 /// A job that calls all-reduce for a long time.
-fn world(arguments: &[&str]) -> Option<World> {
-    let (ncclflow, bed) = (programs::ncclflow()?, programs::bed()?);
-    let library = programs::nccl("2.27.5-cu12")?;
-    if !root() {
-        return None;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let all = [&["--ranks", "2", "--bytes", "4096", "--timeout", "300"][..], arguments].concat();
-    let bed = Bed::start(&bed, &library, folder.path(), &all).unwrap();
-    Some(World { ncclflow, folder, bed })
+fn world(workload: &str) -> Option<World> {
+    World::start("2.27.5-cu12", &format!("--ranks 2 --bytes 4096 --timeout 300 {workload}"))
 }
 
-fn json(path: &Path) -> Value {
-    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
-}
-
-fn lines(folder: &Path) -> usize {
-    let files = replay::files_below(folder).into_iter();
+fn count_ops(folder: &Path) -> usize {
+    let files = exported::files_below(folder).into_iter();
     let ops = files.filter(|(name, _)| name.to_string_lossy().contains("proxy_flow"));
     ops.map(|(_, text)| String::from_utf8_lossy(&text).lines().count()).sum()
 }
 
-/// The whole lines of the ops of rank 0, of a folder that somebody may be writing to.
+/// The ops of rank 0.
 fn ops(folder: &Path) -> Vec<Value> {
-    let mut names = replay::names_below(folder).into_iter();
-    let name = names.find(|name| name.to_string_lossy().contains("proxy_flow_rank0"));
-    let text = name.map(|name| fs::read_to_string(folder.join(name)).unwrap()).unwrap_or_default();
-    // Who was killed can have written a part of the last one.
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let mut names = exported::names_below(folder).into_iter();
+    let name = names.find(|name| name.to_string_lossy().contains("proxy_flow_rank0")).unwrap();
+    read_lines(&folder.join(name))
 }
 
 /// Folders of windows.
@@ -62,67 +34,51 @@ fn windows(out: &Path) -> Vec<PathBuf> {
 
 /// Whether so much is in a window, which may still be open, that its files say something.
 fn is_full(window: &Path) -> bool {
-    let session = fs::read(window.join("session.json")).unwrap_or_default();
-    let session: Value = serde_json::from_slice(&session).unwrap_or_default();
-    session["recording"]["records"].as_u64().is_some_and(|records| records > 100)
+    session_so_far(window)["recording"]["records"].as_u64().is_some_and(|records| records > 100)
 }
 
 #[test]
 fn a_killed_recording_has_whole_blocks_and_says_that_it_has_no_end() {
-    let Some(World { ncclflow, folder, bed }) =
-        world(&["--iters", "1000000", "--interval-ms", "1", "--sync"])
-    else {
-        return;
-    };
-    let out = folder.path().join("out");
-    let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &[]).unwrap();
-    bed.go().unwrap();
-    progress::wait_for_blocks(&out, 3);
-    wait_until("there are lines", Duration::from_mins(1), || !ops(&out).is_empty());
+    let Some(world) = world("--iters 1000000 --interval-ms 1 --sync") else { return };
+    let recorder = world.record("");
+    world.bed.go().unwrap();
+    progress::wait_for_blocks(&world.out(), 3);
+    let killed_ns = now_ns();
     recorder.signal(Signal::KILL).unwrap();
     recorder.finish().unwrap();
-    let again = folder.path().join("again");
-    let replayed = Command::new(&ncclflow).arg("replay").arg(&out).arg("-o").arg(&again).output().unwrap();
-    let said = String::from_utf8_lossy(&replayed.stdout);
-    assert!(replayed.status.success(), "{}", String::from_utf8_lossy(&replayed.stderr));
+    let again = world.path("again");
+    let said = ncclflow_of("export -f jsonl -o", &[&again, &world.out()]).ok().stdout;
     assert!(said.contains("the recording has no end") && !said.contains("damaged"), "{said}");
-    let times = |folder: &Path| {
-        let ops = ops(folder);
-        let time = |op: Option<&Value>| op.unwrap()["ts_ns"].as_u64().unwrap();
-        (time(ops.first()), time(ops.last()))
-    };
-    let ((first, last), (live_first, live_last)) = (times(&again), times(&out));
-    assert!(first == live_first && last + 1_500_000_000 > live_last, "{first}..{last} of ..{live_last}");
+    let ops = ops(&again);
+    let time = |op: Option<&Value>| number(&op.unwrap()["ts_ns"]);
+    let (first, last) = (time(ops.first()), time(ops.last()));
+    assert!(last <= killed_ns && last + 2_500_000_000 > killed_ns, "{first}..{last} of ..{killed_ns}");
+    assert!(first + 100_000_000 < last, "of some blocks: {first}..{last}");
 }
 
 #[test]
 fn each_window_has_its_own_recording() {
-    let Some(World { ncclflow, folder, bed }) =
-        world(&["--iters", "1000000", "--interval-ms", "1", "--sync"])
-    else {
-        return;
-    };
-    let out = folder.path().join("out");
-    let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &["--rotate", "1"]).unwrap();
-    bed.go().unwrap();
+    let Some(world) = world("--iters 1000000 --interval-ms 1 --sync") else { return };
+    let out = world.out();
+    let recorder = world.record("--rotate 1");
+    world.bed.go().unwrap();
     // How much comes in the second of a window, the machine decides.
     wait_until("two of three windows have records", Duration::from_mins(2), || {
         let windows = windows(&out);
         windows.len() >= 3 && windows.iter().filter(|window| is_full(window)).count() >= 2
     });
     let said = recorder.interrupt().unwrap();
-    let session = json(&out.join("session.json"));
-    let windows = session["windows"].as_array().unwrap();
+    let report = world.session();
+    let windows = list(&report["windows"]);
     assert!(windows.len() >= 3, "{said}");
     let mut full = 0;
     for window in windows {
-        let window = out.join(window["folder"].as_str().unwrap());
-        let kept = &json(&window.join("session.json"))["recording"];
+        let window = out.join(text(&window["folder"]));
+        let kept = &session(&window)["recording"];
         assert_eq!(kept["lost"], 0, "{kept}");
         let again = window.join("again");
-        let replayed = Command::new(&ncclflow).arg("replay").arg(&window).arg("-o").arg(&again).output();
-        assert!(replayed.unwrap().status.success());
-        let again = replay::files_below(&again);
+        exported::lines(&window, &again);
+        let again = exported::files_below(&again);
         if is_full(&window) {
             assert!(again.len() >= 5);
             full += 1;
@@ -131,26 +87,27 @@ fn each_window_has_its_own_recording() {
             assert!(fs::read(window.join(&name)).unwrap() == content, "{} differs", name.display());
         }
     }
-    assert!(full >= 2, "{session:#}");
+    assert!(full >= 2, "{report:#}");
 }
 
 #[test]
 fn processes_of_the_node_have_their_ends_in_the_recording() {
-    let Some(World { ncclflow, folder, mut bed }) = world(&["--iters", "200", "--mode", "processes"]) else {
-        return;
-    };
-    let out = folder.path().join("out");
-    let mut recorder = Recorder::start_all(&ncclflow, &out, &["--comm", "ncclflow-bed"]).unwrap();
+    let Some(mut world) = world("--iters 200 --mode processes") else { return };
+    let mut recorder = Recorder::of_node(&world.out(), "--comm ncclflow-bed").unwrap();
     // Where there is much to look at, it begins before it has seen all processes.
-    for pid in &bed.ready.pids {
+    let pids = world.bed.ready.pids.clone();
+    for pid in &pids {
         recorder.hear(&format!("process {pid} (ncclflow-bed): NCCL ")).unwrap();
     }
-    bed.go().unwrap();
-    assert!(bed.finish().unwrap().1.ok);
-    for pid in &bed.ready.pids {
+    world.run();
+    for pid in &pids {
         recorder.hear(&format!("process {pid} exited")).unwrap();
     }
     recorder.interrupt().unwrap();
-    replay::check(&ncclflow, &out, &out);
-    assert!(lines(&out) > 0);
+    let events = events(&world.out().join("recording"));
+    let ended = events.iter().filter(|event| event["event"] == "process_ended");
+    let ended: BTreeSet<u64> = ended.map(|event| number(&event["tgid"])).collect();
+    assert!(pids.iter().all(|pid| ended.contains(&(*pid).into())), "{pids:?}: {events:#?}");
+    world.check_export();
+    assert!(count_ops(&world.out()) > 0);
 }

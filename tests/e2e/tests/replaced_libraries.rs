@@ -3,20 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::Path,
-    sync::{Mutex, PoisonError},
-    thread,
-    time::Duration,
-};
+use std::sync::{Mutex, PoisonError};
 
 use nccl_library::elf::Image;
-use ncclflow_e2e::harness::{bed::Bed, programs, recorder::Recorder};
-use rustix::process::Signal;
-use serde_json::Value;
-use test_support::{root, wait_until};
+use ncclflow_e2e::harness::prelude::*;
 
 const ROUNDS: u64 = 3;
 const ITERATIONS: u64 = 5;
@@ -24,14 +14,15 @@ const ITERATIONS: u64 = 5;
 /// Each recording sees the whole node: the libraries of one test must not be there in the other.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Whether these processes are in the report as traced ones.
-fn are_traced(output: &Path, pids: &[u32]) -> bool {
-    let session = fs::read(output.join("session.json")).unwrap();
-    let session: Value = serde_json::from_slice(&session).unwrap();
-    let targets = session["targets"].as_array().unwrap();
-    let is_traced =
-        |pid: &u32| targets.iter().any(|target| target["pid"] == *pid && target["untraced"].is_null());
-    pids.iter().all(is_traced)
+/// What each job does, until it is told to end.
+const WORKLOAD: &str = "--iters 5 --bytes 4096 --channels 1 --sync --hold-file {}/hold";
+
+/// A job on a library of its own, once it is traced.
+fn traced_job(program: &Path, copy: &Path, mode: &str, output: &Path) -> Bed {
+    let workload = format!("--mode {mode} {WORKLOAD}");
+    let bed = Bed::of_words(program, copy, copy.parent().unwrap(), &workload).unwrap();
+    wait_until("the job is traced", Duration::from_mins(1), || are_traced(&session(output), &bed.ready.pids));
+    bed
 }
 
 /// Files that a process holds open below a folder.
@@ -44,29 +35,21 @@ fn held_below(pid: u32, folder: &str) -> Vec<String> {
 #[test]
 fn a_build_of_nccl_is_given_its_probes_once_whatever_file_it_comes_in() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (Some(ncclflow), Some(program), Some(library), true) =
-        (programs::ncclflow(), programs::bed(), programs::nccl("2.27.5-cu12"), root())
-    else {
-        return;
-    };
+    let Some((_, program, library)) = programs::needed("2.27.5-cu12") else { return };
     let folder = tempfile::tempdir().unwrap();
     let mark = folder.path().display().to_string();
     let output = folder.path().join("out");
-    let recorder = Recorder::start_all(&ncclflow, &output, &[]).unwrap();
+    let recorder = Recorder::of_node(&output, "").unwrap();
     let mut jobs = Vec::new();
     for round in 0..ROUNDS {
         let place = folder.path().join(format!("environment-{round}"));
         fs::create_dir(&place).unwrap();
         let copy = place.join("libnccl.so.2");
         fs::copy(&library, &copy).unwrap();
-        let hold = place.join("hold").display().to_string();
-        let arguments = ["--mode", "processes", "--iters", "5", "--bytes", "4096", "--channels", "1"];
-        let more = ["--sync", "--hold-file", &hold];
-        let mut bed = Bed::start(&program, &copy, &place, &[&arguments[..], &more].concat()).unwrap();
-        wait_until("the job is traced", Duration::from_mins(1), || are_traced(&output, &bed.ready.pids));
+        let mut bed = traced_job(&program, &copy, "processes", &output);
         bed.go().unwrap();
-        fs::write(&hold, "").unwrap();
-        assert!(bed.finish().unwrap().1.ok);
+        File::create(place.join("hold")).unwrap();
+        bed.end();
         jobs.push((bed.ready.comm_hash.clone(), bed.ready.pids.clone()));
         fs::remove_dir_all(&place).unwrap();
         // A file that is gone is let go of when nobody has it mapped.
@@ -75,17 +58,13 @@ fn a_build_of_nccl_is_given_its_probes_once_whatever_file_it_comes_in() {
             held_below(recorder.pid(), &below).is_empty()
         });
     }
-    recorder.signal(Signal::INT).unwrap();
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success(), "{said}");
-    let session: Value = serde_json::from_slice(&fs::read(output.join("session.json")).unwrap()).unwrap();
-    assert!(session["loss"].as_object().unwrap().values().all(|count| count == 0), "{:#}", session["loss"]);
+    let said = recorder.interrupt().unwrap();
+    let session = session(&output);
+    assert_no_loss(&session);
     for (hash, pids) in &jobs {
         for (rank, pid) in pids.iter().enumerate() {
-            let found = session["communicators"].as_array().unwrap().iter();
-            let found: Vec<&Value> = found
-                .filter(|comm| comm["commHash"] == format!("0x{hash}") && comm["rank"] == rank)
-                .collect();
+            let is_it = |comm: &&Value| comm["commHash"] == format!("0x{hash}") && comm["rank"] == rank;
+            let found: Vec<&Value> = list(&session["communicators"]).iter().filter(is_it).collect();
             let [communicator] = &*found else { panic!("{hash} {rank}: {said}") };
             assert_eq!(
                 (&communicator["pid"], &communicator["proxyFlowLines"]),
@@ -94,11 +73,11 @@ fn a_build_of_nccl_is_given_its_probes_once_whatever_file_it_comes_in() {
             );
         }
     }
-    let is_ours = |library: &&Value| library["path"].as_str().unwrap().starts_with(&mark);
-    let libraries = session["libraries"].as_array().unwrap();
+    let is_ours = |library: &&Value| text(&library["path"]).starts_with(&mark);
+    let libraries = list(&session["libraries"]);
     assert_eq!(libraries.iter().filter(is_ours).count(), 1, "{libraries:#?}");
     let at = libraries.iter().position(|library| is_ours(&library)).unwrap();
-    let probes = session["probes"].as_array().unwrap().iter();
+    let probes = list(&session["probes"]).iter();
     let mut places = BTreeSet::new();
     for probe in probes.filter(|probe| probe["library"] == at && probe["part"].is_null()) {
         assert!(places.insert((probe["symbol"].to_string(), probe["at"].to_string())), "twice: {probe:#}");
@@ -126,19 +105,15 @@ fn with_build_id_of(library: &Path, other: &Path, copy: &Path) {
 #[test]
 fn two_libraries_that_claim_one_build_are_each_traced_as_what_they_are() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (Some(ncclflow), Some(program), Some(first), Some(second), true) = (
-        programs::ncclflow(),
-        programs::bed(),
-        programs::nccl("2.27.5-cu12"),
-        programs::nccl("2.21.5-cu12"),
-        root(),
-    ) else {
+    let [Some((_, program, first)), Some((_, _, second))] =
+        ["2.27.5-cu12", "2.21.5-cu12"].map(programs::needed)
+    else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("out");
     let mark = folder.path().display().to_string();
-    let recorder = Recorder::start_all(&ncclflow, &output, &[]).unwrap();
+    let recorder = Recorder::of_node(&output, "").unwrap();
     let mut jobs = Vec::new();
     for (name, library) in [("true", &first), ("forged", &second)] {
         let place = folder.path().join(name);
@@ -149,34 +124,29 @@ fn two_libraries_that_claim_one_build_are_each_traced_as_what_they_are() {
         } else {
             with_build_id_of(library, &first, &copy);
         }
-        let hold = place.join("hold").display().to_string();
-        let arguments =
-            ["--iters", "5", "--bytes", "4096", "--channels", "1", "--sync", "--hold-file", &hold];
-        let bed = Bed::start(&program, &copy, &place, &arguments).unwrap();
-        wait_until("the job is traced", Duration::from_mins(1), || are_traced(&output, &bed.ready.pids));
-        jobs.push((bed, hold));
+        jobs.push((traced_job(&program, &copy, "threads", &output), place.join("hold")));
     }
     let mut hashes = Vec::new();
     // Both at the same time.
     for (bed, hold) in &jobs {
         bed.go().unwrap();
-        fs::write(hold, "").unwrap();
+        File::create(hold).unwrap();
     }
     for (mut bed, _) in jobs {
-        assert!(bed.finish().unwrap().1.ok);
+        bed.end();
         hashes.push(bed.ready.comm_hash.clone());
     }
     thread::sleep(Duration::from_secs(1));
     let said = recorder.interrupt().unwrap();
-    let session: Value = serde_json::from_slice(&fs::read(output.join("session.json")).unwrap()).unwrap();
-    let libraries = session["libraries"].as_array().unwrap().iter();
-    let ours = libraries.filter(|library| library["path"].as_str().unwrap().starts_with(&mark));
+    let session = session(&output);
+    let libraries = list(&session["libraries"]).iter();
+    let ours = libraries.filter(|library| text(&library["path"]).starts_with(&mark));
     let ours: Vec<(String, String)> =
         ours.map(|library| (library["build_id"].to_string(), library["nccl_version"].to_string())).collect();
     let [(first_id, first_version), (second_id, second_version)] = &*ours else { panic!("{ours:?} {said}") };
     assert!(first_id == second_id && first_version != second_version, "{ours:?}");
     for hash in hashes {
-        let communicators = session["communicators"].as_array().unwrap().iter();
+        let communicators = list(&session["communicators"]).iter();
         let lines = communicators.filter(|comm| comm["commHash"] == format!("0x{hash}"));
         let lines: Vec<&Value> = lines.map(|comm| &comm["proxyFlowLines"]).collect();
         assert_eq!(lines, [ITERATIONS; 2], "{said}");

@@ -5,21 +5,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ncclflow_e2e::harness::{
-    programs,
-    recorder::Recorder,
-    replay,
+    prelude::*,
     stack_program::{RecordedStacks, StackProgram, watch},
 };
-use serde_json::Value;
-use test_support::{Interpreter, need_pythons, root, skip_always};
+use test_support::{Interpreter, need_pythons, skip_always};
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/stacks.py");
 
@@ -39,6 +31,9 @@ struct Called {
     frames: Vec<Frame>,
 }
 
+/// Time between two looks at what is named.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
 /// `more`: the file of stacks that it may look at.
 fn started(python: &Path, library: &Path, more: &[&str]) -> StackProgram {
     StackProgram::start(Command::new(python).arg(PROGRAM), library, more).unwrap()
@@ -47,13 +42,11 @@ fn started(python: &Path, library: &Path, more: &[&str]) -> StackProgram {
 /// What the program says of its calls, by their numbers.
 fn called(lines: Vec<Value>) -> BTreeMap<u64, Called> {
     let called = lines.into_iter().map(|line| {
-        let frame = |frame: &Value| {
-            let text = |at: usize| frame[at].as_str().unwrap().to_owned();
-            (text(0), text(1), frame[2].as_u64().unwrap())
-        };
-        let frames = line["frames"].as_array().unwrap().iter().map(frame).collect();
-        let (tid, kind) = (line["tid"].as_u64().unwrap(), line["kind"].as_str().unwrap().to_owned());
-        (line["n"].as_u64().unwrap(), Called { tid, kind, frames })
+        let frame =
+            |frame: &Value| (text(&frame[0]).to_owned(), text(&frame[1]).to_owned(), number(&frame[2]));
+        let frames = list(&line["frames"]).iter().map(frame).collect();
+        let (tid, kind) = (number(&line["tid"]), text(&line["kind"]).to_owned());
+        (number(&line["n"]), Called { tid, kind, frames })
     });
     called.collect()
 }
@@ -61,11 +54,11 @@ fn called(lines: Vec<Value>) -> BTreeMap<u64, Called> {
 /// Frames of a stack, outermost first; `None`: what is not known.
 fn frames(stack: &Value) -> Vec<Option<Frame>> {
     let frame = |frame: &Value| {
-        let function = frame["function"].as_str().unwrap();
+        let function = text(&frame["function"]);
         let known = (function.to_owned(), frame["file"].as_str()?.to_owned(), frame["line"].as_u64()?);
         (function != "?").then_some(known)
     };
-    stack["frames"].as_array().unwrap().iter().map(frame).collect()
+    list(&stack["frames"]).iter().map(frame).collect()
 }
 
 /// Compares every call. Frames of code that is dropped at once may be unknown, and are counted.
@@ -108,21 +101,38 @@ fn compare(version: &str, truth: &BTreeMap<u64, Called>, recorded: &RecordedStac
 
 /// Records one run of the program, with as many frames of each stack.
 fn record(python: &Path, library: &Path, depth: usize) -> (BTreeMap<u64, Called>, tempfile::TempDir) {
-    let ncclflow = programs::ncclflow().unwrap();
     let out = tempfile::tempdir().unwrap();
-    let stacks = out.path().join("out/stacks.jsonl").display().to_string();
+    let (session, named) = (out.path().join("out"), out.path().join("named"));
+    let stacks = named.display().to_string();
     // The innermost frame alone does not show who called.
     let shown = usize::from(depth > 1);
     let mut program = started(python, library, &[stacks.as_str()][..shown]);
-    let number = depth.to_string();
-    let asked = if depth == USUAL_DEPTH { Vec::new() } else { vec!["--stack-depth", &number] };
-    let options = [&["--strict", "--level", "api", "--stacks"][..], &asked].concat();
-    let pid = program.pid();
-    let recorder = Recorder::start(&ncclflow, &pid, &out.path().join("out"), &options).unwrap();
-    let truth = called(program.run().unwrap());
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success(), "{said}");
+    let asked = if depth == USUAL_DEPTH { String::new() } else { format!("--stack-depth {depth}") };
+    let options = format!("--strict --level api --stacks {asked}");
+    let is_over = AtomicBool::new(false);
+    let truth = thread::scope(|scope| {
+        if shown > 0 {
+            scope.spawn(|| show_named(&session, &named, &is_over));
+        }
+        let truth = program.record(&session, &options);
+        is_over.store(true, Ordering::Release);
+        called(truth.unwrap())
+    });
     (truth, out)
+}
+
+/// Shows the program the stacks that are in the recording by now: code that is to be named stays so long.
+fn show_named(session: &Path, named: &Path, is_over: &AtomicBool) {
+    while !is_over.load(Ordering::Acquire) {
+        let exported = exported::until_now(session);
+        // There are none before the first record.
+        if let Ok(stacks) = fs::read(exported.path().join("stacks.jsonl")) {
+            let whole = named.with_extension("whole");
+            fs::write(&whole, stacks).unwrap();
+            fs::rename(&whole, named).unwrap();
+        }
+        thread::sleep(LOOK_EVERY);
+    }
 }
 
 fn prepared() -> Option<(Vec<Interpreter>, PathBuf)> {
@@ -150,12 +160,11 @@ fn every_call_has_the_stack_that_the_program_itself_knows() {
             truth.len(),
             recorded.stacks.len()
         );
-        let session: Value =
-            serde_json::from_str(&fs::read_to_string(folder.join("session.json")).unwrap()).unwrap();
-        let said = session["targets"][0]["python"].as_str().unwrap();
+        let session = session(&folder);
+        let said = text(&session["targets"][0]["python"]);
         assert!(said.starts_with(&format!("3.{}", python.minor)), "{said} {version}");
         // The recording has it all.
-        replay::check(&programs::ncclflow().unwrap(), &folder, &folder);
+        exported::check(&folder);
     }
 }
 
@@ -173,7 +182,6 @@ fn the_depth_is_what_was_asked_for() {
 #[test]
 fn stacks_are_counted() {
     let Some((pythons, library)) = prepared() else { return };
-    let ncclflow = programs::ncclflow().unwrap();
     let python = &pythons.first().unwrap().program;
     let expected = |truth: &BTreeMap<u64, Called>| {
         let mut counts: BTreeMap<Vec<Frame>, u64> = BTreeMap::new();
@@ -183,27 +191,24 @@ fn stacks_are_counted() {
         }
         counts
     };
-    let counted = |text: &[u8]| {
-        let found: Value = serde_json::from_slice(text).unwrap();
+    let counted = |found: &Value| {
         let mut counts: BTreeMap<Vec<Frame>, u64> = BTreeMap::new();
-        for group in found["groups"].as_array().unwrap() {
+        for group in list(&found["groups"]) {
             assert_eq!(group["function"], "AllReduce");
             let Some(known) = frames(group).into_iter().collect::<Option<Vec<_>>>() else { continue };
             if !known.iter().any(|frame| frame.1 == "made.py" && frame.0.as_str() >= "made_006") {
-                *counts.entry(known).or_default() += group["count"].as_u64().unwrap();
+                *counts.entry(known).or_default() += number(&group["count"]);
             }
         }
         counts
     };
     let (truth, out) = record(python, &library, USUAL_DEPTH);
     let folder = out.path().join("out");
-    let run = Command::new(&ncclflow).arg("stacks").arg(&folder).arg("--json").output().unwrap();
-    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-    assert_eq!(counted(&run.stdout), expected(&truth));
+    assert_eq!(counted(&ncclflow_of("stacks --json", &[&folder]).ok().json()), expected(&truth));
     let of_recording = truth.len() as u64;
 
     let mut program = started(python, &library, &[]);
-    let (lines, output) = watch(&ncclflow, &["--json"], &mut program).unwrap();
+    let (lines, output) = watch("--json", &mut program).unwrap();
     let truth = called(lines);
     // Nothing tells this program when its code is named: some that it made may be gone by then.
     let is_made = |frames: &[Frame]| frames.iter().any(|frame| frame.1 == "made.py");
@@ -211,21 +216,17 @@ fn stacks_are_counted() {
         counts.into_iter().partition(|(frames, _)| is_made(frames))
     };
     let ((made, others), (made_at_most, all_others)) =
-        (apart(counted(&output.stdout)), apart(expected(&truth)));
+        (apart(counted(&serde_json::from_str(&output).unwrap())), apart(expected(&truth)));
     assert_eq!(others, all_others);
     for (frames, count) in made {
         let at_most = made_at_most.get(&frames).copied().unwrap_or_default();
         assert!(count <= at_most, "{count} and not {at_most} of {frames:?}");
     }
-    let folded = Command::new(&ncclflow).arg("stacks").arg(&folder).arg("--folded").output().unwrap();
-    let text = String::from_utf8(folded.stdout).unwrap();
-    let of_lines: u64 =
-        text.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum();
-    assert_eq!(of_lines, of_recording);
-    let innermost: BTreeSet<_> = text
-        .lines()
-        .map(|line| line.rsplit_once(' ').unwrap().0.rsplit_once(';').unwrap().1.to_owned())
-        .collect();
+    let folded = ncclflow_of("stacks --folded", &[&folder]).ok().stdout;
+    let of_lines = || folded.lines().map(|line| line.rsplit_once(' ').unwrap());
+    assert_eq!(of_lines().map(|(_, count)| count.parse::<u64>().unwrap()).sum::<u64>(), of_recording);
+    let innermost: BTreeSet<_> =
+        of_lines().map(|(stack, _)| stack.rsplit_once(';').unwrap().1.to_owned()).collect();
     assert_eq!(innermost, BTreeSet::from(["ncclAllReduce".to_owned()]));
 }
 
@@ -234,21 +235,13 @@ fn stacks_are_counted() {
 fn without_stacks_there_are_none() {
     let Some((pythons, library)) = prepared() else { return };
     let python = &pythons.last().unwrap().program;
-    let ncclflow = programs::ncclflow().unwrap();
     let mut program = started(python, &library, &[]);
     let out = tempfile::tempdir().unwrap();
-    let pid = program.pid();
-    let recorder =
-        Recorder::start(&ncclflow, &pid, &out.path().join("out"), &["--strict", "--level", "api"]).unwrap();
-    let truth = called(program.run().unwrap());
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success(), "{said}");
     let folder = out.path().join("out");
+    let truth = called(program.record(&folder, "--strict --level api").unwrap());
     assert!(!folder.join("stacks.jsonl").exists());
-    let session: Value =
-        serde_json::from_str(&fs::read_to_string(folder.join("session.json")).unwrap()).unwrap();
-    let hits: u64 =
-        session["probes"].as_array().unwrap().iter().map(|probe| probe["hits"].as_u64().unwrap()).sum();
-    assert_eq!((session["probes"].as_array().unwrap().len(), hits), (1, truth.len() as u64));
+    let session = session(&folder);
+    let probes = &session["probes"];
+    assert_eq!((list(probes).len(), sum(probes, "hits")), (1, truth.len() as u64));
     assert!(session["targets"][0].get("python").is_none());
 }

@@ -7,21 +7,11 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(target_arch = "x86_64")]
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-    process::Command,
-    time::Duration,
-};
-
 use ncclflow_e2e::harness::{
-    programs,
-    recorder::Recorder,
-    replay,
+    prelude::*,
     stack_program::{NOT_COPIED, RecordedStacks, StackProgram, watch},
 };
-use serde_json::Value;
-use test_support::{need_pythons, root, wait_until};
+use test_support::need_pythons;
 
 const MIXED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/mixed.py");
 const NESTED: &str = env!("CARGO_BIN_EXE_ncclflow-nested");
@@ -36,9 +26,14 @@ const KNOWN_WITHIN: Duration = Duration::from_mins(2);
 /// Recordings of a program that nobody tells when its stacks are known: the one that watches may stand meanwhile.
 const ATTEMPTS: usize = 3;
 
+fn library() -> Option<PathBuf> {
+    programs::tracer()?;
+    programs::nccl("2.27.5-cu12")
+}
+
 /// The stack of a call of this thread; nothing if it says that its native frames were not copied.
 fn stack<'r>(recorded: &'r RecordedStacks, called: &Value) -> Option<&'r Value> {
-    let number = called["n"].as_u64().unwrap();
+    let number = number(&called["n"]);
     let (tid, stack) = recorded.calls.get(&number).unwrap_or_else(|| panic!("call {number} is not there"));
     assert_eq!(Some(*tid), called["tid"].as_u64(), "call {number}");
     let row = stack.as_ref().and_then(|stack| recorded.stacks.get(stack));
@@ -55,13 +50,12 @@ fn record(
     more: &[&str],
     latest: usize,
 ) -> (Vec<Value>, tempfile::TempDir) {
-    let ncclflow = programs::ncclflow().unwrap();
     let mut program = StackProgram::start(command, library, more).unwrap();
     let out = tempfile::tempdir().unwrap();
     let pid = program.pid();
     let folder = out.path().join("out");
-    let options = ["--strict", "--level", "api", kind, "--stack-depth", "48"];
-    let recorder = Recorder::start(&ncclflow, &pid, &folder, &options).unwrap();
+    let options = format!("--strict --level api {kind} --stack-depth 48");
+    let recorder = program.attach(&folder, &options).unwrap();
     program.tell("go").unwrap();
     for thread in ["main", "worker"] {
         wait_until(&format!("the stacks of {thread} are known"), KNOWN_WITHIN, || {
@@ -72,13 +66,12 @@ fn record(
         program.tell(thread).unwrap();
     }
     let truth = program.finish().unwrap();
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success(), "{said}");
+    recorder.end().unwrap();
     (truth, out)
 }
 
 fn texts(row: &Value, key: &str) -> Vec<String> {
-    let frames = row["frames"].as_array().unwrap().iter();
+    let frames = list(&row["frames"]).iter();
     frames.map(|frame| frame[key].as_str().unwrap_or_default().to_owned()).collect()
 }
 
@@ -97,10 +90,7 @@ fn few_of_known_lack(lacking: usize, truth: &[Value]) {
 
 #[test]
 fn every_call_has_the_native_stack_that_the_program_itself_knows() {
-    let Some(library) = programs::nccl("2.27.5-cu12") else { return };
-    if programs::ncclflow().is_none() || !root() {
-        return;
-    }
+    let Some(library) = library() else { return };
     // The deepest of its stacks come every eight rounds of 14 calls.
     let more = ["300", "told"];
     let (truth, out) = record("--stacks=native", &mut Command::new(NESTED), &library, &more, 8 * 14);
@@ -109,9 +99,8 @@ fn every_call_has_the_native_stack_that_the_program_itself_knows() {
     assert!(truth.len() > 9000, "{}", truth.len());
     let (mut lacking, mut cut, mut places) = (0, 0, BTreeMap::<u64, BTreeSet<String>>::new());
     for called in &truth {
-        let marks: Vec<&str> =
-            called["marks"].as_array().unwrap().iter().map(|mark| mark.as_str().unwrap()).collect();
-        let sp = called["stackPointer"].as_u64().unwrap();
+        let marks: Vec<&str> = list(&called["marks"]).iter().map(text).collect();
+        let sp = number(&called["stackPointer"]);
         places.entry(sp).or_default().insert(marks.join(" "));
         let Some(row) = stack(&recorded, called) else {
             lacking += usize::from(called["known"] == true);
@@ -125,14 +114,9 @@ fn every_call_has_the_native_stack_that_the_program_itself_knows() {
         assert!(modules[call + 1..].iter().all(|module| module.starts_with("libnccl")), "{}", what());
         assert_eq!(functions[call + 1], "ncclAllReduce", "{}", what());
         // From the call outwards, as many frames of the same files as the C library's own walk finds.
-        let mut expected: Vec<String> = called["frames"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|module| module.as_str().unwrap_or_default().to_owned())
-            .collect();
-        expected.reverse();
-        let found = &modules[..=call];
+        let expected = list(&called["frames"]).iter().rev();
+        let expected: Vec<&str> = expected.map(|module| module.as_str().unwrap_or_default()).collect();
+        let found: Vec<&str> = modules[..=call].iter().map(String::as_str).collect();
         let marked: Vec<&str> = functions[..=call]
             .iter()
             .map(String::as_str)
@@ -140,10 +124,10 @@ fn every_call_has_the_native_stack_that_the_program_itself_knows() {
             .collect();
         if row["cut"] == true {
             cut += 1;
-            assert!(expected.ends_with(found) && marks.ends_with(&marked), "{}", what());
+            assert!(expected.ends_with(&found) && marks.ends_with(&marked), "{}", what());
             assert!(found.len() > 8, "{}", what());
         } else {
-            assert_eq!((found, marked), (&expected[..], marks), "{}", what());
+            assert_eq!((found, marked), (expected, marks), "{}", what());
             assert!(row["unknown"].is_null(), "{}", what());
         }
         // The kernel has 15 bytes of a thread's name.
@@ -155,16 +139,12 @@ fn every_call_has_the_native_stack_that_the_program_itself_knows() {
     assert!(cut > 0, "the deepest stack is larger than what is copied");
     // Functions that are alike call with the same stack pointer: only return addresses further out tell them apart.
     assert!(places.values().any(|marks| marks.len() >= 3), "{places:?}");
-    replay::check(&programs::ncclflow().unwrap(), &folder, &folder);
+    exported::check(&folder);
 }
 
 #[test]
 fn pythons_frames_stand_among_native_ones_where_they_were_called() {
-    let Some(library) = programs::nccl("2.27.5-cu12") else { return };
-    let Some(pythons) = need_pythons() else { return };
-    if programs::ncclflow().is_none() || !root() {
-        return;
-    }
+    let (Some(library), Some(pythons)) = (library(), need_pythons()) else { return };
     for python in &pythons {
         let mut command = Command::new(&python.program);
         // Of some ten calls each time.
@@ -180,7 +160,7 @@ fn pythons_frames_stand_among_native_ones_where_they_were_called() {
             with_frames += 1;
             let what = || format!("{release}: {called}\n{row}");
             let frame = |frame: &Value| {
-                let function = frame["function"].as_str().unwrap();
+                let function = text(&frame["function"]);
                 let file = frame["file"].as_str();
                 // `qsort` jumps to `qsort_r`, or calls it.
                 let is_sort = function == "qsort" || function == "qsort_r";
@@ -188,12 +168,11 @@ fn pythons_frames_stand_among_native_ones_where_they_were_called() {
                 let line = frame["line"].as_u64().unwrap_or(0);
                 (file.is_some() || is_sort).then(|| (function, file.unwrap_or_default().to_owned(), line))
             };
-            let mut found: Vec<_> = row["frames"].as_array().unwrap().iter().filter_map(frame).collect();
+            let mut found: Vec<_> = list(&row["frames"]).iter().filter_map(frame).collect();
             found.dedup_by(|a, b| a.0 == "qsort" && b.0 == "qsort");
-            let expected = called["frames"].as_array().unwrap().iter().map(|frame| {
-                let text = |at: usize| frame[at].as_str().unwrap().to_owned();
-                (text(0), text(1), frame[2].as_u64().unwrap())
-            });
+            let expected = list(&called["frames"])
+                .iter()
+                .map(|frame| (text(&frame[0]).to_owned(), text(&frame[1]).to_owned(), number(&frame[2])));
             let mut expected: Vec<_> = expected.collect();
             // Built with tail calls and stripped, 3.15 has no name for what evaluates frames, and says so each time.
             if python.minor >= 15 && row["unknown"] == "native frames not known" {
@@ -223,10 +202,9 @@ fn pythons_frames_stand_among_native_ones_where_they_were_called() {
 }
 
 /// Counts the stacks of one run, which must be right; gives the calls that lack native frames, and all.
-fn count(ncclflow: &Path, library: &Path) -> (usize, usize) {
+fn count(library: &Path) -> (usize, usize) {
     let mut program = StackProgram::start(&mut Command::new(NESTED), library, &["20"]).unwrap();
-    let (truth, output) = watch(ncclflow, &["--native", "--folded"], &mut program).unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let (truth, text) = watch("--native --folded", &mut program).unwrap();
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     let (mut all, mut lacking) = (0, 0);
     for line in text.lines() {
@@ -258,11 +236,7 @@ fn count(ncclflow: &Path, library: &Path) -> (usize, usize) {
 /// `stacks --both` and `--native` count the same calls.
 #[test]
 fn native_stacks_are_counted() {
-    let Some(library) = programs::nccl("2.27.5-cu12") else { return };
-    let Some(ncclflow) = programs::ncclflow() else { return };
-    if !root() {
-        return;
-    }
-    let few = (0..ATTEMPTS).map(|_| count(&ncclflow, &library)).any(|(lacking, of)| few_lack(lacking, of));
+    let Some(library) = library() else { return };
+    let few = (0..ATTEMPTS).map(|_| count(&library)).any(|(lacking, of)| few_lack(lacking, of));
     assert!(few, "in each of {ATTEMPTS} runs many calls have no native frames");
 }

@@ -2,21 +2,23 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeMap, fs};
-
 use ncclflow_e2e::{
     direction::Direction,
-    harness::traced_run::{Plugin, TracedRun},
+    harness::{
+        prelude::*,
+        traced_run::{Plugin, TracedRun},
+    },
     tracer::{BytesKind, FlowStep, Measured},
 };
-use test_support::is_long;
 
 /// Versions before the ones that every test runs: two that `cargo xtask test` fetches, and the
 /// others with `NCCLFLOW_LONG=1`.
 const OLD: [&str; 2] = ["2.17.1-cu12", "2.19.3-cu12"];
 const OLD_LONG: [&str; 4] = ["2.16.5-cu12", "2.18.1-cu12", "2.18.3-cu12", "2.20.5-cu12"];
 
-const ALL_OPS: &str = "allreduce,allgather,reducescatter,broadcast,sendrecv,alltoall";
+/// Every operation.
+const ALL: &str =
+    "--ops allreduce,allgather,reducescatter,broadcast,sendrecv,alltoall --bytes 700000 --ranks 3 --iters 2";
 
 /// Whether this version's hooks tell the sizes of messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,17 +36,12 @@ enum Detail {
 }
 
 impl Detail {
-    fn options(self) -> Vec<&'static str> {
+    fn options(self) -> &'static str {
         match self {
-            Self::Waits => vec!["--level", "steps"],
-            Self::Transitions => vec!["--level", "steps", "--step-detail", "transitions"],
+            Self::Waits => "--level steps",
+            Self::Transitions => "--level steps --step-detail transitions",
         }
     }
-}
-
-fn session(run: &TracedRun) -> serde_json::Value {
-    let text = fs::read_to_string(run.folder().join("out/session.json")).unwrap();
-    serde_json::from_str(&text).unwrap()
 }
 
 fn all_steps(run: &TracedRun) -> Vec<FlowStep> {
@@ -78,7 +75,7 @@ fn check_measured(run: &TracedRun, detail: Detail, sizes: Sizes) {
             }
         }
     }
-    let session = session(run);
+    let session = run.session();
     for counter in ["orphan_peers", "unplanned_posts", "unposted", "unjoined_steps", "unfinished"] {
         assert_eq!(session["model"][counter], 0, "{counter}");
     }
@@ -87,23 +84,14 @@ fn check_measured(run: &TracedRun, detail: Detail, sizes: Sizes) {
 
 /// The kernel's own counts of hits at the hooks of steps, all processes together.
 fn step_hits(run: &TracedRun) -> u64 {
-    let session = session(run);
-    let of_steps = |probe: &&serde_json::Value| {
-        let function = probe["function"].as_str().unwrap();
-        function.contains("ProxyStep") || function == "ncclProfilingRecord"
-    };
-    let hits =
-        |probe: &serde_json::Value| probe["hits"].as_u64().unwrap() - probe["disarmed"].as_u64().unwrap();
-    session["probes"].as_array().unwrap().iter().filter(of_steps).map(hits).sum()
+    let session = run.session();
+    hits_of(&session, |function| function.contains("ProxyStep") || function == "ncclProfilingRecord")
 }
 
-/// The kernel's own count of hits of a function's probes, all processes together.
-fn probe_hits(run: &TracedRun, function: &str) -> u64 {
-    let session = session(run);
-    let probes = session["probes"].as_array().unwrap().iter();
-    let hits =
-        |probe: &serde_json::Value| probe["hits"].as_u64().unwrap() - probe["disarmed"].as_u64().unwrap();
-    probes.filter(|probe| probe["function"] == function).map(hits).sum()
+/// The kernel's own counts of hits at the probes of some functions, all processes together.
+fn hits_of(session: &Value, is_one: impl Fn(&str) -> bool) -> u64 {
+    let probes = list(&session["probes"]).iter().filter(|probe| is_one(text(&probe["function"])));
+    probes.map(|probe| number(&probe["hits"]) - number(&probe["disarmed"])).sum()
 }
 
 /// Messages that the emulated kernels themselves put into and took out of the slots.
@@ -117,11 +105,8 @@ fn as_the_plugin_tells(version: &str) {
     for (mode, detail) in
         [("threads", Detail::Waits), ("processes", Detail::Waits), ("processes", Detail::Transitions)]
     {
-        let arguments =
-            ["--ranks", "3", "--mode", mode, "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
-        let Some(run) = TracedRun::traced(&detail.options(), version, Plugin::Yes, &arguments) else {
-            return;
-        };
+        let workload = format!("--mode {mode} {ALL}");
+        let Some(run) = TracedRun::new(detail.options(), version, Plugin::Yes, &workload) else { return };
         run.check(Plugin::Yes);
         check_measured(&run, detail, Sizes::Measured);
         check_sums(&run, Direction::Send);
@@ -153,10 +138,9 @@ fn stripped_libraries_are_measured_too() {
         ("2.32.3-cu12", Plugin::Yes, Sizes::Measured),
     ];
     for (version, plugin, sizes) in versions {
-        let arguments = ["--ranks", "3", "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
         let options = Detail::Waits.options();
-        let Some(run) = TracedRun::of_stripped(&options, version, plugin, &arguments) else { return };
-        assert_eq!(session(&run)["libraries"][0]["symbols"], "stripped");
+        let Some(run) = TracedRun::of_stripped(options, version, plugin, ALL) else { return };
+        assert_eq!(run.session()["libraries"][0]["symbols"], "stripped");
         run.check(plugin);
         check_measured(&run, Detail::Waits, sizes);
     }
@@ -166,10 +150,8 @@ fn stripped_libraries_are_measured_too() {
 #[test]
 fn through_the_perf_event_array_and_perf_links() {
     for (mode, way) in [("threads", "--buffer"), ("processes", "--buffer"), ("processes", "--links")] {
-        let arguments =
-            ["--ranks", "3", "--mode", mode, "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
-        let options = ["--level", "steps", way, "perf"];
-        let Some(run) = TracedRun::traced(&options, "2.27.5-cu12", Plugin::Yes, &arguments) else { return };
+        let (options, workload) = (format!("--level steps {way} perf"), format!("--mode {mode} {ALL}"));
+        let Some(run) = TracedRun::new(&options, "2.27.5-cu12", Plugin::Yes, &workload) else { return };
         run.check(Plugin::Yes);
         check_measured(&run, Detail::Waits, Sizes::Measured);
     }
@@ -199,9 +181,8 @@ fn check_sums(run: &TracedRun, direction: Direction) {
 #[test]
 fn before_the_profiler_interface() {
     for detail in [Detail::Waits, Detail::Transitions] {
-        let arguments =
-            ["--ranks", "3", "--mode", "processes", "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
-        let Some(run) = TracedRun::traced(&detail.options(), "2.21.5-cu12", Plugin::No, &arguments) else {
+        let workload = format!("--mode processes {ALL}");
+        let Some(run) = TracedRun::new(detail.options(), "2.21.5-cu12", Plugin::No, &workload) else {
             return;
         };
         run.check(Plugin::No);
@@ -218,15 +199,14 @@ fn before_sizes_stayed_in_their_slots() {
         for (mode, detail, buffer) in
             [("threads", Detail::Waits, "perf"), ("processes", Detail::Transitions, "ring")]
         {
-            let arguments =
-                ["--ranks", "3", "--mode", mode, "--ops", ALL_OPS, "--bytes", "700000", "--iters", "2"];
-            let options = [detail.options(), vec!["--buffer", buffer]].concat();
-            let Some(run) = TracedRun::traced(&options, version, Plugin::No, &arguments) else { return };
+            let options = format!("{} --buffer {buffer}", detail.options());
+            let workload = format!("--mode {mode} {ALL}");
+            let Some(run) = TracedRun::new(&options, version, Plugin::No, &workload) else { return };
             run.check(Plugin::No);
             check_measured(&run, detail, Sizes::OfSends);
             check_sums(&run, Direction::Send);
             check_each_size(&run);
-            let hits = probe_hits(&run, "sendProxyProgress");
+            let hits = hits_of(&run.session(), |function| function == "sendProxyProgress");
             let sent = |step: &&FlowStep| step.direction == Direction::Send;
             let expected =
                 if version == "2.20.5-cu12" { 0 } else { all_steps(&run).iter().filter(sent).count() };
@@ -267,24 +247,16 @@ fn hits_per_message() {
     for (version, waits, transitions) in [("2.27.5-cu12", 6, 8), ("2.28.9-cu13", 5, 8), ("2.32.3-cu12", 5, 8)]
     {
         for (detail, expected) in [(Detail::Waits, waits), (Detail::Transitions, transitions)] {
-            let arguments = ["--ranks", "2", "--mode", "processes", "--bytes", "8388608", "--channels", "2"];
-            let Some(run) = TracedRun::traced(&detail.options(), version, Plugin::No, &arguments) else {
-                return;
-            };
+            let workload = "--ranks 2 --mode processes --bytes 8388608 --channels 2";
+            let Some(run) = TracedRun::new(detail.options(), version, Plugin::No, workload) else { return };
             check_measured(&run, detail, Sizes::Measured);
             // The log has a message twice: sent, and received.
             assert_eq!(2 * step_hits(&run), expected * messages_moved(&run), "{version} {detail:?}");
-            let session = session(&run);
-            let at: BTreeMap<&str, bool> = session["probes"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .filter(|probe| probe["function"].as_str().unwrap().contains("ProxyStep"))
-                .map(|probe| {
-                    (probe["symbol"].as_str().unwrap(), probe["symbol"].as_str().unwrap().contains('+'))
-                })
-                .collect();
-            assert!(at.values().all(|moved| *moved), "{at:?}");
+            let session = run.session();
+            let probes = list(&session["probes"]).iter();
+            let of_steps = probes.filter(|probe| text(&probe["function"]).contains("ProxyStep"));
+            let at: BTreeSet<&str> = of_steps.map(|probe| text(&probe["symbol"])).collect();
+            assert!(!at.is_empty() && at.iter().all(|place| place.contains('+')), "{at:?}");
         }
     }
 }
@@ -293,42 +265,30 @@ fn hits_per_message() {
 #[test]
 fn samples_say_what_they_leave_out() {
     for (version, sampling) in [
-        ("2.28.9-cu13", ["--steps-every", "3"]),
-        ("2.21.5-cu12", ["--steps-every", "3"]),
-        ("2.28.9-cu13", ["--channels", "1"]),
-        ("2.28.9-cu13", ["--min-bytes", "700000"]),
-        ("2.28.9-cu13", ["--min-bytes", "700001"]),
+        ("2.28.9-cu13", "--steps-every 3"),
+        ("2.21.5-cu12", "--steps-every 3"),
+        ("2.28.9-cu13", "--channels 1"),
+        ("2.28.9-cu13", "--min-bytes 700000"),
+        ("2.28.9-cu13", "--min-bytes 700001"),
     ] {
-        let options = ["--level", "steps", sampling[0], sampling[1]];
-        let arguments = [
-            "--ranks",
-            "2",
-            "--mode",
-            "processes",
-            "--ops",
-            ALL_OPS,
-            "--bytes",
-            "700000",
-            "--iters",
-            "3",
-            "--channels",
-            "2",
-        ];
-        let Some(run) = TracedRun::traced(&options, version, Plugin::No, &arguments) else { return };
+        let workload = format!("--mode processes --channels 2 {ALL}");
+        let workload = workload.replace("--ranks 3 --iters 2", "--ranks 2 --iters 3");
+        let options = format!("--level steps {sampling}");
+        let Some(run) = TracedRun::new(&options, version, Plugin::No, &workload) else { return };
         run.check(Plugin::No);
         let steps = all_steps(&run);
         let (measured, rest): (Vec<_>, Vec<_>) =
             steps.iter().partition(|step| step.measured != Measured::default());
         assert!(measured.iter().all(|step| step.measured.end.is_some()));
-        let wanted = |step: &FlowStep| match sampling[0] {
-            "--steps-every" => (step.op_count >> 1).is_multiple_of(3),
-            "--channels" => step.channel == 1,
-            _ => sampling[1] == "700000",
+        let wanted = |step: &FlowStep| match sampling {
+            "--steps-every 3" => (step.op_count >> 1).is_multiple_of(3),
+            "--channels 1" => step.channel == 1,
+            _ => sampling == "--min-bytes 700000",
         };
         assert!(!steps.is_empty());
         assert!(measured.iter().all(|step| wanted(step)), "{version} {sampling:?}");
         assert!(rest.iter().all(|step| !wanted(step)), "{version} {sampling:?}");
-        let session = session(&run);
+        let session = run.session();
         let left_out = &session["model"]["left_out"];
         assert_eq!(left_out["messages"], rest.len(), "{version} {sampling:?}");
         for counter in ["unjoined_steps", "unfinished"] {
@@ -336,7 +296,7 @@ fn samples_say_what_they_leave_out() {
         }
         // Every message has as many hits as every other, wherever it is counted.
         let hits = step_hits(&run);
-        let expected = left_out["hits"].as_u64().unwrap() * steps.len() as u64;
+        let expected = number(&left_out["hits"]) * steps.len() as u64;
         assert_eq!(expected, hits * rest.len() as u64, "{version} {sampling:?}");
     }
 }

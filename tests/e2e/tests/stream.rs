@@ -3,50 +3,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
-
 use ncclflow_e2e::harness::{
-    bed::Bed, programs, progress, recorder::Recorder, run_counts::RunCounts, stopped_thread::StoppedThread,
-    thread_sleeps::thread_sleeps,
+    prelude::*, run_counts::RunCounts, stopped_thread::StoppedThread, thread_sleeps::thread_sleeps,
 };
-use rustix::process::Signal;
-use serde_json::Value;
-use test_support::{root, wait_until};
 
 const VERSION: &str = "2.27.5-cu12";
 
 /// Ring all-reduces: each op has two peers on each channel, one to receive from and one to send to.
-const RINGS: [&str; 8] = ["--ranks", "2", "--bytes", "65536", "--ops", "allreduce", "--channels", "1"];
-
-struct World {
-    ncclflow: PathBuf,
-    folder: tempfile::TempDir,
-    bed: Bed,
-}
+const RINGS: &str = "--ranks 2 --bytes 65536 --ops allreduce --channels 1";
 
 /// A bed that waits, with a log of its calls. `None` if the machine lacks something.
-fn world(arguments: &[&str]) -> Option<World> {
-    let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(VERSION)?);
-    if !root() {
-        return None;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let calls = folder.path().join("calls").display().to_string();
-    let arguments = [&["--call-log", &calls], arguments].concat();
-    let bed = Bed::start(&bed, &library, folder.path(), &arguments).unwrap();
-    Some(World { ncclflow, folder, bed })
-}
-
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap()
-}
-
-fn session(out: &Path) -> Value {
-    serde_json::from_str(&fs::read_to_string(out.join("session.json")).unwrap()).unwrap()
+fn world(workload: &str) -> Option<World> {
+    World::start(VERSION, &format!("{CALL_LOG} {workload}"))
 }
 
 /// What is summed up of a session.
@@ -62,20 +30,18 @@ struct Sums {
 /// kernel's own count of runs.
 fn assert_accounts(session: &Value, runs: u64) -> Sums {
     let mut sums = Sums::default();
-    for probe in session["probes"].as_array().unwrap() {
+    for probe in list(&session["probes"]) {
         let [hits, delivered, lost, dropped, disarmed] =
             ["hits", "delivered", "lost", "dropped", "disarmed"].map(|key| number(&probe[key]));
         assert_eq!(hits, delivered + lost + dropped + disarmed, "{probe}");
-        for cpu in probe["cpus"].as_array().unwrap() {
+        for cpu in list(&probe["cpus"]) {
             let [hits, delivered, lost, dropped] =
                 ["hits", "delivered", "lost", "dropped"].map(|key| number(&cpu[key]));
             assert_eq!(hits, delivered + lost + dropped, "{probe}");
             assert!(lost + dropped > 0, "only CPUs that lost something are named: {probe}");
         }
-        let by_cpu = |key: &str| -> u64 {
-            probe["cpus"].as_array().unwrap().iter().map(|cpu| number(&cpu[key])).sum()
-        };
-        assert_eq!((by_cpu("lost"), by_cpu("dropped")), (lost, dropped), "{probe}");
+        let by_cpu = ["lost", "dropped"].map(|key| sum(&probe["cpus"], key));
+        assert_eq!(by_cpu, [lost, dropped], "{probe}");
         // Parts are counted record by record; a walk is one run, of the probe itself.
         if probe["part"].is_null() {
             sums.hits += hits;
@@ -90,21 +56,18 @@ fn assert_accounts(session: &Value, runs: u64) -> Sums {
     assert_eq!(number(&loss["records_dropped"]), sums.dropped);
     assert_eq!(number(&loss["records_unaccounted"]), 0);
     assert_eq!(number(&loss["records_undecodable"]), 0);
-    let missing: u64 = session["gaps"].as_array().unwrap().iter().map(|gap| number(&gap["records"])).sum();
-    assert_eq!(missing, sums.lost + sums.dropped, "{}", session["gaps"]);
-    let cpus: u64 = session["cpus"].as_array().unwrap().iter().map(|cpu| number(&cpu["delivered"])).sum();
-    assert_eq!(cpus, sums.delivered);
+    assert_eq!(sum(&session["gaps"], "records"), sums.lost + sums.dropped, "{}", session["gaps"]);
+    assert_eq!(sum(&session["cpus"], "delivered"), sums.delivered);
     sums
 }
 
 /// Ops that do not say that they are incomplete have both peers of their ring; none has a wrong one.
 fn assert_incomplete_ops_say_so(out: &Path, session: &Value) {
     let mut whole = 0;
-    for rank in session["communicators"].as_array().unwrap() {
+    for rank in list(&session["communicators"]) {
         let file = format!("proxy_flow_rank{}.jsonl", rank["rank"]);
-        let text = fs::read_to_string(out.join(rank["folder"].as_str().unwrap()).join(file)).unwrap();
-        for line in text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
-            let peers = line["peers"].as_array().unwrap();
+        for line in read_lines(&out.join(text(&rank["folder"])).join(file)) {
+            let peers = list(&line["peers"]);
             let of_ring = |peer: &Value| match peer["op"].as_str() {
                 Some("RECV") => peer["peer"] == line["ringPrev"],
                 _ => peer["peer"] == line["ringNext"],
@@ -124,31 +87,24 @@ fn assert_incomplete_ops_say_so(out: &Path, session: &Value) {
 /// A tracer that does not run for a while: the kernel's buffer fills, and what finds no room is counted
 /// there.
 fn starve_the_reader(kind: &str) {
-    let rings = [&RINGS[..], &["--iters", "1500"]].concat();
-    let Some(World { ncclflow, folder, mut bed }) = world(&rings) else { return };
-    let out = folder.path().join("out");
-    let arguments = ["--buffer", kind, "--buffer-size", "1"];
-    let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &arguments).unwrap();
+    let Some(mut world) = world(&format!("{RINGS} --iters 1500")) else { return };
+    let recorder = world.record(&format!("--buffer {kind} --buffer-size 1"));
     let runs = RunCounts::of_process(recorder.pid()).unwrap();
     recorder.signal(Signal::STOP).unwrap();
-    bed.go().unwrap();
+    world.bed.go().unwrap();
     // How full the kernel's buffer is shows nowhere outside. An all-reduce of both ranks is 3 KB of records, and at most
     // 256 of those that were called are still to come: twice as much as there is room for.
-    progress::wait_for_calls_of(
-        "ncclAllReduce",
-        &folder.path().join("calls"),
-        &[(bed.ready.pids[0], 2 * 1000)],
-    );
+    let counts = [(world.bed.ready.pids[0], 2 * 1000)];
+    progress::wait_for_calls_of("ncclAllReduce", &world.path("calls"), &counts);
     recorder.signal(Signal::CONT).unwrap();
-    assert!(bed.finish().unwrap().1.ok);
-    let (status, words) = recorder.finish().unwrap();
-    assert!(status.success(), "{words}");
-    let session = session(&out);
+    world.bed.end();
+    let words = recorder.end().unwrap();
+    let session = world.session();
     let sums = assert_accounts(&session, runs.total().unwrap());
     assert!(sums.lost > 0 && sums.dropped == 0, "{sums:?}");
     assert!(words.contains("found the kernel's buffer full"), "{words}");
     assert_eq!(session["buffer"]["kind"], kind);
-    assert_incomplete_ops_say_so(&out, &session);
+    assert_incomplete_ops_say_so(&world.out(), &session);
 }
 
 #[test]
@@ -164,53 +120,28 @@ fn a_reader_that_starves_loses_in_the_perf_event_array_and_counts() {
 /// A keeper of the recording that does not get on, as on a disk that stalls: the drain goes on, in bounded
 /// memory, and counts what it drops.
 fn starve_the_writer(kind: &str) {
-    // 0.75 MB/s of records, 12 MB in all: the queue of the capture is as large as the one that fills up, and must hold
-    // what comes while the machine lets its thread stand.
-    let rings = [&RINGS[..], &["--iters", "4000", "--interval-ms", "4"]].concat();
-    let Some(World { ncclflow, folder, mut bed }) = world(&rings) else { return };
-    let (out, capture) = (folder.path().join("out"), folder.path().join("capture"));
-    let arguments =
-        ["--buffer", kind, "--queue-size", "8", "--strict", "--capture", capture.to_str().unwrap()];
-    let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &arguments).unwrap();
+    // 12 MB of records in all.
+    let Some(mut world) = world(&format!("{RINGS} --iters 4000 --interval-ms 4")) else { return };
+    let recorder = world.record(&format!("--buffer {kind} --queue-size 8 --strict"));
     let runs = RunCounts::of_process(recorder.pid()).unwrap();
     {
         // Before the first record: the job makes not much more than the queue holds.
         let _stopped = StoppedThread::of_name(recorder.pid(), "ncclflow-keep").unwrap();
-        // The capture goes on, and shows when more has come than the queue can hold.
-        let captured = || fs::metadata(&capture).unwrap().len();
-        let before = captured();
-        bed.go().unwrap();
-        wait_until("more was captured than the queue holds", Duration::from_mins(3), || {
-            captured() >= before + (10 << 20)
-        });
+        world.bed.go().unwrap();
+        // An all-reduce of both ranks is 3 KB of records: these are more than the queue holds.
+        let counts = [(world.bed.ready.pids[0], 2 * 3600)];
+        progress::wait_for_calls_of("ncclAllReduce", &world.path("calls"), &counts);
     }
-    assert!(bed.finish().unwrap().1.ok);
+    world.bed.end();
     let (status, words) = recorder.finish().unwrap();
     assert_eq!(status.code(), Some(3), "--strict: {words}");
     assert!(words.contains("were dropped"), "{words}");
-    let recorded = session(&out);
+    let recorded = world.session();
     let sums = assert_accounts(&recorded, runs.total().unwrap());
     assert!(sums.dropped > 0 && sums.lost == 0, "{sums:?}");
     let (peak, bound) = (&recorded["buffer"]["queue_peak_bytes"], &recorded["buffer"]["queue_bytes"]);
     assert!(number(peak) <= number(bound) && number(bound) == 8 << 20, "{}", recorded["buffer"]);
-    assert_incomplete_ops_say_so(&out, &recorded);
-
-    // The capture has a thread and a queue of its own, and so it has everything.
-    assert_eq!(number(&recorded["loss"]["records_not_captured"]), 0);
-    let again = folder.path().join("again");
-    let status =
-        std::process::Command::new(&ncclflow).arg("replay").arg(&capture).arg("-o").arg(&again).status();
-    assert!(status.unwrap().success());
-    let mut replayed = 0;
-    for rank in recorded["communicators"].as_array().unwrap() {
-        let file = again
-            .join(rank["folder"].as_str().unwrap())
-            .join(format!("proxy_flow_rank{}.jsonl", rank["rank"]));
-        let text = fs::read_to_string(file).unwrap();
-        assert!(text.lines().all(|line| line.contains("\"incomplete\":false")));
-        replayed += text.lines().count();
-    }
-    assert_eq!(replayed, 2 * 4000);
+    assert_incomplete_ops_say_so(&world.out(), &recorded);
 }
 
 #[test]
@@ -226,7 +157,7 @@ fn a_writer_that_starves_does_not_stop_the_drain_of_the_perf_event_array() {
 /// How often the threads were woken in about 5 s, and how often they may have been in that time.
 fn woken(pid: u32) -> (u64, u64) {
     let (before, begun) = (thread_sleeps(pid).unwrap(), Instant::now());
-    std::thread::sleep(Duration::from_secs(5));
+    thread::sleep(Duration::from_secs(5));
     let after = thread_sleeps(pid).unwrap();
     let seconds = begun.elapsed().as_secs() + 1;
     // One that has ended meanwhile was of the beginning.
@@ -241,19 +172,15 @@ fn woken(pid: u32) -> (u64, u64) {
 #[test]
 fn a_tracer_without_records_sleeps() {
     for kind in ["ring", "perf"] {
-        let Some(World { ncclflow, folder, bed }) = world(&["--ranks", "2"]) else { return };
-        let out = folder.path().join("out");
-        let recorder =
-            Recorder::start(&ncclflow, &bed.pid_list(), &out, &["--buffer", kind, "--level", "steps"])
-                .unwrap();
-        std::thread::sleep(Duration::from_secs(1));
+        let Some(world) = world("--ranks 2") else { return };
+        let recorder = world.record(&format!("--buffer {kind} --level steps"));
+        thread::sleep(Duration::from_secs(1));
         // What it does at its beginning takes long on a busy machine, and waiting for a page of a file counts, too.
         let mut tries = Vec::new();
         while tries.last().is_none_or(|(woken, most)| woken > most) {
             assert!(tries.len() < 3, "{kind}: woken so often, and may be so often: {tries:?}");
             tries.push(woken(recorder.pid()));
         }
-        recorder.signal(Signal::INT).unwrap();
-        assert!(recorder.finish().unwrap().0.success());
+        recorder.interrupt().unwrap();
     }
 }

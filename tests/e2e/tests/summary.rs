@@ -1,34 +1,19 @@
 //! `ncclflow summary`: what went over each link, against the bytes that the emulated kernels put into its
 //! slots.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use std::{collections::BTreeMap, process::Command};
-
 use ncclflow_e2e::{
     direction::Direction,
     harness::{
-        programs,
+        prelude::*,
         traced_run::{Plugin, TracedRun},
     },
 };
-use serde_json::Value;
 
 /// Rank, direction, peer and channel.
 type Link = (i64, String, i64, u64);
 
 /// Messages, and what they take in the slots.
 type Traffic = (u64, u64);
-
-fn summary(run: &TracedRun) -> Value {
-    let output = Command::new(programs::ncclflow().unwrap())
-        .args(["summary", "--json"])
-        .arg(run.folder().join("out"))
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
 
 /// As the kernels moved them, by link.
 fn moved(run: &TracedRun) -> BTreeMap<Link, Traffic> {
@@ -47,22 +32,16 @@ fn moved(run: &TracedRun) -> BTreeMap<Link, Traffic> {
 #[test]
 fn links_have_the_messages_and_bytes_that_went_over_them() {
     for version in ["2.27.5-cu12", "2.32.3-cu12"] {
-        let arguments = ["--ranks", "4", "--mode", "processes", "--ops", "allreduce,alltoall,sendrecv"];
-        let sizes = ["--bytes", "300000", "--iters", "4", "--channels", "2"];
-        let all = [&arguments[..], &sizes].concat();
-        let Some(run) = TracedRun::traced(&["--level", "steps"], version, Plugin::No, &all) else { return };
-        let report = summary(&run);
+        let workload = "--ranks 4 --mode processes --ops allreduce,alltoall,sendrecv \
+             --bytes 300000 --iters 4 --channels 2";
+        let Some(run) = TracedRun::new("--level steps", version, Plugin::No, workload) else { return };
+        let report = ncclflow_of("summary --json", &[run.out()]).ok().json();
         let mut seen: BTreeMap<Link, Traffic> = BTreeMap::new();
-        for rank in report["ranks"].as_array().unwrap() {
-            for link in rank["links"].as_array().unwrap() {
-                let number = |key: &str| link[key].as_u64().unwrap();
-                let direction = link["op"].as_str().unwrap().to_owned();
-                let key = (
-                    rank["rank"].as_i64().unwrap(),
-                    direction,
-                    link["peer"].as_i64().unwrap(),
-                    number("channel"),
-                );
+        for rank in list(&report["ranks"]) {
+            for link in list(&rank["links"]) {
+                let number = |key: &str| number(&link[key]);
+                let (from, to) = (rank["rank"].as_i64().unwrap(), link["peer"].as_i64().unwrap());
+                let key = (from, text(&link["op"]).to_owned(), to, number("channel"));
                 assert_eq!(link["transport"], "NET", "{link:#}");
                 assert_eq!(number("messages"), number("messagesMeasured"), "{link:#}");
                 // No message can have waited for longer than ops were under way on the link.

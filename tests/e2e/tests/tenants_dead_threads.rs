@@ -6,71 +6,37 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
-    fs,
     io::{self, Read as _, Write as _},
     net::TcpStream,
     os::unix::net::UnixDatagram,
-    path::{Path, PathBuf},
-    process::Command,
     sync::{Arc, Mutex},
-    thread,
-    time::{Duration, Instant},
 };
 
-use ncclflow_e2e::harness::{bed::Bed, kernel_objects, programs, recorder::Recorder};
-use serde_json::Value;
-use test_support::{root, wait_until};
+use ncclflow_e2e::harness::{kernel_objects, prelude::*};
 
 /// The rest is for a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 const VERSION: &str = "2.27.5-cu12";
-const JOB: [&str; 10] =
-    ["--ranks", "2", "--iters", "800", "--bytes", "65536", "--ops", "allreduce", "--channels", "1"];
-
-struct World {
-    ncclflow: PathBuf,
-    folder: tempfile::TempDir,
-    bed: Bed,
-}
-
 /// A bed that waits. `None` if the machine lacks something.
 fn world() -> Option<World> {
-    let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(VERSION)?);
-    if !root() {
-        return None;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let bed = Bed::start(&bed, &library, folder.path(), &JOB).unwrap();
-    Some(World { ncclflow, folder, bed })
-}
-
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
-}
-
-fn sum(session: &Value, key: &str) -> u64 {
-    session["probes"].as_array().unwrap().iter().map(|probe| number(&probe[key])).sum()
+    World::start(VERSION, "--ranks 2 --iters 800 --bytes 65536 --ops allreduce --channels 1")
 }
 
 /// Records with this fault, of which the times count from when the job is let go, until the session ends by itself. Gives
 /// what it said and its `session.json`.
 fn fails(fault: &str, more: &[&str]) -> Option<(String, Value, World)> {
     let mut world = world()?;
-    let World { ncclflow, folder, bed } = &mut world;
-    let out = folder.path().join("out");
-    let capture = folder.path().join("capture").display().to_string();
-    let more: Vec<&str> =
-        more.iter().map(|word| if *word == "{capture}" { &capture } else { *word }).collect();
+    let out = world.out();
     // If it did not end by itself, it would end well, and that is no failure.
-    let arguments = [&["-d", "60"], &more[..]].concat();
-    let gated = format!("{fault}:{}", folder.path().join("go").display());
-    let recorder =
-        Recorder::start_in(ncclflow, &bed.pid_list(), &out, &arguments, &[("NCCLFLOW_FAULT", &gated)])
-            .unwrap();
+    let time = if fault.starts_with("files") { "2" } else { "60" };
+    let arguments = [&["-d", time], more].concat();
+    let gated = [("NCCLFLOW_FAULT", &*format!("{fault}:{}", world.path("go").display()))];
+    let pids = world.bed.pid_list();
+    let recorder = Recorder::start_in(&world.ncclflow, &pids, &out, &arguments, &gated).unwrap();
     let made = kernel_objects::of_process(recorder.pid()).unwrap();
     assert!(!made.links.is_empty(), "it has probes");
-    bed.go().unwrap();
-    if let Some(address) = address(recorder.said()) {
+    world.bed.go().unwrap();
+    if let Some(address) = recorder.metrics_address() {
         // It can be too late for that already.
         let _ = TcpStream::connect(address);
     }
@@ -84,22 +50,21 @@ fn fails(fault: &str, more: &[&str]) -> Option<(String, Value, World)> {
     wait_until(&format!("{fault}: no program is left"), PATIENCE, || {
         made.still_there().unwrap() == kernel_objects::KernelObjects::default()
     });
-    let (job, summary) = bed.finish().unwrap();
-    assert!(job.success() && summary.ok, "{fault}: the job's results: {job} {summary:?} {said}");
-    let session: Value = serde_json::from_slice(&fs::read(out.join("session.json")).unwrap()).unwrap();
+    world.bed.end();
+    let session = session(&out);
     assert_eq!(session["state"], "failed", "{fault}: {session:#}");
     Some((said, session, world))
 }
 
 fn names_thread(session: &Value, thread: &str) -> bool {
-    session["errors"].as_array().unwrap().iter().any(|error| error.as_str().unwrap().contains(thread))
+    list(&session["errors"]).iter().any(|error| text(error).contains(thread))
 }
 
 /// Hits of an open session, as the kernel counted them, and what became of them.
 fn assert_counted(session: &Value) {
-    let hits = sum(session, "hits") - sum(session, "disarmed");
-    let (delivered, lost, dropped) =
-        (sum(session, "delivered"), sum(session, "lost"), sum(session, "dropped"));
+    let [hits, disarmed, delivered, lost, dropped] =
+        ["hits", "disarmed", "delivered", "lost", "dropped"].map(|key| sum(&session["probes"], key));
+    let hits = hits - disarmed;
     let unaccounted = number(&session["loss"]["records_unaccounted"]);
     assert!(
         hits.abs_diff(delivered + lost + dropped) <= unaccounted,
@@ -112,22 +77,15 @@ fn a_dead_keeper_ends_the_session_and_what_it_had_not_written_is_counted() {
     let Some((_, session, world)) = fails("keep:panic:3", &[]) else { return };
     assert!(names_thread(&session, "ncclflow-keep"), "{}", session["errors"]);
     assert_counted(&session);
-    assert!(sum(&session, "delivered") > 0);
+    let delivered = sum(&session["probes"], "delivered");
+    assert!(delivered > 0);
     let loss = &session["loss"];
     assert_eq!(number(&loss["records_unaccounted"]), 0, "{loss}");
     let recorded = number(&session["recording"]["records"]);
-    assert_eq!(sum(&session, "delivered"), recorded + number(&loss["records_not_recorded"]), "{loss}");
+    assert_eq!(delivered, recorded + number(&loss["records_not_recorded"]), "{loss}");
     assert!(number(&loss["records_not_recorded"]) + number(&loss["records_dropped"]) > 0, "{loss}");
     // What is there is whole blocks.
-    let exported = Command::new(&world.ncclflow)
-        .arg("export")
-        .arg(world.folder.path().join("out"))
-        .args(["-f", "jsonl", "-o"])
-        .arg(world.folder.path().join("again"))
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&exported.stderr);
-    assert!(exported.status.success() || exported.status.code() == Some(3), "{said}");
+    ncclflow_of("export -f jsonl -o", &[world.path("again"), world.out()]).ok();
 }
 
 #[test]
@@ -143,8 +101,9 @@ fn a_dead_drain_ends_the_session_and_what_it_left_in_the_kernel_is_counted() {
 #[test]
 fn each_other_thread_that_dies_ends_the_session_too() {
     for (fault, name, more) in [
-        ("capture:panic:3", "ncclflow-capt", &["--capture", "{capture}"][..]),
-        ("files:panic:2", "ncclflow-files", &[]),
+        ("rows:panic:2", "ncclflow-rows", &["--metrics", "127.0.0.1:0"][..]),
+        // When the recording is over.
+        ("files:panic:1", "ncclflow-files", &[]),
         ("who:panic:1", "ncclflow-who", &[]),
         ("session:panic:3", "the recording's thread", &["--on-hang", "1"]),
         // When the first client has come.
@@ -198,14 +157,9 @@ impl Manager {
     }
 }
 
-/// Where its metrics are.
-fn address(said: &str) -> Option<&str> {
-    said.split("http://").nth(1)?.split('/').next()
-}
-
 /// Status and body.
-fn get(said: &str, path: &str) -> io::Result<(u16, String)> {
-    let mut stream = TcpStream::connect(address(said).unwrap())?;
+fn get(recorder: &Recorder, path: &str) -> io::Result<(u16, String)> {
+    let mut stream = TcpStream::connect(recorder.metrics_address().unwrap())?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
@@ -216,13 +170,14 @@ fn get(said: &str, path: &str) -> io::Result<(u16, String)> {
 
 #[test]
 fn systemd_hears_of_the_drain_as_long_as_it_comes_round() {
-    let Some(World { ncclflow, folder, bed }) = world() else { return };
-    let manager = Manager::new(folder.path());
-    let out = |name: &str| folder.path().join(name);
-    let metrics = ["--metrics", "127.0.0.1:0"];
+    let Some(world) = world() else { return };
+    let manager = Manager::new(world.folder.path());
+    let (pids, metrics) = (world.bed.pid_list(), ["--metrics", "127.0.0.1:0"]);
+    let record = |name: &str, environment: &[(&str, &str)]| {
+        Recorder::start_in(&world.ncclflow, &pids, &world.path(name), &metrics, environment).unwrap()
+    };
     let begun = Instant::now();
-    let good = Recorder::start_in(&ncclflow, &bed.pid_list(), &out("good"), &metrics, &manager.environment())
-        .unwrap();
+    let good = record("good", &manager.environment());
     let armed = Instant::now();
     // It wants to be fed once a second, and the drain pauses for half a second.
     wait_until("it is ready, and feeds the watchdog", PATIENCE, || {
@@ -233,24 +188,22 @@ fn systemd_hears_of_the_drain_as_long_as_it_comes_round() {
     let time = begun.elapsed();
     assert!(fed as u128 <= time.as_millis() / 100, "{fed} times in {time:?}: {:?}", manager.heard());
     for path in ["/healthz", "/readyz"] {
-        wait_until(path, PATIENCE, || get(good.said(), path).is_ok_and(|(status, _)| status == 200));
+        wait_until(path, PATIENCE, || get(&good, path).is_ok_and(|(status, _)| status == 200));
     }
     good.interrupt().unwrap();
     wait_until("it tells of its end", PATIENCE, || manager.count("STOPPING=1") == 1);
 
     manager.forget();
     let environment = [&manager.environment()[..], &[("NCCLFLOW_FAULT", "drain:hang:4")]].concat();
-    let stuck =
-        Recorder::start_in(&ncclflow, &bed.pid_list(), &out("stuck"), &metrics, &environment).unwrap();
+    let stuck = record("stuck", &environment);
     // It comes round a few times before.
     wait_until("the watchdog is not fed, and /healthz and /readyz tell of it", PATIENCE, || {
         let is_silent = |heard: &[(Instant, String)]| {
             heard.last().is_some_and(|(at, _)| at.elapsed() > Duration::from_secs(2))
         };
-        let unhealthy = || get(stuck.said(), "/healthz").is_ok_and(|(status, _)| status == 503);
+        let unhealthy = || get(&stuck, "/healthz").is_ok_and(|(status, _)| status == 503);
         let unready = || {
-            get(stuck.said(), "/readyz")
-                .is_ok_and(|(status, why)| status == 503 && why.contains("not been taken"))
+            get(&stuck, "/readyz").is_ok_and(|(status, why)| status == 503 && why.contains("not been taken"))
         };
         is_silent(&manager.heard()) && unhealthy() && unready()
     });

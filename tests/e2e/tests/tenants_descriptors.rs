@@ -5,25 +5,16 @@
 #![cfg(target_arch = "x86_64")]
 
 use std::{
-    fs,
     io::Write as _,
     os::fd::AsRawFd as _,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
     sync::{Mutex, PoisonError},
-    thread,
-    time::{Duration, Instant},
 };
 
 use ncclflow_e2e::harness::{
     callers::{self, Caller, Reduce},
-    node::Killed,
-    programs,
-    recorder::Recorder,
+    prelude::*,
 };
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
-use serde_json::Value;
-use test_support::{need, root, wait_until};
+use rustix::process::{Pid, Resource, Rlimit, kill_process, prlimit};
 
 /// Whoever records the node sees the processes of the other test, too.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -31,31 +22,19 @@ const CALLS: u64 = 200;
 /// The end takes a second or so; the rest is for a busy machine.
 const BOUND: Duration = Duration::from_secs(60);
 
-fn session(out: &Path) -> Value {
-    serde_json::from_slice(&fs::read(out.join("session.json")).unwrap_or_default()).unwrap_or_default()
-}
-
-fn traced(session: &Value, pid: u32) -> bool {
-    let mut targets = session["targets"].as_array().into_iter().flatten();
-    targets.any(|target| target["pid"] == pid && target["untraced"].is_null())
-}
-
-struct World {
+struct Tenants {
     ncclflow: PathBuf,
     folder: tempfile::TempDir,
     library: PathBuf,
     caller: PathBuf,
 }
 
-impl World {
+impl Tenants {
     fn new() -> Option<Self> {
         let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return None };
         let folder = tempfile::tempdir().unwrap();
         let library = folder.path().join("libnccl.so.2");
-        let made = callers::library(&library, Reduce::Returns(3)).unwrap();
-        if !need("cc", made.is_some(), "install a C compiler") {
-            return None;
-        }
+        callers::library(&library, Reduce::Returns(3)).unwrap()?;
         let caller = callers::program(folder.path()).unwrap().unwrap();
         Some(Self { ncclflow, folder, library, caller })
     }
@@ -66,12 +45,12 @@ impl World {
 
     /// Calls that were recorded, and hits, of probes of our library.
     fn calls(&self, session: &Value) -> (u64, u64) {
-        let libraries = session["libraries"].as_array().unwrap();
+        let libraries = list(&session["libraries"]);
         let ours = libraries.iter().position(|library| library["path"] == self.library.to_str().unwrap());
-        let probes = session["probes"].as_array().unwrap().iter();
+        let probes = list(&session["probes"]).iter();
         let reduce =
             probes.filter(|probe| probe["library"] == ours.unwrap() && probe["function"] == "ncclAllReduce");
-        let sum = |key: &str| reduce.clone().map(|probe| probe[key].as_u64().unwrap()).sum::<u64>();
+        let sum = |key: &str| reduce.clone().map(|probe| number(&probe[key])).sum::<u64>();
         (sum("delivered"), sum("hits"))
     }
 }
@@ -81,12 +60,11 @@ impl World {
 #[test]
 fn without_descriptors_the_recording_goes_on_and_ends_whole() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(world) = World::new() else { return };
+    let Some(world) = Tenants::new() else { return };
     let mut first = world.caller();
     let out = world.folder.path().join("out");
-    let recorder =
-        Recorder::start_all(&world.ncclflow, &out, &["--level", "api", "--on-hang", "600"]).unwrap();
-    wait_until("it is traced", BOUND, || traced(&session(&out), first.pid()));
+    let recorder = Recorder::of_node(&out, "--level api --on-hang 600").unwrap();
+    wait_until("it is traced", BOUND, || are_traced(&session_so_far(&out), &[first.pid()]));
 
     let pid = Pid::from_raw(recorder.pid().cast_signed()).unwrap();
     let open = fs::read_dir(format!("/proc/{}/fd", recorder.pid())).unwrap().count() as u64;
@@ -105,28 +83,25 @@ fn without_descriptors_the_recording_goes_on_and_ends_whole() {
     recorder.signal(Signal::INT).unwrap();
     let (status, said) = recorder.finish().unwrap();
     assert!(begun.elapsed() < BOUND, "{:?}", begun.elapsed());
-    // 1: something could not be seen.
-    assert!(matches!(status.code(), Some(0 | 1)), "{status}: {said}");
     let session = session(&out);
-    assert!(matches!(session["state"].as_str(), Some("complete" | "write_failed")), "{session:#}");
+    // Whether a file could not be written for want of a descriptor depends on when it was wanted.
+    let code = i32::from(session["state"] == "write_failed");
+    assert_eq!(status.code(), Some(code), "{said}");
+    assert!(code == 1 || session["state"] == "complete", "{session:#}");
     assert_eq!(world.calls(&session), (4 * CALLS, 4 * CALLS), "{said}");
     assert!(session["changed_libraries"].as_array().is_none_or(Vec::is_empty), "the file is what it was");
-    let first = session["targets"].as_array().unwrap().iter().find(|target| target["pid"] == first.pid());
-    assert_eq!(first.unwrap()["exited"], false, "it has not ended");
+    assert_eq!(target(&session, first.pid()).unwrap()["exited"], false, "it has not ended");
     let unseen = |key: &str| session[key].as_array().map_or(0, Vec::len);
     assert!(unseen("errors") + unseen("passed_over") > 0, "nothing of it was said: {session:#}");
-    let mut read = Command::new(&world.ncclflow);
-    read.arg("export").arg(&out).args(["-f", "jsonl", "-o"]).arg(world.folder.path().join("lines"));
-    let read = read.output().unwrap();
-    let said = String::from_utf8_lossy(&read.stderr);
-    assert!(read.status.success() && !said.contains("no end"), "{said}");
+    let read = ncclflow_of("export -f jsonl -o", &[&world.folder.path().join("lines"), &out]).ok();
+    assert!(!read.stdout.contains("no end") && !read.stderr.contains("no end"), "{read:?}");
 }
 
 /// Nobody reads what it says, and the pipe is full.
 #[test]
 fn a_full_pipe_stops_no_recording_and_no_end() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(world) = World::new() else { return };
+    let Some(world) = Tenants::new() else { return };
     let (_unread, mut full) = std::io::pipe().unwrap();
     // SAFETY: both concern the pipe of this test only.
     let bytes = unsafe {
@@ -140,7 +115,7 @@ fn a_full_pipe_stops_no_recording_and_no_end() {
     command.args(["record", "--all", "--level", "api", "--no-cache", "-o"]).arg(&out);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(full).spawn().unwrap();
     let mut recorder = Killed(child);
-    wait_until("it is traced", BOUND, || traced(&session(&out), first.pid()));
+    wait_until("it is traced", BOUND, || are_traced(&session_so_far(&out), &[first.pid()]));
     first.go().unwrap();
     first.wait().unwrap();
     let begun = Instant::now();

@@ -3,29 +3,21 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
-    fs::{self, File},
     io::{Read as _, Write as _},
-    path::Path,
-    process::{Command, Output, Stdio},
+    process::Output,
     sync::{Mutex, PoisonError},
-    thread,
-    time::{Duration, Instant},
 };
 
 use ncclflow_e2e::harness::{
-    bed::Bed,
     fuse::Fuse,
     memory::{self, BREAKPOINT},
-    node::Killed,
-    programs,
-    recorder::Recorder,
+    prelude::*,
+    processes::{children_of, resident_bytes, status_field},
 };
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-use test_support::{hostile_file::overlapping_tables, need, root, wait_until};
+use rustix::process::{Pid, kill_process};
+use test_support::hostile_file::overlapping_tables;
 
-const JOB: [&str; 9] =
-    ["--mode", "processes", "--iters", "5", "--bytes", "4096", "--channels", "1", "--sync"];
+const JOB: &str = "--mode processes --iters 5 --bytes 4096 --channels 1 --sync --hold-file {}/hold";
 
 /// Whoever records the node sees the processes of the other tests, too, and what becomes of their libraries.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -33,10 +25,6 @@ static ALONE: Mutex<()> = Mutex::new(());
 const PATIENCE: Duration = Duration::from_mins(1);
 /// A program that would wait for a silent file system would take longer: that is silent for two minutes.
 const BOUND: Duration = Duration::from_secs(90);
-
-fn session(output: &Path) -> Value {
-    serde_json::from_slice(&fs::read(output.join("session.json")).unwrap()).unwrap()
-}
 
 /// Writes over a file, which stays the same inode: `cat NEW > FILE`.
 fn write_over(file: &Path, new: &Path) {
@@ -51,16 +39,13 @@ fn mapping(file: &Path) -> Killed {
                 file = open(sys.argv[1], 'rb')\n\
                 code = mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ | mmap.PROT_EXEC)\n\
                 print('done', flush=True)\ntime.sleep(600)\n";
-    let mut command = Command::new("python3");
-    command.args(["-c", text]).arg(file).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = Killed(command.spawn().unwrap());
-    let mut word = [0; 4];
-    child.0.stdout.as_mut().unwrap().read_exact(&mut word).unwrap();
+    let mut child = Killed::start(Command::new("python3").args(["-c", text]).arg(file)).unwrap();
+    assert_eq!(child.line().unwrap(), "done");
     child
 }
 
 /// Runs a program that has to end by itself.
-fn run(program: &Path, arguments: &[&str], limit: Duration) -> Output {
+fn run_bounded(program: &Path, arguments: &[&str], limit: Duration) -> Output {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = Killed(command.spawn().unwrap());
@@ -77,34 +62,20 @@ fn run(program: &Path, arguments: &[&str], limit: Duration) -> Output {
 
 /// The child of a program with this argument.
 fn child_of(pid: u32, role: &str) -> Option<Pid> {
-    let children: String = fs::read_dir(format!("/proc/{pid}/task"))
-        .ok()?
-        .flatten()
-        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
-        .collect();
-    children.split_whitespace().find_map(|child| {
-        let line = fs::read_to_string(format!("/proc/{child}/cmdline")).ok()?;
-        line.contains(role).then(|| Pid::from_raw(child.parse().ok()?))?
-    })
+    let has_role = |child: &u32| {
+        fs::read_to_string(format!("/proc/{child}/cmdline")).is_ok_and(|line| line.contains(role))
+    };
+    Pid::from_raw(children_of(pid).into_iter().find(has_role)?.cast_signed())
 }
 
 fn job(program: &Path, library: &Path, place: &Path) -> Bed {
-    fs::create_dir_all(place).unwrap();
-    let hold = place.join("hold").display().to_string();
-    Bed::start(program, library, place, &[&JOB[..], &["--hold-file", &hold]].concat()).unwrap()
+    Bed::of_words(program, library, place, JOB).unwrap()
 }
 
 fn let_end(mut bed: Bed, place: &Path) {
     bed.go().unwrap();
-    fs::write(place.join("hold"), "").unwrap();
-    assert!(bed.finish().unwrap().1.ok, "the job's data was right");
-}
-
-/// Whether it is in the report as a traced process.
-fn is_traced(output: &Path, pid: u32) -> bool {
-    let session = session(output);
-    let targets = session["targets"].as_array().unwrap();
-    targets.iter().any(|target| target["pid"] == pid && target["untraced"].is_null())
+    File::create(place.join("hold")).unwrap();
+    bed.end();
 }
 
 /// How many changed libraries the report names.
@@ -129,13 +100,9 @@ fn assert_none_lost(record: impl Fn() -> (Value, String)) {
 #[test]
 fn a_library_rewritten_in_place_gets_no_probe_where_its_former_content_had_one() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (Some(ncclflow), Some(program), Some(old), Some(new), true) = (
-        programs::ncclflow(),
-        programs::bed(),
-        programs::nccl("2.27.5-cu12"),
-        programs::nccl("2.21.5-cu12"),
-        root(),
-    ) else {
+    let [Some((ncclflow, program, old)), Some((_, _, new))] =
+        ["2.27.5-cu12", "2.21.5-cu12"].map(programs::needed)
+    else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
@@ -143,13 +110,11 @@ fn a_library_rewritten_in_place_gets_no_probe_where_its_former_content_had_one()
     fs::copy(&old, &library).unwrap();
     let former = memory::function_addresses(&ncclflow, &library, &["ncclLaunchKernelAfter_NoCuda"]).unwrap();
     let output = folder.path().join("out");
-    let recorder = Recorder::start_all(&ncclflow, &output, &[]).unwrap();
+    let recorder = Recorder::of_node(&output, "").unwrap();
     let first = folder.path().join("first");
     let bed = job(&program, &library, &first);
     let pids = bed.ready.pids.clone();
-    wait_until("the first job is traced", Duration::from_secs(30), || {
-        pids.iter().all(|pid| is_traced(&output, *pid))
-    });
+    wait_until("the first job is traced", Duration::from_secs(30), || are_traced(&session(&output), &pids));
     assert_eq!(memory::first_bytes(pids[0], &library, &former).unwrap(), [BREAKPOINT], "it is probed");
     let_end(bed, &first);
 
@@ -161,23 +126,16 @@ fn a_library_rewritten_in_place_gets_no_probe_where_its_former_content_had_one()
     let pids = bed.ready.pids.clone();
     let now = memory::first_bytes(pids[0], &library, &former).unwrap();
     assert_ne!(now, [BREAKPOINT], "a breakpoint at an address of the former content");
-    wait_until("the second job is traced", Duration::from_secs(30), || {
-        pids.iter().all(|pid| is_traced(&output, *pid))
-    });
+    wait_until("the second job is traced", Duration::from_secs(30), || are_traced(&session(&output), &pids));
     let_end(bed, &second);
     let said = recorder.interrupt().unwrap();
     let session = session(&output);
-    let changed = session["changed_libraries"].as_array().unwrap();
-    assert_eq!(changed.len(), 1, "{said}");
-    assert_eq!(changed[0]["path"], library.display().to_string());
-    let versions: Vec<&Value> = session["libraries"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|known| known["path"] == library.display().to_string())
-        .map(|known| &known["nccl_version"])
-        .collect();
-    assert_eq!(versions.len(), 2, "{versions:?}");
+    let is_it = |known: &&Value| known["path"] == library.display().to_string();
+    let [changed] = &**list(&session["changed_libraries"]) else { panic!("{said}") };
+    assert!(is_it(&changed), "{changed}");
+    let of_it: Vec<&Value> = list(&session["libraries"]).iter().filter(is_it).collect();
+    let [first, second] = *of_it else { panic!("{of_it:?}") };
+    assert_ne!(first["nccl_version"], second["nccl_version"]);
 }
 
 #[test]
@@ -185,11 +143,7 @@ fn probes_go_and_processes_are_named_when_a_mapped_library_changes() {
     /// Half a second is promised, and a tracer that comes late has more to do.
     const PROMISED: Duration = Duration::from_secs(2);
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (Some(ncclflow), Some(program), Some(library), true) =
-        (programs::ncclflow(), programs::bed(), programs::nccl("2.27.5-cu12"), root())
-    else {
-        return;
-    };
+    let Some((ncclflow, program, library)) = programs::needed("2.27.5-cu12") else { return };
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("libnccl.so.2");
     fs::copy(&library, &copy).unwrap();
@@ -206,7 +160,7 @@ fn probes_go_and_processes_are_named_when_a_mapped_library_changes() {
         for number in 0..5 {
             let output = folder.path().join(format!("{whom}-{number}"));
             let recorder = if whom == "all" {
-                Recorder::start_all(&ncclflow, &output, &[]).unwrap()
+                Recorder::of_node(&output, "").unwrap()
             } else {
                 Recorder::start(&ncclflow, &pids, &output, &[]).unwrap()
             };
@@ -227,9 +181,9 @@ fn probes_go_and_processes_are_named_when_a_mapped_library_changes() {
             let said = recorder.interrupt().unwrap();
             let session = session(&output);
             let changed = &session["changed_libraries"][0];
-            assert!(changed["pids"].as_array().unwrap().contains(&pid.into()), "{changed:#} {said}");
-            let target = session["targets"].as_array().unwrap().iter().find(|target| target["pid"] == pid);
-            assert!(target.unwrap()["untraced"].as_str().unwrap().contains("changed in place"), "{said}");
+            assert!(list(&changed["pids"]).contains(&pid.into()), "{changed:#} {said}");
+            let untraced = &target(&session, pid).unwrap()["untraced"];
+            assert!(text(untraced).contains("changed in place"), "{said}");
             assert!(said.contains("changed in place"), "{said}");
             if fastest < PROMISED {
                 break;
@@ -243,19 +197,19 @@ fn probes_go_and_processes_are_named_when_a_mapped_library_changes() {
 #[test]
 fn a_file_system_that_does_not_answer_keeps_nobody_waiting() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
+    let Some(ncclflow) = programs::tracer() else { return };
     let folder = tempfile::tempdir().unwrap();
     let mount = folder.path().join("mount");
     fs::create_dir(&mount).unwrap();
     // Dropped last: it can only end when the file system has.
-    let target: Killed;
+    let tenant: Killed;
     let mounted = Fuse::mount(&mount, "libnccl.so.2", vec![0x90; 8192]);
     if !need("mount", mounted.is_ok(), "run where /dev/fuse may be mounted") {
         return;
     }
     let fuse = mounted.unwrap();
-    target = mapping(&mount.join("libnccl.so.2"));
-    let pid = target.0.id().to_string();
+    tenant = mapping(&mount.join("libnccl.so.2"));
+    let pid = tenant.pid().to_string();
     fuse.fall_silent();
 
     // Not asked: named.
@@ -263,7 +217,7 @@ fn a_file_system_that_does_not_answer_keeps_nobody_waiting() {
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("out").display().to_string();
         let arguments = ["record", "--all", "--no-cache", "-d", "1", "-o", &output];
-        let done = run(&ncclflow, &arguments, BOUND);
+        let done = run_bounded(&ncclflow, &arguments, BOUND);
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         assert!(done.status.success(), "{said}");
         let session = session(Path::new(&output));
@@ -271,85 +225,67 @@ fn a_file_system_that_does_not_answer_keeps_nobody_waiting() {
         assert!(passed_over.contains(&pid) && passed_over.contains("FUSE"), "{passed_over}\n{said}");
         (session, said)
     });
-    let listed = run(&ncclflow, &["ps", "--no-comms", "--json"], BOUND);
+    let listed = run_bounded(&ncclflow, &["ps", "--no-comms", "--json"], BOUND);
     let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
-    let entry = listed["processes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|entry| entry["pid"].as_u64() == pid.parse().ok());
+    let entry = list(&listed["processes"]).iter().find(|entry| entry["pid"] == tenant.pid());
     assert!(entry.unwrap()["errors"].to_string().contains("FUSE"), "{listed:#}");
 
     // Asked: whoever asked is lost, and the program goes on.
     let output = folder.path().join("asked").display().to_string();
     let arguments = ["record", "--all", "--allow-fuse", "--no-cache", "-d", "15", "-o", &output];
-    let done = run(&ncclflow, &arguments, BOUND);
+    let done = run_bounded(&ncclflow, &arguments, BOUND);
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(done.status.success(), "{said}");
     let session = session(Path::new(&output));
-    assert!(session["lost_readers"]["unanswered"].as_u64().unwrap() >= 1, "{session:#}\n{said}");
+    assert!(number(&session["lost_readers"]["unanswered"]) >= 1, "{session:#}\n{said}");
     let about_it = format!("process {pid}: no answer");
-    let mut passed_over = session["passed_over"].as_array().unwrap().iter();
-    assert!(passed_over.any(|what| what.as_str().unwrap().starts_with(&about_it)), "{session:#}");
+    let mut passed_over = list(&session["passed_over"]).iter();
+    assert!(passed_over.any(|what| text(what).starts_with(&about_it)), "{session:#}");
     drop(fuse);
 }
 
 /// Resident memory of a process and its descendants, in bytes.
 fn resident(pid: u32) -> u64 {
-    let field = |name: &str| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix(name).map(str::to_owned));
-        line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
-    };
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    let children: Vec<u32> = children
-        .flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
-        .collect();
-    field("VmRSS:") * 1024 + children.into_iter().map(resident).sum::<u64>()
+    resident_bytes(pid) + children_of(pid).into_iter().map(resident).sum::<u64>()
 }
 
 #[test]
 fn a_small_file_that_takes_all_memory_ends_its_reader_and_nobody_else() {
     const MOST: u64 = 1300 << 20;
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
+    let Some(_ncclflow) = programs::tracer() else { return };
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("libnccl.so.2");
     fs::write(&file, overlapping_tables()).unwrap();
     assert!(fs::metadata(&file).unwrap().len() < 1_200_000);
-    let target = mapping(&file);
+    let tenant = mapping(&file);
     let output = folder.path().join("out");
-    let recorder = Recorder::start_all(&ncclflow, &output, &[]).unwrap();
+    let recorder = Recorder::of_node(&output, "").unwrap();
     let mut peak = 0;
     wait_until("the file was read", Duration::from_mins(2), || {
         peak = resident(recorder.pid()).max(peak);
-        session(&output)["targets"].as_array().unwrap().iter().any(|known| known["pid"] == target.0.id())
+        target(&session(&output), tenant.pid()).is_some()
     });
     let said = recorder.interrupt().unwrap();
     assert!(peak < MOST, "{peak} bytes");
     let session = session(&output);
-    let target = session["targets"].as_array().unwrap().iter().find(|known| known["pid"] == target.0.id());
-    assert!(target.unwrap()["untraced"].is_string(), "{session:#}\n{said}");
+    let untraced = &target(&session, tenant.pid()).unwrap()["untraced"];
+    assert!(untraced.is_string(), "{session:#}\n{said}");
 }
 
 #[test]
 fn a_reader_that_is_killed_or_stopped_is_replaced() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (Some(ncclflow), Some(program), Some(library), true) =
-        (programs::ncclflow(), programs::bed(), programs::nccl("2.27.5-cu12"), root())
-    else {
-        return;
-    };
+    let Some((_, program, library)) = programs::needed("2.27.5-cu12") else { return };
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("out");
-    let recorder = Recorder::start_all(&ncclflow, &output, &[]).unwrap();
+    let recorder = Recorder::of_node(&output, "").unwrap();
     for (round, signal) in [Signal::KILL, Signal::STOP].into_iter().enumerate() {
         kill_process(child_of(recorder.pid(), "look").unwrap(), signal).unwrap();
         let place = folder.path().join(format!("job-{round}"));
         let bed = job(&program, &library, &place);
         wait_until("the job is traced", Duration::from_mins(1), || {
-            bed.ready.pids.iter().all(|pid| is_traced(&output, *pid))
+            are_traced(&session(&output), &bed.ready.pids)
         });
         let_end(bed, &place);
     }
@@ -361,10 +297,7 @@ fn a_reader_that_is_killed_or_stopped_is_replaced() {
 fn files_that_are_cut_or_have_holes_cost_nobody_else() {
     const SPARSE: u64 = 1 << 40;
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (Some(ncclflow), Some(library), true) = (programs::ncclflow(), programs::nccl("2.21.5-cu12"), root())
-    else {
-        return;
-    };
+    let Some((_, _, library)) = programs::needed("2.21.5-cu12") else { return };
     assert_none_lost(|| {
         let folder = tempfile::tempdir().unwrap();
         let cut = folder.path().join("libnccl.so.2");
@@ -377,13 +310,11 @@ fn files_that_are_cut_or_have_holes_cost_nobody_else() {
         File::options().write(true).open(&sparse).unwrap().set_len(SPARSE).unwrap();
         let (of_cut, of_sparse) = (mapping(&cut), mapping(&sparse));
         let output = folder.path().join("out");
-        let recorder = Recorder::start_all(&ncclflow, &output, &[]).unwrap();
-        wait_until("the whole one is traced", PATIENCE, || is_traced(&output, of_cut.0.id()));
+        let recorder = Recorder::of_node(&output, "").unwrap();
+        wait_until("the whole one is traced", PATIENCE, || are_traced(&session(&output), &[of_cut.pid()]));
         wait_until("the other is not", PATIENCE, || {
             let session = session(&output);
-            let known =
-                session["targets"].as_array().unwrap().iter().find(|known| known["pid"] == of_sparse.0.id());
-            known.is_some_and(|known| known["untraced"].is_string())
+            target(&session, of_sparse.pid()).is_some_and(|known| known["untraced"].is_string())
         });
         // Nobody looks into what is cut off, but the tracer.
         File::options().write(true).open(&cut).unwrap().set_len(10_000).unwrap();
@@ -397,16 +328,12 @@ fn files_that_are_cut_or_have_holes_cost_nobody_else() {
 #[test]
 fn who_reads_has_no_capability_and_no_descriptor_of_the_session() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
+    let Some(_ncclflow) = programs::tracer() else { return };
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("out");
-    let recorder = Recorder::start_all(&ncclflow, &output, &[]).unwrap();
-    let status = |pid: Pid, name: &str| {
-        let text = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).unwrap_or_default();
-        let value =
-            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t").map(str::to_owned));
-        value.unwrap_or_default()
-    };
+    let recorder = Recorder::of_node(&output, "").unwrap();
+    let status =
+        |pid: Pid, name: &str| status_field(pid.as_raw_pid().cast_unsigned(), name).unwrap_or_default();
     let looker = || child_of(recorder.pid(), "look");
     // A new one comes after each library; it restricts itself before it reads.
     let reader = |looker: Pid| {

@@ -3,17 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    fs,
-    path::Path,
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::process::Child;
 
-use ncclflow_e2e::harness::{node::Killed, programs};
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-use test_support::{need, root, wait_until};
+use ncclflow_e2e::harness::{prelude::*, processes::resident_bytes};
+use rustix::process::{Pid, kill_process};
 
 const VERSION: &str = "2.27.5-cu12";
 /// Processes that live at the same time, and how often.
@@ -37,39 +30,23 @@ int main(int count, char **words) {
 }
 ";
 
-fn mapper(folder: &Path) -> Option<std::path::PathBuf> {
-    let (source, program) = (folder.join("mapper.c"), folder.join("mapper"));
-    fs::write(&source, MAPPER).unwrap();
-    let built = Command::new("cc").arg(&source).arg("-o").arg(&program).status();
-    need("cc", built.is_ok_and(|status| status.success()), "install a C compiler").then_some(program)
-}
-
-fn session(out: &Path) -> Option<(usize, Value)> {
+fn report(out: &Path) -> Option<(usize, Value)> {
     let text = fs::read(out.join("session.json")).ok()?;
     Some((text.len(), serde_json::from_slice(&text).unwrap()))
 }
 
-/// Bytes of memory that a process has, of its own and of files.
-fn resident(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
-}
-
 /// Processes that the report lists or has left out.
 fn known(session: &Value) -> u64 {
-    let listed = session["targets"].as_array().unwrap().len() as u64;
+    let listed = list(&session["targets"]).len() as u64;
     listed + session["left_out"]["targets"].as_u64().unwrap_or(0)
 }
 
 #[test]
 fn the_tracer_is_as_large_after_thousands_of_processes_as_after_half_of_them() {
-    let (Some(ncclflow), Some(library), true) = (programs::ncclflow(), programs::nccl(VERSION), root())
-    else {
-        return;
-    };
+    let Some((ncclflow, _, library)) = programs::needed(VERSION) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let Some(mapper) = mapper(folder.path()) else { return };
+    let program = folder.path().join("mapper");
+    let Some(mapper) = programs::compiled(MAPPER, &program, &[]).unwrap() else { return };
     let out = folder.path().join("out");
     // What it says of thousands of processes would fill a pipe that nobody reads.
     let mut recorder = Killed(
@@ -81,7 +58,7 @@ fn the_tracer_is_as_large_after_thousands_of_processes_as_after_half_of_them() {
             .unwrap(),
     );
     wait_until("it records", Duration::from_secs(60), || {
-        session(&out).is_some_and(|(_, session)| session["attach"]["armed_monotonic_ns"].is_u64())
+        report(&out).is_some_and(|(_, session)| session["attach"]["armed_monotonic_ns"].is_u64())
     });
     let pid = recorder.0.id();
     let mut middle = None;
@@ -94,24 +71,24 @@ fn the_tracer_is_as_large_after_thousands_of_processes_as_after_half_of_them() {
             .collect();
         let wanted = (turn * AT_ONCE) as u64;
         wait_until("all processes are known", Duration::from_secs(60), || {
-            session(&out).is_some_and(|(_, session)| known(&session) >= wanted)
+            report(&out).is_some_and(|(_, session)| known(&session) >= wanted)
         });
         for mut child in children {
             drop(child.stdin.take());
             assert!(child.wait().unwrap().success());
         }
         if turn == MIDDLE {
-            let (size, _) = session(&out).unwrap();
-            middle = Some((size, resident(pid)));
+            let (size, _) = report(&out).unwrap();
+            middle = Some((size, resident_bytes(pid)));
         }
     }
-    let (size, _) = session(&out).unwrap();
-    let resident = resident(pid);
+    let (size, _) = report(&out).unwrap();
+    let resident = resident_bytes(pid);
     kill_process(Pid::from_child(&recorder.0), Signal::INT).unwrap();
     assert!(recorder.0.wait().unwrap().success());
     // In the end each process that is listed is told its job, too.
-    let (_, session) = session(&out).unwrap();
-    let listed = session["targets"].as_array().unwrap().len();
+    let (_, session) = report(&out).unwrap();
+    let listed = list(&session["targets"]).len();
     assert!(listed <= 1064 + AT_ONCE + 100, "{listed} processes are listed");
     let (size_then, resident_then) = middle.unwrap();
     // 64 more can be listed before the oldest are forgotten together.

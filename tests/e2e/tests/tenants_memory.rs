@@ -5,14 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    fs,
-    io::{Read as _, Write as _},
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-    sync::{Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::sync::{Mutex, PoisonError};
 
 use nccl_library::{
     elf::Image,
@@ -23,14 +16,10 @@ use nccl_library::{
 use ncclflow_e2e::harness::{
     dumper::Dump,
     fuse::Fuse,
-    job::{Job, Shape, check_culprit},
-    node::Killed,
-    programs,
-    recorder::Recorder,
+    job::{Shape, check_culprit},
+    prelude::*,
+    processes::status_field,
 };
-use rustix::process::Signal;
-use serde_json::{Value, json};
-use test_support::{need, root, wait_until};
 
 /// Where the process has what looks like a communicator, and the memory that does not answer.
 const FORGED: u64 = 0x1000_0000_0000;
@@ -74,16 +63,16 @@ if how == "userfaultfd":
     fcntl.ioctl(fd, 0xC020AA00, bytearray(struct.pack("QQQQ", silent, 1 << 16, 1, 0)))
 else:
     mapped(silent, 1 << 16, 1, PRIVATE, os.open(file, os.O_RDONLY))
-os.write(1, b"ok")
+os.write(1, b"ok\n")
 sys.stdin.readline()
 if how.startswith("held"):
     # A read through /proc keeps the lock of the mappings while it waits for the file system (access_remote_vm).
     memory = os.open("/proc/self/mem", os.O_RDONLY)
     threading.Thread(target=os.pread, args=(memory, 8, silent), daemon=True).start()
-    os.write(1, b"ok")
+    os.write(1, b"ok\n")
     # Until the file system has been asked.
     sys.stdin.readline()
-os.write(1, b"ok")
+os.write(1, b"ok\n")
 if how == "held, and waited for":
     # Who wants to change mappings waits for that, and with it all who come later.
     libc.mmap(None, 4096, 1, PRIVATE | ANONYMOUS, -1, 0)
@@ -92,15 +81,14 @@ time.sleep(600)
 
 /// Children that copied memory for an ncclflow that has ended.
 fn peekers_left() -> Vec<u32> {
-    let text = |pid: &str, file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    let is_left = |pid: &String| {
-        let status = text(pid, "status");
-        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:\t")).unwrap_or_default();
-        text(pid, "cmdline").contains("\0__child\0peek") && text(parent, "comm").trim_end() != "ncclflow"
+    let text = |pid: u32, file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let is_left = |pid: &u32| {
+        let parent = status_field(*pid, "PPid").and_then(|parent| parent.parse().ok()).unwrap_or_default();
+        text(*pid, "cmdline").contains("\0__child\0peek") && text(parent, "comm").trim_end() != "ncclflow"
     };
-    let names =
-        fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    names.filter(is_left).filter_map(|pid| pid.parse().ok()).collect()
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(is_left).collect()
 }
 
 /// The values of a communicator with two ranks, of which this process has the first: where, what, and how long.
@@ -149,17 +137,9 @@ fn start(how: &str, library: &Path, file: &Path, values: &[(u64, u64, usize)]) -
     let mut command = Command::new("python3");
     command.args(["-c", SCRIPT, how]).arg(library).arg(file);
     command.args([FORGED, FORGED_BYTES, SILENT].map(|number| number.to_string()));
-    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-    let mut child = Killed(child.unwrap());
-    tell(&mut child, &serde_json::to_string(values).unwrap());
+    let mut child = Killed::start(&mut command).unwrap();
+    child.ask(&serde_json::to_string(values).unwrap()).unwrap();
     child
-}
-
-/// Tells the process something, and waits until it is done.
-fn tell(process: &mut Killed, what: &str) {
-    process.0.stdin.as_mut().unwrap().write_all(format!("{what}\n").as_bytes()).unwrap();
-    let mut word = [0; 2];
-    process.0.stdout.as_mut().unwrap().read_exact(&mut word).unwrap();
 }
 
 /// The program, and the library that the tenant's processes load.
@@ -170,22 +150,21 @@ fn needed() -> Option<(PathBuf, PathBuf)> {
 }
 
 /// A job of others, of which rank 1 stays away.
-fn stuck_job() -> Option<Job> {
+fn stuck_job() -> Option<World> {
     let shape = Shape { ranks: 2, processes: true, tree: false };
-    let job = Job::start("2.27.5-cu12", shape, &["--absent", "1@3", "--iters", "6"]).unwrap()?;
+    let job = World::going("2.27.5-cu12", shape, "--absent 1@3 --iters 6").unwrap()?;
     job.check_stuck(1, "rank 1 has not joined").unwrap();
     Some(job)
 }
 
 /// What the report has of a process.
 fn of_process(report: &Value, pid: u32) -> &Value {
-    let processes = report["processes"].as_array().unwrap();
-    processes.iter().find(|process| process["pid"] == pid).unwrap()
+    list(&report["processes"]).iter().find(|process| process["pid"] == pid).unwrap()
 }
 
 /// Dumps the job and processes that do not answer, all together: that takes no longer than it may, the job is judged as before, and the
 /// others have an error that says so. Gives all of them, as `-p` takes them, and the report.
-fn dump_beside(ncclflow: &Path, job: &Job, silent: &[u32], how: &str) -> (String, Value) {
+fn dump_beside(ncclflow: &Path, job: &World, silent: &[u32], how: &str) -> (String, Value) {
     let pids: Vec<String> = job.bed.ready.pids.iter().chain(silent).map(u32::to_string).collect();
     let pids = pids.join(",");
     let take = || {
@@ -230,15 +209,14 @@ fn memory_that_does_not_answer_costs_its_own_process() {
         let fuse = Fuse::mount(&point, "data", vec![0; 1 << 16]).unwrap();
         let process = started.insert(start(how, &library, &point.join("data"), &values));
         fuse.fall_silent();
-        tell(process, "");
-        let tenant = process.0.id();
+        process.ask("").unwrap();
+        let tenant = process.pid();
         // Two of them, where that can be ended again by a signal.
         let mut second = (how == "userfaultfd").then(|| start(how, &library, &point.join("data"), &values));
         if let Some(second) = &mut second {
-            tell(second, "");
+            second.ask("").unwrap();
         }
-        let silent: Vec<u32> =
-            [tenant].into_iter().chain(second.iter().map(|second| second.0.id())).collect();
+        let silent: Vec<u32> = [tenant].into_iter().chain(second.iter().map(Killed::pid)).collect();
 
         let (pids, report) = dump_beside(&ncclflow, &job, &silent, how);
         let lost = &report["lostReaders"];
@@ -265,12 +243,10 @@ fn memory_that_does_not_answer_costs_its_own_process() {
         let begun = Instant::now();
         let (status, said) = recorder.finish().unwrap();
         assert!(status.success() && begun.elapsed() < BOUND, "{how}: {said}");
-        let read = |path: &Path| serde_json::from_slice::<Value>(&fs::read(path).unwrap()).unwrap();
-        let verdict = read(&dumps()[0]);
-        let verdict = &verdict["communicators"][0]["verdict"];
+        let verdict = &read_json(&dumps()[0])["communicators"][0]["verdict"];
         assert_eq!(verdict["culprits"], json!([1]), "{how}: {verdict:#}");
-        let lost = &read(&output.join("session.json"))["lost_readers"];
-        assert!(lost["unanswered"].as_u64().unwrap() >= 1, "{how}: {lost}");
+        let lost = &session(&output)["lost_readers"];
+        assert!(number(&lost["unanswered"]) >= 1, "{how}: {lost}");
         drop(fuse);
     }
 }
@@ -292,10 +268,10 @@ fn a_process_that_holds_the_lock_of_its_mappings_keeps_nobody_waiting() {
         let fuse = Fuse::mount(&point, "data", vec![0; 1 << 16]).unwrap();
         let process = started.insert(start(how, &library, &point.join("data"), &values));
         fuse.fall_silent();
-        tell(process, "");
+        process.ask("").unwrap();
         wait_until("it holds the lock", BOUND, || fuse.is_read_in_vain());
-        tell(process, "");
-        let tenant = process.0.id();
+        process.ask("").unwrap();
+        let tenant = process.pid();
         if is_waited_for {
             // What it waits for, `stat` tells without the lock.
             let stat = || fs::read_to_string(format!("/proc/{tenant}/stat")).unwrap();
@@ -305,16 +281,13 @@ fn a_process_that_holds_the_lock_of_its_mappings_keeps_nobody_waiting() {
         dump_beside(&ncclflow, &job, &[tenant], how);
 
         let begun = Instant::now();
-        let listed = Command::new(&ncclflow).args(["ps", "--json"]).stdin(Stdio::null()).output().unwrap();
+        let listed = crate::ncclflow("ps --json");
         assert!(begun.elapsed() < BOUND, "{how}: {:?}", begun.elapsed());
-        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let report = listed.json();
         for pid in &job.bed.ready.pids {
-            assert!(
-                listed.contains(&format!("\"pid\":{pid}")) || listed.contains(&format!("\"pid\": {pid}")),
-                "{how}: {listed}"
-            );
+            of_process(&report, *pid);
         }
-        assert!(is_waited_for || listed.contains(&tenant.to_string()), "{how}: {listed}");
+        assert!(is_waited_for || listed.stdout.contains(&tenant.to_string()), "{how}: {report:#}");
         drop(fuse);
     }
 }

@@ -3,10 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, time::Duration};
+use std::os::unix::fs::PermissionsExt as _;
 
-use ncclflow_e2e::harness::{bed::Bed, programs, recorder::Recorder};
-use test_support::{root, wait_until};
+use ncclflow_e2e::harness::prelude::*;
 
 const VERSION: &str = "2.27.5-cu12";
 
@@ -31,30 +30,16 @@ fn capabilities(pid: u32) -> BTreeMap<String, u64> {
 
 #[test]
 fn threads_that_parse_write_or_serve_hold_no_capability() {
-    let (Some(ncclflow), Some(bed), Some(library), true) =
-        (programs::ncclflow(), programs::bed(), programs::nccl(VERSION), root())
-    else {
-        return;
-    };
-    let folder = tempfile::tempdir().unwrap();
-    let job = ["--ranks", "2", "--iters", "20000", "--interval-ms", "5", "--channels", "1"];
-    let bed = Bed::start(&bed, &library, folder.path(), &job).unwrap();
-    let out = folder.path().join("out");
-    let more = ["--metrics", "127.0.0.1:0"];
-    let recorder = Recorder::start_all(&ncclflow, &out, &more).unwrap();
-    bed.go().unwrap();
-    wait_until("there are lines", Duration::from_secs(60), || {
-        fs::read_dir(&out).unwrap().filter(|entry| entry.as_ref().unwrap().path().is_dir()).count() > 1
-    });
+    let workload = "--ranks 2 --iters 20000 --interval-ms 5 --channels 1";
+    let Some(world) = World::start(VERSION, workload) else { return };
+    let out = world.out();
+    let recorder = Recorder::of_node(&out, "--metrics 127.0.0.1:0").unwrap();
+    world.bed.go().unwrap();
+    progress::wait_for_blocks(&out, 1);
     let held = capabilities(recorder.pid());
-    for thread in [
-        "ncclflow",
-        "ncclflow-drain",
-        "ncclflow-keep",
-        "ncclflow-files",
-        "ncclflow-metric",
-        "ncclflow-detach",
-    ] {
+    for thread in
+        ["ncclflow", "ncclflow-drain", "ncclflow-keep", "ncclflow-rows", "ncclflow-metric", "ncclflow-detach"]
+    {
         assert_eq!(held.get(thread), Some(&0), "{thread}: {held:x?}");
     }
     assert_eq!(held.get("ncclflow-who"), Some(&(SYS_PTRACE | DAC_READ_SEARCH)), "{held:x?}");
@@ -68,21 +53,11 @@ fn threads_that_parse_write_or_serve_hold_no_capability() {
 /// In a folder that is another user's, who writes needs one capability, and still writes.
 #[test]
 fn a_folder_of_another_user_can_be_written_to() {
-    let (Some(ncclflow), Some(bed), Some(library), true) =
-        (programs::ncclflow(), programs::bed(), programs::nccl(VERSION), root())
-    else {
-        return;
-    };
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("out");
+    let Some(mut world) = World::start(VERSION, "--ranks 2 --iters 50 --channels 1") else { return };
+    let out = world.out();
     fs::create_dir(&out).unwrap();
     fs::set_permissions(&out, fs::Permissions::from_mode(0o700)).unwrap();
     std::os::unix::fs::chown(&out, Some(65534), Some(65534)).unwrap();
-    let job = ["--ranks", "2", "--iters", "50", "--channels", "1"];
-    let mut bed = Bed::start(&bed, &library, folder.path(), &job).unwrap();
-    let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &[]).unwrap();
-    bed.go().unwrap();
-    assert!(bed.finish().unwrap().1.ok);
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success() && said.contains("lost: 0 records, 0 lines"), "{said}");
+    let said = world.record_all("");
+    assert!(said.contains("lost: 0 records, 0 lines"), "{said}");
 }

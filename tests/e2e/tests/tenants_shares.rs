@@ -3,58 +3,37 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![cfg(target_arch = "x86_64")]
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::sync::{Mutex, PoisonError};
 
 use ncclflow_e2e::harness::{
     callers::{self, Caller, Reduce},
-    programs,
-    recorder::Recorder,
+    prelude::*,
 };
-use rustix::process::Signal;
-use serde_json::Value;
-use test_support::{need, root, wait_until};
 
 /// Whoever records the node sees the processes of the other test, too, and their libraries are alike.
 static ALONE: Mutex<()> = Mutex::new(());
-
-fn session(out: &Path) -> Value {
-    serde_json::from_slice(&fs::read(out.join("session.json")).unwrap()).unwrap()
-}
 
 /// `None`: there is no C compiler.
 fn library(folder: &Path, name: &str, reduce: Reduce) -> Option<PathBuf> {
     let place = folder.join(name);
     fs::create_dir_all(&place).unwrap();
-    let path = place.join("libnccl.so.2");
-    let made = callers::library(&path, reduce).unwrap();
-    need("cc", made.is_some(), "install a C compiler").then_some(path)
-}
-
-fn traced(session: &Value, pid: u32) -> bool {
-    let targets = session["targets"].as_array().unwrap();
-    targets.iter().any(|target| target["pid"] == pid && target["untraced"].is_null())
+    callers::library(&place.join("libnccl.so.2"), reduce).unwrap()
 }
 
 /// Cookies that probes of libraries below this folder have.
 fn cookies(session: &Value, folder: &Path) -> usize {
-    let libraries = session["libraries"].as_array().unwrap();
     let is_ours = |index: &Value| {
-        let library = &libraries[usize::try_from(index.as_u64().unwrap()).unwrap()];
-        Path::new(library["path"].as_str().unwrap()).starts_with(folder)
+        let library = &session["libraries"][usize::try_from(number(index)).unwrap()];
+        Path::new(text(&library["path"])).starts_with(folder)
     };
-    session["probes"].as_array().unwrap().iter().filter(|probe| is_ours(&probe["library"])).count()
+    list(&session["probes"]).iter().filter(|probe| is_ours(&probe["library"])).count()
 }
 
 /// A hundred virtual environments with one NCCL cost the cookies of one. Libraries that the kernel refuses, one after
 /// the other, cost those of one, too.
 #[test]
 fn cookies_are_for_what_is_different_and_come_back_from_what_is_refused() {
-    let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
+    let Some(_ncclflow) = programs::tracer() else { return };
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
     let Some(one) = library(folder.path(), "one", Reduce::Returns(1)) else { return };
@@ -70,38 +49,32 @@ fn cookies_are_for_what_is_different_and_come_back_from_what_is_refused() {
     let start = |library: &Path| Caller::start(&caller, library, 0, 3, 0).unwrap();
     let mut alone = start(&one);
     let out = folder.path().join("out");
-    let recorder = Recorder::start_all(&ncclflow, &out, &["--level", "api"]).unwrap();
-    wait_until("the first is traced", Duration::from_secs(30), || traced(&session(&out), alone.pid()));
+    let recorder = Recorder::of_node(&out, "--level api").unwrap();
+    wait_until("the first is traced", Duration::from_secs(30), || are_traced(&session(&out), &[alone.pid()]));
     let mut many: Vec<Caller> = (0..100).map(|n| start(&copy(&one, format!("environment-{n}")))).collect();
     let bad: Vec<Caller> = (0..20).map(|n| start(&copy(&refused, format!("bad-{n}")))).collect();
     wait_until("all are seen", Duration::from_secs(120), || {
         let session = session(&out);
-        let targets = session["targets"].as_array().unwrap();
-        let is_seen = |caller: &Caller| targets.iter().any(|target| target["pid"] == caller.pid());
-        many.iter().all(|caller| traced(&session, caller.pid())) && bad.iter().all(is_seen)
+        let pids: Vec<u32> = many.iter().map(Caller::pid).collect();
+        are_traced(&session, &pids) && bad.iter().all(|caller| target(&session, caller.pid()).is_some())
     });
     for caller in many.iter_mut().chain([&mut alone]) {
         caller.go().unwrap();
         caller.wait().unwrap();
     }
-    recorder.signal(Signal::INT).unwrap();
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success(), "{said}");
+    recorder.interrupt().unwrap();
     let session = session(&out);
     assert!(
-        bad.iter().all(|caller| !traced(&session, caller.pid())),
+        bad.iter().all(|caller| !are_traced(&session, &[caller.pid()])),
         "the kernel refuses a breakpoint on one"
     );
-    let probes = session["probes"].as_array().unwrap();
+    let probes = list(&session["probes"]);
     let of_one = cookies(&session, &folder.path().join("one"));
     assert!(of_one > 0, "{probes:#?}");
     let all = cookies(&session, folder.path());
     assert!(all <= 2 * of_one, "{all} cookies for 121 files of two contents, {of_one} for one");
-    let calls: u64 = probes
-        .iter()
-        .filter(|probe| probe["function"] == "ncclAllReduce")
-        .map(|probe| probe["delivered"].as_u64().unwrap())
-        .sum();
+    let of_calls = probes.iter().filter(|probe| probe["function"] == "ncclAllReduce");
+    let calls: u64 = of_calls.map(|probe| number(&probe["delivered"])).sum();
     assert!(calls >= 303, "{calls} calls of 101 processes were recorded");
 }
 
@@ -121,7 +94,7 @@ fn a_user_who_floods_a_ring_buffer_loses_its_own_records_and_is_named() {
     const PAUSE_US: u64 = 20_000;
     // A tenth of a second: many times what a buffer holds.
     const FLOODED: u64 = 10;
-    let (Some(ncclflow), true) = (programs::ncclflow(), root()) else { return };
+    let Some(_ncclflow) = programs::tracer() else { return };
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
     let Some(library) = library(folder.path(), "one", Reduce::Returns(1)) else { return };
@@ -142,22 +115,10 @@ fn a_user_who_floods_a_ring_buffer_loses_its_own_records_and_is_named() {
     drop(others);
     let mut flood = flood;
     let out = folder.path().join("out");
-    let arguments = [
-        "--level",
-        "api",
-        "--buffer-size",
-        "1",
-        "--buffer",
-        "ring",
-        "--user",
-        "1234001",
-        "--user",
-        "1234002",
-    ];
-    let recorder = Recorder::start_all(&ncclflow, &out, &arguments).unwrap();
+    let options = "--level api --buffer-size 1 --buffer ring --user 1234001 --user 1234002 --files-limit 8G";
+    let recorder = Recorder::of_node(&out, options).unwrap();
     wait_until("both are traced", Duration::from_secs(30), || {
-        let session = session(&out);
-        traced(&session, flood.pid()) && traced(&session, victim.pid())
+        are_traced(&session(&out), &[flood.pid(), victim.pid()])
     });
     flood.go().unwrap();
     wait_until("it floods", Duration::from_mins(1), || ticks(flood.pid()) >= FLOODED);
@@ -165,44 +126,23 @@ fn a_user_who_floods_a_ring_buffer_loses_its_own_records_and_is_named() {
     victim.wait().unwrap();
     let (flooder, pid) = (flood.pid(), victim.pid());
     drop(flood);
-    recorder.signal(Signal::INT).unwrap();
-    let (status, said) = recorder.finish().unwrap();
-    assert!(status.success(), "{said}");
+    recorder.interrupt().unwrap();
     let session = session(&out);
-    let lost = session["loss"]["records_lost"].as_u64().unwrap();
+    let lost = number(&session["loss"]["records_lost"]);
     assert!(lost > 0, "the flood was none: {:#}", session["loss"]);
     let calls = calls_of(&out, pid);
     assert_eq!(calls, CALLS, "of {lost} lost records none is of process {pid}; {flooder} floods");
-    let over = session["over_budget"].as_array().unwrap();
-    let tenants: Vec<&str> = over
-        .iter()
-        .filter(|over| over["budget"] == "kernel_buffer")
-        .map(|over| over["tenant"].as_str().unwrap())
-        .collect();
+    let over = list(&session["over_budget"]);
+    let of_buffer = over.iter().filter(|over| over["budget"] == "kernel_buffer");
+    let tenants: Vec<&str> = of_buffer.map(|over| text(&over["tenant"])).collect();
     assert_eq!(tenants, ["user 1234001 (1234001)"], "{over:#?}");
 }
 
 /// Calls of a process that came into the recording, by the lines that are made of it.
 fn calls_of(out: &Path, pid: u32) -> u64 {
-    let mut calls = 0;
-    let mut folders = vec![out.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap().flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let Ok(text) = fs::read_to_string(&path) else { continue };
-            let of_pid = [format!("\"pid\":{pid},"), format!("\"pid\": {pid},")];
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if name.starts_with("api") {
-                calls += text
-                    .lines()
-                    .filter(|line| line.contains("AllReduce") && of_pid.iter().any(|pid| line.contains(pid)))
-                    .count() as u64;
-            }
-        }
-    }
-    calls
+    let is_calls =
+        |name: &PathBuf| name.file_name().is_some_and(|name| name.to_string_lossy().starts_with("api"));
+    let lines =
+        exported::names_below(out).into_iter().filter(is_calls).flat_map(|name| read_lines(&out.join(name)));
+    lines.filter(|line| line["pid"] == pid && line["function"] == "AllReduce").count() as u64
 }

@@ -3,33 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeMap, fs, io::Read as _, path::Path, time::Duration};
-
-use flate2::read::DeflateDecoder;
-use ncclflow_e2e::harness::{bed::Bed, program_files, programs, progress, recorder::Recorder, replay};
-use serde_json::{Value, json};
-use test_support::{eventually, root};
-
-/// The events of a recording, as docs/RECORDING.md describes it, as far as it is written.
-fn events(recording: &Path) -> Vec<Value> {
-    let mut events = Vec::new();
-    for segment in fs::read_dir(recording).unwrap().map(Result::unwrap) {
-        let bytes = fs::read(segment.path()).unwrap();
-        let mut rest = bytes.get(16..).unwrap_or_default();
-        while let Some((header, behind)) = rest.split_at_checked(48) {
-            let number = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap()) as usize;
-            let (index, body) = (number(8), number(12));
-            let Some((block, behind)) = behind.split_at_checked(index + body) else { break };
-            if header[4] == 4 {
-                let mut text = String::new();
-                DeflateDecoder::new(&block[index..]).read_to_string(&mut text).unwrap();
-                events.push(serde_json::from_str(&text).unwrap());
-            }
-            rest = behind;
-        }
-    }
-    events
-}
+use ncclflow_e2e::harness::{prelude::*, program_files, recording_events::events};
 
 /// What NCCL's log says of one rank: the words `NAME VALUE` of its lines.
 type Logged = BTreeMap<String, String>;
@@ -62,10 +36,7 @@ struct Run {
 
 /// Records a job from before its first op. `variables`: of the environment of what starts it.
 fn run(version: &str, tracing: &[&str], workload: &[&str], variables: &[(&str, &str)]) -> Option<Run> {
-    let (ncclflow, bed, library) = (programs::ncclflow()?, programs::bed()?, programs::nccl(version)?);
-    if !root() {
-        return None;
-    }
+    let (ncclflow, bed, library) = programs::needed(version)?;
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("log")).unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
@@ -105,19 +76,18 @@ fn run(version: &str, tracing: &[&str], workload: &[&str], variables: &[(&str, &
     recorder.interrupt().unwrap();
     fs::write(hold, "").unwrap();
     progress::wait_for_exits(&pids);
-    replay::check(&ncclflow, &out, &out);
-    let session = serde_json::from_slice(&fs::read(out.join("session.json")).unwrap()).unwrap();
-    Some(Run { folder, session, pids, is_old: version < "2.2" })
+    exported::check(&out);
+    Some(Run { folder, session: session(&out), pids, is_old: version < "2.2" })
 }
 
 impl Run {
     fn communicators(&self) -> &[Value] {
-        self.session["communicators"].as_array().unwrap()
+        list(&self.session["communicators"])
     }
 
-    fn target(&self, pid: u64) -> &Value {
-        let targets = self.session["targets"].as_array().unwrap();
-        targets.iter().find(|target| target["pid"] == pid).unwrap()
+    /// The process of a rank.
+    fn target(&self, row: &Value) -> &Value {
+        target(&self.session, u32::try_from(number(&row["pid"])).unwrap()).unwrap()
     }
 
     /// What the row says is in the recording, too: an export on another machine has nothing else.
@@ -128,14 +98,13 @@ impl Run {
             of_row.collect::<Vec<_>>()
         };
         let [process] = of("process")[..] else { panic!("{events:#?}") };
-        let target = self.target(row["pid"].as_u64().unwrap());
+        let target = self.target(row);
         for key in ["started_ticks", "name", "uid", "user", "cgroup", "container", "environment"] {
             assert_eq!(process.get(key), target.get(key), "{key}");
         }
         let communicators = of("communicator");
-        let of_rank = communicators
-            .iter()
-            .filter(|event| event["comm_hash"] == row["commHash"] && event["rank"] == row["rank"]);
+        let is_it = |event: &&&Value| event["comm_hash"] == row["commHash"] && event["rank"] == row["rank"];
+        let of_rank = communicators.iter().filter(is_it);
         let [communicator] = of_rank.collect::<Vec<_>>()[..] else { panic!("{events:#?}") };
         for (key, of_row) in [
             ("comm_name", "commName"),
@@ -154,26 +123,25 @@ impl Run {
         let logged = log(&self.folder.path().join("log"));
         let mut compared = 0;
         for row in self.communicators() {
-            let (pid, rank) = (row["pid"].as_u64().unwrap(), row["rank"].to_string());
+            let (pid, rank) = (number(&row["pid"]), row["rank"].to_string());
             let (_, line) = logged
                 .iter()
                 .find(|((of, _), line)| u64::from(*of) == pid && line["rank"] == rank)
                 .unwrap_or_else(|| panic!("{row:#} in {logged:#?}"));
-            let number = |key: &str| row[key].as_u64().map(|number| number.to_string());
-            assert_eq!(number("cudaDev").as_ref(), line.get("cudaDev"), "{row:#}");
+            let told = |key: &str| row[key].as_u64().map(|number| number.to_string());
+            assert_eq!(told("cudaDev").as_ref(), line.get("cudaDev"), "{row:#}");
             for key in ["localRank", "nNodes"] {
                 // 2.19 does not log them.
                 let logged = line.get(key);
-                assert!(logged.is_none_or(|logged| number(key).as_ref() == Some(logged)), "{key}: {row:#}");
+                assert!(logged.is_none_or(|logged| told(key).as_ref() == Some(logged)), "{key}: {row:#}");
                 assert!(logged.is_some() || self.is_old, "{line:?}");
             }
-            assert_eq!(number("nvmlDev").as_ref(), line.get("nvmlDev"), "{row:#}");
+            assert_eq!(told("nvmlDev").as_ref(), line.get("nvmlDev"), "{row:#}");
             // `busId 1000` is domain 0, bus 1, device 0, function 0.
             let bus = u64::from_str_radix(&line["busId"], 16).unwrap();
-            let digits: String =
-                row["busId"].as_str().unwrap().chars().filter(char::is_ascii_hexdigit).collect();
+            let digits: String = text(&row["busId"]).chars().filter(char::is_ascii_hexdigit).collect();
             assert_eq!(u64::from_str_radix(&digits, 16).unwrap(), bus, "{row:#}");
-            assert!(row["node"].as_u64().unwrap() < row["nNodes"].as_u64().unwrap());
+            assert!(number(&row["node"]) < number(&row["nNodes"]));
             self.check_events(row);
             compared += 1;
         }
@@ -203,7 +171,7 @@ fn ranks_and_gpus_are_those_of_nccl_s_log() {
             assert_eq!(row["commName"], json!(name), "{version}");
             assert_eq!(row["jobRank"], row["rank"]);
             assert_eq!((&row["jobRankSource"], &row["jobName"]), (&json!("RANK"), &json!("4711")));
-            let target = run.target(row["pid"].as_u64().unwrap());
+            let target = run.target(row);
             let job = &target["job"];
             assert_eq!((&job["rank"], &job["rank_source"]), (&row["rank"], &json!("RANK")), "{target:#}");
             assert_eq!((&job["size"], &job["size_source"]), (&json!(2), &json!("WORLD_SIZE")));
@@ -229,7 +197,7 @@ fn what_was_inherited_is_refused_and_the_rank_is_derived() {
     for row in run.communicators() {
         assert_eq!((&row["jobRank"], &row["jobRankSource"]), (&row["rank"], &json!("derived")));
         assert_eq!(row["jobName"], "llm 7b");
-        let target = run.target(row["pid"].as_u64().unwrap());
+        let target = run.target(row);
         let job = &target["job"];
         assert_eq!((&job["refused"], &job["size"]), (&json!(["SLURM_PROCID"]), &json!(2)), "{target:#}");
         assert_eq!(job["size_source"], "derived");
@@ -246,7 +214,7 @@ fn ranks_of_one_process_and_ranks_by_a_map() {
     for row in of_threads.communicators() {
         assert_eq!((&row["jobRank"], &row["jobRankSource"]), (&row["rank"], &json!("derived")));
     }
-    let target = of_threads.target(u64::from(of_threads.pids[0]));
+    let target = target(&of_threads.session, of_threads.pids[0]).unwrap();
     assert_eq!((&target["job"]["rank"], &target["job"]["size"]), (&Value::Null, &json!(2)));
 
     let variables = [&PROCESSES[..], &["--rank-variables"]].concat();

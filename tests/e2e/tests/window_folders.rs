@@ -3,24 +3,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs::{self, File},
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::os::unix::fs::MetadataExt as _;
 
 use ncclflow_e2e::{
-    harness::{bed::Bed, node::outer_pid, program_files, programs, progress, recorder::Recorder},
+    harness::{node::outer_pid, prelude::*, program_files},
     truth::call_log,
 };
-use serde_json::Value;
-use test_support::{need, root};
-
-fn json(path: &Path) -> Value {
-    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
-}
 
 fn names(folder: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).unwrap().flatten();
@@ -49,15 +37,11 @@ fn script(folder: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-const ARGUMENTS: &str =
+const WORKLOAD: &str =
     "--iters 1000000 --interval-ms 20 --bytes 4096 --sync --channels 1 --timeout 600 --ranks 2";
 
 fn start(program: &Path, library: &Path, folder: &Path, mode: &str) -> anyhow::Result<Bed> {
-    fs::create_dir_all(folder).unwrap();
-    let calls = folder.join("calls").display().to_string();
-    let mut all: Vec<&str> = ARGUMENTS.split(' ').collect();
-    all.extend(["--mode", mode, "--call-log", &calls]);
-    Bed::start(program, library, folder, &all)
+    Bed::of_words(program, library, folder, &format!("{WORKLOAD} --mode {mode} {CALL_LOG}"))
 }
 
 /// A job of two processes, and two containers of one process each, in which the folder of the flag is
@@ -75,10 +59,7 @@ struct Containers {
 
 impl Containers {
     fn start() -> Option<Self> {
-        let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), root()) else {
-            return None;
-        };
-        let library = programs::nccl("2.27.5-cu12")?;
+        let (ncclflow, bed, library) = programs::needed("2.27.5-cu12")?;
         let folder = tempfile::tempdir().unwrap();
         let flags = folder.path().join("flags");
         fs::create_dir(&flags).unwrap();
@@ -134,7 +115,7 @@ impl Containers {
     fn end(&mut self) -> (Value, String) {
         let recorder = self.recorder.take().unwrap();
         let said = recorder.interrupt().unwrap();
-        (json(&self.output.join("session.json")), said)
+        (session(&self.output), said)
     }
 }
 
@@ -159,7 +140,7 @@ fn a_flag_in_a_container_opens_windows_of_its_processes_only() {
     job.opens(|job| fs::remove_file(&job.flag).unwrap());
     fs::remove_file(job.inner_flag(0)).unwrap();
     progress::wait_for_windows(&job.output, 8);
-    let (session, said) = job.end();
+    let (report, said) = job.end();
 
     let [a, b] = job.inner;
     let host: BTreeSet<u32> = job.beds[0].ready.pids.iter().copied().collect();
@@ -175,25 +156,22 @@ fn a_flag_in_a_container_opens_windows_of_its_processes_only() {
         (all.clone(), "flag"),
         (set(&[a]), "flag"),
     ];
-    let listed = session["windows"].as_array().unwrap();
+    let listed = list(&report["windows"]);
     assert_eq!(listed.len(), expected.len(), "{said}");
     let namespace = |pid: u32| fs::metadata(format!("/proc/{pid}/ns/mnt")).unwrap().ino();
     for (window, (pids, end)) in listed.iter().zip(&expected) {
         assert_eq!(window["closed_by"], *end, "{window:#}");
-        let name = window["folder"].as_str().unwrap();
+        let name = text(&window["folder"]);
         let folder = job.output.join(name);
         assert_eq!(&processes(&folder), pids, "{name}");
-        let own = json(&folder.join("session.json"));
-        assert!(own["loss"].as_object().unwrap().values().all(|count| count == 0), "{:#}", own["loss"]);
+        assert_no_loss(&session(&folder));
         if *pids == all {
             assert!(window["containers"].is_null(), "{window:#}");
             continue;
         }
-        let containers = window["containers"].as_array().unwrap();
-        let of =
-            |container: &Value| (container["mount_namespace"].as_u64().unwrap(), container["pids"].clone());
-        let described: BTreeMap<u64, Value> = containers.iter().map(of).collect();
-        let wanted = pids.iter().map(|pid| (namespace(*pid), serde_json::json!([pid])));
+        let of = |container: &Value| (number(&container["mount_namespace"]), container["pids"].clone());
+        let described: BTreeMap<u64, Value> = list(&window["containers"]).iter().map(of).collect();
+        let wanted = pids.iter().map(|pid| (namespace(*pid), json!([pid])));
         assert_eq!(described, wanted.collect());
         let ending = if pids.len() == 1 {
             format!("_mnt-{}", namespace(*pids.first().unwrap()))
@@ -203,24 +181,19 @@ fn a_flag_in_a_container_opens_windows_of_its_processes_only() {
         assert!(name.ends_with(&ending), "{name}");
     }
     // What was hit outside was counted, and not taken for lost.
-    let probes = session["probes"].as_array().unwrap();
-    let sum = |key: &str| probes.iter().map(|probe| probe[key].as_u64().unwrap()).sum::<u64>();
-    assert!(sum("hits") == sum("delivered") + sum("disarmed") && sum("disarmed") > 0);
+    let [hits, delivered, disarmed] =
+        ["hits", "delivered", "disarmed"].map(|key| sum(&report["probes"], key));
+    assert!(hits == delivered + disarmed && disarmed > 0);
 
     // All calls of the process in the container that lie whole inside of its first window.
     let (opened, closed) =
-        ["opened_monotonic_ns", "closed_monotonic_ns"].map(|key| listed[0][key].as_u64().unwrap()).into();
-    let folder = job.output.join(listed[0]["folder"].as_str().unwrap());
+        ["opened_monotonic_ns", "closed_monotonic_ns"].map(|key| number(&listed[0][key])).into();
+    let folder = job.output.join(text(&listed[0]["folder"]));
     job.beds.clear();
     let calls = call_log::read(&job.folder.path().join("a/calls")).unwrap();
     let calls: Vec<_> = calls.iter().filter(|call| call.function == "ncclAllReduce").collect();
     let inside = calls.iter().filter(|call| call.begin_ns > opened && call.end_ns < closed).count();
-    let lines: usize = json(&folder.join("session.json"))["communicators"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|rank| usize::try_from(rank["apiLines"].as_u64().unwrap()).unwrap())
-        .sum();
+    let lines = usize::try_from(sum(&session(&folder)["communicators"], "apiLines")).unwrap();
     // One call of each rank can lie across each end.
     assert!(inside >= 8 && (inside..=inside + 4).contains(&lines), "{inside} calls, {lines} lines");
 }
@@ -251,21 +224,20 @@ fn exports(folder: &Path, found: &mut Vec<String>) {
 
 #[test]
 fn windows_of_two_hosts_lie_in_one_folder_and_are_read_in_their_order() {
-    let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), root()) else { return };
-    let Some(library) = programs::nccl("2.27.5-cu12") else { return };
+    let Some((program, bed, library)) = programs::needed("2.27.5-cu12") else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let job = start(&bed, &library, &path("job"), "processes").unwrap();
-    let text = format!(
+    let words = format!(
         "exec unshare --uts sh -c 'echo another-host > /proc/sys/kernel/hostname && exec \"$0\" \"$@\"' '{}' \"$@\"",
-        ncclflow.display()
+        program.display()
     );
-    let elsewhere = script(folder.path(), "ncclflow-elsewhere", &text);
+    let elsewhere = script(folder.path(), "ncclflow-elsewhere", &words);
     let flag = path("flag").display().to_string();
     let arguments = ["--window-flag", &flag];
     let mut recorders = Vec::new();
     for (program, (pid, output)) in
-        [&ncclflow, &elsewhere].into_iter().zip(job.ready.pids.iter().zip(["one", "two"]))
+        [&program, &elsewhere].into_iter().zip(job.ready.pids.iter().zip(["one", "two"]))
     {
         recorders.push(Recorder::start(program, &pid.to_string(), &path(output), &arguments).unwrap());
     }
@@ -298,52 +270,27 @@ fn windows_of_two_hosts_lie_in_one_folder_and_are_read_in_their_order() {
     exports(&all, &mut found);
     assert_eq!(found.len(), 4, "{found:?}");
     assert_eq!(found.iter().collect::<BTreeSet<_>>().len(), 4, "{found:?}");
-    let merged = path("merged");
-    fs::create_dir(&merged).unwrap();
-    // What processes exported, of both hosts and one window.
-    for window in windows.iter().filter(|name| name.starts_with("window_0001")) {
-        for name in
-            names(&all.join(window)).into_iter().filter(|name| name.contains('.') && !name.ends_with("json"))
-        {
-            fs::create_dir(merged.join(&name)).unwrap();
-            copy_into(&all.join(window).join(&name), &merged.join(&name));
-        }
-    }
 
-    let run = |arguments: &[&str], folder: &Path| {
-        let output = Command::new(&ncclflow).args(arguments).arg(folder).output().unwrap();
-        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
-    };
-    let (said, error) = run(&["check", "--json"], &all);
-    let check: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{error}"));
-    let checked = check["communicators"].as_array().unwrap();
+    let check = ncclflow_of("check --json", &[&all]).json();
+    let checked = list(&check["communicators"]);
     assert_eq!(checked.len(), 2, "{check:#}");
-    for (communicator, number) in checked.iter().zip(["window_0001", "window_0002"]) {
-        assert_eq!(communicator["ranks"], serde_json::json!([0, 1]));
-        assert!(communicator["collectives"].as_u64().unwrap() > 5);
-        let window = communicator["window"].as_str().unwrap();
+    for (communicator, name) in checked.iter().zip(["window_0001", "window_0002"]) {
+        assert_eq!(communicator["ranks"], json!([0, 1]));
+        assert!(number(&communicator["collectives"]) > 5);
+        let window = text(&communicator["window"]);
         let parts: Vec<&str> = window.split(", ").collect();
-        assert!(parts.len() == 2 && parts.iter().all(|name| name.starts_with(number)), "{window}");
+        assert!(parts.len() == 2 && parts.iter().all(|part| part.starts_with(name)), "{window}");
         assert!(window.contains("_another-host."), "{window}");
     }
-    let (said, error) = run(&["summary", "--json"], &all);
-    let summary: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{error}"));
-    let ranks = summary["ranks"].as_array().unwrap();
-    let of_windows: Vec<&str> = ranks.iter().map(|rank| rank["window"].as_str().unwrap()).collect();
+    let summary = ncclflow_of("summary --json", &[&all]).json();
+    let ranks = list(&summary["ranks"]);
+    let of_windows: Vec<&str> = ranks.iter().map(|rank| text(&rank["window"])).collect();
     assert!(of_windows.len() == 4 && of_windows.is_sorted(), "{of_windows:?}");
-    assert!(ranks.iter().all(|rank| rank["links"][0]["messages"].as_u64().unwrap() > 0));
-    let (said, error) = run(&["aggregate"], &all);
-    assert_eq!(said.lines().filter(|line| line.starts_with("window_")).count(), 4, "{said}{error}");
-    // A window, and what processes of several hosts exported in one, without a recording.
-    for folder in [all.join(&windows[0]), merged] {
-        let (said, error) = run(&["check", "--json"], &folder);
-        let check: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{error}"));
-        let ranks = check["communicators"][0]["ranks"].as_array().unwrap().len();
-        assert_eq!(ranks, if folder.ends_with("merged") { 2 } else { 1 }, "{check:#}");
-        assert!(check["communicators"][0]["window"].is_null());
-    }
-    let exported = path("exported");
-    let exported = exported.to_str().unwrap();
-    let (said, error) = run(&["export", "-f", "jsonl", "-o", exported], &all);
-    assert!(said.contains("exported into"), "{said}{error}");
+    assert!(ranks.iter().all(|rank| number(&rank["links"][0]["messages"]) > 0));
+    // A window alone.
+    let check = ncclflow_of("check --json", &[all.join(&windows[0])]).json();
+    assert_eq!(list(&check["communicators"][0]["ranks"]).len(), 1, "{check:#}");
+    assert!(check["communicators"][0]["window"].is_null());
+    let said = ncclflow_of("export -f jsonl -o", &[&path("exported"), &all]).ok().stdout;
+    assert!(said.contains("exported into"), "{said}");
 }

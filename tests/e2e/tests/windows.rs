@@ -1,20 +1,13 @@
 //! `record --window-flag`, `--rotate`: windows hold what happened while the flag was there, whole.
 
-use std::{
-    fs::{self, File},
-    time::Duration,
-};
-
 use ncclflow_e2e::{
     harness::{
         disk::Disk,
-        progress,
-        windowed::{Windowed, folders, json, recorded, whole_session},
+        prelude::*,
+        windowed::{Windowed, folders, recorded, whole_session},
     },
     truth::call_log::Call,
 };
-use rustix::process::Signal;
-use test_support::{is_long, need, wait_until};
 
 /// Time from a touch, or an rm, to its effect, most of the time. On an idle machine it is a millisecond or two.
 const LATENCY: u64 = 400_000_000;
@@ -37,17 +30,17 @@ fn twenty_windows_over_eight_processes_hold_what_was_called_between_touch_and_rm
     let (session, said) = job.end();
     let calls = job.calls();
     assert_eq!(calls.len(), 8);
-    let windows = session["windows"].as_array().unwrap();
+    let windows = list(&session["windows"]);
     assert_eq!(windows.len(), count, "{said}");
     let (mut in_all, mut opened_late, mut closed_late) = (0, Vec::new(), Vec::new());
     for (flag, window) in flags.into_iter().zip(windows) {
-        let number = |key: &str| window[key].as_u64().unwrap();
+        let number = |key: &str| number(&window[key]);
         let (opened, closed) = (number("opened_monotonic_ns"), number("closed_monotonic_ns"));
         assert_eq!((&window["closed_by"], &window["ops_left_out"]), (&"flag".into(), &0.into()));
         assert!(flag.touched <= opened && flag.removing <= closed, "{opened} {closed} {flag:?}");
         opened_late.push(opened - flag.touched);
         closed_late.push(closed.saturating_sub(flag.removed));
-        let folder = job.output.join(window["folder"].as_str().unwrap());
+        let folder = job.output.join(text(&window["folder"]));
         whole_session(&folder);
         let seen = recorded(&folder, number("opened_unix_ms"));
         for (pid, calls) in &calls {
@@ -69,12 +62,11 @@ fn twenty_windows_over_eight_processes_hold_what_was_called_between_touch_and_rm
     assert_soon("opened", opened_late);
     assert_soon("closed", closed_late);
     // Whole over the run as well: what was hit while no window was open was recorded in none.
-    let probes = session["probes"].as_array().unwrap();
-    let sum = |key: &str| probes.iter().map(|probe| probe[key].as_u64().unwrap()).sum::<u64>();
-    assert_eq!(sum("delivered"), in_all as u64);
-    assert_eq!(sum("hits"), sum("delivered") + sum("disarmed"));
-    assert!(sum("disarmed") > 0);
-    assert!(session["loss"].as_object().unwrap().values().all(|count| count == 0), "{:#}", session["loss"]);
+    let [hits, delivered, disarmed] =
+        ["hits", "delivered", "disarmed"].map(|key| sum(&session["probes"], key));
+    assert_eq!((delivered, hits), (in_all as u64, delivered + disarmed));
+    assert!(disarmed > 0);
+    assert_no_loss(&session);
 }
 
 /// The disk is full when a window is wanted: it is opened when there is room, and the recording goes on until then.
@@ -104,14 +96,16 @@ fn a_window_that_finds_a_full_disk_opens_when_there_is_room() {
     let recorder = job.recorder.take().unwrap();
     recorder.signal(Signal::INT).unwrap();
     let (status, said) = recorder.finish().unwrap();
+    let session = session(&job.output);
     // `session.json` could not be written in the meantime, or had its turn later.
-    assert!(matches!(status.code(), Some(0 | 1)), "{status}: {said}");
-    let session = json(&job.output.join("session.json"));
+    let code = i32::from(session["state"] == "write_failed");
+    assert_eq!(status.code(), Some(code), "{said}");
+    assert!(code == 1 || session["state"] == "complete", "{session:#}");
     assert_eq!(session["loss"]["windows_late"], 1, "{session:#}");
-    let [window] = &**session["windows"].as_array().unwrap() else { panic!("{said}") };
-    let folder = job.output.join(window["folder"].as_str().unwrap());
+    let [window] = &**list(&session["windows"]) else { panic!("{said}") };
+    let folder = job.output.join(text(&window["folder"]));
     whole_session(&folder);
-    let seen = recorded(&folder, window["opened_unix_ms"].as_u64().unwrap());
+    let seen = recorded(&folder, number(&window["opened_unix_ms"]));
     assert!(seen.len() == 2 && seen.values().all(|calls| calls.len() >= 9), "{seen:?}");
 }
 
@@ -125,21 +119,20 @@ fn a_signal_and_the_time_begin_new_windows_where_there_is_always_one() {
     }
     job.wait_for_calls(5);
     let (session, said) = job.end();
-    let windows = session["windows"].as_array().unwrap();
-    let ends: Vec<&str> = windows.iter().map(|window| window["closed_by"].as_str().unwrap()).collect();
+    let windows = list(&session["windows"]);
+    let ends: Vec<&str> = windows.iter().map(|window| text(&window["closed_by"])).collect();
     assert_eq!(ends, ["signal", "signal", "signal", "recording"], "{said}");
     let calls = job.calls();
     for (window, next) in windows.iter().zip(windows.iter().skip(1)) {
-        let gap =
-            next["opened_monotonic_ns"].as_u64().unwrap() - window["closed_monotonic_ns"].as_u64().unwrap();
+        let gap = number(&next["opened_monotonic_ns"]) - number(&window["closed_monotonic_ns"]);
         assert!(gap < LONGEST, "{gap}");
-        let folder = job.output.join(window["folder"].as_str().unwrap());
+        let folder = job.output.join(text(&window["folder"]));
         whole_session(&folder);
-        let seen = recorded(&folder, window["opened_unix_ms"].as_u64().unwrap());
+        let seen = recorded(&folder, number(&window["opened_unix_ms"]));
         for (pid, calls) in &calls {
             let inside = |call: &&Call| {
-                call.begin_ns > window["opened_monotonic_ns"].as_u64().unwrap()
-                    && call.end_ns < window["closed_monotonic_ns"].as_u64().unwrap()
+                call.begin_ns > number(&window["opened_monotonic_ns"])
+                    && call.end_ns < number(&window["closed_monotonic_ns"])
             };
             let (inside, seen) = (calls.iter().filter(inside).count(), seen.get(pid).map_or(0, Vec::len));
             // One call can lie across each end.

@@ -3,26 +3,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{
-    collections::BTreeSet,
-    fs::{self, File},
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    process::Command,
-    thread,
-    time::{Duration, Instant},
-};
-
 use ncclflow_e2e::{
     harness::{
         disk::Disk,
-        programs, progress,
-        windowed::{Windowed, communicators, folders, json, of_ranks, whole_session},
+        prelude::*,
+        processes::on_disk,
+        windowed::{Windowed, communicators, folders, of_ranks, whole_session},
     },
     tracer::Trace,
 };
-use serde_json::Value;
-use test_support::{is_long, need};
 
 #[test]
 fn a_window_that_reaches_its_count_of_ops_opens_again_only_for_a_new_flag() {
@@ -36,11 +25,11 @@ fn a_window_that_reaches_its_count_of_ops_opens_again_only_for_a_new_flag() {
         fs::remove_file(&job.flag).unwrap();
     }
     let (session, said) = job.end();
-    let windows = session["windows"].as_array().unwrap();
+    let windows = list(&session["windows"]);
     assert_eq!(windows.len(), 2, "{said}");
     for window in windows {
         assert_eq!(window["closed_by"], "max_ops");
-        let folder = job.output.join(window["folder"].as_str().unwrap());
+        let folder = job.output.join(text(&window["folder"]));
         let session = whole_session(&folder);
         assert_eq!(lines_of_ranks(&session, "proxyFlowLines"), 15, "{said}");
         // A window begins without memory of the one before, and everything in it is complete all the same.
@@ -61,31 +50,12 @@ fn a_window_that_reaches_its_time_closes_while_the_flag_stays() {
     progress::wait_for_windows(&job.output, 1);
     job.wait_for_calls(10);
     let (session, said) = job.end();
-    let [window] = &**session["windows"].as_array().unwrap() else { panic!("{said}") };
+    let [window] = &**list(&session["windows"]) else { panic!("{said}") };
     assert_eq!(window["closed_by"], "max_secs");
-    let number = |key: &str| window[key].as_u64().unwrap();
+    let number = |key: &str| number(&window[key]);
     let open = number("closed_monotonic_ns") - number("opened_monotonic_ns");
     // A process can be kept from running for seconds.
     assert!((300_000_000..30_000_000_000).contains(&open), "{open}");
-}
-
-/// What `du` shows: blocks of files, each once, and of folders. The latest windows first: what is removed, or
-/// compressed, between two looks is then counted once at most, and what grows meanwhile not at all.
-fn disk_usage(path: &Path) -> u64 {
-    fn add(path: &Path, seen: &mut BTreeSet<u64>, sum: &mut u64) {
-        let Ok(metadata) = fs::symlink_metadata(path) else { return };
-        if seen.insert(metadata.ino()) {
-            *sum += metadata.blocks() * 512;
-        }
-        if let Ok(entries) = fs::read_dir(path) {
-            let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-            paths.sort();
-            paths.iter().rev().for_each(|path| add(path, seen, sum));
-        }
-    }
-    let mut sum = 0;
-    add(path, &mut BTreeSet::new(), &mut sum);
-    sum
 }
 
 /// Windows for ever in a folder that is full: it never takes more than it may, the latest windows are there
@@ -116,10 +86,10 @@ fn a_folder_with_a_limit_keeps_the_latest_windows_and_never_takes_more() {
         if had_first && !has_first {
             removed_since.get_or_insert_with(Instant::now);
         }
-        let mut usage = disk_usage(&job.output);
+        let mut usage = on_disk(&job.output);
         if usage > LIMIT {
             // One look takes its time, and can have seen what was never there at once.
-            usage = usage.min(disk_usage(&job.output));
+            usage = usage.min(on_disk(&job.output));
         }
         most = most.max(usage);
         looks += 1;
@@ -131,22 +101,21 @@ fn a_folder_with_a_limit_keeps_the_latest_windows_and_never_takes_more() {
     }
     let (session, said) = job.end();
     assert!(most <= LIMIT, "{most} bytes");
-    assert!(disk_usage(&job.output) <= LIMIT);
+    assert!(on_disk(&job.output) <= LIMIT);
     assert!(looks > 200 && most > LIMIT / 3, "{looks} looks, {most} bytes: nothing was tried");
 
     let max_size = &session["max_size"];
-    let removed: Vec<&str> =
-        max_size["folders_removed"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    let removed: Vec<&str> = list(&max_size["folders_removed"]).iter().map(text).collect();
     assert!(!removed.is_empty(), "{said}");
     assert_eq!((&max_size["bytes"], &max_size["windows_removed"]), (&LIMIT.into(), &removed.len().into()));
-    assert!(session["loss"].as_object().unwrap().values().all(|count| count == 0), "{:#}", session["loss"]);
+    assert_no_loss(&session);
     for folder in &removed {
         assert!(!job.output.join(folder).exists(), "{folder}");
         assert!(said.contains(&format!("removed to make room (--max-size): {folder}")), "{said}");
     }
     // Together they are all windows, in their order.
-    let windows = session["windows"].as_array().unwrap();
-    let kept: Vec<&str> = windows.iter().map(|window| window["folder"].as_str().unwrap()).collect();
+    let windows = list(&session["windows"]);
+    let kept: Vec<&str> = windows.iter().map(|window| text(&window["folder"])).collect();
     let numbers =
         removed.iter().chain(&kept).map(|folder| folder.split('_').nth(1).unwrap().parse::<usize>().unwrap());
     assert!(numbers.eq(1..=removed.len() + kept.len()), "{removed:?} {kept:?}");
@@ -156,14 +125,14 @@ fn a_folder_with_a_limit_keeps_the_latest_windows_and_never_takes_more() {
     // Files of lines of older ones are gone, and made again of the recording.
     let has_lines = |folder: &str| !communicators(&job.output.join(folder)).is_empty();
     for window in windows {
-        let folder = window["folder"].as_str().unwrap();
+        let folder = text(&window["folder"]);
         assert!(!has_lines(folder) || window["lines_removed"] == false, "{window:#}");
         // Who has only the window's folder is told the same.
-        let own = json(&job.output.join(folder).join("session.json"));
+        let own = crate::session(&job.output.join(folder));
         assert_eq!(own["window"]["lines_removed"], window["lines_removed"], "{own:#}");
         assert_eq!(own["files"]["state"] == "removed", window["lines_removed"] == true, "{own:#}");
     }
-    let lines_removed = max_size["lines_removed"].as_u64().unwrap();
+    let lines_removed = number(&max_size["lines_removed"]);
     assert_eq!(lines_removed, said.matches("the .jsonl files in").count() as u64, "{said}");
     let without_lines = kept.iter().take_while(|folder| !has_lines(folder)).count();
     assert!(lines_removed > 0 && without_lines > 0, "{said}");
@@ -178,9 +147,7 @@ fn a_folder_with_a_limit_keeps_the_latest_windows_and_never_takes_more() {
             continue;
         }
         let made = job.output.with_extension(folder);
-        let mut export = Command::new(programs::ncclflow().unwrap());
-        export.arg("export").arg(&path).args(["-f", "jsonl", "-o"]).arg(&made);
-        assert!(export.output().unwrap().status.success());
+        exported::lines(&path, &made);
         assert_eq!(Trace::read(&made).unwrap().ranks.len(), 2);
     }
 }
@@ -188,8 +155,7 @@ fn a_folder_with_a_limit_keeps_the_latest_windows_and_never_takes_more() {
 /// A window that is complete, and in which both ranks were at work. The last one may have been open for a moment
 /// only, and a job can be kept from running for as long as a window is open.
 fn is_full(folder: &Path) -> bool {
-    let session = fs::read(folder.join("session.json")).unwrap_or_default();
-    let session: Value = serde_json::from_slice(&session).unwrap_or_default();
+    let session = session_so_far(folder);
     let has_both = |key: &str| {
         let lines = of_ranks(&session, key);
         lines.len() == 2 && lines.iter().all(|lines| *lines > 0)
@@ -209,7 +175,7 @@ fn lines_of_ranks(session: &Value, key: &str) -> u64 {
 /// A compressed window: its files, what they hold, and what `summary` reads of them.
 fn assert_window_is_whole(folder: &Path) {
     let session = whole_session(folder);
-    assert!(session["compressed"]["files"].as_u64().unwrap() >= 4, "{:#}", session["compressed"]);
+    assert!(number(&session["compressed"]["files"]) >= 4, "{:#}", session["compressed"]);
     let trace = Trace::read(folder).unwrap();
     assert_eq!(trace.ranks.len(), 2);
     for (member, rank) in &trace.ranks {
@@ -230,11 +196,7 @@ fn assert_window_is_whole(folder: &Path) {
         let count = |part: &str| names.iter().filter(|name| name.contains(part)).count();
         assert_eq!((count("_rank"), count(".jsonl.gz"), names.len()), (4, 2, 4), "{names:?}");
     }
-    let summary =
-        Command::new(programs::ncclflow().unwrap()).args(["summary", "--json"]).arg(folder).output().unwrap();
-    assert!(summary.status.success(), "{}", String::from_utf8_lossy(&summary.stderr));
-    let summary: Value = serde_json::from_slice(&summary.stdout).unwrap();
-    let links =
-        summary["ranks"].as_array().unwrap().iter().flat_map(|rank| rank["links"].as_array().unwrap());
-    assert_eq!(links.map(|link| link["messages"].as_u64().unwrap()).sum::<u64>(), messages);
+    let summary = ncclflow_of("summary --json", &[folder]).ok().json();
+    let of_ranks = list(&summary["ranks"]).iter().map(|rank| sum(&rank["links"], "messages"));
+    assert_eq!(of_ranks.sum::<u64>(), messages);
 }

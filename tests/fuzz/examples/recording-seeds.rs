@@ -1,12 +1,11 @@
-//! Makes seeds of the target `recording`: the beginning of a recording of each capture. `recording-seeds FOLDER CAPTURE…`
+//! Makes seeds of the target `recording`: the beginnings of recordings. `recording-seeds FOLDER RECORDING…`
 
-use std::{env, fs, fs::File, io::BufReader, path::PathBuf, sync::Arc};
+use std::{env, fs, path::PathBuf, sync::Arc};
 
-use flow::model::Sampling;
+use flow::recording::Batch;
+use flow::recording::Session;
 use ncclflow::{
-    capture::{CaptureReader, Item},
-    kernel::stream::Batch,
-    recording::{FOLDER, RecordingWriter, Session},
+    recording::{FOLDER, Item, Progress, RecordingReader, RecordingWriter, Selection},
     sinks::OutputDir,
 };
 
@@ -16,29 +15,25 @@ const RECORDS: usize = 60;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = env::args_os().skip(1).map(PathBuf::from);
     let folder = arguments.next().ok_or("the folder of the seeds")?;
-    for (number, capture) in arguments.enumerate() {
-        let (mut reader, header) = CaptureReader::new(BufReader::new(File::open(&capture)?))?;
+    for (number, recording) in arguments.enumerate() {
+        let mut reader = RecordingReader::open(OutputDir::open(&recording)?)?;
+        let (mut bindings, mut records) = (Vec::new(), Vec::new());
+        let mut take = |item: Item<'_>| match item {
+            Item::Bindings(new) => bindings.extend_from_slice(new),
+            Item::Record(record) if records.len() < RECORDS => records.push(record.to_vec()),
+            _ => {}
+        };
+        while reader.read_next(&Selection::ALL, &mut take)? == Progress::Read {}
         let made = env::temp_dir().join(format!("ncclflow-seed-{}-{number}", std::process::id()));
         fs::create_dir(&made)?;
-        let session = Session {
-            wire_version: header.wire_version,
-            report: "{}".to_owned(),
-            api: header.api,
-            sampling: Sampling::default(),
-            steps: true,
-            ..Session::default()
-        };
+        let session = Session { report: "{}".to_owned(), ..reader.session().clone() };
         let mut writer = RecordingWriter::create(&OutputDir::open(&made)?, session)?;
-        writer.bind(|known| known.clone_from(&header.bindings));
-        let mut batch = Batch::default();
-        for at in 0..RECORDS {
-            if let Item::Record(record) = reader.next_item()? {
-                batch.push(record);
-            }
-            if at % 20 == 19 {
-                writer.push(&Arc::new(std::mem::take(&mut batch)))?;
-                writer.close_block()?;
-            }
+        writer.bind(|known| known.clone_from(&bindings));
+        for block in records.chunks(20) {
+            let mut batch = Batch::default();
+            block.iter().for_each(|record| batch.push(record));
+            writer.push(&Arc::new(batch))?;
+            writer.close_block()?;
         }
         writer.write_end("{}")?;
         let segment = fs::read(made.join(FOLDER).join("000001.nfr"))?;

@@ -3,7 +3,6 @@
 //! `userspace/ncclflow/tests/corpus.rs` includes these files, too: it runs inputs that are kept without the fuzzer.
 
 pub mod assembly;
-pub mod capture;
 pub mod dump;
 pub mod kept_memory;
 pub mod kernel_records;
@@ -22,12 +21,13 @@ use std::{
     time::Duration,
 };
 
+use flow::session::Level;
 use nccl_library::{
     elf::{Budget, Image},
     nccl::find_versions,
     symbols::{nccl_request_with_api, render, resolve},
 };
-use ncclflow::kernel::probe::{self, Level};
+use ncclflow::kernel::probe::{self};
 
 /// Seconds of processor time that a hostile file may take, and as many more for each megabyte. Processor time, as the machine
 /// may be busy. Who runs this without optimisation sets it to more.

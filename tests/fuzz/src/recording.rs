@@ -3,8 +3,8 @@
 use std::{fs, path::PathBuf, sync::LazyLock};
 
 use ncclflow::{
-    record::{Kept, ReadPart},
     recording::Selection,
+    rows::{ReadPart, RecordedSession},
     sinks::{OutputDir, SessionFiles},
 };
 
@@ -27,8 +27,14 @@ pub fn use_recording(input: &[u8]) {
     }
     for selection in [Selection::ALL, Selection { from_ns: 1 << 40, to_ns: 1 << 50, ..Selection::ALL }] {
         let Ok(dir) = OutputDir::open(&FOLDER) else { return };
-        let Ok(kept) = Kept::recording(dir) else { return };
-        let part = ReadPart { selection, until_ns: 1 << 50, progress: &mut |_| (), goes_on: &mut || () };
-        let _read = kept.read(SessionFiles::nowhere(), part);
+        let Ok(recorded) = RecordedSession::open_dir(dir) else { return };
+        let part = ReadPart {
+            selection,
+            until_ns: 1 << 50,
+            progress: &mut |_| (),
+            goes_on: &mut || (),
+            is_stopped: &|| false,
+        };
+        let _read = recorded.read(SessionFiles::nowhere(), part);
     }
 }

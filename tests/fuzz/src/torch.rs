@@ -84,7 +84,7 @@ pub fn use_memory(input: &[u8]) {
             return;
         }
         let report: HistoryReport = history::history_of_forged_rings(&rings);
-        let text = ncclflow::text::plain(&history::render(&report, None)).into_owned();
+        let text = flow::text::plain(&history::render(&report, None)).into_owned();
         let hostile = text.chars().find(|char| char.is_control() && !matches!(char, '\n' | '\t'));
         assert_eq!(hostile, None, "a control character in the report");
     });

@@ -1,6 +1,6 @@
 //! Shipped tables of offsets, for versions that do not state their layouts themselves (3.8 to 3.12).
 //!
-//! `cargo xtask python-offsets` makes them: a C program that prints `offsetof` of every field, compiled
+//! `cargo xtask make python-offsets` makes them: a C program that prints `offsetof` of every field, compiled
 //! against an interpreter's own headers. Patch releases of one minor version have the same layouts.
 
 use serde::{Deserialize, Serialize};

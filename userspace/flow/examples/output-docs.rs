@@ -1,4 +1,4 @@
-//! Writes the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows. Run by `cargo xtask output-docs`.
+//! Writes the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows. Run by `cargo xtask make output-docs`.
 //!
 //! `output-docs DOCUMENT [--check]`: the lines between `<!-- columns: NAME -->` and `<!-- end of columns -->`
 //! are replaced; with `--check` nothing is written, and it is an error if they differ.
@@ -18,7 +18,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let made = with_tables(&text, tables)?;
     if arguments.next().as_deref() == Some("--check") {
         if made != text {
-            eprintln!("`{path}` is not what the rows say: run `cargo xtask output-docs`");
+            eprintln!("`{path}` is not what the rows say: run `cargo xtask make output-docs`");
             return Ok(ExitCode::FAILURE);
         }
     } else if made != text {

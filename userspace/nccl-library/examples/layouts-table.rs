@@ -1,4 +1,4 @@
-//! Adds libraries to the table of shipped layouts. Run by `cargo xtask layouts`.
+//! Adds libraries to the table of shipped layouts. Run by `cargo xtask make layouts`.
 //!
 //! `layouts-table TABLE LIBRARY…`: TABLE is read if it is there, and written anew.
 

@@ -11,7 +11,9 @@ mod descriptor_table;
 // Targets of tracing: processes, and the layouts of their libraries.
 pub mod target;
 
-// Children that look at what belongs to tenants, and can be lost.
+// Threads and children that look at what may not answer, and can be lost.
+mod unresponsive;
+
 pub mod resolver;
 mod shortage;
 
@@ -22,7 +24,6 @@ pub mod kernel;
 
 pub mod clock;
 mod host;
-pub mod text;
 
 // Health of a session, and faults that tests put in.
 mod fault;
@@ -32,8 +33,8 @@ mod privileges;
 // From records to files.
 pub mod record;
 
-pub mod capture;
 pub mod recording;
+pub mod rows;
 pub mod sinks;
 
 // Owners of processes and communicators.
@@ -58,7 +59,7 @@ pub mod ps;
 pub mod torch_notes;
 
 // Call stacks of NCCL's calls.
-mod native;
+mod call_stacks;
 pub mod python;
 pub mod stacks;
 

@@ -12,12 +12,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use flow::session::{Level, ProbeStrategy};
 use nccl_library::elf::Image;
 use nccl_library::{
     parameter::ParamLocation,
     symbols::{FoundBy, LayoutSource, ParamSource, Resolution, SymbolSource, nccl_request, render, resolve},
 };
-use ncclflow::kernel::probe::{self, Level, ProbeStrategy};
+use ncclflow::kernel::probe::{self};
 use tempfile::TempDir;
 
 use test_support::{cpu_time, damage, need, tool};

@@ -43,7 +43,6 @@ fn files_of_libraries() {
 #[test]
 fn what_was_recorded() {
     run("recording", targets::recording::use_recording);
-    run("capture", targets::capture::use_capture);
     run("kernel-records", targets::kernel_records::use_items);
 }
 

@@ -8,10 +8,10 @@
 use std::fs;
 use std::path::Path;
 
-use flow::wire::ProbeKind;
+use flow::{session::StepDetail, wire::ProbeKind};
 use nccl_library::elf::Image;
 use nccl_library::symbols::{Code, nccl_request, resolve};
-use ncclflow::kernel::probe::{self, ProbeSet, StepDetail};
+use ncclflow::kernel::probe::{self, ProbeSet};
 use tempfile::TempDir;
 use test_support::{is_long, nccl, tool};
 

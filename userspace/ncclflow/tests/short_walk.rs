@@ -6,11 +6,12 @@
 
 use std::collections::BTreeSet;
 
+use flow::session::{Level, ProbeStrategy};
 use nccl_library::{
     elf::Image,
     symbols::{nccl_request, resolve},
 };
-use ncclflow::kernel::probe::{self, Level, ProbeStrategy};
+use ncclflow::kernel::probe::{self};
 
 use test_support::{libraries, nccl};
 

@@ -8,11 +8,12 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use flow::session::{Level, ProbeStrategy};
 use nccl_library::elf::{Image, Machine};
 use nccl_library::symbols::{
     FoundBy, Function, LayoutSource, ParamSource, Resolution, SymbolSource, nccl_request, render, resolve,
 };
-use ncclflow::kernel::probe::{self, Level, ProbeStrategy};
+use ncclflow::kernel::probe::{self};
 use tempfile::TempDir;
 
 use test_support::{libraries, tool};

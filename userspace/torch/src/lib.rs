@@ -12,6 +12,11 @@
 //! The memory belongs to a tenant, and changes while it is read. Every list, string and map is bounded, so is the work
 //! of one look, and whatever contradicts itself ends in [`Unknown`]. A wrong layout shows: a ring's fields, its maps and
 //! each of its entries must agree with each other.
+//!
+//! No wheel exports the pointer to a ring. It stands in the part of a library's data that begins as zeros, so
+//! each pointer there is followed, in batches of 1,024 reads. The structs of all entries are read before and
+//! after what they lead to: one that is the same entry both times owned it all the while. Layouts go by
+//! torch's minor version.
 
 mod containers;
 mod dtype;

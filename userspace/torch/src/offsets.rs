@@ -1,6 +1,6 @@
 //! Offsets of the fields that are read, in bytes from the beginning of each struct.
 //!
-//! `cargo xtask torch-offsets` makes them: a C++ program that prints the offset of each field, compiled
+//! `cargo xtask make torch-offsets` makes them: a C++ program that prints the offset of each field, compiled
 //! against the headers of a release's own wheel. torch/csrc/distributed/c10d/FlightRecorder.hpp (2.5:
 //! NCCLUtils.hpp, 2.4: TraceUtils.h), logger.hpp, and torch/csrc/profiler/combined_traceback.h.
 

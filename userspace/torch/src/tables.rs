@@ -1,6 +1,6 @@
 //! The shipped table of offsets.
 //!
-//! `cargo xtask torch-offsets` makes it. Patch releases of one minor version have the same layouts, and so do
+//! `cargo xtask make torch-offsets` makes it. Patch releases of one minor version have the same layouts, and so do
 //! builds for CUDA 12 and 13: no field depends on CUDA.
 
 use serde::{Deserialize, Serialize};

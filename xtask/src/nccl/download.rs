@@ -8,8 +8,8 @@ use std::{fs, io, thread};
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::progress::Progress;
-use super::say;
 use crate::retried::retried;
+use crate::tool::say;
 
 /// Tags of NVIDIA's wheels before the processor: pip needs the exact one.
 const PLATFORMS: [&str; 9] = [

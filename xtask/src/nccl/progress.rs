@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::tool::say;
+
 /// Time between two lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
@@ -37,7 +39,7 @@ impl Progress {
                 .with_message(what.to_owned())
         });
         if bar.is_none() {
-            line(what);
+            say(what);
         }
         Self { bar, what: what.to_owned(), total, last_line: Instant::now() }
     }
@@ -50,14 +52,14 @@ impl Progress {
         } else if self.last_line.elapsed() >= LINE_EVERY {
             self.last_line = Instant::now();
             match self.total {
-                Some(total) => line(&format!(
+                Some(total) => say(&format!(
                     "{}: {} of {} MB, {} %",
                     self.what,
                     done / 1_000_000,
                     total / 1_000_000,
                     done.saturating_mul(100) / total.max(1)
                 )),
-                None => line(&format!("{}: {} MB", self.what, done / 1_000_000)),
+                None => say(&format!("{}: {} MB", self.what, done / 1_000_000)),
             }
         }
     }
@@ -67,9 +69,4 @@ impl Progress {
             bar.finish_and_clear();
         }
     }
-}
-
-#[expect(clippy::print_stderr, reason = "xtask talks to people; standard output is for results")]
-fn line(text: &str) {
-    eprintln!("{text}");
 }

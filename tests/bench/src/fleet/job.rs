@@ -1,15 +1,14 @@
-//! What a capture's job counts: how it goes on when it happens again.
+//! What a recording's job counts: how it goes on when it happens again.
 
 use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Result, ensure};
 use flow::{
-    decode::{Event, PlanPart, RecordView},
+    decode::{Event, PlanPart},
     wire::{PlanList, ProbeKind},
 };
-use ncclflow_common::LOSS_MARK;
 
-use crate::volume::Captured;
+use crate::recorded::{Recorded, bound};
 
 /// From the first count that was seen until behind the last one.
 #[derive(Clone, Copy, Debug)]
@@ -31,10 +30,10 @@ impl Counted {
     }
 }
 
-/// How far the job has come at the end of the capture.
+/// How far the job has come at the end of the recording.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// How long the capture is, and a second.
+    /// How long the recording is, and a second.
     pub(super) span_ns: u64,
     /// Of a rank, on all communicators.
     pub(super) collectives: u64,
@@ -49,7 +48,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn of(captured: &Captured) -> Result<Self> {
+    pub(super) fn of(recorded: &Recorded) -> Result<Self> {
         let mut job = Self {
             span_ns: 0,
             collectives: 0,
@@ -61,12 +60,7 @@ impl Job {
         let (mut first_ns, mut of_processes) = (u64::MAX, BTreeMap::<u32, u64>::new());
         // Ops that were recorded call by call, and name their peers elsewhere.
         let mut has_calls = false;
-        for record in captured.blocks.iter().flatten().flat_map(|batch| batch.records()) {
-            let Ok(view) = RecordView::new(record) else { continue };
-            let Some(binding) = captured.bindings.get(usize::from(view.header.probe)) else { continue };
-            if view.header.probe == LOSS_MARK {
-                continue;
-            }
+        for (view, binding) in recorded.records().filter_map(|record| bound(&recorded.bindings, record)) {
             let at_ns = view.header.ts_ns;
             (first_ns, job.last_ns) = (first_ns.min(at_ns), job.last_ns.max(at_ns));
             has_calls |= matches!(binding.kind, ProbeKind::ProxyOp(_));
@@ -96,20 +90,20 @@ impl Job {
                 _ => {}
             }
         }
-        ensure!(!has_calls, "only captures of whole plans (NCCL 2.23 and later) are made larger");
+        ensure!(!has_calls, "only recordings of whole plans (NCCL 2.23 and later) are made larger");
         job.collectives = job.launched.values().map(|launched| launched.count()).sum();
-        ensure!(job.last_ns > 0, "a capture without records");
+        ensure!(job.last_ns > 0, "a recording without records");
         job.span_ns = job.last_ns - first_ns + 1_000_000_000;
         Ok(job)
     }
 
-    /// How often the capture happens until every rank has so many collectives, and when the last time is over, by
-    /// the capture's own clock.
+    /// How often the recording happens until every rank has so many collectives, and when the last time is over, by
+    /// the recording's own clock.
     pub(super) fn runs(&self, collectives: u64) -> Result<(u32, u64)> {
         if collectives <= self.collectives && self.collectives == collectives {
             return Ok((1, self.last_ns));
         }
-        ensure!(self.collectives > 0, "a capture without collectives cannot go on");
+        ensure!(self.collectives > 0, "a recording without collectives cannot go on");
         let before = (collectives - 1) / self.collectives;
         let left = collectives - before * self.collectives;
         let reached = self.launches.iter().find(|(_, launched)| *launched >= left);

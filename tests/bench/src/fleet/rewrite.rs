@@ -1,11 +1,11 @@
-//! A capture's record, as another process of a larger job would have sent it.
+//! A recording's record, as another process of a larger job would have sent it.
 
 use flow::{
     decode::{Event, PlanPart, RecordView, WorkKind},
+    recording::Binding,
     wire::{CommunicatorSpans, ConnectorSpans, PlanNodeSpans, ProbeKind, Span},
 };
 use nccl_library::nccl::Pattern;
-use ncclflow::capture::Binding;
 use ncclflow_common::RecordHeader;
 
 use super::job::Job;
@@ -13,7 +13,7 @@ use super::job::Job;
 /// A process of the job that is made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
-    /// How often the capture has happened before.
+    /// How often the recording has happened before.
     pub(super) run: u32,
     /// The rank whose records these are.
     pub(super) original: u32,

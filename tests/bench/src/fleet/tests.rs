@@ -1,67 +1,56 @@
-//! A small fleet, of the beginning of a capture: `check` finds what was put into it, and nothing else.
+//! A small fleet, of the beginning of a recording: `check` finds what was put into it, and nothing else.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use anyhow::{Context as _, Result};
-use flow::decode::{Event, PlanPart, RecordView};
-use ncclflow::{
-    check::{CheckReport, FindingKind, check},
-    kernel::stream::Batch,
+use flow::{
+    decode::{Event, PlanPart},
+    recording::Batch,
 };
+use ncclflow::check::{CheckReport, FindingKind, check};
 use ncclflow_common::RecordHeader;
 use serde_json::{Value, json};
 
-use super::{Args, make};
-use crate::volume::{Captured, read_capture};
+use super::{RECORDING, Size, make};
+use crate::recorded::{Recorded, event_of};
 
 const S: u64 = 1_000_000_000;
 
-/// The capture until its processes do nothing for 2 ms: 16 sends of each rank. Both have launched the same.
+/// The recording until its processes do nothing for 2 ms: 16 sends of each rank. Both have launched the same.
 const QUIET_NS: u64 = 55_155_000_000;
 
-fn capture() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces/net_steps.cap.gz")
-}
-
-/// The beginning of the capture, in a session that was open for two more seconds before it and after: so no
+/// The beginning of the recording, in a session that was open for two more seconds before it and after: so no
 /// send can have its receive outside.
-fn beginning() -> Result<Captured> {
-    let mut captured = read_capture(&capture())?;
+fn beginning() -> Result<Recorded> {
+    let mut recorded = Recorded::read(Path::new(RECORDING))?;
     let mut batch = Batch::default();
-    let records = captured.blocks.iter().flatten().flat_map(|batch| batch.records());
     let early =
         |record: &&[u8]| RecordHeader::from_bytes(record).is_some_and(|header| header.ts_ns < QUIET_NS);
-    records.filter(early).for_each(|record| batch.push(record));
-    captured.blocks = vec![vec![Arc::new(batch)]];
-    let mut report: Value = serde_json::from_str(&captured.session.report)?;
+    recorded.records().filter(early).for_each(|record| batch.push(record));
+    recorded.blocks = vec![vec![Arc::new(batch)]];
+    let mut report: Value = serde_json::from_str(&recorded.session.report)?;
     let clock = &mut report["clock"];
     let started = clock["started_monotonic_ns"].as_u64().context("no beginning")?;
     clock["started_monotonic_ns"] = json!(started - 2 * S);
     clock["ended_monotonic_ns"] = json!(QUIET_NS + 2 * S);
-    captured.session.report = serde_json::to_string(&report)?;
-    Ok(captured)
+    recorded.session.report = serde_json::to_string(&report)?;
+    Ok(recorded)
 }
 
 /// `check` of a fleet of two hosts.
 fn checked(
-    captured: &Captured,
+    recorded: &Recorded,
     ranks: u32,
     keeps: impl Fn(u32, RecordHeader) -> bool,
 ) -> Result<CheckReport> {
     let folder = tempfile::tempdir()?;
-    let output = folder.path().join("fleet");
-    let hosts = [0, 1].map(|host| output.join(format!("node-{host:04}")));
-    let args = Args { capture: capture(), output, ranks, per_host: ranks / 2, collectives: None };
-    let fleet = make(captured, &args, keeps)?;
-    assert_eq!(fleet.hosts, 2);
-    check(&hosts, &mut |_, _| ())
+    let size = Size { ranks, per_host: ranks / 2, collectives: None };
+    let fleet = make(recorded, &folder.path().join("fleet"), &size, keeps)?;
+    assert_eq!(fleet.folders.len(), 2);
+    check(&fleet.folders, &mut |_, _| ())
 }
 
-/// Findings, but for what the capture itself has: its GPUs are behind at any time, with messages on their way.
+/// Findings, but for what the recording itself has: its GPUs are behind at any time, with messages on their way.
 fn found(report: &CheckReport) -> Vec<(FindingKind, Vec<i32>)> {
     let all = report.communicators.iter().flat_map(|communicator| &communicator.findings);
     all.filter(|finding| finding.kind != FindingKind::Unfinished)
@@ -69,13 +58,11 @@ fn found(report: &CheckReport) -> Vec<(FindingKind, Vec<i32>)> {
         .collect()
 }
 
-/// When rank 1 of the capture sent to rank 0: threads and times of these launches.
-fn sends(captured: &Captured) -> Vec<(u32, u64)> {
+/// When rank 1 of the recording sent to rank 0: threads and times of these launches.
+fn sends(recorded: &Recorded) -> Vec<(u32, u64)> {
     let mut threads = BTreeMap::new();
-    for record in captured.blocks.iter().flatten().flat_map(|batch| batch.records()) {
-        let Ok(view) = RecordView::new(record) else { continue };
-        let Some(binding) = captured.bindings.get(usize::from(view.header.probe)) else { continue };
-        if let Ok(Event::PlanPart(part)) = binding.decoder.decode(&binding.kind, &view)
+    for record in recorded.records() {
+        if let Some(Event::PlanPart(part)) = event_of(&recorded.bindings, record)
             && let PlanPart::P2pTask(task) = part.part
             && task.function.as_deref() == Some("Send")
             && task.peer == 0
@@ -88,11 +75,11 @@ fn sends(captured: &Captured) -> Vec<(u32, u64)> {
 
 #[test]
 fn a_fleet_is_consistent() -> Result<()> {
-    let captured = beginning()?;
-    let (capture, report) = (checked(&captured, 2, |_, _| true)?, checked(&captured, 4, |_, _| true)?);
-    assert_eq!((found(&capture), found(&report)), (vec![], vec![]));
-    // Twice as many ranks have twice as many ops with messages, and these end as in the capture.
-    for (of_2, of_4) in capture.communicators.iter().zip(&report.communicators) {
+    let recorded = beginning()?;
+    let (recording, report) = (checked(&recorded, 2, |_, _| true)?, checked(&recorded, 4, |_, _| true)?);
+    assert_eq!((found(&recording), found(&report)), (vec![], vec![]));
+    // Twice as many ranks have twice as many ops with messages, and these end as in the recording.
+    for (of_2, of_4) in recording.communicators.iter().zip(&report.communicators) {
         let twice: BTreeMap<_, _> = of_2.measured.iter().map(|(outcome, ops)| (*outcome, 2 * ops)).collect();
         assert_eq!((of_4.collectives, &of_4.measured), (of_2.collectives, &twice));
     }
@@ -109,11 +96,11 @@ fn a_fleet_is_consistent() -> Result<()> {
 
 #[test]
 fn a_send_that_is_missing_is_found() -> Result<()> {
-    let captured = beginning()?;
-    let (tid, ts_ns) = *sends(&captured).get(7).context("too few sends")?;
+    let recorded = beginning()?;
+    let (tid, ts_ns) = *sends(&recorded).get(7).context("too few sends")?;
     // NCCL launched the send together with a receive.
     let report =
-        checked(&captured, 4, |rank, header| rank != 1 || (header.tid, header.ts_ns) != (tid, ts_ns))?;
+        checked(&recorded, 4, |rank, header| rank != 1 || (header.tid, header.ts_ns) != (tid, ts_ns))?;
     let unmatched = [(FindingKind::UnmatchedSend, vec![0, 1]), (FindingKind::UnmatchedRecv, vec![1, 2])];
     assert_eq!(found(&report), unmatched);
     Ok(())

@@ -1,4 +1,4 @@
-//! What the example `conformance` of `ncclflow-e2e` writes of a library, and `cargo xtask conformance` reads:
+//! What the example `conformance` of `ncclflow-e2e` writes of a library, and `cargo xtask verify conformance` reads:
 //! one line of JSON. Both include this file, as xtask must build without the crates that the example needs.
 
 use serde::{Deserialize, Serialize};

@@ -15,24 +15,14 @@ use anyhow::{Context as _, Result};
 use ncclflow_e2e::harness::{
     dumper::{Dump, DumpedCommunicator},
     hangs::{GpuStates, Over, start, summary},
-    job::{Job, Shape, VERSIONS},
+    job::{Shape, VERSIONS},
+    world::World,
 };
 
 use super::Kept;
 
 const RANKS: Shape = Shape { ranks: 4, processes: true, tree: false };
-const ARGUMENTS: [&str; 10] = [
-    "--phases",
-    "30",
-    "--iters",
-    "1000000000",
-    "--bytes",
-    "262144",
-    "--ops",
-    "allreduce,allgather",
-    "--comms",
-    "2",
-];
+const WORKLOAD: &str = "--phases 30 --iters 1000000000 --bytes 262144 --ops allreduce,allgather --comms 2";
 /// Then another job takes its place; the bed gives its ranks some minutes more.
 const AGE: Duration = Duration::from_mins(8);
 /// Dumps of one job that are made side by side.
@@ -81,8 +71,8 @@ fn one_job(
     let version = VERSIONS[number % VERSIONS.len()];
     let over =
         if (number / VERSIONS.len() + number).is_multiple_of(2) { Over::SharedMemory } else { Over::Sockets };
-    let sync = if number.is_multiple_of(3) { &[][..] } else { &["--sync"] };
-    let job = start(over, RANKS, version, &[&ARGUMENTS[..], sync].concat())?;
+    let sync = if number.is_multiple_of(3) { "" } else { "--sync" };
+    let job = start(over, RANKS, version, &format!("{WORKLOAD} {sync}"))?;
     let job = job.context("something is missing; see above")?;
     let gpus = GpuStates::of(&job).context("something is missing; see above")?;
     println!("a job on {version} over {}; {} dumps so far", over.name(), taken.load(Ordering::Relaxed));
@@ -115,7 +105,7 @@ fn one_job(
     Ok(())
 }
 
-fn dump_of(job: &Job, gpus: &GpuStates) -> Result<Dump> {
+fn dump_of(job: &World, gpus: &GpuStates) -> Result<Dump> {
     let variables = gpus.variables();
     let variables: Vec<(&str, &str)> =
         variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();

@@ -1,7 +1,7 @@
 //! `hangs [--times N] [--kinds NAME,…] [--busy N] [--at-once N] --out FOLDER`: `ncclflow dump` on every kind of hang and
 //! of wait that is none, counted; or on jobs that are busy.
 //!
-//! `cargo xtask hangs` builds and runs this. It is an example of `ncclflow-e2e` for the reason that `conformance` is one.
+//! `cargo xtask verify hangs` builds and runs this. It is an example of `ncclflow-e2e` for the reason that `conformance` is one.
 
 mod busy;
 mod suite;

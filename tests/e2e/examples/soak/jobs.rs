@@ -1,10 +1,6 @@
 //! Whole jobs on the bed, one after the other. Their data is compared with what it must be.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Instant,
-};
+use std::{fs, path::Path, time::Instant};
 
 use anyhow::{Result, bail};
 use ncclflow_e2e::harness::bed::Bed;
@@ -38,11 +34,9 @@ impl Jobs {
     }
 }
 
-fn one(bed: &Path, library: &Path, place: &PathBuf, mode: &str, ledger: &Ledger) -> Result<()> {
-    fs::create_dir_all(place)?;
-    let iterations = ITERATIONS.to_string();
-    let arguments = ["--mode", mode, "--iters", &iterations, "--bytes", "4096", "--channels", "1", "--sync"];
-    let mut bed = Bed::start(bed, library, place, &arguments)?;
+fn one(bed: &Path, library: &Path, place: &Path, mode: &str, ledger: &Ledger) -> Result<()> {
+    let workload = format!("--mode {mode} --iters {ITERATIONS} --bytes 4096 --channels 1 --sync");
+    let mut bed = Bed::of_words(bed, library, place, &workload)?;
     // Each rank calls once an iteration. If the job fails, its calls are begun and not ended.
     ledger.add(Slot::Begun, RANKS * ITERATIONS);
     bed.go()?;

@@ -17,6 +17,7 @@ use ncclflow_e2e::{
         bed::Bed,
         kernel_objects,
         memory::{self, BREAKPOINT},
+        world::CALL_LOG,
     },
     truth::call_log,
 };
@@ -302,28 +303,11 @@ impl Jobs {
     }
 
     fn one(&self, world: &World, library: &Path, place: &Path) -> Result<()> {
-        fs::create_dir_all(place)?;
         self.with(|state| state.place = place.to_path_buf());
-        let log = place.join("calls").display().to_string();
-        let arguments = [
-            "--call-log",
-            &log,
-            "--mode",
-            "processes",
-            "--iters",
-            "1500",
-            "--interval-ms",
-            "10",
-            "--bytes",
-            "4096",
-            // A machine that others use too is no fault of the tracer's; data is compared all the same.
-            "--timeout",
-            "1800",
-            "--channels",
-            "1",
-            "--sync",
-        ];
-        let mut bed = Bed::start(&world.bed, library, place, &arguments)?;
+        // A machine that others use too is no fault of the tracer's; data is compared all the same.
+        let fixed =
+            "--mode processes --iters 1500 --interval-ms 10 --bytes 4096 --timeout 1800 --channels 1 --sync";
+        let mut bed = Bed::of_words(&world.bed, library, place, &format!("{fixed} {CALL_LOG}"))?;
         self.with(|state| state.pids.clone_from(&bed.ready.pids));
         bed.go()?;
         let finished = bed.finish();

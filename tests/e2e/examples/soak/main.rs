@@ -1,6 +1,6 @@
 //! `soak [--minutes N] [--seed S] [--kills N]`: a node that is recorded while its tenants do all that tenants do.
 //!
-//! `cargo xtask soak` builds and runs this. It is an example of `ncclflow-e2e` for the reason that `conformance` is one.
+//! `cargo xtask verify soak` builds and runs this. It is an example of `ncclflow-e2e` for the reason that `conformance` is one.
 
 mod check;
 mod clients;

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use ncclflow_e2e::harness::thread_sleeps::thread_sleeps;
+use ncclflow_e2e::harness::{processes::resident_bytes, rows::are_traced, thread_sleeps::thread_sleeps};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde_json::Value;
 
@@ -75,12 +75,12 @@ impl Tracer {
 
     /// Waits until it has this process in its report, as one that is traced.
     pub(crate) fn traces(&mut self, pid: u32) -> Result<()> {
-        self.wait_until("tracing", |session| is_traced(session, pid))
+        self.wait_until("tracing", |session| are_traced(session, &[pid]))
     }
 
     /// Whether it has these processes in its report, as such that are traced.
     pub(crate) fn follows(&self, pids: &[u32]) -> bool {
-        self.session().is_some_and(|session| pids.iter().all(|pid| is_traced(&session, *pid)))
+        self.session().is_some_and(|session| are_traced(&session, pids))
     }
 
     /// Processes that it follows now, besides this one.
@@ -135,10 +135,7 @@ impl Tracer {
 
     /// Bytes of memory that it has, of its own and of files.
     pub(crate) fn resident(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kilobytes: Option<u64> = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
-        kilobytes.unwrap_or(0) << 10
+        resident_bytes(self.pid())
     }
 
     /// How often its threads went to sleep, which is how often they were woken.
@@ -188,11 +185,6 @@ impl Drop for Tracer {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn is_traced(session: &Value, pid: u32) -> bool {
-    let targets = session["targets"].as_array().into_iter().flatten();
-    targets.into_iter().any(|target| target["pid"] == pid && target["untraced"].is_null())
 }
 
 struct Stat {

@@ -4,11 +4,13 @@ use std::{
     fs::{self, File},
     io::{BufRead as _, BufReader, Read as _},
     path::{Path, PathBuf},
-    process::{Child, ChildStdout, Command, ExitStatus, Stdio},
+    process::{ChildStdout, Command, ExitStatus, Stdio},
 };
 
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
+
+use super::node::Killed;
 
 /// The first line of the bed's output.
 #[derive(Debug, Clone, Deserialize)]
@@ -33,7 +35,8 @@ pub struct Summary {
 /// A bed whose communicators are up. It is killed when this is dropped.
 #[derive(Debug)]
 pub struct Bed {
-    child: Child,
+    // Its children go with it: the bed asks for their death when it dies.
+    child: Killed,
     stdout: BufReader<ChildStdout>,
     folder: PathBuf,
     pub ready: Ready,
@@ -43,7 +46,7 @@ impl Bed {
     /// Starts the bed in `folder` (files of its run go there) and waits until its communicators are up.
     pub fn start(program: &Path, library: &Path, folder: &Path, arguments: &[&str]) -> Result<Self> {
         let errors = File::create(folder.join("bed.err")).context("making a file for the bed's errors")?;
-        let mut child = Command::new(program)
+        let child = Command::new(program)
             .arg("--library")
             .arg(library)
             .arg("--wait-file")
@@ -54,16 +57,31 @@ impl Bed {
             .stderr(errors)
             .spawn()
             .with_context(|| format!("starting `{}`", program.display()))?;
-        let stdout = child.stdout.take().context("the bed has no output")?;
+        let mut child = Killed(child);
+        let stdout = child.0.stdout.take().context("the bed has no output")?;
         let mut stdout = BufReader::new(stdout);
         let mut line = String::new();
         stdout.read_line(&mut line).context("reading the bed's output")?;
         let Ok(ready) = serde_json::from_str(&line) else {
-            let status = child.wait()?;
+            let status = child.0.wait()?;
             let errors = fs::read_to_string(folder.join("bed.err")).unwrap_or_default();
             bail!("the bed did not come up ({status}): `{line}`\n{errors}");
         };
         Ok(Self { child, stdout, folder: folder.to_path_buf(), ready })
+    }
+
+    /// Starts it with the words of `workload`, in which `{}` is the folder. Makes the folder.
+    pub fn of_words(program: &Path, library: &Path, folder: &Path, workload: &str) -> Result<Self> {
+        let place = folder.display().to_string();
+        for name in ["", "log", "truth"] {
+            if name.is_empty() || workload.contains(&format!("{{}}/{name}")) {
+                fs::create_dir_all(folder.join(name)).context("making the job's folder")?;
+            }
+        }
+        let words = workload.split_whitespace();
+        let words: Vec<String> = words.map(|word| word.replace("{}", &place)).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        Self::start(program, library, folder, &words)
     }
 
     /// The processes, as `ncclflow -p` wants them.
@@ -73,7 +91,7 @@ impl Bed {
 
     /// The process that was started: the bed itself, or whatever starts it.
     pub fn launcher(&self) -> u32 {
-        self.child.id()
+        self.child.pid()
     }
 
     /// Lets the operations begin.
@@ -89,11 +107,21 @@ impl Bed {
         serde_json::from_str(&line).with_context(|| format!("the bed's second line: `{line}`"))
     }
 
+    /// Waits for the end, at which all data must be right.
+    ///
+    /// # Panics
+    /// If it is not.
+    #[track_caller]
+    pub fn end(&mut self) {
+        let ended = self.finish();
+        assert!(ended.as_ref().is_ok_and(|(status, summary)| status.success() && summary.ok), "{ended:?}");
+    }
+
     /// Waits for the end.
     pub fn finish(&mut self) -> Result<(ExitStatus, Summary)> {
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest)?;
-        let status = self.child.wait()?;
+        let status = self.child.0.wait()?;
         let errors = || fs::read_to_string(self.folder.join("bed.err")).unwrap_or_default();
         let last =
             rest.lines().last().with_context(|| format!("the bed said nothing ({status}):\n{}", errors()))?;
@@ -103,14 +131,6 @@ impl Bed {
 
     /// Whether it still runs.
     pub fn is_running(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
-    }
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        // Its children go with it: the bed asks for their death when it dies.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        matches!(self.child.0.try_wait(), Ok(None))
     }
 }

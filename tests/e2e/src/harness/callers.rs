@@ -2,15 +2,14 @@
 //! processes and many calls, where nothing need be communicated. `--level api` records them by their exported names.
 
 use std::{
-    fs,
     io::Write as _,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
 };
 
 use anyhow::{Context as _, Result, bail};
 
-use super::node::Killed;
+use super::{node::Killed, programs::compiled};
 
 const CALLER: &str = r#"
 #include <dlfcn.h>
@@ -49,7 +48,7 @@ pub enum Reduce {
 }
 
 /// Makes a library. `None`: there is no C compiler.
-pub fn library(path: &Path, reduce: Reduce) -> Result<Option<()>> {
+pub fn library(path: &Path, reduce: Reduce) -> Result<Option<PathBuf>> {
     let body = match reduce {
         Reduce::Returns(nothing) => "\"nop\\n\"\n".repeat(nothing as usize) + "\"xor %eax,%eax\\nret\\n\"",
         Reduce::Breakpoint => "\"int3\\nxor %eax,%eax\\nret\\n\"".to_owned(),
@@ -61,26 +60,12 @@ pub fn library(path: &Path, reduce: Reduce) -> Result<Option<()>> {
          \".size ncclAllReduce,.-ncclAllReduce\\n\");\n\
          const char *ncclVersionText(void) {{ return \"NCCL version 2.27.5+cuda12.4\"; }}\n"
     );
-    let from = path.with_extension("c");
-    fs::write(&from, source)?;
-    let built =
-        Command::new("cc").args(["-shared", "-fPIC", "-nostdlib", "-o"]).arg(path).arg(&from).status();
-    match built {
-        Ok(status) if status.success() => Ok(Some(())),
-        Ok(status) => bail!("cc failed: {status}"),
-        Err(_) => Ok(None),
-    }
+    compiled(&source, path, &["-shared", "-fPIC", "-nostdlib"])
 }
 
 /// Makes the program that calls. `None`: there is no C compiler.
 pub fn program(folder: &Path) -> Result<Option<PathBuf>> {
-    let (source, program) = (folder.join("caller.c"), folder.join("caller"));
-    fs::write(&source, CALLER)?;
-    match Command::new("cc").arg(&source).arg("-o").arg(&program).arg("-ldl").status() {
-        Ok(status) if status.success() => Ok(Some(program)),
-        Ok(status) => bail!("cc failed: {status}"),
-        Err(_) => Ok(None),
-    }
+    compiled(CALLER, &folder.join("caller"), &["-ldl"])
 }
 
 /// A process that has such a library loaded, and calls it when it is told to.
@@ -92,14 +77,13 @@ impl Caller {
     pub fn start(program: &Path, library: &Path, uid: u32, calls: u64, pause_us: u64) -> Result<Self> {
         let mut command = Command::new(program);
         command.arg(library).args([uid.to_string(), calls.to_string(), pause_us.to_string()]);
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("starting it")?;
-        let mut caller = Self(Killed(child));
-        caller.hear("ready\n")?;
+        let mut caller = Self(Killed::start(&mut command)?);
+        caller.hear("ready")?;
         Ok(caller)
     }
 
     pub fn pid(&self) -> u32 {
-        self.0.0.id()
+        self.0.pid()
     }
 
     /// Has it begin.
@@ -111,15 +95,13 @@ impl Caller {
 
     /// Waits until it has made its calls.
     pub fn wait(&mut self) -> Result<()> {
-        self.hear("done\n")
+        self.hear("done")
     }
 
     fn hear(&mut self, word: &str) -> Result<()> {
-        let output = self.0.0.stdout.as_mut().context("it has no output")?;
-        let mut heard = vec![0; word.len()];
-        std::io::Read::read_exact(output, &mut heard).context("it said nothing")?;
-        if heard != word.as_bytes() {
-            bail!("it said {:?}", String::from_utf8_lossy(&heard));
+        let heard = self.0.line()?;
+        if heard != word {
+            bail!("it said `{heard}`");
         }
         Ok(())
     }

@@ -1,14 +1,16 @@
 //! One library, one run: traced while it works, and what was written against the truth of that run.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{bed::Bed, programs, recorder::Recorder};
+use super::{
+    programs,
+    world::{DEBUG_LOG, PLUGIN_LOG, TRANSFER_LOG, World},
+};
 use crate::{
     compare::{self, Findings},
     tracer::Trace,
@@ -24,21 +26,15 @@ use crate::{
 /// The programs that take part.
 #[derive(Debug)]
 pub struct Programs {
-    pub ncclflow: PathBuf,
     pub bed: PathBuf,
     pub patterns: PathBuf,
-    pub profiler: PathBuf,
 }
 
 impl Programs {
     /// Those that cargo built beside us; `None` if one is missing, which is said.
     pub fn find() -> Option<Self> {
-        Some(Self {
-            ncclflow: programs::ncclflow()?,
-            bed: programs::bed()?,
-            patterns: programs::patterns()?,
-            profiler: programs::truth_profiler()?,
-        })
+        programs::ncclflow().zip(programs::truth_profiler())?;
+        Some(Self { bed: programs::bed()?, patterns: programs::patterns()? })
     }
 }
 
@@ -60,27 +56,15 @@ pub enum Witnesses {
 
 impl Programs {
     /// Every pattern, on a communicator that is made up. Counts calls of `SaveProxy`.
-    ///
-    /// # Errors
-    /// If a program fails, or anything was lost.
     pub fn patterns(&self, subject: Subject<'_>) -> Result<Findings> {
-        let folder = tempfile::tempdir()?;
-        let truth = folder.path().join("truth");
-        let truth_argument = truth.display().to_string();
-        let mut arguments = vec!["--truth", &truth_argument];
-        let symbols = subject.symbols.map(|path| path.display().to_string());
-        arguments.extend(symbols.iter().flat_map(|path| ["--symbols", path]));
         // Nothing is launched, so there are no plans to be seen.
-        let out =
-            self.traced(&self.patterns, subject, folder.path(), &arguments, &["--probes", "per-call"])?;
-        Ok(compare::against_pattern_calls(&Trace::read(&out)?, &pattern_calls::read(&truth)?))
+        let world = traced(&self.patterns, subject, "--truth {}/pattern-calls", "--probes per-call")?;
+        let truth = pattern_calls::read(&world.path("pattern-calls"))?;
+        Ok(compare::against_pattern_calls(&Trace::read(&world.out())?, &truth))
     }
 
     /// What the library itself counts of PAT, of communicators with so many ranks on each node. Nothing is
     /// traced.
-    ///
-    /// # Errors
-    /// If the program fails.
     pub fn pat_counts(&self, subject: Subject<'_>, local_ranks: u32) -> Result<Vec<PatCount>> {
         let folder = tempfile::tempdir()?;
         let truth = folder.path().join("truth");
@@ -99,38 +83,19 @@ impl Programs {
 
     /// A job on the bed. Counts what each check counts, all together; and says which witnesses spoke: some
     /// releases (2.27.3) tell their profiler interface of no op at all.
-    ///
-    /// # Errors
-    /// If a program fails, or anything was lost.
     pub fn bed(
         &self,
         subject: Subject<'_>,
         mut witnesses: Witnesses,
-        arguments: &[&str],
+        workload: &str,
     ) -> Result<(Findings, Witnesses)> {
-        let folder = tempfile::tempdir()?;
-        let path = |name: &str| folder.path().join(name);
-        fs::create_dir(path("truth"))?;
-        fs::create_dir(path("log"))?;
-        let (transfers, log) =
-            (path("transfers").display().to_string(), path("log/%p").display().to_string());
-        let mut all = vec!["--debug-file", &log, "--transfer-log", &transfers];
-        let plugin = [
-            format!("NCCL_PROFILER_PLUGIN={}", self.profiler.display()),
-            format!("NCCLFLOW_TRUTH_DIR={}", path("truth").display()),
-        ];
-        if witnesses == Witnesses::All {
-            all.extend(plugin.iter().flat_map(|variable| ["--env", variable]));
-        }
-        let symbols = subject.symbols.map(|path| path.display().to_string());
-        all.extend(symbols.iter().flat_map(|path| ["--symbols", path]));
-        all.extend(arguments);
-        let out = self.traced(&self.bed, subject, folder.path(), &all, &[])?;
-
-        let trace = Trace::read(&out)?;
-        let log = DebugLog::read_directory(&path("log"))?;
+        let plugin = if witnesses == Witnesses::All { PLUGIN_LOG } else { "" };
+        let workload = format!("{DEBUG_LOG} {TRANSFER_LOG} {plugin} {workload}");
+        let world = traced(&self.bed, subject, &workload, "")?;
+        let trace = Trace::read(&world.out())?;
+        let log = DebugLog::read_directory(&world.path("log"))?;
         let ranks = u32::try_from(trace.ranks.len())?;
-        let transfers = TransferLog::read(&path("transfers"), ranks)?;
+        let transfers = TransferLog::read(&world.path("transfers"), ranks)?;
         let mut checks = vec![
             ("identity", compare::identity(&trace)),
             ("symmetry", compare::symmetry(&trace)),
@@ -138,7 +103,7 @@ impl Programs {
             ("transfers", compare::against_transfers(&trace, &transfers)),
         ];
         if witnesses == Witnesses::All {
-            let truth = PluginTruth::read(&path("truth"))?;
+            let truth = PluginTruth::read(&world.path("truth"))?;
             if truth.ranks.values().all(|rank| rank.ops.is_empty()) {
                 witnesses = Witnesses::Device;
             } else {
@@ -157,30 +122,13 @@ impl Programs {
         }
         Ok((findings, witnesses))
     }
+}
 
-    /// Attaches to the program while it waits, lets it go, and waits for both. Gives the recording.
-    fn traced(
-        &self,
-        program: &Path,
-        subject: Subject<'_>,
-        folder: &Path,
-        arguments: &[&str],
-        options: &[&str],
-    ) -> Result<PathBuf> {
-        let mut job = Bed::start(program, subject.library, folder, arguments)?;
-        let out = folder.join("out");
-        let strict = [&["--strict"], options].concat();
-        let recorder = Recorder::start(&self.ncclflow, &job.pid_list(), &out, &strict)?;
-        job.go()?;
-        let (status, summary) = job.finish().context("waiting for the job")?;
-        if !status.success() || !summary.ok {
-            let errors = fs::read_to_string(folder.join("bed.err")).unwrap_or_default();
-            bail!("the job failed under the tracer ({status}): {summary:?} {errors}");
-        }
-        let (status, said) = recorder.finish()?;
-        if !status.success() {
-            bail!("ncclflow ended with {status}: {said}");
-        }
-        Ok(out)
-    }
+/// Attaches to the program while it waits, lets it go, and waits for both.
+fn traced(program: &Path, subject: Subject<'_>, workload: &str, options: &str) -> Result<World> {
+    let symbols = subject.symbols.map(|path| format!("--symbols {}", path.display())).unwrap_or_default();
+    let world = World::try_with(program, subject.library, &format!("{symbols} {workload}"))?;
+    let mut world = world.context("something is missing; see above")?;
+    world.try_record_all(&format!("--strict {options}"))?;
+    Ok(world)
 }

@@ -15,12 +15,14 @@ pub struct Disk(PathBuf);
 
 impl Disk {
     /// A file system in memory, of so many megabytes, in a new folder.
-    ///
-    /// # Errors
-    /// Where nothing can be mounted.
     pub fn mount(at: &Path, megabytes: u32) -> Result<Self> {
+        Self::mount_kib(at, megabytes << 10)
+    }
+
+    /// The same of so many kilobytes.
+    pub fn mount_kib(at: &Path, kilobytes: u32) -> Result<Self> {
         fs::create_dir(at)?;
-        let options = format!("size={megabytes}m,mode=0700");
+        let options = format!("size={kilobytes}k,mode=0700");
         let status =
             Command::new("mount").args(["-t", "tmpfs", "-o", &options, "ncclflow-test"]).arg(at).status();
         if !status.context("starting mount")?.success() {
@@ -34,9 +36,6 @@ impl Disk {
     }
 
     /// Fills it to the last byte.
-    ///
-    /// # Errors
-    /// Where not even an empty file can be made.
     pub fn fill(&self) -> Result<()> {
         let mut file = File::create(self.0.join("filler"))?;
         let block = vec![0; 1 << 16];
@@ -45,9 +44,6 @@ impl Disk {
     }
 
     /// Empties it again.
-    ///
-    /// # Errors
-    /// Where it was not filled.
     pub fn empty(&self) -> Result<()> {
         Ok(fs::remove_file(self.0.join("filler"))?)
     }

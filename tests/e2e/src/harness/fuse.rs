@@ -56,9 +56,6 @@ pub struct Fuse {
 
 impl Fuse {
     /// Mounts it, with this file in its root.
-    ///
-    /// # Errors
-    /// Where it may not be mounted.
     pub fn mount(point: &Path, name: &str, content: Vec<u8>) -> Result<Self> {
         // A request can be taken back between the look for one and the read of it: that must not wait for the next.
         let mut options = File::options();

@@ -1,5 +1,5 @@
 //! Kinds of hangs, and of waits that are none, made on the bed, and what `ncclflow dump` must say of each. The tests run
-//! each kind once; `cargo xtask hangs` runs it often and counts.
+//! each kind once; `cargo xtask verify hangs` runs it often and counts.
 
 mod kind;
 mod kinds;

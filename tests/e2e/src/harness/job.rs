@@ -1,8 +1,7 @@
 //! A job on the bed that hangs, or does not, for a reason that the test knows; and dumps of it.
 
 use std::{
-    fs::File,
-    path::{Path, PathBuf},
+    path::Path,
     thread,
     time::{Duration, Instant},
 };
@@ -10,9 +9,9 @@ use std::{
 use anyhow::{Context as _, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{bed::Bed, dumper::Dump, programs};
+use super::{dumper::Dump, programs, world::World};
 use crate::truth::call_log;
-use test_support::{eventually, is_long, root};
+use test_support::{eventually, is_long};
 
 /// The libraries that the tests run: one for each era of NCCL's structs and each major version of CUDA.
 pub const VERSIONS: [&str; 4] = ["2.21.5-cu12", "2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"];
@@ -26,8 +25,6 @@ const HANGS_WITHIN: Duration = Duration::from_secs(300);
 pub const COMES_TO_REST: Duration = Duration::from_secs(10);
 /// What stood for a moment goes on within this.
 const GOES_ON: Duration = Duration::from_secs(120);
-/// Arguments of a job of which [`Job::stood`] is asked.
-pub const CALL_LOG: [&str; 2] = ["--call-log", "{}/calls"];
 
 /// How the ranks of a job live and what connects them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,69 +47,51 @@ impl Shape {
         Self { ranks: 8, processes: true, tree: true },
     ];
 
-    fn arguments(self) -> Vec<String> {
+    fn words(self) -> String {
         let mode = if self.processes { "processes" } else { "threads" };
         let algo = if self.tree { "tree" } else { "ring" };
-        let ranks = self.ranks.to_string();
-        let timeout = if is_long() { "14400" } else { "900" };
-        ["--ranks", &ranks, "--mode", mode, "--algo", algo, "--channels", "2", "--timeout", timeout]
-            .map(str::to_owned)
-            .to_vec()
+        let timeout = if is_long() { 14_400 } else { 900 };
+        format!("--ranks {} --mode {mode} --algo {algo} --channels 2 --timeout {timeout}", self.ranks)
     }
 }
 
-/// A job that runs until it is told to hang. It ends when this is dropped.
-#[derive(Debug)]
-pub struct Job {
-    pub ncclflow: PathBuf,
-    pub folder: tempfile::TempDir,
-    pub bed: Bed,
-}
-
-impl Job {
-    /// Starts it on an official library; `None` if the machine lacks something. `{}` in an
-    /// argument is the job's folder.
-    ///
-    /// # Errors
-    /// If the bed does not come up.
-    pub fn start(version: &str, shape: Shape, arguments: &[&str]) -> Result<Option<Self>> {
-        let Some(library) = programs::nccl(version) else { return Ok(None) };
-        Self::on(&library, shape, arguments)
+/// Jobs that run until they are told to hang.
+impl World {
+    /// Starts a job on an official library, and lets it go. `None` if the machine lacks something.
+    pub fn going(version: &str, shape: Shape, workload: &str) -> Result<Option<Self>> {
+        let (Some(library), Some(bed)) = (programs::nccl(version), programs::bed()) else { return Ok(None) };
+        let world = Self::try_with(&bed, &library, &format!("{} {workload}", shape.words()))?;
+        world.map(Self::gone).transpose()
     }
 
-    /// The same on any library file.
-    ///
-    /// # Errors
-    /// If the bed does not come up.
-    pub fn on(library: &Path, shape: Shape, arguments: &[&str]) -> Result<Option<Self>> {
-        let (Some(ncclflow), Some(bed)) = (programs::ncclflow(), programs::bed()) else { return Ok(None) };
-        if !root() {
-            return Ok(None);
-        }
-        let folder = tempfile::tempdir().context("making the job's folder")?;
-        let path = folder.path().display().to_string();
-        let mut all = shape.arguments();
-        all.extend(arguments.iter().map(|argument| argument.replace("{}", &path)));
-        let all: Vec<&str> = all.iter().map(String::as_str).collect();
-        let bed = Bed::start(&bed, library, folder.path(), &all)?;
-        bed.go()?;
-        Ok(Some(Self { ncclflow, folder, bed }))
+    /// The same on a copy of the library, as [`World::of_copy`] makes it.
+    pub fn going_on_copy(
+        version: &str,
+        copy: impl FnOnce(&Path, &Path) -> Result<std::path::PathBuf>,
+        shape: Shape,
+        workload: &str,
+    ) -> Result<Option<Self>> {
+        let world = Self::of_copy(version, copy, &format!("{} {workload}", shape.words()));
+        world.map(Self::gone).transpose()
+    }
+
+    fn gone(self) -> Result<Self> {
+        self.bed.go()?;
+        Ok(self)
     }
 
     /// Dumps all its processes.
-    ///
-    /// # Errors
-    /// If the dump gives no JSON.
     pub fn dump(&self, arguments: &[&str]) -> Result<Dump> {
         Dump::take_answered(&self.ncclflow, &self.bed.pid_list(), arguments, &[])
     }
 
     /// Whether the job stood while this dump was made, which was begun at `from_ns`: then nothing moved, whatever the job
-    /// was told to do. By its own log of calls, which has a gap there, and goes on. The gap is half as long as nothing
-    /// moved for the dump, at least: a call that has begun in the middle is counted by NCCL when it launches.
+    /// was told to do. By its own log of calls ([`super::world::CALL_LOG`]), which has a gap there, and goes on. The gap is
+    /// half as long as nothing moved for the dump, at least: a call that has begun in the middle is counted by NCCL when it
+    /// launches.
     pub fn stood(&self, dump: &Dump, from_ns: u64) -> bool {
         let until_ns = call_log::now_ns();
-        let prefix = self.folder.path().join("calls");
+        let prefix = self.path("calls");
         let mut times: Vec<u64> = Vec::new();
         let goes_on = eventually(GOES_ON, || {
             let calls = call_log::read(&prefix).unwrap_or_default();
@@ -126,17 +105,11 @@ impl Job {
     }
 
     /// Dumps until the verdict is `stuck`: ranks need a moment until they all stand.
-    ///
-    /// # Errors
-    /// If a dump gives no JSON.
     pub fn stuck(&self) -> Result<Dump> {
         self.stuck_without(&[])
     }
 
     /// The same without the processes of some ranks.
-    ///
-    /// # Errors
-    /// If a dump gives no JSON.
     pub fn stuck_without(&self, ranks: &[usize]) -> Result<Dump> {
         let pids = self.bed.ready.pids.iter().enumerate();
         let pids: Vec<String> =
@@ -165,9 +138,6 @@ impl Job {
 
     /// Dumps until the verdict is `stuck`, and checks it as [`check_culprit`] does.
     ///
-    /// # Errors
-    /// If a dump gives no JSON.
-    ///
     /// # Panics
     /// If the verdict is another one.
     #[track_caller]
@@ -176,9 +146,6 @@ impl Job {
     }
 
     /// The same without the processes of some ranks.
-    ///
-    /// # Errors
-    /// If a dump gives no JSON.
     ///
     /// # Panics
     /// If the verdict is another one.
@@ -191,9 +158,6 @@ impl Job {
 
     /// Dumps until the verdict is `stuck`. If it is not as expected, a rank may have stood on its way to the hang, and be
     /// named for that: then once more, when the job has come to rest.
-    ///
-    /// # Errors
-    /// If a dump gives no JSON.
     pub fn stuck_as(&self, without: &[usize], is_expected: impl Fn(&Dump) -> bool) -> Result<Dump> {
         let dump = self.stuck_without(without)?;
         if is_expected(&dump) {
@@ -210,19 +174,12 @@ impl Job {
     }
 
     /// Lets the ranks that were started with `--stall RANK={}/stall` stall, after some moments of work.
-    ///
-    /// # Errors
-    /// If the file cannot be made.
-    pub fn stall(&self) -> Result<()> {
+    pub fn stall(&self) {
         Self::work();
-        File::create(self.folder.path().join("stall")).context("making the stall file")?;
-        Ok(())
+        self.touch("stall");
     }
 
     /// Sends a signal to the process of a rank, of a job whose ranks are processes.
-    ///
-    /// # Errors
-    /// If there is none.
     pub fn signal(&self, rank: usize, signal: Signal) -> Result<()> {
         let pid = self.bed.ready.pids.get(rank).and_then(|pid| i32::try_from(*pid).ok());
         kill_process(pid.and_then(Pid::from_raw).context("no such rank")?, signal)

@@ -1,11 +1,14 @@
 //! Where the programs and libraries under test are.
 
 use std::{
-    env,
+    env, fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
+    process::Command,
 };
 
-use test_support::need;
+use anyhow::{Context as _, Result, bail};
+use test_support::{need, root, skip};
 
 /// The folder that cargo puts programs into: where we are, or above the folders of tests and examples.
 fn target_folder() -> PathBuf {
@@ -50,5 +53,48 @@ pub fn truth_profiler() -> Option<PathBuf> {
     built("libncclflow_truth_profiler.so")
 }
 
+/// `ncclflow`, as root.
+pub fn tracer() -> Option<PathBuf> {
+    ncclflow().filter(|_| root())
+}
+
+/// What most tests need: `ncclflow`, the bed, an official library, and root.
+pub fn needed(version: &str) -> Option<(PathBuf, PathBuf, PathBuf)> {
+    Some((tracer()?, bed()?, nccl(version)?))
+}
+
 /// An official NCCL library out of the cache, by the name of its folder: `2.27.5-cu12`.
 pub use test_support::nccl;
+
+/// Makes a program or library out of C. `None`: there is no C compiler, which is said.
+pub fn compiled(source: &str, to: &Path, options: &[&str]) -> Result<Option<PathBuf>> {
+    let from = to.with_extension("c");
+    fs::write(&from, source)?;
+    match Command::new("cc").arg(&from).arg("-o").arg(to).args(options).status() {
+        Ok(status) if status.success() => Ok(Some(to.to_path_buf())),
+        Ok(status) => bail!("cc failed: {status}"),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            skip("cc", "install a C compiler");
+            Ok(None)
+        }
+        Err(error) => Err(error).context("starting cc"),
+    }
+}
+
+/// A Python that runs this script as a rank of a job on the bed: it is given the bed, NCCL, the NVML double, the folder,
+/// its rank, and how many there are. What goes wrong it says in `RANK.err` in the folder.
+pub fn python_rank(
+    python: &Path,
+    script: &str,
+    nccl: &Path,
+    folder: &Path,
+    [rank, ranks]: [u32; 2],
+) -> Option<Command> {
+    let (bed, nvml) = (bed_library()?, nvml_double()?);
+    let mut command = Command::new(python);
+    command.args(["-I", script]).args([&bed, nccl, &nvml, folder]);
+    command.args([rank, ranks].map(|number| number.to_string()));
+    command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
+    command.stderr(fs::File::create(folder.join(format!("{rank}.err"))).ok()?);
+    Some(command)
+}

@@ -3,7 +3,7 @@
 use std::{
     io::{BufRead as _, BufReader, Read as _},
     path::Path,
-    process::{Child, ChildStderr, Command, ExitStatus, Stdio},
+    process::{ChildStderr, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
@@ -13,13 +13,15 @@ use rustix::{
     process::{Pid, Signal, kill_process},
 };
 
+use super::{node::Killed, programs};
+
 /// How long it can take to say what is waited for, on a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A recording that is armed. Killed when dropped.
 #[derive(Debug)]
 pub struct Recorder {
-    child: Child,
+    child: Killed,
     stderr: BufReader<ChildStderr>,
     said: String,
 }
@@ -46,6 +48,12 @@ impl Recorder {
         Self::start_of(ncclflow, &["--all"], output, arguments, &[])
     }
 
+    /// The same with these words as options, in the usual environment.
+    pub fn of_node(output: &Path, options: &str) -> Result<Self> {
+        let options: Vec<&str> = options.split_whitespace().collect();
+        Self::start_all(&programs::ncclflow().context("no ncclflow")?, output, &options)
+    }
+
     fn start_of(
         ncclflow: &Path,
         whom: &[&str],
@@ -53,7 +61,7 @@ impl Recorder {
         arguments: &[&str],
         environment: &[(&str, &str)],
     ) -> Result<Self> {
-        let mut child = Command::new(ncclflow)
+        let child = Command::new(ncclflow)
             .arg("record")
             .args(whom)
             .arg("-o")
@@ -67,11 +75,12 @@ impl Recorder {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("starting `{}`", ncclflow.display()))?;
-        let stderr = child.stderr.take().context("ncclflow has no standard error")?;
+        let mut child = Killed(child);
+        let stderr = child.0.stderr.take().context("ncclflow has no standard error")?;
         let mut recorder = Self { child, stderr: BufReader::new(stderr), said: String::new() };
         while !recorder.said.contains("recording to") {
             if recorder.stderr.read_line(&mut recorder.said)? == 0 {
-                let status = recorder.child.wait()?;
+                let status = recorder.child.0.wait()?;
                 bail!("ncclflow did not begin to record ({status}): {}", recorder.said);
             }
         }
@@ -79,7 +88,13 @@ impl Recorder {
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.pid()
+    }
+
+    /// Where it serves its metrics.
+    pub fn metrics_address(&self) -> Option<&str> {
+        let (_, rest) = self.said.split_once("metrics at http://")?;
+        Some(rest.split_once("/metrics")?.0)
     }
 
     /// What it has said until its probes were armed, or until what was waited for last.
@@ -107,7 +122,7 @@ impl Recorder {
     }
 
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("no process")?;
+        let pid = i32::try_from(self.child.pid()).ok().and_then(Pid::from_raw).context("no process")?;
         kill_process(pid, signal).context("signalling ncclflow")
     }
 
@@ -115,7 +130,7 @@ impl Recorder {
     pub fn finish(mut self) -> Result<(ExitStatus, String)> {
         let mut rest = String::new();
         self.stderr.read_to_string(&mut rest)?;
-        let status = self.child.wait()?;
+        let status = self.child.0.wait()?;
         self.said.push_str(&rest);
         Ok((status, std::mem::take(&mut self.said)))
     }
@@ -123,17 +138,15 @@ impl Recorder {
     /// Ends the recording as Ctrl-C does, which must succeed; gives back all that was said.
     pub fn interrupt(self) -> Result<String> {
         self.signal(Signal::INT)?;
+        self.end()
+    }
+
+    /// Waits for the end, which must be a success; gives back all that was said.
+    pub fn end(self) -> Result<String> {
         let (status, said) = self.finish()?;
         if !status.success() {
             bail!("ncclflow ended with {status}: {said}");
         }
         Ok(said)
-    }
-}
-
-impl Drop for Recorder {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

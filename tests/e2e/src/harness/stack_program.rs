@@ -5,13 +5,13 @@ use std::{
     fs::{self, File},
     io::{BufRead as _, BufReader, Read as _},
     path::Path,
-    process::{Child, ChildStdout, Command, Output, Stdio},
+    process::{ChildStdout, Command, Stdio},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::json_lines;
+use super::{exported, node::Killed, programs, recorder::Recorder};
 
 /// What a row says whose native frames were not copied.
 pub const NOT_COPIED: &str = "native frames not copied";
@@ -19,26 +19,16 @@ pub const NOT_COPIED: &str = "native frames not copied";
 /// A program that waits until it may call. Killed when dropped.
 #[derive(Debug)]
 pub struct StackProgram {
-    child: Child,
+    child: Killed,
     out: BufReader<ChildStdout>,
     folder: tempfile::TempDir,
 }
 
-impl Drop for StackProgram {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 impl StackProgram {
     /// Starts it with a library, a file for what it says, a file to wait for, and `more`; waits until it is ready.
-    ///
-    /// # Errors
-    /// If it cannot be started, or says something else.
     pub fn start(command: &mut Command, library: &Path, more: &[&str]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let mut child = command
+        let child = command
             .arg(library)
             .args([folder.path().join("truth"), folder.path().join("go")])
             .args(more)
@@ -46,7 +36,8 @@ impl StackProgram {
             .stdout(Stdio::piped())
             .spawn()
             .context("starting the program")?;
-        let mut out = BufReader::new(child.stdout.take().context("it has no output")?);
+        let mut child = Killed(child);
+        let mut out = BufReader::new(child.0.stdout.take().context("it has no output")?);
         let mut line = String::new();
         out.read_line(&mut line)?;
         let program = Self { child, out, folder };
@@ -58,22 +49,30 @@ impl StackProgram {
 
     /// Its process id, as `ncclflow -p` takes it.
     pub fn pid(&self) -> String {
-        self.child.id().to_string()
+        self.child.pid().to_string()
     }
 
     /// Lets it go, and waits for its end. Gives what it says of its calls.
-    ///
-    /// # Errors
-    /// If it fails.
     pub fn run(&mut self) -> Result<Vec<Value>> {
         self.tell("go")?;
         self.finish()
     }
 
+    /// Attaches, lets it go, and waits for its end. Gives what it says of its calls.
+    pub fn record(&mut self, output: &Path, options: &str) -> Result<Vec<Value>> {
+        let recorder = self.attach(output, options)?;
+        let called = self.run()?;
+        recorder.end()?;
+        Ok(called)
+    }
+
+    /// Attaches to it with these options of `ncclflow record`.
+    pub fn attach(&self, output: &Path, options: &str) -> Result<Recorder> {
+        let options: Vec<&str> = options.split_whitespace().collect();
+        Recorder::start(&programs::ncclflow().context("no ncclflow")?, &self.pid(), output, &options)
+    }
+
     /// Makes a file of this name beside what it says of its calls, for which it waits: `go`, at first.
-    ///
-    /// # Errors
-    /// If the file cannot be made.
     pub fn tell(&self, what: &str) -> Result<()> {
         File::create(self.folder.path().join(what))
             .with_context(|| format!("telling it to go on: {what}"))?;
@@ -81,13 +80,10 @@ impl StackProgram {
     }
 
     /// Waits for its end. Gives what it says of its calls.
-    ///
-    /// # Errors
-    /// If it fails.
     pub fn finish(&mut self) -> Result<Vec<Value>> {
         let mut rest = String::new();
         self.out.read_to_string(&mut rest)?;
-        if !self.child.wait()?.success() {
+        if !self.child.0.wait()?.success() {
             bail!("the program failed: {rest}");
         }
         lines(&self.folder.path().join("truth"))
@@ -95,14 +91,11 @@ impl StackProgram {
 }
 
 /// Has `ncclflow stacks` with these options watch a program from before its first call to its end. Gives what the program
-/// says of its calls, and the command's output.
-///
-/// # Errors
-/// If one of them fails.
-pub fn watch(ncclflow: &Path, options: &[&str], program: &mut StackProgram) -> Result<(Vec<Value>, Output)> {
-    let mut live = Command::new(ncclflow)
+/// says of its calls, and what the command says.
+pub fn watch(options: &str, program: &mut StackProgram) -> Result<(Vec<Value>, String)> {
+    let mut live = Command::new(programs::ncclflow().context("no ncclflow")?)
         .arg("stacks")
-        .args(options)
+        .args(options.split(' '))
         .args(["-p", &program.pid()])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -118,10 +111,8 @@ pub fn watch(ncclflow: &Path, options: &[&str], program: &mut StackProgram) -> R
     }
     let called = program.run()?;
     let output = live.wait_with_output()?;
-    if !output.status.success() {
-        bail!("ncclflow: {}", output.status);
-    }
-    Ok((called, output))
+    ensure!(output.status.success(), "ncclflow: {}", output.status);
+    Ok((called, String::from_utf8(output.stdout)?))
 }
 
 /// What a recording says: its calls by their numbers of elements, with thread and stack, and the stacks.
@@ -133,22 +124,7 @@ pub struct RecordedStacks {
 
 impl RecordedStacks {
     /// Of calls without a communicator.
-    ///
-    /// # Errors
-    /// If a file is not there, or lacks what its lines must have.
     pub fn read(folder: &Path) -> Result<Self> {
-        Self::read_by(folder, lines)
-    }
-
-    /// The same while it is recorded: of files that are written, all whole lines.
-    ///
-    /// # Errors
-    /// If a file is not there yet, or lacks what its lines must have.
-    pub fn read_so_far(folder: &Path) -> Result<Self> {
-        Self::read_by(folder, json_lines::read)
-    }
-
-    fn read_by(folder: &Path, lines: impl Fn(&Path) -> Result<Vec<Value>>) -> Result<Self> {
         let mut recorded = Self::default();
         for file in fs::read_dir(folder.join("processes"))? {
             for row in lines(&file?.path())? {
@@ -162,6 +138,14 @@ impl RecordedStacks {
             recorded.stacks.insert(stack, row);
         }
         Ok(recorded)
+    }
+
+    /// The same of a session that goes on: what its recording has by now.
+    ///
+    /// # Errors
+    /// If there is no call and no stack yet.
+    pub fn read_so_far(session: &Path) -> Result<Self> {
+        Self::read(exported::until_now(session).path())
     }
 
     /// The thread of the latest so many calls, if it is one thread's, and if their stacks have all frames and are those of

@@ -11,9 +11,6 @@ use memchr::memmem;
 
 /// Makes `folder/libnccl.so.2` with `strip` and these options; or, as binutils may know no processor but this
 /// machine's, with `llvm-strip`.
-///
-/// # Errors
-/// If neither is there, or can.
 pub fn copy(library: &Path, folder: &Path, options: &[&str]) -> Result<PathBuf> {
     let copy = folder.join("libnccl.so.2");
     let mut said = Vec::new();
@@ -35,9 +32,6 @@ pub fn copy(library: &Path, folder: &Path, options: &[&str]) -> Result<PathBuf> 
 
 /// Makes `folder/libnccl.so.2` as somebody else's build of NCCL is: stripped, without a build ID, and of a
 /// version that nobody knows. So its layouts cannot be known. Its code is that of `library`.
-///
-/// # Errors
-/// If it cannot be made.
 pub fn foreign(library: &Path, folder: &Path) -> Result<PathBuf> {
     const VERSION: &[u8] = b"NCCL version 2.";
     let copy = copy(library, folder, &["--strip-all", "--remove-section", ".note.gnu.build-id"])?;

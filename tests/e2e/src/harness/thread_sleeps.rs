@@ -4,9 +4,6 @@ use std::{collections::HashMap, ffi::OsString, fs, io};
 
 /// Of each thread, which is how often it was woken: `voluntary_ctxt_switches` (proc(5)). One that ends while it is looked at
 /// is left out.
-///
-/// # Errors
-/// If the process is gone.
 pub fn thread_sleeps(pid: u32) -> io::Result<HashMap<OsString, u64>> {
     let of_task = |task: fs::DirEntry| {
         let text = fs::read_to_string(task.path().join("status")).ok()?;

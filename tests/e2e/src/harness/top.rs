@@ -4,16 +4,18 @@ use std::{
     ffi::OsStr,
     io::{BufRead as _, BufReader, Read as _},
     path::Path,
-    process::{Child, ChildStderr, Command, Stdio},
+    process::{ChildStderr, Command, Stdio},
 };
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
+use super::node::Killed;
+
 /// One that watches. Killed when dropped.
 #[derive(Debug)]
 pub struct Top {
-    child: Child,
+    child: Killed,
     stderr: BufReader<ChildStderr>,
 }
 
@@ -29,7 +31,7 @@ impl Top {
     }
 
     fn watching(ncclflow: &Path, what: [&OsStr; 2], arguments: &[&str]) -> Result<Self> {
-        let mut child = Command::new(ncclflow)
+        let child = Command::new(ncclflow)
             .args(["top", "--once", "--json"])
             .args(what)
             .args(arguments)
@@ -38,7 +40,8 @@ impl Top {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("starting `{}`", ncclflow.display()))?;
-        let mut stderr = BufReader::new(child.stderr.take().context("top has no standard error")?);
+        let mut child = Killed(child);
+        let mut stderr = BufReader::new(child.0.stderr.take().context("top has no standard error")?);
         let mut said = String::new();
         while !said.contains("watching for") {
             if stderr.read_line(&mut said)? == 0 {
@@ -51,19 +54,12 @@ impl Top {
     /// Waits for its report.
     pub fn finish(mut self) -> Result<Value> {
         let (mut text, mut said) = (String::new(), String::new());
-        self.child.stdout.take().context("top has no output")?.read_to_string(&mut text)?;
+        self.child.0.stdout.take().context("top has no output")?.read_to_string(&mut text)?;
         self.stderr.read_to_string(&mut said)?;
-        let status = self.child.wait()?;
+        let status = self.child.0.wait()?;
         if !status.success() {
             bail!("top ended with {status}: {said}");
         }
         serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))
-    }
-}
-
-impl Drop for Top {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -2,23 +2,28 @@
 
 #![expect(clippy::unwrap_used, clippy::missing_panics_doc, reason = "part of tests, which fail by panicking")]
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
-use super::{bed::Bed, programs, recorder::Recorder, replay, stripped};
+use serde_json::Value;
+
+use super::{
+    rows::{list, read_json, read_lines},
+    stripped,
+    world::{DEBUG_LOG, PLUGIN_LOG, TRANSFER_LOG, World},
+};
 use crate::{
     compare,
     tracer::Trace,
     truth::{debug_log::DebugLog, plugin::PluginTruth, transfer_log::TransferLog},
 };
-use test_support::root;
 
 /// One run of the bed under the tracer.
 #[derive(Debug)]
 pub struct TracedRun {
-    folder: tempfile::TempDir,
-    pub n_ranks: u32,
-    /// As the bed told them: one for each rank, or one for all.
-    pub pids: Vec<u32>,
+    world: World,
 }
 
 /// What of a run there is to compare with.
@@ -30,83 +35,60 @@ pub enum Plugin {
 }
 
 impl TracedRun {
-    /// Attaches to a bed that is already running, lets it go, and waits for both. `None` if the
-    /// machine lacks something.
-    pub fn new(version: &str, plugin: Plugin, arguments: &[&str]) -> Option<Self> {
-        Self::traced(&[], version, plugin, arguments)
-    }
-
-    /// With these options of `ncclflow record`.
-    pub fn traced(options: &[&str], version: &str, plugin: Plugin, arguments: &[&str]) -> Option<Self> {
-        Self::of(&programs::nccl(version)?, options, plugin, arguments)
+    /// Attaches with these options of `ncclflow record` to a bed that is already running, lets it go, and waits for
+    /// both. `None` if the machine lacks something.
+    pub fn new(options: &str, version: &str, plugin: Plugin, workload: &str) -> Option<Self> {
+        Some(Self::of(World::start(version, &Self::words(plugin, workload))?, options))
     }
 
     /// The same of a copy of the library without symbols and debugging information.
-    pub fn of_stripped(options: &[&str], version: &str, plugin: Plugin, arguments: &[&str]) -> Option<Self> {
-        let library = programs::nccl(version)?;
-        let folder = tempfile::tempdir().unwrap();
-        let copy = stripped::copy(&library, folder.path(), &["--strip-all"]).unwrap();
-        // The bed itself looks for symbols.
-        let symbols = library.display().to_string();
-        let all: Vec<&str> = ["--symbols", &symbols].into_iter().chain(arguments.iter().copied()).collect();
-        Self::of(&copy, options, plugin, &all)
+    pub fn of_stripped(options: &str, version: &str, plugin: Plugin, workload: &str) -> Option<Self> {
+        let copy = |library: &Path, folder: &Path| stripped::copy(library, folder, &["--strip-all"]);
+        Some(Self::of(World::of_copy(version, copy, &Self::words(plugin, workload))?, options))
     }
 
-    fn of(library: &Path, options: &[&str], plugin: Plugin, arguments: &[&str]) -> Option<Self> {
-        let (ncclflow, bed) = (programs::ncclflow()?, programs::bed()?);
-        let profiler = programs::truth_profiler()?;
-        if !root() {
-            return None;
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name).display().to_string();
-        fs::create_dir(folder.path().join("truth")).unwrap();
-        fs::create_dir(folder.path().join("log")).unwrap();
-        let environment = [
-            format!("NCCL_PROFILER_PLUGIN={}", profiler.display()),
-            format!("NCCLFLOW_TRUTH_DIR={}", path("truth")),
-        ];
-        let (transfers, log) = (path("transfers"), path("log/%p"));
-        let mut all = vec!["--transfer-log", &transfers, "--debug-file", &log];
-        if plugin == Plugin::Yes {
-            all.extend(environment.iter().flat_map(|variable| ["--env", variable]));
-        }
-        all.extend(arguments);
-        let mut bed = Bed::start(&bed, library, folder.path(), &all).unwrap();
-        let (out, capture) = (folder.path().join("out"), path("capture"));
-        let mut recording = vec!["--strict", "--capture", &capture];
-        recording.extend(options);
-        let recorder = Recorder::start(&ncclflow, &bed.pid_list(), &out, &recording).unwrap();
-        bed.go().unwrap();
-        let (status, summary) = bed.finish().unwrap();
-        assert!(
-            status.success() && summary.ok && summary.checked_elements > 0,
-            "the job's results changed: {summary:?}"
-        );
-        // The targets have exited, and that ends the recording.
-        let (status, said) = recorder.finish().unwrap();
-        assert!(status.success(), "{said}");
-        Some(Self { folder, n_ranks: bed.ready.nranks, pids: bed.ready.pids.clone() })
+    fn words(plugin: Plugin, workload: &str) -> String {
+        let witness = if plugin == Plugin::Yes { PLUGIN_LOG } else { "" };
+        format!("{TRANSFER_LOG} {DEBUG_LOG} {witness} {workload}")
+    }
+
+    fn of(mut world: World, options: &str) -> Self {
+        // All lines are compared.
+        world.record_all(&format!("--strict --files-limit 1T {options}"));
+        Self { world }
     }
 
     pub fn folder(&self) -> &Path {
-        self.folder.path()
+        self.world.folder.path()
+    }
+
+    pub fn out(&self) -> PathBuf {
+        self.world.out()
+    }
+
+    /// As the bed told them: one for each rank, or one for all.
+    pub fn pids(&self) -> &[u32] {
+        &self.world.bed.ready.pids
+    }
+
+    pub fn session(&self) -> Value {
+        self.world.session()
     }
 
     pub fn trace(&self) -> Trace {
-        Trace::read(&self.folder.path().join("out")).unwrap()
+        Trace::read(&self.out()).unwrap()
     }
 
     pub fn transfers(&self) -> TransferLog {
-        TransferLog::read(&self.folder.path().join("transfers"), self.n_ranks).unwrap()
+        TransferLog::read(&self.world.path("transfers"), self.world.bed.ready.nranks).unwrap()
     }
 
     pub fn plugin(&self) -> PluginTruth {
-        PluginTruth::read(&self.folder.path().join("truth")).unwrap()
+        PluginTruth::read(&self.world.path("truth")).unwrap()
     }
 
     pub fn log(&self) -> DebugLog {
-        DebugLog::read_directory(&self.folder.path().join("log")).unwrap()
+        self.world.log()
     }
 
     /// Every check that the run has a witness for.
@@ -122,44 +104,25 @@ impl TracedRun {
             compare::against_plugin(&trace, &truth).assert_clean("plugin");
         }
         self.check_aggregates();
-        self.check_replay();
-    }
-
-    /// A replay of the capture and one of the recording, which need no root, make the same files, byte for
-    /// byte.
-    pub fn check_replay(&self) {
-        let (out, capture) = (self.folder.path().join("out"), self.folder.path().join("capture"));
-        for kept in [&capture, &out] {
-            replay::check(&programs::ncclflow().unwrap(), kept, &out);
-        }
+        self.world.check_export();
     }
 
     /// `flow_rank` holds what the two other files hold.
-    pub fn check_aggregates(&self) {
+    fn check_aggregates(&self) {
         let mut seen = 0;
-        for folder in fs::read_dir(self.folder.path().join("out")).unwrap().map(Result::unwrap) {
-            if !folder.path().is_dir() || folder.file_name() == "recording" {
+        for folder in fs::read_dir(self.out()).unwrap().map(|entry| entry.unwrap().path()) {
+            if !folder.is_dir() || folder.ends_with("recording") {
                 continue;
             }
-            for rank in 0..self.n_ranks {
-                let read = |name: String| fs::read_to_string(folder.path().join(name)).unwrap();
-                let aggregate: serde_json::Value =
-                    serde_json::from_str(&read(format!("flow_rank{rank}.json"))).unwrap();
-                let steps = read(format!("flow_steps_rank{rank}.jsonl"));
-                let flows = read(format!("proxy_flow_rank{rank}.jsonl"));
-                let first: serde_json::Value = serde_json::from_str(flows.lines().next().unwrap()).unwrap();
-                assert_eq!(aggregate["rank"], rank);
-                assert_eq!(aggregate["meta"], first);
-                let all = aggregate["steps"].as_array().unwrap();
-                assert_eq!(all.len(), steps.lines().count());
-                let grouped: usize = aggregate["ops"]
-                    .as_array()
-                    .unwrap()
-                    .iter()
-                    .map(|op| op["steps"].as_array().unwrap().len())
-                    .sum();
-                assert_eq!(grouped, all.len());
-                seen += all.len();
+            for rank in 0..self.world.bed.ready.nranks {
+                let aggregate = read_json(&folder.join(format!("flow_rank{rank}.json")));
+                let steps = read_lines(&folder.join(format!("flow_steps_rank{rank}.jsonl")));
+                let flows = read_lines(&folder.join(format!("proxy_flow_rank{rank}.jsonl")));
+                assert_eq!((&aggregate["rank"], &aggregate["meta"]), (&rank.into(), &flows[0]));
+                let all = list(&aggregate["steps"]).len();
+                let grouped: usize = list(&aggregate["ops"]).iter().map(|op| list(&op["steps"]).len()).sum();
+                assert_eq!((all, grouped), (steps.len(), all));
+                seen += all;
             }
         }
         assert!(seen > 0);

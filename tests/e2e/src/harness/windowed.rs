@@ -9,9 +9,14 @@ use std::{
 };
 
 use serde_json::Value;
-use test_support::root;
 
-use super::{bed::Bed, programs, progress, recorder::Recorder};
+use super::{
+    bed::Bed,
+    programs, progress,
+    recorder::Recorder,
+    rows::{assert_no_loss, list, number, read_lines, session},
+    world::CALL_LOG,
+};
 use crate::truth::call_log::{self, Call};
 
 /// Two jobs of four processes that call all-reduce all the time, and a recording with windows.
@@ -50,20 +55,15 @@ impl Windowed {
         ranks: &str,
         arguments: &[&str],
     ) -> Option<Self> {
-        let (Some(ncclflow), Some(bed), true) = (programs::ncclflow(), programs::bed(), root()) else {
-            return None;
-        };
         let flag = folder.path().join("flag");
+        let fixed = "--mode processes --iters 1000000 --interval-ms 20 --bytes 4096 --sync --channels 1 --timeout 600";
+        let workload = format!("{fixed} {CALL_LOG} --ranks {ranks}");
         let mut beds = Vec::new();
+        let ncclflow = programs::ncclflow()?;
         for (job, version) in ["2.27.5-cu12", "2.21.5-cu12"].into_iter().enumerate().take(jobs) {
-            let library = programs::nccl(version)?;
+            let (_, bed, library) = programs::needed(version)?;
             let path = folder.path().join(format!("job-{job}"));
-            fs::create_dir(&path).unwrap();
-            let calls = path.join("calls").display().to_string();
-            let fixed = "--mode processes --iters 1000000 --interval-ms 20 --bytes 4096 --sync --channels 1 --timeout 600";
-            let mut all: Vec<&str> = fixed.split(' ').collect();
-            all.extend(["--ranks", ranks, "--call-log", &calls]);
-            beds.push(Bed::start(&bed, &library, &path, &all).unwrap());
+            beds.push(Bed::of_words(&bed, &library, &path, &workload).unwrap());
         }
         let pids: Vec<String> = beds.iter().map(Bed::pid_list).collect();
         let flag_text = flag.display().to_string();
@@ -108,7 +108,7 @@ impl Windowed {
     pub fn end(&mut self) -> (Value, String) {
         let recorder = self.recorder.take().unwrap();
         let said = recorder.interrupt().unwrap();
-        (json(&self.output.join("session.json")), said)
+        (session(&self.output), said)
     }
 
     /// All calls of all-reduce, by process.
@@ -130,21 +130,17 @@ impl Windowed {
     }
 }
 
-pub fn json(path: &Path) -> Value {
-    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
-}
-
 /// The folder's own report: complete, without loss.
 pub fn whole_session(folder: &Path) -> Value {
-    let session = json(&folder.join("session.json"));
+    let session = session(folder);
     assert_eq!(session["state"], "complete", "{session:#}");
-    assert!(session["loss"].as_object().unwrap().values().all(|count| count == 0), "{:#}", session["loss"]);
+    assert_no_loss(&session);
     session
 }
 
 /// A number of each rank of a session.
 pub fn of_ranks(session: &Value, key: &str) -> Vec<u64> {
-    session["communicators"].as_array().unwrap().iter().map(|rank| rank[key].as_u64().unwrap()).collect()
+    list(&session["communicators"]).iter().map(|rank| number(&rank[key])).collect()
 }
 
 pub fn folders(path: &Path) -> impl Iterator<Item = fs::DirEntry> {
@@ -179,10 +175,9 @@ pub fn recorded(folder: &Path, opened_ms: u64) -> BTreeMap<u32, Vec<u64>> {
             assert_eq!(ms, opened_ms.to_string(), "{name}");
             let pid: u32 = pid.parse().unwrap();
             assert_eq!(pid, owner, "{name}");
-            for line in fs::read_to_string(file.path()).unwrap().lines() {
-                let line: Value = serde_json::from_str(line).unwrap();
+            for line in read_lines(&file.path()) {
                 assert_eq!(line["pid"], pid, "{name}");
-                by_pid.entry(pid).or_default().push(line["ts_ns"].as_u64().unwrap());
+                by_pid.entry(pid).or_default().push(number(&line["ts_ns"]));
             }
         }
     }

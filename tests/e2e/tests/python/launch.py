@@ -11,6 +11,7 @@ import time
 import traceback
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import bed_rank
 
 BED, NCCL, NVML, FOLDER = sys.argv[1:5]

@@ -1,5 +1,5 @@
 // Prints where the fields are that `cpython` reads, as one line of JSON. It is compiled against an interpreter's own
-// headers (`cargo xtask python-offsets`); which fields there are depends on the version.
+// headers (`cargo xtask make python-offsets`); which fields there are depends on the version.
 
 #define Py_BUILD_CORE 1
 #include <Python.h>

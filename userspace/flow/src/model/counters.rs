@@ -9,7 +9,8 @@ macro_rules! counters {
         }
     ) => {
         $(#[doc = $about])+
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+        #[serde(default)]
         pub struct $name {
             $($(#[doc = $about_field])+ pub $field: $type,)+
         }

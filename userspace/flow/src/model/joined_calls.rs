@@ -16,6 +16,7 @@ use foldhash::HashMap;
 use super::{api::ApiRecord, api_returns::Returned, communicator::CommKey};
 use crate::{
     decode::{ApiLineEvent, ProxyOpEvent},
+    quota::{Limits, Shares},
     schema::Observed,
 };
 use nccl_library::nccl::datatype_bytes;
@@ -25,16 +26,14 @@ use nccl_library::nccl::datatype_bytes;
 const MAX_IN_BATCH: usize = 4096;
 
 /// Calls that can wait, over all communicators, and over those of one process.
-const MAX_HELD: usize = 65_536;
-const MAX_HELD_BY_ONE: usize = MAX_HELD / 4;
+const HELD: Limits = Limits { all: 65_536, of_one: 65_536 / 4 };
 
 /// Calls that wait for their ops, of all communicators of all processes.
 #[derive(Debug, Default)]
 pub struct JoinedCalls {
     batches: HashMap<CommKey, Batch>,
-    held: usize,
     /// Calls that wait, by process.
-    held_by: HashMap<u32, usize>,
+    held: Shares,
     /// Batches in which something changed.
     changed: Vec<CommKey>,
     #[expect(clippy::vec_box, reason = "they come in boxes, and go on in them")]
@@ -80,9 +79,7 @@ impl JoinedCalls {
     pub(super) fn hold(&mut self, key: Option<CommKey>, record: Box<ApiRecord>) {
         self.is_on = true;
         let is_alone = record.comm.is_none_or(|comm| comm.n_ranks == 1);
-        let has_room = |key: &CommKey| {
-            self.held < MAX_HELD && self.held_by.get(&key.tgid).is_none_or(|held| *held < MAX_HELD_BY_ONE)
-        };
+        let has_room = |key: &CommKey| HELD.have_room(self.held.all(), self.held.of(key.tgid));
         let Some(key) = key.filter(|key| !is_alone && has_room(key)) else {
             self.ready.push(record);
             return;
@@ -92,24 +89,12 @@ impl JoinedCalls {
         }
         let batch = self.batches.entry(key).or_default();
         batch.calls.push_back(Held { record, ops: Ops::None });
-        self.held += 1;
-        *self.held_by.entry(key.tgid).or_default() += 1;
+        self.held.take(key.tgid, 1);
         if batch.calls.len() > MAX_IN_BATCH
             && let Some(oldest) = batch.calls.pop_front()
         {
             self.ready.push(oldest.record());
-            self.let_go(key.tgid, 1);
-        }
-    }
-
-    /// Counts `calls` calls of a process as waiting no longer.
-    fn let_go(&mut self, tgid: u32, calls: usize) {
-        self.held = self.held.saturating_sub(calls);
-        if let Some(held) = self.held_by.get_mut(&tgid) {
-            *held = held.saturating_sub(calls);
-            if *held == 0 {
-                self.held_by.remove(&tgid);
-            }
+            self.held.give_back(key.tgid, 1);
         }
     }
 
@@ -145,7 +130,7 @@ impl JoinedCalls {
     /// Ends the wait of the communicator's calls.
     pub(super) fn release(&mut self, key: &CommKey) {
         let Some(batch) = self.batches.remove(key) else { return };
-        self.let_go(key.tgid, batch.calls.len());
+        self.held.give_back(key.tgid, batch.calls.len());
         self.ready.extend(batch.calls.into_iter().map(Held::record));
     }
 

@@ -19,8 +19,10 @@ use super::{
     size_sums::{Size, Sums},
     step_key::{StepKey, executing_rank},
 };
-use crate::decode::{Origin, ProxyStepEvent, SendSizeEvent, StepMoment};
-use crate::schema::Outcome;
+use crate::{
+    decode::{Origin, ProxyStepEvent, SendSizeEvent, StepMoment},
+    schema::Outcome,
+};
 
 /// Messages that can be on their way: 128 MiB. A proxy has some thousands in flight, but messages of a job
 /// that hangs stay, and a target can claim any number.

@@ -7,12 +7,11 @@
 
 use foldhash::HashMap;
 
-use crate::decode::ProxyRank;
+use crate::{decode::ProxyRank, quota::Limits};
 
 /// Ranks that are kept, of all processes and of one. A node has some thousands; a process that claims more
 /// wants to fill our memory, and gets no more.
-const MAX_RANKS: usize = 1 << 20;
-const MAX_RANKS_OF_ONE: usize = 1 << 16;
+const RANKS: Limits = Limits { all: 1 << 20, of_one: 1 << 16 };
 
 /// A rank of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,7 +63,7 @@ impl ProxyRanks {
         };
         if owner == Owner::Process(tgid) {
             let process = self.processes.entry(tgid).or_default();
-            if process.claims >= MAX_RANKS_OF_ONE || self.owners.len() >= MAX_RANKS {
+            if !RANKS.have_room(self.owners.len(), process.claims) {
                 return;
             }
             process.claims += 1;
@@ -106,7 +105,7 @@ impl ProxyRanks {
         self.processes.remove(&tgid);
         // Claimants of doubtful ranks are not kept. When there are many such ranks, they are forgotten: a
         // process that still has one claims it again.
-        let is_crowded = self.owners.len() >= MAX_RANKS / 2;
+        let is_crowded = self.owners.len() >= RANKS.all / 2;
         self.owners
             .retain(|_, owner| *owner != Owner::Process(tgid) && !(is_crowded && *owner == Owner::Several));
     }
@@ -144,10 +143,10 @@ mod tests {
     fn a_process_that_claims_ranks_without_end_takes_none_from_others() {
         let mut ranks = ProxyRanks::default();
         let of = |hash, rank| CommunicatorRank { hash: Some(hash), rank: ProxyRank::Rank(rank) };
-        for hash in 0..3 * MAX_RANKS_OF_ONE as u64 {
+        for hash in 0..3 * RANKS.of_one as u64 {
             ranks.note_owner(of(hash, 0), 10);
         }
-        assert_eq!(ranks.owners.len(), MAX_RANKS_OF_ONE);
+        assert_eq!(ranks.owners.len(), RANKS.of_one);
         ranks.note_owner(of(1 << 40, 0), 11);
         assert_eq!(ranks.owner(&of(1 << 40, 0)), Owner::Process(11));
         ranks.forget(10);

@@ -15,8 +15,10 @@ use super::{
     sampling::Sampling,
     step_key::StepKey,
 };
-use crate::decode::{Event, Origin, ProxyRank, ProxyStepEvent, StepMoment};
-use crate::schema::Outcome;
+use crate::{
+    decode::{Event, Origin, ProxyRank, ProxyStepEvent, StepMoment},
+    schema::Outcome,
+};
 
 /// Communicators that are kept apart. A process has some tens; one that claims more wants to fill our memory.
 pub(super) const MAX_COMMUNICATORS: usize = 65_536;

@@ -1,9 +1,11 @@
 //! The model, fed with the calls that NCCL makes (src/proxy.cc, src/enqueue.cc of 2.27 and 2.21).
 
 use super::{transfers::transfers, *};
-use crate::decode::{CommunicatorId, Connector, Event, Origin, ProxyPeerEvent, TaskInfo, Tree};
-use crate::made::calls::{APPLICATION, CALLBACK, Call, call, connector, p2p};
-use crate::schema::{BytesKind, Outcome, StackId, StackOf, Stage};
+use crate::{
+    decode::{CommunicatorId, Connector, Event, Origin, ProxyPeerEvent, TaskInfo, Tree},
+    made::calls::{APPLICATION, CALLBACK, Call, call, connector, p2p},
+    schema::{BytesKind, Outcome, StackId, StackOf, Stage},
+};
 use nccl_library::nccl::{Direction, Pattern};
 
 mod elsewhere;

@@ -6,12 +6,20 @@
 //! content: [`decode_records`] gives back the bytes that [`encode_records`] was given. [`block`] compresses
 //! blocks and verifies their checksums; nothing here touches files.
 
+mod batch;
 mod block;
 mod columns;
+mod contents;
+mod known;
 mod members;
 mod records;
 mod varint;
 
+pub use batch::{Batch, MAX_FRAME};
 pub use block::{Block, BlockAbout, BlockHeader, BlockKind, HEADER_BYTES, MAX_BODY, MAX_INDEX, append_block};
+pub use contents::{
+    Binding, BoundCookies, Event, FirstHit, LostRecords, NewBindings, RemovedRecords, Session,
+};
+pub use known::{Known, MAX_KNOWN};
 pub use members::{Member, MemberRank, Members, communicator_spans};
 pub use records::{RecordsError, decode_records, encode_records};

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 row! {
     /// Both clocks, read together when the session began.
+    #[derive(Default)]
     pub struct ClockReport {
         /// The clock of all times of the recording's lines.
         "clock": Identity, clock: Cow<'static, str>;

@@ -41,17 +41,17 @@ row! {
         /// This rank.
         "rank": Identity, rank: i32;
         /// Size of the communicator.
-        "nRanks": Identity, n_ranks: i32;
+        "nRanks": Identity, #[serde(default)] n_ranks: i32;
         /// Process ID of the rank, in ncclflow's PID namespace.
         "pid": Identity, pid: u32;
         /// Lines of `proxy_flow`: ops times channels.
-        "proxyFlowLines": Measured, proxy_flow_lines: u64;
+        "proxyFlowLines": Measured, #[serde(default)] proxy_flow_lines: u64;
         /// Lines of `flow_steps`: messages.
-        "flowStepsLines": Measured, flow_steps_lines: u64;
+        "flowStepsLines": Measured, #[serde(default)] flow_steps_lines: u64;
         /// Lines of `api`: calls.
         "apiLines": Measured, #[serde(default)] api_lines: u64;
         /// Lines that could not be written.
-        "lostLines": Measured, lost_lines: u64;
+        "lostLines": Measured, #[serde(default)] lost_lines: u64;
         /// Name that the program gave the communicator (NCCL 2.27 and later). NCCL keeps only the name's
         /// address: of a name that the program has freed, this is what lies there now, or `null`.
         "commName": Identity, #[serde(default)] comm_name: Option<String>;

@@ -2,10 +2,7 @@
 
 use nccl_library::nccl::{Direction, Transport};
 
-use super::{
-    named::named,
-    wait::{Wait, WaitTimes},
-};
+use super::named::named;
 
 row! {
     /// Columns that the tables `op`, `message` and `call` have besides the keys of their lines.
@@ -174,28 +171,5 @@ row! {
         "waited_gpu_consume": Derived, waited_gpu_consume: u64;
         /// Messages of which `wait_flush_or_gpu_consume_ns` is known.
         "waited_flush_or_gpu_consume": Derived, waited_flush_or_gpu_consume: u64;
-    }
-}
-
-impl LinkSecond {
-    /// Adds the waits of a message.
-    pub fn add_waits(&mut self, waits: WaitTimes) {
-        for (wait, ns) in waits.known() {
-            let (sum, messages) = match wait {
-                Wait::GpuReady => (&mut self.wait_gpu_ready_ns, &mut self.waited_gpu_ready),
-                Wait::PeerBuffer => (&mut self.wait_peer_buffer_ns, &mut self.waited_peer_buffer),
-                Wait::GpuReadyOrPeerBuffer => {
-                    (&mut self.wait_gpu_ready_or_peer_buffer_ns, &mut self.waited_gpu_ready_or_peer_buffer)
-                }
-                Wait::Network => (&mut self.wait_network_ns, &mut self.waited_network),
-                Wait::Flush => (&mut self.wait_flush_ns, &mut self.waited_flush),
-                Wait::GpuConsume => (&mut self.wait_gpu_consume_ns, &mut self.waited_gpu_consume),
-                Wait::FlushOrGpuConsume => {
-                    (&mut self.wait_flush_or_gpu_consume_ns, &mut self.waited_flush_or_gpu_consume)
-                }
-            };
-            *sum = sum.saturating_add(ns);
-            *messages += 1;
-        }
     }
 }

@@ -20,8 +20,6 @@ row! {
         "aggregates_over_max_size": Measured, #[serde(default)] aggregates_over_max_size: u64;
         /// Windows that were opened late: `--max-size` left no room for them, or the disk was full.
         "windows_late": Measured, #[serde(default)] windows_late: u64;
-        /// Records that the file of `--capture` lacks.
-        "records_not_captured": Measured, #[serde(default)] records_not_captured: u64;
         /// Records that could not be written into the folder `recording`: the disk or a limit was full.
         "records_not_recorded": Measured, #[serde(default)] records_not_recorded: u64;
     }

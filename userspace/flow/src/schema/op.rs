@@ -179,7 +179,19 @@ row! {
     }
 }
 
+impl Op {
+    /// Returns the bytes that the op was called with, or those of a send or receive.
+    pub fn bytes(&self) -> Option<u64> {
+        self.call_bytes.or(self.row.bytes.filter(|_| self.row.pattern.is_p2p()))
+    }
+}
+
 impl OpRow {
+    /// Returns the function that was called, or else the one that NCCL runs.
+    pub fn called(&self) -> Option<&Name> {
+        self.coll_api.as_ref().or(self.coll.as_ref())
+    }
+
     /// Tells whether messages were measured: their rows then say more than the op does.
     pub fn has_measured_messages(&self) -> bool {
         self.peers.iter().any(|peer| peer.messages_measured.is_some())

@@ -58,6 +58,7 @@ pub struct FrameRow {
 
 row! {
     /// A line of `stacks.jsonl`: a call stack that calls or ops name.
+    #[derive(Eq)]
     pub struct StackRow {
         /// Identity of the stack within its process, for as long as its code is there.
         "stack": Identity, stack: StackId;

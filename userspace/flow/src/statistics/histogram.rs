@@ -1,5 +1,7 @@
 //! Durations, counted by size.
 
+use super::link_sums::Durations;
+
 /// Upper bounds of the buckets, nanoseconds: 1 µs to 30 s, two a decade. Beyond the last there is one bucket
 /// more.
 pub const BOUNDS: [u64; 16] = [
@@ -28,16 +30,17 @@ pub struct Histogram {
     sum_ns: u64,
 }
 
-impl Histogram {
-    /// Counts a duration.
-    pub fn note(&mut self, ns: u64) {
+impl Durations for Histogram {
+    fn note(&mut self, ns: u64) {
         let at = BOUNDS.partition_point(|bound| *bound < ns);
         if let Some(bucket) = self.buckets.get_mut(at) {
             *bucket += 1;
         }
         self.sum_ns = self.sum_ns.saturating_add(ns);
     }
+}
 
+impl Histogram {
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }

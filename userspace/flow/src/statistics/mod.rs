@@ -6,12 +6,12 @@
 //! values have fields of their own, and are never added up.
 
 mod histogram;
+mod link_sums;
 mod op_window;
 mod peer;
 mod quantiles;
 mod rank;
 mod rank_links;
-mod shares;
 mod sum;
 mod tally;
 mod totals;
@@ -21,6 +21,7 @@ pub mod tests;
 
 pub use crate::schema::{RankKey, Wait};
 pub use histogram::{BOUNDS, Histogram};
+pub use link_sums::{Durations, LinkSums};
 pub use peer::{PeerKind, PeerStatistics, Traffic};
 pub use quantiles::Quantiles;
 pub use rank::{CallStatistics, OTHER, OpKind, OpStatistics, RankStatistics};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     histogram::Histogram,
+    link_sums::Durations as _,
     op_window::{OpWindows, Seen},
     peer::{PeerKind, PeerStatistics, Traffic},
 };

@@ -3,19 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use super::quantiles::Quantiles;
+use super::{link_sums::LinkSums, quantiles::Quantiles};
 use crate::schema::{LinkKey, LinkRow, MessageRow, MessageSums, OpTimes, OpTimesRow, Wait, WaitRow};
-use nccl_library::nccl::{Direction, Transport};
+use nccl_library::nccl::Direction;
 
 #[derive(Debug, Default)]
 struct Link {
-    transport: Option<Transport>,
-    messages: u64,
-    bytes: u64,
-    measured_bytes: u64,
-    whole: Quantiles,
-    /// Waits, in the order of [`Wait::ALL`].
-    waits: [Quantiles; Wait::ALL.len()],
+    sums: LinkSums<Quantiles>,
     busy_ns: u64,
     /// `seq`, begin and end of the op that is being read.
     span: Option<(u64, u64, u64)>,
@@ -48,27 +42,14 @@ impl RankLinks {
     pub fn add(&mut self, message: &MessageRow) {
         let key = LinkKey { op: message.op, peer: message.peer, channel: message.channel };
         let link = self.links.entry(key).or_default();
-        if link.transport.as_deref().is_none_or(str::is_empty) {
-            link.transport = Some(message.transport);
-        }
-        link.messages += 1;
-        let bytes = message.bytes_measured.get().unwrap_or(message.bytes);
-        link.bytes = link.bytes.saturating_add(bytes);
+        link.sums.add_size(message);
         if !message.is_measured() {
             return;
         }
-        for (quantiles, wait) in link.waits.iter_mut().zip(message.waits().all()) {
-            if let Some(wait) = wait {
-                quantiles.add(wait);
-            }
-        }
+        link.sums.add_times(message);
         let Some(begin) = message.begin() else { return };
         let has_ended = message.t_end_ns.get().is_some();
         let end = message.t_end_ns.get().unwrap_or(begin);
-        if has_ended {
-            link.whole.add(end.saturating_sub(begin));
-            link.measured_bytes = link.measured_bytes.saturating_add(bytes);
-        }
         match &mut link.span {
             Some((seq, first, last)) if *seq == message.seq => {
                 (*first, *last) = ((*first).min(begin), (*last).max(end));
@@ -93,13 +74,8 @@ impl RankLinks {
 
     /// Adds messages that were only planned.
     pub fn add_sums(&mut self, sums: &MessageSums) {
-        let link =
-            self.links.entry(LinkKey { op: sums.op, peer: sums.peer, channel: sums.channel }).or_default();
-        if link.transport.as_deref().is_none_or(str::is_empty) {
-            link.transport = Some(sums.transport);
-        }
-        link.messages = link.messages.saturating_add(sums.messages);
-        link.bytes = link.bytes.saturating_add(sums.bytes_exact).saturating_add(sums.bytes_capacity);
+        let key = LinkKey { op: sums.op, peer: sums.peer, channel: sums.channel };
+        self.links.entry(key).or_default().sums.add_sums(sums);
     }
 
     /// Returns the rows of all links, ordered by link.
@@ -117,23 +93,24 @@ impl RankLinks {
             .iter_mut()
             .map(|(key, link)| {
                 link.end_op();
-                let bandwidth = u128::from(link.measured_bytes) * 1_000_000_000;
+                let sums = &link.sums;
+                let bandwidth = u128::from(sums.bytes_timed) * 1_000_000_000;
                 LinkRow {
                     op: key.op,
                     peer: key.peer,
                     channel: key.channel,
-                    transport: link.transport.unwrap_or_default(),
-                    messages: link.messages,
-                    messages_measured: link.whole.count(),
-                    bytes: link.bytes,
+                    transport: sums.transport,
+                    messages: sums.messages,
+                    messages_measured: sums.times.count(),
+                    bytes: sums.bytes,
                     busy_ns: link.busy_ns,
                     bandwidth: bandwidth
                         .checked_div(u128::from(link.busy_ns))
                         .and_then(|bandwidth| u64::try_from(bandwidth).ok()),
-                    message: summary(&link.whole),
+                    message: summary(&sums.times),
                     waits: Wait::ALL
                         .into_iter()
-                        .zip(&link.waits)
+                        .zip(&sums.waits)
                         .filter_map(|(wait, quantiles)| Some((wait, summary(quantiles)?)))
                         .collect(),
                 }

@@ -10,11 +10,6 @@ pub struct Sum {
 }
 
 impl Sum {
-    pub fn note(&mut self, ns: u64) {
-        self.count += 1;
-        self.ns = self.ns.saturating_add(ns);
-    }
-
     /// Returns the sum of the durations that have come since `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {

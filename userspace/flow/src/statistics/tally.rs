@@ -5,9 +5,10 @@ use std::{
     sync::Arc,
 };
 
-use super::{op_window::OpWindows, rank::RankStatistics, shares::Shares, totals::Statistics};
+use super::{op_window::OpWindows, rank::RankStatistics, totals::Statistics};
 use crate::{
     decode::{CommunicatorId, Event},
+    quota::Shares,
     schema::{ApiCall, HostInfo, MessageRow, MessageSums, Op, RankKey},
 };
 
@@ -162,7 +163,7 @@ impl Tally {
                 statistics.left_out += 1;
                 return None;
             }
-            known.take(key.pid);
+            known.take(key.pid, 1);
         }
         if is_new && statistics.ranks.len() >= MAX_RANKS {
             fold_one(statistics, kept, key.pid);
@@ -177,7 +178,7 @@ impl Tally {
             return Some((folded, windows));
         }
         let rank = ranks.entry(key).or_insert_with(|| {
-            kept.take(key.pid);
+            kept.take(key.pid, 1);
             Arc::default()
         });
         Some((Arc::make_mut(rank), windows))
@@ -187,11 +188,11 @@ impl Tally {
 /// Makes room for a rank of this process among the ranks that are kept apart: a rank of the process that has
 /// the most of them is counted together with others from now on.
 fn fold_one(statistics: &mut Statistics, kept: &mut Shares, pid: u32) {
-    let Some(largest) = kept.largest_for(pid) else { return };
+    let Some(largest) = kept.gives_up_for(pid) else { return };
     let Some(key) = statistics.ranks.keys().rev().find(|key| key.pid == largest).copied() else { return };
     statistics.ranks.remove(&key);
     statistics.launched.remove(&(key.pid, key.hash, key.rank));
-    kept.give_up(largest);
+    kept.give_back(largest, 1);
     statistics.folded_ranks += 1;
     *statistics.folded_by_process.entry(largest).or_default() += 1;
 }
@@ -205,12 +206,12 @@ fn forget_one(
     known: &mut Shares,
     pid: u32,
 ) -> bool {
-    let Some(largest) = known.largest_for(pid) else { return false };
+    let Some(largest) = known.gives_up_for(pid) else { return false };
     let Some(key) = counted.keys().find(|key| key.pid == largest).copied() else { return false };
     counted.remove(&key);
-    known.give_up(largest);
+    known.give_back(largest, 1);
     if statistics.ranks.remove(&key).is_some() {
-        kept.give_up(largest);
+        kept.give_back(largest, 1);
     }
     true
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Name of the transport that moves a connection's data: `NET`, `P2P`, `SHM`, `COL` …; empty if it could not
 /// be read. `ncclTransport.name` has 8 bytes in every version from 2.16 to 2.32 (src/include/transport.h).
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transport([u8; 8]);
 
 impl Transport {

@@ -27,7 +27,7 @@ pub mod shipped;
 mod slot_reset;
 mod stripped;
 
-pub use catalog::{lost_without_type, nccl_request, nccl_request_with_api};
+pub use catalog::{lost_without_type, nccl_request, nccl_request_of_memory, nccl_request_with_api};
 pub use code::{Code, PLACE_BYTES, Resolved};
 pub use convention::{argument_registers, integer_argument};
 pub use debug_file::DebugFiles;

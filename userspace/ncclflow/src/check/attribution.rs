@@ -1,9 +1,9 @@
-//! What kept each message back: its rank's own GPU, the peer whose data it needed, or the peer that had not
-//! taken what was before it.
+//! Attributes each message's delay: to its rank's own GPU, to the peer whose data it needed, or to the peer
+//! that had not taken earlier messages.
 //!
 //! A GPU fills the slot of a send once it has a free slot and the data that it is made of, and, on one
-//! connection, in order. Which receives a send is made of follows from the pattern: in a ring, what came one
-//! ring step earlier; in a tree, on the way up the children's, on the way down the parent's, and at the root,
+//! connection, in order. The pattern tells which receives a send is made of: in a ring, what came one ring
+//! step earlier; in a tree, on the way up the children's, on the way down the parent's, and at the root,
 //! where the way turns, the children's. So the time from one send to the next is the wait for whichever came
 //! last, and after that the GPU's own. All times are of one rank: no clock is compared with another's.
 
@@ -19,21 +19,21 @@ pub enum Cause {
     Own,
     /// Data from this peer.
     Data(i32),
-    /// A free slot: this peer, or the network to it, had not taken what was sent before.
+    /// A free slot: this peer, or the network to it, had not taken earlier messages.
     Slot(i32),
 }
 
-/// Nanoseconds by cause, of one rank, all connections together.
+/// Nanoseconds by cause, for one rank, all connections together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attribution {
     pub by_cause: BTreeMap<Cause, u64>,
-    /// Messages that it rests on.
+    /// Messages that were judged.
     pub messages: u64,
-    /// Messages of patterns that it is not known for what their sends are made of.
+    /// Messages of patterns where the inputs of sends are not known.
     pub not_judged: u64,
 }
 
-/// Where a send finds what it is made of.
+/// Key under which a send finds its inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum DataPlace {
     /// Ring: repetition, ring step, slice.
@@ -44,7 +44,7 @@ enum DataPlace {
     Down(u64),
 }
 
-/// What of a message's row tells what it waited for.
+/// Fields of a message's row that tell what it waited for.
 #[derive(Clone, Copy, Debug)]
 pub struct TimedMessage {
     pub seq: u64,
@@ -87,9 +87,9 @@ impl TimedMessage {
 /// The receives that a send is made of.
 #[derive(Clone, Copy, Debug)]
 struct Inputs {
-    /// The first one that has not come: its peer.
+    /// Peer of the first input that has not come.
     missing: Option<i32>,
-    /// The one that came last: when, and from whom.
+    /// Time and peer of the input that came last.
     last: Option<(u64, i32)>,
 }
 
@@ -126,7 +126,7 @@ impl Attribution {
         }
     }
 
-    /// Takes all messages of one op on one channel. `horizon`: until when the job was watched, for what did
+    /// Takes all messages of one op on one channel. `horizon`: end of the watch, used for messages that did
     /// not end.
     pub fn add_op(&mut self, lines: &[TimedMessage], horizon: Option<u64>) {
         // Connections without a proxy are not measured: what comes over NVLink counts as this rank's own.
@@ -202,7 +202,7 @@ impl Attribution {
         before.is_stuck = filled.is_none();
     }
 
-    /// Of what goes into a send, only the arrival counts, and the send has it.
+    /// Takes a receive. Of an input to a send, only the arrival counts, and the send has it.
     fn receive(&mut self, line: &TimedMessage, is_used: bool, before: &mut Before, horizon: Option<u64>) {
         let end = line.end;
         let since = before.done.or(line.begin);
@@ -217,13 +217,13 @@ impl Attribution {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
-    /// When the message before was filled, or taken.
+    /// Time at which the message before was filled, or taken.
     done: Option<u64>,
-    /// The message before was not: those after it cannot be.
+    /// The message before did not end, so those after it cannot.
     is_stuck: bool,
 }
 
-/// What the send at this place is made of.
+/// Returns the input of the send at this place.
 fn needed(place: DataPlace, goes_down: bool) -> Option<DataPlace> {
     match place {
         DataPlace::Ring(loop_index, ring_step, slice) => {
@@ -286,7 +286,7 @@ mod tests {
         let lines = [
             line(Direction::Recv, 1, 0, &receive(Some(50))),
             line(Direction::Recv, 1, 1, &receive(Some(60))),
-            // Of itself; of what came at 50; the slot was free at 90 only.
+            // Waits for itself; for data until 50; for the slot until 90.
             line(Direction::Send, 2, 0, &Times { free, ready: Some(10), arrived: None, end: Some(20) }),
             line(Direction::Send, 2, 1, &Times { free, ready: Some(55), arrived: None, end: Some(90) }),
             line(

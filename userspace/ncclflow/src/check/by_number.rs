@@ -1,19 +1,19 @@
-//! What is known of each collective of a communicator.
+//! Facts about each collective of a communicator, by number.
 
 use std::collections::BTreeMap;
 
-/// Collectives that are kept together: their numbers follow one another.
+/// Collectives stored together: their numbers are consecutive.
 const CHUNK: usize = 32;
 
-/// What the first rank ran that has it, and when any rank was first seen in it, as wall time.
+/// A collective as the first rank ran it, and the wall time at which any rank was first seen in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Collective {
-    /// Which call.
+    /// Index of the call.
     pub(super) call: u32,
     pub(super) first_seen: u64,
 }
 
-/// Collectives by number. Those that follow one another take 12 bytes each.
+/// Collectives by number. Consecutive ones take 12 bytes each.
 #[derive(Debug, Default)]
 pub(super) struct ByNumber(BTreeMap<u64, Box<Chunk>>);
 
@@ -23,11 +23,11 @@ struct Chunk {
     first_seen: [u64; CHUNK],
 }
 
-/// No call.
+/// Marks an empty entry.
 const NONE: u32 = u32::MAX;
 
 impl ByNumber {
-    /// Memory that a chunk takes, about.
+    /// Memory of a chunk, about.
     pub(super) const CHUNK_BYTES: usize = size_of::<Chunk>() + 48;
 
     fn split(number: u64) -> (u64, usize) {
@@ -35,7 +35,7 @@ impl ByNumber {
         (number / CHUNK as u64, usize::try_from(number % CHUNK as u64).unwrap_or(0))
     }
 
-    /// Whether putting this one needs memory for a chunk.
+    /// Tells whether putting this number needs memory for a chunk.
     pub(super) fn needs_chunk(&self, number: u64) -> bool {
         !self.0.contains_key(&Self::split(number).0)
     }
@@ -54,7 +54,7 @@ impl ByNumber {
         }
     }
 
-    /// All of them, by their numbers.
+    /// Iterates over them by number.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Collective)> {
         self.0.iter().flat_map(|(chunk, of)| {
             (0..CHUNK).filter_map(move |at| Some((chunk * CHUNK as u64 + at as u64, of.get(at)?)))

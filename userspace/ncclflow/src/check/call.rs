@@ -4,7 +4,7 @@ use flow::schema::{ApiCallRow, OpRow};
 use nccl_library::nccl::Name;
 use serde::Serialize;
 
-/// What must be the same on all ranks.
+/// Fields that must be equal on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct Call {
     /// `AllReduce` …
@@ -24,7 +24,7 @@ fn is_rooted(function: &str) -> bool {
 
 impl Call {
     pub(super) fn of(line: &OpRow) -> Self {
-        let coll = line.coll_api.clone().or_else(|| line.coll.clone()).unwrap_or_else(|| "".into());
+        let coll = line.called().cloned().unwrap_or_else(|| "".into());
         let reduces = matches!(coll.as_str(), "AllReduce" | "Reduce" | "ReduceScatter");
         Self {
             count: line.count,
@@ -35,7 +35,7 @@ impl Call {
         }
     }
 
-    /// What the program called.
+    /// Returns the program's call.
     pub(super) fn of_call(row: &ApiCallRow) -> Self {
         Self {
             coll: row.function.clone(),
@@ -46,7 +46,7 @@ impl Call {
         }
     }
 
-    /// The first thing in which they differ.
+    /// Returns the first difference between two calls.
     pub(super) fn difference(&self, other: &Self) -> Option<&'static str> {
         if self.coll != other.coll {
             return Some("another operation");

@@ -1,8 +1,9 @@
-//! At which line each rank called a collective: a second reading, of recordings with stacks, once it is known which
-//! collective is asked for. So nothing of stacks is kept while ranks are compared.
+//! Finds the source line at which each rank called a collective, by a second reading of recordings with
+//! stacks. So no stacks are kept while ranks are compared.
 //!
-//! It begins shortly before the ranks came to that collective and ends soon after, and so costs little next to the
-//! first reading. Only if a rank's call is not found in that time, the recordings are read from their beginning.
+//! The second reading begins shortly before the ranks came to that collective and ends soon after, and costs
+//! little next to the first. Only if a rank's call is not found in that time, the recordings are read from
+//! their beginning.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,33 +11,31 @@ use std::{
     sync::Arc,
 };
 
-use flow::schema::{ApiCallRow, FrameRow, MessageRow, OpRow, StackId, StackRow};
+use flow::schema::{ApiCall, FrameRow, Op, RankKey, StackId, StackRow};
 
 use super::{
     call_marks::{Mark, Marks},
-    rank_reader::FolderClock,
-    row_source::{Gather, TakeRows},
+    row_source::{Calls, FolderFacts, Gather},
 };
-use crate::{export::CallNumbers, flight_recorder::Function};
+use crate::{export::CallNumbers, flight_recorder::Function, sinks::Sink};
 
-/// After a collective was first seen, ranks that come later than this are not waited for: they are known not to have
-/// called it.
+/// Wait for further ranks after a collective was first seen. Later ones are known not to have called it.
 const WAIT_NS: u64 = 60_000_000_000;
 
-/// How long before and after they were seen calls are looked for at first: clocks of hosts differ less, and most calls are
+/// Time before and after that is searched first for calls: host clocks differ less, and most calls are
 /// launched sooner.
 const NEAR_NS: u64 = 1_000_000_000;
 
-/// Memory of all stacks of a folder, about, that are kept until it is known which are asked for.
+/// Most memory, about, of a folder's stacks until it is known which are needed.
 const MAX_BYTES: usize = 256 << 20;
 
-/// Where a rank called a collective.
+/// A rank's call of a collective, with its stack.
 #[derive(Clone, Debug)]
 pub(super) struct CallLine {
     pub(super) number: u64,
     pid: u32,
     stack: Option<StackId>,
-    /// Outermost first, once they are known.
+    /// Frames, outermost first, once they are known.
     frames: Option<Vec<FrameRow>>,
 }
 
@@ -51,17 +50,17 @@ impl CallLine {
     }
 }
 
-/// What is known of a rank.
+/// Calls of a rank.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RankLines {
-    /// Its call of the collective that is asked for.
+    /// The rank's call of the wanted collective.
     pub(super) at: Option<CallLine>,
-    /// Its last call of a collective before that.
+    /// The rank's last call of a collective before that.
     pub(super) before: Option<CallLine>,
 }
 
 impl RankLines {
-    /// The call whose line is said: of a rank that did not call it, the last before.
+    /// Returns the wanted call, or, of a rank that did not call it, the last before.
     fn said(&self, has_called: bool) -> Option<&CallLine> {
         if has_called { self.at.as_ref() } else { self.before.as_ref() }
     }
@@ -77,28 +76,28 @@ impl RankLines {
     }
 }
 
-/// A collective that is asked for.
+/// A collective whose lines are wanted.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
     pub(super) number: u64,
-    /// When it, and the one before it, were first seen, as wall time; `before_seen_ns`: nothing, where it is not known.
+    /// Wall times at which it, and the one before it, were first seen; `before_seen_ns` where known.
     pub(super) first_seen_ns: u64,
     pub(super) before_seen_ns: Option<u64>,
     /// Ranks, and whether they called it.
     pub(super) ranks: Vec<(i32, bool)>,
-    /// Of ranks of which calls were recorded, with the wall time at which the second reading can begin.
+    /// Marks of ranks with recorded calls, each with the wall time at which the second reading can begin.
     pub(super) marks: BTreeMap<i32, (u64, Mark)>,
 }
 
 impl Wanted {
-    /// Where calls of this rank can be counted from. `offset`: from its clock to wall time.
+    /// Notes where the counting of this rank's calls can begin. `offset`: from its clock to wall time.
     pub(super) fn mark(&mut self, rank: i32, marks: &Marks, offset: u64) {
         if let Some(mark) = marks.before(self.number) {
             self.marks.insert(rank, (mark.at.0.saturating_add(offset), mark));
         }
     }
 
-    /// From when on rows are looked for at first, as wall time.
+    /// Returns the wall time from which rows are looked for first.
     fn begin_ns(&self, is_of_calls: bool) -> u64 {
         let known = |ns: Option<u64>| ns.filter(|ns| *ns < u64::MAX).unwrap_or(0);
         let seen = if is_of_calls {
@@ -114,7 +113,7 @@ impl Wanted {
 /// The lines of all ranks that were asked for.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    /// By communicator.
+    /// Wanted collectives by communicator.
     wanted: Arc<HashMap<String, Wanted>>,
     /// Recordings are read from their beginning.
     is_whole: bool,
@@ -130,7 +129,7 @@ impl Lines {
         self.wanted.is_empty()
     }
 
-    /// Whether something was not found that can lie elsewhere in the recordings.
+    /// Tells whether a line is missing that may be elsewhere in the recordings.
     pub(super) fn is_incomplete(&self) -> bool {
         let is_missing = |name: &String, (rank, has_called): (i32, bool)| {
             let line = self.of(name, rank).and_then(|lines| lines.said(has_called));
@@ -142,7 +141,7 @@ impl Lines {
         !self.is_whole && self.wanted.iter().any(missing)
     }
 
-    /// The same, read from the beginning.
+    /// Begins anew, for reading from the beginning.
     pub(super) fn whole(self) -> Self {
         Self { wanted: self.wanted, is_whole: true, ranks: BTreeMap::new() }
     }
@@ -160,11 +159,12 @@ impl Lines {
 impl Gather for Lines {
     type Folder = FolderLines;
 
-    fn folder(&self, _clock: Option<FolderClock>) -> FolderLines {
+    fn folder(&self, facts: FolderFacts) -> FolderLines {
         FolderLines {
             wanted: Arc::clone(&self.wanted),
             is_whole: self.is_whole,
-            ranks: Vec::new(),
+            facts,
+            ranks: HashMap::new(),
             stacks: HashMap::new(),
             bytes: 0,
         }
@@ -181,6 +181,7 @@ impl Gather for Lines {
 
     fn add(&mut self, folder: FolderLines) -> bool {
         let FolderLines { ranks, stacks, .. } = folder;
+        let ranks = ranks.into_values().flatten();
         for FolderRank { communicator, rank, mut lines, is_counted, .. } in ranks {
             if !is_counted {
                 continue;
@@ -204,7 +205,7 @@ struct FolderRank {
     /// The call from which on calls are counted.
     mark: Option<Mark>,
     numbers: CallNumbers,
-    /// Its ops have the numbers that they have in the whole recording.
+    /// The rank's ops have the same numbers as in the whole recording.
     is_counted: bool,
     lines: RankLines,
 }
@@ -214,31 +215,45 @@ struct FolderRank {
 pub(super) struct FolderLines {
     wanted: Arc<HashMap<String, Wanted>>,
     is_whole: bool,
-    ranks: Vec<FolderRank>,
+    facts: FolderFacts,
+    /// Ranks by key; `None`: the rank's lines are not wanted.
+    ranks: HashMap<RankKey, Option<FolderRank>>,
     stacks: HashMap<(u32, StackId), Vec<FrameRow>>,
     bytes: usize,
 }
 
-impl TakeRows for FolderLines {
-    fn rank(&mut self, communicator: &str, rank: i32) -> Option<usize> {
-        let wanted = self.wanted.get(communicator)?;
-        let mark = wanted.marks.get(&rank).filter(|_| !self.is_whole);
-        self.ranks.push(FolderRank {
-            communicator: communicator.to_owned(),
-            rank,
+impl FolderLines {
+    /// Returns the rank if its rows are wanted; adds it if it is new.
+    fn rank(&mut self, key: RankKey) -> Option<&mut FolderRank> {
+        if !self.ranks.contains_key(&key) {
+            let rank = self.new_rank(key);
+            self.ranks.insert(key, rank);
+        }
+        self.ranks.get_mut(&key)?.as_mut()
+    }
+
+    fn new_rank(&self, key: RankKey) -> Option<FolderRank> {
+        let communicator = self.facts.claims.name(key);
+        let wanted = self.wanted.get(&communicator)?;
+        let mark = wanted.marks.get(&key.rank).filter(|_| !self.is_whole);
+        Some(FolderRank {
+            communicator,
+            rank: key.rank,
             wanted: wanted.number,
             mark: mark.map(|(_, mark)| *mark),
             numbers: CallNumbers::default(),
             is_counted: true,
             lines: RankLines::default(),
-        });
-        Some(self.ranks.len() - 1)
+        })
     }
+}
 
-    fn op(&mut self, rank: usize, row: &OpRow) {
-        let Some(rank) = self.ranks.get_mut(rank) else { return };
+impl Sink for FolderLines {
+    fn op(&mut self, op: &Op) {
+        let (row, is_whole) = (&op.row, self.is_whole);
+        let Some(rank) = self.rank(op.rank) else { return };
         // Replays of graphs count in NCCL before they are seen.
-        rank.is_counted &= self.is_whole || row.captured_seq.is_none();
+        rank.is_counted &= is_whole || row.captured_seq.is_none();
         if row.pattern.is_p2p() || !row.seq.is_multiple_of(2) {
             return;
         }
@@ -246,18 +261,14 @@ impl TakeRows for FolderLines {
         rank.lines.note(rank.wanted, line);
     }
 
-    fn wants_messages(&self, _rank: usize, _row: &OpRow) -> bool {
+    fn wants_messages(&self, _op: &Op) -> bool {
         false
     }
 
-    fn message(&mut self, _rank: usize, _row: &MessageRow) {}
-
-    fn wants_calls(&self) -> bool {
-        true
-    }
-
-    fn call(&mut self, rank: usize, row: &ApiCallRow, was_lost: bool) {
-        let Some(rank) = self.ranks.get_mut(rank) else { return };
+    fn call(&mut self, call: &ApiCall) {
+        let (Some(Calls { was_lost }), Some(key)) = (self.facts.calls, call.rank) else { return };
+        let Some(rank) = self.rank(key) else { return };
+        let row = &call.row;
         if let Some(mark) = rank.mark {
             if mark.at != (row.ts_ns, row.tid) {
                 return;
@@ -320,7 +331,7 @@ mod tests {
         assert_eq!(asked(wanted()).times(true), seconds(0, 91), "the other rank has none");
         marked.mark(1, &marks(50 * SECOND), 10 * SECOND);
         assert_eq!(asked(marked).times(true), seconds(63, 91));
-        // Clocks that are not known.
+        // Unknown clocks.
         let unknown = Wanted { first_seen_ns: u64::MAX, before_seen_ns: Some(u64::MAX), ..wanted() };
         assert_eq!(asked(unknown).times(false), 0..=u64::MAX);
     }

@@ -1,26 +1,26 @@
-//! Calls of a rank from which on its collectives can be counted again: where only calls were recorded, a second reading
-//! would otherwise have to begin with the first of them.
+//! Marks: calls of a rank at which the numbering of its collectives can resume. Where only calls were
+//! recorded, a second reading would otherwise have to begin with the first of them.
 
 use crate::export::CallNumbers;
 
-/// Marks of one rank; of more, every other one is forgotten.
+/// Most marks of one rank; beyond that, every other one is forgotten.
 const MAX_MARKS: usize = 64;
 
-/// Time, by the clock of its host, and thread of a call: a thread makes one call at a time.
+/// Time of a call, by its host's clock, and its thread: a thread makes one call at a time.
 pub(super) type CallAt = (u64, u32);
 
-/// A call, and how the calls from it on are numbered.
+/// A call, and the state of numbering before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     pub(super) at: CallAt,
     pub(super) numbers: CallNumbers,
 }
 
-/// The marks of a rank: they lie the further apart the more calls it has.
+/// Marks of a rank: the more calls it has, the further apart they are.
 #[derive(Clone, Debug)]
 pub(super) struct Marks {
     kept: Vec<Mark>,
-    /// A mark is made of the first of so many calls.
+    /// Calls between two marks.
     stride: u64,
     calls: u64,
 }
@@ -32,7 +32,7 @@ impl Default for Marks {
 }
 
 impl Marks {
-    /// A call came; `numbers`: before it is numbered.
+    /// Notes a call; `numbers` is the state before it is numbered.
     pub(super) fn note(&mut self, at: CallAt, numbers: CallNumbers) {
         if self.calls.is_multiple_of(self.stride) {
             if self.kept.len() >= MAX_MARKS {
@@ -50,7 +50,7 @@ impl Marks {
         self.calls += 1;
     }
 
-    /// The last one before this collective, and before the one before that.
+    /// Returns the last mark before both this collective and the previous one.
     pub(super) fn before(&self, number: u64) -> Option<Mark> {
         self.kept.iter().rev().find(|mark| mark.numbers.next() < number).or(self.kept.first()).copied()
     }

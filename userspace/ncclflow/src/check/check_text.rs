@@ -2,18 +2,17 @@
 
 use std::io::{self, Write};
 
-use flow::schema::Outcome;
+use flow::{schema::Outcome, text::spaced_seconds};
 
 use super::{
     communicator_check::{CheckReport, CommunicatorCheck, Finding, FindingKind},
     verdict::RankWaits,
 };
-use crate::text::spaced_seconds;
 
-/// Ranks whose waits are shown, those that waited longest; with `-v` all.
+/// Most ranks whose waits are shown, those that waited longest; with `-v` all.
 const MAX_RANKS: usize = 8;
 
-/// What was found, in one sentence.
+/// Returns the result in one sentence.
 pub fn headline(report: &CheckReport) -> String {
     let communicators = &report.communicators;
     let findings: Vec<&Finding> = communicators.iter().flat_map(|check| &check.findings).collect();
@@ -28,7 +27,7 @@ pub fn headline(report: &CheckReport) -> String {
     }
 }
 
-/// All of it, the headline first.
+/// Writes the report, the headline first.
 pub fn write_check(report: &CheckReport, is_verbose: bool, out: &mut dyn Write) -> io::Result<()> {
     let mut window = None;
     for communicator in &report.communicators {
@@ -41,7 +40,7 @@ pub fn write_check(report: &CheckReport, is_verbose: bool, out: &mut dyn Write) 
     report.notes.iter().try_for_each(|note| writeln!(out, "{note}"))
 }
 
-/// What ranks do differently comes before what is only slow, and that before what is only cut.
+/// Orders findings: differences come before slowness, and that before cut recordings.
 fn importance(kind: FindingKind) -> u8 {
     match kind {
         FindingKind::CollectiveMismatch | FindingKind::OrderMismatch => 0,
@@ -58,7 +57,7 @@ fn counted(number: usize, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
-/// That nothing was found says nothing of ranks that were not recorded.
+/// Returns a note on ranks that were not recorded, where nothing was found.
 fn missing_ranks(communicators: &[CommunicatorCheck]) -> String {
     let is_part =
         |check: &&CommunicatorCheck| usize::try_from(check.n_ranks).is_ok_and(|n| check.ranks.len() < n);

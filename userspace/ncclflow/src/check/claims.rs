@@ -1,62 +1,49 @@
-//! Whose the ranks of a recording are. A communicator's hash stands in the memory of processes, and a tenant can write
-//! any into its own. So ranks of one hash are told apart by user and job before they are compared.
+//! Owners of a recording's ranks. A communicator's hash comes from the memory of processes, and a tenant can
+//! write any into its own. So ranks of one hash are told apart by user and job.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use flow::schema::{RankKey, comm_hash_name, comm_hash_of_name};
-use serde::Deserialize;
-use serde_json::Value;
+use flow::{
+    identity::Whose,
+    schema::{RankKey, comm_hash_name, comm_hash_of_name},
+    session::SessionReport,
+};
 
-/// Processes and ranks of one report that are kept.
-const MAX_LISTED: usize = 65_536;
-
-/// User and job, as they are called.
+/// Names of user and job.
 type Owner = String;
 
-/// The communicators of one recording of which several users, or jobs, say that they are theirs.
+/// Communicators of one recording that several users or jobs claim.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     owners: HashMap<u32, Owner>,
-    /// By hash: who has most of its ranks.
+    /// Owner of most ranks, by hash.
     contested: HashMap<u64, Option<Owner>>,
-    /// Which of the communicators of a hash and rank are an owner's.
+    /// Instances of a communicator, by hash, rank and owner.
     instances: HashMap<(u64, i32, Option<Owner>), BTreeSet<u32>>,
 }
 
 impl Claims {
-    /// By a report, of any version and of anybody's making. One of a recording that goes on has no ranks yet: then
-    /// nothing is told apart.
-    pub(super) fn parse(report: &str) -> Self {
-        #[derive(Default, Deserialize)]
-        #[serde(default)]
-        struct Report {
-            targets: Vec<Value>,
-            communicators: Vec<Value>,
-        }
-        let report: Report = serde_json::from_str(report).unwrap_or_default();
+    /// Takes the claims out of a report. While a recording goes on, its report has no ranks yet: then nothing
+    /// is told apart.
+    pub(super) fn of(session: &SessionReport) -> Self {
         let mut claims = Self::default();
-        for target in report.targets.iter().take(MAX_LISTED) {
-            let pid = target["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
-            if let (Some(pid), Some(uid)) = (pid, target["uid"].as_u64()) {
-                let user = target["user"].as_str().map_or_else(|| uid.to_string(), str::to_owned);
-                let job = target["job"]["name"].as_str();
+        for target in &session.targets {
+            if let Some(Whose { user, .. }) = &target.whose {
+                let job = target.job.as_ref().and_then(|job| job.name.as_ref());
                 let job = job.map_or_else(String::new, |job| format!(", job {job}"));
-                claims.owners.insert(pid, format!("user {user}{job}"));
+                claims.owners.insert(target.pid, format!("user {user}{job}"));
             }
         }
         let mut ranks: HashMap<u64, BTreeMap<Option<Owner>, usize>> = HashMap::new();
-        for rank in report.communicators.iter().take(MAX_LISTED) {
-            let hash = rank["commHash"].as_str().and_then(comm_hash_of_name);
-            let pid = rank["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
-            let number = rank["rank"].as_i64().and_then(|rank| i32::try_from(rank).ok());
-            let (Some(hash), Some(pid), Some(number)) = (hash, pid, number) else { continue };
-            let folder = rank["folder"].as_str().unwrap_or_default();
-            let instance = folder.rsplit_once('-').and_then(|(_, number)| number.parse().ok()).unwrap_or(0);
-            let owner = claims.owners.get(&pid).cloned();
+        for row in &session.communicators {
+            let Some(hash) = comm_hash_of_name(&row.comm_hash) else { continue };
+            let instance =
+                row.folder.rsplit_once('-').and_then(|(_, number)| number.parse().ok()).unwrap_or(0);
+            let owner = claims.owners.get(&row.pid).cloned();
             *ranks.entry(hash).or_default().entry(owner.clone()).or_default() += 1;
-            claims.instances.entry((hash, number, owner)).or_default().insert(instance);
+            claims.instances.entry((hash, row.rank, owner)).or_default().insert(instance);
         }
-        // Of whom the user is not known, nothing speaks against anything.
+        // An unknown user contradicts no other.
         let is_contested = |owners: &BTreeMap<Option<Owner>, usize>| {
             owners.keys().filter(|owner| owner.is_some()).count() > 1
         };
@@ -67,7 +54,7 @@ impl Claims {
         claims
     }
 
-    /// What a rank's communicator is called.
+    /// Returns the name of a rank's communicator.
     pub(super) fn name(&self, key: RankKey) -> String {
         let contested = key.hash.and_then(|hash| Some((hash, self.contested.get(&hash)?)));
         let Some((hash, most)) = contested else { return key.comm_name() };
@@ -103,7 +90,7 @@ mod tests {
 
     #[test]
     fn who_writes_a_foreign_hash_gets_a_communicator_of_its_own_and_takes_no_number() {
-        let claims = Claims::parse(REPORT);
+        let claims = Claims::of(&SessionReport::parse(REPORT));
         let name = |hash, instance, rank, pid| claims.name(RankKey { hash: Some(hash), instance, rank, pid });
         assert_eq!(name(10, 0, 0, 1), "0x000000000000000a");
         assert_eq!(name(10, 1, 1, 2), "0x000000000000000a", "the same as its other rank");
@@ -120,7 +107,7 @@ mod tests {
     fn what_is_no_report_tells_nothing_apart() {
         let key = RankKey { hash: Some(10), instance: 0, rank: 1, pid: 3 };
         for text in ["", "[]", "{}", r#"{"targets": 7}"#, r#"{"targets": [[]], "communicators": [1, {}]}"#] {
-            assert_eq!(Claims::parse(text).name(key), key.comm_name(), "{text}");
+            assert_eq!(Claims::of(&SessionReport::parse(text)).name(key), key.comm_name(), "{text}");
         }
     }
 }

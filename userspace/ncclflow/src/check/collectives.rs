@@ -1,6 +1,6 @@
 //! Do all ranks of a communicator run the same collectives, in the same order?
 //!
-//! A collective has one number (`seq`) on all ranks, which is NCCL's own count, so ranks that ran different
+//! A collective has one number (`seq`) on all ranks, which is NCCL's own count. So ranks that ran different
 //! things, or the same in another order, have different ops under one number.
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,16 +13,19 @@ use super::{
     room::Room,
 };
 
-use flow::schema::{ApiCallRow, OpRow};
+use flow::{
+    schema::{ApiCallRow, OpRow},
+    text::joined,
+};
 
-/// Findings of one kind that are listed one by one; of more the number is said.
+/// Most findings of one kind that are listed; further ones are counted.
 pub(super) const MAX_LISTED: usize = 20;
 
 #[derive(Debug, Default)]
 struct RankOps {
-    /// The collectives that it ran.
+    /// Collectives that the rank ran.
     ran: Ranges,
-    /// When its recording ended, and how far its clock is from wall time. Nothing: it is not known.
+    /// End of its recording, and offset of its clock to wall time, where known.
     ended: Option<u64>,
     offset: Option<u64>,
     lost: bool,
@@ -31,7 +34,7 @@ struct RankOps {
 /// Ranks by what they ran under one number; `None`: nothing.
 #[derive(Debug)]
 pub(super) struct At {
-    /// Wall time, of the ranks whose clock is known.
+    /// Wall time, among the ranks whose clock is known.
     pub(super) first_seen_ns: u64,
     pub(super) groups: Vec<(Option<Call>, Vec<i32>)>,
 }
@@ -40,21 +43,21 @@ pub(super) struct At {
 pub(super) struct Collectives {
     calls: Vec<Call>,
     numbers: HashMap<String, u32>,
-    /// What the first rank ran under each number.
+    /// The first rank's call under each number.
     by_number: ByNumber,
-    /// By number and rank, what ranks ran that is another call.
+    /// Calls that differ from that, by number and rank.
     others: BTreeMap<(u64, i32), u32>,
     ranks: BTreeMap<i32, RankOps>,
     pub(super) n_ranks: i32,
-    /// From this number on some are not known, for want of memory: none is compared.
+    /// First number from which collectives are not compared, for want of memory.
     not_compared_from: Option<u64>,
 }
 
-/// A rank that was watched for this much longer than an op took to come on another has not joined it. Wall
-/// clocks of hosts differ less.
+/// Time after an op was first seen for which a rank must have been watched to have missed it. Wall clocks of
+/// hosts differ less.
 const LATE_NS: u64 = 1_000_000_000;
 
-/// Memory of a call, and of a rank that ran another one, about.
+/// Memory, about, of a call, and of a rank that ran another one.
 const CALL_BYTES: usize = 512;
 const OTHER_BYTES: usize = 48;
 
@@ -99,7 +102,7 @@ impl Collectives {
         }
     }
 
-    /// The number of a call; nothing if there is no room for it.
+    /// Returns the index of a call; `None` if there is no room for it.
     fn number_of(&mut self, call: Call, room: &mut Room) -> Option<u32> {
         let described = call.describe();
         if let Some(number) = self.numbers.get(&described) {
@@ -111,7 +114,7 @@ impl Collectives {
         Some(number)
     }
 
-    /// A rank ran this. False: others ran another call. Nothing: there is no room for it.
+    /// Notes a rank's call. `false`: other ranks ran another one. `None`: there is no room.
     fn note(&mut self, number: u64, call: u32, wall_ns: u64, room: &mut Room) -> Option<bool> {
         let known = self.by_number.get(number);
         if known.is_none() && self.by_number.needs_chunk(number) && !room.take(ByNumber::CHUNK_BYTES) {
@@ -128,7 +131,7 @@ impl Collectives {
         self.not_compared_from = Some(self.not_compared_from.map_or(number, |from| from.min(number)));
     }
 
-    /// Adds what was read of further ranks, after these. `self` has none of them.
+    /// Adds what was read of later ranks, none of which are in `self`.
     pub(super) fn append(&mut self, more: Self, room: &mut Room) {
         self.n_ranks = self.n_ranks.max(more.n_ranks);
         if let Some(number) = more.not_compared_from {
@@ -147,7 +150,7 @@ impl Collectives {
             if is_same {
                 continue;
             }
-            // What is the first call there is another one here.
+            // The first call there is a differing one here.
             for (rank, _) in more.ranks.iter().filter(|(_, ops)| ops.ran.contains(number)) {
                 if more.others.contains_key(&(number, *rank)) {
                     continue;
@@ -177,8 +180,8 @@ impl Collectives {
         }
     }
 
-    /// What ranks ran under this number, and when the first of them was seen in it. `absent`: ranks of which it is known
-    /// that they did not run it; of others that did not, nobody knows.
+    /// Returns what ranks ran under this number, and when the first was seen in it. `absent`: ranks known not
+    /// to have run it; of others that did not, nothing is known.
     pub(super) fn at(&self, number: u64, absent: &[i32]) -> Option<At> {
         let first_seen_ns = self.by_number.get(number)?.first_seen;
         let mut by_call: BTreeMap<Option<u32>, Vec<i32>> = BTreeMap::new();
@@ -193,7 +196,7 @@ impl Collectives {
         Some(At { first_seen_ns, groups })
     }
 
-    /// When any rank was first seen in this one, as wall time.
+    /// Returns the wall time at which this one was first seen.
     pub(super) fn first_seen(&self, number: u64) -> Option<u64> {
         self.by_number.get(number).map(|collective| collective.first_seen)
     }
@@ -202,12 +205,12 @@ impl Collectives {
         self.ranks.keys().copied().collect()
     }
 
-    /// Collectives of the rank that has most.
+    /// Counts the collectives of the rank that has most.
     pub(super) fn ops(&self) -> u64 {
         self.ranks.values().map(|rank| rank.ran.count()).max().unwrap_or(0)
     }
 
-    /// The first collective that is not compared, nor are those after it: there was no memory for all.
+    /// Returns the first collective from which on, for want of memory, none is compared.
     pub(super) fn not_compared_from(&self) -> Option<u64> {
         self.not_compared_from
     }
@@ -233,13 +236,13 @@ impl Collectives {
         self.others.range((number, i32::MIN)..=(number, i32::MAX)).map(|((_, rank), call)| (*rank, *call))
     }
 
-    /// What a rank ran under this number.
+    /// Returns a rank's call under this number.
     fn call_of(&self, rank: i32, ops: &RankOps, number: u64) -> Option<u32> {
         let first = || Some(self.by_number.get(number)?.call);
         self.others.get(&(number, rank)).copied().or_else(first).filter(|_| ops.ran.contains(number))
     }
 
-    /// Whether the ranks that ran it ran the same: `first` is what one of them ran.
+    /// Checks that the ranks that ran it ran the same; `first` is what one of them ran.
     fn same_call(&self, number: u64, first: u32, differing: &mut Vec<Finding>) {
         if self.others(number).next().is_none() {
             return;
@@ -250,7 +253,7 @@ impl Collectives {
                 by_call.entry(call).or_default().push(*rank);
             }
         }
-        // What most ranks ran is taken for right.
+        // The call of most ranks is taken for right.
         let usual = by_call.iter().max_by_key(|(_, ranks)| ranks.len()).map_or(first, |(call, _)| *call);
         for (call, ranks) in by_call.iter().filter(|(call, _)| **call != usual) {
             let (Some(call), Some(usual)) = (self.call(*call), self.call(usual)) else { continue };
@@ -274,7 +277,7 @@ impl Collectives {
         self.calls.get(number as usize)
     }
 
-    /// Whether another rank runs this call just before or after: then the order differs.
+    /// Tells whether another rank runs this call just before or after: then the order differs.
     fn is_elsewhere(&self, number: u64, call: &Call, except: &[i32]) -> bool {
         self.ranks.iter().filter(|(rank, _)| !except.contains(rank)).any(|(rank, ops)| {
             let near = [number.wrapping_sub(1), number.saturating_add(1)];
@@ -284,14 +287,14 @@ impl Collectives {
         })
     }
 
-    /// Whether the ranks that could be seen to run it did.
+    /// Checks that all ranks joined that were watched for long enough.
     fn all_joined(&self, number: u64, first_seen: u64, missing: &mut BTreeMap<i32, Finding>) {
         for (rank, ops) in &self.ranks {
             if ops.ran.contains(number) || missing.contains_key(rank) {
                 continue;
             }
             let last = ops.ran.last();
-            // Before its first it was not watched yet.
+            // Before its first one the rank was not watched yet.
             if ops.ran.first().is_some_and(|first| number < first) {
                 continue;
             }
@@ -320,8 +323,7 @@ impl Collectives {
 
 /// `rank 3`, `ranks 1, 2`.
 pub(super) fn name_ranks(ranks: &[i32]) -> String {
-    let list: Vec<String> = ranks.iter().map(i32::to_string).collect();
-    format!("{} {}", if list.len() == 1 { "rank" } else { "ranks" }, list.join(", "))
+    format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, joined(ranks, ", "))
 }
 
 #[cfg(test)]
@@ -376,7 +378,7 @@ mod tests {
     #[test]
     fn the_same_everywhere_is_fine() {
         assert_eq!(checked(&job(|rank, seq| Some(usual(rank, seq))), 100), []);
-        // Attached later.
+        // A rank attached later.
         assert_eq!(checked(&job(|rank, seq| (seq > 2).then(|| usual(rank, seq))), 100), []);
         // Its recording ended with the op.
         assert_eq!(checked(&job(|rank, seq| (seq < 6).then(|| usual(rank, seq))), 100), []);
@@ -402,7 +404,7 @@ mod tests {
         assert_eq!(checked(&never, 3 * LATE_NS), [(FindingKind::MissingJoin, Some(4), vec![1])]);
     }
 
-    /// Ranks of several folders, whichever comes first, are as those of one.
+    /// Ranks of several folders, in any order, are checked like those of one.
     #[test]
     fn folders_are_put_together() {
         let changed = |rank: i32, seq: u64| {
@@ -427,7 +429,7 @@ mod tests {
         }
     }
 
-    /// Where memory ends, nothing false is found, and it is said from where on nothing is.
+    /// Tests that nothing false is found where memory ends, and that this is reported.
     #[test]
     fn what_does_not_fit_is_not_compared() {
         for bytes in [0, CALL_BYTES, 4 * CALL_BYTES, 1 << 20] {

@@ -1,7 +1,7 @@
-//! `ncclflow check`: all of it, over the folders of one or several hosts.
+//! `ncclflow check`: the whole check, over the folders of one or several hosts.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,
 };
 
@@ -9,21 +9,18 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::{
-    attribution::{Attribution, TimedMessage},
     call_lines::{Lines, Wanted},
     call_marks::Marks,
     collectives::{At, Collectives, name_ranks},
     first_difference::{self, FirstDifference},
+    folder_rows::FolderRows,
     p2p::PointToPoint,
     parts::parts,
-    rank_reader::FolderClock,
     room::Room,
-    row_source::{Gather, ReadingProgress, TakeRows, read_rows},
+    row_source::{FolderFacts, Gather, ReadingProgress, read_rows},
     verdict::{self, Culprit, RankWaits, Reason, Verdict},
 };
-use crate::{export::CallNumbers, flight_recorder::Function, text::spaced_seconds};
-use flow::schema::{ApiCallRow, MessageRow, OpRow, Outcome};
-use nccl_library::nccl::Direction;
+use flow::{schema::Outcome, text::spaced_seconds};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -46,7 +43,7 @@ pub enum FindingKind {
     Unfinished,
     /// A rank, or a link, that the others wait for.
     Slowest,
-    /// Two files speak of one rank.
+    /// Two files are about one rank.
     TwoRecordings,
 }
 
@@ -59,11 +56,11 @@ pub struct Finding {
     pub text: String,
 }
 
-/// Where a rank is.
+/// Location of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Place {
     pub host: String,
-    /// As ncclflow saw it there.
+    /// Process ID as ncclflow saw it there.
     pub pid: u32,
 }
 
@@ -73,15 +70,15 @@ pub struct CommunicatorCheck {
     /// The windows that it was checked in, if a folder with windows was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<String>,
-    /// Its folder: `commHash`, and a number if there are several of that hash.
+    /// Name of its folder: `commHash`, and a number if there are several of that hash.
     pub communicator: String,
     pub n_ranks: i32,
     pub ranks: Vec<i32>,
-    /// Those of which a row says it.
+    /// Places of ranks, where a row has them.
     pub places: BTreeMap<i32, Place>,
     /// Collectives of the rank that has most.
     pub collectives: u64,
-    /// Ops of all ranks and channels by what became of their messages, where they were measured.
+    /// Ops of all ranks and channels by the outcome of their messages, where these were measured.
     pub measured: BTreeMap<Outcome, u64>,
     pub findings: Vec<Finding>,
     /// The first collective at which ranks differ, if they do.
@@ -95,15 +92,15 @@ pub struct CheckReport {
     pub consistent: bool,
     pub recordings: Vec<PathBuf>,
     pub communicators: Vec<CommunicatorCheck>,
-    /// What could not be read.
+    /// Notes on what could not be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// Compares what these folders have. They are read by as many threads as there are processors.
+/// Compares the recordings in these folders. They are read by as many threads as there are processors.
 ///
 /// # Errors
-/// If a folder has no recording and no files of lines, or cannot be read.
+/// If a folder has no recording, or cannot be read.
 pub fn check(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<CheckReport> {
     let (mut communicators, mut notes) = (Vec::new(), Vec::new());
     for part in parts(dirs)? {
@@ -132,17 +129,17 @@ impl CheckReport {
     }
 }
 
-/// The first collective at which ranks differ, before it is known where in their programs they were.
+/// The first collective at which ranks differ, before their source lines are known.
 #[derive(Debug)]
 struct Difference {
     number: u64,
     at: At,
-    /// When the collective before it was first seen.
+    /// Time at which the collective before it was first seen.
     before_seen_ns: Option<u64>,
 }
 
 impl Difference {
-    /// What a second reading is to find of it.
+    /// Returns what a second reading is to find.
     fn wanted(&self, marks: &BTreeMap<i32, (u64, Marks)>) -> Wanted {
         let ranks = |(call, ranks): &(Option<_>, Vec<i32>)| {
             let has_called = call.is_some();
@@ -166,21 +163,21 @@ impl Difference {
 #[derive(Debug, Default)]
 pub(super) struct Fleet {
     communicators: BTreeMap<String, CommunicatorRows>,
-    /// Hosts of which the clock is not known.
+    /// Hosts whose clock is not known.
     without_clock: BTreeSet<String>,
     room: Room,
 }
 
-/// Communicators that were compared; where ranks differ, the lines that they were at are not known yet.
+/// Communicators that were compared; where ranks differ, their source lines are still to be found.
 #[derive(Debug, Default)]
 pub(super) struct Checked {
     checks: Vec<(CommunicatorCheck, Option<Difference>)>,
-    /// What a second reading is to find.
+    /// Lines that a second reading is to find.
     lines: Lines,
 }
 
 impl Checked {
-    /// With the lines that were found.
+    /// Completes the checks by the lines that were found.
     pub(super) fn complete(self) -> impl Iterator<Item = CommunicatorCheck> {
         let Self { checks, lines } = self;
         checks.into_iter().map(move |(check, difference)| {
@@ -193,7 +190,7 @@ impl Checked {
 }
 
 impl Fleet {
-    /// What cannot be judged, as the clocks of some hosts are not known.
+    /// Notes what cannot be judged, as the clocks of some hosts are not known.
     fn clocks_not_known(&self) -> Option<String> {
         let hosts: Vec<&str> = self.without_clock.iter().map(String::as_str).collect();
         (!hosts.is_empty()).then(|| {
@@ -205,7 +202,7 @@ impl Fleet {
         })
     }
 
-    /// Everything has come.
+    /// Compares all, when everything has come.
     pub(super) fn checked(self, window: Option<&str>, notes: &mut Vec<String>) -> Checked {
         let (mut checked, mut all_wanted) = (Checked::default(), HashMap::new());
         notes.extend(self.clocks_not_known());
@@ -226,21 +223,14 @@ impl Fleet {
 }
 
 impl Gather for Fleet {
-    type Folder = Folder;
+    type Folder = FolderRows;
 
-    fn folder(&self, clock: Option<FolderClock>) -> Folder {
+    fn folder(&self, facts: FolderFacts) -> FolderRows {
         let earlier = self.communicators.iter().map(|(name, rows)| (name.clone(), rows.seen.clone()));
-        Folder {
-            communicators: BTreeMap::new(),
-            ranks: Vec::new(),
-            earlier: earlier.collect(),
-            clock,
-            without_clock: BTreeSet::new(),
-            room: Room::default(),
-        }
+        FolderRows::new(facts, earlier.collect())
     }
 
-    fn add(&mut self, mut folder: Folder) -> bool {
+    fn add(&mut self, mut folder: FolderRows) -> bool {
         let is_twice = |(name, rows): (&String, &CommunicatorRows)| {
             self.communicators.get(name).is_some_and(|known| !known.seen.is_disjoint(&rows.seen))
         };
@@ -256,171 +246,28 @@ impl Gather for Fleet {
     }
 }
 
-/// Takes the rows of a folder.
-#[derive(Debug)]
-pub(super) struct Folder {
-    communicators: BTreeMap<String, CommunicatorRows>,
-    ranks: Vec<RankRows>,
-    /// Ranks that folders before it have.
-    earlier: BTreeMap<String, BTreeSet<i32>>,
-    clock: Option<FolderClock>,
-    /// Hosts of which the clock is not known.
-    without_clock: BTreeSet<String>,
-    room: Room,
-}
-
 #[derive(Debug, Default)]
-struct CommunicatorRows {
-    collectives: Collectives,
-    p2p: PointToPoint,
-    measured: BTreeMap<Outcome, u64>,
-    findings: Vec<Finding>,
-    waits: BTreeMap<i32, RankWaits>,
-    messages: u64,
-    messages_not_judged: u64,
+pub(super) struct CommunicatorRows {
+    pub(super) collectives: Collectives,
+    pub(super) p2p: PointToPoint,
+    pub(super) measured: BTreeMap<Outcome, u64>,
+    pub(super) findings: Vec<Finding>,
+    pub(super) waits: BTreeMap<i32, RankWaits>,
+    pub(super) messages: u64,
+    pub(super) messages_not_judged: u64,
     /// Ranks that a folder has.
-    seen: BTreeSet<i32>,
-    /// Calls or ops say which call stack they are of.
-    has_stacks: bool,
+    pub(super) seen: BTreeSet<i32>,
+    /// Calls or ops name their call stacks.
+    pub(super) has_stacks: bool,
     /// Ranks whose calls may be numbered otherwise than those of others.
-    uncertain: BTreeSet<i32>,
-    places: BTreeMap<i32, Place>,
-    /// Of ranks of which calls with stacks were recorded, with the way from their clock to wall time.
-    marks: BTreeMap<i32, (u64, Marks)>,
-}
-
-/// What is gathered of a rank while its folder is read.
-#[derive(Debug)]
-struct RankRows {
-    communicator: String,
-    rank: i32,
-    /// From its clock to wall time; nothing: it is not known.
-    offset: Option<u64>,
-    ended: Option<u64>,
-    attribution: Attribution,
-    /// How long its messages were in the network, by peer.
-    in_network: BTreeMap<i32, u64>,
-    /// Messages of the op that came last.
-    op: Vec<TimedMessage>,
-    /// Of its calls, where ops were not recorded.
-    numbers: CallNumbers,
-    marks: Marks,
-}
-
-impl TakeRows for Folder {
-    fn rank(&mut self, communicator: &str, rank: i32) -> Option<usize> {
-        let rows = self.communicators.entry(communicator.to_owned()).or_default();
-        let is_known = self.earlier.get(communicator).is_some_and(|earlier| earlier.contains(&rank));
-        if is_known || !rows.seen.insert(rank) {
-            let text = format!("rank {rank} is in two of the folders; ncclflow uses the first only");
-            let kind = FindingKind::TwoRecordings;
-            rows.findings.push(Finding { kind, seq: None, ranks: vec![rank], text });
-            return None;
-        }
-        let clock = self.clock.as_ref().map(|known| &known.clock);
-        let offset = clock.map(|clock| clock.offset_ns);
-        let ended = clock.and_then(|clock| clock.ended_monotonic_ns);
-        rows.collectives.rank(rank, ended, offset);
-        rows.p2p.rank(rank, clock.map(|clock| clock.started_monotonic_ns), ended, offset);
-        self.ranks.push(RankRows {
-            communicator: communicator.to_owned(),
-            rank,
-            offset,
-            ended,
-            attribution: Attribution::default(),
-            in_network: BTreeMap::new(),
-            op: Vec::new(),
-            numbers: CallNumbers::default(),
-            marks: Marks::default(),
-        });
-        Some(self.ranks.len() - 1)
-    }
-
-    fn op(&mut self, rank: usize, row: &OpRow) {
-        let Some(rank) = self.ranks.get_mut(rank) else { return };
-        let Some(rows) = self.communicators.get_mut(&rank.communicator) else { return };
-        rows.has_stacks |= row.stack.is_some();
-        // Its first op: the host is in it.
-        if let Entry::Vacant(place) = rows.places.entry(row.rank) {
-            place.insert(Place { host: row.host.to_string(), pid: row.pid });
-            if self.clock.as_ref().is_none_or(|clock| !clock.is_of(&row.host)) {
-                // The times of its host cannot be compared with those of others.
-                (rank.offset, rank.ended) = (None, None);
-                rows.collectives.rank(row.rank, None, None);
-                rows.p2p.rank(row.rank, None, None, None);
-                self.without_clock.insert(row.host.to_string());
-            }
-        }
-        rows.collectives.add(row, &mut self.room);
-        rows.p2p.add(row, rank.offset, &mut self.room);
-        if let Some(outcome) = row.measured {
-            *rows.measured.entry(outcome).or_default() += 1;
-        }
-    }
-
-    /// Messages of which nothing was seen tell nothing of waits.
-    fn wants_messages(&self, _rank: usize, row: &OpRow) -> bool {
-        row.peers.iter().any(|peer| peer.messages_measured.is_some())
-    }
-
-    fn message(&mut self, rank: usize, row: &MessageRow) {
-        let Some(rank) = self.ranks.get_mut(rank) else { return };
-        if let (Direction::Send, Some(wait)) = (row.op, row.wait_network_ns.get()) {
-            *rank.in_network.entry(row.peer).or_default() += wait;
-        }
-        if rank.op.first().is_some_and(|first| (first.seq, first.channel) != (row.seq, row.channel)) {
-            rank.end_op();
-        }
-        rank.op.push(TimedMessage::of(row));
-    }
-
-    fn wants_calls(&self) -> bool {
-        true
-    }
-
-    fn call(&mut self, rank: usize, row: &ApiCallRow, was_lost: bool) {
-        let Some(rank) = self.ranks.get_mut(rank) else { return };
-        let Some(rows) = self.communicators.get_mut(&rank.communicator) else { return };
-        let is_counted = Function::of(row.function.as_str()).is_some_and(Function::is_counted);
-        if row.stack.is_some() {
-            rank.marks.note((row.ts_ns, row.tid), rank.numbers);
-        }
-        let number = rank.numbers.number(is_counted, row.launched, was_lost);
-        if is_counted {
-            rows.has_stacks |= row.stack.is_some();
-            rows.collectives.add_call(rank.rank, number, row, &mut self.room);
-        }
-    }
-}
-
-impl Folder {
-    /// All rows of the folder's ranks have come.
-    fn end_ranks(&mut self) {
-        for mut rank in self.ranks.drain(..) {
-            rank.end_op();
-            let Some(rows) = self.communicators.get_mut(&rank.communicator) else { continue };
-            rows.messages += rank.attribution.messages;
-            rows.messages_not_judged += rank.attribution.not_judged;
-            if !rank.numbers.are_certain() {
-                rows.uncertain.insert(rank.rank);
-            }
-            if let Some(offset) = rank.offset.filter(|_| rows.has_stacks) {
-                rows.marks.insert(rank.rank, (offset, rank.marks));
-            }
-            rows.waits.insert(rank.rank, RankWaits::new(rank.rank, &rank.attribution, rank.in_network));
-        }
-    }
-}
-
-impl RankRows {
-    fn end_op(&mut self) {
-        self.attribution.add_op(&self.op, self.ended);
-        self.op.clear();
-    }
+    pub(super) uncertain: BTreeSet<i32>,
+    pub(super) places: BTreeMap<i32, Place>,
+    /// Marks of ranks with recorded calls and stacks, with the offset from their clock to wall time.
+    pub(super) marks: BTreeMap<i32, (u64, Marks)>,
 }
 
 impl CommunicatorRows {
-    /// Adds what a further folder has of it: other ranks.
+    /// Adds the ranks of a further folder, none of them known yet.
     fn append(&mut self, more: Self, room: &mut Room) {
         let Self { collectives, p2p, measured, findings, waits, messages, messages_not_judged, .. } = more;
         let Self { seen, has_stacks, uncertain, places, marks, .. } = more;
@@ -440,7 +287,7 @@ impl CommunicatorRows {
         self.places.extend(places);
     }
 
-    /// What there was no memory to compare.
+    /// Notes what there was no memory to compare.
     fn not_compared(&self, communicator: &str) -> Vec<String> {
         let why = "they do not fit into memory; shorter windows can be compared completely";
         let collectives = self

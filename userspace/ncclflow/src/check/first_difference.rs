@@ -1,8 +1,8 @@
-//! The first collective at which the ranks of a communicator differ, and where in their programs they were.
+//! The first collective at which the ranks of a communicator differ, and the source lines that called it.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use flow::schema::FrameRow;
+use flow::{schema::FrameRow, text::joined};
 use serde::Serialize;
 
 use super::{
@@ -12,17 +12,17 @@ use super::{
     communicator_check::{Finding, FindingKind},
 };
 
-/// Ranks of which each is named, where there are no ranges of them.
+/// Most ranks that are named one by one, where they form no ranges.
 const MAX_NAMED: usize = 16;
 
 /// The first collective at which ranks differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FirstDifference {
-    /// As in `proxy_flow`: twice the collective's number.
+    /// Number as in `proxy_flow`: twice the collective's number.
     pub seq: u64,
-    /// In one sentence.
+    /// Description in one sentence.
     pub text: String,
-    /// Ranks that did the same at the same line. Those that are fewest come first.
+    /// Ranks that did the same at the same line, the smallest group first.
     pub groups: Vec<DifferingRanks>,
 }
 
@@ -33,10 +33,10 @@ pub struct DifferingRanks {
     pub ranks: Vec<i32>,
     /// `function`, `count`, `datatype`, `redop`, `root`; null: they did not call it.
     call: Option<Call>,
-    /// Of ranks that did not call it: the number (`seq`) of the last collective that they called before it.
+    /// Number (`seq`) of the last collective before it, for ranks that did not call it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_seq: Option<u64>,
-    /// The line of the program that called it, or the last collective before it; left out where no stack was recorded.
+    /// Program line that called it, or the last collective before it; left out where no stack was recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<FrameRow>,
     /// The whole stack, outermost first.
@@ -44,7 +44,7 @@ pub struct DifferingRanks {
     pub frames: Option<Vec<FrameRow>>,
 }
 
-/// The number of the first collective that findings say ranks differ in, and ranks that have not called it.
+/// Returns the first collective about which ranks differ by the findings, and ranks that have not called it.
 pub(super) fn first(findings: &[Finding]) -> Option<(u64, Vec<i32>)> {
     let is_about_ranks = |finding: &&Finding| {
         matches!(
@@ -63,15 +63,16 @@ pub(super) fn first(findings: &[Finding]) -> Option<(u64, Vec<i32>)> {
     Some((seq / 2, absent))
 }
 
-/// The last collective of a rank that did not call the one that is asked for, and its stack, where they are known.
+/// Last collective of a rank that did not call the wanted one, and stack of its call, where known.
 type WhereCalled = (Option<u64>, Option<Vec<FrameRow>>);
 
 impl FirstDifference {
-    /// By what ranks ran under this number, and by the lines that are known of them.
+    /// Groups ranks by what they ran under this number, and by their known lines.
     pub(super) fn new(communicator: &str, number: u64, at: At, lines: &Lines) -> Self {
         let mut groups: Vec<DifferingRanks> = Vec::new();
         for (call, ranks) in at.groups {
-            // Ranks by what their calls have in common: the last collective of those that did not call this one, the line.
+            // Ranks by what their calls have in common: last collective (if they did not call this one), and
+            // line.
             let mut alike: BTreeMap<WhereCalled, Vec<i32>> = BTreeMap::new();
             for rank in ranks {
                 let found = lines.of(communicator, rank);
@@ -97,7 +98,7 @@ impl FirstDifference {
     }
 }
 
-/// The innermost frame of the user's own code; of none, the innermost that is known.
+/// Returns the innermost frame of the user's own code, or else the innermost with a known file.
 fn users_line(frames: &[FrameRow]) -> Option<&FrameRow> {
     let known = || frames.iter().rev().filter(|frame| frame.file.is_some());
     let own =
@@ -136,7 +137,7 @@ fn sentence(number: u64, groups: &[DifferingRanks]) -> String {
     text
 }
 
-/// The function, and of its arguments those in which calls of this function differ.
+/// Returns the function, with those arguments in which calls of this function differ.
 fn words(call: &Call, calls: &[&Call]) -> String {
     let same: Vec<&&Call> = calls.iter().filter(|other| other.coll == call.coll).collect();
     let mut text = call.coll.to_string();
@@ -176,13 +177,11 @@ fn named(ranks: &[i32]) -> String {
         }
     }
     let more = ranges.len() > MAX_NAMED;
-    let texts: Vec<String> = ranges
-        .iter()
-        .take(MAX_NAMED)
-        .map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") })
-        .collect();
+    let shown = ranges.iter().take(MAX_NAMED);
+    let shown =
+        shown.map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") });
     let of = if ranks.len() == 1 { "rank" } else { "ranks" };
-    format!("{of} {}{}", texts.join(", "), if more { ", …" } else { "" })
+    format!("{of} {}{}", joined(shown, ", "), if more { ", …" } else { "" })
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
-//! What recordings say, across ranks and hosts: who moved how much over which link and waited for whom, and
-//! whether the ranks agree.
+//! Analyses of recordings across ranks and hosts: how much went over which link, which rank waited for which,
+//! and whether the ranks agree.
 //!
-//! Everything here comes from recordings, or from their files of lines. Times are only ever compared with
-//! times of the same rank.
+//! Everything here comes from recordings. Times are only ever compared with times of the same rank.
 
 mod attribution;
 mod by_number;
@@ -14,10 +13,10 @@ mod claims;
 mod collectives;
 mod communicator_check;
 mod first_difference;
+mod folder_rows;
 mod p2p;
 mod parts;
 mod ranges;
-mod rank_reader;
 mod room;
 mod row_source;
 #[cfg(feature = "program")]
@@ -30,7 +29,6 @@ pub use attribution::{Attribution, Cause};
 pub use check_text::{headline, write_check};
 pub use communicator_check::{CheckReport, CommunicatorCheck, Finding, FindingKind, Place, check};
 pub use first_difference::{DifferingRanks, FirstDifference};
-pub use rank_reader::{RankFile, Recording};
 pub use row_source::ReadingProgress;
 #[cfg(feature = "program")]
 pub(crate) use running::RunningCheck;

@@ -13,10 +13,10 @@ use super::{
 use flow::schema::OpRow;
 use nccl_library::nccl::Direction;
 
-/// What is this near to the beginning or the end of a recording can have its other half outside.
+/// Distance from a recording's beginning or end within which a call's other half can be outside.
 const BORDER_NS: u64 = 1_000_000_000;
 
-/// Memory of a pair of ranks, and of a call, about: vectors grow by doubling.
+/// Memory, about, of a pair of ranks, and of a call: vectors grow by doubling.
 const PAIR_BYTES: usize = 160;
 const CALL_BYTES: usize = 2 * size_of::<Call>();
 
@@ -37,13 +37,13 @@ struct Pair {
 
 #[derive(Debug, Default)]
 pub(super) struct PointToPoint {
-    /// By sender and receiver.
+    /// Pairs by sender and receiver.
     pairs: BTreeMap<(i32, i32), Pair>,
-    /// Pairs that are not compared, for want of memory, whether there is something of them or not.
+    /// No memory for further pairs: none is compared.
     no_pairs: bool,
-    /// By rank: from when to when it was watched, as wall time.
+    /// Wall times from and until which each rank was watched.
     watched: BTreeMap<i32, (u64, u64)>,
-    /// Ranks of whose processes records were lost: sends and receives can be missing.
+    /// Ranks whose processes lost records: sends and receives can be missing.
     lost: BTreeSet<i32>,
 }
 
@@ -107,14 +107,14 @@ impl PointToPoint {
         }
     }
 
-    /// Whether there was no memory to compare all of them.
+    /// Tells whether there was no memory to compare all of them.
     pub(super) fn is_cut(&self) -> bool {
         self.no_pairs || self.pairs.values().any(|pair| pair.is_cut)
     }
 
     pub(super) fn check(&self, findings: &mut Vec<Finding>) {
         let mut listed = 0;
-        // Of ranks whose pairs are missing altogether, one side can be there.
+        // Where pairs are missing altogether, one side may still be there.
         let whole = self.pairs.iter().filter(|(_, pair)| !pair.is_cut && !self.no_pairs);
         for ((from, to), Pair { calls: [sent, received], .. }) in whole {
             let (Some(sender), Some(receiver)) = (self.watched.get(from), self.watched.get(to)) else {
@@ -142,12 +142,12 @@ impl PointToPoint {
             } else {
                 (received, sent, FindingKind::UnmatchedRecv, ["RECV", "SEND"])
             };
-            // Those at the borders of the recording can have their other half outside.
+            // Calls near the recording's borders can have their other half outside.
             let inside = |call: &&Call| call.wall_ns > start + BORDER_NS && call.wall_ns + BORDER_NS < end;
             let extra = longer.len() - shorter.len();
             let at_end = longer.iter().rev().take(extra).filter(inside).count();
             let at_start = longer.iter().take(extra).filter(inside).count();
-            // Where the shorter side is how the longer one begins, the rest has no other half at the end.
+            // If the longer side begins like the shorter one, the rest lacks its other half at the end.
             let why = if at_end.min(at_start) > 0 {
                 format!(": {} against {}", longer.len(), shorter.len())
             } else if at_end > 0 && first_difference(longer, shorter).is_none() {
@@ -171,7 +171,7 @@ impl PointToPoint {
     }
 }
 
-/// The first two calls, in their order, with different sizes.
+/// Returns the first two calls, in their order, with different sizes.
 fn first_difference<'a>(sent: &'a [Call], received: &'a [Call]) -> Option<(&'a Call, &'a Call)> {
     sent.iter()
         .zip(received)
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(checked(&[(5, 10), (19, 10)], &[(5, 10)]), []);
     }
 
-    /// Of a process that lost records a call can be missing that the job made.
+    /// A process that lost records can lack a call that the job made.
     #[test]
     fn a_finding_says_that_records_were_lost() {
         let mut folders = [0, 1].map(|rank| {

@@ -1,74 +1,50 @@
-//! The folders that are looked at together. A folder with windows is looked at window by window, in their
+//! Groups folders that are analysed together. A folder with windows is analysed window by window, in their
 //! order; windows of several hosts that were open at the same time belong together.
 
-use std::{
-    io::Read as _,
-    path::{Path, PathBuf},
+use crate::{
+    export::recordings_in,
+    sinks::{OutputDir, read_session, window_folders},
 };
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use flow::schema::ClockReport;
-use serde::Deserialize;
-
-use crate::sinks::{OutputDir, window_folders};
-
-const MAX_SESSION: u64 = 256 << 20;
 
 /// Folders whose ranks belong together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) folders: Vec<PathBuf>,
-    /// They are windows that were found in folders that were asked for: their names.
+    /// Names of the windows, if the folders are windows of the given folders.
     pub(super) windows: Option<String>,
 }
 
 #[derive(Clone, Debug)]
 struct Window {
     path: PathBuf,
-    /// As its folder is called.
+    /// Name of its folder.
     name: String,
-    /// Who recorded it.
+    /// Host and process that recorded it.
     recorder: String,
-    /// Wall time in which it was open; without an end, one that nothing is known of.
+    /// Wall time in which it was open; open-ended without a known end.
     from_ns: u64,
     until_ns: u64,
 }
 
-/// What of a window's `session.json` tells when it was open.
-#[derive(Debug, Deserialize)]
-struct Session {
-    host: String,
-    clock: ClockReport,
-    window: Times,
-}
-
-#[derive(Debug, Deserialize)]
-struct Times {
-    opened_monotonic_ns: u64,
-    closed_monotonic_ns: Option<u64>,
-}
-
 impl Window {
     fn find(folder: &Path, dir: &OutputDir, name: String) -> Self {
-        let read = || {
-            let mut text = String::new();
-            let file = dir.open_subfolder(&name).ok()?.open_file("session.json").ok()?;
-            file.take(MAX_SESSION).read_to_string(&mut text).ok()?;
-            serde_json::from_str::<Session>(&text).ok()
-        };
-        // Number and time; then, of one that this version wrote, who recorded it.
+        // The name has number and time; then, since this version, who recorded it.
         let recorder = name.splitn(4, '_').nth(3).map(str::to_owned);
         let (mut host, mut from_ns, mut until_ns) = (String::new(), 0, 0);
-        if let Some(Session { host: of, clock, window }) = read() {
-            let wall = |at: u64| at.saturating_add(clock.offset_ns);
-            (host, from_ns) = (of, wall(window.opened_monotonic_ns));
+        let session = dir.open_subfolder(&name).and_then(|window| read_session(&window)).unwrap_or_default();
+        if let Some(window) = &session.window {
+            let wall = |at: u64| at.saturating_add(session.clock.offset_ns);
+            (host, from_ns) = (session.host, wall(window.opened_monotonic_ns));
             until_ns = window.closed_monotonic_ns.map_or(u64::MAX, wall);
         }
         let recorder = recorder.unwrap_or(host);
         Self { path: folder.join(&name), name, recorder, from_ns, until_ns }
     }
 
-    /// Both were open for more than half of the time that the shorter one was.
+    /// Tells whether both were open for more than half of the shorter one's time.
     fn overlaps(&self, other: &Self) -> bool {
         let length = |window: &Self| window.until_ns.saturating_sub(window.from_ns);
         let both = self.until_ns.min(other.until_ns).saturating_sub(self.from_ns.max(other.from_ns));
@@ -76,14 +52,14 @@ impl Window {
     }
 }
 
-/// Folders without windows are one part, which comes first.
+/// Groups folders. Those without windows are one part, which comes first.
 pub(super) fn parts(folders: &[PathBuf]) -> Result<Vec<Part>> {
     let (mut plain, mut groups) = (Vec::new(), Vec::<Vec<Window>>::new());
     for folder in folders {
         let dir = OutputDir::open(folder)?;
         let names = window_folders(&dir)?;
         if names.is_empty() {
-            plain.push(folder.clone());
+            plain.extend(recordings_in(folder)?);
         }
         for name in names {
             let window = Window::find(folder, &dir, name);
@@ -112,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    /// Seconds.
+    /// Makes a window; times are in seconds.
     fn window(parent: &Path, name: &str, host: &str, from: u64, until: u64) {
         let folder = parent.join(name);
         fs::create_dir_all(&folder).unwrap();
@@ -132,7 +108,7 @@ mod tests {
     fn windows_that_were_open_at_the_same_time_belong_together() {
         let parent = tempfile::tempdir().unwrap();
         let (a, b, plain) = (parent.path().join("a"), parent.path().join("b"), parent.path().join("plain"));
-        fs::create_dir_all(plain.join("0x1")).unwrap();
+        fs::create_dir_all(plain.join("recording")).unwrap();
         window(&a, "window_0001_1000000_a.7", "a", 1000, 1010);
         window(&a, "window_0002_1010000_a.7", "a", 1010, 1020);
         window(&b, "window_0004_1011000_b.7", "b", 1011, 1021);

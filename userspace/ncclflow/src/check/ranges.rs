@@ -1,20 +1,20 @@
-//! Numbers that mostly follow one another.
+//! Sets of mostly consecutive numbers.
 
 use std::collections::BTreeMap;
 
-/// A set of numbers, kept as ranges: what a rank ran without a gap takes the memory of one.
+/// A set of numbers, kept as ranges: collectives without a gap take the memory of one range.
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
-    /// By its first number, the last one of each range. No two ranges touch.
+    /// Last number of each range, by its first one. No two ranges touch.
     lasts: BTreeMap<u64, u64>,
     count: u64,
 }
 
 impl Ranges {
-    /// Memory that one range takes, about.
+    /// Memory of one range, about.
     pub(super) const BYTES: usize = 32;
 
-    /// Adds a number. False: it was there.
+    /// Adds a number. Returns `false` if it was there.
     pub(super) fn insert(&mut self, number: u64) -> bool {
         let before = self.lasts.range_mut(..=number).next_back();
         if let Some((first, last)) = before {
@@ -35,7 +35,7 @@ impl Ranges {
         true
     }
 
-    /// If the next range begins right behind this one, the two are one.
+    /// Joins the next range to this one, if it begins right behind it.
     fn join_next(&mut self, first: u64, last: u64) {
         if let Some(next) = last.checked_add(1)
             && let Some(end) = self.lasts.remove(&next)
@@ -56,12 +56,12 @@ impl Ranges {
         self.lasts.values().next_back().copied()
     }
 
-    /// How many numbers it has.
+    /// Returns how many numbers the set has.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// How many ranges they make.
+    /// Returns how many ranges they make.
     pub(super) fn ranges(&self) -> usize {
         self.lasts.len()
     }

@@ -1,7 +1,6 @@
-//! How much memory a check may take.
+//! Memory limit of a check.
 
-/// Memory of what is kept to be compared. Where there is no more room, less is compared, and the report says
-/// so.
+/// Memory left for what is compared. Where there is no more room, less is compared, and the report says so.
 #[derive(Debug)]
 pub(super) struct Room {
     bytes: usize,
@@ -11,7 +10,7 @@ impl Room {
     /// Collectives of a day of a host, or half a million sends and receives of each of 16 ranks.
     const BYTES: usize = 512 << 20;
 
-    /// Takes so many bytes. False: there are not as many, and none is taken.
+    /// Takes so many bytes. `false`: there are not as many, and none is taken.
     pub(super) fn take(&mut self, bytes: usize) -> bool {
         let left = self.bytes.checked_sub(bytes);
         self.bytes = left.unwrap_or(self.bytes);

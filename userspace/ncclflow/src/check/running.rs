@@ -1,44 +1,31 @@
 //! A check of rows that somebody else reads: one source after the other, each row once.
 
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use flow::schema::{ClockReport, MessageRow, Op, RankKey};
+use flow::schema::{ClockReport, MessageRow, Op};
 
 use super::{
-    communicator_check::{CheckReport, Fleet, Folder},
+    communicator_check::{CheckReport, Fleet},
+    folder_rows::FolderRows,
     parts::{Part, parts},
-    rank_reader::FolderClock,
-    row_source::{Gather as _, TakeRows as _},
+    row_source::{FolderFacts, Gather as _},
 };
-use crate::sinks::{OutputDir, window_folders};
+use crate::sinks::{OutputDir, Sink as _, window_folders};
 
 /// Takes the rows of sources, which are checked together as [`check`](super::check) checks folders.
 #[derive(Debug)]
 pub(crate) struct RunningCheck {
     parts: Vec<Part>,
-    /// Of each of the parts.
+    /// Communicators of each part.
     fleets: Vec<Fleet>,
     sources: Vec<PathBuf>,
-    current: Option<Current>,
-}
-
-/// The source whose rows come.
-#[derive(Debug)]
-struct Current {
-    part: usize,
-    folder: Folder,
-    /// How the folder calls them.
-    ranks: HashMap<RankKey, Option<usize>>,
-    /// Of the op that came last.
-    at: Option<usize>,
+    /// The source whose rows are coming, and its part.
+    current: Option<(usize, FolderRows)>,
 }
 
 impl RunningCheck {
-    /// For these sources: windows that were open at the same time are one part, and all that are no windows.
+    /// Groups sources: windows open at the same time are one part, and so are all that are no windows.
     pub(crate) fn new(sources: Vec<PathBuf>) -> Result<Self> {
         let (mut folders, mut plain) = (Vec::new(), Vec::new());
         for source in &sources {
@@ -49,7 +36,7 @@ impl RunningCheck {
             }
         }
         let mut parts = parts(&folders)?;
-        // Rows of what is asked for come, and of no other window.
+        // Only rows of the given sources come, not those of other windows.
         parts.retain(|part| part.folders.iter().any(|folder| sources.contains(folder)));
         if !plain.is_empty() {
             parts.insert(0, Part { folders: plain, windows: None });
@@ -58,35 +45,31 @@ impl RunningCheck {
         Ok(Self { parts, fleets, sources, current: None })
     }
 
-    /// The next rows are of this source. `clock`: of the part of it that is read.
+    /// Begins the source of the next rows. `clock`: of the part of it that is read.
     pub(crate) fn begin(&mut self, source: &Path, clock: Option<ClockReport>) {
         self.end();
         let of = |part: &Part| part.folders.iter().any(|folder| folder == source);
         let Some(part) = self.parts.iter().position(of) else { return };
         let Some(fleet) = self.fleets.get(part) else { return };
-        let folder = fleet.folder(clock.map(FolderClock::of_recording));
-        self.current = Some(Current { part, folder, ranks: HashMap::new(), at: None });
+        let folder = fleet.folder(FolderFacts { clock, ..FolderFacts::default() });
+        self.current = Some((part, folder));
     }
 
     pub(crate) fn op(&mut self, op: &Op) {
-        let Some(Current { folder, ranks, at, .. }) = &mut self.current else { return };
-        let name = || op.rank.comm_name();
-        *at = *ranks.entry(op.rank).or_insert_with(|| folder.rank(&name(), op.rank.rank));
-        if let Some(rank) = *at {
-            folder.op(rank, &op.row);
+        if let Some((_, folder)) = &mut self.current {
+            folder.op(op);
         }
     }
 
-    /// Messages of the op that came last.
-    pub(crate) fn messages(&mut self, messages: &[MessageRow]) {
-        let Some(Current { folder, at: Some(rank), .. }) = &mut self.current else { return };
-        for message in messages {
-            folder.message(*rank, message);
+    /// Takes messages of the latest op.
+    pub(crate) fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
+        if let Some((_, folder)) = &mut self.current {
+            folder.messages(op, messages);
         }
     }
 
     fn end(&mut self) {
-        let Some(Current { part, folder, .. }) = self.current.take() else { return };
+        let Some((part, folder)) = self.current.take() else { return };
         if let Some(fleet) = self.fleets.get_mut(part) {
             // Sources come one after the other: a folder knows those before it.
             fleet.add(folder);
@@ -103,7 +86,7 @@ impl RunningCheck {
     }
 }
 
-/// The folder of a recording with windows, of which this is one.
+/// Returns the folder of the recording with windows that this one belongs to.
 fn window_parent(source: &Path) -> Option<PathBuf> {
     let name = source.file_name()?.to_str()?;
     let parent = source.parent().filter(|parent| !parent.as_os_str().is_empty())?;

@@ -1,20 +1,21 @@
 //! `ncclflow summary`: the links of every rank of these folders.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::HashMap, path::PathBuf};
 
 use anyhow::Result;
 use serde::Serialize;
 
 use flow::{
-    schema::{LinkRow, MessageRow, MessageSums, OpRow, OpTimesRow},
+    schema::{LinkRow, MessageRow, MessageSums, Op, OpTimesRow, RankKey},
     statistics::RankLinks,
 };
 
 use super::{
+    claims::Claims,
     parts::parts,
-    rank_reader::FolderClock,
-    row_source::{Gather, ReadingProgress, TakeRows, read_rows},
+    row_source::{FolderFacts, Gather, ReadingProgress, read_rows},
 };
+use crate::sinks::Sink;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct RankReport {
@@ -24,90 +25,93 @@ pub struct RankReport {
     pub communicator: String,
     pub rank: i32,
     pub links: Vec<LinkRow>,
-    /// Those with messages that were measured.
+    /// Ops with messages that were measured.
     pub ops: Vec<OpTimesRow>,
 }
 
 #[derive(Clone, Debug, Serialize)]
 pub struct SummaryReport {
     pub ranks: Vec<RankReport>,
-    /// What could not be read.
+    /// Notes on what could not be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
 /// Links of all folders, while they are gathered.
 #[derive(Debug, Default)]
-struct Summary {
-    ranks: Vec<RankReport>,
-}
+struct Summary(Vec<RankReport>);
 
 impl Gather for Summary {
-    type Folder = Folder;
+    type Folder = FolderLinks;
 
-    fn folder(&self, _clock: Option<FolderClock>) -> Folder {
-        Folder::default()
+    fn folder(&self, facts: FolderFacts) -> FolderLinks {
+        FolderLinks { claims: facts.claims, ranks: HashMap::new() }
     }
 
-    fn add(&mut self, mut folder: Folder) -> bool {
-        for ((communicator, rank), at) in folder.ranks {
-            let Some(links) = folder.links.get_mut(at) else { continue };
+    fn add(&mut self, folder: FolderLinks) -> bool {
+        let FolderLinks { claims, ranks } = folder;
+        let of_rank = |(key, mut links): (RankKey, RankLinks)| {
             let ops = links.ops();
-            self.ranks.push(RankReport { window: None, communicator, rank, links: links.rows(), ops });
-        }
+            RankReport {
+                window: None,
+                communicator: claims.name(key),
+                rank: key.rank,
+                links: links.rows(),
+                ops,
+            }
+        };
+        let mut ranks: Vec<RankReport> = ranks.into_iter().map(of_rank).collect();
+        ranks.sort_by(|a, b| (&a.communicator, a.rank).cmp(&(&b.communicator, b.rank)));
+        self.0.append(&mut ranks);
         true
     }
 }
 
 /// Links of a folder, by rank.
-#[derive(Debug, Default)]
-struct Folder {
-    ranks: BTreeMap<(String, i32), usize>,
-    links: Vec<RankLinks>,
+#[derive(Debug)]
+struct FolderLinks {
+    claims: Claims,
+    ranks: HashMap<RankKey, RankLinks>,
 }
 
-impl TakeRows for Folder {
-    fn rank(&mut self, communicator: &str, rank: i32) -> Option<usize> {
-        self.ranks.insert((communicator.to_owned(), rank), self.links.len());
-        self.links.push(RankLinks::default());
-        Some(self.links.len() - 1)
+impl Sink for FolderLinks {
+    fn op(&mut self, op: &Op) {
+        self.ranks.entry(op.rank).or_default();
     }
 
-    fn op(&mut self, _rank: usize, _row: &OpRow) {}
-
-    fn wants_messages(&self, _rank: usize, row: &OpRow) -> bool {
-        row.has_measured_messages()
+    fn wants_messages(&self, op: &Op) -> bool {
+        op.row.has_measured_messages()
     }
 
-    fn wants_message_sums(&self, _rank: usize, row: &OpRow) -> bool {
-        !row.has_measured_messages()
+    fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
+        let links = self.ranks.entry(op.rank).or_default();
+        for message in messages {
+            links.add(message);
+        }
     }
 
-    fn message_sums(&mut self, rank: usize, sums: &MessageSums) {
-        if let Some(links) = self.links.get_mut(rank) {
+    fn wants_message_sums(&self, op: &Op) -> bool {
+        !op.row.has_measured_messages()
+    }
+
+    fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) {
+        let links = self.ranks.entry(op.rank).or_default();
+        for sums in sums {
             links.add_sums(sums);
         }
     }
-
-    fn message(&mut self, rank: usize, row: &MessageRow) {
-        if let Some(links) = self.links.get_mut(rank) {
-            links.add(row);
-        }
-    }
 }
 
-/// The links of all ranks of these folders, in the order of the folders.
+/// Returns the links of all ranks of these folders, in the order of the folders.
 ///
 /// # Errors
-/// If a folder has no recording and no files of lines, or cannot be read.
+/// If a folder has no recording, or cannot be read.
 pub fn summarize(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<SummaryReport> {
     let (mut ranks, mut notes) = (Vec::new(), Vec::new());
     for part in parts(dirs)? {
-        let (summary, said) = read_rows(&part, Summary::default(), &mut *progress)?;
+        let (Summary(of_part), said) = read_rows(&part, Summary::default(), &mut *progress)?;
         notes.extend(said);
-        ranks.extend(
-            summary.ranks.into_iter().map(|rank| RankReport { window: part.windows.clone(), ..rank }),
-        );
+        ranks.extend(of_part.into_iter().map(|rank| RankReport { window: part.windows.clone(), ..rank }));
     }
     Ok(SummaryReport { ranks, notes })
 }

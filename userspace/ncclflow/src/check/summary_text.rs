@@ -1,20 +1,22 @@
-//! A summary for people: what went over links, in one sentence, then each link.
+//! A summary for people: the traffic of links in one sentence, then each link.
 
 use std::{
     cmp::Reverse,
     io::{self, Write},
 };
 
-use flow::schema::{LinkRow, Wait};
+use flow::{
+    schema::{LinkRow, Wait},
+    text::{bytes, column_widths, spaced_seconds},
+};
 use nccl_library::nccl::Direction;
 
 use super::summary::{RankReport, SummaryReport};
-use crate::text::{bytes, column_widths, spaced_seconds};
 
-/// Links of a rank that are shown, those with most bytes; with `-v` all.
+/// Most links of a rank that are shown, those with most bytes; with `-v` all.
 const MAX_LINKS: usize = 16;
 
-/// What there is, and the link with the least bandwidth, in one sentence.
+/// Says how many links there are, and which has the least bandwidth, in one sentence.
 pub fn headline(report: &SummaryReport) -> String {
     let links = || report.ranks.iter().flat_map(|rank| rank.links.iter().map(move |link| (rank, link)));
     let (count, ranks) = (links().count(), report.ranks.len());
@@ -41,7 +43,7 @@ pub fn headline(report: &SummaryReport) -> String {
     }
 }
 
-/// Every rank with its links.
+/// Writes every rank with its links.
 pub fn write_summary(report: &SummaryReport, is_verbose: bool, out: &mut dyn Write) -> io::Result<()> {
     let mut window = None;
     for rank in &report.ranks {
@@ -120,7 +122,7 @@ fn with_whom(link: &LinkRow) -> String {
     format!("{} rank {}", if link.op == Direction::Send { "to" } else { "from" }, link.peer)
 }
 
-/// The largest first; those of less than a hundredth are left out.
+/// Lists waits, the largest first; those of less than a hundredth are left out.
 fn waits(link: &LinkRow) -> String {
     let all: u64 = link.waits.values().map(|wait| wait.total_ns).sum();
     let percent = |ns: u64| u128::from(ns) * 100 / u128::from(all.max(1));

@@ -1,4 +1,4 @@
-//! Which rank, or which link, the others wait for: along the waits of each rank, without comparing clocks.
+//! Finds the rank or link that the others wait for: along each rank's waits, without comparing clocks.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use serde::Serialize;
 
 use super::attribution::{Attribution, Cause};
 
-/// Who waited for whom, of one rank. Nanoseconds, all connections together: more than the time that went by.
+/// Waits of one rank, in nanoseconds, all connections together: more than the time that went by.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct RankWaits {
     pub rank: i32,
-    /// Its own GPU had all that it needed.
+    /// Time in which its own GPU had all that it needed.
     pub own_gpu_ns: u64,
-    /// By peer: its data had not come.
+    /// Waits for data of each peer.
     pub for_data_ns: BTreeMap<i32, u64>,
-    /// By peer: what was sent to it before had not been taken.
+    /// Waits for each peer to take what was sent before.
     pub for_slot_ns: BTreeMap<i32, u64>,
-    /// By peer: messages to it were in the network.
+    /// Time that messages to each peer were in the network.
     pub in_network_ns: BTreeMap<i32, u64>,
 }
 
@@ -33,7 +33,7 @@ impl RankWaits {
         waits
     }
 
-    /// How long it waited for each peer.
+    /// Returns how long it waited for each peer.
     fn by_peer(&self) -> BTreeMap<i32, u64> {
         let mut by_peer: BTreeMap<i32, u64> = BTreeMap::new();
         for (peer, ns) in self.for_data_ns.iter().chain(&self.for_slot_ns) {
@@ -50,11 +50,11 @@ impl RankWaits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// Its GPU had all that it needed, and did not go on.
+    /// The rank's GPU had all that it needed, and did not go on.
     OwnGpu,
-    /// It waits for nobody and its GPU has nothing to do: it comes late, or is busy outside of NCCL.
+    /// The rank waits for nobody and its GPU has nothing to do: it comes late, or is busy outside of NCCL.
     Late,
-    /// Others wait for it, and it was not recorded.
+    /// The rank was not recorded, and others wait for it.
     NotRecorded,
     /// Messages to that peer are long in the network.
     Link,
@@ -63,12 +63,11 @@ pub enum Reason {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Culprit {
     pub rank: i32,
-    /// The other end, where it is a link.
+    /// The other end, if the culprit is a link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<i32>,
     pub reason: Reason,
-    /// How long it was waited for, in the largest of the waits that lead to it; or its own time, where no
-    /// wait does.
+    /// Wait for the culprit: the largest of the waits that lead to it; or its own time, where none does.
     pub waited_ns: u64,
     /// The ranks that wait for it, directly or not, in the order of their waits.
     pub victims: Vec<i32>,
@@ -77,14 +76,14 @@ pub struct Culprit {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verdict {
     pub ranks: Vec<RankWaits>,
-    /// Nothing: no rank and no link stands out.
+    /// `None`: no rank and no link stands out.
     pub culprit: Option<Culprit>,
     /// Messages that were judged, and those of patterns that cannot be.
     pub messages: u64,
     pub messages_not_judged: u64,
 }
 
-/// A wait shorter than this, all messages together, is no finding.
+/// Shortest wait, all messages together, that is a finding.
 const MIN_WAIT_NS: u64 = 10_000_000;
 
 /// A rank stands out whose own time is this many times that of the median of the others.
@@ -125,9 +124,9 @@ pub(super) fn culprit(ranks: &[RankWaits]) -> Option<Culprit> {
     }
 }
 
-/// A circle of waits, as in a tree, where a rank waits for what can only come down once it has sent up. Waits
-/// alone do not begin: the member whose own GPU took longest is at fault, if that is most of the wait; or
-/// else the circle waits for somebody outside: the longest such wait; or else for a link.
+/// Returns the causes of a circle of waits, as in a tree, where a rank waits for what can only come down once
+/// it has sent up: the member whose own GPU took longest, at fault if that is most of the wait, or else the
+/// longest wait for somebody outside. If neither is at fault, a link is.
 fn circle<'a>(
     by_rank: &BTreeMap<i32, &'a RankWaits>,
     way: &[i32],
@@ -139,7 +138,7 @@ fn circle<'a>(
     (slowest, members().flat_map(outside).max_by_key(|(_, ns)| *ns))
 }
 
-/// No GPU is at fault. The link on which messages were longest, if it stands out.
+/// Returns the link on which messages were longest, if it stands out, where no GPU is at fault.
 fn link(by_rank: &BTreeMap<i32, &RankWaits>, way: &[i32]) -> Option<Culprit> {
     let mut links: Vec<(u64, i32, i32)> = by_rank
         .values()
@@ -175,7 +174,7 @@ fn judge(by_rank: &BTreeMap<i32, &RankWaits>, mut culprit: Culprit) -> Option<Cu
             return None;
         }
     }
-    // Those that are not on the way, and wait longer than they work.
+    // Ranks that are not on the way, and wait longer than they work.
     for waits in by_rank.values() {
         if waits.rank != culprit.rank
             && !culprit.victims.contains(&waits.rank)

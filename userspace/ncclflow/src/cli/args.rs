@@ -6,13 +6,8 @@ use clap::{Args, ColorChoice, CommandFactory as _, Parser, Subcommand, error::Er
 use clap_complete::Shell;
 
 use super::{
-    export_args::{ExportArgs, ReplayArgs},
-    filter_args::FilterArgs,
-    history_args::HistoryArgs,
-    record_args::RecordArgs,
-    report::ReportArgs,
-    stacks_args::StacksArgs,
-    top_args::TopArgs,
+    export_args::ExportArgs, filter_args::FilterArgs, history_args::HistoryArgs, record_args::RecordArgs,
+    report::ReportArgs, stacks_args::StacksArgs, top_args::TopArgs,
 };
 use nccl_library::symbols::DebugFiles;
 
@@ -32,8 +27,8 @@ macro_rules! long_version {
     };
 }
 
-/// What `--version` says: a line of `key: value` for each thing that tells two builds of one version apart. A static
-/// program loads no library.
+/// Output of `--version`: a line of `key: value` for each thing that tells two builds of one version apart. A
+/// static program loads no library.
 const LONG_VERSION: &str =
     if cfg!(target_feature = "crt-static") { long_version!("no") } else { long_version!("yes") };
 
@@ -62,7 +57,7 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// What the derived parser cannot check: options that make sense with some values of others only.
+    /// Checks what the derived parser cannot: options that make sense with some values of others only.
     pub fn check(&self) -> Result<(), clap::Error> {
         let chosen = match &self.command {
             Command::Record(args) => Some((args.all, &args.filter)),
@@ -82,7 +77,7 @@ impl Cli {
     }
 }
 
-// In the order in which people need them.
+// Sorted by when people need them.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Check whether this host can trace, and say what to do where it cannot
@@ -107,10 +102,6 @@ pub enum Command {
     Stacks(Box<StacksArgs>),
     /// Make files for other programs out of recordings: all, or a part by time, communicator, rank or process
     Export(Box<ExportArgs>),
-    /// Write flow_rank*.json again, from the two .jsonl files of each rank
-    Aggregate(AggregateArgs),
-    /// Write a recording's files again; `export -f jsonl` does this and more
-    Replay(ReplayArgs),
     /// Show what can be resolved in an NCCL library, how, and what is lost if not
     Symbols(SymbolsArgs),
     /// Print completions for a shell
@@ -118,7 +109,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether file systems are asked that may not answer.
+    /// Tells whether file systems are asked that may not answer.
     pub(super) fn allows_fuse(&self) -> bool {
         match self {
             Self::Ps(args) => args.debug.allow_fuse,
@@ -133,7 +124,7 @@ impl Command {
     }
 }
 
-/// Where debugging information is that the library itself has not.
+/// Places of debugging information that the library itself does not have.
 #[derive(Clone, Debug, Args)]
 pub struct DebugArgs {
     /// Debugging information of a stripped library: the library before it was stripped, or its .debug file
@@ -191,19 +182,6 @@ pub struct PsArgs {
     /// Longest time to look through the memory of each process, in seconds
     #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     pub max_seconds: u64,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  ncclflow aggregate /var/tmp/flows            a recording, or all windows in a folder
-  ncclflow aggregate job                       recordings of several hosts, copied into one folder
-
-`record` writes these files itself at its end, except those of ranks with very many messages.")]
-pub struct AggregateArgs {
-    /// Folder of a recording or a window, of several hosts' recordings copied together, or of windows
-    #[arg(value_name = "DIR")]
-    pub dir: PathBuf,
 }
 
 #[derive(Debug, Args)]

@@ -8,7 +8,7 @@ use clap_complete::generate;
 use super::{args::CompletionsArgs, variables};
 
 pub(super) fn run(args: &CompletionsArgs) -> Result<ExitCode> {
-    // `generate` panics where its writer fails: into memory it cannot.
+    // `generate` panics where its writer fails, which memory does not.
     let mut script = Vec::new();
     generate(args.shell, &mut variables::command(), "ncclflow", &mut script);
     std::io::stdout().write_all(&script)?;

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     dump::{self, Choice, DumpOptions, DumpReport, RecorderDumps, State},
-    flight_recorder::RankFiles,
+    export::RankFiles,
     memory::ScanLimits,
 };
 
@@ -46,7 +46,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
     if args.json {
         write_json(&mut out, &report)?;
     } else {
-        // Its first paragraph is the verdict.
+        // The first paragraph is the verdict.
         let text = dump::render(&report, args.verbose || args.stacks);
         let (verdict, rest) = match (&report.job, text.split_once("\n\n")) {
             (Some(_), Some(parts)) if terminal::has_color() => parts,
@@ -77,7 +77,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
     })
 }
 
-/// What is in the files is said on standard error: standard output has the report.
+/// Notes about the files go to standard error: standard output has the report.
 fn write_flight_recorder(report: &DumpReport, prefix: &Path) -> Result<()> {
     let RecorderDumps { ranks, notes } = dump::recorder_dumps(report);
     for note in notes {
@@ -89,9 +89,7 @@ fn write_flight_recorder(report: &DumpReport, prefix: &Path) -> Result<()> {
     let files = RankFiles::at(prefix)?;
     let mut entries = 0;
     for (rank, dump) in &ranks {
-        let mut file = files.create(u64::from(*rank))?;
-        dump.entries.iter().try_for_each(|entry| file.writer.entry(entry))?;
-        file.finish(&dump.groups, dump.comm_lib_version.as_deref())?;
+        files.write((*rank).into(), &dump.entries, &dump.groups, dump.comm_lib_version.as_deref())?;
         entries += dump.entries.len();
     }
     terminal::tell(format_args!(

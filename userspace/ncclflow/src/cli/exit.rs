@@ -8,10 +8,10 @@ use anyhow::Result;
 pub(super) const INCOMPLETE: u8 = 3;
 pub(super) const FINDINGS: u8 = 3;
 
-/// Ended by a second SIGINT or SIGTERM, as a shell says it of SIGINT.
+/// Ended by a second SIGINT or SIGTERM; the code that shells give for SIGINT.
 pub(super) const INTERRUPTED: i32 = 130;
 
-/// Prints the error, if it is one, and gives the code.
+/// Prints the error, if it is one, and returns the code.
 pub(super) fn code(done: Result<ExitCode>) -> ExitCode {
     match done {
         Ok(code) => code,

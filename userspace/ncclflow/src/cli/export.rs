@@ -1,4 +1,4 @@
-//! `ncclflow export` and `replay`: files out of recordings, without root.
+//! `ncclflow export`: files out of recordings, without root.
 
 use std::{
     io::{self, Write},
@@ -7,12 +7,8 @@ use std::{
 
 use anyhow::Result;
 
-use super::{
-    export_args::{ExportArgs, ReplayArgs},
-    progress::BytesLine,
-    terminal, write_json,
-};
-use crate::export::{ExportOptions, Exported, Format, InspectorVersion, ViewOptions, export, replay};
+use super::{export_args::ExportArgs, progress::reading, terminal, write_json};
+use crate::export::{ExportOptions, Exported, Format, InspectorVersion, ViewOptions, export};
 
 pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
     if args.flat && args.format != Format::Compat {
@@ -44,14 +40,10 @@ pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
             manifest: args.manifest.clone(),
             kineto: args.kineto.clone(),
             inspector: args.inspector_version,
-            ..ViewOptions::default()
         },
         choice: args.part.choice(),
     };
-    let mut line = BytesLine::new("");
-    let exported = export(options, &mut |progress| line.show(progress.bytes, progress.of_bytes));
-    line.clear();
-    let exported = exported?;
+    let exported = reading("", |line| export(options, &mut |read| line.show(read.bytes, read.of_bytes)))?;
     let mut out = terminal::out();
     if args.json {
         write_json(&mut out, &exported)?;
@@ -71,13 +63,7 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
         rows.calls,
         args.output.display()
     )?;
-    let several = exported.sources.len() > 1;
-    for source in &exported.sources {
-        let name = if several { format!("{}: ", source.path.display()) } else { String::new() };
-        for said in source.read.notes() {
-            writeln!(out, "{name}{said}")?;
-        }
-    }
+    write_notes(exported, out)?;
     if rows.ops + rows.calls == 0 && rows.left_out > 0 {
         writeln!(
             out,
@@ -113,10 +99,14 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
     exported.notes.iter().try_for_each(|note| writeln!(out, "{note}"))
 }
 
-pub(super) fn run_replay(args: &ReplayArgs) -> Result<ExitCode> {
-    let read = replay(&args.capture, &args.output)?;
-    let mut out = terminal::out();
-    writeln!(out, "{} records replayed into {}", read.records, args.output.display())?;
-    read.notes().iter().try_for_each(|note| writeln!(out, "{note}"))?;
-    Ok(ExitCode::SUCCESS)
+/// Writes what is to be said of the recordings that were read.
+pub(super) fn write_notes(exported: &Exported, out: &mut dyn Write) -> io::Result<()> {
+    let several = exported.sources.len() > 1;
+    for source in &exported.sources {
+        let name = if several { format!("{}: ", source.path.display()) } else { String::new() };
+        for said in source.read.notes() {
+            writeln!(out, "{name}{said}")?;
+        }
+    }
+    Ok(())
 }

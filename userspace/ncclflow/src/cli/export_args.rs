@@ -1,4 +1,4 @@
-//! The arguments of `export`, and of its older form `replay`.
+//! The arguments of `export`.
 
 use std::path::PathBuf;
 
@@ -35,8 +35,7 @@ docs/OUTPUT.md has the formats, docs/EXPORTS.md those of Perfetto, Chakra, NCCL 
 flight recorder. Exit codes: 0 done, also where something was damaged, which is said; 1 not done.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct ExportArgs {
-    /// Folders of recordings: of sessions, windows or hosts, or a folder of such folders; or files of record
-    /// --capture
+    /// Folders of recordings: of sessions, windows or hosts, or a folder of such folders
     #[arg(value_name = "DIR", required = true, num_args = 1..)]
     pub inputs: Vec<PathBuf>,
 
@@ -82,21 +81,4 @@ pub struct ExportArgs {
     /// What was exported, as JSON
     #[arg(long)]
     pub json: bool,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  ncclflow replay /var/tmp/flows -o again
-  ncclflow replay flows.cap -o files           of a file of `record --capture`
-
-The files are those that `record` wrote, byte for byte.")]
-pub struct ReplayArgs {
-    /// Folder of a recording or of a window, or a file that `record --capture` wrote
-    #[arg(value_name = "DIR")]
-    pub capture: PathBuf,
-
-    /// Folder to write to; must not exist, or be empty
-    #[arg(short, long, value_name = "DIR")]
-    pub output: PathBuf,
 }

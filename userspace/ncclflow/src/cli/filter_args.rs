@@ -1,14 +1,13 @@
-//! Which processes of the node are wanted.
+//! Options that choose processes of the node.
 
 use clap::Args;
 
 use crate::target::Filter;
 
-/// Where `--help` lists them. Not as `next_help_heading`, which would go on to what follows in the commands.
+/// Heading in `--help`. Not as `next_help_heading`, which would also apply to what follows in the commands.
 const HEADING: &str = "Filters";
 
-/// Of each kind that is given, one must fit; values can be given as a comma list, or by giving the option
-/// again.
+/// Filters: one of each given kind must fit. Values can be given as a comma list, or by repeating the option.
 #[derive(Clone, Debug, Default, Args)]
 pub struct FilterArgs {
     /// Only processes of these users (name or number)
@@ -50,7 +49,7 @@ mod tests {
 
     use crate::cli::args::Cli;
 
-    /// A heading that is given to a whole group of options goes on to those that follow in the command.
+    /// A heading given to a whole group of options would also apply to those that follow in the command.
     #[test]
     fn options_are_listed_under_the_heading_of_their_own_group() {
         let cli = Cli::command();

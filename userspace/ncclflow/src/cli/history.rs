@@ -1,6 +1,6 @@
 //! `ncclflow history`
 
-use std::{io::Write as _, process::ExitCode};
+use std::{io::Write as _, path::Path, process::ExitCode};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -10,7 +10,9 @@ use super::{
 };
 use crate::{
     dump::Choice,
-    history::{self, HistoryOptions, HistoryReport, HistoryState},
+    export::RankFiles,
+    history::{self, HistoryOptions, HistoryReport},
+    torch_notes::{HistoryState, ProcessHistory},
 };
 
 const DIFFER: u8 = 3;
@@ -37,9 +39,8 @@ pub(super) fn run(args: &HistoryArgs) -> Result<ExitCode> {
     }
     // There is one format.
     if let (Some(HistoryFormat::FlightRecorder), Some(prefix)) = (args.format, &args.output) {
-        let ranks =
-            history::write_flight_recorder(&report, prefix).context("writing torch's flight recorder")?;
-        tell!("{} files of torch's flight recorder: {}", ranks.len(), prefix.display());
+        let count = write_flight_recorder(&report, prefix).context("writing torch's flight recorder")?;
+        tell!("{count} files of torch's flight recorder: {}", prefix.display());
     }
     Ok(match report.verdict.state {
         HistoryState::Agree => ExitCode::SUCCESS,
@@ -49,9 +50,19 @@ pub(super) fn run(args: &HistoryArgs) -> Result<ExitCode> {
     })
 }
 
-/// Why no process has torch's notes.
+/// Writes the file that each process would have dumped itself. Returns their number.
+fn write_flight_recorder(report: &HistoryReport, prefix: &Path) -> Result<usize> {
+    let rings = history::rings_by_rank(report)?;
+    let files = RankFiles::at(prefix)?;
+    for (rank, ring) in &rings {
+        files.write(*rank, &ring.entries, &ring.groups, ring.library_version.as_deref())?;
+    }
+    Ok(rings.len())
+}
+
+/// Returns why no process has torch's notes.
 fn why_nothing(report: &HistoryReport) -> Option<String> {
-    let is_read = |process: &&history::ProcessHistory| {
+    let is_read = |process: &&ProcessHistory| {
         process.notes.as_ref().is_some_and(|notes| notes.rings.iter().any(|ring| ring.enabled))
     };
     if report.processes.iter().any(|process| is_read(&process)) {

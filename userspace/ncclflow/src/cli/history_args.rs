@@ -55,7 +55,7 @@ pub struct HistoryArgs {
     pub output: Option<PathBuf>,
 }
 
-/// Other forms of a history.
+/// Further forms of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum HistoryFormat {
     /// torch's own

@@ -1,4 +1,4 @@
-//! Keys of a terminal that can go away.
+//! Keys from a terminal that can go away.
 
 use std::{
     fs::File,
@@ -13,17 +13,17 @@ use rustix::{
     io::Errno,
 };
 
-/// What came from the terminal.
+/// Input from the terminal.
 #[derive(Debug)]
 pub(super) enum Input {
     Key(KeyEvent),
     Nothing,
-    /// Nobody sits there any more: the connection was closed.
+    /// The connection was closed, and nobody is there any more.
     Gone,
 }
 
-/// Waits so long for a key. crossterm reads a terminal that is gone again and again, and never comes back: so it is
-/// looked at first.
+/// Waits so long for a key. crossterm reads a terminal that is gone again and again, and never comes back: so
+/// the terminal is checked first.
 pub(super) fn wait_for_key(wait: Duration) -> io::Result<Input> {
     let input = stdin();
     // Without a terminal there crossterm takes the controlling one.
@@ -41,14 +41,14 @@ pub(super) fn wait_for_key(wait: Duration) -> io::Result<Input> {
         }
         return key(Duration::ZERO);
     }
-    // A terminal that is gone is none any more.
+    // A terminal that is gone cannot be opened.
     if rustix::fs::open("/dev/tty", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).is_err() {
         return Ok(gone());
     }
     key(wait)
 }
 
-/// What is still said goes nowhere: a message that cannot be written would end the program in the middle of its end.
+/// Sends further output nowhere: a message that cannot be written would end the program during its cleanup.
 fn gone() -> Input {
     if let Ok(nowhere) = File::options().write(true).open("/dev/null") {
         for output in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {

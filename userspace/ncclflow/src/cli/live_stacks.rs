@@ -14,16 +14,14 @@ use super::{
 };
 use crate::{
     export::sources,
-    record::{Notice, ReadPart, record},
-    recording::Selection,
-    sinks::SessionFiles,
+    record::{Notice, record},
     stacks::{CallStacks, LiveStacks, pprof, write_folded},
 };
 
-/// Groups that are listed below a stack.
+/// Most groups that are listed below a stack.
 const LISTED: usize = 16;
 
-/// Of processes, as they run.
+/// Counts the stacks of processes as they run.
 pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<ExitCode> {
     let live = LiveStacks::default();
     let options = args.options(started, live.clone());
@@ -47,7 +45,7 @@ pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<ExitCode> {
     finish(args, &live)
 }
 
-/// Of a recording, or of all windows in a folder.
+/// Counts the stacks of a recording, or of all windows in a folder.
 pub(super) fn run_recording(args: &StacksArgs, folder: &Path) -> Result<ExitCode> {
     if args.function_name.is_some() || args.start_ts.is_some() {
         bail!("--function-name and --start-ts are for traces; of a recording all calls count");
@@ -58,8 +56,7 @@ pub(super) fn run_recording(args: &StacksArgs, folder: &Path) -> Result<ExitCode
     let mut before = 0;
     for source in &found {
         let progress = &mut |bytes: u64| line.show(before + bytes, of_bytes);
-        let part = ReadPart { selection: Selection::ALL, until_ns: u64::MAX, progress, goes_on: &mut || () };
-        let (read, _) = source.open()?.read(SessionFiles::of_sink(Box::new(live.clone())), part)?;
+        let (_, read) = source.read_all(live.clone(), progress)?;
         line.clear();
         before += source.bytes;
         read.notes().iter().for_each(|note| tell!("{note}"));
@@ -104,7 +101,7 @@ fn write_stacks(found: &CallStacks, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// What the stacks do not say.
+/// Reports what the stacks do not show.
 fn say(args: &StacksArgs, found: &CallStacks, live: &LiveStacks) {
     if found.without_stack > 0 {
         tell!("{} {} have no known stack", found.without_stack, found.of);

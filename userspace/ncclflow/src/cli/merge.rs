@@ -1,4 +1,4 @@
-//! Dumps of other hosts: files, folders of them, and standard input. Several dumps can stand one after the other in each.
+//! Dumps of other hosts: files, folders of them, and standard input. Each can contain several dumps.
 
 use std::{
     fs::{self, File},
@@ -11,17 +11,17 @@ use anyhow::{Context as _, Result, bail};
 use super::terminal;
 use crate::dump::{DumpReport, SCHEMA};
 
-/// Bytes of all that is merged. A dump of 8 ranks with all stacks has some hundred kilobytes.
+/// Most bytes of all that is merged. A dump of 8 ranks with all stacks has some hundred kilobytes.
 const MAX_BYTES: u64 = 2 << 30;
-/// Files of a folder.
+/// Most files of a folder.
 const MAX_FILES: usize = 1 << 16;
 const STANDARD_INPUT: &str = "-";
 
-/// All dumps of these sources.
+/// Reads all dumps of these sources.
 ///
 /// # Errors
-/// When one cannot be read or has none. Of a folder, a file without a dump is told and left out: one host that gave
-/// nothing does not stop the others.
+/// When one cannot be read or has none. In a folder, a file without a dump is reported and left out: one host
+/// that gave nothing does not stop the others.
 pub(super) fn reports(sources: &[PathBuf]) -> Result<Vec<DumpReport>> {
     let mut all = Vec::new();
     let mut left = MAX_BYTES;
@@ -44,7 +44,7 @@ fn of_file(path: &Path, left: &mut u64) -> Result<Vec<DumpReport>> {
 
 fn of_folder(folder: &Path, left: &mut u64) -> Result<Vec<DumpReport>> {
     let is_dump = |path: &PathBuf| {
-        // What can be waited for, a pipe for instance, is not opened.
+        // Files that can block, a pipe for instance, are not opened.
         path.extension().is_some_and(|extension| extension == "json") && path.is_file()
     };
     let entries = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
@@ -67,7 +67,7 @@ fn of_folder(folder: &Path, left: &mut u64) -> Result<Vec<DumpReport>> {
     Ok(all)
 }
 
-/// The dumps that stand one after the other in a source. `left`: bytes that may still be read.
+/// Reads the consecutive dumps of a source. `left`: bytes that may still be read.
 fn dumps(source: impl Read, left: &mut u64) -> Result<Vec<DumpReport>> {
     let mut text = Vec::new();
     let read = source.take(left.saturating_add(1)).read_to_end(&mut text)?;
@@ -123,7 +123,7 @@ mod tests {
         fs::write(path("b.json"), dump("b")).unwrap();
         fs::write(path("c.json"), "[]").unwrap();
         assert_eq!(hosts(&[folder.path().to_path_buf()]).unwrap(), ["b"]);
-        // By itself it is an error.
+        // Given by itself it is an error.
         assert!(format!("{:#}", hosts(&[path("a.json")]).unwrap_err()).contains("it is empty"));
         assert!(format!("{:#}", hosts(&[path("c.json")]).unwrap_err()).contains("it is not a dump"));
     }

@@ -1,6 +1,6 @@
 //! Arguments, messages and exit codes.
 
-/// A line on standard error, for people.
+/// Writes a line to standard error, for people.
 macro_rules! tell {
     ($($argument:tt)*) => {
         crate::cli::terminal::tell(format_args!($($argument)*))
@@ -8,6 +8,7 @@ macro_rules! tell {
 }
 
 mod args;
+mod check;
 mod completions;
 mod doctor;
 mod dump;
@@ -20,7 +21,6 @@ mod history_args;
 mod keys;
 mod live_stacks;
 mod merge;
-mod offline;
 mod part_args;
 mod progress;
 mod ps;
@@ -49,12 +49,13 @@ use std::{
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::{allocator, descriptor_table, resolver, text::PlainWriter};
+use crate::{allocator, descriptor_table, resolver};
+use flow::text::PlainWriter;
 
 pub use args::{Cli, Command};
 pub use variables::command;
 
-/// A document of JSON, and the end of its line.
+/// Writes a JSON document, and the end of its line.
 fn write_json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
     // Standard output writes each line by itself: a merged dump of 1,024 ranks has 400,000.
     let mut out = BufWriter::with_capacity(1 << 16, out);
@@ -64,7 +65,7 @@ fn write_json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// The same on one line.
+/// Writes a document on one line.
 fn write_json_line(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
     serde_json::to_writer(PlainWriter::of_json(&mut *out), value)?;
     writeln!(out)?;
@@ -88,9 +89,7 @@ pub fn main() -> ExitCode {
         Command::Record(args) => record::run(args, started),
         Command::Export(args) => export::run(args),
         Command::Report(args) => report::run(args),
-        Command::Replay(args) => export::run_replay(args),
-        Command::Aggregate(args) => offline::run_aggregate(args),
-        Command::Check(args) => offline::run_check(args),
+        Command::Check(args) => check::run(args),
         Command::Dump(args) => dump::run(args),
         Command::History(args) => history::run(args),
         Command::Stacks(args) => stacks::run(args, started),

@@ -1,4 +1,4 @@
-//! What chooses a part of recordings.
+//! Options that choose a part of recordings.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::export::{Choice, Moment, RankRange, duration};
 
-/// Where `--help` lists it.
+/// Heading of these options in `--help`.
 const HEADING: &str = "Part";
 
 #[derive(Debug, Args)]

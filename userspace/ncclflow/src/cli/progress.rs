@@ -1,4 +1,4 @@
-//! How far work is that takes long: on a line of the terminal that is written over; nothing where standard
+//! Progress of work that takes long, on a line of the terminal that is overwritten; nothing where standard
 //! error is no terminal.
 
 use std::{
@@ -6,49 +6,58 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::Result;
+
 use crate::dump::Progress;
 
-/// How far a scan of memory is.
+/// Duration up to which work is not worth a line.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Overwrites the line of the terminal. Nobody may be there to read it.
+fn overwrite(line: &str) {
+    let _ = write!(stderr(), "\r\x1b[K{line}");
+}
+
+fn percent(done: u64, of: u64) -> u64 {
+    done.saturating_mul(100).checked_div(of).unwrap_or(100)
+}
+
+/// Progress of a scan of memory.
 pub(super) struct ProgressLine {
     is_terminal: bool,
     is_shown: bool,
 }
 
 impl ProgressLine {
-    /// Scans that are over before are not worth a line.
-    const PATIENCE: Duration = Duration::from_secs(1);
-
     pub(super) fn new() -> Self {
         Self { is_terminal: stderr().is_terminal(), is_shown: false }
     }
 
     pub(super) fn show(&mut self, progress: &Progress<'_>) {
-        if !self.is_terminal || progress.scan.elapsed < Self::PATIENCE {
+        if !self.is_terminal || progress.scan.elapsed < PATIENCE {
             return;
         }
         let scan = progress.scan;
         let gib = |bytes: u64| format!("{}.{} GiB", bytes >> 30, ((bytes & 0x3fff_ffff) * 10) >> 30);
-        let percent = scan.passed_bytes.saturating_mul(100).checked_div(scan.mapped_bytes).unwrap_or(100);
-        // Nobody may be there to read it.
-        let _ = write!(
-            stderr(),
-            "\r\x1b[Kprocess {}: {percent}% of {} looked through, {} read, {} s",
+        overwrite(&format!(
+            "process {}: {}% of {} looked through, {} read, {} s",
             progress.process.pid(),
+            percent(scan.passed_bytes, scan.mapped_bytes),
             gib(scan.mapped_bytes),
             gib(scan.scanned_bytes),
             scan.elapsed.as_secs()
-        );
+        ));
         self.is_shown = true;
     }
 
     pub(super) fn clear(&self) {
         if self.is_shown {
-            let _ = write!(stderr(), "\r\x1b[K");
+            overwrite("");
         }
     }
 }
 
-/// How far files are read.
+/// Progress of reading files.
 pub(super) struct BytesLine {
     label: &'static str,
     is_terminal: bool,
@@ -56,39 +65,45 @@ pub(super) struct BytesLine {
     shown: Option<Instant>,
 }
 
+/// Shows the progress of `work` while it reads files.
+pub(super) fn reading<T>(label: &'static str, work: impl FnOnce(&mut BytesLine) -> Result<T>) -> Result<T> {
+    let mut line = BytesLine::new(label);
+    let done = work(&mut line);
+    line.clear();
+    done
+}
+
 impl BytesLine {
+    /// Time between two updates of the line.
     const INTERVAL: Duration = Duration::from_millis(200);
 
-    /// `label` stands before the figures.
     pub(super) fn new(label: &'static str) -> Self {
         Self { label, is_terminal: stderr().is_terminal(), begun: Instant::now(), shown: None }
     }
 
     pub(super) fn show(&mut self, bytes: u64, of_bytes: u64) {
         let is_due = self.shown.is_none_or(|shown| shown.elapsed() >= Self::INTERVAL);
-        if !self.is_terminal || self.begun.elapsed() < ProgressLine::PATIENCE || !is_due {
+        if !self.is_terminal || self.begun.elapsed() < PATIENCE || !is_due {
             return;
         }
-        let percent = bytes.saturating_mul(100).checked_div(of_bytes).unwrap_or(100).min(100);
-        // Nobody may be there to read it.
-        let _ = write!(
-            stderr(),
-            "\r\x1b[K{}{percent}% of {} MiB read, {} s",
+        overwrite(&format!(
+            "{}{}% of {} MiB read, {} s",
             self.label,
+            percent(bytes, of_bytes).min(100),
             of_bytes >> 20,
             self.begun.elapsed().as_secs()
-        );
+        ));
         self.shown = Some(Instant::now());
     }
 
     pub(super) fn clear(&self) {
         if self.shown.is_some() {
-            let _ = write!(stderr(), "\r\x1b[K");
+            overwrite("");
         }
     }
 }
 
-/// How far the files are that are made of a recording.
+/// Progress of making files from a recording.
 #[derive(Default)]
 pub(super) struct FilesProgress {
     since: Option<Instant>,
@@ -97,17 +112,15 @@ pub(super) struct FilesProgress {
 
 impl FilesProgress {
     pub(super) fn show(&mut self, done: u64, of: u64) {
-        let since = *self.since.get_or_insert_with(Instant::now);
-        if since.elapsed() < ProgressLine::PATIENCE {
+        if self.since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
             return;
         }
-        let percent = done.saturating_mul(100).checked_div(of).unwrap_or(100);
         let line = format!(
-            "making files: {percent}% of {of} records; after Ctrl-C they stay incomplete, the recording \
-             is complete"
+            "making files: {}% of {of} records; after Ctrl-C they stay incomplete, the recording is complete",
+            percent(done, of)
         );
         if stderr().is_terminal() {
-            let _ = write!(stderr(), "\r\x1b[K{line}");
+            overwrite(&line);
         } else if !self.is_shown {
             tell!("{line}");
         }
@@ -116,7 +129,7 @@ impl FilesProgress {
 
     pub(super) fn clear(&self) {
         if self.is_shown && stderr().is_terminal() {
-            let _ = write!(stderr(), "\r\x1b[K");
+            overwrite("");
         }
     }
 }

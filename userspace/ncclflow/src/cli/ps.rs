@@ -25,7 +25,7 @@ pub(super) fn run(args: &PsArgs) -> Result<ExitCode> {
         },
         debug_files: args.debug.files(),
     };
-    // Without it everything is resolved anew, which is no failure.
+    // Without a cache everything is resolved anew, which is no failure.
     let cache = default_folder().and_then(|path| LayoutCache::open(&path).ok());
     let mut lister = Lister::new(options, cache);
     loop {
@@ -59,7 +59,7 @@ fn show(report: &PsReport, args: &PsArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the terminal says, or a shell that has set `$COLUMNS`.
+/// Returns the terminal's width, or `$COLUMNS` if a shell has set it.
 fn terminal_width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
     let width = size.map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);

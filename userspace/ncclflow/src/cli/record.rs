@@ -16,11 +16,14 @@ use crate::{
     clock::realtime_offset_ns,
     gpu::{self, GpuSamples},
     health::Health,
-    kernel::probe::{CallSource, Level, ProbePlace},
     record::{LibraryInUse, Notice, Outcome, Setup, record},
-    sinks::{FilesState, LiveStatistics, ProbeReport, SessionReport, SessionState, WindowIterations},
+    sinks::LiveStatistics,
     target::Process,
     views::metrics::{Exposition, MetricsServer},
+};
+use flow::session::{
+    CallSource, FilesReport, FilesState, Level, ProbePlace, ProbeReport, SessionReport, SessionState,
+    WindowIterations,
 };
 use nccl_library::nccl::{ApiFunction, ApiKind};
 
@@ -39,11 +42,12 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
         serve(address, exposition, &options.health, quiet)
     };
     let metrics = args.metrics.zip(live).map(serve).transpose()?;
+    let shown = output.clone();
     let outcome = with_signals(
         move |stop| {
             let mut console = Console {
                 quiet,
-                output,
+                output: shown,
                 max_age: options.max_age,
                 detaching_since: None,
                 progress: FilesProgress::default(),
@@ -56,7 +60,7 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     )?;
     drop(metrics);
     if !quiet {
-        summarize(&outcome, args.no_files);
+        summarize(&outcome, output.as_deref());
     }
     if args.json {
         write_json(&mut terminal::out(), &outcome.report)?;
@@ -70,8 +74,8 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     })
 }
 
-/// Serves metrics. It begins before anything is attached, so that an address that is taken ends the
-/// recording before it begins.
+/// Serves metrics. The server starts before anything is attached: if the address is taken, the recording does
+/// not begin.
 fn serve(address: SocketAddr, exposition: Exposition, health: &Health, quiet: bool) -> Result<MetricsServer> {
     let server = MetricsServer::start(address, exposition, health)?;
     if !quiet {
@@ -155,13 +159,6 @@ impl Console {
             Notice::FlagNotSeen(why) => tell!("{why}"),
             Notice::RankMapBroken(why) => tell!("--rank-map {why}"),
             Notice::PassedOver(why) => tell!("not traced: {why}"),
-            Notice::FilesLimit(folder) => {
-                tell!(
-                    "the .jsonl files end here (--files-limit, or half of --max-size); the recording \
-                     continues, and `ncclflow export {} -f jsonl -o NEW` makes complete ones",
-                    folder.display()
-                );
-            }
             Notice::Finishing { done, of } => self.progress.show(*done, *of),
             Notice::Detaching { left } if self.detaching_since.is_none() => {
                 tell!("the recording is complete; detaching {left} probes");
@@ -226,7 +223,7 @@ fn joined(process: &Process, library: &LibraryInUse) {
     }
 }
 
-/// Calls that came by the arguments of exported functions.
+/// Counts calls that were seen by the arguments of exported functions.
 fn calls_by_arguments(report: &SessionReport) -> u64 {
     let is_so = |probe: &&ProbeReport| {
         let library = report.libraries.get(probe.library);
@@ -238,11 +235,32 @@ fn calls_by_arguments(report: &SessionReport) -> u64 {
     report.probes.iter().filter(is_so).map(|probe| probe.delivered).sum()
 }
 
-/// `no_files`: nobody has counted what is in files.
-fn summarize(outcome: &Outcome, no_files: bool) {
+/// Tells which part of the recording the files have, and how the rest is made.
+fn tell_files(files: &FilesReport, report: &SessionReport, output: &Path) {
+    let why = match files.state {
+        FilesState::Limit => "end at their limit (--files-limit, or half of --max-size)",
+        FilesState::Stopped => "end where a second signal arrived",
+        FilesState::Removed => "were removed (--max-size)",
+        FilesState::Failed => "could not be made to the end",
+        FilesState::Complete | FilesState::None | FilesState::Unknown => return,
+    };
+    let records = report.recording.map_or(0, |recording| recording.records);
+    tell!(
+        "the .jsonl and flow_rank files {why}: {} of {records} records; all of them: ncclflow export {} -f jsonl -o NEW",
+        files.records,
+        output.display()
+    );
+}
+
+/// `output` is `None` if nothing was written.
+fn summarize(outcome: &Outcome, output: Option<&Path>) {
     let report = &outcome.report;
     for rank in &report.communicators {
-        let lines = if report.level == Level::Api {
+        if rank.proxy_flow_lines + rank.flow_steps_lines + rank.api_lines + rank.lost_lines == 0 {
+            // The files end before its first op.
+            continue;
+        }
+        let lines = if report.level == Some(Level::Api) {
             format!("{} calls", rank.api_lines)
         } else {
             let calls = if report.api { format!("{} calls, ", rank.api_lines) } else { String::new() };
@@ -265,25 +283,11 @@ fn summarize(outcome: &Outcome, no_files: bool) {
         let removed =
             if removed > 0 { format!("; {removed} older ones were removed") } else { String::new() };
         tell!("{} windows{removed}", report.windows.len());
-    } else if report.communicators.is_empty() && by_arguments == 0 && !no_files {
+    } else if report.communicators.is_empty() && by_arguments == 0 && output.is_some() {
         tell!("no NCCL operation was seen in this time; `ncclflow dump` says whether the processes wait");
     }
-    if let Some(files) = &report.files {
-        let why = match files.state {
-            FilesState::Limit => "end at --files-limit, or half of --max-size",
-            FilesState::Stopped => "end where a second signal arrived",
-            FilesState::Removed => "were removed (--max-size, --max-age)",
-            FilesState::Failed => "could not be made to the end",
-            FilesState::Following | FilesState::Complete | FilesState::None => "",
-        };
-        if !why.is_empty() {
-            tell!(
-                "the .jsonl files {why}: {} of {} records; `ncclflow export` makes complete ones from the \
-                 recording",
-                files.records,
-                report.recording.map_or(0, |recording| recording.records)
-            );
-        }
+    if let (Some(files), Some(output)) = (&report.files, output) {
+        tell_files(files, report, output);
     }
     let loss = &report.loss;
     tell!(
@@ -298,14 +302,13 @@ fn summarize(outcome: &Outcome, no_files: bool) {
         (loss.lines_over_max_size, "lines found no room in the folder: --max-size"),
         (
             loss.aggregates_over_max_size,
-            "flow_rank files found no room in the folder: `ncclflow aggregate` makes them where there is",
+            "flow_rank files found no room in the folder: `ncclflow export -f jsonl` makes them where there is",
         ),
         (
             loss.windows_late,
             "windows were opened late, as there was no room for them: --max-size, or the disk",
         ),
         (loss.records_unaccounted, "hits unaccounted for"),
-        (loss.records_not_captured, "are not in the capture"),
         (loss.records_not_recorded, "are not in the recording"),
     ] {
         if count > 0 {
@@ -353,10 +356,8 @@ fn summarize(outcome: &Outcome, no_files: bool) {
     if let Some(first) = &report.first_undecodable {
         tell!("the first record that was not understood: {first}");
     }
-    let left_out = outcome.aggregated.map_or(0, |aggregated| aggregated.left_out);
+    let left_out = outcome.flow_ranks.left_out;
     if left_out > 0 {
-        tell!(
-            "flow_rank*.json was not written for {left_out} ranks with very many messages: `ncclflow aggregate` writes it"
-        );
+        tell!("flow_rank*.json was not written for {left_out} ranks with very many messages");
     }
 }

@@ -1,5 +1,13 @@
 //! The arguments of `ncclflow record`.
 
+use crate::{
+    gpu::GpuSamples,
+    kernel::loader::{best_buffer, best_links, prepared},
+    layout_cache::default_folder,
+    record::{ProbeChoice, RecordOptions, StackChoice, StackKind, Targets},
+    sinks::LiveStatistics,
+    views::metrics::parse_address,
+};
 use std::{
     net::SocketAddr,
     path::PathBuf,
@@ -13,27 +21,19 @@ use super::{
     filter_args::FilterArgs,
     record_groups::{Auto, DiskArgs, SamplingArgs, WhoArgs, WindowArgs, auto_or},
 };
-use crate::{
-    gpu::GpuSamples,
-    kernel::{
-        loader::{BufferKind, LinkKind},
-        probe::{Level, ProbeStrategy, StepDetail},
-    },
-    layout_cache::default_folder,
-    record::{ProbeChoice, RecordOptions, StackChoice, StackKind, Targets},
-    sinks::{ApiFormat, LiveStatistics},
-    views::metrics::parse_address,
+use flow::{
+    model::Sampling,
+    session::{BufferKind, Level, LinkKind, ProbeStrategy, StepDetail},
 };
-use flow::model::Sampling;
 use ncclflow_common::{MAX_STACK_FRAMES, STACK_FRAMES};
 
-/// What `auto` means, for `--help`.
+/// Meaning of `auto`, for `--help`.
 const AUTO_PROBES: &str = "At each kernel launch, where the library allows it; otherwise at each operation";
 const AUTO_BUFFER: &str = "The ring buffer where the kernel has it, or else the perf event array";
 const AUTO_LINKS: &str = "One kernel link for many probes, where the kernel has it (Linux 6.6 and later); \
                           otherwise one for each";
 
-/// Frames that the kernel side can walk.
+/// Parses a number of frames for the kernel side.
 pub(super) fn stack_depth() -> clap::builder::RangedI64ValueParser<u8> {
     clap::value_parser!(u8).range(1..=i64::try_from(MAX_STACK_FRAMES).unwrap_or(i64::MAX))
 }
@@ -80,7 +80,7 @@ pub struct RecordArgs {
     pub pids: Vec<u32>,
 
     /// Every process of this node that uses NCCL, also those that start later, also in containers
-    #[arg(long, conflicts_with_all = ["pids", "library", "capture"])]
+    #[arg(long, conflicts_with_all = ["pids", "library"])]
     pub all: bool,
 
     #[command(flatten)]
@@ -128,10 +128,6 @@ pub struct RecordArgs {
     /// With --stacks: Python frames of a stack at most, the innermost ones
     #[arg(long, value_name = "N", requires = "stacks", default_value_t = STACK_FRAMES, value_parser = stack_depth())]
     pub stack_depth: u8,
-
-    /// With --level api, or --api: how the calls are written
-    #[arg(long, value_enum, default_value_t = ApiFormat::Json)]
-    pub format: ApiFormat,
 
     /// Do not ask the GPUs' driver once a second what they do (gpus.jsonl)
     #[arg(long)]
@@ -184,17 +180,13 @@ pub struct RecordArgs {
     #[command(flatten)]
     pub who: WhoArgs,
 
-    /// Keep the raw records in this new file; `ncclflow replay` makes the same files of it again
-    #[arg(long, value_name = "FILE")]
-    pub capture: Option<PathBuf>,
-
     /// Serve live metrics for Prometheus at http://ADDR/metrics while recording (docs/METRICS.md): a port of
     /// this host alone (9400), or an address and a port
     #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     pub metrics: Option<SocketAddr>,
 
     /// Write no files: for --metrics alone, as on a node that is watched for months
-    #[arg(long, requires = "metrics", conflicts_with_all = ["output", "capture", "window_flag", "rotate", "max_size", "compress"])]
+    #[arg(long, requires = "metrics", conflicts_with_all = ["output", "window_flag", "rotate", "max_size", "compress"])]
     pub no_files: bool,
 
     /// Print session.json to standard output at the end
@@ -223,8 +215,8 @@ impl RecordArgs {
         gpus: Option<GpuSamples>,
     ) -> RecordOptions {
         let targets = Targets::new(self.all, &self.pids, &self.filter.filter());
-        let buffer = self.buffer.0.unwrap_or_else(BufferKind::best);
-        let links = self.links.0.unwrap_or_else(LinkKind::best).prepared();
+        let buffer = self.buffer.0.unwrap_or_else(best_buffer);
+        let links = prepared(self.links.0.unwrap_or_else(best_links));
         let mut options = RecordOptions {
             choice: ProbeChoice {
                 level: self.level,
@@ -235,7 +227,6 @@ impl RecordArgs {
                 stacks: self.stacks.map(|kind| StackChoice { kind, depth: self.stack_depth }),
             },
             sampling: self.sampling.sampling(),
-            format: self.format,
             output,
             files: self.disk.files(),
             statistics,
@@ -250,7 +241,6 @@ impl RecordArgs {
             max_size: self.disk.max_size,
             max_age: self.disk.max_age,
             compress: self.disk.compress,
-            capture: self.capture.clone(),
             who: self.who.options(),
             development_log: self.ebpf_log,
             ..RecordOptions::new(started, targets, buffer, links)
@@ -259,32 +249,22 @@ impl RecordArgs {
         options
     }
 
-    /// Where resolved layouts are kept, if they are.
+    /// Returns the folder of resolved layouts, if they are kept.
     pub fn cache_folder(&self) -> Option<PathBuf> {
         if self.no_cache { None } else { self.cache_dir.clone().or_else(default_folder) }
     }
 
-    /// What is wrong with options that make sense with some values of others only.
+    /// Returns what is wrong with options that make sense with some values of others only.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
         if self.level != Level::Steps && self.sampling.sampling() != Sampling::default() {
             return Some("--steps-every, --channels and --min-bytes need --level steps");
         }
-        match (self.level, self.format) {
-            (Level::Api, ApiFormat::Megatrace) if self.returns => {
-                Some("--format megatrace has no place for --returns")
-            }
-            (Level::Api, _) if self.api => {
+        match self.level {
+            Level::Api if self.api => {
                 Some("--api is for --level flow and steps; --level api records the calls alone")
             }
-            (Level::Api, _) => None,
-            (_, ApiFormat::Megatrace) if self.returns => {
-                Some("--format megatrace has no place for --returns")
-            }
-            _ if self.returns && !self.api => {
+            Level::Flow | Level::Steps if self.returns && !self.api => {
                 Some("--returns needs --level api, or --api: without, the other levels see no call")
-            }
-            (_, ApiFormat::Megatrace) if !self.api => {
-                Some("--format megatrace needs --level api, or --api: without, the other levels see no call")
             }
             _ => None,
         }

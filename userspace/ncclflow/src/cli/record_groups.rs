@@ -1,5 +1,9 @@
 //! Groups of options of `ncclflow record`, and how their values are written.
 
+use crate::{
+    record::{FilesOptions, FilesWhen, WindowOptions},
+    who::{RankMapFile, WhoOptions},
+};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -12,14 +16,9 @@ use clap::{
 };
 
 use super::args::seconds;
-use crate::{
-    record::{FilesOptions, WindowOptions},
-    sinks::FilesWhen,
-    who::{RankMapFile, WhoOptions},
-};
 use flow::model::Sampling;
 
-/// Of which ops messages are measured.
+/// Choice of ops whose messages are measured.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct SamplingArgs {
     /// With --level steps: measure one op of N, by NCCL's own count: the same collectives on all ranks
@@ -42,7 +41,7 @@ impl SamplingArgs {
     }
 }
 
-/// A bit for each channel of a list of numbers and ranges.
+/// Parses a list of numbers and ranges into a bit for each channel.
 fn channels(text: &str) -> Result<u64, String> {
     let mut channels = 0;
     for part in text.split(',') {
@@ -88,7 +87,7 @@ pub struct WindowArgs {
 }
 
 impl WindowArgs {
-    /// As the library takes it; `None`: the recording is one.
+    /// Returns the library's options; `None`: the recording is one.
     pub fn options(&self) -> Option<WindowOptions> {
         let max_duration = self.window_max_secs.or(self.rotate);
         (self.window_flag.is_some() || self.rotate.is_some()).then(|| WindowOptions {
@@ -100,7 +99,7 @@ impl WindowArgs {
     }
 }
 
-/// Who is who, where the processes themselves do not say it.
+/// Identity of ranks and job, where the processes themselves do not tell.
 #[derive(Clone, Debug, Default, Args)]
 pub struct WhoArgs {
     /// Ranks in the job, where the processes' environment does not have them (mp.spawn, Ray): lines `PID
@@ -132,16 +131,16 @@ fn job_name(name: &str) -> Result<String, String> {
     Ok(name.to_owned())
 }
 
-/// The files of lines, and what the output folder may take on the disk.
+/// The line files, and what the output folder may take on the disk.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct DiskArgs {
-    /// When the .jsonl files are made of DIR/recording
-    #[arg(help_heading = "Disk", long, value_enum, value_name = "WHEN", default_value_t = FilesWhen::Live)]
+    /// When the .jsonl files and flow_rank are made of DIR/recording
+    #[arg(help_heading = "Disk", long, value_enum, value_name = "WHEN", default_value_t = FilesWhen::End)]
     pub files: FilesWhen,
 
-    /// Most bytes of lines of a recording or a window, as in 500M or 20G: there the .jsonl files end, and the
-    /// recording goes on
-    #[arg(help_heading = "Disk", long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    /// Most that these files of a recording or a window take together, as in 500M or 20G: there they end, and `ncclflow
+    /// export` makes the rest
+    #[arg(help_heading = "Disk", long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     pub files_limit: u64,
 
     /// Most that DIR may take on the disk, as in 500M or 20G (K, M, G, T; without a letter, MiB): the oldest
@@ -167,47 +166,38 @@ impl DiskArgs {
 /// The smallest limit of a folder.
 const MIN_SIZE: u64 = 1 << 20;
 
-/// Bytes, by a number and a letter; without a letter MiB, as the sizes of buffers.
+/// Parses a size: a number and a letter; without a letter MiB, as the sizes of buffers.
 fn size(text: &str) -> Result<u64, String> {
-    let (number, shift) = match text.char_indices().next_back() {
-        Some((at, letter)) if letter.is_ascii_alphabetic() => {
-            let shift = match letter.to_ascii_uppercase() {
-                'K' => 10,
-                'M' => 20,
-                'G' => 30,
-                'T' => 40,
-                _ => return Err("the letters are K, M, G and T".to_owned()),
-            };
-            (&text[..at], shift)
-        }
-        _ => (text, 20),
-    };
-    let number: u64 = number.parse().map_err(|_| "not a size, as 500M or 20G is one".to_owned())?;
-    let bytes = number.checked_mul(1 << shift).ok_or("too much")?;
+    let letters = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30), ('T', 1 << 40)];
+    let said = ["the letters are K, M, G and T", "not a size, as 500M or 20G is one", "too much"];
+    let bytes = with_letter(&text.to_ascii_uppercase(), &letters, 1 << 20, said)?;
     if bytes < MIN_SIZE { Err("must be 1M at least".to_owned()) } else { Ok(bytes) }
 }
 
 /// The shortest age: some blocks of a recording.
 const MIN_AGE: Duration = Duration::from_secs(10);
 
-/// A time, by a number and a letter; without a letter seconds.
+/// Parses a time: a number and a letter; without a letter seconds.
 fn age(text: &str) -> Result<Duration, String> {
-    let (number, seconds) = match text.char_indices().next_back() {
-        Some((at, letter)) if letter.is_ascii_alphabetic() => {
-            let seconds = match letter {
-                's' => 1,
-                'm' => 60,
-                'h' => 3600,
-                'd' => 86400,
-                _ => return Err("the letters are s, m, h and d".to_owned()),
-            };
-            (&text[..at], seconds)
-        }
-        _ => (text, 1),
-    };
-    let number: u64 = number.parse().map_err(|_| "not a time, as 90s or 12h is one".to_owned())?;
-    let age = Duration::from_secs(number.checked_mul(seconds).ok_or("too long")?);
+    let letters = [('s', 1), ('m', 60), ('h', 3600), ('d', 86400)];
+    let said = ["the letters are s, m, h and d", "not a time, as 90s or 12h is one", "too long"];
+    let age = Duration::from_secs(with_letter(text, &letters, 1, said)?);
     if age < MIN_AGE { Err("must be 10s at least".to_owned()) } else { Ok(age) }
+}
+
+/// Parses a number, and the letter that multiplies it; `alone` multiplies one without a letter. `said`: errors
+/// for another letter, for what is no number, and for too large a one.
+fn with_letter(text: &str, letters: &[(char, u64)], alone: u64, said: [&str; 3]) -> Result<u64, String> {
+    let [other_letter, no_number, too_large] = said;
+    let (number, unit) = match text.char_indices().next_back() {
+        Some((at, letter)) if letter.is_ascii_alphabetic() => {
+            let (_, unit) = letters.iter().find(|(known, _)| *known == letter).ok_or(other_letter)?;
+            (&text[..at], *unit)
+        }
+        _ => (text, alone),
+    };
+    let number: u64 = number.parse().map_err(|_| no_number)?;
+    Ok(number.checked_mul(unit).ok_or(too_large)?)
 }
 
 /// A value that is `auto` (`None`), or one of an enum's.

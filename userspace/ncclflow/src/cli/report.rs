@@ -5,7 +5,7 @@ use std::{io::Write as _, path::PathBuf, process::ExitCode};
 use anyhow::Result;
 use clap::Args;
 
-use super::{part_args::PartArgs, progress::BytesLine, terminal};
+use super::{export::write_notes, part_args::PartArgs, progress::reading, terminal};
 use crate::report::{ReportOptions, Section, report};
 
 #[derive(Debug, Args)]
@@ -21,8 +21,7 @@ The page is one file, without scripts, fonts or pictures from elsewhere: mail it
 Times and waits are there for recordings of --level steps, lines of code for those with --stacks. TIME is as for `ncclflow export`.
 docs/REPORT.md says what each picture shows. Exit codes: 0 done, whatever the verdict is (`ncclflow check` tells it by its exit code); 1 not done.")]
 pub struct ReportArgs {
-    /// Folders of recordings: of sessions, windows or hosts, or a folder of such folders; or files of record
-    /// --capture
+    /// Folders of recordings: of sessions, windows or hosts, or a folder of such folders
     #[arg(value_name = "DIR", required = true, num_args = 1..)]
     pub inputs: Vec<PathBuf>,
 
@@ -45,19 +44,10 @@ pub(super) fn run(args: &ReportArgs) -> Result<ExitCode> {
         choice: args.part.choice(),
         open: args.open_section,
     };
-    let mut line = BytesLine::new("");
-    let made = report(options, &mut |progress| line.show(progress.bytes, progress.of_bytes));
-    line.clear();
-    let made = made?;
+    let made = reading("", |line| report(options, &mut |read| line.show(read.bytes, read.of_bytes)))?;
     let mut out = terminal::out();
     writeln!(out, "{}", made.sentence)?;
-    let several = made.exported.sources.len() > 1;
-    for source in &made.exported.sources {
-        let name = if several { format!("{}: ", source.path.display()) } else { String::new() };
-        for said in source.read.notes() {
-            writeln!(out, "{name}{said}")?;
-        }
-    }
+    write_notes(&made.exported, &mut out)?;
     let rows = &made.exported.rows;
     if rows.ops + rows.calls == 0 && rows.left_out > 0 {
         writeln!(out, "nothing was recorded in the part that you chose")?;

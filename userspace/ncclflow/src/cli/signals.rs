@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::{exit, terminal};
 use crate::{privileges, record::StopHandle};
 
-/// How long the end that is to come at once waits for who reads the lines that were told.
+/// Time that an immediate end waits for readers of the lines that were told.
 const AT_ONCE: Duration = Duration::from_millis(200);
 
 /// Runs `work` on a thread of its own. `at_once` is done before a second signal ends the program.
@@ -31,7 +31,7 @@ pub(super) fn with_signals<T: Send + 'static>(
         );
         let handle = stop.clone();
         let mut work = tokio::task::spawn_blocking(move || work(&handle));
-        // That thread has been started, with what we had. Here signals are waited for, and lines printed.
+        // The thread has been started, with our capabilities. Here signals are waited for, and lines printed.
         privileges::keep_only(CapabilitySet::empty());
         let mut times = 0;
         loop {

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 
-use super::{live_stacks, progress::BytesLine, stacks_args::StacksArgs, terminal, write_json};
+use super::{live_stacks, progress::reading, stacks_args::StacksArgs, terminal, write_json};
 use crate::{
     sinks::{OutputDir, Share},
     stacks::{
@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// What may be meant if a kernel is not there.
+/// Words of kernels to suggest where the wanted one is not found.
 const WORDS: [&str; 5] = ["nccl", "reduce", "gather", "broadcast", "scatter"];
 
 /// Most calls of a function that an error lists.
@@ -41,10 +41,8 @@ fn run_trace(args: &StacksArgs, path: &Path) -> Result<ExitCode> {
     let mut trace = TraceFile::open(path)?;
     let window = window(&mut trace, args)?;
     let query = Query { window, kernel_name: args.kernel().to_owned(), stack_depth: args.callers() };
-    let mut line = BytesLine::new("");
-    let found = stacks_of(&mut trace, &query, &mut |progress| line.show(progress.bytes, progress.of_bytes));
-    line.clear();
-    let found = found?;
+    let found =
+        reading("", |line| stacks_of(&mut trace, &query, &mut |read| line.show(read.bytes, read.of_bytes)))?;
     let mut out = Vec::new();
     write_stacks(&found, args, window, &mut out)?;
     write_out(args.output.as_deref(), &out, args.pprof)?;
@@ -57,10 +55,9 @@ fn window(trace: &mut TraceFile, args: &StacksArgs) -> Result<Window> {
         return Ok(Window::new(start, duration));
     }
     let Some(name) = &args.function_name else { return Ok(Window::WHOLE) };
-    let mut line = BytesLine::new("looking for the function: ");
-    let found = find_functions(trace, name, &mut |progress| line.show(progress.bytes, progress.of_bytes));
-    line.clear();
-    let found = found?;
+    let found = reading("looking for the function: ", |line| {
+        find_functions(trace, name, &mut |read| line.show(read.bytes, read.of_bytes))
+    })?;
     if found.is_empty() {
         bail!(
             "no slice on a thread of the trace is named `{name}`; names are as the trace has them, and with a % \
@@ -100,7 +97,7 @@ fn duration_of(found: &Match, before: &str) -> String {
     found.duration.map_or_else(|| ", never ended".to_owned(), |duration| format!("{before}{duration}"))
 }
 
-/// Asks which of the slices is meant, until one is.
+/// Asks which of the slices is meant, until one is chosen.
 fn choose(found: &Functions, answers: &mut dyn BufRead, out: &mut dyn Write) -> Result<usize> {
     writeln!(out, "{} slices match:\n", found.len())?;
     write_matches(found, usize::MAX, out)?;
@@ -165,7 +162,7 @@ fn write_stacks(found: &Found, args: &StacksArgs, window: Window, out: &mut Vec<
     Ok(())
 }
 
-/// Why nothing was found.
+/// Explains why nothing was found.
 fn explain(found: &Found, kernel: &str, place: &str, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "No call stacks found matching the criteria.\n")?;
     if found.ambiguous > 0 {
@@ -205,7 +202,7 @@ fn explain(found: &Found, kernel: &str, place: &str, out: &mut dyn Write) -> io:
     }
 }
 
-/// What the stacks do not say.
+/// Reports what the stacks do not show.
 fn say(found: &Found, window: Window) {
     if found.replayed > 0 {
         tell!(

@@ -1,5 +1,11 @@
 //! The arguments of `stacks`.
 
+use crate::{
+    kernel::loader::{best_buffer, best_links, prepared},
+    layout_cache::default_folder,
+    record::{RecordOptions, StackChoice, StackKind, Targets},
+    stacks::LiveStacks,
+};
 use std::{
     path::PathBuf,
     time::{Duration, Instant},
@@ -8,24 +14,16 @@ use std::{
 use clap::Args;
 
 use super::{args::seconds, filter_args::FilterArgs};
-use crate::{
-    kernel::{
-        loader::{BufferKind, LinkKind},
-        probe::Level,
-    },
-    layout_cache::default_folder,
-    record::{RecordOptions, StackChoice, StackKind, Targets},
-    stacks::LiveStacks,
-};
+use flow::session::Level;
 use ncclflow_common::{MAX_STACK_FRAMES, STACK_FRAMES};
 
 const WINDOW: &str = "Window";
 const OUTPUT: &str = "Output";
 
-/// What the NCCL Call Stack Analyzer looks for: NCCL's kernel for what has none of its own.
+/// Default of the NCCL Call Stack Analyzer: NCCL's kernel for what has none of its own.
 const KERNEL: &str = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)";
 
-/// Callers of a launch in a trace, where nobody asks for another number.
+/// Default number of a launch's callers in a trace.
 const CALLERS: usize = 12;
 
 #[derive(Debug, Args)]
@@ -131,36 +129,36 @@ pub struct StacksArgs {
 }
 
 impl StacksArgs {
-    /// The kernels of a trace.
+    /// Returns the kernels' name in a trace.
     pub(super) fn kernel(&self) -> &str {
         self.kernel_name.as_deref().unwrap_or(KERNEL)
     }
 
-    /// Callers of a launch.
+    /// Returns how many callers of a launch are wanted.
     pub(super) fn callers(&self) -> usize {
         self.stack_depth.unwrap_or(CALLERS)
     }
 
-    /// Frames of a stack that the kernel side is to walk.
+    /// Returns the number of frames that the kernel side is to walk.
     pub(super) fn frames(&self) -> u8 {
         self.stack_depth.map_or(STACK_FRAMES, |depth| u8::try_from(depth).unwrap_or(u8::MAX))
     }
 
-    /// What is wrong with options that make sense with some values of others only.
+    /// Returns what is wrong with options that make sense with some values of others only.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
         let most = u8::try_from(MAX_STACK_FRAMES).unwrap_or(u8::MAX);
         (self.source.is_none() && !(1..=most).contains(&self.frames()))
             .then_some("--stack-depth is from 1 to 48 where processes are watched")
     }
 
-    /// As the library takes it: nothing is written, calls and their stacks are counted.
+    /// Returns the library's options: nothing is written, calls and their stacks are counted.
     pub(super) fn options(&self, started: Instant, live: LiveStacks) -> RecordOptions {
         let targets = Targets::new(self.all, &self.pids, &self.filter.filter());
         let mut options = RecordOptions {
             watcher: Some(live),
             duration: self.seconds,
             cache: default_folder(),
-            ..RecordOptions::new(started, targets, BufferKind::best(), LinkKind::best().prepared())
+            ..RecordOptions::new(started, targets, best_buffer(), prepared(best_links()))
         };
         options.choice.level = Level::Api;
         let kind = match (self.native, self.both) {

@@ -6,17 +6,15 @@ use anyhow::Result;
 
 use super::{
     args::SummaryArgs,
-    progress::BytesLine,
+    progress::reading,
     terminal::{self, Mood},
     write_json,
 };
 use crate::check::{summarize, summary_headline, write_summary};
 
 pub(super) fn run(args: &SummaryArgs) -> Result<ExitCode> {
-    let mut line = BytesLine::new("");
-    let report = summarize(&args.dirs, &mut |bytes, of_bytes| line.show(bytes, of_bytes));
-    line.clear();
-    let report = report?;
+    let report =
+        reading("", |line| summarize(&args.dirs, &mut |bytes, of_bytes| line.show(bytes, of_bytes)))?;
     if args.json {
         write_json(&mut terminal::out(), &report)?;
     } else {

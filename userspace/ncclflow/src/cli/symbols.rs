@@ -6,10 +6,11 @@ use anyhow::{Context as _, Result};
 
 use super::{args::SymbolsArgs, terminal, write_json_line};
 use crate::{
-    kernel::probe::{CallSource, Level, ProbeSet, add_api_returns, compile},
+    kernel::probe::{ProbeSet, add_api_returns, compile},
     resolver::{self, What},
     target::{MappedLibrary, Process, printable},
 };
+use flow::session::{CallSource, Level};
 use nccl_library::symbols::{DebugFiles, Resolution, nccl_request_with_api, render};
 
 pub(super) fn run(args: &SymbolsArgs) -> Result<ExitCode> {
@@ -29,7 +30,7 @@ pub(super) fn run(args: &SymbolsArgs) -> Result<ExitCode> {
     Ok(if traceable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether the library has everything that tracing cannot do without.
+/// Shows the library. Returns whether it has everything that tracing needs.
 fn show(library: &MappedLibrary, debug_files: &DebugFiles, json: bool) -> Result<bool> {
     let resolved = resolver::resolve(library, What::Api, debug_files);
     let resolution = resolved.with_context(|| format!("reading `{}`", library.shown()))?.resolution;
@@ -45,7 +46,7 @@ fn show(library: &MappedLibrary, debug_files: &DebugFiles, json: bool) -> Result
     Ok(traceable)
 }
 
-/// What `record` can do with the library, by level.
+/// Describes what `record` can do with the library, by level.
 fn levels(resolution: &Resolution) -> String {
     let mut returns = ProbeSet::default();
     add_api_returns(&mut returns, resolution);

@@ -1,5 +1,5 @@
-//! What is printed, on standard output and standard error. All of it goes through [`PlainWriter`]: much of it
-//! are names and paths that a tenant chose.
+//! Output on standard output and standard error. All of it goes through [`PlainWriter`]: tenants chose many
+//! of its names and paths.
 
 use std::{
     env, fmt,
@@ -16,28 +16,28 @@ use clap::{
 };
 
 use super::told_lines::ToldLines;
-use crate::text::{PlainWriter, plain};
+use flow::text::{PlainWriter, plain};
 
-/// What `--color` says.
+/// Value of `--color`.
 static COLOR: OnceLock<ColorChoice> = OnceLock::new();
 
-/// How bad a verdict is.
+/// Severity of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mood {
-    /// No judgement: what there is.
+    /// No judgement, only facts.
     Neutral,
     Good,
     Doubtful,
     Bad,
 }
 
-/// Remembers what `--color` says.
+/// Stores the value of `--color`.
 pub(super) fn choose_color(choice: ColorChoice) {
-    // It is said once, at the begin.
+    // Set once, at the start.
     let _ = COLOR.set(choice);
 }
 
-/// Whether standard output gets colours: if it is a terminal, and nobody asks for none (<https://no-color.org>).
+/// Tells whether standard output gets colours: a terminal, unless asked otherwise (<https://no-color.org>).
 pub(super) fn has_color() -> bool {
     match COLOR.get() {
         Some(ColorChoice::Always) => true,
@@ -50,8 +50,8 @@ pub(super) fn has_color() -> bool {
     }
 }
 
-/// Writes the verdict, one sentence on lines of its own, to standard output. The program's other output must have
-/// been flushed.
+/// Writes the verdict, one sentence on lines of its own, to standard output. The program's other output must
+/// have been flushed.
 pub(super) fn verdict(mood: Mood, sentence: &str) -> io::Result<()> {
     if !has_color() {
         return sentence.lines().try_for_each(|line| writeln!(stdout(), "{}", plain(line)));
@@ -66,29 +66,29 @@ pub(super) fn verdict(mood: Mood, sentence: &str) -> io::Result<()> {
     sentence.lines().try_for_each(|line| writeln!(stdout(), "{style}{}{style:#}", plain(line)))
 }
 
-/// Standard output, for text and for JSON by [`write_json`](super::write_json).
+/// Returns standard output, for text and for JSON by [`write_json`](super::write_json).
 pub(super) fn out() -> PlainWriter<StdoutLock<'static>> {
     PlainWriter::new(stdout().lock())
 }
 
-/// Standard error.
+/// Returns standard error.
 pub(super) fn err() -> PlainWriter<Stderr> {
     PlainWriter::new(stderr())
 }
 
-/// How long the end waits for who reads the lines that were told.
+/// Time that the end waits for readers of the lines that were told.
 pub(super) const AT_END: Duration = Duration::from_secs(2);
 
-/// Who writes the lines of a command that goes on for long.
+/// Writer of the lines of a command that goes on for long.
 static TOLD: OnceLock<ToldLines> = OnceLock::new();
 
-/// From now on lines are written by a thread of their own: nobody waits for who reads them.
+/// From now on lines are written by a thread of their own: nobody waits for their readers.
 pub(super) fn tell_in_background() {
     if TOLD.get().is_none()
         && let Ok(lines) = ToldLines::to(err())
     {
         let _ = TOLD.set(lines);
-        // Who panics does not wait either: the other threads are to learn of it.
+        // A panicking thread does not wait either: the other threads are to learn of it.
         panic::set_hook(Box::new(|why| {
             let thread = thread::current();
             tell(format_args!("thread '{}' {why}", thread.name().unwrap_or("without a name")));
@@ -96,26 +96,26 @@ pub(super) fn tell_in_background() {
     }
 }
 
-/// The work is done, and only lines are still to be told: who tells waits for who reads.
+/// Lets writers of lines wait for readers from now on, as the work is done.
 pub(super) fn tell_all() {
     if let Some(lines) = TOLD.get() {
         lines.wait_for_readers(AT_END);
     }
 }
 
-/// Waits until the lines are written, so long at most.
+/// Waits until the lines are written, for at most `patience`.
 pub(super) fn flush_told(patience: Duration) {
     if let Some(lines) = TOLD.get() {
         lines.flush(patience);
     }
 }
 
-/// A line on standard error, for people. Nobody may be there to read it, and that is no reason to stop.
+/// Writes a line to standard error, for people. If nobody reads it, that is no reason to stop.
 pub(super) fn tell(line: fmt::Arguments<'_>) {
     let line = format!("{line}\n");
     match TOLD.get() {
         Some(lines) => lines.tell(line),
-        // In one piece, that lines of several threads do not mix.
+        // In one piece, so that lines of several threads do not mix.
         None => _ = err().write_all(line.as_bytes()),
     }
 }

@@ -1,5 +1,5 @@
-//! Lines for people that nobody may read. A pipe that is full keeps whoever writes to it waiting, and the recording's
-//! own thread has lines to say: a thread of its own writes them, and what it cannot get rid of is left out and counted.
+//! Lines for people that nobody may read. A full pipe blocks whoever writes to it, and the recording's own
+//! thread tells lines: a separate thread writes them, and leaves out and counts what it cannot get rid of.
 
 use std::{
     io::{self, Write},
@@ -16,7 +16,7 @@ use rustix::thread::CapabilitySet;
 
 use crate::privileges;
 
-/// Lines that wait to be written.
+/// Most lines that wait to be written.
 const WAITING: usize = 1024;
 
 /// Writes lines, and keeps nobody waiting.
@@ -26,9 +26,9 @@ pub(super) struct ToldLines {
     /// Lines that were taken, and those that were written.
     taken: AtomicUsize,
     written: Arc<AtomicUsize>,
-    /// Lines before the next one for which there was no room.
+    /// Lines left out before the next one.
     left_out: AtomicUsize,
-    /// For so many milliseconds who tells waits for who reads, as long as lines are read.
+    /// Milliseconds that the sender of a line waits for the reader, as long as lines are read.
     patience_ms: AtomicU64,
 }
 
@@ -78,8 +78,8 @@ impl ToldLines {
         }
     }
 
-    /// Nothing goes on beside the lines any more: from now on who tells waits for who reads, while lines are read, and
-    /// so long after the last one.
+    /// Lets senders of lines wait for the reader from now on, as nothing else goes on: while lines are read,
+    /// and so long after the last one.
     pub(super) fn wait_for_readers(&self, patience: Duration) {
         let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         self.patience_ms.store(patience, Ordering::Relaxed);
@@ -103,7 +103,7 @@ fn left_out(count: usize) -> String {
     format!("{count} lines are left out here: nobody read them\n")
 }
 
-/// Whether lines are being read.
+/// Progress of the reader.
 struct Progress {
     written: usize,
     since: Instant,
@@ -134,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    /// With readers that a busy machine keeps from reading.
+    /// Enough for readers that a busy machine keeps from reading.
     const PATIENCE: Duration = Duration::from_mins(1);
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
             next
         });
         lines.flush(PATIENCE);
-        // Those that were left out are counted in the place where they are missing: before the next.
+        // Lines that were left out are counted where they are missing: before the next.
         lines.tell("40000 end\n".to_owned());
         lines.flush(PATIENCE);
         drop(lines);

@@ -26,11 +26,12 @@ use crate::{
     host::host_name,
     privileges,
     record::{LibraryInUse, Notice, RecordOptions, StopHandle, record},
-    sinks::{LiveStatistics, SessionState},
+    sinks::LiveStatistics,
     views::top::{Action, Rates, Snapshot, State, Subject, TopReport, draw, print_table, rows},
 };
+use flow::session::SessionState;
 
-/// How long a signal can go unnoticed.
+/// Longest time that a signal goes unnoticed.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
@@ -47,7 +48,7 @@ pub(super) fn run(args: &TopArgs, started: Instant) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the session's thread says.
+/// Messages of the session's thread.
 enum News {
     /// A process is watched: its number, name, and NCCL's versions.
     Process(u32, String, String),
@@ -96,7 +97,7 @@ fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sen
             counted = true;
             say(News::Counted);
         }
-        // Of files, of which there are none.
+        // Notices about files, of which there are none.
         _ => {}
     };
     let report = record(options, stop, &mut notice)?.report;
@@ -133,7 +134,7 @@ fn follow(
         let Ok(news) = news.recv() else { return Ok(()) };
         session.take(news);
         if session.over {
-            // It says why itself.
+            // The session tells why itself.
             return Ok(());
         }
         if let Some(line) = session.line.take() {
@@ -154,14 +155,14 @@ fn follow(
     Ok(())
 }
 
-/// A session, and what it has said.
+/// A session, and what it has told.
 struct Session<'a> {
     live: &'a LiveStatistics,
     gpus: GpuSamples,
     stop: &'a StopHandle,
     news: &'a mpsc::Receiver<News>,
     subject: Subject,
-    /// The latest that nobody was told.
+    /// The latest line that was not shown yet.
     line: Option<String>,
     armed: bool,
     over: bool,
@@ -182,7 +183,7 @@ impl Session<'_> {
         Snapshot { at_ns: now_ns(ClockId::Monotonic), statistics: self.live.read(), gpus }
     }
 
-    /// Looks for one interval, or until the processes are gone, and prints.
+    /// Watches for one interval, or until the processes are gone, and prints.
     fn once(&mut self, args: &TopArgs) -> Result<()> {
         let before = Snapshot { at_ns: now_ns(ClockId::Monotonic), ..Snapshot::default() };
         tell!("watching for {} s", args.interval.as_secs_f64());
@@ -253,7 +254,7 @@ impl Session<'_> {
     }
 }
 
-/// Prints what `--once` asks for.
+/// Prints the output of `--once`.
 pub(super) fn print_once(
     args: &TopArgs,
     subject: &Subject,

@@ -1,5 +1,12 @@
 //! The arguments of `ncclflow top`.
 
+use crate::{
+    kernel::loader::{best_buffer, best_links, prepared},
+    layout_cache::default_folder,
+    record::{RecordOptions, Targets},
+    sinks::LiveStatistics,
+    views::top::{Sort, View},
+};
 use std::{
     path::PathBuf,
     time::{Duration, Instant},
@@ -11,16 +18,7 @@ use super::{
     args::{DebugArgs, seconds},
     filter_args::FilterArgs,
 };
-use crate::{
-    kernel::{
-        loader::{BufferKind, LinkKind},
-        probe::Level,
-    },
-    layout_cache::default_folder,
-    record::{RecordOptions, Targets},
-    sinks::LiveStatistics,
-    views::top::{Sort, View},
-};
+use flow::session::Level;
 
 #[derive(Clone, Debug, Args)]
 #[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all", "recording"]))]
@@ -99,7 +97,7 @@ pub struct TopArgs {
 }
 
 impl TopArgs {
-    /// As the library takes it: nothing is written, `statistics` are kept.
+    /// Returns the library's options: nothing is written, `statistics` are kept.
     pub(super) fn options(&self, started: Instant, statistics: LiveStatistics) -> RecordOptions {
         let targets = Targets::new(self.all, &self.pids, &self.filter.filter());
         let mut options = RecordOptions {
@@ -108,7 +106,7 @@ impl TopArgs {
             library: self.library.clone(),
             debug_files: self.debug.files(),
             cache: default_folder(),
-            ..RecordOptions::new(started, targets, BufferKind::best(), LinkKind::best().prepared())
+            ..RecordOptions::new(started, targets, best_buffer(), prepared(best_links()))
         };
         options.choice.level = self.level;
         options

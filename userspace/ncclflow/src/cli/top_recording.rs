@@ -1,5 +1,5 @@
-//! `ncclflow top --recording DIR`: the same view of a recording, of all of it when it is over, or of its latest
-//! moments while it is written.
+//! `ncclflow top --recording DIR`: the same view of a recording: of all of it when it is over, or of its
+//! latest moments while it is written.
 
 use std::{
     io::{self, Write as _},
@@ -9,10 +9,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use clap::ValueEnum as _;
 use ratatui::DefaultTerminal;
 use rustix::time::ClockId;
-use serde::Deserialize as _;
 
 use super::{
     keys::{Input, wait_for_key},
@@ -25,21 +23,21 @@ use super::{
 use crate::{
     clock::now_ns,
     export::Source,
-    kernel::probe::Level,
-    record::{StopHandle, WatchedRecording},
+    record::StopHandle,
     recording::Progress,
+    rows::WatchedRecording,
     sinks::LiveStatistics,
     views::top::{Action, Rates, Snapshot, State, Subject, draw},
 };
-use nccl_library::nccl::NcclVersion;
+use flow::session::{SessionReport, TargetReport};
 
-/// What is read of a recording that is being written, before its end.
+/// Nanoseconds before its end from which an unfinished recording is read.
 const TAIL_NS: u64 = 10_000_000_000;
 
-/// How long a key, a signal or a new block can go unnoticed.
+/// Longest time that a key, a signal or a new block goes unnoticed.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How long a block can take to be written, and some more.
+/// Time that a block can take to be written, and some more.
 const SILENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn run(args: &TopArgs, path: &Path) -> Result<ExitCode> {
@@ -54,7 +52,7 @@ fn watch(args: &TopArgs, path: &Path, stop: &StopHandle) -> Result<()> {
     let from_ns = if source.is_over { first_ns } else { last_ns.saturating_sub(TAIL_NS).max(first_ns) };
     let live = LiveStatistics::default();
     let recording = WatchedRecording::open(path, from_ns, live.clone())?;
-    let subject = subject(&source);
+    let subject = subject(source.session());
     let mut view = View { recording, live, subject, at_ns: from_ns, grown: Instant::now() };
     let mut progress = BytesLine::new("");
     while view.read_next()? {
@@ -77,24 +75,17 @@ fn watch(args: &TopArgs, path: &Path, stop: &StopHandle) -> Result<()> {
     shown
 }
 
-/// Host, level and processes, as the session's report has them. It can be of any version, and of anybody's
-/// making.
-fn subject(source: &Source) -> Subject {
-    let report: serde_json::Value = serde_json::from_str(source.report()).unwrap_or_default();
-    let version = |index: &serde_json::Value| {
-        let library = report["libraries"].get(usize::try_from(index.as_u64()?).ok()?)?;
-        Some(NcclVersion::deserialize(&library["nccl_version"]).ok()?.to_string())
-    };
-    let process = |target: &serde_json::Value| {
-        let pid = u32::try_from(target["pid"].as_u64()?).ok()?;
-        let versions = target["libraries"].as_array().into_iter().flatten().filter_map(version);
-        let name = target["name"].as_str().unwrap_or_default().to_owned();
-        Some((pid, (name, versions.collect::<Vec<_>>().join(","))))
+/// Takes host, level and processes out of the session's report.
+fn subject(session: &SessionReport) -> Subject {
+    let version = |index: &usize| Some(session.libraries.get(*index)?.nccl_version?.to_string());
+    let process = |target: &TargetReport| {
+        let versions: Vec<String> = target.libraries.iter().filter_map(version).collect();
+        (target.pid, (target.name.clone(), versions.join(",")))
     };
     Subject {
-        host: source.host().to_owned(),
-        level: report["level"].as_str().and_then(|level| Level::from_str(level, true).ok()),
-        processes: report["targets"].as_array().into_iter().flatten().filter_map(process).collect(),
+        host: session.host.clone(),
+        level: session.level,
+        processes: session.targets.iter().map(process).collect(),
     }
 }
 
@@ -102,9 +93,9 @@ struct View {
     recording: WatchedRecording,
     live: LiveStatistics,
     subject: Subject,
-    /// Until then it is known, by the records' clock.
+    /// End of what is known, by the records' clock.
     at_ns: u64,
-    /// When there was a new block.
+    /// Time of the latest new block.
     grown: Instant,
 }
 
@@ -118,7 +109,7 @@ impl View {
         Ok(progress == Progress::Read)
     }
 
-    /// Reads what is new; of a recording that is over there is nothing.
+    /// Reads what is new; in a recording that is over there is nothing.
     fn read_on(&mut self) -> Result<()> {
         while !self.recording.is_over() && self.read_next()? {
             self.grown = Instant::now();
@@ -126,7 +117,7 @@ impl View {
         Ok(())
     }
 
-    /// What is known now: until the latest record, or, where nothing comes, until now.
+    /// Returns what is known now: until the latest record, or, where nothing comes, until now.
     fn snapshot(&mut self) -> Snapshot {
         let last_ns = self.recording.last_ns();
         self.at_ns = if last_ns > self.at_ns || self.recording.is_over() {
@@ -166,7 +157,7 @@ impl View {
         Ok(())
     }
 
-    /// What else there is to know.
+    /// Returns a note on damage or silence.
     fn note(&self) -> Option<String> {
         let damage = self.recording.damage();
         if damage.blocks + damage.bytes > 0 {
@@ -190,7 +181,7 @@ impl View {
             if next.is_some_and(|next| Instant::now() >= next) {
                 state.take(self.snapshot(), &self.subject);
                 state.message = self.note();
-                // What is over is shown as a whole, or until its end.
+                // A finished recording is shown as a whole, or until its end.
                 next = (!self.recording.is_over()).then(|| Instant::now() + interval);
             }
             if key_pressed(&mut terminal, &mut state, &self.subject).context("the terminal")? == Action::Quit

@@ -1,7 +1,7 @@
-//! Options of `record` that come from the environment, as services and containers are configured.
+//! Options of `record` from the environment, as services and containers are configured.
 //!
-//! The variable of `--window-flag` is `NCCLFLOW_WINDOW_FLAG`, and so for each option that has a long name. What
-//! the command line says comes first: an option there replaces its own variable, and those of the options that
+//! The variable of `--window-flag` is `NCCLFLOW_WINDOW_FLAG`, and so for each option that has a long name.
+//! The command line comes first: an option there replaces its own variable, and those of the options that
 //! cannot be given with it.
 
 use std::{env, process};
@@ -18,13 +18,13 @@ const COMMAND: &str = "record";
 
 const PREFIX: &str = "NCCLFLOW_";
 
-/// The command line, where each option of `record` names its variable: for help, man pages and completions.
+/// Returns the command line with the variables of `record`'s options: for help, man pages, completions.
 pub fn command() -> Command {
     Cli::command().mut_subcommand(COMMAND, |record| record.mut_args(with_variable))
 }
 
-/// Parses the command line, and the variables of what it does not say. Where they are wrong, and for `--help`, the
-/// program ends here.
+/// Parses the command line, and the variables of options that are not given. The program ends here on errors,
+/// and for `--help`.
 pub(super) fn parse() -> Cli {
     let is_ours = given();
     let given = is_ours.clone().unwrap_or_default();
@@ -43,7 +43,7 @@ pub(super) fn parse() -> Cli {
                     used.push(name);
                     with_variable(arg)
                 }
-                // Not there; or no text, which clap refuses where the option wants text.
+                // Not set; or not text, which clap refuses where the option wants text.
                 Err(_) => with_variable(arg),
             }
         })
@@ -63,7 +63,8 @@ pub(super) fn parse() -> Cli {
     })
 }
 
-/// What of `record` the command line itself says; `None`: it has another command, or cannot be parsed at all.
+/// Returns the options of `record` given on the command line; `None`: it has another command, or cannot be
+/// parsed at all.
 fn given() -> Option<Vec<Id>> {
     let matches = Cli::command().ignore_errors(true).try_get_matches().ok()?;
     matches.subcommand_matches(COMMAND).map(given_in)
@@ -74,7 +75,7 @@ fn given_in(record: &ArgMatches) -> Vec<Id> {
     record.ids().filter(is_given).cloned().collect()
 }
 
-/// The options that cannot be given together with those.
+/// Returns the options that conflict with `given`.
 fn excluded(record: &Command, given: &[Id]) -> Vec<Id> {
     let mut excluded = Vec::new();
     for arg in record.get_arguments() {
@@ -95,8 +96,8 @@ fn excluded(record: &Command, given: &[Id]) -> Vec<Id> {
     excluded
 }
 
-/// An empty variable is none. Neither is one that says `false`: to clap a flag would be given all the same, and
-/// exclude others.
+/// Tells whether a variable is as good as unset: empty, or `false` for a flag, which clap would take as
+/// given.
 fn says_nothing(arg: &Arg, value: &str) -> bool {
     let no = ["false", "no", "off", "n", "f", "0"];
     value.is_empty() || (is_flag(arg) && no.contains(&value.to_ascii_lowercase().as_str()))
@@ -137,7 +138,7 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), count);
         assert!(names.contains(&"NCCLFLOW_WINDOW_FLAG".to_owned()));
-        // What else the program reads by such a name is no option.
+        // Other variables that the program reads are no options.
         for other in ["NCCLFLOW_NVML", "NCCLFLOW_FAULT", "NCCLFLOW_ARGS"] {
             assert!(!names.contains(&other.to_owned()), "{other}");
         }
@@ -154,7 +155,7 @@ mod tests {
             ids
         };
         assert_eq!(excluded("pids"), ["all"]);
-        assert_eq!(excluded("all"), ["capture", "library", "pids"]);
+        assert_eq!(excluded("all"), ["library", "pids"]);
         assert_eq!(excluded("window_flag"), ["no_files", "rotate"]);
         assert_eq!(excluded("level"), [""; 0]);
     }

@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
-/// What a check means for tracing, from best to worst.
+/// Consequence of a check for tracing, from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     Ok,
-    /// Tracing works, but for what [`Check::found`] names.
+    /// Tracing works, except for what [`Check::found`] names.
     Degraded,
     /// Tracing does not work.
     No,
@@ -27,7 +27,7 @@ impl Verdict {
 pub struct Check {
     pub name: String,
     pub verdict: Verdict,
-    /// What was found; if the verdict is not ok, also what does not work.
+    /// Result; if the verdict is not ok, also what does not work.
     pub found: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,

@@ -18,7 +18,7 @@ pub struct Facts {
     pub uid: u32,
     /// `/proc/self/uid_map`. Outside of user namespaces it is one line that maps all user ids to themselves.
     pub uid_map: String,
-    /// Whether this process sees all processes of the host.
+    /// Set if this process sees all processes of the host.
     pub in_first_pid_namespace: Option<bool>,
     /// `/sys/kernel/security/lockdown`, like `[none] integrity confidentiality`
     pub lockdown: Option<String>,

@@ -9,10 +9,10 @@ use crate::{
     target::Process,
 };
 
-/// What to do where root is refused.
+/// Remedy where root is refused.
 pub(super) const REFUSED: &str = "run outside of what confines this program (AppArmor, SELinux, a seccomp filter); where nothing does, report this with the whole output";
 
-/// Reads the file that this program has mapped as its own code: there is one where no job runs, too.
+/// Reads the file that this program has mapped as its own code: it exists even where no job runs.
 pub(super) fn own_program() -> Finding {
     judge(read_own_program())
 }
@@ -24,14 +24,14 @@ fn read_own_program() -> Result<(), ResolverError> {
     let code = mappings.iter().find(|mapping| mapping.is_file_code());
     let code = code.ok_or_else(|| ResolverError::Unavailable("this program has no file".to_owned()))?;
     let program = resolver::open_mapping(&process, code)?;
-    // It is read, and no symbol is wanted.
+    // Only read: no symbol is wanted.
     resolver::symbols(&program, None, Some(Vec::new())).map(drop)
 }
 
 pub(super) fn judge(read: Result<(), ResolverError>) -> Finding {
     match read {
         Ok(()) => ok("the helper process opens and reads them"),
-        // Not the kernel's word: a file system that ncclflow does not ask, or a file that was replaced.
+        // Not refused by the kernel: a file system that ncclflow does not ask, or a file that was replaced.
         Err(ResolverError::Refused(why)) if why.raw_os_error().is_none() => degraded(
             format!("not known, as this program's own file was not read: {why}"),
             "see the libraries below",
@@ -43,7 +43,7 @@ pub(super) fn judge(read: Result<(), ResolverError>) -> Finding {
     }
 }
 
-/// Whether the kernel, and not a rule of ncclflow's, refused it.
+/// Tells whether the kernel refused it, and not a rule of ncclflow's.
 pub(super) fn is_refused(error: &io::Error) -> bool {
     error.raw_os_error().is_some() && error.kind() == io::ErrorKind::PermissionDenied
 }

@@ -12,13 +12,14 @@ use super::{
     files, privileges,
 };
 use crate::{
-    kernel::probe::{CallSource, Level, ProbeStrategy, compile},
+    kernel::probe::compile,
     resolver::{self, ResolverError, What},
     target::{Discovered, LibraryError, LibraryId, MappedLibrary, denied_remedy},
 };
+use flow::session::{CallSource, Level, ProbeStrategy};
 use nccl_library::symbols::{DebugFiles, Resolution};
 
-/// At most this many libraries are examined. Each takes some tenths of a second.
+/// Most libraries that are examined. Each takes some tenths of a second.
 const MAX_LIBRARIES: usize = 32;
 const PLACES: [&str; 7] = [
     "/usr/lib/x86_64-linux-gnu",
@@ -30,7 +31,7 @@ const PLACES: [&str; 7] = [
     "/usr/local/cuda/lib64",
 ];
 
-/// A check for each library, and for processes that could not be examined; one check if there is no library.
+/// Returns a check for each library, and for processes not examined; one check if there is no library.
 pub(super) fn checks(facts: &Facts) -> Vec<Check> {
     let opens_all = privileges::opens_all(facts);
     let mut checks = Vec::new();
@@ -84,7 +85,8 @@ fn mapped(library: &MappedLibrary, pid: u32, opens_all: bool) -> Finding {
     judge(library, &format!("process {pid}{deleted}"), opens_all)
 }
 
-/// A library that a process has mapped and that cannot be opened. Whoever may open all and is refused can trace nothing.
+/// Judges a mapped library that cannot be opened. A process that may open all and is refused can trace
+/// nothing.
 pub(super) fn unopened(error: &LibraryError, opens_all: bool) -> Finding {
     match error {
         LibraryError::Open { error: why, .. } if opens_all && files::is_refused(why) => {

@@ -1,4 +1,4 @@
-//! What the kernel permits this process: capabilities, namespaces, lockdown, limits.
+//! Permissions of this process: capabilities, namespaces, lockdown, limits.
 
 use rustix::thread::CapabilitySet as Capabilities;
 
@@ -48,7 +48,7 @@ fn bpf(facts: &Facts) -> Finding {
     no(format!("{} lacks {missing}: eBPF programs cannot be loaded", who(facts)), "run as root")
 }
 
-/// `without`: what is lost where the process has none of these.
+/// Judges capabilities. `without`: what is lost where the process has none of these.
 fn there(facts: &Facts, any: Capabilities, name: &str, without: &str) -> Finding {
     if has(facts, any) {
         return ok("there");
@@ -66,7 +66,7 @@ fn files(facts: &Facts) -> Finding {
     there(facts, READS_FILES, "CAP_DAC_READ_SEARCH", without)
 }
 
-/// Whether the kernel has no reason to refuse a library of any process.
+/// Tells whether the kernel has no reason to refuse a library of any process.
 pub(super) fn opens_all(facts: &Facts) -> bool {
     [Capabilities::SYS_PTRACE, READS_FILES, REACHES_REPLACED].into_iter().all(|any| has(facts, any))
 }

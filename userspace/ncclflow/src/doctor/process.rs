@@ -1,15 +1,16 @@
-//! What may be done to one process, and what not, and why: `doctor -p`.
+//! `doctor -p`: what may be done to one process, what not, and why.
 
 use super::checks::{Check, degraded, no, ok};
 use crate::{
-    kernel::probe::{Level, compile},
+    kernel::probe::compile,
     resolver::{self, Unseen, What},
     target::{Process, no_return_probes, printable, read_text, status_field},
 };
+use flow::session::Level;
 use nccl_library::{elf::RuntimeAddr, symbols::DebugFiles};
 
-/// The checks of a process. It is looked at and not touched: no probe is tried, and of its memory 8 bytes are
-/// read.
+/// Returns the checks of a process. It is looked at and not touched: no probe is tried, and 8 bytes of its
+/// memory are read.
 pub(super) fn checks(pid: u32) -> Vec<Check> {
     let process = match Process::open(pid) {
         Ok(process) => process,

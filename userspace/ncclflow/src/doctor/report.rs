@@ -19,7 +19,7 @@ pub struct Report {
     pub verdict: Verdict,
     pub checks: Vec<Check>,
     pub libraries: Vec<Check>,
-    /// With `-p`: what may be done to that process. It does not count for the verdict.
+    /// Permissions for one process, with `-p`. They do not count for the verdict.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub process: Vec<Check>,
 }
@@ -44,7 +44,7 @@ pub(super) fn of_facts(facts: &Facts) -> Vec<Check> {
 
 impl Report {
     pub(super) fn new(checks: Vec<Check>, libraries: Vec<Check>) -> Self {
-        // Of what is degraded in one library, others know nothing.
+        // A degraded library does not affect others.
         let unusable = libraries.iter().filter(|check| check.verdict == Verdict::No);
         let verdict = checks.iter().chain(unusable).map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
         Self {

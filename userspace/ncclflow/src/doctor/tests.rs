@@ -4,10 +4,11 @@ use std::{io, time::Duration};
 
 use super::{report::of_facts, *};
 use crate::{
-    kernel::loader::{LinkKind, Program, Trial, TrialError},
+    kernel::loader::{Program, Trial, TrialError},
     resolver::ResolverError,
     target::LibraryError,
 };
+use flow::session::LinkKind;
 
 const ALL: &str = "000001ffffffffff";
 const CONFIG: &str = "CONFIG_BPF_SYSCALL=y\nCONFIG_BPF_EVENTS=y\nCONFIG_PERF_EVENTS=y\nCONFIG_UPROBES=y\n\

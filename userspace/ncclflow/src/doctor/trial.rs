@@ -3,12 +3,13 @@
 use std::{io, iter, time::Duration};
 
 use super::checks::{Check, Finding, degraded, no, ok};
-use crate::kernel::loader::{LinkKind, Program, Trial, TrialError};
+use crate::kernel::loader::{Program, Trial, TrialError};
+use flow::session::LinkKind;
 
-/// A hit that takes longer slows small launches down.
+/// Duration above which a hit slows small launches down.
 const SLOW_HIT: Duration = Duration::from_micros(20);
 
-/// A check of the uprobe, one for each program that the kernel refused, and the least capabilities.
+/// Returns a check of the uprobe, one for each program that the kernel refused, and the least capabilities.
 pub(super) fn checks(outcome: &Result<Trial, TrialError>) -> Vec<Check> {
     let refused = outcome.iter().flat_map(|trial| &trial.refused);
     let refused = refused.map(|(program, said)| without(*program, said).named("eBPF programs"));
@@ -16,7 +17,7 @@ pub(super) fn checks(outcome: &Result<Trial, TrialError>) -> Vec<Check> {
     iter::once(uprobe(outcome).named("uprobe")).chain(refused).chain(least).collect()
 }
 
-/// With which everything works on this kernel, under `--all`, too.
+/// Returns capabilities with which everything works on this kernel, also `--all`.
 fn least_capabilities(links: LinkKind) -> &'static str {
     match links {
         LinkKind::Multi => {

@@ -34,10 +34,8 @@ pub struct Activity {
     /// Processor time of the first thread, and of PyTorch's threads for the backward pass.
     pub cpu_seconds: Option<f64>,
     /// Time for which these threads were ready to run, and waited for a processor.
-    #[serde(default)]
     pub ready_seconds: Option<f64>,
     /// Number of times that the first thread went to sleep.
-    #[serde(default)]
     pub sleeps: Option<u64>,
     /// Bytes that the process read and wrote by read(2), write(2) and their like: files and pipes, and
     /// sockets that are used so. NCCL's are not.

@@ -9,7 +9,8 @@ use super::{
     rank_report::RankReport,
     verdict::{JobVerdict, Verdict},
 };
-use crate::{gpu::GpuReport, memory::ScanReport, resolver::Lost, threads::Thread};
+use crate::{gpu::GpuReport, memory::ScanReport, threads::Thread};
+use flow::session::LostReaders as Lost;
 use nccl_library::symbols::{LayoutSource, SymbolSource};
 
 /// Version of the schema. Fields may be added within one version; none changes its meaning.
@@ -23,7 +24,6 @@ pub struct DumpReport {
     /// Unix time of the last reading, in seconds.
     pub unix_time: u64,
     /// Verdict on the whole job; null without a communicator.
-    #[serde(default)]
     pub job: Option<JobVerdict>,
     pub processes: Vec<ProcessReport>,
     pub communicators: Vec<CommunicatorReport>,
@@ -57,16 +57,13 @@ pub struct ProcessReport {
     pub scan: Option<ScanReport>,
     pub communicators: usize,
     /// Seconds since the process was started, at the last reading.
-    #[serde(default)]
     pub age_seconds: Option<f64>,
     /// Progress outside NCCL, over the readings.
-    #[serde(default)]
     pub activity: Option<Activity>,
     /// Threads inside NCCL, and with `--stacks` the first thread.
     #[serde(default)]
     pub threads: Vec<Thread>,
     /// Python threads; null if the process is no Python program.
-    #[serde(default)]
     pub python: Option<PythonReport>,
     /// Rank in the job, by the initial environment of the process (`RANK`, `SLURM_PROCID` …).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -106,9 +103,7 @@ pub struct LibraryReport {
     pub version: Option<String>,
     pub build_id: Option<String>,
     /// Sources of the library's symbols and of its struct layouts.
-    #[serde(default)]
     pub symbols: Option<SymbolSource>,
-    #[serde(default)]
     pub layouts_from: Option<LayoutSource>,
     /// Reason why no communicators can be read with the library.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -15,9 +15,11 @@ use super::{
     dump_report::{CommunicatorReport, DumpReport, ProcessReport},
     rank_report::RankReport,
 };
-use crate::flight_recorder::{
-    Dump, Entry, Frame, Function, GlobalRanks, GroupStatus, Operation, Places, ProcessGroup,
+use crate::{
+    flight_recorder::{Dump, Entry, Function, GlobalRanks, GroupStatus, Operation, Places, ProcessGroup},
+    python::PythonFrame,
 };
+use flow::text::joined;
 
 /// Maximum number of collectives of a rank of which entries are made: the latest.
 const MAX_COLLECTIVES: u64 = 64;
@@ -70,9 +72,9 @@ pub fn recorder_dumps(report: &DumpReport) -> RecorderDumps {
             ));
         }
         let group = ProcessGroup {
-            id,
+            pg_id: Some(id),
             name: communicator.comm_hash.as_str().into(),
-            desc: communicator.name.as_deref().unwrap_or("undefined").into(),
+            description: communicator.name.as_deref().unwrap_or("undefined").into(),
             ranks: ranks.ranks,
             status: None,
         };
@@ -137,38 +139,35 @@ fn add(
         }
         let dump = made.ranks.entry(*job_rank).or_default();
         dump.comm_lib_version = dump.comm_lib_version.take().or_else(|| rank.nccl_version.clone());
-        let last_enqueued = i64::try_from(enqueued).ok().filter(|number| *number > 0).unwrap_or(-1);
-        let status = GroupStatus { last_enqueued, last_started: -1, last_completed: -1 };
+        let status = GroupStatus::enqueued(enqueued);
         dump.groups.push(ProcessGroup { status: Some(status), ..group.clone() });
         let (mut p2p, last) = (0, functions.len());
         for (at, (number, function, peer)) in (1..).zip(functions) {
             p2p += u64::from(function.is_p2p());
-            let mut entry = Entry {
+            let called =
+                Operation { function, count: None, datatype: None, rank: rank.rank, root: None, peer };
+            let unix_time_ns = report.unix_time.saturating_mul(1_000_000_000);
+            // The thread is there now; where it was at earlier calls, nobody knows.
+            let process = process.filter(|_| at == last);
+            dump.entries.push(Entry {
                 record_id: dump.entries.len() as u64,
-                pg_id: group.id,
-                process_group: (Arc::clone(&group.name), Arc::clone(&group.desc)),
                 collective_seq_id: number,
                 p2p_seq_id: p2p,
                 op_id: number + p2p,
-                time_created_ns: report.unix_time.saturating_mul(1_000_000_000),
-                // The thread is there now; where it was at earlier calls, nobody knows.
-                frames: process.filter(|_| at == last).and_then(frames),
-                thread_id: process.filter(|_| at == last).map(|process| process.pid.to_string()),
-                ..Entry::default()
-            };
-            Operation { function, count: None, datatype: None, rank: rank.rank, root: None, peer }
-                .describe(group, &places, &mut entry);
-            dump.entries.push(entry);
+                time_created_ns: i64::try_from(unix_time_ns).unwrap_or(i64::MAX),
+                frames: process.and_then(frames),
+                thread_id: process.map(|process| process.pid.into()),
+                ..called.entry(group, &places)
+            });
         }
     }
     if !unknown.is_empty() {
-        let ranks: Vec<String> = unknown.iter().take(16).map(u32::to_string).collect();
+        let ranks = joined(unknown.iter().take(16), ", ");
         let more = if unknown.len() > 16 { ", …" } else { "" };
         made.notes.push(format!(
-            "communicator {}: ranks {}{more} launched collectives whose functions are not known: these \
+            "communicator {}: ranks {ranks}{more} launched collectives whose functions are not known: these \
              have no entries",
-            communicator.comm_hash,
-            ranks.join(", ")
+            communicator.comm_hash
         ));
     }
 }
@@ -184,24 +183,13 @@ struct Common {
 
 impl Common {
     fn of(ranks: &[RankReport]) -> Self {
-        let counted = |rank: &RankReport| !rank.counters.seq_number.is_empty();
-        let mut by_function: Option<BTreeMap<String, u64>> = None;
-        if ranks.iter().any(counted) {
-            for rank in ranks {
-                let own = &rank.counters.seq_number;
-                by_function = Some(match by_function {
-                    None => own.clone(),
-                    Some(before) => {
-                        let least = |(function, count): (String, u64)| {
-                            let count = count.min(own.get(&function).copied().unwrap_or(0));
-                            (function, count)
-                        };
-                        before.into_iter().map(least).collect()
-                    }
-                });
-            }
-        }
-        let by_function = by_function.unwrap_or_default();
+        let least = |function: &String| {
+            let counts = ranks.iter().map(|rank| rank.counters.seq_number.get(function).copied());
+            counts.map(Option::unwrap_or_default).min().unwrap_or(0)
+        };
+        let functions = ranks.first().into_iter().flat_map(|rank| rank.counters.seq_number.keys());
+        let by_function: BTreeMap<String, u64> =
+            functions.map(|function| (function.clone(), least(function))).collect();
         let least = || ranks.iter().filter_map(|rank| rank.counters.launched()).min().unwrap_or(0);
         let number = if by_function.is_empty() { least() } else { by_function.values().sum() };
         Self { by_function, number }
@@ -215,13 +203,9 @@ impl Common {
         process: Option<&ProcessReport>,
     ) -> Vec<(u64, Option<Function>)> {
         let own = &rank.counters.seq_number;
-        let mut more: Vec<(&str, u64)> = Vec::new();
-        for (function, count) in own {
-            let more_of_it = count.saturating_sub(self.by_function.get(function).copied().unwrap_or(0));
-            if more_of_it > 0 {
-                more.push((function, more_of_it));
-            }
-        }
+        let common = |function: &String| self.by_function.get(function).copied().unwrap_or(0);
+        let more = own.iter().map(|(function, count)| (function, count.saturating_sub(common(function))));
+        let more: Vec<(&String, u64)> = more.filter(|(_, count)| *count > 0).collect();
         let in_flight = in_flight(rank);
         let (count, function) = if own.is_empty() {
             let count = rank.counters.launched().unwrap_or(0).saturating_sub(self.number);
@@ -273,20 +257,14 @@ fn called(process: &ProcessReport) -> Option<Function> {
 }
 
 /// Returns the frames of the main thread of a process.
-fn frames(process: &ProcessReport) -> Option<Arc<[Frame]>> {
-    let thread = process.python.as_ref()?.main_thread()?;
-    let frame = |frame: &super::PythonFrame| Frame {
-        name: frame.function.clone(),
-        filename: frame.file.clone(),
-        line: frame.line.unwrap_or(0),
-    };
-    Some(thread.frames.iter().map(frame).collect())
+fn frames(process: &ProcessReport) -> Option<Arc<[PythonFrame]>> {
+    Some(process.python.as_ref()?.main_thread()?.frames.clone().into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dump::{Counters, PythonFrame, PythonReport, PythonThread};
+    use crate::dump::{Counters, PythonReport, PythonThread};
 
     fn rank(rank: u32, pid: u32, seq_number: &[(&str, u64)]) -> RankReport {
         let seq_number = seq_number.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
@@ -336,7 +314,7 @@ mod tests {
     fn entries(report: &DumpReport) -> Vec<(u32, Vec<Made>)> {
         let entry = |entry: &Entry| {
             let frame =
-                entry.frames.as_ref().and_then(|frames| frames.first()).map(|frame| frame.name.clone());
+                entry.frames.as_ref().and_then(|frames| frames.first()).map(|frame| frame.function.clone());
             (entry.collective_seq_id, entry.profiling_name.clone(), frame)
         };
         let made = recorder_dumps(report);
@@ -360,7 +338,7 @@ mod tests {
         );
         let made = recorder_dumps(&report);
         assert_eq!(made.ranks[&4].groups[0].ranks, [4, 5, 6]);
-        assert_eq!(made.ranks[&5].groups[0].status.unwrap().last_enqueued, 4);
+        assert_eq!(made.ranks[&5].groups[0].status.as_ref().unwrap().last_enqueued.seq, 4);
     }
 
     #[test]

@@ -30,13 +30,7 @@ pub fn dump_of_forged_memory(
     let memory = Memory::new(&process);
     let (found, _) =
         communicator::find(memory, &layout.comm, &space, ScanLimits::default(), false, &mut |_| ())?;
-    let found = found.into_iter().map(|comm| Found {
-        layout: Arc::clone(&layout),
-        address: comm.report.address,
-        comm_hash: comm.report.comm_hash,
-        version: Some(version.to_string()),
-        library: None,
-    });
+    let found = found.into_iter().map(|comm| Found::new(comm, &layout, Some(version.to_string()), None));
     let target = Target::made(process, found.collect());
     let readings = (0..2).map(|_| {
         let ranks = target.read_in(&space)?;

@@ -3,12 +3,8 @@
 use std::fmt::Write as _;
 
 use super::dump_report::DumpReport;
-use crate::{
-    gpu::{GpuReport, Traffic},
-    text::write_wrapped,
-};
-
-const WIDTH: usize = 98;
+use crate::gpu::{GpuReport, Traffic};
+use flow::text::write_paragraph;
 
 pub(super) fn write(out: &mut String, report: &DumpReport) -> std::fmt::Result {
     let ranks = || report.communicators.iter().flat_map(|communicator| &communicator.ranks);
@@ -16,15 +12,15 @@ pub(super) fn write(out: &mut String, report: &DumpReport) -> std::fmt::Result {
         ranks().any(|rank| (&rank.host, rank.bus_id.as_ref()) == (&gpu.host, gpu.bus_id.as_ref()))
     };
     for gpu in report.gpus.iter().filter(|gpu| is_used(gpu) || !gpu.xids.is_empty()) {
-        write_wrapped(out, &line(gpu), 0, WIDTH)?;
+        write_paragraph(out, &line(gpu), 0)?;
         if let Some(xid) = gpu.xids.last() {
             let ago = xid.seconds_ago.round();
-            write_wrapped(out, &format!("Xid {} {ago} s ago: {}", xid.xid, xid.text), 2, WIDTH)?;
+            write_paragraph(out, &format!("Xid {} {ago} s ago: {}", xid.xid, xid.text), 2)?;
         }
     }
     // Most hosts that have no driver have no GPU either: nothing is missing there.
     for remark in report.gpu_remarks.iter().filter(|_| !report.communicators.is_empty()) {
-        write_wrapped(out, remark, 0, WIDTH)?;
+        write_paragraph(out, remark, 0)?;
     }
     Ok(())
 }

@@ -16,7 +16,6 @@ mod flight_recorder;
 mod forged;
 mod gpu_text;
 mod gpus;
-mod layout;
 mod motion;
 mod noted;
 mod own_list;
@@ -47,10 +46,8 @@ pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessRepo
 pub use flight_recorder::{RecorderDumps, recorder_dumps};
 #[doc(hidden)]
 pub use forged::dump_of_forged_memory;
-pub(crate) use layout::request;
-pub use noted::{Noted, NotedCall, NotedKind};
 pub use pending::Pending;
-pub use python::{PythonFrame, PythonGroup, PythonReport, PythonThread};
+pub use python::{PythonGroup, PythonReport, PythonThread};
 pub use rank_gpu::RankGpu;
 pub use rank_report::{
     ChannelReport, CommStatus, ConnectionReport, Counters, Motion, OpReport, ProxyListState, ProxyReport,
@@ -58,6 +55,7 @@ pub use rank_report::{
 };
 pub use set_up::{SetUp, Stage};
 pub use text::render;
+pub(crate) use torch_notes::comm_ranks;
 pub use verdict::{JobVerdict, Kind, State, Verdict, judge};
 
 use anyhow::{Context as _, Result, bail};
@@ -247,11 +245,19 @@ fn find_absent(targets: &[process::Target], ranks: &mut [RankReport]) {
 /// `ncclflow ps`. Processes stand in the order in which they came.
 pub fn survey(
     targets: Vec<(Process, Vec<MappedLibrary>)>,
-    options: &DumpOptions,
+    limits: ScanLimits,
+    debug_files: &DebugFiles,
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> (Vec<ProcessReport>, Vec<RankReport>) {
+    let options = DumpOptions {
+        interval: Duration::ZERO,
+        first_only: false,
+        limits,
+        debug_files: debug_files.clone(),
+        stacks: false,
+    };
     let targets = targets.into_iter().map(|(process, files)| (process, Some(files)));
-    let mut targets = process::find(targets, options, progress);
+    let mut targets = process::find(targets, &options, progress);
     let mut ranks = targets.iter_mut().flat_map(process::Target::read).collect();
     leave_out_forked_copies(&mut targets, &mut ranks);
     for target in &mut targets {

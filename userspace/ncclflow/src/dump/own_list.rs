@@ -49,9 +49,7 @@ impl OwnList {
         let started = Instant::now();
         let memory = Memory::new(process);
         let base = base_of(process, file.id)?;
-        let count = memory.bytes(RuntimeAddr(base.checked_add(self.count.0)?), 4).ok()?;
-        let count = u64::from(u32::from_le_bytes(count.try_into().ok()?));
-        let list = memory.word(RuntimeAddr(base.checked_add(self.list.0)?)).ok()?;
+        let (list, count) = head(memory, base, self.list, self.count)?;
         if list == 0 || count == 0 || count > MAX_ENTRIES {
             return None;
         }
@@ -70,6 +68,13 @@ impl OwnList {
         };
         Some((found, report))
     }
+}
+
+/// Reads the address and the length of a list, which are variables of a library at `base`.
+pub(super) fn head(memory: Memory<'_>, base: u64, list: ElfVaddr, count: ElfVaddr) -> Option<(u64, u64)> {
+    let at = |variable: ElfVaddr| base.checked_add(variable.0).map(RuntimeAddr);
+    let count = memory.bytes(at(count)?, 4).ok()?;
+    Some((memory.word(at(list)?).ok()?, u32::from_le_bytes(count.try_into().ok()?).into()))
 }
 
 /// Returns the address at which the beginning of the file is mapped, if that is one place.

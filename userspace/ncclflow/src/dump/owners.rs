@@ -1,15 +1,16 @@
 //! Owners of ranks. The hash that tells communicators apart stands in the memory of processes, and a tenant
 //! can write any into its own. So ranks of one hash are told apart by user and job before they are judged.
 
+use crate::{
+    target::{Description, Process, Users},
+    who::read_variables,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
 use super::{dump_report::ProcessReport, rank_report::RankReport};
-use crate::{
-    target::{Description, Process, Users},
-    who::{JobVariable, Variables},
-};
+use flow::{identity::JobVariable, text::joined};
 
 /// Owner of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -28,8 +29,8 @@ pub struct Owner {
 
 impl Owner {
     pub(super) fn read(process: &Process, users: &Users) -> Self {
-        let Description { uid, user, container, .. } = Description::read(process, users);
-        let environment = Variables::read(process);
+        let Description { uid, user, container, .. } = Description::read(process, users, &[]);
+        let environment = read_variables(process);
         let job = environment.as_ref().and_then(|known| known.text(JobVariable::SlurmJobId));
         Self {
             uid,
@@ -117,13 +118,12 @@ pub(super) fn tell_apart(ranks: Vec<RankReport>, processes: &[ProcessReport]) ->
     let said: Vec<String> = groups
         .iter()
         .map(|(names, ranks)| {
-            let numbers: Vec<String> = ranks.iter().take(8).map(|rank| rank.rank.to_string()).collect();
-            let more = if ranks.len() > numbers.len() { " …" } else { "" };
+            let numbers = joined(ranks.iter().take(8).map(|rank| rank.rank), ", ");
+            let more = if ranks.len() > 8 { " …" } else { "" };
             format!(
-                "processes of {} claim to be ranks {}{more} of a communicator with the same hash: they \
+                "processes of {} claim to be ranks {numbers}{more} of a communicator with the same hash: they \
                  are judged separately",
-                names.join(" and "),
-                numbers.join(", ")
+                names.join(" and ")
             )
         })
         .collect();

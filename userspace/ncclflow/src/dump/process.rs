@@ -1,5 +1,14 @@
 //! A process with its libraries, its communicators, and readings of them.
 
+use crate::{
+    gpu::bus_id,
+    host::host_name,
+    memory::{AddressSpace, Memory, ReadError, ScanEnd, ScanReport},
+    resolver::{self, What},
+    target::{LibraryId, MappedLibrary, Process, Users, age_seconds, read_text, status_field},
+    threads::{self, Names, Sampler},
+    torch_notes::told_rank,
+};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     sync::Arc,
@@ -25,15 +34,7 @@ use super::{
     ras_peers::RasPeers,
     set_up::SetUpLayout,
 };
-use crate::{
-    gpu::bus_id,
-    host::host_name,
-    memory::{AddressSpace, Memory, ReadError, ScanEnd},
-    resolver::{self, What},
-    target::{LibraryId, MappedLibrary, Process, Users, age_seconds, read_text, status_field},
-    threads::{self, Names, Sampler},
-    who::{Job, JobSource, Largest, Variables, Whose},
-};
+use flow::identity::Largest;
 use nccl_library::{
     fields::{IntField, comm},
     layouts::Layouts,
@@ -133,6 +134,18 @@ pub(super) struct Found {
     pub(super) library: Option<LibraryId>,
 }
 
+impl Found {
+    pub(super) fn new(
+        comm: Communicator,
+        layout: &Arc<Layout>,
+        version: Option<String>,
+        library: Option<LibraryId>,
+    ) -> Self {
+        let RankReport { address, comm_hash, .. } = comm.report;
+        Self { layout: Arc::clone(layout), address, comm_hash, version, library }
+    }
+}
+
 /// Finds the communicators of processes, by their NCCL libraries: those given, or those that a process is
 /// found to have. Errors are part of the reports.
 pub(super) fn find(
@@ -202,30 +215,29 @@ impl Target {
             .map(|found| (Arc::clone(&found.layout), found.library, found.version.clone()))
             .collect();
         for (layout, library, version) in libraries {
-            let process = &self.process;
-            let searched = communicator::find(
-                Memory::new(process),
-                &layout.comm,
-                &space,
-                options.limits,
-                false,
-                &mut |scan| progress(&Progress { process, scan }),
-            );
+            let searched = self.scan(&layout, &space, options, false, progress);
             let Ok((found, scan)) = searched else { continue };
             self.report.scan = Some(scan);
             for comm in found {
                 if self.found.iter().all(|known| known.address != comm.report.address) {
-                    self.found.push(Found {
-                        layout: Arc::clone(&layout),
-                        address: comm.report.address,
-                        comm_hash: comm.report.comm_hash,
-                        version: version.clone(),
-                        library,
-                    });
+                    self.found.push(Found::new(comm, &layout, version.clone(), library));
                 }
             }
         }
         self.report.communicators = self.found.len();
+    }
+
+    fn scan(
+        &self,
+        layout: &Layout,
+        space: &AddressSpace,
+        options: &DumpOptions,
+        first_only: bool,
+        progress: &mut dyn FnMut(&Progress<'_>),
+    ) -> Result<(Vec<Communicator>, ScanReport), ReadError> {
+        let process = &self.process;
+        let progress = &mut |scan: &_| progress(&Progress { process, scan });
+        communicator::find(Memory::new(process), &layout.comm, space, options.limits, first_only, progress)
     }
 
     fn search(
@@ -243,27 +255,15 @@ impl Target {
             let version = report.version.clone();
             self.report.libraries.push(report);
             let Some(layout) = layout else { continue };
-            let process = &self.process;
-            let listed = layout.own_list.and_then(|list| list.read(process, file, &layout.comm, &space));
+            let listed =
+                layout.own_list.and_then(|list| list.read(&self.process, file, &layout.comm, &space));
             let (found, scan) = match listed {
                 Some(listed) => listed,
-                None => communicator::find(
-                    Memory::new(process),
-                    &layout.comm,
-                    &space,
-                    options.limits,
-                    options.first_only,
-                    &mut |scan| progress(&Progress { process, scan }),
-                )?,
+                None => self.scan(&layout, &space, options, options.first_only, progress)?,
             };
             self.report.scan = Some(scan);
-            self.found.extend(found.into_iter().map(|comm| Found {
-                layout: Arc::clone(&layout),
-                address: comm.report.address,
-                comm_hash: comm.report.comm_hash,
-                version: version.clone(),
-                library: Some(file.id),
-            }));
+            let found = found.into_iter();
+            self.found.extend(found.map(|comm| Found::new(comm, &layout, version.clone(), Some(file.id))));
         }
         Ok(())
     }
@@ -277,10 +277,6 @@ impl Target {
         let peers = found.layout.ras_peers.zip(found.library);
         let peers = peers.and_then(|(list, library)| list.read(&self.process, library));
         table.absent(Memory::new(&self.process), rank, known, live, peers.as_ref())
-    }
-
-    pub(super) fn process(&self) -> &Process {
-        &self.process
     }
 
     /// Reports the activity of the process between its readings.
@@ -305,9 +301,7 @@ impl Target {
         if largest == Largest::default() {
             return;
         }
-        let whose = Whose { environment: Variables::read(&self.process), ..Whose::default() };
-        let job = Job::of(&whose, largest);
-        self.report.job_rank = job.rank.filter(|_| matches!(job.rank_source, Some(JobSource::Variable(_))));
+        self.report.job_rank = told_rank(&self.process, largest).map(|(rank, _)| rank);
     }
 
     /// Notes in the report that memory of the process did not answer: many readings go on without what they

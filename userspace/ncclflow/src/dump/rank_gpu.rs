@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{dump_report::ProcessReport, rank_report::RankReport};
 use crate::gpu::GpuReport;
+use flow::text::joined;
 
 /// Errors after which a GPU does not go on with its work (NVIDIA's catalogue of Xids): a fault of the
 /// program's kernel (13, 31, 43), clean-up after an error (45), uncorrected memory (48, 64, 94, 95), NVLink
@@ -88,8 +89,8 @@ impl RankGpu {
                 && process.used.sm_percent != Some(0)
                 && places.get(&process.pid).is_none_or(|gpus| gpus.contains(bus_id))
         };
-        let process = processes.iter().find(|process| (process.pid, &process.host) == (rank.pid, &rank.host));
-        let age = process.and_then(|process| process.age_seconds);
+        let age =
+            processes.iter().find(|process| process.is_of(rank)).and_then(|process| process.age_seconds);
         let is_fatal = |xid: &&crate::gpu::XidReport| {
             FATAL.contains(&xid.xid)
                 && xid.pid.is_none_or(|pid| pid == rank.pid)
@@ -129,14 +130,11 @@ impl RankGpu {
             None => String::new(),
             Some(0) => ", NVLink still".to_owned(),
             Some(bytes) if self.others.is_empty() => format!(", {} KiB over NVLink", bytes >> 10),
-            Some(bytes) => {
-                let pids: Vec<String> = self.others.iter().map(u32::to_string).collect();
-                format!(
-                    ", {} KiB over NVLink, which can be of another process on this GPU ({})",
-                    bytes >> 10,
-                    pids.join(", ")
-                )
-            }
+            Some(bytes) => format!(
+                ", {} KiB over NVLink, which can be of another process on this GPU ({})",
+                bytes >> 10,
+                joined(&self.others, ", ")
+            ),
         };
         format!("{} % busy, {} % memory{nvlink}", percent(self.sm_percent), percent(self.memory_percent))
     }

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    absent::AbsentRank, dump_report::ProcessState, noted::Noted, pending::Pending, rank_gpu::RankGpu,
-    set_up::SetUp,
+    absent::AbsentRank, dump_report::ProcessState, pending::Pending, rank_gpu::RankGpu, set_up::SetUp,
 };
+use crate::torch_notes::Noted;
 use nccl_library::nccl::Direction;
 
 /// A rank of a communicator, as its own process has it.
@@ -41,23 +41,19 @@ pub struct RankReport {
     /// Channels on which a kernel was launched that is not through with its work, by the counters that the
     /// GPU writes for the host. NCCL has them up to 2.25, and only for work that goes through its FIFO; null
     /// otherwise.
-    #[serde(default)]
     pub kernel_channels: Option<Vec<u32>>,
     /// Another communicator of the process counts its ops together with this one, so that the numbers of ops
     /// can differ from rank to rank.
     #[serde(default)]
     pub shares_resources: bool,
     /// PCI address of the GPU, as NCCL and the kernel write it: `0000:3b:00.0`.
-    #[serde(default)]
     pub bus_id: Option<String>,
     /// Operations that the communicator was asked for and has not launched.
-    #[serde(default)]
     pub pending: Option<Pending>,
     /// Progress of the communicator's set-up; null where it is done, or where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_up: Option<SetUp>,
     /// Activity of the rank's GPU between the readings, by the driver; null without NVML.
-    #[serde(default)]
     pub gpu: Option<RankGpu>,
     /// Ranks that no process that was read has, with their places; only the first rank of each host has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -220,7 +216,6 @@ pub struct OpReport {
     /// RECV: messages that arrived.
     pub received: u64,
     /// RECV over CollNet: flushed to the GPU's memory. The other transports do not count it.
-    #[serde(default)]
     pub flushed: Option<u64>,
     /// SEND: given to the network; RECV: offered to the GPU.
     pub transmitted: u64,

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     memory::Memory,
-    target::{LibraryId, Process, read_text, status_field},
+    target::{LibraryId, Process},
 };
 use nccl_library::{
     elf::{ElfVaddr, RuntimeAddr},
@@ -113,13 +113,9 @@ impl RasPeers {
     pub(super) fn read(self, process: &Process, library: LibraryId) -> Option<Peers> {
         let memory = Memory::new(process);
         let base = own_list::base_of(process, library)?;
-        let [peers, count, dead, dead_count] =
-            self.variables.map(|variable| base.checked_add(variable.0).map(RuntimeAddr));
-        let list = |pointer: Option<RuntimeAddr>, count: Option<RuntimeAddr>, size: u64| {
-            let read = || {
-                let count = memory.bytes(count?, 4).ok()?;
-                Some((memory.word(pointer?).ok()?, u64::from(u32::from_le_bytes(count.try_into().ok()?))))
-            };
+        let [peers, count, dead, dead_count] = self.variables;
+        let list = |pointer: ElfVaddr, count: ElfVaddr, size: u64| {
+            let read = || own_list::head(memory, base, pointer, count);
             let (at, count) = read()?;
             if at == 0 || count > MAX_PEERS {
                 return (count == 0).then(Vec::new);
@@ -134,14 +130,12 @@ impl RasPeers {
         let entries = list(peers, count, self.layout.size)?;
         let entries = entries.chunks_exact(usize::try_from(self.layout.size).ok()?);
         let peers: Vec<RasPeer> = entries.filter_map(|entry| self.peer(entry, &dead)).collect();
-        let status = read_text(process.proc_path().join("status")).ok()?;
-        let own_pid = status_field(&status, "NSpid")?.split_whitespace().last()?.parse::<u32>().ok()?;
         let own = std::fs::read_link(Path::new(&process.proc_path()).join("ns/pid"));
         let own = own.map(|link| link.display().to_string()).ok();
         let mut namespaces = vec![FIRST_NAMESPACE.to_owned()];
         namespaces.extend(own.filter(|own| own != FIRST_NAMESPACE));
         // The process itself must be in the list, which proves the struct.
-        peers.iter().any(|peer| peer.peer.pid == own_pid).then_some(Peers { peers, namespaces })
+        peers.iter().any(|peer| peer.peer.pid == process.own_pid()).then_some(Peers { peers, namespaces })
     }
 
     fn peer(&self, entry: &[u8], dead: &BTreeSet<&[u8]>) -> Option<RasPeer> {

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    places::{self, Places},
+    places::{self, Places, Wanted},
     rank_report::RankReport,
 };
 use crate::memory::Memory;
@@ -47,27 +47,27 @@ const CONNECTED: std::ops::RangeInclusive<u64> = 6..=7;
 /// The last of the states.
 const LAST_STATE: u64 = 10;
 
+/// Rank, number of ranks, state of the socket to the next rank, and addresses.
+const STATE: [Wanted; 4] = [
+    (bootstrap_state::RANK, true),
+    (bootstrap_state::N_RANKS, true),
+    (bootstrap_state::NEXT_STATE, true),
+    (bootstrap_state::ADDRESSES, true),
+];
+
 #[derive(Debug)]
 pub(super) struct SetUpLayout {
     bootstrap: Option<IntField>,
     peer_info: Option<IntField>,
-    /// Rank, number of ranks, state of the socket to the next rank, and addresses: see [`bootstrap_state`].
     state: Option<Places<4>>,
 }
 
 impl SetUpLayout {
     pub(super) fn new(layouts: &Layouts) -> Self {
-        let state = [
-            bootstrap_state::RANK,
-            bootstrap_state::N_RANKS,
-            bootstrap_state::NEXT_STATE,
-            bootstrap_state::ADDRESSES,
-        ];
-        let state = state.map(|field| field.find_int(layouts));
         Self {
             bootstrap: comm::BOOTSTRAP.find_int(layouts),
             peer_info: comm::PEER_INFO.find_int(layouts),
-            state: state.iter().all(Option::is_some).then_some(state),
+            state: places::find(STATE, layouts).ok(),
         }
     }
 

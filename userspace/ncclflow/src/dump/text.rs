@@ -9,10 +9,10 @@ use super::{
     rank_report::{OpReport, RankReport},
     verdict::{State, named},
 };
-use crate::{memory::ScanEnd, text::write_wrapped, threads::Thread};
+use crate::{memory::ScanEnd, threads::Thread};
+use flow::text::{joined, write_paragraph as wrapped};
 use nccl_library::nccl::Direction;
 
-const WIDTH: usize = 98;
 /// Maximum number of ops that are shown of one rank; all are in the JSON.
 const MAX_OPS: usize = 12;
 /// Maximum number of threads that are shown of one process.
@@ -83,17 +83,15 @@ fn why(report: &DumpReport) -> Option<&str> {
 }
 
 fn write_process(out: &mut String, process: &ProcessReport, is_verbose: bool) -> fmt::Result {
-    let versions: Vec<String> = process
-        .libraries
-        .iter()
-        .map(|library| format!("NCCL {}", library.version.as_deref().unwrap_or("of unknown version")))
-        .collect();
+    let versions = process.libraries.iter().map(|library| library.version.as_deref());
+    let versions = versions.map(|version| format!("NCCL {}", version.unwrap_or("of unknown version")));
+    let versions = joined(versions, ", ");
     let state = match process.state {
         ProcessState::Stopped => ", stopped",
         ProcessState::Exited => ", exited",
         ProcessState::Running | ProcessState::Unknown => "",
     };
-    let versions = if versions.is_empty() { "no NCCL library read".to_owned() } else { versions.join(", ") };
+    let versions = if versions.is_empty() { "no NCCL library read" } else { &versions };
     let line = format!(
         "process {} ({}) on {}: {versions}, {} communicator{}{state}",
         process.pid,
@@ -130,9 +128,7 @@ fn write_process(out: &mut String, process: &ProcessReport, is_verbose: bool) ->
     for thread in threads.iter().take(MAX_THREADS) {
         write_thread(out, thread)?;
     }
-    if threads.len() > MAX_THREADS {
-        writeln!(out, "  and {} more threads in NCCL", threads.len() - MAX_THREADS)?;
-    }
+    write_rest(out, 2, threads.len(), MAX_THREADS, "more threads in NCCL")?;
     if let Some(python) = &process.python {
         write_python(out, python)?;
     }
@@ -183,10 +179,7 @@ fn write_python(out: &mut String, python: &PythonReport) -> fmt::Result {
         };
         wrapped(out, &format!("Python {version}: {what} {} {how}", thread.tid), 2)?;
     }
-    if python.threads.len() > MAX_THREADS {
-        writeln!(out, "  and {} more Python threads", python.threads.len() - MAX_THREADS)?;
-    }
-    Ok(())
+    write_rest(out, 2, python.threads.len(), MAX_THREADS, "more Python threads")
 }
 
 /// Writes the ranks by the stacks of their main threads: the largest group in a line, the others with their
@@ -198,17 +191,11 @@ fn write_groups(out: &mut String, groups: &[PythonGroup], state: State) -> fmt::
         let largest = if group.is_largest && groups.len() > 1 { ", as most ranks" } else { "" };
         wrapped(out, &format!("Python, main thread of {}{largest}:", named(&group.ranks)), 2)?;
         for frame in group.frames.iter().take(frames) {
-            let line = frame.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
-            wrapped(out, &format!("{} ({}:{line})", frame.function, frame.file), 4)?;
+            wrapped(out, &format!("{} ({}:{})", frame.function, frame.file, frame.line_text()), 4)?;
         }
-        if group.frames.len() > frames {
-            writeln!(out, "    and {} more frames", group.frames.len() - frames)?;
-        }
+        write_rest(out, 4, group.frames.len(), frames, "more frames")?;
     }
-    if groups.len() > MAX_GROUPS {
-        writeln!(out, "  and {} more stacks", groups.len() - MAX_GROUPS)?;
-    }
-    Ok(())
+    write_rest(out, 2, groups.len(), MAX_GROUPS, "more stacks")
 }
 
 fn write_communicator(out: &mut String, communicator: &CommunicatorReport, is_verbose: bool) -> fmt::Result {
@@ -227,12 +214,10 @@ fn write_communicator(out: &mut String, communicator: &CommunicatorReport, is_ve
         communicator.n_ranks
     );
     wrapped(out, &line, 0)?;
-    let list = |ranks: &[u32]| ranks.iter().take(16).map(u32::to_string).collect::<Vec<_>>().join(", ");
-    if !verdict.culprits.is_empty() {
-        wrapped(out, &format!("waited for: rank {}", list(&verdict.culprits)), 2)?;
-    }
-    if !verdict.victims.is_empty() {
-        wrapped(out, &format!("waiting: rank {}", list(&verdict.victims)), 2)?;
+    for (how, ranks) in [("waited for", &verdict.culprits), ("waiting", &verdict.victims)] {
+        if !ranks.is_empty() {
+            wrapped(out, &format!("{how}: rank {}", joined(ranks.iter().take(16), ", ")), 2)?;
+        }
     }
     for sentence in &verdict.evidence {
         wrapped(out, &format!("- {sentence}"), 2)?;
@@ -288,18 +273,13 @@ fn write_rank(out: &mut String, rank: &RankReport, is_verbose: bool) -> fmt::Res
         write!(line, ", {what}")?;
     }
     wrapped(out, &line, 2)?;
-    let begun: Vec<&OpReport> = rank.proxy.ops.iter().filter(|op| op.begun).collect();
-    let shown = if is_verbose { MAX_OPS } else { 0 };
-    for op in begun.iter().take(shown) {
-        write_op(out, op)?;
-    }
-    let queued = if is_verbose { rank.proxy.ops.len() - begun.len() } else { 0 };
-    let hidden = if is_verbose { begun.len().saturating_sub(shown) } else { 0 };
-    if hidden > 0 {
-        writeln!(out, "    and {hidden} more in flight")?;
-    }
-    if queued > 0 {
-        writeln!(out, "    and {queued} queued behind them")?;
+    if is_verbose {
+        let begun: Vec<&OpReport> = rank.proxy.ops.iter().filter(|op| op.begun).collect();
+        for op in begun.iter().take(MAX_OPS) {
+            write_op(out, op)?;
+        }
+        write_rest(out, 4, begun.len(), MAX_OPS, "more in flight")?;
+        write_rest(out, 4, rank.proxy.ops.len(), begun.len(), "queued behind them")?;
     }
     for remark in &rank.remarks {
         wrapped(out, remark, 4)?;
@@ -325,8 +305,12 @@ fn write_op(out: &mut String, op: &OpReport) -> fmt::Result {
     )
 }
 
-fn wrapped(out: &mut String, text: &str, indent: usize) -> fmt::Result {
-    write_wrapped(out, text, indent, WIDTH)
+/// Tells how many of a list are not shown.
+fn write_rest(out: &mut String, indent: usize, all: usize, most: usize, what: &str) -> fmt::Result {
+    match all.saturating_sub(most) {
+        0 => Ok(()),
+        rest => writeln!(out, "{:indent$}and {rest} {what}", ""),
+    }
 }
 
 #[cfg(test)]

@@ -4,10 +4,10 @@
 
 use super::{noted, process::Target, rank_report::RankReport};
 use crate::{
-    history::{GroupHistory, HistoryState, ProcessHistory, compared, noted},
     python::Runtimes,
-    torch_notes::Builds,
+    torch_notes::{self, Builds, CommRank, GroupHistory, HistoryState, ProcessHistory},
 };
+use flow::text::joined;
 
 /// Maximum number of process groups that are told of; a job has some tens.
 const MAX_GROUPS: usize = 32;
@@ -17,8 +17,8 @@ const MAX_GROUPS: usize = 32;
 pub(super) fn read(targets: &[Target], ranks: &mut [RankReport], runtimes: &Runtimes) -> Vec<String> {
     let mut builds = Builds::default();
     let mut found: Vec<ProcessHistory> =
-        targets.iter().map(|target| noted(target.process(), &mut builds, runtimes)).collect();
-    let mut groups = compared(&mut found, ranks);
+        targets.iter().map(|target| torch_notes::read(&target.process, &mut builds, runtimes)).collect();
+    let mut groups = torch_notes::compare(&mut found, &comm_ranks(ranks));
     noted::add(ranks, &found);
     groups.sort_by_key(|group| std::cmp::Reverse(group.verdict.state));
     let told = groups.iter().take(MAX_GROUPS).filter_map(sentence);
@@ -29,6 +29,17 @@ pub(super) fn read(targets: &[Target], ranks: &mut [RankReport], runtimes: &Runt
         Some(format!("process {}: torch's flight recorder is unknown: {why}", process.pid))
     });
     told.chain(more).chain(unknown).collect()
+}
+
+/// Returns the ranks in the form in which torch's notes are compared with them.
+pub(crate) fn comm_ranks(ranks: &[RankReport]) -> Vec<CommRank<'_>> {
+    let all = ranks.iter().map(|rank| CommRank {
+        comm_hash: &rank.comm_hash,
+        n_ranks: rank.n_ranks,
+        rank: rank.rank,
+        pid: rank.pid,
+    });
+    all.collect()
 }
 
 fn sentence(group: &GroupHistory) -> Option<String> {
@@ -45,8 +56,6 @@ fn sentence(group: &GroupHistory) -> Option<String> {
         || "torch has noticed no completion".to_owned(),
         |age| format!("the latest completion that torch noticed is {age:.1} s old"),
     );
-    let hashes: Vec<String> =
-        group.comm_hashes.iter().map(|hash| format!(" (communicator {hash})")).collect();
-    let hashes = hashes.concat();
+    let hashes = joined(group.comm_hashes.iter().map(|hash| format!(" (communicator {hash})")), "");
     Some(format!("torch's flight recorder, {age}{hashes}: {chosen}"))
 }

@@ -1,16 +1,15 @@
 //! Choice of rows.
 
+use flow::{recording::Member, schema::RankKey, session::TargetReport};
 use std::{ops::RangeInclusive, str::FromStr};
 
 use anyhow::{Result, bail};
-use flow::{recording::Member, schema::RankKey};
-use serde_json::Value;
 
 use super::{moment::Moment, source::Source};
 
 /// Choice of rows. At least one value of each kind that is given must match; a kind without values chooses
 /// all.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Choice {
     /// Begin of the rows' time …
     pub from: Option<Moment>,
@@ -71,14 +70,7 @@ const TRAIL_NS: u64 = 60_000_000_000;
 impl Choice {
     /// Tells whether nothing is left out.
     pub fn is_all(&self) -> bool {
-        let Self { from, to, comms, ranks, pids, users, jobs, exact: _ } = self;
-        from.is_none()
-            && to.is_none()
-            && comms.is_empty()
-            && ranks.is_empty()
-            && pids.is_empty()
-            && users.is_empty()
-            && jobs.is_empty()
+        *self == Self { exact: self.exact, ..Self::default() }
     }
 
     /// Brings beginnings of `commHash` into the form in which they are compared, or fails.
@@ -122,23 +114,24 @@ impl Choice {
     /// Returns the processes that are asked for by number, user or job.
     fn processes(&self, source: &Source) -> Result<Option<Vec<u32>>> {
         let mut pids = (!self.pids.is_empty()).then(|| self.pids.clone());
-        let users: Says =
-            |target| [name(&target["user"]), name(&target["uid"])].into_iter().flatten().collect();
-        let jobs: Says = |target| name(&target["job"]["name"]).into_iter().collect();
+        let users: Says = |target| {
+            let whose = target.whose.as_ref();
+            whose.map_or_else(Vec::new, |whose| vec![whose.user.clone(), whose.uid.to_string()])
+        };
+        let jobs: Says = |target| target.job.as_ref().and_then(|job| job.name.clone()).into_iter().collect();
         for (option, asked, says) in [("--user", &self.users, users), ("--job", &self.jobs, jobs)] {
             if asked.is_empty() {
                 continue;
             }
-            let targets = &source.report.targets;
+            let targets = &source.session().targets;
             if targets.iter().all(|target| says(target).is_empty()) {
                 bail!(
                     "`{}` does not have what {option} asks for: it was recorded without; choose with --pid",
                     source.path.display()
                 );
             }
-            let fits = |target: &&Value| says(target).iter().any(|said| asked.contains(said));
-            let pid = |target: &Value| u32::try_from(target["pid"].as_u64()?).ok();
-            let chosen: Vec<u32> = targets.iter().filter(fits).filter_map(pid).collect();
+            let fits = |target: &&TargetReport| says(target).iter().any(|said| asked.contains(said));
+            let chosen: Vec<u32> = targets.iter().filter(fits).map(|target| target.pid).collect();
             pids = Some(match pids {
                 None => chosen,
                 Some(before) => before.into_iter().filter(|pid| chosen.contains(pid)).collect(),
@@ -149,16 +142,7 @@ impl Choice {
 }
 
 /// Values that a report has of a process, such as its user's names.
-type Says = fn(&Value) -> Vec<String>;
-
-/// Returns a name, or a number as text.
-fn name(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        _ => None,
-    }
-}
+type Says = fn(&TargetReport) -> Vec<String>;
 
 impl SourceChoice {
     /// Tells whether a row of this rank and time is asked for; calls that belong to no communicator have no
@@ -204,6 +188,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use flow::session::SessionReport;
 
     fn source() -> Source {
         let report = json!({
@@ -217,8 +202,7 @@ mod tests {
         });
         Source {
             path: "flows".into(),
-            text: String::new(),
-            report: serde_json::from_value(report).unwrap(),
+            session: SessionReport::parse(&report.to_string()),
             span_ns: Some((20_000_000_000, 90_000_000_000)),
             bytes: 0,
             is_over: true,

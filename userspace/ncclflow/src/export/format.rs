@@ -10,7 +10,7 @@ use super::{
     chakra::Chakra, compat::Compat, flight_recorder::FlightRecorder, inspector::Inspector,
     json_lines::JsonLines, megatrace::Megatrace, perfetto::Perfetto, run::Exported, source::Source,
 };
-use crate::sinks::{ApiOutputOptions, OutputDir, Sink};
+use crate::sinks::{OutputDir, Sink};
 
 /// Formats of `ncclflow export`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +74,6 @@ pub struct ViewOptions {
     pub kineto: Vec<PathBuf>,
     /// Form of the records, with [`Format::Inspector`].
     pub inspector: InspectorVersion,
-    /// Form of API calls, where a view has a choice.
-    pub api: ApiOutputOptions,
 }
 
 /// Takes the rows of one source after the other.
@@ -102,7 +100,7 @@ impl Format {
     pub(super) fn open(self, path: &Path, options: &ViewOptions) -> Result<Box<dyn View>> {
         let dir = || OutputDir::create(path);
         Ok(match self {
-            Self::Jsonl => Box::new(JsonLines::new(dir()?, options)),
+            Self::Jsonl => Box::new(JsonLines::new(dir()?)),
             Self::Compat => Box::new(Compat::new(dir()?, options)),
             Self::Megatrace => Box::new(Megatrace::new(dir()?)),
             #[cfg(feature = "program")]

@@ -1,20 +1,19 @@
 //! Finds the rank in the job of each rank of a communicator.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    sync::{Arc, Mutex},
-};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::Result;
-use flow::schema::{ApiCall, Op, RankKey};
+use flow::{
+    schema::{ApiCall, Op, RankKey},
+    text::joined,
+};
 
 use super::{
-    chosen_rows::lock,
     job_ranks::{JobRank, job_ranks},
     source::Source,
     who::Who,
 };
-use crate::sinks::{SessionFiles, Sink};
+use crate::sinks::Sink;
 
 /// Most ranks of communicators that are kept, of all recordings.
 const MAX_MEMBERS: usize = 1 << 20;
@@ -38,15 +37,17 @@ pub(super) struct Job {
 impl Job {
     /// Notes the ranks that a recording has.
     pub(super) fn add(&mut self, source: &Source) -> Result<()> {
-        let who = Who::of(source);
+        let who = Who::of(source.session());
         let job_ranks = job_ranks(source)?;
         let mut ranks: Vec<RankKey> = who.keys().collect();
         if ranks.is_empty() {
             // A recording that was cut off has only the report of its beginning.
-            ranks = read_ranks(source)?;
+            let (Seen(seen), _) = source.read_all(Seen::default(), &mut |_| ())?;
+            ranks = seen.into_iter().collect();
+            ranks.sort_unstable();
         }
         for key in ranks {
-            let said = who.rank(key).and_then(|facts| facts.job_rank);
+            let said = who.rank(key).and_then(|facts| i32::try_from(facts.job_rank?).ok());
             let said = said.map(|rank| JobRank { rank, is_derived: false });
             let job_rank = said.or_else(|| job_ranks.get(&key.pid).copied());
             self.note(key, Member { host: source.host().to_owned(), pid: key.pid, job_rank });
@@ -107,18 +108,17 @@ impl Job {
 }
 
 fn listed(ranks: &[i32]) -> String {
-    let shown: Vec<String> = ranks.iter().take(8).map(i32::to_string).collect();
-    format!("{}{}", shown.join(", "), if ranks.len() > 8 { ", …" } else { "" })
+    format!("{}{}", joined(ranks.iter().take(8), ", "), if ranks.len() > 8 { ", …" } else { "" })
 }
 
-#[derive(Debug)]
-struct Seen(Arc<Mutex<HashSet<RankKey>>>);
+/// Ranks that have rows.
+#[derive(Debug, Default)]
+struct Seen(HashSet<RankKey>);
 
 impl Seen {
-    fn note(&self, key: RankKey) {
-        let mut seen = lock(&self.0);
-        if seen.len() < MAX_MEMBERS {
-            seen.insert(key);
+    fn note(&mut self, key: RankKey) {
+        if self.0.len() < MAX_MEMBERS {
+            self.0.insert(key);
         }
     }
 }
@@ -135,14 +135,6 @@ impl Sink for Seen {
     fn call(&mut self, call: &ApiCall) {
         call.rank.into_iter().for_each(|rank| self.note(rank));
     }
-}
-
-fn read_ranks(source: &Source) -> Result<Vec<RankKey>> {
-    let seen = Arc::new(Mutex::new(HashSet::new()));
-    source.open()?.read_all(SessionFiles::of_sink(Box::new(Seen(Arc::clone(&seen)))))?;
-    let mut ranks: Vec<RankKey> = lock(&seen).drain().collect();
-    ranks.sort_unstable();
-    Ok(ranks)
 }
 
 #[cfg(test)]

@@ -1,16 +1,15 @@
 //! Ranks of processes in their jobs.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
+use flow::{
+    schema::{ApiCall, Op},
+    session::TargetReport,
 };
+use std::collections::HashMap;
 
 use anyhow::Result;
-use flow::schema::{ApiCall, Op};
-use serde_json::Value;
 
-use super::{chosen_rows::lock, source::Source};
-use crate::sinks::{SessionFiles, Sink};
+use super::source::Source;
+use crate::sinks::Sink;
 
 /// A rank in a job, and how it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,25 +26,25 @@ const MAX_PROCESSES: usize = 65_536;
 /// Returns job ranks by process ID, as far as they are known.
 pub(super) fn job_ranks(source: &Source) -> Result<HashMap<u32, JobRank>> {
     let mut largest = Largest::default();
-    for rank in &source.report.communicators {
+    for rank in &source.session().communicators {
         largest.note(rank.pid, rank.n_ranks, rank.rank);
     }
     // A recording that was cut off has only the report of its beginning.
     if largest.0.is_empty() {
-        largest = read_largest(source)?;
+        (largest, _) = source.read_all(largest, &mut |_| ())?;
     }
     let derived = largest.0.into_iter().map(|(pid, (_, rank))| (pid, JobRank { rank, is_derived: true }));
     let mut ranks: HashMap<u32, JobRank> = derived.collect();
-    ranks.extend(source.report.targets.iter().filter_map(told));
+    ranks.extend(source.session().targets.iter().filter_map(told));
     Ok(ranks)
 }
 
 /// Returns the rank of a process in a report, and whether it was derived there.
-fn told(target: &Value) -> Option<(u32, JobRank)> {
-    let pid = u32::try_from(target["pid"].as_u64()?).ok()?;
-    let job = &target["job"];
-    let rank = i32::try_from(job["rank"].as_i64()?).ok().filter(|rank| *rank >= 0)?;
-    Some((pid, JobRank { rank, is_derived: job["rank_source"] == "derived" }))
+fn told(target: &TargetReport) -> Option<(u32, JobRank)> {
+    let job = target.job.as_ref()?;
+    let rank = i32::try_from(job.rank?).ok()?;
+    let is_derived = job.rank_source.is_some_and(|source| source.name() == "derived");
+    Some((target.pid, JobRank { rank, is_derived }))
 }
 
 /// Size of the largest communicator of each process, and its rank there; of equal ones, the first.
@@ -64,25 +63,20 @@ impl Largest {
     }
 }
 
-#[derive(Debug)]
-struct Seen(Arc<Mutex<Largest>>);
+impl Sink for Largest {
+    fn wants_messages(&self, _op: &Op) -> bool {
+        false
+    }
 
-impl Sink for Seen {
     fn op(&mut self, op: &Op) {
-        lock(&self.0).note(op.row.pid, op.row.n_ranks, op.row.rank);
+        self.note(op.row.pid, op.row.n_ranks, op.row.rank);
     }
 
     fn call(&mut self, call: &ApiCall) {
         if let (Some(rank), Some(n_ranks)) = (call.rank, call.row.n_ranks) {
-            lock(&self.0).note(call.row.pid, n_ranks, rank.rank);
+            self.note(call.row.pid, n_ranks, rank.rank);
         }
     }
-}
-
-fn read_largest(source: &Source) -> Result<Largest> {
-    let largest = Arc::new(Mutex::new(Largest::default()));
-    source.open()?.read_all(SessionFiles::of_sink(Box::new(Seen(Arc::clone(&largest)))))?;
-    Ok(std::mem::take(&mut *lock(&largest)))
 }
 
 #[cfg(test)]

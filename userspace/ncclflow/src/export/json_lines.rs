@@ -5,17 +5,12 @@ use std::io::Write as _;
 use anyhow::{Context as _, Result, bail};
 use flow::schema::{ApiCall, GpuRow, MessageRow, Op, OtherCallRow, StackRow};
 
-use super::{
-    format::{View, ViewOptions},
-    run::Exported,
-    source::Source,
-};
-use crate::sinks::{
-    Layout, MAX_AGGREGATED, OutputDir, SessionFiles, Share, Sink, Written, aggregate_directory,
-};
+use super::{format::View, run::Exported, source::Source};
+use crate::sinks::{Layout, OutputDir, SessionFiles, Share, Sink, Written};
 
 #[derive(Debug)]
 pub(super) struct JsonLines {
+    dir: OutputDir,
     files: SessionFiles,
     /// Host of the last rows.
     host: Option<String>,
@@ -24,12 +19,22 @@ pub(super) struct JsonLines {
 }
 
 impl JsonLines {
-    pub(super) fn new(dir: OutputDir, options: &ViewOptions) -> Self {
-        Self { files: SessionFiles::new(dir, options.api, Layout::ByCommunicator), host: None, told: 0 }
+    pub(super) fn new(dir: OutputDir) -> Self {
+        Self { dir, files: SessionFiles::nowhere(), host: None, told: 0 }
     }
 }
 
 impl View for JsonLines {
+    fn look_at(&mut self, sources: &[Source]) -> Result<()> {
+        // Rows of several sources lie side by side; those of one as `record` puts them.
+        let layout = match sources {
+            [source] => Layout::of(source.session()),
+            _ => Layout::ByCommunicator,
+        };
+        self.files = SessionFiles::new(self.dir.try_clone()?, layout);
+        Ok(())
+    }
+
     fn begin(&mut self, source: &Source) -> Result<()> {
         let host = Some(source.host().to_owned());
         // From here on process IDs are those of another host.
@@ -41,7 +46,7 @@ impl View for JsonLines {
     }
 
     fn finish(&mut self, exported: &Exported) -> Result<()> {
-        self.files.flush();
+        self.files.close();
         let report = match exported.sources.as_slice() {
             [source] => source.read.report.clone(),
             sources => {
@@ -52,22 +57,22 @@ impl View for JsonLines {
                 serde_json::to_string_pretty(&serde_json::json!({ "sessions": sessions }))? + "\n"
             }
         };
-        complete(&self.files, &report)
+        self.dir
+            .replace_file(Share::Free, "session.json", |file| file.write_all(report.as_bytes()))
+            .context("writing `session.json`")?;
+        match self.files.errors().first() {
+            Some(error) => bail!("{error}"),
+            None => Ok(()),
+        }
     }
-}
 
-/// Writes the files that are made from complete lines, and `session.json`.
-pub(super) fn complete(files: &SessionFiles, report: &str) -> Result<()> {
-    let dir = files.dir().context("lines are written to a folder")?;
-    dir.replace_file(Share::Free, "session.json", |file| file.write_all(report.as_bytes()))
-        .context("writing `session.json`")?;
-    if !files.has_no_flows() {
-        aggregate_directory(dir, MAX_AGGREGATED)?;
+    fn notes(&self) -> Vec<String> {
+        let left_out = self.files.flow_ranks().left_out;
+        let note = format!(
+            "flow_rank*.json was not written for {left_out} ranks with very many messages; a part of them has one (--last, --rank)"
+        );
+        (left_out > 0).then_some(note).into_iter().collect()
     }
-    if let Some(error) = files.errors().first() {
-        bail!("{error}");
-    }
-    Ok(())
 }
 
 impl Sink for JsonLines {

@@ -4,15 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::{Result, bail};
-use flow::schema::{ApiCall, RankKey};
+use flow::{
+    schema::{ApiCall, RankKey},
+    text::joined,
+};
 
 use super::{
     format::View,
     job_ranks::{JobRank, job_ranks},
+    megatrace_lines::MegatraceLines,
     run::Exported,
     source::Source,
 };
-use crate::sinks::{JsonLinesFile, MegatraceLines, OutputDir, Sink};
+use crate::sinks::{JsonLinesFile, OutputDir, Sink};
 
 /// Most processes with files.
 const MAX_PROCESSES: usize = 4096;
@@ -101,12 +105,11 @@ impl Megatrace {
     /// Lists the processes that have calls and no job rank.
     fn unknown_ranks(&self) -> String {
         let shown = self.without_rank.iter().take(8);
-        let shown: Vec<String> = shown.map(|((_, pid), calls)| format!("{pid} ({calls} calls)")).collect();
+        let shown = joined(shown.map(|((_, pid), calls)| format!("{pid} ({calls} calls)")), ", ");
         let more = if self.without_rank.len() > 8 { ", …" } else { "" };
         format!(
-            "nothing says which rank process {}{more} has: no environment, no rank map, and no rank in a \
-             communicator, as the layouts of its NCCL are not known",
-            shown.join(", ")
+            "nothing says which rank process {shown}{more} has: no environment, no rank map, and no rank in a \
+             communicator, as the layouts of its NCCL are not known"
         )
     }
 
@@ -190,11 +193,10 @@ impl View for Megatrace {
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if !self.derived.is_empty() {
-            let ranks: Vec<String> = self.derived.iter().take(16).map(i32::to_string).collect();
+            let ranks = joined(self.derived.iter().take(16), ", ");
             let more = if self.derived.len() > 16 { ", …" } else { "" };
             notes.push(format!(
-                "job ranks {}{more} are derived: the ranks in the largest communicators of the processes",
-                ranks.join(", ")
+                "job ranks {ranks}{more} are derived: the ranks in the largest communicators of the processes"
             ));
         }
         if !self.twice.is_empty() {

@@ -20,8 +20,8 @@ mod job;
 mod job_ranks;
 mod json_lines;
 mod megatrace;
+mod megatrace_lines;
 mod moment;
-mod new_file;
 #[cfg(feature = "program")]
 mod parquet;
 mod perfetto;
@@ -33,10 +33,11 @@ mod who;
 pub(crate) use call_numbers::CallNumbers;
 pub use choice::{Choice, RankRange};
 pub use chosen_rows::RowCounts;
+pub use flight_recorder::RankFiles;
 pub use format::{Format, InspectorVersion, View, ViewOptions};
 pub use moment::{Moment, duration};
 pub use ranks::TwiceReport;
-pub use run::{ExportOptions, ExportProgress, Exported, SourceReport, export, replay};
-pub use source::{Source, sources};
 #[cfg(feature = "program")]
-pub(crate) use {new_file::NewFile, run::Chosen};
+pub(crate) use run::Chosen;
+pub use run::{ExportOptions, ExportProgress, Exported, SourceReport, export};
+pub use source::{Source, recordings_in, sources};

@@ -42,7 +42,7 @@ impl Parquet {
 impl View for Parquet {
     fn begin(&mut self, source: &Source) -> Result<()> {
         self.complete_last()?;
-        self.tables.push(ParquetTables::new(self.dir.try_clone()?, &self.formats, &source.text));
+        self.tables.push(ParquetTables::new(self.dir.try_clone()?, &self.formats, source.session()));
         Ok(())
     }
 

@@ -16,20 +16,19 @@ use super::{
     choice::{Choice, SourceChoice},
     chosen_rows::{ChosenRows, RowCounts, Shared, lock},
     format::{Format, View, ViewOptions},
-    json_lines,
     ranks::{Ranks, TwiceReport},
     source::{Source, sources},
 };
 use crate::{
-    record::{Kept, Read, ReadPart},
     recording::{Damage, Selection},
-    sinks::{OutputDir, SessionFiles, Share},
+    rows::{Read, ReadPart},
+    sinks::{OutputDir, Share},
 };
 
 /// Options of an export.
 #[derive(Debug)]
 pub struct ExportOptions {
-    /// Folders and captures.
+    /// Folders of recordings.
     pub inputs: Vec<PathBuf>,
     pub output: PathBuf,
     pub format: Format,
@@ -225,8 +224,9 @@ fn read_source(
         until_ns: choice.until_ns,
         progress,
         goes_on: &mut || goes_on.store(true, Ordering::Relaxed),
+        is_stopped: &|| false,
     };
-    Ok(source.open()?.read(SessionFiles::of_sink(Box::new(rows)), part)?.0)
+    Ok(source.read(rows, part)?.1)
 }
 
 /// Writes `export.json`, for a folder that is not the whole of one session.
@@ -235,14 +235,4 @@ fn write_summary(output: &Path, exported: &Exported) -> Result<()> {
     let text = serde_json::to_string_pretty(exported)? + "\n";
     dir.replace_file(Share::Free, "export.json", |file| file.write_all(text.as_bytes()))
         .context("writing `export.json`")
-}
-
-/// Makes the files of a session again that `record` wrote, byte for byte. `input` is a capture, or the folder
-/// of a recording.
-pub fn replay(input: &Path, output: &Path) -> Result<Read> {
-    let kept = Kept::open(input)?;
-    let files = SessionFiles::new(OutputDir::create(output)?, kept.api(), kept.layout());
-    let (read, files) = kept.read_all(files)?;
-    json_lines::complete(&files, &read.report)?;
-    Ok(read)
 }

@@ -1,34 +1,27 @@
-//! Sources of rows: recordings and captures, and what is known of them before they are read.
+//! Sources of rows: recordings, and what is known of them before they are read.
 
 use std::{
-    fs::File,
-    io::BufReader,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result, bail};
-use flow::{decode::RecordView, schema::ClockReport};
-use ncclflow_common::LOSS_MARK;
-use serde::Deserialize;
+use flow::session::{Level, SessionReport};
 
 use crate::{
-    capture::{self, CaptureHeader, CaptureReader},
-    record::Kept,
     recording::{FOLDER, Item, Progress, RecordingReader, Selection},
-    sinks::OutputDir,
+    rows::{Read, ReadPart, RecordedSession},
+    sinks::{OutputDir, SessionFiles, Sink},
 };
 
 /// Most folders that are looked into for recordings of windows or hosts.
 const MAX_FOLDERS: usize = 65_536;
 
-/// A recording or a capture that was looked through, but not read.
+/// A recording that was looked through, but not read.
 #[derive(Debug)]
 pub struct Source {
     pub path: PathBuf,
-    pub(super) report: Report,
-    /// The whole `session.json`, of the end or else of the beginning.
-    pub(super) text: String,
+    pub(super) session: SessionReport,
     /// Times of the earliest and the latest record, by the source's own clock; `None` if it has no records.
     pub span_ns: Option<(u64, u64)>,
     /// Number of bytes that reading all of it takes.
@@ -37,79 +30,57 @@ pub struct Source {
     pub is_over: bool,
 }
 
-/// The parts of `session.json` that an export needs. It can be of any version, and of anybody's making.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Report {
-    pub(super) host: String,
-    pub(super) level: String,
-    clock: Option<ClockReport>,
-    pub(super) targets: Vec<serde_json::Value>,
-    pub(super) communicators: Vec<ReportedRank>,
-    probes: Vec<ReportedProbe>,
-}
-
-/// Lost hits of a probe.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ReportedProbe {
-    lost: u64,
-    dropped: u64,
-}
-
-/// A rank of a communicator, as a report has it.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct ReportedRank {
-    pub(super) rank: i32,
-    pub(super) n_ranks: i32,
-    pub(super) pid: u32,
-}
-
 impl Source {
-    /// Looks through a recording or a capture.
+    /// Looks through a recording.
     pub(crate) fn look(path: PathBuf) -> Result<Self> {
         let context = || format!("in `{}`", path.display());
-        let (text, span_ns, bytes, is_over) = match Kept::open(&path).with_context(context)? {
-            Kept::Recording(reader, _) => look_at_recording(*reader),
-            Kept::Capture(reader, header) => look_at_capture(&path, reader, *header),
-        }
-        .with_context(context)?;
-        let report = serde_json::from_str(&text).unwrap_or_default();
-        Ok(Self { path, report, text, span_ns, bytes, is_over })
+        let recorded = RecordedSession::open(&path).with_context(context)?;
+        let (text, span_ns, bytes, is_over) =
+            look_at_recording(recorded.into_reader()).with_context(context)?;
+        let session = SessionReport::parse(&text);
+        Ok(Self { path, session, span_ns, bytes, is_over })
     }
 
-    /// Opens the source for reading.
-    pub fn open(&self) -> Result<Kept> {
-        Kept::open(&self.path)
+    /// Opens it for reading.
+    pub fn open(&self) -> Result<RecordedSession> {
+        RecordedSession::open(&self.path)
     }
 
-    pub(crate) fn clock(&self) -> Option<ClockReport> {
-        self.report.clock.clone()
+    /// Reads a part of its rows into a sink, which comes back.
+    pub(crate) fn read<S: Sink>(&self, sink: S, part: ReadPart<'_>) -> Result<(S, Read)> {
+        let (read, files) = self.open()?.read(SessionFiles::of_sink(Box::new(sink)), part)?;
+        Ok((files.into_sink().context("the sink of another reading came back")?, read))
     }
 
-    /// Returns `session.json`, of its end or else of its beginning.
-    pub fn report(&self) -> &str {
-        &self.text
+    /// Reads all its rows into a sink, which comes back.
+    pub(crate) fn read_all<S: Sink>(&self, sink: S, progress: &mut dyn FnMut(u64)) -> Result<(S, Read)> {
+        let (selection, until_ns) = (Selection::ALL, u64::MAX);
+        let part = ReadPart { selection, until_ns, progress, goes_on: &mut || (), is_stopped: &|| false };
+        self.read(sink, part)
+    }
+
+    /// Returns the session's report, of its end or else of its beginning.
+    pub fn session(&self) -> &SessionReport {
+        &self.session
     }
 
     pub fn host(&self) -> &str {
-        &self.report.host
+        &self.session.host
     }
 
     /// Tells whether the source has only calls of the API, without ops.
     pub(crate) fn is_of_calls(&self) -> bool {
-        self.report.level == "api"
+        self.session.level == Some(Level::Api)
     }
 
-    /// Tells whether records were lost, as far as its report says so.
-    pub(crate) fn has_losses(&self) -> bool {
-        self.report.probes.iter().any(|probe| probe.lost > 0 || probe.dropped > 0)
+    /// Tells whether the source has calls of the API, also beside ops.
+    pub(crate) fn has_calls(&self) -> bool {
+        self.is_of_calls() || self.session.api
     }
 
     /// Returns the offset from its own clock to wall time.
     pub fn offset_ns(&self) -> u64 {
-        self.report.clock.as_ref().map_or(0, |clock| clock.offset_ns)
+        self.session.clock.offset_ns
     }
 
     /// Returns the wall times of its earliest and its latest record.
@@ -134,45 +105,11 @@ fn look_at_recording(mut reader: RecordingReader) -> Result<Looked> {
     Ok((report, reader.span_ns(), reader.bytes().context("listing its segments")?, is_over))
 }
 
-fn look_at_capture(
-    path: &Path,
-    mut reader: CaptureReader<BufReader<File>>,
-    header: CaptureHeader,
-) -> Result<Looked> {
-    let bytes = std::fs::metadata(path)?.len();
-    let mut span: Option<(u64, u64)> = None;
-    let (report, is_over) = loop {
-        match reader.next_item()? {
-            capture::Item::Record(record) => {
-                let Ok(view) = RecordView::new(record) else { continue };
-                if view.header.probe != LOSS_MARK {
-                    let at = view.header.ts_ns;
-                    span = Some(span.map_or((at, at), |(first, last)| (first.min(at), last.max(at))));
-                }
-            }
-            capture::Item::Report(report) => break (report, true),
-            capture::Item::Cut => break (header.report, false),
-        }
-    };
-    Ok((report, span, bytes, is_over))
-}
-
-/// Finds the recordings in these folders, and looks through them. A folder can be a capture, the folder of a
-/// session or a window, a recording itself, or a folder of such folders: a session with windows, or several
-/// hosts. The sources are sorted by host and time.
+/// Finds the recordings in these folders, and looks through them. Each can be the folder of a session
+/// or a window, a recording itself, or a folder of such folders: a session with windows, or several hosts. They come sorted by host and time.
 pub fn sources(paths: &[PathBuf]) -> Result<Vec<Source>> {
-    let mut found = Vec::new();
-    for path in paths {
-        let before = found.len();
-        find(path, &mut found)?;
-        if found.len() == before {
-            bail!(
-                "`{}` has no recording: neither it nor a folder in it contains `{FOLDER}/`. Recordings of \
-                 older versions have only .jsonl files, which this command does not read",
-                path.display()
-            );
-        }
-    }
+    let found = paths.iter().map(|path| recordings_in(path)).collect::<Result<Vec<_>>>()?;
+    let found: Vec<PathBuf> = found.into_iter().flatten().collect();
     let mut seen = Vec::new();
     for path in &found {
         let about = std::fs::metadata(path).with_context(|| format!("looking at `{}`", path.display()))?;
@@ -187,12 +124,16 @@ pub fn sources(paths: &[PathBuf]) -> Result<Vec<Source>> {
     Ok(sources)
 }
 
-fn find(path: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
-    if !path.is_dir() || has_recording(&OutputDir::open(path)?)? {
-        found.push(path.to_path_buf());
-        return Ok(());
-    }
+/// This folder, if it has a recording, or else the folders in it that have one.
+///
+/// # Errors
+/// If none has one, or a folder cannot be read.
+pub fn recordings_in(path: &Path) -> Result<Vec<PathBuf>> {
     let dir = OutputDir::open(path)?;
+    if has_recording(&dir)? {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let mut found = Vec::new();
     let names = dir.names().with_context(|| format!("listing `{}`", path.display()))?;
     for name in names.into_iter().take(MAX_FOLDERS) {
         if let Ok(folder) = dir.open_subfolder(&name)
@@ -201,7 +142,14 @@ fn find(path: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
             found.push(path.join(name));
         }
     }
-    Ok(())
+    if found.is_empty() {
+        bail!(
+            "`{}` has no recording: neither it nor a folder in it contains `{FOLDER}/`. Its .jsonl files, if it has \
+             any, are for other programs: ncclflow reads recordings",
+            path.display()
+        );
+    }
+    Ok(found)
 }
 
 fn has_recording(dir: &OutputDir) -> Result<bool> {

@@ -8,9 +8,11 @@ use std::{
 
 use super::{
     VERSION,
-    entry::{Entry, Frame, ProcessGroup},
+    entry::{Entry, ProcessGroup},
     pickle::{Pickler, Remembered},
 };
+use crate::python::PythonFrame;
+use flow::text::joined;
 
 /// Maximum number of entries that are appended at once: a reader holds so many apart from their list.
 const BATCH: usize = 1000;
@@ -23,7 +25,7 @@ const MAX_STACKS: usize = 1 << 16;
 pub struct DumpWriter<W> {
     pickler: Pickler<W>,
     in_batch: usize,
-    stacks: HashMap<Arc<[Frame]>, Remembered>,
+    stacks: HashMap<Arc<[PythonFrame]>, Remembered>,
 }
 
 impl<W: Write> DumpWriter<W> {
@@ -69,7 +71,7 @@ impl<W: Write> DumpWriter<W> {
         for group in groups {
             pickler.text(&group.name)?;
             pickler.begin_dict()?;
-            for (key, value) in [("name", &group.name), ("desc", &group.desc)] {
+            for (key, value) in [("name", &group.name), ("desc", &group.description)] {
                 pickler.text(key)?;
                 pickler.text(value)?;
             }
@@ -81,17 +83,17 @@ impl<W: Write> DumpWriter<W> {
         pickler.text("pg_status")?;
         pickler.begin_dict()?;
         for group in groups {
-            let Some(status) = group.status else { continue };
-            pickler.text(&group.id.to_string())?;
+            let Some(status) = &group.status else { continue };
+            pickler.text(&group.pg_id.unwrap_or_default().to_string())?;
             pickler.begin_dict()?;
             let keys = [
-                ("last_enqueued_collective", status.last_enqueued),
-                ("last_started_collective", status.last_started),
-                ("last_completed_collective", status.last_completed),
+                ("last_enqueued_collective", &status.last_enqueued),
+                ("last_started_collective", &status.last_started),
+                ("last_completed_collective", &status.last_completed),
             ];
-            for (key, value) in keys {
+            for (key, work) in keys {
                 pickler.text(key)?;
-                pickler.number(value)?;
+                pickler.number(work.seq)?;
             }
             pickler.end_dict()?;
         }
@@ -108,7 +110,7 @@ impl<W: Write> DumpWriter<W> {
         let Entry {
             record_id,
             pg_id,
-            process_group: (name, desc),
+            process_group: [name, description],
             collective_seq_id,
             p2p_seq_id,
             op_id,
@@ -137,9 +139,10 @@ impl<W: Write> DumpWriter<W> {
         let pickler = &mut self.pickler;
         pickler.text("process_group")?;
         pickler.text(name)?;
-        pickler.text(desc)?;
+        pickler.text(description)?;
         pickler.pair()?;
-        for (key, value) in [("thread_name", thread_name), ("thread_id", thread_id)] {
+        let thread_id = thread_id.map(|id| id.to_string());
+        for (key, value) in [("thread_name", thread_name), ("thread_id", &thread_id)] {
             if let Some(value) = value {
                 pickler.text(key)?;
                 pickler.text(value)?;
@@ -150,17 +153,19 @@ impl<W: Write> DumpWriter<W> {
         self.count("op_id", *op_id)?;
         self.pickler.text("profiling_name")?;
         self.pickler.text(profiling_name)?;
-        self.count("time_created_ns", *time_created_ns)?;
+        self.known_or_none("time_created_ns", Some((*time_created_ns).max(0)))?;
         if let Some(duration) = duration_ms {
             self.pickler.text("duration_ms")?;
-            self.pickler.float(*duration)?;
+            self.pickler.float((*duration).into())?;
         }
         self.tensors(["input_sizes", "input_dtypes"], input_sizes, input_dtypes)?;
         self.tensors(["output_sizes", "output_dtypes"], output_sizes, output_dtypes)?;
         self.pickler.text("state")?;
         self.pickler.text(state.name())?;
-        self.known_or_none("time_discovered_started_ns", time_discovered_started_ns.map(signed))?;
-        self.known_or_none("time_discovered_completed_ns", time_discovered_completed_ns.map(signed))?;
+        // torch has no times before 1970.
+        let known = |time: Option<i64>| time.filter(|time| *time >= 0);
+        self.known_or_none("time_discovered_started_ns", known(*time_discovered_started_ns))?;
+        self.known_or_none("time_discovered_completed_ns", known(*time_discovered_completed_ns))?;
         self.pickler.text("retired")?;
         self.pickler.flag(*retired)?;
         self.known_or_none("timeout_ms", *timeout_ms)?;
@@ -184,41 +189,28 @@ impl<W: Write> DumpWriter<W> {
     fn tensors(&mut self, keys: [&str; 2], sizes: &[Vec<i64>], dtypes: &[String]) -> io::Result<()> {
         let pickler = &mut self.pickler;
         pickler.text(keys[0])?;
-        pickler.empty_list()?;
-        pickler.begin_values()?;
-        for dimensions in sizes {
-            pickler.empty_list()?;
-            pickler.begin_values()?;
-            dimensions.iter().try_for_each(|size| pickler.number(*size))?;
-            pickler.end_values()?;
-        }
-        pickler.end_values()?;
+        pickler.list(sizes, |pickler, size| pickler.list(size, |pickler, number| pickler.number(*number)))?;
         pickler.text(keys[1])?;
-        pickler.empty_list()?;
-        pickler.begin_values()?;
-        dtypes.iter().try_for_each(|dtype| pickler.text(dtype))?;
-        pickler.end_values()
+        pickler.list(dtypes, |pickler, dtype| pickler.text(dtype))
     }
 
-    fn frames(&mut self, frames: &Arc<[Frame]>) -> io::Result<()> {
+    fn frames(&mut self, frames: &Arc<[PythonFrame]>) -> io::Result<()> {
         let pickler = &mut self.pickler;
         pickler.text("frames")?;
         if let Some(known) = self.stacks.get(frames) {
             return pickler.again(*known);
         }
-        pickler.empty_list()?;
-        pickler.begin_values()?;
-        for frame in frames.iter() {
+        pickler.list(frames, |pickler, frame| {
             pickler.begin_dict()?;
-            for (key, value) in [("name", &frame.name), ("filename", &frame.filename)] {
+            for (key, value) in [("name", &frame.function), ("filename", &frame.file)] {
                 pickler.text(key)?;
                 pickler.text(value)?;
             }
             pickler.text("line")?;
-            pickler.number(frame.line.into())?;
-            pickler.end_dict()?;
-        }
-        pickler.end_values()?;
+            // 0: not known.
+            pickler.number(frame.line.unwrap_or(0).into())?;
+            pickler.end_dict()
+        })?;
         if self.stacks.len() < MAX_STACKS {
             let value = pickler.remember()?;
             self.stacks.insert(Arc::clone(frames), value);
@@ -234,6 +226,5 @@ fn signed(value: u64) -> i64 {
 
 /// Writes ranks as torch does: as the text of a Python list.
 fn ranks_text(ranks: &[u64]) -> String {
-    let ranks: Vec<String> = ranks.iter().map(u64::to_string).collect();
-    format!("[{}]", ranks.join(", "))
+    format!("[{}]", joined(ranks, ", "))
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::ProcessGroup;
+use flow::text::joined;
 
 /// Maximum number of ranks of a communicator: more than any job has.
 const MAX_RANKS: u32 = 1 << 20;
@@ -30,10 +31,9 @@ impl GlobalRanks {
         let is_same = known.iter().all(|(rank, of_job)| rank == of_job) && !known.is_empty();
         let unknown: Vec<u32> = (0..n_ranks).filter(|rank| !known.contains_key(rank)).collect();
         if !unknown.is_empty() && !is_same {
-            return Err(format!(
-                "nothing says which ranks of the job its ranks {} are",
-                listed(unknown.iter().copied())
-            ));
+            let more = if unknown.len() > LISTED { ", …" } else { "" };
+            let listed = joined(unknown.iter().take(LISTED), ", ");
+            return Err(format!("nothing says which ranks of the job its ranks {listed}{more} are"));
         }
         let ranks: Vec<u64> =
             (0..n_ranks).map(|rank| known.get(&rank).copied().unwrap_or(rank).into()).collect();
@@ -43,15 +43,6 @@ impl GlobalRanks {
         }
         Ok(Self { ranks, inferred: u32::try_from(unknown.len()).unwrap_or(u32::MAX) })
     }
-}
-
-fn listed(ranks: impl Iterator<Item = u32>) -> String {
-    let mut texts: Vec<String> = ranks.take(LISTED + 1).map(|rank| rank.to_string()).collect();
-    if texts.len() > LISTED {
-        texts.truncate(LISTED);
-        texts.push("…".to_owned());
-    }
-    texts.join(", ")
 }
 
 /// Place of each rank among the sorted ranks of its group. torch's readers take a rank's number in a name for

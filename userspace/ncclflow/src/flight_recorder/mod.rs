@@ -6,23 +6,18 @@
 //! (torch/csrc/distributed/c10d/FlightRecorder.hpp, FlightRecorderDetail.hpp). torch's own values are of
 //! `c10::IValue`, so integers are signed and have 64 bits.
 //!
-//! [`write`] writes a whole [`Dump`]; [`DumpWriter`] takes one entry after the other, for files that memory
-//! cannot hold.
+//! [`DumpWriter`] takes one entry after the other, for files that memory cannot hold.
 
 mod dump_writer;
 mod entry;
-mod files;
 mod global_ranks;
 mod operation;
 mod pickle;
 #[cfg(test)]
 mod tests;
 
-use std::io::{self, Write};
-
 pub use dump_writer::DumpWriter;
-pub use entry::{Entry, Frame, GroupStatus, ProcessGroup, State};
-pub use files::{RankFile, RankFiles};
+pub use entry::{Entry, GroupStatus, ProcessGroup, State, UNKNOWN, Work};
 pub use global_ranks::{GlobalRanks, Places};
 pub use operation::{Function, Operation};
 
@@ -37,16 +32,4 @@ pub struct Dump {
     pub groups: Vec<ProcessGroup>,
     /// Entries in the order in which they were recorded.
     pub entries: Vec<Entry>,
-}
-
-/// Writes the file of a rank. The writer should be buffered.
-///
-/// # Errors
-/// Those of the writer, and `InvalidData` if there are more than 2³² distinct texts or a text of 4 GiB.
-pub fn write<W: Write>(dump: &Dump, out: W) -> io::Result<W> {
-    let mut writer = DumpWriter::new(out)?;
-    for entry in &dump.entries {
-        writer.entry(entry)?;
-    }
-    writer.finish(&dump.groups, dump.comm_lib_version.as_deref())
 }

@@ -1,5 +1,7 @@
 //! torch's names of NCCL's calls, and the tensors that torch would have noted of them.
 
+use std::sync::Arc;
+
 use super::{Entry, Places, ProcessGroup};
 
 /// A function of NCCL that torch's recorder has an operation for.
@@ -20,51 +22,35 @@ pub enum Function {
 }
 
 impl Function {
-    const ALL: [Self; 11] = [
-        Self::AllReduce,
-        Self::AllGather,
-        Self::ReduceScatter,
-        Self::Broadcast,
-        Self::Reduce,
-        Self::AlltoAll,
-        Self::Gather,
-        Self::Scatter,
-        Self::AllGatherV,
-        Self::Send,
-        Self::Recv,
+    /// All functions, with NCCL's name and torch's. NCCL gathers into one buffer, and reduces from one:
+    /// torch's names for that are those of `all_gather_into_tensor` and `reduce_scatter_tensor`.
+    const ALL: [(Self, &str, &str); 11] = [
+        (Self::AllReduce, "AllReduce", "all_reduce"),
+        (Self::AllGather, "AllGather", "_all_gather_base"),
+        (Self::ReduceScatter, "ReduceScatter", "_reduce_scatter_base"),
+        (Self::Broadcast, "Broadcast", "broadcast"),
+        (Self::Reduce, "Reduce", "reduce"),
+        (Self::AlltoAll, "AlltoAll", "all_to_all"),
+        (Self::Gather, "Gather", "gather"),
+        (Self::Scatter, "Scatter", "scatter"),
+        (Self::AllGatherV, "AllGatherV", "all_gather_v"),
+        (Self::Send, "Send", "send"),
+        (Self::Recv, "Recv", "recv"),
     ];
-
-    /// Returns NCCL's name and torch's. NCCL gathers into one buffer, and reduces from one: torch's names for
-    /// that are those of `all_gather_into_tensor` and `reduce_scatter_tensor`.
-    fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Self::AllReduce => ("AllReduce", "all_reduce"),
-            Self::AllGather => ("AllGather", "_all_gather_base"),
-            Self::ReduceScatter => ("ReduceScatter", "_reduce_scatter_base"),
-            Self::Broadcast => ("Broadcast", "broadcast"),
-            Self::Reduce => ("Reduce", "reduce"),
-            Self::AlltoAll => ("AlltoAll", "all_to_all"),
-            Self::Gather => ("Gather", "gather"),
-            Self::Scatter => ("Scatter", "scatter"),
-            Self::AllGatherV => ("AllGatherV", "all_gather_v"),
-            Self::Send => ("Send", "send"),
-            Self::Recv => ("Recv", "recv"),
-        }
-    }
 
     /// Finds the function of NCCL's name, such as `AllReduce`.
     pub fn of(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|function| function.names().0 == name)
+        Self::ALL.into_iter().find(|(_, nccl, _)| *nccl == name).map(|(function, ..)| function)
     }
 
     /// Returns the number of the function, by which it is kept in a byte.
     pub fn code(self) -> u8 {
-        let at = Self::ALL.iter().position(|function| *function == self);
+        let at = Self::ALL.iter().position(|(function, ..)| *function == self);
         at.and_then(|at| u8::try_from(at).ok()).unwrap_or_default()
     }
 
     pub fn of_code(code: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(code)).copied()
+        Self::ALL.get(usize::from(code)).map(|(function, ..)| *function)
     }
 
     pub fn is_p2p(self) -> bool {
@@ -93,12 +79,12 @@ pub struct Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// Puts name, sizes and types into the entry, as torch would. A size that is not known is 0 elements:
-    /// torch's readers multiply them.
-    pub fn describe(&self, group: &ProcessGroup, places: &Places, entry: &mut Entry) {
-        let (_, name) = self.function.names();
-        entry.is_p2p = self.function.is_p2p();
-        entry.profiling_name = match (self.function, self.peer) {
+    /// Makes the entry that torch would have: its group, name, sizes and types. A size that is not known is 0
+    /// elements: torch's readers multiply them.
+    pub fn entry(&self, group: &ProcessGroup, places: &Places) -> Entry {
+        let name = Function::ALL.iter().find(|(function, ..)| *function == self.function);
+        let name = name.map_or("", |(_, _, torch)| *torch);
+        let profiling_name = match (self.function, self.peer) {
             (Function::Send, Some(peer)) => {
                 format!("nccl:{name} {}->{}", places.place(self.rank), places.place(peer))
             }
@@ -123,8 +109,19 @@ impl Operation<'_> {
             let dtype = self.datatype.map(|name| dtype(name).to_owned());
             (vec![vec![i64::try_from(elements).unwrap_or(i64::MAX)]], dtype.into_iter().collect())
         };
-        (entry.input_sizes, entry.input_dtypes) = tensor(input);
-        (entry.output_sizes, entry.output_dtypes) = tensor(output);
+        let (input_sizes, input_dtypes) = tensor(input);
+        let (output_sizes, output_dtypes) = tensor(output);
+        Entry {
+            pg_id: group.pg_id.unwrap_or_default(),
+            process_group: [&group.name, &group.description].map(Arc::clone),
+            profiling_name,
+            input_sizes,
+            input_dtypes,
+            output_sizes,
+            output_dtypes,
+            is_p2p: self.function.is_p2p(),
+            ..Entry::default()
+        }
     }
 }
 
@@ -161,9 +158,7 @@ mod tests {
             root: Some(0),
             peer: Some(2),
         };
-        let mut entry = Entry::default();
-        operation.describe(&group, &Places::of(&group), &mut entry);
-        entry
+        operation.entry(&group, &Places::of(&group))
     }
 
     /// Sizes as `ProcessGroupNCCL.cpp` gives them to the recorder.
@@ -192,7 +187,7 @@ mod tests {
 
     #[test]
     fn functions_are_kept_in_a_byte() {
-        for function in Function::ALL {
+        for (function, ..) in Function::ALL {
             assert_eq!(Function::of_code(function.code()), Some(function));
         }
         assert_eq!(Function::of_code(200), None);

@@ -89,6 +89,18 @@ impl<W: Write> Pickler<W> {
         self.put(&[op::APPENDS])
     }
 
+    /// Writes a list, each item with `write`.
+    pub(super) fn list<T>(
+        &mut self,
+        items: &[T],
+        mut write: impl FnMut(&mut Self, &T) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.empty_list()?;
+        self.begin_values()?;
+        items.iter().try_for_each(|item| write(self, item))?;
+        self.end_values()
+    }
+
     /// Makes a pair of the two values on top of the stack.
     pub(super) fn pair(&mut self) -> io::Result<()> {
         self.put(&[op::TUPLE2])
@@ -98,22 +110,22 @@ impl<W: Write> Pickler<W> {
     pub(super) fn remember(&mut self) -> io::Result<Remembered> {
         let number = self.given;
         self.given = number.checked_add(1).ok_or_else(|| too_much("values"))?;
-        if let Ok(short) = u8::try_from(number) {
-            self.put(&[op::BINPUT, short])?;
-        } else {
-            self.put(&[op::LONG_BINPUT])?;
-            self.put(&number.to_le_bytes())?;
-        }
+        self.numbered([op::BINPUT, op::LONG_BINPUT], number)?;
         Ok(Remembered(number))
     }
 
     /// Writes a remembered value again.
     pub(super) fn again(&mut self, value: Remembered) -> io::Result<()> {
-        if let Ok(short) = u8::try_from(value.0) {
-            return self.put(&[op::BINGET, short]);
+        self.numbered([op::BINGET, op::LONG_BINGET], value.0)
+    }
+
+    /// Writes an opcode with a number: the short one where a byte is enough.
+    fn numbered(&mut self, [short, long]: [u8; 2], number: u32) -> io::Result<()> {
+        if let Ok(byte) = u8::try_from(number) {
+            return self.put(&[short, byte]);
         }
-        self.put(&[op::LONG_BINGET])?;
-        self.put(&value.0.to_le_bytes())
+        self.put(&[long])?;
+        self.put(&number.to_le_bytes())
     }
 
     pub(super) fn none(&mut self) -> io::Result<()> {

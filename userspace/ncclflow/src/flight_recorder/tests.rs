@@ -1,20 +1,25 @@
 //! Written files, as Python's own reader finds them.
 
-use std::process::Command;
+use std::{
+    io::{self, Write},
+    process::Command,
+};
 
 use serde_json::{Value, json};
 
 use super::*;
+use crate::python::PythonFrame;
 
-fn frame(name: &str, line: u32) -> Frame {
-    Frame { name: name.to_owned(), filename: "/home/user/train.py".to_owned(), line }
+fn frame(name: &str, line: u32) -> PythonFrame {
+    let file = "/home/user/train.py".to_owned();
+    PythonFrame { function: name.to_owned(), file, line: Some(line), qualname: None }
 }
 
 fn entry(record_id: u64) -> Entry {
     Entry {
         record_id,
         pg_id: 1,
-        process_group: ("0x0000000000000007".into(), "tensor \"parallel\" \u{e4}".into()),
+        process_group: ["0x0000000000000007", "tensor \"parallel\" \u{e4}"].map(Into::into),
         collective_seq_id: record_id + 1,
         op_id: record_id + 1,
         profiling_name: "nccl:all_reduce".to_owned(),
@@ -23,10 +28,16 @@ fn entry(record_id: u64) -> Entry {
         input_dtypes: vec!["Float".to_owned(), "Long".to_owned()],
         output_sizes: vec![vec![70_000]],
         output_dtypes: vec!["Float".to_owned()],
-        thread_id: Some("4242".to_owned()),
+        thread_id: Some(4242),
         frames: Some([frame("step", 41), frame("<module>", 300 + u32::from(record_id == 1))].into()),
         ..Entry::default()
     }
+}
+
+fn write<W: Write>(dump: &Dump, out: W) -> io::Result<W> {
+    let mut writer = DumpWriter::new(out)?;
+    dump.entries.iter().try_for_each(|entry| writer.entry(entry))?;
+    writer.finish(&dump.groups, dump.comm_lib_version.as_deref())
 }
 
 /// Loads with `pickle.load`, and returns what Python prints of `expression`, where `d` is the dump.
@@ -47,11 +58,12 @@ fn loaded(dump: &Dump, expression: &str) -> Option<Value> {
 
 #[test]
 fn python_reads_what_was_written() {
-    let status = GroupStatus { last_enqueued: 3, last_started: -1, last_completed: 0x1_0000_0000 };
+    let completed = Work { seq: 0x1_0000_0000, ..Work::default() };
+    let status = GroupStatus { last_completed: completed, ..GroupStatus::enqueued(3) };
     let group = ProcessGroup {
-        id: 1,
+        pg_id: Some(1),
         name: "0x0000000000000007".into(),
-        desc: "undefined".into(),
+        description: "undefined".into(),
         ranks: vec![0, 1, 300],
         status: Some(status),
     };

@@ -1,5 +1,6 @@
 //! Readings of the GPUs once a second, for recordings, metrics and `top`.
 
+use crate::{clock::now_ns, host::host_name, privileges, recording::Facts};
 use std::{
     collections::{BTreeMap, VecDeque},
     io,
@@ -15,7 +16,6 @@ use flow::schema::GpuRow;
 use rustix::{thread::CapabilitySet, time::ClockId};
 
 use super::{report::Traffic, row::row_of, source::Source, watch::library};
-use crate::{clock::now_ns, host::host_name, privileges};
 
 /// Time without an answer after which the driver is said to hang.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -88,19 +88,6 @@ impl GpuSamples {
         }
     }
 
-    /// Returns the rows from the number `first` on, and the number of the next one.
-    pub(crate) fn since(&self, first: u64) -> (Vec<Arc<GpuRow>>, u64) {
-        with(&self.shared, |shared| {
-            let passed = usize::try_from(first.saturating_sub(shared.first)).unwrap_or(usize::MAX);
-            (shared.rows.iter().skip(passed).cloned().collect(), shared.next())
-        })
-    }
-
-    /// Returns the number that the next row will have.
-    pub(crate) fn next(&self) -> u64 {
-        with(&self.shared, |shared| shared.next())
-    }
-
     /// Returns the latest row of each GPU; none while the driver hangs.
     pub fn latest(&self) -> Vec<Arc<GpuRow>> {
         with(&self.shared, |shared| {
@@ -145,6 +132,15 @@ impl GpuTotals {
         add(&mut self.pcie.sent, row.pcie_sent);
         add(&mut self.pcie.received, row.pcie_received);
         self.xids = self.xids.saturating_add(row.xids.len() as u64);
+    }
+}
+
+impl Facts<Arc<GpuRow>> for GpuSamples {
+    fn since(&self, first: u64) -> (Vec<Arc<GpuRow>>, u64) {
+        with(&self.shared, |shared| {
+            let passed = usize::try_from(first.saturating_sub(shared.first)).unwrap_or(usize::MAX);
+            (shared.rows.iter().skip(passed).cloned().collect(), shared.next())
+        })
     }
 }
 

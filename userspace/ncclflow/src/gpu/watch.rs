@@ -2,25 +2,24 @@
 
 use std::{
     env,
-    ffi::{OsStr, OsString},
-    sync::mpsc::{self, Receiver, Sender},
+    ffi::OsString,
     thread,
     time::{Duration, Instant},
 };
 
 use super::{LIBRARY_VARIABLE, reading::GpuReading, source::Source};
+use crate::unresponsive::Answerer;
 
 /// NVML's library, as the driver installs it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
-type Answer = Result<Vec<GpuReading>, String>;
+type Driver = Answerer<(), Result<Vec<GpuReading>, String>>;
 
 /// Asks the driver without waiting for it.
 #[derive(Debug)]
 pub struct GpuWatch {
-    /// Questions to the thread; `None` if it could not be started.
-    asked: Option<Sender<()>>,
-    answers: Receiver<Answer>,
+    /// `None`: the thread could not be started.
+    driver: Option<Driver>,
     outstanding: usize,
 }
 
@@ -41,43 +40,38 @@ impl GpuWatch {
     }
 
     fn with_library(library: OsString) -> Self {
-        let (ask, asked) = mpsc::channel();
-        let (answer, answers) = mpsc::channel();
-        let thread = thread::Builder::new().name("gpu".to_owned());
-        let started = thread.spawn(move || serve(&library, &asked, &answer));
-        Self { asked: started.is_ok().then_some(ask), answers, outstanding: 0 }
+        let driver = Driver::start(thread::Builder::new().name("gpu".to_owned()), move || {
+            let mut source = Source::open(&library);
+            move |()| source.as_mut().map(Source::read).map_err(|why| why.clone())
+        });
+        Self { driver: driver.ok(), outstanding: 0 }
     }
 
     /// Asks for a reading of all GPUs. It is made as soon as the driver has answered what was asked before.
     pub fn ask(&mut self) {
-        if self.asked.as_ref().is_some_and(|asked| asked.send(()).is_ok()) {
+        if self.driver.as_ref().is_some_and(|driver| driver.ask(())) {
             self.outstanding += 1;
         }
     }
 
     /// Returns all answers that come within `patience`.
-    pub fn finish(mut self, patience: Duration) -> GpuSurvey {
-        // The thread ends when it has answered.
-        let is_running = self.asked.take().is_some();
+    pub fn finish(self, patience: Duration) -> GpuSurvey {
         let deadline = Instant::now() + patience;
         let mut survey = GpuSurvey::default();
+        let Some(driver) = self.driver else {
+            survey.missing = Some("no thread could be started for the GPUs' driver".to_owned());
+            return survey;
+        };
         for _ in 0..self.outstanding {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.answers.recv_timeout(left) {
-                Ok(Ok(gpus)) => survey.readings.push(gpus),
-                Ok(Err(why)) => {
+            let late = || Err("the GPUs' driver did not answer in time".to_owned());
+            match driver.answer(left).unwrap_or_else(late) {
+                Ok(gpus) => survey.readings.push(gpus),
+                Err(why) => {
                     survey.missing = Some(why);
                     break;
                 }
-                Err(_) => {
-                    let why = "the GPUs' driver did not answer in time";
-                    survey.missing = Some(why.to_owned());
-                    break;
-                }
             }
-        }
-        if !is_running {
-            survey.missing = Some("no thread could be started for the GPUs' driver".to_owned());
         }
         survey
     }
@@ -86,20 +80,6 @@ impl GpuWatch {
 /// Returns the library's name or path.
 pub(super) fn library() -> OsString {
     env::var_os(LIBRARY_VARIABLE).unwrap_or_else(|| LIBRARY.into())
-}
-
-fn serve(library: &OsStr, asked: &Receiver<()>, answer: &Sender<Answer>) {
-    let mut source = Source::open(library);
-    while asked.recv().is_ok() {
-        let reading = match &mut source {
-            Ok(source) => Ok(source.read()),
-            Err(why) => Err(why.clone()),
-        };
-        // Nobody listens any more.
-        if answer.send(reading).is_err() {
-            return;
-        }
-    }
 }
 
 #[cfg(test)]
@@ -120,9 +100,12 @@ mod tests {
     /// A driver that hangs: its thread never answers.
     #[test]
     fn an_answer_that_does_not_come_is_given_up() {
-        let (ask, _asked) = mpsc::channel();
-        let (_answer, answers) = mpsc::channel();
-        let mut watch = GpuWatch { asked: Some(ask), answers, outstanding: 0 };
+        let hang = |()| {
+            thread::sleep(Duration::from_secs(60));
+            Ok(Vec::new())
+        };
+        let driver = Driver::start(thread::Builder::new(), move || hang).ok();
+        let mut watch = GpuWatch { driver, outstanding: 0 };
         watch.ask();
         let began = Instant::now();
         let survey = watch.finish(Duration::from_millis(50));

@@ -6,14 +6,14 @@ use std::{
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{
     driver_files::{GPUS, field, information, uuid_in},
     reading::{GpuReading, Utilisation},
 };
+use crate::unresponsive::end_within;
 
 const PROGRAM: &str = "/usr/bin/nvidia-smi";
 /// Values that the program is asked for, in the order of [`parse`].
@@ -101,19 +101,12 @@ fn trusted(program: &Path) -> Option<PathBuf> {
 /// Runs a program and returns what it prints, if it ends well in this time. One that does not is killed, and
 /// not waited for.
 fn answer(mut command: Command, patience: Duration) -> Option<String> {
-    let deadline = Instant::now() + patience;
     let piped = command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped());
     let mut child = piped.spawn().ok()?;
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) if status.success() => break,
-            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(10)),
-            _ => {
-                let _ = child.kill();
-                let _ = child.try_wait();
-                return None;
-            }
-        }
+    if !end_within(&mut child, patience).is_some_and(|status| status.success()) {
+        let _ = child.kill();
+        let _ = child.try_wait();
+        return None;
     }
     let mut text = String::new();
     child.stdout?.take(MAX_ANSWER).read_to_string(&mut text).ok()?;
@@ -159,7 +152,7 @@ fn address(bus_id: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::{os::unix::fs::PermissionsExt as _, time::Instant};
 
     use super::*;
 

@@ -2,6 +2,11 @@
 //!
 //! The answer goes to three: the recording, which ends as failed if a thread has; systemd, whose watchdog is
 //! fed by each pass of the drain; and clients of `/healthz` and `/readyz`.
+//!
+//! Each thread holds a guard while it works. One that panics, or ends too early, leaves a failure and wakes
+//! the recording's own thread, which ends the session in the normal way: it clears the words, takes the
+//! records that are left, and detaches. If `ncclflow-dump` fails, which reads tenants' memory for
+//! `--on-hang`, the session reports an error and goes on.
 
 mod systemd;
 

@@ -2,8 +2,8 @@
 
 use torch::{Found, Recorder};
 
-use super::{HISTORY_SCHEMA, HistoryReport, ProcessHistory, compared, judge};
-use crate::torch_notes::report_of;
+use super::{HISTORY_SCHEMA, HistoryReport};
+use crate::torch_notes::{ProcessHistory, compare, over, report_of};
 
 /// Returns the history of two ranks that both have these rings.
 pub fn history_of_forged_rings(rings: &[(Found, Recorder)]) -> HistoryReport {
@@ -14,10 +14,10 @@ pub fn history_of_forged_rings(rings: &[(Found, Recorder)]) -> HistoryReport {
         ..ProcessHistory::default()
     };
     let mut processes: Vec<ProcessHistory> = (0..2).map(process).collect();
-    let groups = compared(&mut processes, &[]);
+    let groups = compare(&mut processes, &[]);
     HistoryReport {
         schema: HISTORY_SCHEMA,
-        verdict: judge::over(&groups),
+        verdict: over(&groups),
         groups,
         processes,
         ..HistoryReport::default()

@@ -1,11 +1,8 @@
 //! The history of processes as data: the schema of `--json` (docs/HISTORY.md).
 
-use std::collections::HashMap;
-
 use serde::{Deserialize, Serialize};
 
-use super::judge::{GroupVerdict, HistoryState};
-use crate::torch_notes::{EntryReport, NotesReport, StatusReport};
+use crate::torch_notes::{GroupHistory, HistoryVerdict, ProcessHistory};
 
 /// Version of the schema. Fields may be added within one version; none changes its meaning.
 pub const HISTORY_SCHEMA: u32 = 1;
@@ -19,107 +16,4 @@ pub struct HistoryReport {
     pub verdict: HistoryVerdict,
     pub groups: Vec<GroupHistory>,
     pub processes: Vec<ProcessHistory>,
-}
-
-/// The verdict over all process groups.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct HistoryVerdict {
-    /// The worst state of all groups.
-    pub state: HistoryState,
-    pub sentence: String,
-}
-
-/// A process group over all processes that were read.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct GroupHistory {
-    pub name: String,
-    pub description: String,
-    pub backend: Option<String>,
-    /// Hashes of NCCL's communicators with the same ranks in the same order, where NCCL was asked.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub comm_hashes: Vec<String>,
-    /// The job's ranks in the order of the group's.
-    pub ranks: Vec<u64>,
-    pub verdict: GroupVerdict,
-    pub members: Vec<Member>,
-}
-
-/// Notes of a process on a process group.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Member {
-    pub pid: u32,
-    /// Rank in the job; null where nothing tells it.
-    pub rank: Option<u64>,
-    /// Numbers of the first and the last collective with entries in the ring; null where it has none.
-    pub first_seq: Option<u64>,
-    pub last_seq: Option<u64>,
-    /// The latest collective that torch has noticed to be completed.
-    pub completed_seq: Option<u64>,
-    /// Seconds from the latest call, and from the latest completion that torch has noticed, to the reading.
-    pub called_seconds_ago: Option<f64>,
-    pub completed_seconds_ago: Option<f64>,
-    /// torch's own status of the group.
-    pub status: Option<StatusReport>,
-}
-
-/// A process, and what its torch has noted.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ProcessHistory {
-    pub host: String,
-    pub pid: u32,
-    pub name: String,
-    /// Rank in the job; null where nothing tells it.
-    pub rank: Option<u64>,
-    /// Source of the rank: `torch`, the name of a variable of the initial environment, or `communicator`:
-    /// NCCL's communicator of the largest group.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rank_from: Option<String>,
-    /// torch's notes; null if the process has no torch.
-    pub notes: Option<NotesReport>,
-    /// Reason why the process was not read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-}
-
-impl GroupHistory {
-    /// Tells whether `name` is a name of this group: its name, its description or the hash of a communicator.
-    pub(super) fn is_called(&self, name: &str) -> bool {
-        self.name == name || self.description == name || self.comm_hashes.iter().any(|hash| hash == name)
-    }
-
-    pub(super) fn has(&self, entry: &EntryReport) -> bool {
-        let [name, description] = &entry.process_group;
-        (&**name, &**description) == (&*self.name, &*self.description)
-    }
-}
-
-impl ProcessHistory {
-    pub(super) fn has_entries(&self) -> bool {
-        self.notes.iter().flat_map(|notes| &notes.rings).any(|ring| !ring.entries.is_empty())
-    }
-
-    pub(super) fn keep(&mut self, is_wanted: impl Fn(&EntryReport) -> bool) {
-        for ring in self.notes.iter_mut().flat_map(|notes| &mut notes.rings) {
-            ring.entries.retain(&is_wanted);
-        }
-    }
-
-    /// Keeps the latest entries of each process group.
-    pub(super) fn keep_last(&mut self, last: usize) {
-        for ring in self.notes.iter_mut().flat_map(|notes| &mut notes.rings) {
-            let mut seen: HashMap<u64, usize> = HashMap::new();
-            let mut keep: Vec<bool> = Vec::with_capacity(ring.entries.len());
-            for entry in ring.entries.iter().rev() {
-                let count = seen.entry(entry.pg_id).or_default();
-                *count += 1;
-                keep.push(*count <= last);
-            }
-            let mut keep = keep.into_iter().rev();
-            ring.entries.retain(|_| keep.next().unwrap_or(true));
-        }
-    }
 }

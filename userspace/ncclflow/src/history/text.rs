@@ -5,17 +5,16 @@ use std::{
     fmt::{self, Write as _},
 };
 
-use super::{
-    judge::{HistoryState, Late},
-    names::{self, Who},
-    report::{GroupHistory, HistoryReport, Member, ProcessHistory},
-};
+use super::HistoryReport;
 use crate::{
-    text::{nanoseconds, number, write_wrapped},
-    torch_notes::EntryReport,
+    flight_recorder::Entry,
+    torch_notes::{
+        GroupHistory, GroupVerdict, HistoryState, Late, Member, ProcessHistory, by_collective,
+        names::{self, Who},
+    },
 };
+use flow::text::{joined, nanoseconds, number, write_paragraph as wrapped};
 
-const WIDTH: usize = 98;
 /// Collectives that are shown of each group, unless `--last` says otherwise.
 const USUAL: usize = 10;
 /// Maximum number of ranks of a group that are shown with their status.
@@ -40,10 +39,6 @@ fn write_report(out: &mut String, report: &HistoryReport, last: usize) -> fmt::R
         write_group(out, group, report, last)?;
     }
     Ok(())
-}
-
-fn wrapped(out: &mut String, text: &str, indent: usize) -> fmt::Result {
-    write_wrapped(out, text, indent, WIDTH)
 }
 
 fn write_process(out: &mut String, process: &ProcessHistory) -> fmt::Result {
@@ -107,8 +102,7 @@ fn write_group(out: &mut String, group: &GroupHistory, report: &HistoryReport, l
         [] => ", its ranks are not known".to_owned(),
         ranks => format!(", ranks {}", names::ranges(ranks)),
     };
-    let hashes: Vec<String> = group.comm_hashes.iter().map(|hash| format!(", communicator {hash}")).collect();
-    let hashes = hashes.concat();
+    let hashes = joined(group.comm_hashes.iter().map(|hash| format!(", communicator {hash}")), "");
     let name = names::group(&group.name, &group.description);
     let line = format!("process group {name}{backend}{ranks}{hashes}: {} read: {state}", group.members.len());
     wrapped(out, &line, 0)?;
@@ -117,23 +111,14 @@ fn write_group(out: &mut String, group: &GroupHistory, report: &HistoryReport, l
         let sentence = sentence.strip_prefix(&format!("{name}: ")).unwrap_or(sentence);
         wrapped(out, &format!("- {sentence}"), 2)?;
     }
-    let last_of = |out: &mut String, late: &Option<Late>, what: &str| match late {
-        Some(Late { collective_seq_id, ranks, pids, seconds }) => {
-            let who = ranks.first().map(|rank| Who::Rank(*rank));
-            let who = names::ranks(&[who
-                .or(pids.first().map(|pid| Who::Process(*pid)))
-                .unwrap_or(Who::Process(0))]);
-            let after = nanoseconds(seconds * 1e9);
-            wrapped(
-                out,
-                &format!("{what} collective {collective_seq_id} last: {who}, {after} after the first"),
-                2,
-            )
-        }
-        None => Ok(()),
-    };
-    last_of(out, &group.verdict.called_last, "called")?;
-    last_of(out, &group.verdict.completed_last, "noticed the end of")?;
+    let GroupVerdict { called_last, completed_last, .. } = &group.verdict;
+    for (late, what) in [(called_last, "called"), (completed_last, "noticed the end of")] {
+        let Some(Late { collective_seq_id, ranks, pids, seconds }) = late else { continue };
+        let who = Who::of(ranks.first().copied(), pids.first().copied().unwrap_or_default());
+        let (who, after) = (names::ranks(&[who]), nanoseconds(seconds * 1e9));
+        let line = format!("{what} collective {collective_seq_id} last: {who}, {after} after the first");
+        wrapped(out, &line, 2)?;
+    }
     for member in group.members.iter().take(MAX_MEMBERS) {
         write_status(out, member)?;
     }
@@ -152,7 +137,7 @@ fn write_status(out: &mut String, member: &Member) -> fmt::Result {
         let name = if work.name.is_empty() { String::new() } else { format!(" ({})", work.name) };
         format!("{what} {}{name}", work.seq)
     });
-    let works = works.collect::<Vec<_>>().join(", ");
+    let works = joined(works, ", ");
     if works.is_empty() {
         return Ok(());
     }
@@ -170,7 +155,7 @@ fn write_status(out: &mut String, member: &Member) -> fmt::Result {
 /// The entries of one process under one number.
 struct Cell<'a> {
     who: Who,
-    entries: Vec<&'a EntryReport>,
+    entries: Vec<&'a Entry>,
     read_ns: i64,
 }
 
@@ -181,14 +166,10 @@ fn write_rows(out: &mut String, group: &GroupHistory, report: &HistoryReport, la
         report.processes.iter().filter(|process| group.members.iter().any(|member| member.pid == process.pid))
     {
         let Some(notes) = &process.notes else { continue };
-        let mut own: BTreeMap<u64, Vec<&EntryReport>> = BTreeMap::new();
-        for ring in notes.rings.iter().filter(|ring| ring.backend == group.backend) {
-            for entry in ring.entries.iter().filter(|entry| group.has(entry) && !entry.is_p2p) {
-                own.entry(entry.collective_seq_id).or_default().push(entry);
-            }
-        }
+        let rings = notes.rings.iter().filter(|ring| ring.backend == group.backend);
+        let own = rings.flat_map(|ring| &ring.entries).filter(|entry| group.has(entry));
         let who = Who::of(process.rank, process.pid);
-        for (seq, entries) in own {
+        for (seq, entries) in by_collective(own) {
             rows.entry(seq).or_default().push(Cell { who, entries, read_ns: notes.read_ns });
         }
     }
@@ -202,7 +183,7 @@ fn write_rows(out: &mut String, group: &GroupHistory, report: &HistoryReport, la
             let mut states: BTreeMap<(bool, &str), Vec<&Cell<'_>>> = BTreeMap::new();
             for cell in cells {
                 let best = cell.entries.iter().find(|entry| entry.is_completed()).or(cell.entries.last());
-                let state = best.map_or("", |entry| &*entry.state);
+                let state = best.map_or("", |entry| entry.state.name());
                 states.entry((state == "completed", state)).or_default().push(cell);
             }
             let states = states.into_iter().map(|((_, state), cells)| {
@@ -213,13 +194,13 @@ fn write_rows(out: &mut String, group: &GroupHistory, report: &HistoryReport, la
                     called.map(|(at, now)| format!(", called {} before", ago(now, at))).unwrap_or_default();
                 format!("{state} on {}{called}", names::ranks(&who))
             });
-            wrapped(out, &format!("{seq:>6}  {what}: {}", states.collect::<Vec<_>>().join("; ")), 2)?;
+            wrapped(out, &format!("{seq:>6}  {what}: {}", joined(states, "; ")), 2)?;
         }
     }
     Ok(())
 }
 
-fn what(entries: &[&EntryReport]) -> String {
+fn what(entries: &[&Entry]) -> String {
     let Some(entry) = entries.last() else { return String::new() };
     let line = names::line(entry).map(|line| format!(" at {line}")).unwrap_or_default();
     let (sizes, dtypes) = (names::sizes(&entry.input_sizes), names::dtypes(&entry.input_dtypes));

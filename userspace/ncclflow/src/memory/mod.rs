@@ -8,7 +8,6 @@ mod reader;
 mod regions;
 mod scan;
 
-pub(crate) use pages::{PAGEMAP_SCAN, filled_pages};
 pub use reader::{Memory, ReadError};
 pub use regions::{AddressSpace, Region};
 pub use scan::{Needle, ScanEnd, ScanLimits, ScanProgress, ScanReport, search};

@@ -6,8 +6,9 @@ use serde::Serialize;
 use super::launches::Launches;
 use crate::{
     dump::RankReport,
-    target::{Container, Description, Evidence, MappedLibrary},
+    target::{Description, Evidence, MappedLibrary},
 };
+use flow::identity::Container;
 use nccl_library::symbols::{Resolution, SymbolSource};
 
 /// Version of the schema. Keys may be added within one version; none changes its meaning.

@@ -7,11 +7,7 @@ mod entries;
 mod launches;
 mod table;
 
-use std::{
-    collections::HashMap,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, path::Path, time::Instant};
 
 use anyhow::{Context as _, Result};
 use rustix::time::ClockId;
@@ -23,11 +19,11 @@ pub use table::render;
 use self::launches::Looks;
 use crate::{
     clock::now_ns,
-    dump::{self, DumpOptions, Progress, RankReport},
+    dump::{self, Progress, RankReport},
     host::host_name,
     layout_cache::{CacheKey, LayoutCache},
     memory::ScanLimits,
-    resolver::{self, ResolverError, Unseen, What},
+    resolver::{self, ProcFile, ResolverError, Unseen, What},
     target::{Description, Evidence, Filter, LibraryId, MappedLibrary, Process, Sighting, Users, pids},
 };
 use nccl_library::{
@@ -111,7 +107,9 @@ impl Lister {
 
     fn entry(&mut self, sighting: &Sighting, in_use: &mut Vec<LibraryId>) -> Option<ProcessEntry> {
         let process = &sighting.process;
-        let description = Description::read(process, &self.users);
+        // The command line is read from the process's memory.
+        let command = resolver::proc_bytes(process.pid(), ProcFile::CommandLine).unwrap_or_default();
+        let description = Description::read(process, &self.users, &command);
         if !self.options.filter.admits(process.name(), &description) {
             return None;
         }
@@ -178,17 +176,11 @@ impl Lister {
         to_scan: Vec<(usize, Process, Vec<MappedLibrary>)>,
         progress: &mut dyn FnMut(&Progress<'_>),
     ) {
-        let options = DumpOptions {
-            interval: Duration::ZERO,
-            first_only: false,
-            limits: self.options.limits,
-            debug_files: self.options.debug_files.clone(),
-            stacks: false,
-        };
         let started: Vec<Option<u64>> = to_scan.iter().map(|(_, process, _)| process.started()).collect();
         let (indexes, targets): (Vec<usize>, Vec<_>) =
             to_scan.into_iter().map(|(index, process, files)| (index, (process, files))).unzip();
-        let (scanned, ranks) = dump::survey(targets, &options, progress);
+        let (scanned, ranks) =
+            dump::survey(targets, self.options.limits, &self.options.debug_files, progress);
         let at = Instant::now();
         self.looks.begin();
         for ((index, started), scanned) in indexes.into_iter().zip(started).zip(scanned) {

@@ -6,7 +6,7 @@ use super::{
     entries::{CommunicatorEntry, LibraryEntry, ProcessEntry, PsReport},
     launches::Launches,
 };
-use crate::text::{age, column_widths, cut_left, cut_right, write_wrapped};
+use flow::text::{age, column_widths, cut_left, cut_right, write_wrapped};
 use nccl_library::symbols::SymbolSource;
 
 /// Minimum width of the list; it does not fit into less.

@@ -17,7 +17,7 @@ const PAGE: u64 = 4096;
 
 /// Memory as it was when it was copied.
 #[derive(Debug)]
-pub(super) struct Copied<'p> {
+pub(crate) struct Copied<'p> {
     memory: Memory<'p>,
     /// Pieces by address; they can overlap.
     pieces: RefCell<BTreeMap<u64, Vec<u8>>>,
@@ -26,7 +26,7 @@ pub(super) struct Copied<'p> {
 }
 
 impl<'p> Copied<'p> {
-    pub(super) fn new(process: &'p Process) -> Self {
+    pub(crate) fn new(process: &'p Process) -> Self {
         Self {
             memory: Memory::new(process),
             pieces: RefCell::default(),
@@ -36,7 +36,7 @@ impl<'p> Copied<'p> {
     }
 
     /// Copies pieces, given by address and bytes, all at once. One that cannot be read is left out.
-    pub(super) fn fetch(&self, wanted: impl Iterator<Item = (u64, usize)>) {
+    pub(crate) fn fetch(&self, wanted: impl Iterator<Item = (u64, usize)>) {
         let mut wanted: Vec<(u64, usize)> = wanted.map(|(at, length)| (at, ahead(at, length))).collect();
         wanted.sort_unstable();
         wanted.dedup_by_key(|(at, _)| *at);

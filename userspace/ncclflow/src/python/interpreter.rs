@@ -22,7 +22,7 @@ const TID_PLACES: [u32; 3] = [0x2d0, 48, 0xd0];
 #[derive(Clone, Copy, Debug)]
 pub struct Interpreter {
     pub(crate) python: Python,
-    pub(super) walk: PythonWalk,
+    pub(crate) walk: PythonWalk,
 }
 
 impl Interpreter {

@@ -1,24 +1,20 @@
-//! Python of running processes: the interpreter ([`Runtimes`]), and its call stacks at probes' hits. The
-//! kernel side finds these; here their frames are named.
+//! Python of running processes: the interpreter ([`Runtimes`]), and reading of its objects.
 //!
-//! [`Interpreter`] is a process's CPython, with all that the kernel side needs to walk it. The kernel side
-//! sends a stack once, as addresses of code objects. A thread of its own reads the code objects from the
-//! process's memory, soon after, as code can be freed, and puts the named stack into [`StackBook`].
+//! [`Interpreter`] is a process's CPython, with all that the kernel side needs to walk it.
 
-mod book;
 mod copied;
 mod find;
+mod frame;
 mod interpreter;
-mod names;
 mod pages;
 mod walk;
 
-pub(crate) use book::StackBook;
+pub(crate) use copied::Copied;
 pub(crate) use find::Runtimes;
+pub use frame::PythonFrame;
 pub use interpreter::Interpreter;
-pub(crate) use names::{Interpreters, StackFeed, Traced, start};
 pub(crate) use pages::Pages;
-pub(crate) use walk::without_python;
+pub(crate) use walk::{guard_of, guard_places, is_alive, without_python, word};
 
 /// Tells whether code in this file was installed by somebody, and is not the user's own.
 pub(crate) fn is_of_a_library(file: &str) -> bool {

@@ -155,7 +155,7 @@ fn guard_words(offsets: &Offsets) -> Result<(u16, u16), String> {
 
 /// Computes `RawFrame::guard` of the code object that is there now, as the kernel side does to tell code
 /// objects apart.
-pub(super) fn guard_of(walk: &PythonWalk, memory: &dyn cpython::Memory, code: u64) -> Option<u64> {
+pub(crate) fn guard_of(walk: &PythonWalk, memory: &dyn cpython::Memory, code: u64) -> Option<u64> {
     let mut bytes = [0; 8 * MAX_CODE_WORDS];
     let bytes = bytes.get_mut(..8 * usize::from(walk.code_words))?;
     memory.read(code.checked_add(u64::from(walk.code_words_at))?, bytes).ok()?;
@@ -186,14 +186,14 @@ fn name_hash(walk: &PythonWalk, memory: &dyn cpython::Memory, name: u64) -> Opti
 }
 
 /// Returns the pieces of a code object that [`guard_of`] and [`is_alive`] read: address and bytes.
-pub(super) fn guard_places(walk: &PythonWalk, code: u64) -> [(u64, usize); 2] {
+pub(crate) fn guard_places(walk: &PythonWalk, code: u64) -> [(u64, usize); 2] {
     let words = code.saturating_add(u64::from(walk.code_words_at));
     [(code, 24), (words, 8 * usize::from(walk.code_words))]
 }
 
 /// Tells whether an object is in use, by its references. A freed one can look as before but for its first
 /// word, where the allocator keeps a pointer or nothing: `PyObject` (Include/object.h).
-pub(super) fn is_alive(offsets: &Offsets, memory: &dyn cpython::Memory, object: u64) -> bool {
+pub(crate) fn is_alive(offsets: &Offsets, memory: &dyn cpython::Memory, object: u64) -> bool {
     /// Upper bound of references: no code object has so many, and no pointer to the heap is so small.
     const MANY: u32 = 1 << 20;
     /// Minimum number of references of an immortal object (3.12 and later).
@@ -213,7 +213,7 @@ pub(super) fn is_alive(offsets: &Offsets, memory: &dyn cpython::Memory, object: 
 }
 
 /// Reads a word; `None` where there is none.
-pub(super) fn word(memory: &dyn cpython::Memory, address: u64) -> Option<u64> {
+pub(crate) fn word(memory: &dyn cpython::Memory, address: u64) -> Option<u64> {
     let mut bytes = [0; 8];
     memory.read(address, &mut bytes).ok()?;
     Some(u64::from_le_bytes(bytes))

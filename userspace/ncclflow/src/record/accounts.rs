@@ -1,22 +1,29 @@
-//! Every hit is accounted for: what the kernel counted, against the records that came and those that were
-//! dropped. Hits are also numbered per probe and CPU: a number that does not come is a loss, and says when.
+//! Accounts for every hit: compares the kernel's counts with the records that came or were dropped. Hits are
+//! also numbered per probe and CPU: a missing number shows when a loss happened.
+//!
+//! Each record carries how many records of its process were lost before it. If the first record of an op and
+//! the one that completes it differ in that count, the op says `incomplete`; it takes no peers that come
+//! after a loss.
 
-use std::collections::{HashMap, VecDeque};
-
-use anyhow::Result;
-use flow::schema::{CpuReport, Gap};
-use ncclflow_common::{ProbeCounters, RecordHeader};
-
-use crate::{
-    kernel::{loader::Attachment, stream::ProbeCounts},
-    recording::FirstHit,
-    sinks::{ProbeReport, SessionReport},
+use std::{
+    borrow::Cow,
+    collections::{HashMap, VecDeque},
 };
 
-/// Gaps that are told apart per probe and CPU, and in the report. Beyond that neighbours become one.
+use anyhow::Result;
+use flow::{
+    recording::FirstHit,
+    schema::{CpuReport, Gap},
+    session::{ProbeReport, SessionReport},
+};
+use ncclflow_common::{ProbeCounters, RecordHeader};
+
+use crate::kernel::{loader::Attachment, stream::ProbeCounts};
+
+/// Most gaps told apart per probe and CPU, and in the report. Further ones are merged with neighbours.
 const MAX_GAPS: usize = 256;
 
-/// What came of each probe, and what is missing in between.
+/// Records delivered by each probe, and the gaps between them.
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
     delivered: ProbeCounts,
@@ -24,7 +31,7 @@ pub(super) struct Accounts {
 }
 
 impl Accounts {
-    /// Accounts that begin at these hits: those before were not meant to come.
+    /// Begins accounts at these hits; earlier hits are not expected.
     pub(super) fn beginning_at(hits: &[FirstHit]) -> Self {
         let mut accounts = Self::default();
         for first in hits {
@@ -33,28 +40,28 @@ impl Accounts {
         accounts
     }
 
-    /// A record of a probe that we know came.
+    /// Counts a record of a probe that we know.
     pub(super) fn note(&mut self, header: &RecordHeader) {
         self.delivered.count(header.probe, header.cpu);
         self.gaps.note(header);
     }
 
-    /// Records that came.
+    /// Returns how many records came.
     pub(super) fn delivered(&self) -> u64 {
         self.delivered.total()
     }
 
-    /// Adds accounts of what came after.
+    /// Adds the accounts of records that came later.
     pub(super) fn append(&mut self, later: &Self) {
         self.delivered.add(&later.delivered);
         self.gaps.append(&later.gaps);
     }
 }
 
-/// What the kernel had counted when a window was opened; nothing for a whole session.
+/// Kernel counters at the opening of a window; empty for a whole session.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Baseline(
-    /// By cookie and CPU.
+    /// Counters by cookie and CPU.
     Vec<Vec<ProbeCounters>>,
 );
 
@@ -64,7 +71,7 @@ impl Baseline {
         Ok(Self(counters.collect::<Result<_>>()?))
     }
 
-    /// The number of the next hit, of those probes and CPUs that were hit.
+    /// Returns the number of the next hit, for each probe and CPU that has been hit.
     pub(super) fn next_hits(&self) -> Vec<FirstHit> {
         let of_probe = |(probe, cpus)| {
             (0..).zip(cpus).map(move |(cpu, now): (_, &ProbeCounters)| FirstHit { probe, cpu, hit: now.hits })
@@ -78,9 +85,8 @@ impl Baseline {
     }
 }
 
-/// Draws up the accounts of what came since the baseline. The session is closed, and all that came has been
-/// taken. Gives the number of hits unaccounted for, and of records that nobody counted as a hit. If it is not
-/// 0, ncclflow is at fault.
+/// Draws up the accounts since the baseline, once the session is closed and all records are taken. Returns
+/// the number of hits unaccounted for and of records never counted as a hit; if not 0, ncclflow is at fault.
 pub(super) fn draw_up(
     report: &mut SessionReport,
     attachment: &Attachment,
@@ -106,7 +112,7 @@ pub(super) fn draw_up(
             let missing =
                 gaps.end(u16::try_from(probe.cookie).unwrap_or(u16::MAX), number, counters.hits, now_ns);
             let known = account.lost + account.dropped;
-            // Two ways to the same: by counting, and by the numbers that did not come.
+            // Two ways to find losses: by counting, and by missing numbers.
             unaccounted += account.hits.abs_diff(account.delivered + known).max(missing.abs_diff(known));
             if account.hits != account.delivered {
                 lossy.push(account);
@@ -125,7 +131,7 @@ pub(super) fn draw_up(
             function: probe.function.clone(),
             symbol: probe.symbol.clone(),
             at: probe.place,
-            part: probe.part,
+            part: probe.part.map(Cow::Borrowed),
             pid: probe.pid,
             library: probe.library,
             hits: sum.hits + disarmed,
@@ -142,8 +148,8 @@ pub(super) fn draw_up(
     Ok(unaccounted)
 }
 
-/// Counts the hits that came while probes were taken away: nobody owes a record of them. `report` has the probes in
-/// their order.
+/// Adds the hits that came while probes were detached, for which no records are owed. `report` lists the
+/// probes in the attachment's order.
 pub(super) fn add_hits_while_detaching(report: &mut SessionReport, attachment: &Attachment) -> Result<()> {
     for (known, probe) in report.probes.iter_mut().zip(attachment.probes()) {
         let disarmed: u64 = attachment.counters(probe)?.iter().map(|cpu| cpu.disarmed).sum();
@@ -153,7 +159,7 @@ pub(super) fn add_hits_while_detaching(report: &mut SessionReport, attachment: &
     Ok(())
 }
 
-/// Numbers that have not come.
+/// A range of numbers that have not come.
 #[derive(Clone, Debug)]
 struct Missing {
     first: u64,
@@ -161,7 +167,7 @@ struct Missing {
     gap: Gap,
 }
 
-/// The numbers of one probe on one CPU.
+/// Hit numbers of one probe on one CPU.
 #[derive(Debug, Default)]
 struct Numbers {
     next: u64,
@@ -186,12 +192,12 @@ impl Gaps {
         }
     }
 
-    /// Hits before this number were not meant to come.
+    /// Makes `hit` the first expected number of this probe on this CPU.
     pub(super) fn begin_at(&mut self, probe: u16, cpu: u32, hit: u64) {
         self.by_probe_and_cpu.insert((probe, cpu), Numbers { next: hit, ..Numbers::default() });
     }
 
-    /// Goes on where others, which came after these, ended.
+    /// Appends the gaps of later accounts, and goes on where they ended.
     pub(super) fn append(&mut self, later: &Self) {
         for (key, later) in &later.by_probe_and_cpu {
             let numbers = self.by_probe_and_cpu.entry(*key).or_default();
@@ -201,8 +207,8 @@ impl Gaps {
         }
     }
 
-    /// No more come, and the kernel has counted so many hits of this probe on this CPU. Gives the number of
-    /// those that are missing.
+    /// Ends the numbers of this probe on this CPU, of which the kernel has counted `hits`. Returns how many
+    /// are missing.
     pub(super) fn end(&mut self, probe: u16, cpu: u32, hits: u64, now_ns: u64) -> u64 {
         let numbers = self.by_probe_and_cpu.entry((probe, cpu)).or_default();
         numbers.until(hits, now_ns);
@@ -210,7 +216,7 @@ impl Gaps {
         numbers.missing.iter().map(|missing| missing.gap.records).sum()
     }
 
-    /// The gaps of all probes and CPUs by time, those that overlap as one.
+    /// Returns the gaps of all probes and CPUs by time, with overlapping ones merged.
     pub(super) fn report(&self) -> Vec<Gap> {
         let numbers = self.by_probe_and_cpu.values();
         let mut gaps: Vec<Gap> =
@@ -235,7 +241,7 @@ impl Gaps {
 }
 
 impl Numbers {
-    /// What lies between the next number and `hit` is missing.
+    /// Marks the numbers from the next one to before `hit` as missing.
     fn until(&mut self, hit: u64, ts_ns: u64) {
         if hit <= self.next {
             return;
@@ -251,7 +257,7 @@ impl Numbers {
         }
     }
 
-    /// A number comes after a larger one: its program was preempted in the middle.
+    /// Takes a number that comes after a larger one: its program was preempted.
     fn late(&mut self, hit: u64) {
         let at = self.missing.iter().rposition(|missing| (missing.first..=missing.last).contains(&hit));
         let Some(at) = at else { return };

@@ -1,10 +1,17 @@
-//! The threads that take records from the drain. Each has an inbox of its own, so none stops another, and
-//! none stops the drain.
+//! Threads that take records from the drain. Each has its own inbox, so that none stops another or the drain.
 //!
 //! A new consumer is a function that works on an [`Inbox`], and a [`Consumer::start`] in [`super::threads`].
+//!
+//! A full queue drops whole batches, counts them by probe and CPU, and says so in the stream. The state of a
+//! consumer survives its panic, for counting only: records in its queue count as dropped, those in the open
+//! block as not recorded, and the recording gets no end block.
 
+use crate::{
+    kernel::stream::{Outlet, Popped, Queue},
+    privileges,
+};
+use flow::recording::Batch;
 use std::{
-    convert::Infallible,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, mpsc},
@@ -15,37 +22,24 @@ use std::{
 use anyhow::{Result, anyhow};
 
 use super::mailbox::{EventSender, SessionEvent};
-use crate::{
-    capture::CaptureWriter,
-    fault,
-    kernel::stream::{Batch, Outlet, Popped, Queue},
-    privileges,
-};
 
-/// How often the capture is brought up to date for whoever reads along.
-const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
-
-/// How long after the end of a process records of it can come: they wait in the kernel for the drain, which
-/// pauses at most [`crate::kernel::stream::MAX_PAUSE`].
-pub(super) const STRAGGLE_NS: u64 = 1_000_000_000;
-
-/// A consumer, as the other threads see it.
+/// A consumer as the other threads see it.
 #[derive(Debug)]
 pub(super) struct Consumer<M, S> {
     pub(super) inbox: InboxSender<M>,
     thread: JoinHandle<Ended<S>>,
 }
 
-/// What a consumer leaves behind.
+/// The state that a consumer leaves behind.
 #[derive(Debug)]
 pub(super) struct Ended<S> {
     pub(super) state: S,
-    /// It panicked. The state is as it was then: good for counting, and for nothing else.
+    /// The consumer has panicked. Its state is as it was then, and is good for counting only.
     pub(super) has_failed: bool,
 }
 
 impl<M: Send + 'static, S: Send + 'static> Consumer<M, S> {
-    /// Starts it. What the drain puts into the outlet comes into its inbox, up to so many bytes at a time.
+    /// Starts the consumer. The drain's outlet leads into its inbox, which holds at most `queue_bytes`.
     pub(super) fn start(
         name: &'static str,
         queue_bytes: usize,
@@ -60,7 +54,7 @@ impl<M: Send + 'static, S: Send + 'static> Consumer<M, S> {
         let events = events.clone();
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
             privileges::keep_only(events.writes);
-            // What it has taken is to be counted, whatever happens to it.
+            // The records that it has taken are counted whatever happens to it.
             let worked = catch_unwind(AssertUnwindSafe(|| work(&inbox, &mut state, &events)));
             drop(inbox);
             if worked.is_err() {
@@ -71,9 +65,9 @@ impl<M: Send + 'static, S: Send + 'static> Consumer<M, S> {
         Ok((Self { inbox: sender, thread }, outlet))
     }
 
-    /// Waits until it has taken what is in its inbox.
+    /// Waits until the consumer has emptied its inbox.
     pub(super) fn end(self) -> Result<Ended<S>> {
-        // The drain has closed it already, unless that has failed.
+        // The drain has closed the inbox already, unless the drain has failed.
         drop(self.inbox);
         join(self.thread)
     }
@@ -83,29 +77,29 @@ pub(super) fn join<T>(thread: JoinHandle<T>) -> Result<T> {
     thread.join().map_err(|_| anyhow!("a thread of the recording failed"))
 }
 
-/// The mailbox of a consumer. For records there is room up to a limit; there is always room for messages.
+/// Mailbox of a consumer, with limited room for records and unlimited room for messages.
 #[derive(Debug)]
 pub(super) struct Inbox<M> {
     records: Arc<Queue>,
     messages: mpsc::Receiver<M>,
 }
 
-/// The sending end of an [`Inbox`]; the drain has the other one, for records.
+/// Sending end of an [`Inbox`]; the drain has another one, for records.
 #[derive(Debug)]
 pub(super) struct InboxSender<M> {
     records: Arc<Queue>,
     messages: mpsc::Sender<M>,
 }
 
-/// What a consumer has to do next.
+/// The next step of a consumer.
 #[derive(Debug)]
 pub(super) enum Step<M> {
     Records(Arc<Batch>),
     Message(M),
-    /// Nothing has come for some time.
+    /// No record or message has come for some time.
     Idle,
     Flush,
-    /// The inbox is empty, and nothing will come any more.
+    /// The inbox is empty and closed.
     End,
 }
 
@@ -115,8 +109,8 @@ impl<M> Inbox<M> {
         (InboxSender { records: Arc::clone(&records), messages: sender }, Self { records, messages })
     }
 
-    /// Has `take` do one step after the other until the end. It says whether it wants to be asked again soon,
-    /// even if nothing comes.
+    /// Calls `take` for each step until the end. `take` returns whether it wants to be called again soon even
+    /// if nothing comes.
     pub(super) fn consume(&self, flush_interval: Duration, mut take: impl FnMut(Step<M>) -> bool) {
         let (mut flushed, mut unflushed, mut waits) = (Instant::now(), false, false);
         loop {
@@ -140,7 +134,7 @@ impl<M> Inbox<M> {
         self.records.pop(timeout)
     }
 
-    /// Takes a message, or else the oldest records. Waits for either, for at most `timeout`.
+    /// Takes a message, or else the oldest records. Waits for at most `timeout`.
     fn next(&self, timeout: Option<Duration>) -> Step<M> {
         if let Ok(message) = self.messages.try_recv() {
             return Step::Message(message);
@@ -157,7 +151,7 @@ impl<M> Inbox<M> {
 }
 
 impl<M> Drop for Inbox<M> {
-    /// The consumer has ended, or has panicked: nobody must wait for it.
+    /// Closes the queue at the consumer's end or panic: nobody must wait for it.
     fn drop(&mut self) {
         self.records.close();
     }
@@ -170,7 +164,7 @@ impl<M> InboxSender<M> {
         sent.map_err(|_| anyhow!("a thread that takes records has failed"))
     }
 
-    /// Sends a message with the place for an answer, and waits for that.
+    /// Sends a message with a place for the answer, and waits for the answer.
     pub(super) fn ask<A>(&self, message: impl FnOnce(mpsc::Sender<A>) -> M) -> Result<A> {
         let (reply, answer) = mpsc::channel();
         self.send(message(reply))?;
@@ -179,26 +173,10 @@ impl<M> InboxSender<M> {
 }
 
 impl<M> Drop for InboxSender<M> {
-    /// The recording is over, or has failed: the consumer must not wait for more.
+    /// Closes the queue at the recording's end or failure: the consumer must not wait for more.
     fn drop(&mut self) {
         self.records.close();
     }
-}
-
-/// Keeps the records as they are until the inbox is closed.
-pub(super) fn keep_capture(inbox: &Inbox<Infallible>, capture: &mut CaptureWriter, events: &EventSender) {
-    inbox.consume(FLUSH_INTERVAL, |step| {
-        let done = match step {
-            Step::Records(batch) => fault::here("capture").and_then(|()| capture.push(&batch)),
-            Step::Flush | Step::End => capture.flush(),
-            Step::Idle => Ok(()),
-            Step::Message(message) => match message {},
-        };
-        if let Err(error) = done {
-            events.send(SessionEvent::WriteFailed(format!("writing the capture stopped: {error}")));
-        }
-        false
-    });
 }
 
 #[cfg(test)]
@@ -253,7 +231,7 @@ mod tests {
         let events = Events::new(None, Health::default(), rustix::thread::CapabilitySet::empty()).unwrap();
         let (consumer, _outlet) =
             Consumer::<(), u32>::start("ncclflow-test", 1 << 20, &events.sender, 0, |inbox, taken, _| {
-                inbox.consume(FLUSH_INTERVAL, |step| {
+                inbox.consume(PATIENCE, |step| {
                     if matches!(step, Step::Records(_)) {
                         *taken += 1;
                         assert!(*taken < 2, "as a test wants it");

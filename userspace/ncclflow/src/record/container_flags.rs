@@ -1,10 +1,17 @@
 //! The flag file as processes see it in containers.
 //!
-//! What is at a path inside of a container is a tenant's, and we are root: a path is resolved within the
-//! container's root, nothing is opened but to be looked at, and a file system that does not answer (FUSE) costs
-//! a thread, and that container its flag, but nobody waits for it. A tenant with several such containers has none looked
-//! into, and one with very many containers does not keep others from theirs.
+//! Paths inside a container belong to a tenant, while we are root. So a path is resolved within the
+//! container's root, and nothing is opened but to be looked at. A file system that does not answer (FUSE)
+//! costs a thread, and that container its flag, but nobody waits for it. A tenant with several such
+//! containers has none looked into, and one with very many containers does not keep others from theirs.
+//!
+//! `openat2` resolves the path within the container's root (RESOLVE_IN_ROOT, no magic links), and `O_PATH`
+//! opens nothing. The session's word has a third value: open to the processes in the map `ADMITTED`. The
+//! kernel side drops hits of others before it copies anything, at the cost of one lookup, and counts them as
+//! `disarmed`. Hits are counted by probe and CPU, so the losses of two simultaneous windows could not be told
+//! apart: one is open at a time.
 
+use crate::{privileges, target::Tenant, unresponsive::Answerer};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fs, io,
@@ -14,11 +21,12 @@ use std::{
         Arc, Mutex, PoisonError,
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result};
+use flow::quota::in_turns;
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat, openat2, statx},
     io::Errno,
@@ -28,58 +36,57 @@ use super::{
     mailbox::{EventSender, SessionEvent},
     silent_containers::{SilentContainers, whose},
 };
-use crate::{privileges, target::Tenant};
 
-/// How often containers are looked into.
+/// Interval at which containers are looked into.
 const ASK: Duration = Duration::from_millis(250);
 
-/// How long a container's file system may take to answer.
+/// Longest time that a container's file system may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Containers that are looked into, at most: as many of one tenant as of another, as far as they have so many.
+/// Most containers that are looked into. Tenants get equal parts, as far as they have so many.
 const MAX_CONTAINERS: usize = 256;
 
-/// The stack of a thread that looks.
+/// Stack size of a thread that looks.
 const STACK: usize = 128 << 10;
 
-/// Rounds after which it is asked again which containers processes are in.
+/// Rounds after which the mount namespaces of processes are read again.
 const ASK_AGAIN: u32 = 20;
 
-/// Which file it is: one that was removed and made again is another.
+/// Identity of a flag file: one that was removed and made again has another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FlagId {
     device: (u32, u32),
     inode: u64,
-    /// Where the file system knows it.
+    /// Birth time, where the file system records it.
     born: Option<(i64, u32)>,
 }
 
-/// A mount namespace, by its inode: what is called a container here.
+/// Inode of a mount namespace, which stands for a container here.
 pub(super) type MountNamespace = u64;
 
-/// A container whose flag file is there.
+/// A container that has a flag file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ContainerFlag {
     pub(super) file: FlagId,
-    /// Traced processes in it, as ncclflow sees them.
+    /// Traced processes in the container, as ncclflow numbers them.
     pub(super) pids: BTreeSet<u32>,
 }
 
-/// Containers whose flag files are there.
+/// Containers that have flag files.
 pub(super) type ContainersWithFlag = BTreeMap<MountNamespace, ContainerFlag>;
 
-/// A traced process, and whose it is. `None`: that is not known.
+/// A traced process and its tenant, where that is known.
 pub(super) type Member = (u32, Option<Tenant>);
 
 /// A container with traced processes.
 #[derive(Debug, Default)]
 struct Container {
     pids: BTreeSet<u32>,
-    /// That of its first process.
+    /// Tenant of the first process.
     tenant: Option<Tenant>,
 }
 
-/// A thread that looks into the containers of traced processes.
+/// Handle to a thread that looks into the containers of traced processes.
 #[derive(Debug)]
 pub(super) struct ContainerFlags {
     members: Sender<Vec<Member>>,
@@ -88,7 +95,7 @@ pub(super) struct ContainerFlags {
 }
 
 impl ContainerFlags {
-    /// `path` is that of the flag file, in ncclflow's own mount namespace, which is no container.
+    /// `path`: the flag file's path in ncclflow's own mount namespace, which counts as no container.
     pub(super) fn watch(path: &Path, events: &EventSender) -> Result<Self> {
         let path = std::path::absolute(path).context("the flag file's path")?;
         let own = mount_namespace("self").context("reading our mount namespace")?;
@@ -116,11 +123,11 @@ impl ContainerFlags {
         Ok(Self { members, told: Vec::new(), found })
     }
 
-    /// Which processes are traced.
+    /// Tells the thread which processes are traced.
     pub(super) fn look_for(&mut self, members: Vec<Member>) {
         if self.told != members {
             self.told.clone_from(&members);
-            // It ends only with the recording.
+            // The thread ends only with the recording.
             let _ = self.members.send(members);
         }
     }
@@ -136,11 +143,11 @@ struct Looker {
     own: MountNamespace,
     events: EventSender,
     found: Arc<Mutex<ContainersWithFlag>>,
-    /// In which mount namespace the traced processes are; those of ours, too.
+    /// Mount namespace of each traced process, ours included.
     namespaces: HashMap<u32, MountNamespace>,
     rounds: u32,
     silent: SilentContainers,
-    /// Tenants with containers that are not looked into because there are too many, of whom it was said.
+    /// Tenants already reported for having too many containers to look into.
     too_many: HashSet<Option<Tenant>>,
     thread: Option<LookThread>,
 }
@@ -180,7 +187,7 @@ impl Looker {
         for (pid, tenant) in members {
             let namespace = match self.namespaces.get(pid) {
                 Some(namespace) => Some(*namespace),
-                // One that has ended has none.
+                // A process that has ended has none.
                 None => mount_namespace(&pid.to_string()).ok(),
             };
             let Some(namespace) = namespace else { continue };
@@ -206,7 +213,7 @@ impl Looker {
         found
     }
 
-    /// Looks through one of its processes. The others are asked only if that one has ended.
+    /// Looks through one of the container's processes; through the others only if that one has ended.
     fn look(&mut self, namespace: MountNamespace, container: &Container) -> Option<FlagId> {
         if self.silent.has(namespace, container.tenant.as_ref()) {
             return None;
@@ -214,10 +221,9 @@ impl Looker {
         for pid in &container.pids {
             let thread = match self.thread.take() {
                 Some(thread) => thread,
-                None => LookThread::open(&self.path).ok()?,
+                None => look_thread(&self.path).ok()?,
             };
-            let look = Look { pid: *pid, namespace };
-            match thread.look(look) {
+            match thread.ask(Look { pid: *pid, namespace }).then(|| thread.answer(PATIENCE)).flatten() {
                 Some(Some(seen)) => {
                     self.thread = Some(thread);
                     return seen;
@@ -225,7 +231,7 @@ impl Looker {
                 Some(None) => self.thread = Some(thread),
                 // The thread is lost; it ends when the file system answers.
                 None => {
-                    let said = self.silent.add(namespace, *pid, container.tenant.clone(), thread.thread);
+                    let said = self.silent.add(namespace, *pid, container.tenant.as_ref(), thread.leave());
                     self.events.send(SessionEvent::FlagNotSeen(said));
                     return None;
                 }
@@ -247,67 +253,35 @@ impl Looker {
 
 type LeftOut = Vec<(Option<Tenant>, usize)>;
 
-/// Which containers are looked into: the first of each tenant, the second, and so on, until there are
-/// [`MAX_CONTAINERS`]. Of the others: whose they are, and how many.
+/// Chooses the containers to look into, up to [`MAX_CONTAINERS`]: the first of each tenant, the second, and
+/// so on. Also returns how many of each tenant are left out.
 fn share_out(containers: BTreeMap<MountNamespace, Container>) -> (Vec<(MountNamespace, Container)>, LeftOut) {
-    let mut of_tenant = HashMap::<_, usize>::new();
-    let mut turns: Vec<_> = containers
-        .into_iter()
-        .map(|(namespace, container)| {
-            let turn = of_tenant.entry(container.tenant.clone()).or_default();
-            *turn += 1;
-            (*turn, namespace, container)
-        })
-        .collect();
-    turns.sort_by_key(|(turn, namespace, _)| (*turn, *namespace));
-    let rest = turns.split_off(turns.len().min(MAX_CONTAINERS));
+    let by_tenant = containers.into_iter().map(|container| (container.1.tenant.clone(), container));
+    let (chosen, rest) = in_turns(by_tenant, MAX_CONTAINERS);
     let mut left_out = HashMap::<_, usize>::new();
-    for (_, _, container) in rest {
+    for (_, container) in rest {
         *left_out.entry(container.tenant).or_default() += 1;
     }
-    let chosen = turns.into_iter().map(|(_, namespace, container)| (namespace, container));
-    (chosen.collect(), left_out.into_iter().collect())
+    (chosen, left_out.into_iter().collect())
 }
 
-/// A process through whose root it is looked, and the container that it is expected in.
+/// A process whose root is looked through, and the container that it should be in.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     pid: u32,
     namespace: MountNamespace,
 }
 
-/// Which flag file is there; nothing: the process has ended, or is in another container.
+/// The flag file found, if any. The outer `None`: the process has ended, or is in another container.
 type Seen = Option<Option<FlagId>>;
 
-/// A thread that can be lost.
-#[derive(Debug)]
-struct LookThread {
-    looks: Sender<Look>,
-    seen: Receiver<Seen>,
-    thread: JoinHandle<()>,
-}
+/// A thread that may block in a file system.
+type LookThread = Answerer<Look, Seen>;
 
-impl LookThread {
-    fn open(path: &Path) -> io::Result<Self> {
-        let (looks, asked) = mpsc::channel();
-        let (told, seen) = mpsc::channel();
-        let path = path.to_owned();
-        let thread = thread::Builder::new().name("ncclflow-flag".to_owned()).stack_size(STACK);
-        let thread = thread.spawn(move || {
-            for Look { pid, namespace } in asked {
-                if told.send(look(pid, namespace, &path)).is_err() {
-                    return;
-                }
-            }
-        })?;
-        Ok(Self { looks, seen, thread })
-    }
-
-    /// Nothing: it does not answer.
-    fn look(&self, look: Look) -> Option<Seen> {
-        self.looks.send(look).ok()?;
-        self.seen.recv_timeout(PATIENCE).ok()
-    }
+fn look_thread(path: &Path) -> io::Result<LookThread> {
+    let path = path.to_owned();
+    let thread = thread::Builder::new().name("ncclflow-flag".to_owned()).stack_size(STACK);
+    LookThread::start(thread, move || move |Look { pid, namespace }| look(pid, namespace, &path))
 }
 
 fn mount_namespace(pid: &str) -> io::Result<MountNamespace> {
@@ -317,18 +291,18 @@ fn mount_namespace(pid: &str) -> io::Result<MountNamespace> {
 fn look(pid: u32, namespace: MountNamespace, path: &Path) -> Seen {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = openat(CWD, format!("/proc/{pid}/root"), flags, Mode::empty()).ok()?;
-    // The number can be another process's meanwhile.
+    // The number can belong to another process by now.
     (mount_namespace(&pid.to_string()).ok()? == namespace).then(|| file_within(root, path))
 }
 
-/// The file at a path that begins at this root and does not leave it, whatever links are on the way. A link
-/// that leads nowhere is a file that is there.
+/// Returns the file at a path from this root, never leaving it, whatever links are on the way. A dangling
+/// link counts as a file.
 fn file_within(root: impl AsFd, path: &Path) -> Option<FlagId> {
-    // Nothing is opened that could wait for its other end, or do something when it is.
+    // No open here can wait for another end (FIFO) or have a side effect (device).
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let open = || openat2(&root, path, flags, Mode::empty(), resolve);
-    // A rename somewhere while `..` is resolved.
+    // A rename elsewhere interferes with resolving `..`.
     let file = match open() {
         Err(Errno::AGAIN) => open(),
         opened => opened,
@@ -346,7 +320,7 @@ impl FlagId {
         Self::at(file, Path::new(""), AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC)
     }
 
-    /// Of a file in our own mount namespace.
+    /// Identifies a file in our own mount namespace.
     pub(super) fn of_path(path: &Path) -> io::Result<Self> {
         Self::at(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
     }
@@ -394,7 +368,7 @@ mod tests {
         }
         let proc = fs::canonicalize("/proc/self/root").unwrap();
         assert!(proc.join("etc").exists() && !is_there("/magic/etc"));
-        // Into the real /proc, where such links are.
+        // Into the real /proc, which has magic links.
         let all = fs::File::open("/").unwrap();
         assert!(file_within(&all, Path::new("/proc/self/root/etc")).is_none());
         assert!(file_within(&all, Path::new("/proc/self/status")).is_some());

@@ -1,32 +1,38 @@
-//! The thread of a session that writes nothing and is only watched: it decodes what the drain gives.
+//! The thread of a session that is only watched and writes nothing: it decodes records from the drain.
 
+use crate::{
+    call_stacks::{StackBook, StackFeed},
+    clock::now_ns,
+    recording::Facts as _,
+    rows::{Pipeline, STRAGGLE_NS},
+};
 use std::time::Duration;
 
 use super::{
     accounts::Accounts,
-    consumers::{Inbox, STRAGGLE_NS, Step},
+    consumers::{Inbox, Step},
     intake::Intake,
     mailbox::{EventSender, WatcherMessage},
-    pipeline::Pipeline,
 };
-use crate::clock::now_ns;
 use rustix::time::ClockId;
 
-/// How often it is seen which processes have ended.
+/// Interval at which ended processes are looked for.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What the thread works on, and leaves behind.
+/// State that the thread works on, and leaves behind.
 #[derive(Debug)]
 pub(super) struct Watching {
     pipeline: Pipeline,
     intake: Intake,
+    /// Stacks that are named.
+    stacks: Option<StackBook>,
 }
 
 impl Watching {
-    pub(super) fn new(pipeline: Pipeline) -> Self {
-        let stacks = pipeline.stacks.as_ref().map(|(feed, _)| feed.clone());
-        let intake = Intake::new(pipeline.following.is_some(), stacks);
-        Self { pipeline, intake }
+    pub(super) fn new(pipeline: Pipeline, stacks: Option<(StackFeed, StackBook)>) -> Self {
+        let (feed, stacks) = stacks.unzip();
+        let intake = Intake::new(pipeline.following.is_some(), feed);
+        Self { pipeline, intake, stacks }
     }
 
     pub(super) fn into_parts(self) -> (Pipeline, Accounts) {
@@ -37,7 +43,7 @@ impl Watching {
 /// Decodes and models until the inbox is closed.
 pub(super) fn decode_directly(
     inbox: &Inbox<WatcherMessage>,
-    Watching { pipeline, intake }: &mut Watching,
+    Watching { pipeline, intake, stacks }: &mut Watching,
     events: &EventSender,
 ) {
     inbox.consume(LOOK, |step| {
@@ -57,7 +63,10 @@ pub(super) fn decode_directly(
             Step::Flush => {}
             Step::End => {
                 pipeline.finish();
-                pipeline.take_stacks();
+                for book in stacks.iter() {
+                    book.settle();
+                    book.since(0).0.iter().for_each(|row| pipeline.output.push_stack(row));
+                }
             }
         }
         !pipeline.ended_ns.is_empty()

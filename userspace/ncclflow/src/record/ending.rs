@@ -1,55 +1,43 @@
-//! How a recording ends: it is said to be whole, probes are taken away, and files are completed.
+//! The end of a recording: it is marked as whole, probes are detached, and files are completed.
 
+use crate::{
+    kernel::stream::wait_for,
+    resolver::{self},
+    sinks::{FlowRanks, write_session},
+};
 use std::{os::fd::AsFd as _, time::Duration};
 
 use anyhow::{Context as _, Result};
 
 use super::{
     accounts::{Baseline, add_hits_while_detaching},
-    files::FilesThread,
     follow::Follower,
     limit,
-    mailbox::Events,
+    mailbox::{EventSender, Events},
+    make_lines::{LinesThread, Made},
     options::{Notice, StopHandle},
     recorder::Recording,
     report::{complete_accounts, complete_files, end_recording, write_results},
+    row_watch::RowWatch,
     threads::Taken,
     window_export::WindowsExport,
 };
-use crate::{
-    kernel::stream::wait_for,
-    resolver::{self, Lost},
-    sinks::{Aggregated, FilesReport, FilesWhen},
-};
+use flow::session::{FilesReport, LostReaders as Lost};
 
-/// How often it is said how far the files are, when everything else is done.
+/// Interval of progress notices while only files are left to be made.
 const FINISHING: Duration = Duration::from_millis(200);
 
 /// A recording to which no more records come.
 pub(super) struct Closed {
     pub(super) taken: Taken,
-    pub(super) files: ClosedFiles,
-}
-
-/// Who makes its files.
-pub(super) enum ClosedFiles {
-    /// There are none.
-    None,
-    Thread(FilesThread),
-    /// Windows have files of their own.
-    Windows(WindowsExport),
-}
-
-impl ClosedFiles {
-    pub(super) fn begin_to_finish(&self) {
-        if let Self::Thread(files) = self {
-            files.begin_to_finish();
-        }
-    }
+    /// Reader of the recording for statistics.
+    pub(super) watch: Option<RowWatch>,
+    /// Windows, which have files of their own.
+    pub(super) windows: Option<WindowsExport>,
 }
 
 impl Recording<'_> {
-    /// Says in the recording, and in `session.json`, that the recording is whole.
+    /// Writes into the recording, and into `session.json`, that the recording is whole.
     pub(super) fn end(&mut self, closed: &mut Closed, stop: &StopHandle) -> Result<()> {
         let Self { attachment, report, dir, notice, .. } = self;
         attachment.print_log();
@@ -57,10 +45,11 @@ impl Recording<'_> {
         report.lost_readers = (lost != Lost::default()).then_some(lost);
         complete_accounts(report, attachment, &mut closed.taken, &Baseline::default())?;
         end_recording(&mut closed.taken, report, notice)?;
-        // From here on, and before anybody can read so, a second signal ends the files, and not the program.
+        // From here on a second signal ends the making of files, not the program. Set before `session.json`
+        // says so.
         stop.finishes_files();
         if let Some(dir) = dir
-            && let Err(error) = report.write(dir)
+            && let Err(error) = write_session(dir, report)
         {
             self.write_failed(format!("writing `session.json`: {error}"));
         }
@@ -79,44 +68,60 @@ impl Recording<'_> {
         }
     }
 
-    /// Waits for the files, and writes what is written at the end.
-    pub(super) fn complete(&mut self, closed: Closed, events: &Events) -> Result<Option<Aggregated>> {
-        let Closed { mut taken, files } = closed;
-        let of = taken.kept.as_ref().map_or(0, |kept| kept.writer.totals().records);
-        let has_ended = || match &files {
-            ClosedFiles::None => true,
-            ClosedFiles::Thread(files) => files.has_ended(),
-            ClosedFiles::Windows(export) => export.has_ended(),
+    /// Begins to make the files of a recording without windows.
+    pub(super) fn start_files(
+        &self,
+        closed: &Closed,
+        stop: &StopHandle,
+        events: &EventSender,
+    ) -> Result<Option<LinesThread>> {
+        let (Some(dir), Some(_), None) = (&self.dir, &closed.taken.kept, &closed.windows) else {
+            return Ok(None);
+        };
+        let request = self.lines_request(dir, None, stop)?;
+        request.map(|request| LinesThread::start(request, events)).transpose()
+    }
+
+    /// Waits for the files, and writes the final reports.
+    pub(super) fn complete(
+        &mut self,
+        closed: Closed,
+        files: Option<LinesThread>,
+        events: &Events,
+    ) -> Result<FlowRanks> {
+        let Closed { mut taken, watch, windows } = closed;
+        let of = taken.kept.as_ref().map_or(0, |kept| kept.writer.totals().bytes);
+        let watched = watch.and_then(|watch| watch.finish().ok());
+        let has_ended = || {
+            files.as_ref().is_none_or(LinesThread::has_ended)
+                && windows.as_ref().is_none_or(WindowsExport::has_ended)
         };
         while !has_ended() {
             wait_for(&[events.mailbox.as_fd()], Some(FINISHING)).context("waiting for the files")?;
             events.receive(self);
-            if let ClosedFiles::Thread(files) = &files {
-                (self.notice)(Notice::Finishing { done: files.records(), of });
+            if let Some(files) = &files {
+                (self.notice)(Notice::Finishing { done: files.read(), of });
             }
         }
-        let mut pipeline = taken.watched.take();
-        match files {
-            ClosedFiles::None => {
-                let none = (self.options.files.when == FilesWhen::None && taken.kept.is_some())
-                    .then(FilesReport::none);
-                match &pipeline {
-                    Some(pipeline) => complete_files(&mut self.report, pipeline, none),
-                    None => self.report.files = none,
-                }
+        // If several pipelines decoded the records, the one that made files is reported.
+        let mut pipeline = taken.watched.take().or(watched.map(|watched| watched.pipeline));
+        let mut made = taken.kept.is_some().then(FilesReport::none);
+        match files.map(LinesThread::join) {
+            Some(Ok(Made { pipeline: of_files, report })) => {
+                (pipeline, made) = (Some(of_files), Some(report));
             }
-            ClosedFiles::Thread(files) => match files.join() {
-                Ok(made) => {
-                    complete_files(&mut self.report, &made.pipeline, Some(made.report));
-                    pipeline = Some(made.pipeline);
-                }
-                // It has said so when it happened.
-                Err(_) => self.report.files = Some(FilesReport::failed(self.options.files.when)),
-            },
-            ClosedFiles::Windows(export) => match export.join() {
-                Ok(totals) => totals.add_to(&mut self.report),
-                Err(error) => self.fail(&format!("completing windows: {error:#}")),
-            },
+            // The thread reported its error when it happened.
+            Some(Err(_)) => made = Some(FilesReport::failed()),
+            None => {}
+        }
+        self.report.files = made;
+        if let Some(pipeline) = &pipeline {
+            complete_files(&mut self.report, pipeline);
+        }
+        match windows.map(WindowsExport::join) {
+            Some(Ok(totals)) => totals.add_to(&mut self.report),
+            Some(Err(error)) => self.fail(&format!("completing windows: {error:#}")),
+            None => {}
         }
         events.receive(self);
         self.note_failures();
@@ -127,13 +132,13 @@ impl Recording<'_> {
             limit::tell(budget, dir, report, notice);
         }
         let mut files = pipeline.map(|pipeline| pipeline.output.files).unwrap_or_default();
-        let aggregated = write_results(taken, &mut files, dir.as_ref(), report, options.compress, notice)?;
+        let flow_ranks = write_results(taken, &mut files, dir.as_ref(), report, options.compress, notice)?;
         if let Some((budget, dir)) = limited
             && limit::tell(budget, dir, report, notice)
         {
-            // Even the last file can have needed the room of a window, which is named in it.
-            report.write(dir).context("writing `session.json`")?;
+            // Even the last file can have needed the room of a window, which is named in the report.
+            write_session(dir, report).context("writing `session.json`")?;
         }
-        Ok(aggregated)
+        Ok(flow_ranks)
     }
 }

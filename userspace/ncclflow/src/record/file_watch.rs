@@ -1,7 +1,10 @@
-//! Sees that files with probes on them are changed.
+//! Watches files with probes on them for changes.
 //!
-//! inotify tells of writes at once, but of none that is made through a mapping, nor below an overlay. So the
-//! files are looked at as well, each [`INTERVAL`]: their identity, and the instructions at the probes.
+//! inotify tells of writes at once, but not of writes through a mapping or below an overlay. So the files'
+//! identity and the probed instructions are compared as well, each [`INTERVAL`].
+//!
+//! Files on disks of the host and in memory are looked at without a child (`resolver::at_once`), so an idle
+//! tracer is woken five times a second.
 
 use std::{
     collections::HashMap,
@@ -16,15 +19,15 @@ use std::{
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 
-/// Between two looks. It is promised that probes go within half a second, and the kernel needs up to 0.15 s to take them
-/// away.
+/// Interval between two looks. Documented: probes go within half a second, of which the kernel takes up to
+/// 0.15 s.
 pub(super) const INTERVAL: Duration = Duration::from_millis(350);
-/// After an event the next ones are not waited for, but not each of them causes a look.
+/// Pause after an event, so that a burst of events causes few looks.
 const PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(super) struct FileWatch {
-    /// `None`: the kernel gives none. Files are looked at all the same.
+    /// `None`: the kernel gives none. Files are still compared at each interval.
     inotify: Option<Arc<OwnedFd>>,
     next: Instant,
 }
@@ -35,7 +38,7 @@ impl FileWatch {
         Self { inotify, next: Instant::now() + INTERVAL }
     }
 
-    /// Watches a file. A thread that may be lost does it: the file's system is asked for it.
+    /// Watches a file, from a thread that may be lost: the file system may block.
     pub(super) fn add(&self, held: io::Result<OwnedFd>) {
         let (Some(inotify), Ok(held)) = (self.inotify.as_ref().map(Arc::clone), held) else { return };
         let watch = move || {
@@ -44,21 +47,21 @@ impl FileWatch {
             let changes = WatchFlags::MODIFY | WatchFlags::ATTRIB;
             let _ = inotify::add_watch(&*inotify, path, changes);
         };
-        // Without it the file is looked at all the same.
+        // Without the watch the file is still compared.
         let _ = thread::Builder::new().name("ncclflow-inotify".to_owned()).spawn(watch);
     }
 
-    /// Readable when something was changed.
+    /// Returns a descriptor that is readable when a file was changed.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.inotify.as_ref().map(|inotify| inotify.as_fd())
     }
 
-    /// Until the next look.
+    /// Returns the time until the next look.
     pub(super) fn timeout(&self) -> Duration {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// Whether to look at the files now.
+    /// Tells whether to look at the files now.
     pub(super) fn is_due(&mut self) -> bool {
         let now = Instant::now();
         if self.has_event() {
@@ -71,13 +74,13 @@ impl FileWatch {
         true
     }
 
-    /// Takes what the kernel has told. Which file it was does not matter.
+    /// Drains the kernel's events; which file changed does not matter.
     fn has_event(&self) -> bool {
         let Some(inotify) = &self.inotify else { return false };
         let mut space = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(&**inotify, &mut space);
         let mut any = false;
-        // More than so many are left for the next time.
+        // Bounded; what is left is read the next time.
         for _ in 0..1024 {
             match reader.next() {
                 Ok(event) => any |= !event.events().contains(ReadFlags::IGNORED),
@@ -88,18 +91,18 @@ impl FileWatch {
     }
 }
 
-/// Files that were changed while they were watched, by device and inode: since when, as a process's start is
-/// counted, and how often.
+/// Files changed while they were watched, by device and inode: the latest change, in ticks as process starts
+/// are counted, and the number of changes.
 #[derive(Debug, Default)]
 pub(super) struct ChangedFiles(HashMap<(u64, u64), (u64, u32)>);
 
-/// How often one file may change; then it is not traced any more.
+/// Number of changes after which a file is not traced any more.
 const MAX_CHANGES: u32 = 16;
-/// Files that are remembered.
+/// Most files that are remembered.
 const MAX_FILES: usize = 4096;
 
 impl ChangedFiles {
-    /// `since`: a process that was started before it can have mapped the former content.
+    /// Notes a change. Processes that were started before `since` can have mapped the former content.
     pub(super) fn add(&mut self, file: (u64, u64), since: u64) {
         if self.0.len() >= MAX_FILES {
             self.0.clear();
@@ -112,13 +115,13 @@ impl ChangedFiles {
         self.0.get(&file).map(|(since, _)| *since)
     }
 
-    /// It changes too often to be followed.
+    /// Tells whether the file changes too often to be followed.
     pub(super) fn is_restless(&self, file: (u64, u64)) -> bool {
         self.0.get(&file).is_some_and(|(_, times)| *times >= MAX_CHANGES)
     }
 }
 
-/// This moment, as the start of processes is counted: ticks since the system was started, rounded up.
+/// Returns the current time as process starts are counted: clock ticks since boot, rounded up.
 pub(super) fn ticks_now() -> u64 {
     use rustix::time::{ClockId, clock_gettime};
     let now = clock_gettime(ClockId::Boottime);
@@ -128,11 +131,10 @@ pub(super) fn ticks_now() -> u64 {
     seconds * per_second + (nanoseconds * per_second).div_ceil(1_000_000_000)
 }
 
-/// The clock of files advances with the kernel's timer, every 10 ms at the slowest.
+/// Ticks by which file times can lag: their clock advances every 10 ms at the slowest.
 const COARSE: u64 = 2;
 
-/// A moment of the system's clock (seconds and nanoseconds since 1970), counted likewise. Rounded up by what
-/// the ctime's clock is coarser.
+/// Converts a wall time (seconds and nanoseconds since 1970) to ticks since boot, rounded up by [`COARSE`].
 pub(super) fn ticks_of(moment: (i64, i64)) -> u64 {
     use rustix::time::{ClockId, clock_gettime};
     let now = clock_gettime(ClockId::Realtime);
@@ -155,7 +157,7 @@ mod tests {
         let mut watch = FileWatch::new();
         let mut file = tempfile::NamedTempFile::new().unwrap();
         watch.add(File::open(file.path()).map(Into::into));
-        // The thread that watches has to come up.
+        // The watching thread has to come up first.
         test_support::wait_until("the watch is there", Duration::from_secs(10), || {
             file.write_all(b"x").unwrap();
             file.flush().unwrap();

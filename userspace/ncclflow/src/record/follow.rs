@@ -1,10 +1,26 @@
-//! `--all`: processes are found, and let go of, while the recording goes on.
+//! `--all`: finds processes, and lets go of them, while the recording goes on.
 //!
-//! A library is resolved once, and its probes have one cookie for all processes: records say whose they are.
+//! A library is resolved once, and its probes have one cookie for all processes: records name their process.
 //! Without a filter a probe is attached to the library's inode, so that a process that starts later is traced
 //! from its first instruction, before anybody has looked at it. With a filter it is attached process by
-//! process: in those that are not wanted the kernel then places no breakpoint.
+//! process: the kernel then places no breakpoint in processes that are not wanted.
+//!
+//! Twice a second (every 0.7 s while files have probes, because one timer serves both) young processes are
+//! asked for their size, and others once. Mappings are read of those that are new or have grown. The first
+//! record of a process that was not looked at yet makes it known, too. Records carry the process ID of the
+//! initial PID namespace, so `--all` needs to run there.
 
+use crate::{
+    clock::now_ns,
+    kernel::loader::Link,
+    resolver::{self, ProcFile, ResolverError, Unseen},
+    rows::SharedBindings,
+    target::{
+        Census, Description, Filter, Process, ProcessError, Sighting, Tenant, Tenants, Unfinished, Users,
+        in_first_pid_namespace,
+    },
+    unresponsive::Backoff,
+};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     mem,
@@ -13,37 +29,30 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use flow::{
+    quota::Limits,
+    session::{Budget, ChangedLibrary, TargetReport, WhoseBudget},
+};
 use rustix::time::ClockId;
 
 use super::{
-    held_process::{HeldLimits, HeldProcess},
-    later::Later,
+    held_process::{HeldProcess, held_limits},
     libraries::{Gone, Libraries},
     options::Notice,
     recorder::Recording,
     report::target_report,
-    setup::{Bindings, Wanted},
-};
-use crate::{
-    clock::now_ns,
-    kernel::loader::Link,
-    resolver::{self, ResolverError, Unseen},
-    sinks::{Budget, ChangedLibrary, TargetReport, WhoseBudget},
-    target::{
-        Census, Description, Filter, Process, ProcessError, Sighting, Tenant, Tenants, Unfinished, Users,
-        in_first_pid_namespace,
-    },
+    setup::Wanted,
 };
 
-/// Rounds between two looks for libraries that nobody uses any more.
+/// Rounds between two searches for libraries that are no longer used.
 const RETIRE_ROUNDS: u32 = 10;
-/// Entries of `passed_over`; what goes wrong more often than that is counted.
+/// Most entries of `passed_over`; further ones are only counted.
 const MAX_PASSED_OVER: usize = 1000;
-/// Bytes of one: paths have up to 4,096.
+/// Most bytes of an entry: paths have up to 4,096.
 const MAX_PASSED_OVER_BYTES: usize = 1024;
-/// How long the node's processes are looked at in one round; those that are left are looked at in the next.
+/// Time spent on the node's processes in one round; the rest wait for the next.
 const ROUND_TIME: Duration = Duration::from_millis(500);
-/// The same for the first round, before the session opens.
+/// Time spent in the first round, before the session opens.
 const FIRST_ROUND_TIME: Duration = Duration::from_secs(3);
 
 /// A process that is traced, or has NCCL and cannot be.
@@ -52,13 +61,13 @@ struct Followed {
     /// Index in the report's targets.
     target: usize,
     libraries: Vec<usize>,
-    /// To this process alone, by the index of the library.
+    /// Links to this process alone, each with the index of its library.
     links: Vec<(usize, Link)>,
-    /// The number of its tenant, where that is known.
+    /// Number of the process's tenant, where known.
     tenant: Option<u32>,
 }
 
-/// What cannot be seen, for want of descriptors for instance.
+/// Things that could not be seen, for want of descriptors for instance.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unseeable {
     /// The node's processes cannot be listed.
@@ -75,26 +84,26 @@ pub(super) struct Follower<'a> {
     users: Users,
     census: Census,
     processes: HashMap<u32, Followed>,
-    limits: HeldLimits,
-    /// Of `processes`, those that are held.
+    limits: Limits,
+    /// Number of `processes` that are held.
     held: usize,
-    /// Processes that are not held are to be asked for.
+    /// Processes that are not held are to be checked for their end.
     asks_for_ends: bool,
     tenants: Tenants,
-    /// Processes that are still to be looked at.
+    /// Processes still to be looked at.
     waiting: VecDeque<u32>,
-    /// Processes that could not be looked at, or not to the end.
-    later: Later<u32>,
+    /// Processes that could not be looked at, or only in part.
+    later: Backoff<u32>,
     rounds: u32,
     passed_over: usize,
-    /// What could not be seen the last time. It is said once.
+    /// Things that could not be seen the last time. Each is reported once.
     unseen: Unseeable,
     /// Tenants have come or gone.
     is_to_be_shared: bool,
 }
 
 impl<'a> Follower<'a> {
-    pub(super) fn new(wanted: Wanted<'a>, filter: &'a Filter, bindings: Bindings) -> Result<Self> {
+    pub(super) fn new(wanted: Wanted<'a>, filter: &'a Filter, bindings: SharedBindings) -> Result<Self> {
         if !in_first_pid_namespace().context("reading our PID namespace")? {
             bail!(
                 "--all needs the host's PID namespace (docker run --pid=host, Kubernetes hostPID: true): the kernel numbers \
@@ -107,12 +116,12 @@ impl<'a> Follower<'a> {
             users: Users::read(),
             census: Census::default(),
             processes: HashMap::new(),
-            limits: HeldLimits::of_this_process(),
+            limits: held_limits(),
             held: 0,
             asks_for_ends: false,
             tenants: Tenants::default(),
             waiting: VecDeque::new(),
-            later: Later::default(),
+            later: Backoff::default(),
             rounds: 0,
             passed_over: 0,
             unseen: Unseeable::default(),
@@ -120,7 +129,7 @@ impl<'a> Follower<'a> {
         })
     }
 
-    /// Looks at what is new among the processes of the node.
+    /// Looks at new processes of the node.
     pub(super) fn round(&mut self, recording: &mut Recording<'_>) {
         let begun = Instant::now();
         let time = if self.rounds == 0 { FIRST_ROUND_TIME } else { ROUND_TIME };
@@ -141,7 +150,7 @@ impl<'a> Follower<'a> {
                 }
             }
         }
-        // Those come after what is new.
+        // Processes that were put off come after new ones.
         self.waiting.extend(self.later.due(begun));
         while let Some(pid) = self.waiting.pop_front() {
             self.look(pid, recording);
@@ -159,12 +168,12 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Processes are left that are to be looked at.
+    /// Tells whether processes still wait to be looked at.
     pub(super) fn is_behind(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Readable as processes end.
+    /// Returns descriptors that become readable as processes end.
     pub(super) fn exit_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.processes.values().filter_map(|followed| followed.process.exit_fd())
     }
@@ -174,7 +183,7 @@ impl<'a> Follower<'a> {
         traced.map(|(pid, _)| *pid).collect()
     }
 
-    /// Lets go of processes that have ended: their numbers.
+    /// Lets go of processes that have ended, and returns their numbers.
     pub(super) fn let_go(&mut self, recording: &mut Recording<'_>) -> Vec<u32> {
         let (mut ended, asks) = (Vec::new(), mem::take(&mut self.asks_for_ends));
         for (pid, followed) in self.processes.extract_if(|_, followed| followed.process.has_exited(asks)) {
@@ -184,7 +193,7 @@ impl<'a> Follower<'a> {
             if let Some(tenant) = followed.tenant {
                 self.tenants.leave(tenant);
                 self.is_to_be_shared = true;
-                // It is forgotten in any case when others need the room.
+                // The map evicts old entries in any case.
                 let _ = recording.attachment.remove_tenant(pid);
             }
             self.libraries.detach(followed.links.into_iter().map(|(_, link)| link).collect());
@@ -201,7 +210,7 @@ impl<'a> Follower<'a> {
         ended
     }
 
-    /// A first record of a process came. Says whether it is there; if not, it has ended already.
+    /// Takes note of a process's first record. Tells whether the process is still there.
     pub(super) fn arrived(&mut self, pid: u32, recording: &mut Recording<'_>) -> bool {
         if !self.processes.contains_key(&pid) {
             self.look(pid, recording);
@@ -212,7 +221,7 @@ impl<'a> Follower<'a> {
         let process = match Process::open(pid) {
             Ok(process) => Some(process),
             Err(ProcessError::Missing(_)) => None,
-            // It is there, and will be looked at again.
+            // The process exists, and will be looked at again.
             Err(_) => {
                 let report = TargetReport { exited: false, ..target_report(pid, None, Vec::new()) };
                 let target = recording.add_target(report);
@@ -236,12 +245,12 @@ impl<'a> Follower<'a> {
 
     fn look(&mut self, pid: u32, recording: &mut Recording<'_>) {
         if self.processes.get(&pid).is_some_and(|followed| followed.process.has_exited(true)) {
-            // The number means another process already: once the first is let go of.
+            // The number belongs to another process already, which is looked at once the first is let go of.
             self.census.forget(pid);
             return;
         }
         let now = Instant::now();
-        // What may not be looked at cannot be told from what has no NCCL.
+        // A process that may not be looked at cannot be told from one without NCCL.
         match resolver::look(pid) {
             Ok(Some(sighting)) => {
                 self.unseen.details = false;
@@ -282,7 +291,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// `false`: something failed that may not fail the next time.
+    /// Takes up a process and its libraries. `false`: a failure that may not recur.
     fn consider(&mut self, sighting: Sighting, recording: &mut Recording<'_>) -> bool {
         let Sighting { process, libraries, unopened, not_asked, .. } = sighting;
         let pid = process.pid();
@@ -291,7 +300,8 @@ impl<'a> Follower<'a> {
         let known = known.map(|followed| followed.libraries.clone());
         let mut newcomer = None;
         if known.is_none() {
-            let description = Description::read(&process, &self.users);
+            let command = resolver::proc_bytes(pid, ProcFile::CommandLine).unwrap_or_default();
+            let description = Description::read(&process, &self.users, &command);
             if !self.filter.admits(process.name(), &description) {
                 return true;
             }
@@ -388,7 +398,7 @@ impl<'a> Follower<'a> {
         is_whole
     }
 
-    /// Holds the process, if its tenant has not too many already.
+    /// Holds the process, if its tenant does not hold too many already.
     fn hold(&mut self, process: Process, tenant: Option<u32>, recording: &mut Recording<'_>) -> HeldProcess {
         let is_held = self.has_room(tenant);
         self.held += usize::from(is_held);
@@ -403,27 +413,27 @@ impl<'a> Follower<'a> {
         HeldProcess::new(process, is_held)
     }
 
-    /// Whether a process of this tenant, which counts already, may take descriptors.
+    /// Tells whether a process of this tenant, which counts already, may take descriptors.
     fn has_room(&self, tenant: Option<u32>) -> bool {
         let of_tenant = tenant.map_or(0, |tenant| self.tenants.processes(tenant));
         self.limits.have_room(self.held, of_tenant.saturating_sub(1))
     }
 
-    /// A process is followed of which nothing but a record is known.
+    /// Registers the tenant of a process, and returns the tenant's number.
     fn join(&mut self, process: &Process, recording: &mut Recording<'_>) -> u32 {
-        let tenant = self.tenants.join(Tenant::of(&Description::read(process, &self.users)));
+        let tenant = self.tenants.join(Tenant::of(&Description::read(process, &self.users, &[])));
         self.say_tenant(process.pid(), tenant, recording);
         tenant
     }
 
-    /// Tells the kernel side whose a process is.
+    /// Tells the kernel side the tenant of a process.
     fn say_tenant(&mut self, pid: u32, tenant: u32, recording: &mut Recording<'_>) {
         self.is_to_be_shared = true;
-        // Where it cannot be said the process is its own tenant.
+        // Where this fails the process is its own tenant.
         let _ = recording.attachment.set_tenant(pid, tenant);
     }
 
-    /// Shares the kernel's buffers out to the tenants that there are.
+    /// Shares the kernel's buffers out among the current tenants.
     fn share_out(&mut self, recording: &mut Recording<'_>) {
         if !mem::take(&mut self.is_to_be_shared) {
             return;
@@ -434,7 +444,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Has the tenants in the report that were refused room in the kernel's buffers.
+    /// Reports the tenants that were refused room in the kernel's buffers.
     pub(super) fn report_shares(&self, recording: &mut Recording<'_>) {
         let Ok(refused) = recording.attachment.refused() else { return };
         for (number, times) in refused {
@@ -448,7 +458,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Files with probes on them are looked at now and then, and when the kernel says that one was changed.
+    /// Checks files with probes on them at intervals, and when the kernel reports a change.
     pub(super) fn watch_files(&mut self, recording: &mut Recording<'_>) {
         if self.libraries.watch().is_due() {
             self.libraries.look_for_changes();
@@ -512,7 +522,7 @@ impl<'a> Follower<'a> {
         recording.is_outdated = true;
     }
 
-    /// All links: the recording is over.
+    /// Returns all links, when the recording is over.
     pub(super) fn into_links(self) -> Vec<Link> {
         let of_processes = self.processes.into_values().flat_map(|followed| followed.links);
         let of_processes = of_processes.map(|(_, link)| link);

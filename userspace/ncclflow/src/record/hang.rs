@@ -1,4 +1,4 @@
-//! `--on-hang`: when no probe is hit for some time, a dump says what every communicator is at.
+//! `--on-hang`: when no probe is hit for some time, a dump shows what every communicator is doing.
 
 use std::{
     io::Write as _,
@@ -21,9 +21,9 @@ use crate::{
 };
 use nccl_library::symbols::DebugFiles;
 
-/// Dumps of one recording: each is some kilobytes for each rank.
+/// Most dumps of one recording: each has some kilobytes for each rank.
 const MAX_DUMPS: u32 = 100;
-/// How long the end of the recording waits for a dump that is being made. Memory that does not answer costs a dump
+/// Time that the end of the recording waits for a running dump. Memory that does not answer costs a dump
 /// seconds for each process that has such.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -32,7 +32,7 @@ pub(super) struct HangWatch {
     limit: Duration,
     debug_files: DebugFiles,
     hits: u64,
-    /// Since when there was no hit.
+    /// Time of the last hit seen.
     since: Instant,
     dumped: bool,
     dumps: u32,
@@ -45,15 +45,15 @@ impl HangWatch {
         Self { limit, debug_files, hits: 0, since, dumped: false, dumps: 0, running: None }
     }
 
-    /// When to look again, at the latest.
+    /// Returns the longest time until the next look.
     pub(super) fn timeout(&self) -> Duration {
         let left = self.limit.saturating_sub(self.since.elapsed());
         let pause = self.limit / 4;
         if self.dumped { pause } else { left.min(pause) }.max(Duration::from_millis(10))
     }
 
-    /// Looks whether there was a hit, also between windows, and dumps these processes if there was none for
-    /// too long: once, until there is one again.
+    /// Looks for hits, also between windows. Dumps these processes if there was none for too long, once until
+    /// there is a hit again.
     pub(super) fn look(
         &mut self,
         attachment: &Attachment,
@@ -71,7 +71,7 @@ impl HangWatch {
         if self.dumped || self.since.elapsed() < self.limit || self.dumps >= MAX_DUMPS {
             return Ok(());
         }
-        // One at a time. This is the thread that watches for the end, and waits for nobody.
+        // One at a time. This thread watches for the end of the recording, and waits for nobody.
         if self.running.as_ref().is_some_and(|running| !running.is_finished()) {
             self.since = Instant::now();
             return Ok(());
@@ -94,7 +94,7 @@ impl HangWatch {
         let thread = thread::Builder::new().name("ncclflow-dump".to_owned());
         self.running = Some(thread.spawn(move || {
             privileges::keep_only(privileges::DUMPS.union(writes));
-            // Others' memory is read for it. Whatever is wrong with that is no end of the recording.
+            // The dump reads other processes' memory; a failure there must not end the recording.
             let dumped = catch_unwind(AssertUnwindSafe(|| write_dump(pids, &options, &dir)))
                 .unwrap_or_else(|_| Err(anyhow!("the thread `ncclflow-dump` panicked")));
             events.send(match dumped {
@@ -111,7 +111,7 @@ impl HangWatch {
         Ok(())
     }
 
-    /// The recording ends: waits for a dump that is being made, though not for ever. `false`: it is left to end by itself.
+    /// Waits up to [`PATIENCE`] for a running dump at the recording's end. `false`: it is left to itself.
     pub(super) fn finish(&mut self) -> bool {
         let Some(running) = self.running.take() else { return true };
         let deadline = Instant::now() + PATIENCE;
@@ -121,13 +121,13 @@ impl HangWatch {
             }
             thread::sleep(Duration::from_millis(10));
         }
-        // What it had to say it has said.
+        // It has reported its result already.
         let _ = running.join();
         true
     }
 }
 
-/// The dump's file, and its verdict.
+/// Writes a dump. Returns its file's name and its verdict.
 fn write_dump(pids: Vec<u32>, options: &DumpOptions, dir: &OutputDir) -> Result<(String, String)> {
     let report = dump::dump(&Choice::Pids(pids), options, &mut |_| {})?;
     let name = format!("dump_{}.json", now_ns(ClockId::Realtime) / 1_000_000);

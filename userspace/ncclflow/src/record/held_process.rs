@@ -1,43 +1,26 @@
-//! Processes that are followed, and how their ends are seen. Each that is held takes a descriptor, of which there are so
-//! many: who has more processes than its share has the ends of the further ones seen later.
+//! Followed processes, and how their ends are noticed. Each held process takes a descriptor, of which there
+//! are few: beyond a tenant's share, ends are noticed later.
 
 use std::os::fd::BorrowedFd;
 
+use flow::quota::Limits;
 use rustix::process::{Resource, getrlimit};
 
 use crate::target::{Process, is_gone, try_started};
 
-/// How many processes are held at a time, and how many of one tenant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HeldLimits {
-    all: usize,
-    of_one: usize,
-}
-
-impl HeldLimits {
-    /// The other half of the descriptors is for files, links and sockets.
-    pub(super) fn of_this_process() -> Self {
-        Self::of(getrlimit(Resource::Nofile).current)
-    }
-
-    /// `None`: there is no limit.
-    fn of(descriptors: Option<u64>) -> Self {
-        let all = usize::try_from(descriptors.unwrap_or(u64::MAX) / 2).unwrap_or(usize::MAX);
-        Self { all, of_one: all / 4 * 3 }
-    }
-
-    /// One more may be held where so many are, and so many of its tenant.
-    pub(super) fn have_room(self, all: usize, of_tenant: usize) -> bool {
-        all < self.all && of_tenant < self.of_one
-    }
+/// Returns how many processes may be held, in all and of one tenant: half of the descriptors, as the rest is
+/// for files, links and sockets.
+pub(super) fn held_limits() -> Limits {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    Limits::three_quarters_for_one(usize::try_from(descriptors / 2).unwrap_or(usize::MAX))
 }
 
 /// A process that is followed.
 #[derive(Debug)]
 pub(super) enum HeldProcess {
-    /// Its end wakes whoever waits for it.
+    /// A process held by a descriptor, which is readable at its end.
     Held(Process),
-    /// It is asked for now and then.
+    /// A number alone; the process's end is checked at intervals.
     Known { pid: u32, started: Option<u64> },
 }
 
@@ -53,7 +36,7 @@ impl HeldProcess {
         matches!(self, Self::Held(_))
     }
 
-    /// Readable once it has ended.
+    /// Returns a descriptor that is readable once the process has ended.
     pub(super) fn exit_fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Held(process) => Some(process.exit_fd()),
@@ -61,7 +44,7 @@ impl HeldProcess {
         }
     }
 
-    /// Whether it has ended. `asks`: those that are not held are asked for, too.
+    /// Tells whether the process has ended. `asks`: also check a process that is not held.
     pub(super) fn has_exited(&self, asks: bool) -> bool {
         match self {
             Self::Held(process) => process.has_exited(),
@@ -70,8 +53,8 @@ impl HeldProcess {
     }
 }
 
-/// Nobody has the number, or another process has. A process of which nothing can be read, for want of descriptors for
-/// instance, has not ended.
+/// Tells whether the number is free or another process's. A process of which nothing can be read, for want of
+/// descriptors for instance, has not ended.
 fn has_ended(pid: u32, begun: Option<u64>) -> bool {
     match try_started(pid) {
         Ok(now) => begun.is_some() && now != begun,
@@ -84,14 +67,6 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-
-    #[test]
-    fn a_tenant_has_three_quarters_at_most() {
-        let limits = HeldLimits::of(Some(1024));
-        assert_eq!(limits, HeldLimits { all: 512, of_one: 384 });
-        assert!(limits.have_room(511, 383) && !limits.have_room(512, 0) && !limits.have_room(384, 384));
-        assert!(HeldLimits::of(None).have_room(1 << 40, 1 << 40));
-    }
 
     #[test]
     fn the_end_of_one_that_is_not_held_is_seen_when_it_is_asked_for() {

@@ -1,38 +1,41 @@
-//! What is noted of each record by the thread that takes it first: it is counted, and its process is
+//! First steps for each record, in the thread that takes it first: the record is counted, and its process
 //! announced.
 
 use std::collections::HashMap;
 
-use flow::decode::RecordView;
+use flow::{
+    decode::RecordView,
+    recording::{Batch, FirstHit},
+};
 use ncclflow_common::{LOSS_MARK, RecordHeader};
 
 use super::{
     accounts::Accounts,
     mailbox::{EventSender, SessionEvent},
 };
-use crate::{kernel::stream::Batch, python::StackFeed, recording::FirstHit};
+use crate::call_stacks::StackFeed;
 
-/// Processes that have ended are forgotten when there are so many.
+/// Number of processes at which ended ones are forgotten.
 const MAX_ENDED: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(super) struct Intake {
     accounts: Accounts,
-    /// With probes that several processes share.
+    /// Known processes, for probes that several processes share.
     arrivals: Option<Arrivals>,
-    /// Who finds out what call stacks are.
+    /// Feed to the thread that names call stacks.
     stacks: Option<StackFeed>,
 }
 
 impl Intake {
-    /// `announces`: processes are told of at their first record.
+    /// `announces`: tell of each process at its first record.
     pub(super) fn new(announces: bool, stacks: Option<StackFeed>) -> Self {
         Self { accounts: Accounts::default(), arrivals: announces.then(Arrivals::default), stacks }
     }
 
     pub(super) fn note(&mut self, batch: &Batch, events: &EventSender) {
         for record in batch.records() {
-            // What is no record of ours is told of by whoever decodes it.
+            // Foreign items are reported by the thread that decodes them.
             let Ok(view) = RecordView::new(record) else { continue };
             let header = view.header;
             if header.probe == LOSS_MARK {
@@ -54,7 +57,7 @@ impl Intake {
         }
     }
 
-    /// Gives the accounts until now, and begins others at these hits. All processes are announced again.
+    /// Returns the accounts until now, and begins new ones at these hits. All processes are announced again.
     pub(super) fn begin_anew(&mut self, hits: &[FirstHit]) -> Accounts {
         let announces = self.arrivals.is_some();
         let begun =
@@ -67,13 +70,13 @@ impl Intake {
     }
 }
 
-/// Processes of which records have come, and when those that have ended did.
+/// Processes that sent records, with the end time of those that have ended.
 #[derive(Debug, Default)]
 struct Arrivals(HashMap<u32, Option<u64>>);
 
 impl Arrivals {
-    /// Whether this is the first record of its process. Records of one that has ended can come after its end
-    /// was seen; those from after that are of another process with its number.
+    /// Tells whether this is the first record of its process. Older records can come after a process's end
+    /// was seen; newer ones are of another process with its number.
     fn is_new(&mut self, header: &RecordHeader) -> bool {
         let is_known =
             self.0.get(&header.tgid).is_some_and(|ended| ended.is_none_or(|at| header.ts_ns <= at));
@@ -88,7 +91,7 @@ impl Arrivals {
             *ended = Some(at_ns);
         }
         if self.0.len() > MAX_ENDED {
-            // Long ago: their last records have come.
+            // Forget the older half: their last records have come.
             let mut ends: Vec<u64> = self.0.values().filter_map(|ended| *ended).collect();
             ends.sort_unstable();
             let middle = ends.get(ends.len() / 2).copied().unwrap_or(0);

@@ -1,4 +1,10 @@
 //! Looks for training iterations in what is recorded of a window.
+//!
+//! The thread that makes a window's files first reads its recording without messages, until it knows where
+//! iterations begin and end. Then it makes the files and leaves out what belongs to no iteration. As it looks
+//! back, the window can begin with the first iteration after the flag, although it takes three to recognise
+//! one. `session.json`, at the end of the recording, has the moments, so every later reader leaves out the
+//! same records.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -9,53 +15,54 @@ use std::{
 use flow::{
     iterations::{Collective, IterationFinder, MAX_COLLECTIVES, Mark, Period, marks},
     schema::{ApiCall, Op, RankKey},
+    session::{ProcessIterations, WindowIterations},
 };
 use nccl_library::nccl::Name;
 
-use crate::sinks::{ProcessIterations, Sink, WindowIterations};
+use crate::sinks::Sink;
 
-/// Processes that are looked at. Of the others, what they do meanwhile belongs to the window.
+/// Most processes that are looked at. What others do meanwhile belongs to the window.
 const MAX_PROCESSES: usize = 512;
 
-/// Ranks that are looked at.
+/// Most ranks that are looked at.
 const MAX_RANKS: usize = 4096;
 
-/// How long it is looked.
+/// Longest time of a search.
 const LOOK_NS: u64 = 300_000_000_000;
 
-/// Takes rows for [`Looking`].
+/// Sink that takes rows for [`Looking`].
 #[derive(Clone, Debug)]
 pub(super) struct IterationLooker(Arc<Mutex<Looking>>);
 
-/// What is known of the iterations of a window.
+/// State of the search for a window's iterations.
 #[derive(Debug)]
 pub(super) struct Looking {
     wanted: u64,
-    /// Calls are recorded, and no ops.
+    /// The recording has calls, and no ops.
     by_calls: bool,
     processes: BTreeMap<u32, Watched>,
-    /// The last number of each rank: an op comes once for each of its channels.
+    /// Last sequence number of each rank: an op comes once for each of its channels.
     ranks: HashMap<RankKey, u64>,
 }
 
-/// A process.
+/// State of one process.
 #[derive(Debug, Default)]
 struct Watched {
     finder: IterationFinder,
     period: Option<Period>,
-    /// Of each communicator the rank that is looked at; others of the process take turns with it.
+    /// The rank that is looked at in each communicator; the process's other ranks take turns with it.
     ranks: HashMap<Option<u64>, i32>,
-    /// Beginnings of iterations whose collectives were forgotten; then the period is settled.
+    /// Beginnings of iterations whose collectives were forgotten; the period is settled then.
     marks: Vec<Mark>,
     forgotten: usize,
 }
 
-/// What came of it.
+/// Result of a search.
 #[derive(Debug)]
 pub(super) enum Decision {
-    /// All iterations are in the recording.
+    /// The recording has all wanted iterations.
     Complete(WindowIterations),
-    /// There are none, or fewer.
+    /// The recording has fewer, or none.
     Ended(WindowIterations),
 }
 
@@ -119,13 +126,13 @@ impl Looking {
         }
     }
 
-    /// What the iterations are, if that is decided. `is_over`: nothing more comes.
+    /// Returns the iterations once they are decided. `is_over`: nothing more comes.
     pub(super) fn decide(&mut self, is_over: bool) -> Option<Decision> {
         for process in self.processes.values_mut() {
             process.look(is_over);
         }
         let most = self.processes.values().map(Watched::count).max().unwrap_or(0);
-        // Who calls little need not have iterations.
+        // Processes with few calls need not have iterations.
         let counts = |process: &&Watched| process.count() * 2 >= most;
         let is_lacking = self.processes.values().filter(counts).any(|process| process.period.is_none());
         let is_long = self.processes.values().filter(counts).any(Watched::is_long);
@@ -160,7 +167,7 @@ impl Looking {
         Some(Decision::Ended(found))
     }
 
-    /// Where they begin and end, and the length that most have.
+    /// Returns where iterations begin and end, and the length that most have.
     fn iterations(&mut self) -> (Vec<ProcessIterations>, Option<u64>) {
         let leader = self.processes.values().filter_map(|process| process.period.as_ref());
         let Some(leader) = leader.max_by_key(|period| period.covered).cloned() else {
@@ -216,7 +223,7 @@ impl Watched {
         self.finder.push(collective);
     }
 
-    /// Collectives until now.
+    /// Counts the collectives until now.
     fn count(&self) -> usize {
         self.forgotten + self.finder.collectives().len()
     }
@@ -234,7 +241,7 @@ impl Watched {
         }
     }
 
-    /// There is no room for more: goes on with the last iteration, if it is known what one is.
+    /// Makes room: keeps only the last iteration, if the period is known.
     fn settle(&mut self) {
         let Some(period) = &self.period else { return };
         let new = marks(self.finder.collectives(), period);
@@ -245,7 +252,7 @@ impl Watched {
         self.forgotten += last_at;
     }
 
-    /// The first of these is the last of those before.
+    /// Appends marks, the first of which is the last of those before.
     fn append(&mut self, new: Vec<Mark>) {
         let before = self.marks.pop().map_or(0, |mark| mark.number);
         self.marks.extend(new.into_iter().map(|mark| Mark { number: mark.number + before, ..mark }));

@@ -1,6 +1,15 @@
-//! The thread that keeps the recording: the first that takes records, and the only one that has to keep up
-//! with them.
+//! The thread that writes the recording. It takes records first, and only it has to keep up with them.
 
+use crate::{
+    call_stacks::StackFeed,
+    clock::now_ns,
+    fault,
+    kernel::stream::Popped,
+    recording::{BLOCK_TIME, RecordingWriter},
+    rows::SharedBindings,
+    sinks::is_over_max_size,
+};
+use flow::recording::{Batch, Event};
 use std::{io, mem, sync::Arc, time::Duration};
 
 use rustix::time::ClockId;
@@ -8,44 +17,36 @@ use rustix::time::ClockId;
 use super::{
     accounts::Accounts,
     consumers::{Inbox, Step},
-    files::FilesFeed,
     intake::Intake,
     mailbox::{EventSender, KeeperMessage, SessionEvent},
-    setup::Bindings,
-};
-use crate::{
-    clock::now_ns,
-    fault,
-    kernel::stream::{Batch, Popped},
-    python::StackFeed,
-    recording::{BLOCK_TIME, Event, RecordingWriter},
-    sinks::is_over_max_size,
+    row_watch::WatchFeed,
 };
 
 /// A recording that is being written.
 #[derive(Debug)]
 pub(super) struct OpenRecording {
     pub(super) writer: Box<RecordingWriter>,
-    /// Who reads it meanwhile.
-    pub(super) reader: Option<FilesFeed>,
+    /// Feed to a thread that reads it meanwhile.
+    pub(super) reader: Option<WatchFeed>,
 }
 
-/// What the keeper works on, and leaves behind.
+/// State that the keeper works on, and leaves behind.
 #[derive(Debug)]
 pub(super) struct Keeping {
-    /// With windows there is none before the first.
+    /// Current recording. Before the first window there is none.
     kept: Option<OpenRecording>,
-    bindings: Bindings,
+    bindings: SharedBindings,
     intake: Intake,
-    /// The last block could not be written. It is said once, until one can be again.
+    /// The last block could not be written. Reported once, until a write succeeds.
     has_failed: bool,
 }
 
 impl Keeping {
-    /// `announces`: processes are announced at their first record. `stacks`: who finds out what call stacks are.
+    /// `announces`: announce processes at their first record. `stacks`: feed to the thread naming call
+    /// stacks.
     pub(super) fn new(
         kept: Option<OpenRecording>,
-        bindings: Bindings,
+        bindings: SharedBindings,
         announces: bool,
         stacks: Option<StackFeed>,
     ) -> Self {
@@ -57,8 +58,8 @@ impl Keeping {
     }
 }
 
-/// Keeps the records in the recording until the inbox is closed. Without a recording, between windows, they
-/// are passed over.
+/// Writes records into the recording until the inbox is closed. Without one, between windows, they are
+/// skipped.
 pub(super) fn keep_recording(inbox: &Inbox<KeeperMessage>, keeping: &mut Keeping, events: &EventSender) {
     let mut keeper = Keeper { inbox, keeping, events };
     inbox.consume(BLOCK_TIME, |step| {
@@ -88,7 +89,7 @@ impl Keeper<'_> {
                 self.write(RecordingWriter::close_block);
                 self.keeping.has_failed = false;
                 let before = mem::replace(&mut self.keeping.kept, next.map(|kept| *kept));
-                // Whoever asked for it waits for it, unless the recording has failed.
+                // The sender waits for the answer, unless the recording has failed.
                 let _ = reply.send((before, self.keeping.intake.begin_anew(&hits)));
             }
             Step::Idle => self.write(|writer| writer.idle(now_ns(ClockId::Monotonic))),
@@ -103,7 +104,7 @@ impl Keeper<'_> {
     fn push(&mut self, batch: &Arc<Batch>) {
         let Keeping { kept: Some(kept), bindings, intake, .. } = &mut *self.keeping else { return };
         intake.note(batch, self.events);
-        // The binding of a cookie is there before its probe is.
+        // A cookie's binding is there before its probe is.
         kept.writer.bind(|known| bindings.update(known));
         self.write(|writer| fault::here("keep").and_then(|()| writer.push(batch)));
     }
@@ -130,7 +131,7 @@ impl Keeper<'_> {
                     self.events.send(SessionEvent::WriteFailed(error));
                 }
             }
-            // Records that only wait for their block say nothing of the disk.
+            // Records that only wait for their block say nothing about the disk.
             Ok(()) => *has_failed &= writer.totals().blocks == blocks,
         }
     }

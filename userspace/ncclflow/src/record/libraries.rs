@@ -1,10 +1,19 @@
 //! `--all`: the libraries that processes share.
 //!
-//! A library's probes have one cookie for all processes. The number of cookies is limited, while files come
-//! and go with the environments and the containers of jobs, for months. So a library whose file is deleted
-//! leaves its cookies to the next file of which all that is recorded is equal. Files that are there at the same
-//! time share them.
+//! A library's probes have one cookie for all processes. The number of cookies is limited, while for months
+//! files come and go with the environments and containers of jobs. So a library whose file is deleted leaves
+//! its cookies to the next file with an equal [`Meaning`]. Equal files that exist at the same time share
+//! cookies.
 
+use crate::{
+    clock::now_ns,
+    kernel::loader::{Attachment, Link},
+    resolver::{self, ResolverError},
+    rows::SharedBindings,
+    shortage,
+    target::{Filter, LibraryId, MappedLibrary, can_end_processes, no_return_probes},
+    unresponsive::Backoff,
+};
 use std::{
     collections::HashMap,
     mem,
@@ -14,6 +23,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use flow::{
+    quota::{Limits, Shares},
+    session::Budget,
+};
 use rustix::{
     process::{Resource, getrlimit},
     time::ClockId,
@@ -21,60 +34,51 @@ use rustix::{
 
 use super::{
     file_watch::{ChangedFiles, FileWatch, ticks_now, ticks_of},
-    later::Later,
     meaning::Meaning,
     options::Notice,
     reaper::Reaper,
     recorder::Recording,
-    setup::{Bindings, Change, LibraryInUse, ResolvedLibrary, Wanted, is_recent},
-};
-use crate::{
-    clock::now_ns,
-    kernel::loader::{Attachment, Link},
-    resolver::{self, ResolverError},
-    shortage,
-    sinks::Budget,
-    target::{Filter, LibraryId, MappedLibrary, can_end_processes, no_return_probes},
+    setup::{Change, LibraryInUse, ResolvedLibrary, Wanted, is_recent},
 };
 
-/// Library files that are held at a time, of which one tenant has three quarters at most. Each is looked at again and
-/// again, and takes descriptors: where there are few, fewer are held.
+/// Most library files held at a time, of which one tenant has three quarters at most. Each is checked again
+/// and again, and takes descriptors: where these are few, fewer files are held.
 const MAX_HELD: usize = 512;
 const DESCRIPTORS_OF_ONE: u64 = 8;
-/// Cookies that one tenant's libraries may take; those of another with equal probes cost none.
-const MAX_COOKIES_BY_ONE: usize = ncclflow_common::MAX_PROBES as usize * 3 / 4;
+/// Most cookies of libraries, in all and of one tenant; those that share another's cookies cost none.
+const COOKIES: Limits = Limits::three_quarters_for_one(ncclflow_common::MAX_PROBES as usize);
 
-/// Who has a library mapped: a process, and the number of its tenant.
+/// A process that has a library mapped, and the number of its tenant.
 type Whose = (u32, Option<u32>);
 
-/// A library, under its index in the report.
+/// A library, stored under its index in the report.
 struct Library {
-    /// Held, so that its inode comes to mean no other file; nothing once it is over.
+    /// Held, so that the inode is not reused for another file; `None` once the library is over.
     file: Option<MappedLibrary>,
-    /// When it was last found to be as it was resolved, by the records' clock.
+    /// When the file was last found to be as it was resolved, by the records' clock.
     unchanged_ns: u64,
     traced: Result<Traced, String>,
     is_wanted: bool,
-    /// It is not traced for what this host was short of.
+    /// This host was short of something, so the library is not traced.
     was_short: bool,
-    /// Its cookies, and what they stand for, once it is over.
+    /// Cookies left over by a library that is over, and their meaning.
     spare: Option<(Meaning, Vec<u32>)>,
-    /// The tenant that it was first seen of.
+    /// Tenant of the first process seen with the library.
     tenant: Option<u32>,
 }
 
 struct Traced {
     library: LibraryInUse,
-    /// Cookies of its probes, in their order, and what they stand for.
+    /// Cookies of the library's probes, in their order, and their meaning.
     cookies: Vec<u32>,
     meaning: Option<Meaning>,
-    /// To the inode, where all processes are wanted, and none can have another content mapped.
+    /// Links to the inode, where all processes are wanted, and none can have another content mapped.
     links: Vec<Link>,
-    /// It is attached to one process after the other.
+    /// Probes are attached to one process after the other.
     by_process: bool,
 }
 
-/// A library whose file is not what was resolved any more.
+/// A library whose file is no longer what was resolved.
 pub(super) struct Gone {
     pub(super) index: usize,
     pub(super) path: String,
@@ -86,60 +90,61 @@ pub(super) struct Gone {
 pub(super) struct Libraries<'a> {
     wanted: Wanted<'a>,
     filter: &'a Filter,
-    bindings: Bindings,
+    bindings: SharedBindings,
     reaper: Reaper,
-    /// Files that are held at a time.
-    max_held: usize,
+    /// Most files held at a time.
+    held: Limits,
     known: Vec<Library>,
     watch: FileWatch,
     changed: ChangedFiles,
-    /// Not told yet.
+    /// Changed libraries, not reported yet.
     gone: Vec<Gone>,
     /// Why the last look at files did not see them all.
     not_looked_at: Option<String>,
     /// Cookies of libraries that were refused in the end, or changed.
     unused: Vec<(Meaning, Vec<u32>)>,
-    /// How many each tenant's libraries took that were first.
-    cookies_of: HashMap<u32, usize>,
+    /// Cookies that each tenant's libraries were the first to take.
+    cookies_of: Shares,
     /// Files that could not be resolved or traced, and when they are tried again.
-    failed: Later<LibraryId>,
+    failed: Backoff<LibraryId>,
     why_failed: HashMap<LibraryId, String>,
 }
 
 impl<'a> Libraries<'a> {
-    pub(super) fn new(wanted: Wanted<'a>, filter: &'a Filter, bindings: Bindings) -> Result<Self> {
+    pub(super) fn new(wanted: Wanted<'a>, filter: &'a Filter, bindings: SharedBindings) -> Result<Self> {
         let reaper = Reaper::start(&wanted.options.health).context("starting a thread")?;
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let most = usize::try_from(limit / DESCRIPTORS_OF_ONE).map_or(MAX_HELD, |most| most.min(MAX_HELD));
         Ok(Self {
             wanted,
             filter,
             bindings,
             reaper,
-            max_held: usize::try_from(limit / DESCRIPTORS_OF_ONE).map_or(MAX_HELD, |most| most.min(MAX_HELD)),
+            held: Limits::three_quarters_for_one(most),
             known: Vec::new(),
             watch: FileWatch::new(),
             changed: ChangedFiles::default(),
             gone: Vec::new(),
             not_looked_at: None,
             unused: Vec::new(),
-            cookies_of: HashMap::new(),
-            failed: Later::default(),
+            cookies_of: Shares::default(),
+            failed: Backoff::default(),
             why_failed: HashMap::new(),
         })
     }
 
-    /// Whether the library is of a version that is asked for.
+    /// Tells whether the library is of a version that was asked for.
     pub(super) fn is_wanted(&self, index: usize) -> bool {
         self.known.get(index).is_some_and(|library| library.is_wanted)
     }
 
-    /// Takes these links out of the kernel, soon.
+    /// Hands these links to the reaper, which detaches them.
     pub(super) fn detach(&self, links: Vec<Link>) {
         self.reaper.take(links);
     }
 
-    /// The library's index: known, or resolved now. A file that could not be resolved or traced is tried again after
-    /// pauses that grow, by whichever process it is seen.
+    /// Returns the library's index; a new one is resolved first. A file that could not be resolved or traced
+    /// is tried again after growing pauses, by whichever process it is seen.
     pub(super) fn index_of(
         &mut self,
         file: MappedLibrary,
@@ -199,7 +204,7 @@ impl<'a> Libraries<'a> {
                 library.file = None;
             }
         }
-        // The same inode with another identity: it was changed, or its names or rights were.
+        // The same inode with another identity: the file was changed, or its names or rights were.
         if position(&self.known, &|known| known.may_be_former_of(&file)).is_some() {
             self.look_for_changes();
             if let Some(index) = position(&self.known, &is_known) {
@@ -253,8 +258,8 @@ impl<'a> Libraries<'a> {
         Ok(index)
     }
 
-    /// Gives the library's probes cookies, and, without a filter, attaches them for all processes. The index
-    /// is that of the library whose cookies they were, or of the next one.
+    /// Gives the library's probes cookies, and, without a filter, attaches them for all processes. Returns
+    /// the index of the library whose cookies they were, or the next one.
     fn trace(
         &mut self,
         library: LibraryInUse,
@@ -282,7 +287,7 @@ impl<'a> Libraries<'a> {
         let links = match links {
             Ok(links) => links,
             Err(error) => {
-                // They are for the next library of the same kind: this one may be refused again and again.
+                // For the next library with the same meaning: this one may be refused again and again.
                 give_back(&mut self.unused, meaning, cookies);
                 return Err(error);
             }
@@ -290,7 +295,7 @@ impl<'a> Libraries<'a> {
         Ok((index, Traced { library, cookies, meaning, links, by_process }))
     }
 
-    /// Sees that there are cookies for all of a library's probes, and that its tenant may have them: where there are
+    /// Checks that there are cookies for all of a library's probes, and that its tenant may have them. If
     /// not, none is used up.
     fn take_cookies(
         &mut self,
@@ -300,8 +305,8 @@ impl<'a> Libraries<'a> {
     ) -> Result<()> {
         let wanted = library.cookies();
         let left = recording.attachment.cookies_left();
-        let taken = tenant.map_or(0, |tenant| self.cookies_of.get(&tenant).copied().unwrap_or(0));
-        let is_over = taken + wanted > MAX_COOKIES_BY_ONE;
+        let taken = tenant.map_or(0, |tenant| self.cookies_of.of(tenant));
+        let is_over = taken + wanted > COOKIES.of_one;
         if wanted > left || is_over {
             recording.report.over(Budget::Cookies, pid, 1);
             bail!(
@@ -314,12 +319,12 @@ impl<'a> Libraries<'a> {
             );
         }
         if let Some(tenant) = tenant {
-            *self.cookies_of.entry(tenant).or_default() += wanted;
+            self.cookies_of.take(tenant, wanted);
         }
         Ok(())
     }
 
-    /// Sees that one more file may be held.
+    /// Makes room to hold one more file.
     fn make_room(&mut self, (pid, tenant): Whose, recording: &mut Recording<'_>) -> Result<()> {
         let held = |library: &&mut Library| library.file.is_some();
         let is_of_tenant = |library: &Library| tenant.is_some() && library.tenant == tenant;
@@ -328,11 +333,11 @@ impl<'a> Libraries<'a> {
             all += 1;
             of_tenant += usize::from(is_of_tenant(library));
         }
-        let is_over = of_tenant >= self.max_held / 4 * 3;
-        if all < self.max_held && !is_over {
+        let is_over = of_tenant >= self.held.of_one;
+        if self.held.have_room(all, of_tenant) {
             return Ok(());
         }
-        // One that is not traced need not be held: it is known by its identity.
+        // A library that is not traced need not be held: it is known by its identity.
         let mut others = self.known.iter_mut().filter(held).filter(|library| library.traced.is_err());
         if let Some(other) = others.find(|library| !is_over || is_of_tenant(library)) {
             other.file = None;
@@ -342,14 +347,14 @@ impl<'a> Libraries<'a> {
         bail!("{all} library files are held already, {of_tenant} of them of the same user or container")
     }
 
-    /// The index for a library that has no probes of its own: one under which nothing is reported any more, or the
-    /// next.
+    /// Returns the index for a library without probes of its own: an unused one, or the next.
     fn free_index(&self, recording: &Recording<'_>) -> usize {
         let (targets, probes) = (&recording.report.targets, recording.attachment.probes());
         let has_probes = |index: usize| probes.iter().any(|probe| probe.library == index);
         let is_listed = |index: usize| targets.iter().any(|target| target.libraries.contains(&index));
         let next = self.known.len();
-        // While there are few it is not worth looking. And it may have got probes, and been refused after that.
+        // While there are few it is not worth looking. The next index may have got probes before its library
+        // was refused.
         if next < MAX_HELD || has_probes(next) {
             return next;
         }
@@ -359,12 +364,12 @@ impl<'a> Libraries<'a> {
         over.find(|(index, _)| !has_probes(*index) && !is_listed(*index)).map_or(next, |(index, _)| index)
     }
 
-    /// It could not be traced, and its pause is over.
+    /// Tells whether a library, whose pause is over, was wanted and not traced.
     fn is_worth_another_try(&self, index: usize) -> bool {
         self.known.get(index).is_some_and(|library| library.is_wanted && library.traced.is_err())
     }
 
-    /// The cookies of a library that is traced, or was refused, and of which all is equal.
+    /// Returns the cookies of a traced or refused library with this meaning.
     fn equal_cookies(&mut self, meaning: Option<&Meaning>) -> Option<Vec<u32>> {
         let meaning = meaning?;
         let traced = self.known.iter().filter_map(|library| library.traced.as_ref().ok());
@@ -376,7 +381,7 @@ impl<'a> Libraries<'a> {
         Some(self.unused.swap_remove(at).1)
     }
 
-    /// The index and the cookies of a library that is over, and of which all was equal.
+    /// Takes the index and the cookies of a library that is over and had this meaning.
     fn take_spare(&mut self, meaning: Option<&Meaning>) -> Option<(usize, Vec<u32>)> {
         let meaning = meaning?;
         self.known.iter_mut().enumerate().find_map(|(index, known)| {
@@ -385,13 +390,13 @@ impl<'a> Libraries<'a> {
         })
     }
 
-    /// Each process gets links of its own.
+    /// Tells whether each process gets links of its own.
     pub(super) fn takes_links(&self, index: usize) -> bool {
         let traced = self.known.get(index).and_then(|library| library.traced.as_ref().ok());
         traced.is_some_and(|traced| traced.by_process)
     }
 
-    /// The library, if it can be traced, and the links that a process needs for itself.
+    /// Returns the library, if it can be traced, and the links that a process needs for itself.
     pub(super) fn attach(
         &self,
         index: usize,
@@ -418,17 +423,17 @@ impl<'a> Libraries<'a> {
         }
     }
 
-    /// Lets go of libraries that nobody uses and nobody can use again: their files are deleted. Those that
-    /// are still there stay attached, for the next process.
+    /// Lets go of unused libraries whose files are deleted: nobody can use them again. Others stay attached,
+    /// for the next process.
     pub(super) fn retire(&mut self, is_used: impl Fn(usize) -> bool) {
         let Self { known, reaper, .. } = self;
         for (index, library) in known.iter_mut().enumerate() {
             let Some(file) = &library.file else { continue };
-            // One that does not answer is not asked again.
+            // A file that does not answer is not asked again.
             let is_deleted = !is_used(index)
                 && match resolver::check(file, &[]) {
                     Ok((status, _)) => status.links == 0,
-                    // Nothing is known of it.
+                    // Nothing is known of the file.
                     Err(ResolverError::Unavailable(_)) => false,
                     Err(_) => true,
                 };
@@ -443,7 +448,7 @@ impl<'a> Libraries<'a> {
         }
     }
 
-    /// Files with probes on them are looked at now and then, and when the kernel says that one was changed.
+    /// Returns the watch for changes of files with probes on them.
     pub(super) fn watch(&mut self) -> &mut FileWatch {
         &mut self.watch
     }
@@ -452,22 +457,22 @@ impl<'a> Libraries<'a> {
         self.watch.fd()
     }
 
-    /// Until the next look at files; `None`: none has probes on it.
+    /// Returns the time until the next look; `None` if no file has probes.
     pub(super) fn watch_timeout(&self) -> Option<Duration> {
         self.known.iter().any(|library| library.traced.is_ok()).then(|| self.watch.timeout())
     }
 
-    /// Libraries whose files were found to be changed.
+    /// Takes the libraries whose files were found to be changed.
     pub(super) fn take_gone(&mut self) -> Vec<Gone> {
         mem::take(&mut self.gone)
     }
 
-    /// Why the last look at files did not see them all; it keeps the probes on them.
+    /// Returns why the last look did not see all files; unseen files keep their probes.
     pub(super) fn not_looked_at(&self) -> Option<&str> {
         self.not_looked_at.as_deref()
     }
 
-    /// Takes the probes off files that are not what was resolved any more.
+    /// Takes the probes off files that are no longer what was resolved.
     pub(super) fn look_for_changes(&mut self) {
         let Self { known, reaper, changed, gone, unused, .. } = self;
         self.not_looked_at = None;
@@ -486,7 +491,8 @@ impl<'a> Libraries<'a> {
                     self.not_looked_at.get_or_insert_with(|| format!("`{}`: {why}", file.shown()));
                 }
                 Err(why) => {
-                    // Whoever was started before its ctime can have the former content; without one, before now.
+                    // Whoever was started before its ctime can have the former content; without one, before
+                    // now.
                     let since = if matches!(why, Change::Changed) { 0 } else { ticks_now() };
                     changed.add(name_of(file), since);
                     let (path, unchanged_ns) = (file.shown(), library.unchanged_ns);
@@ -505,20 +511,20 @@ impl<'a> Libraries<'a> {
         }
     }
 
-    /// Whether a process that was started then can have the former content of a changed file mapped.
+    /// Tells whether a process started at `started` can have the former content of a changed file mapped.
     fn may_have_former(&self, file: &MappedLibrary, started: Option<u64>) -> bool {
         let since = self.changed.since(name_of(file)).map(|since| since.max(ticks_of(file.id.changed)));
         since.is_some_and(|since| started.is_none_or(|started| started <= since))
     }
 
-    /// All links: the recording is over.
+    /// Returns all links, when the recording is over.
     pub(super) fn into_links(self) -> impl Iterator<Item = Link> {
         let traced = self.known.into_iter().filter_map(|library| library.traced.ok());
         traced.flat_map(|traced| traced.links)
     }
 }
 
-/// Cookies that nobody uses, for the next library of which all is equal.
+/// Keeps cookies that nobody uses, for the next library with the same meaning.
 fn give_back(unused: &mut Vec<(Meaning, Vec<u32>)>, meaning: Option<Meaning>, cookies: Vec<u32>) {
     let meaning = meaning.filter(|meaning| unused.iter().all(|(known, _)| known != meaning));
     unused.extend(meaning.map(|meaning| (meaning, cookies)));

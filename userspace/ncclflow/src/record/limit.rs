@@ -1,42 +1,30 @@
-//! `--max-size`: what of the limit is kept for what must be written in the end, and what is told of it.
+//! `--max-size`: keeps room for what must be written at the end, and reports what became of the limit.
 
-use std::{os::unix::fs::MetadataExt as _, path::Path};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
 use super::options::{Notice, RecordOptions};
-use crate::sinks::{
-    Budget, DiskBudget, OutputDir, SessionReport, Share, WhoseBudget, tell_window_of_removed_lines,
-};
+use crate::sinks::{DiskBudget, OutputDir, Share, tell_window_of_removed_lines};
+use flow::session::{Budget, SessionReport, WhoseBudget};
 
-/// Who windows are of that no container's flag opened.
+/// Owner of windows that no container's flag opened.
 const ALL_PROCESSES: &str = "all processes";
 
-/// Kept for the folder of the next window, besides its `session.json`.
+/// Bytes kept for the folder of the next window, besides its `session.json`.
 const FOLDER: u64 = 64 << 10;
 
-/// Makes the output folder, with its limit.
+/// Creates the output folder, with its limit.
 pub(super) fn create_folder(path: &Path, options: &RecordOptions) -> Result<OutputDir> {
     let dir = OutputDir::create(path)?;
     if options.max_size.is_none() && options.max_age.is_none() {
         return Ok(dir);
     }
-    if let Some(capture) = &options.capture {
-        let parent = capture.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let id = |path: &Path| std::fs::metadata(path).map(|folder| (folder.dev(), folder.ino()));
-        if id(parent.unwrap_or(Path::new("."))).ok() == Some(id(path)?) {
-            dir.discard();
-            bail!(
-                "--max-size and --max-age leave the capture `{}` alone: give it another folder",
-                capture.display()
-            );
-        }
-    }
     dir.limited(options.max_size.unwrap_or(u64::MAX), options.compress)
         .with_context(|| format!("looking at `{}`", path.display()))
 }
 
-/// A limit that leaves no room for lines is an error.
+/// Fails if the limit leaves no room for lines.
 pub(super) fn check(dir: &OutputDir, report: &SessionReport, probes: usize, has_windows: bool) -> Result<()> {
     let Some(budget) = dir.budget() else { return Ok(()) };
     let room = keep_room(dir, report, probes, has_windows);
@@ -51,14 +39,14 @@ pub(super) fn check(dir: &OutputDir, report: &SessionReport, probes: usize, has_
     Ok(())
 }
 
-/// Keeps room for the recording's own `session.json`, and, if it has windows, for the folder of the next one.
-/// Says how much `session.json` of a window may need.
+/// Keeps room for the recording's own `session.json`, and, if it has windows, for the next one's folder.
+/// Returns the most bytes of a window's `session.json`.
 pub(super) fn keep_room(dir: &OutputDir, report: &SessionReport, probes: usize, has_windows: bool) -> u64 {
     if dir.budget().is_none() {
         return 0;
     }
     let room = report_room(report, probes);
-    // For it, and for the next one that takes its place.
+    // For this file, and for the one that takes its place.
     dir.keep(Share::Report, 2 * room);
     if !has_windows {
         return room;
@@ -69,8 +57,8 @@ pub(super) fn keep_room(dir: &OutputDir, report: &SessionReport, probes: usize, 
     room
 }
 
-/// Bytes that `session.json` will have at most, if not very much is lost: it grows with what is said of each
-/// probe, and lists of gaps and CPUs. What ranks add is counted with their files.
+/// Returns the most bytes of `session.json`, unless very much is lost: it grows with each probe, and with
+/// lists of gaps and CPUs. What ranks add is counted with their files.
 fn report_room(report: &SessionReport, probes: usize) -> u64 {
     const LISTS: usize = 48 << 10;
     const PROBE: usize = 768;
@@ -78,8 +66,8 @@ fn report_room(report: &SessionReport, probes: usize) -> u64 {
     (text + LISTS + probes * PROBE) as u64
 }
 
-/// Tells what has become of the limit, and has it in the report and in those of windows. `true`: windows, or lines of
-/// some, were removed.
+/// Reports what has become of the limit, also in the reports of windows. Returns `true` if windows, or lines
+/// of some, were removed.
 pub(super) fn tell(
     budget: &DiskBudget,
     dir: &OutputDir,

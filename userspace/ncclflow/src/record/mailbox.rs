@@ -1,7 +1,7 @@
-//! What the threads of a recording tell each other: an enum for each thread that is told something. The
-//! drain's is [`DrainMessage`](crate::kernel::stream::DrainMessage); the capture's keeper is told nothing.
+//! Messages between the threads of a recording: one enum for each receiving thread. The drain's is
+//! [`DrainMessage`](crate::kernel::stream::DrainMessage).
 
-use std::{path::PathBuf, sync::mpsc};
+use std::sync::mpsc;
 
 use anyhow::{Context as _, Result};
 use rustix::thread::CapabilitySet;
@@ -10,29 +10,28 @@ use super::{accounts::Accounts, keeper::OpenRecording, limit, options::Notice, r
 use crate::{
     health::Health,
     kernel::stream::{MailSender, Mailbox},
+    sinks::DiskBudget,
+};
+use flow::{
     recording::FirstHit,
-    sinks::{DiskBudget, FilesReport, SessionReport, WindowReport},
+    session::{SessionReport, WindowReport},
 };
 
-/// What the recording's own thread is told.
+/// Messages to the recording's own thread.
 #[derive(Debug)]
 pub(super) enum SessionEvent {
     WriteFailed(String),
-    /// A first record came of the process with this number, from probes that several processes share.
+    /// The first record of this process came, from probes that several processes share.
     NewProcess(u32),
-    /// The window with this number has as many ops as it may have.
+    /// The window with this number has reached its limit of ops.
     WindowFull(u32),
-    /// The files of this folder are as large as they may be; the recording goes on.
-    FilesLimit(PathBuf),
     /// Flag files came or went in containers.
     ContainerFlags,
     /// Why a container's flag file is not looked at.
     FlagNotSeen(String),
     /// A window's folder is complete.
     WindowDone(Box<(WindowReport, SessionReport)>),
-    /// Files are behind the recording.
-    FilesLag(FilesReport),
-    /// Files of a recording are as complete as they become.
+    /// Files of a recording are as complete as they will become.
     FilesEnded,
     /// A dump was written, as no probe was hit.
     Dumped(String),
@@ -42,13 +41,13 @@ pub(super) enum SessionEvent {
     RecordsResumed,
 }
 
-/// What the recording's keeper is told, besides the records.
+/// Messages to the recording's keeper, besides the records.
 #[derive(Debug)]
 pub(super) enum KeeperMessage {
-    /// The process that has this number was seen to have ended, at this moment of `CLOCK_MONOTONIC`.
+    /// The process with this number was seen to have ended, at this time of `CLOCK_MONOTONIC`.
     ProcessEnded { tgid: u32, at_ns: u64 },
-    /// Take all records that are there, go on with another recording or with none, and send back the one
-    /// before, with the accounts of what came for it. Accounts of the next one begin at `hits`.
+    /// Take all records that are there, go on with another recording or none, and send back the former one
+    /// with its accounts. The next accounts begin at `hits`.
     Swap {
         next: Option<Box<OpenRecording>>,
         hits: Vec<FirstHit>,
@@ -56,20 +55,20 @@ pub(super) enum KeeperMessage {
     },
 }
 
-/// What the thread is told that decodes directly, besides the records.
+/// Messages to the thread that decodes directly, besides the records.
 #[derive(Debug)]
 pub(super) enum WatcherMessage {
-    /// As [`KeeperMessage::ProcessEnded`].
+    /// See [`KeeperMessage::ProcessEnded`].
     ProcessEnded { tgid: u32, at_ns: u64 },
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct EventSender {
     pub(super) events: MailSender<SessionEvent>,
-    /// With `--max-size`.
+    /// The disk's budget, with `--max-size`.
     pub(super) budget: Option<DiskBudget>,
     pub(super) health: Health,
-    /// What a thread that writes into the output folder needs.
+    /// Capabilities that a thread needs to write into the output folder.
     pub(super) writes: CapabilitySet,
 }
 
@@ -78,7 +77,7 @@ impl EventSender {
         self.events.send(event);
     }
 
-    /// After anything that takes of the disk's budget.
+    /// Reports changes of the disk's budget; called after using it.
     pub(super) fn look_at_budget(&self) {
         if self.budget.as_ref().is_some_and(DiskBudget::has_news) {
             self.send(SessionEvent::DiskBudget);
@@ -86,14 +85,14 @@ impl EventSender {
     }
 }
 
-/// The mailbox of the recording's own thread.
+/// Mailbox of the recording's own thread.
 #[derive(Debug)]
 pub(super) struct Events {
     pub(super) mailbox: Mailbox<SessionEvent>,
     pub(super) sender: EventSender,
 }
 
-/// What the other threads have said, besides what went wrong.
+/// Messages of the other threads, except failures.
 #[derive(Debug, Default)]
 pub(super) struct Received {
     pub(super) new_processes: Vec<u32>,
@@ -102,13 +101,13 @@ pub(super) struct Received {
 }
 
 impl Events {
-    /// `writes`: what a thread that writes needs.
+    /// `writes`: capabilities of threads that write.
     pub(super) fn new(budget: Option<DiskBudget>, health: Health, writes: CapabilitySet) -> Result<Self> {
         let (events, mailbox) = Mailbox::new().context("making an eventfd")?;
         Ok(Self { mailbox, sender: EventSender { events, budget, health, writes } })
     }
 
-    /// Passes on what went wrong, and gives back the rest.
+    /// Reports failures, and returns the other messages.
     pub(super) fn receive(&self, recording: &mut Recording<'_>) -> Received {
         let mut received = Received::default();
         for event in self.mailbox.take() {
@@ -116,7 +115,6 @@ impl Events {
                 SessionEvent::WriteFailed(error) => recording.write_failed(error),
                 SessionEvent::NewProcess(tgid) => received.new_processes.push(tgid),
                 SessionEvent::WindowFull(number) => received.full_window = Some(number),
-                SessionEvent::FilesLimit(folder) => (recording.notice)(Notice::FilesLimit(&folder)),
                 SessionEvent::WindowDone(done) => {
                     let (window, report) = *done;
                     (recording.notice)(Notice::WindowClosed(&window, &report));
@@ -129,10 +127,6 @@ impl Events {
                 }
                 SessionEvent::Dumped(what) => (recording.notice)(Notice::Hang(&what)),
                 SessionEvent::RecordsResumed => received.has_resumed = true,
-                SessionEvent::FilesLag(report) => {
-                    recording.report.files = Some(report);
-                    recording.is_outdated = true;
-                }
                 SessionEvent::FlagNotSeen(why) => recording.flag_not_seen(why),
                 SessionEvent::DiskBudget | SessionEvent::FilesEnded | SessionEvent::ContainerFlags => {}
             }

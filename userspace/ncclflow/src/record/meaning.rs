@@ -1,20 +1,20 @@
-//! What the probes of a library collect, and what their records mean. Libraries of which all of that is equal share
-//! their cookies: a hundred virtual environments with one NCCL cost those of one.
+//! Meaning of a library's probes and their records. Libraries for which all of that is equal share their
+//! cookies: a hundred virtual environments with one NCCL cost as much as one.
 //!
-//! A build-id does not say so: anybody can write one into a file.
+//! The build-id does not tell: anybody can write one into a file.
 
-use crate::kernel::probe::{Probe, ProbePlace};
-use flow::wire::ProbeKind;
+use crate::kernel::probe::Probe;
+use flow::{session::ProbePlace, wire::ProbeKind};
 use nccl_library::elf::FileOffset;
 use ncclflow_common::{FetchPlan, Walk};
 
 use super::setup::LibraryInUse;
 
-/// Equal for two libraries if a record of the one, decoded as one of the other, says the same.
+/// Meaning of a library's records. If two are equal, a record of either decodes the same by both.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Meaning {
     probes: Vec<ProbeMeaning>,
-    /// Kinds of records, and decoders, as a recording has them, and where a communicator says who it is.
+    /// Kinds of records and decoders, as a recording has them, and the place of a communicator's identity.
     records: String,
 }
 
@@ -35,7 +35,7 @@ struct WalkMeaning {
 }
 
 impl Meaning {
-    /// `None`: it cannot be said, and nothing is shared.
+    /// Returns `None` if that cannot be determined; nothing is shared then.
     pub(super) fn of(library: &LibraryInUse) -> Option<Self> {
         let probes = &library.probes.probes;
         let parts = |probe: &Probe| probe.walk.iter().flat_map(|walk| walk.parts.clone()).collect::<Vec<_>>();

@@ -1,12 +1,12 @@
-//! One recording from beginning to end: targets found, probes attached, records drained, files written,
-//! probes detached.
+//! One recording from beginning to end: finds targets, attaches probes, drains records, writes files,
+//! detaches probes.
 
-// What is asked for, and what is traced.
+// Options and targets.
 mod options;
 mod own_limits;
 mod setup;
 
-// The recording, and what it watches while it goes on.
+// The recording, and what it watches meanwhile.
 mod recorder;
 mod stacks;
 mod watch;
@@ -23,12 +23,11 @@ mod windows;
 // Processes and libraries that come and go, with `--all`.
 mod follow;
 mod held_process;
-mod later;
 mod libraries;
 mod meaning;
 mod reaper;
 
-// From the drain to those who take records.
+// From the drain to the threads that take records.
 mod consumers;
 mod direct;
 mod intake;
@@ -38,28 +37,20 @@ mod threads;
 
 // From records to files.
 mod file_watch;
-mod files;
 mod iterations;
-mod model_budget;
+mod make_lines;
 mod named_files;
-mod neighbours;
-mod pipeline;
-mod processes;
-mod replay;
-mod watched_recording;
+mod row_watch;
 
-// What is known at the end.
+// Results known at the end.
 mod accounts;
 mod ending;
 mod limit;
 mod report;
 
 pub use options::{
-    FilesOptions, Notice, Outcome, ProbeChoice, RecordOptions, StackChoice, StackKind, StopHandle, Targets,
-    WindowOptions,
+    FilesOptions, FilesWhen, Notice, Outcome, ProbeChoice, RecordOptions, StackChoice, StackKind, StopHandle,
+    Targets, WindowOptions,
 };
-pub use pipeline::Pipeline;
 pub use recorder::record;
-pub use replay::{Kept, Read, ReadPart};
 pub use setup::{LibraryInUse, Setup, Target};
-pub use watched_recording::WatchedRecording;

@@ -1,4 +1,4 @@
-//! The library files of named processes (`-p`): when one is changed, its probes go.
+//! Watches the library files of named processes (`-p`): when one is changed, its probes go.
 
 use std::{mem, os::fd::BorrowedFd, thread, time::Duration};
 
@@ -9,15 +9,16 @@ use super::{
     recorder::Recording,
     setup::{Setup, is_recent},
 };
-use crate::{clock::now_ns, kernel::loader::detach, sinks::ChangedLibrary};
+use crate::{clock::now_ns, kernel::loader::detach};
+use flow::session::ChangedLibrary;
 
 #[derive(Debug)]
 pub(super) struct NamedFiles {
     watch: FileWatch,
-    /// By the index of the library: when it was last found to be as it was resolved, by the records' clock.
-    /// `None`: its probes are gone.
+    /// When each library was last found to be as it was resolved, by the records' clock. `None`: its probes
+    /// are gone.
     unchanged_ns: Vec<Option<u64>>,
-    /// It was said that files cannot be looked at.
+    /// Set once it was reported that files cannot be looked at.
     is_said: bool,
 }
 

@@ -1,7 +1,7 @@
-//! What a recording is asked for, what it says while it goes on, and what comes of it.
+//! Options of a recording, its notices while it goes on, and its outcome.
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,24 +15,33 @@ use super::setup::{LibraryInUse, Setup};
 use crate::{
     gpu::GpuSamples,
     health::Health,
-    kernel::{
-        loader::{Buffer, BufferKind, LinkKind},
-        probe::{Level, ProbeStrategy, StepDetail},
-        stream::Waker,
-    },
-    sinks::{Aggregated, ApiFormat, FilesWhen, LiveStatistics, SessionReport, WindowReport},
+    kernel::{loader::Buffer, stream::Waker},
+    sinks::{FlowRanks, LiveStatistics},
     stacks::LiveStacks,
     target::{Filter, Process},
     who::WhoOptions,
 };
-use flow::model::Sampling;
+use flow::{
+    model::Sampling,
+    session::{BufferKind, Level, LinkKind, ProbeStrategy, SessionReport, StepDetail, WindowReport},
+};
 use nccl_library::symbols::DebugFiles;
+
+/// Time at which line files are made from the recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "program", derive(clap::ValueEnum))]
+pub enum FilesWhen {
+    /// When it is over
+    End,
+    /// Not at all; `ncclflow export` makes them whenever they are wanted
+    None,
+}
 
 #[derive(Clone, Debug)]
 pub enum Targets {
-    /// These, which are running now.
+    /// Processes that are running now.
     Pids(Vec<u32>),
-    /// All of this node that the filter admits, also those that start later.
+    /// All processes of this node that the filter admits, also those that start later.
     All(Filter),
 }
 
@@ -45,26 +54,26 @@ impl Targets {
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeChoice {
     pub level: Level,
-    /// `None`: what the library allows, whole plans first.
+    /// `None`: the best way that the library allows, whole plans first.
     pub way: Option<ProbeStrategy>,
-    /// With [`Level::Steps`].
+    /// Detail of [`Level::Steps`].
     pub detail: StepDetail,
-    /// With the other levels: the calls of the API too.
+    /// Calls of the API too, with the other levels.
     pub api: bool,
-    /// With [`Level::Api`] or `api`: the returns of the exported functions too.
+    /// Returns of the exported functions too, with [`Level::Api`] or `api`.
     pub returns: bool,
     pub stacks: Option<StackChoice>,
 }
 
-/// Which call stacks are recorded.
+/// Call stacks that are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackChoice {
     pub kind: StackKind,
-    /// Frames of Python at most.
+    /// Most frames of Python.
     pub depth: u8,
 }
 
-/// Of which language the frames of call stacks are.
+/// Language of the frames in call stacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StackKind {
     #[default]
@@ -96,17 +105,17 @@ impl std::str::FromStr for StackKind {
     }
 }
 
-/// The files of lines that are made of the recording.
+/// Line files that are made from the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilesOptions {
     pub when: FilesWhen,
-    /// Most bytes of lines of a recording, or of a window.
+    /// Most bytes of all files of a recording, or of a window.
     pub limit_bytes: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
 pub struct RecordOptions {
-    /// When the program was started. The times in the report count from here.
+    /// Start of the program, from which the report's times count.
     pub started: Instant,
     pub targets: Targets,
     /// `None`: nothing is written.
@@ -114,27 +123,24 @@ pub struct RecordOptions {
     pub files: FilesOptions,
     /// Statistics to keep while the recording goes on.
     pub statistics: Option<LiveStatistics>,
-    /// What the GPUs do, to be recorded.
+    /// Samples of the GPUs' activity, to be recorded.
     pub gpus: Option<GpuSamples>,
     pub choice: ProbeChoice,
-    /// Of which ops messages are measured, with [`Level::Steps`].
+    /// Ops whose messages are measured, with [`Level::Steps`].
     pub sampling: Sampling,
-    /// Where rows go as they come, if nothing is written.
+    /// Receiver of rows as they come, if nothing is written.
     pub watcher: Option<LiveStacks>,
-    /// How calls are written, with [`Level::Api`].
-    pub format: ApiFormat,
     /// `None`: until stopped, or until the targets have exited.
     pub duration: Option<Duration>,
     pub buffer: Buffer,
     pub links: LinkKind,
-    /// Most bytes of records that wait to be written into the recording. As many again may wait for the
-    /// capture.
+    /// Most bytes of records that wait to be written into the recording.
     pub queue_bytes: usize,
-    /// The NCCL library's path as the target maps it, where its name does not show that it is NCCL.
+    /// Path of the NCCL library as the target maps it, where its name does not show that it is NCCL.
     pub library: Option<PathBuf>,
-    /// Where to look for debugging information that a library itself has not.
+    /// Places of debugging information that a library itself does not have.
     pub debug_files: DebugFiles,
-    /// Keep what is resolved of a library in this folder, and use what is there.
+    /// Folder where resolved libraries are kept and looked up.
     pub cache: Option<PathBuf>,
     /// Parts of the recording with folders of their own.
     pub windows: Option<WindowOptions>,
@@ -142,23 +148,21 @@ pub struct RecordOptions {
     pub on_hang: Option<Duration>,
     /// Most bytes that the output folder may take on the disk.
     pub max_size: Option<u64>,
-    /// How old what is in the output folder may become.
+    /// Greatest age of what is in the output folder.
     pub max_age: Option<Duration>,
-    /// Compress files of lines when nothing more is added to them.
+    /// Compress line files when nothing more is added to them.
     pub compress: bool,
-    /// Keep the raw records in this new file, for [`super::replay`].
-    pub capture: Option<PathBuf>,
-    /// What tells the job's ranks besides the processes themselves.
+    /// Sources of the job's ranks besides the processes themselves.
     pub who: Arc<WhoOptions>,
     /// Print the eBPF side's development log on standard error.
     pub development_log: bool,
-    /// Told of the session's threads. One session has one.
+    /// Health of the session's threads. Each session has its own.
     pub health: Health,
 }
 
 impl RecordOptions {
-    /// Ops of these targets through buffers of 16 MiB in all and a queue of 32 MiB, until stopped. Nothing is
-    /// written.
+    /// Returns options for ops of these targets, until stopped, through buffers of 16 MiB in all and a queue
+    /// of 32 MiB. Nothing is written.
     pub fn new(started: Instant, targets: Targets, buffer: BufferKind, links: LinkKind) -> Self {
         let processes = match &targets {
             Targets::Pids(pids) => Some(pids.len()),
@@ -168,7 +172,7 @@ impl RecordOptions {
             started,
             targets,
             output: None,
-            files: FilesOptions { when: FilesWhen::Live, limit_bytes: None },
+            files: FilesOptions { when: FilesWhen::End, limit_bytes: None },
             statistics: None,
             gpus: None,
             choice: ProbeChoice {
@@ -181,7 +185,6 @@ impl RecordOptions {
             },
             sampling: Sampling::default(),
             watcher: None,
-            format: ApiFormat::default(),
             duration: None,
             buffer: Buffer { kind: buffer, bytes: 16 << 20, rings: Buffer::rings_for(processes) },
             links,
@@ -194,7 +197,6 @@ impl RecordOptions {
             max_size: None,
             max_age: None,
             compress: false,
-            capture: None,
             who: Arc::default(),
             development_log: false,
             health: Health::default(),
@@ -204,13 +206,13 @@ impl RecordOptions {
 
 #[derive(Clone, Debug)]
 pub struct WindowOptions {
-    /// A window is open while this file exists; where a process sees one at this path in a container of its
-    /// own, a window of that container's processes. `None`: a window is always open.
+    /// Flag file: a window is open while it exists. Where a process sees one at this path in a container of
+    /// its own, the window is that container's. `None`: a window is always open.
     pub flag: Option<PathBuf>,
-    /// Ops on a channel, or calls of the API, over all processes.
+    /// Most ops on a channel, or calls of the API, over all processes.
     pub max_ops: Option<u64>,
     pub max_duration: Option<Duration>,
-    /// A window is of so many training iterations.
+    /// Length of a window in training iterations.
     pub iterations: Option<u64>,
 }
 
@@ -239,13 +241,13 @@ impl StopHandle {
         self.waker.wake();
     }
 
-    /// Ends the files where they are, if the recording is whole and only they are left. `false`: it is not.
+    /// Ends the files where they are, if the recording is whole and only files are left. `false`: it is not.
     pub fn leave_files(&self) -> bool {
         self.leaves_files.store(true, Ordering::Release);
         self.finishes_files.load(Ordering::Acquire)
     }
 
-    /// Set when files are to end where they are.
+    /// Returns the flag that makes files end where they are.
     pub(super) fn files_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.leaves_files)
     }
@@ -269,7 +271,7 @@ impl StopHandle {
     }
 }
 
-/// What a recording says while it goes on.
+/// News of a recording while it goes on.
 #[derive(Debug)]
 pub enum Notice<'a> {
     /// Processes, libraries and probes are known.
@@ -281,14 +283,14 @@ pub enum Notice<'a> {
     TargetExited {
         pid: u32,
     },
-    /// With [`Targets::All`]: from now on at the latest, the process is traced.
+    /// The process is traced, from now on at the latest, with [`Targets::All`].
     Joined {
         process: &'a Process,
         library: &'a LibraryInUse,
     },
-    /// With [`Targets::All`]: why a process that has NCCL is not traced.
+    /// Why a process that has NCCL is not traced, with [`Targets::All`].
     PassedOver(&'a str),
-    /// The probes of a library are gone, because its file was changed: why, and whose it was.
+    /// The probes of a library are gone, because its file was changed: why, and the processes concerned.
     LibraryChanged(&'a str),
     /// Why a container's flag file opens no windows.
     FlagNotSeen(&'a str),
@@ -297,18 +299,16 @@ pub enum Notice<'a> {
         pid: u32,
         why: &'a str,
     },
-    /// Why what was resolved is not kept for the next time.
+    /// Why a resolved library is not kept for the next time.
     NotCached(&'a str),
-    /// Why the changed file of `--rank-map` is not believed.
+    /// Why the changed file of `--rank-map` is not used.
     RankMapBroken(&'a str),
     /// A window's folder was removed, to make room for others or for its age.
     WindowRemoved(&'a str),
-    /// The files of lines in this folder of the recording were removed, to make room or for their age. The
-    /// root's name is empty.
+    /// The line files in this folder of the recording were removed, to make room or for their age. The root's
+    /// name is empty.
     LinesRemoved(&'a str),
-    /// The files of this folder are as large as `--files-limit` allows. The recording goes on.
-    FilesLimit(&'a Path),
-    /// The recording is whole. Of so many of its records files are made already.
+    /// The recording is whole. Files are made from `done` of its `of` bytes.
     Finishing {
         done: u64,
         of: u64,
@@ -318,14 +318,14 @@ pub enum Notice<'a> {
     WindowOpened(&'a WindowReport),
     /// The window, and its own `session.json`.
     WindowClosed(&'a WindowReport, &'a SessionReport),
-    /// No probe was hit for too long: what the dump says.
+    /// No probe was hit for too long: the dump's verdict.
     Hang(&'a str),
     /// A rotation was asked for, and there are no windows.
     NothingToRotate,
     WriteFailed(&'a str),
     /// The session has failed, and ends: why.
     Failed(&'a str),
-    /// The recording is whole. So many probes are still to be taken out of the kernel.
+    /// The recording is whole. So many probes are still to be detached.
     Detaching {
         left: usize,
     },
@@ -335,5 +335,5 @@ pub enum Notice<'a> {
 #[derive(Debug)]
 pub struct Outcome {
     pub report: SessionReport,
-    pub aggregated: Option<Aggregated>,
+    pub flow_ranks: FlowRanks,
 }

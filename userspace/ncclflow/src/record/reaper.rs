@@ -14,8 +14,8 @@ use crate::{
     privileges,
 };
 
-/// A thread that takes probes out of the kernel beside the recording: that takes about 0.1 s on Linux 6.12
-/// and later, or, without links to many, as long for each probe, and nobody is to wait for it.
+/// A thread that detaches probes, so that nobody waits: it takes about 0.1 s on Linux 6.12 and later, or,
+/// without multi-links, as long for each probe.
 pub(super) struct Reaper {
     links: Option<Sender<Vec<Link>>>,
     thread: Option<JoinHandle<()>>,
@@ -36,7 +36,7 @@ impl Reaper {
         Ok(Self { links: Some(sender), thread: Some(thread) })
     }
 
-    /// Detaches these, soon.
+    /// Detaches these links, soon.
     pub(super) fn take(&self, links: Vec<Link>) {
         if let Some(sender) = &self.links
             && !links.is_empty()
@@ -51,7 +51,7 @@ impl Drop for Reaper {
     fn drop(&mut self) {
         self.links = None;
         if let Some(thread) = self.thread.take() {
-            // It cannot panic: it only drops.
+            // It only drops links, and cannot panic.
             let _ = thread.join();
         }
     }

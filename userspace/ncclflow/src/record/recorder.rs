@@ -1,5 +1,36 @@
 //! A recording from beginning to end.
 
+use super::{
+    direct::Watching,
+    ending::Closed,
+    follow::Follower,
+    keeper::{Keeping, OpenRecording},
+    limit,
+    mailbox::{EventSender, Events},
+    make_lines::LinesRequest,
+    options::{FilesOptions, FilesWhen, Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets},
+    own_limits::{self, SpareDescriptors},
+    report::first_report,
+    row_watch::{RowWatch, WatchRequest, WindowLimits},
+    setup::{Setup, Wanted, stack_binding},
+    stacks::Stacks,
+    threads::{FirstTaker, Threads},
+    watch::Watch,
+    windows::Windows,
+};
+use crate::{
+    clock::now_ns,
+    gpu::GpuSamples,
+    kernel::loader::{Attachment, Program, tells_returns_apart},
+    layout_cache::LayoutCache,
+    privileges,
+    recording::RecordingWriter,
+    resolver,
+    rows::{Following, Pipeline, SharedBindings, Traced},
+    sinks::{OutputDir, SessionFiles, write_session},
+    target::in_first_pid_namespace,
+    who::{Who, WhoOptions},
+};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     time::Duration,
@@ -9,44 +40,13 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
 use rustix::{thread::CapabilitySet, time::ClockId};
 
-use super::{
-    ending::{Closed, ClosedFiles},
-    files::{FilesRequest, FilesThread, WindowFiles},
-    follow::Follower,
-    keeper::{Keeping, OpenRecording},
-    limit,
-    mailbox::{EventSender, Events},
-    options::{FilesOptions, Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets},
-    own_limits::{self, SpareDescriptors},
-    pipeline::{Following, Pipeline},
-    processes::Traced,
-    report::first_report,
-    setup::{Bindings, Setup, Wanted},
-    stacks::Stacks,
-    threads::{FirstTaker, Threads},
-    watch::Watch,
-    windows::Windows,
-};
-use crate::{
-    capture::{CaptureHeader, CaptureWriter},
-    clock::now_ns,
-    gpu::GpuSamples,
-    kernel::{
-        loader::{Attachment, Program},
-        probe::{Level, ProbeStrategy},
+use flow::{
+    model::Sampling,
+    session::{
+        AttachReport, ChangedLibrary, Level, ProbeStrategy, SessionReport, SessionState, TargetReport,
+        WindowReport,
     },
-    layout_cache::LayoutCache,
-    privileges,
-    recording::{self, RecordingWriter},
-    resolver,
-    sinks::{
-        ApiOutputOptions, AttachReport, ChangedLibrary, FilesWhen, OutputDir, SessionFiles, SessionReport,
-        SessionState, TargetReport, WindowReport,
-    },
-    target::in_first_pid_namespace,
-    who::{Who, WhoOptions},
 };
-use flow::model::Sampling;
 
 /// Records until the time is up, the targets are gone, or `stop` says so. The recording is whole before the
 /// probes are detached, which can take a while; its files are completed after that.
@@ -55,7 +55,7 @@ pub fn record(
     stop: &StopHandle,
     notice: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Outcome> {
-    if options.choice.returns && !options.links.tells_returns_apart() {
+    if options.choice.returns && !tells_returns_apart(options.links) {
         bail!(
             "`--returns` with a link for each probe (`--links perf`, or a kernel without uprobe_multi, before Linux 6.6) needs \
              the host's PID namespace: it could not be told whose returns they are; `--level api` works without `--returns`"
@@ -80,19 +80,19 @@ pub fn record(
         bail!("stopped before anything was attached");
     }
     own_limits::raise_descriptors();
-    let bindings = Bindings::default();
+    let bindings = SharedBindings::default();
     let mut follower = match &options.targets {
         Targets::Pids(_) => None,
         Targets::All(filter) => Some(Follower::new(wanted, filter, bindings.clone())?),
     };
     let spare = SpareDescriptors::take();
-    let (mut recording, capture) = Recording::prepare(wanted, &setup, attachment, times, &bindings, notice)?;
+    let mut recording = Recording::prepare(wanted, &setup, attachment, times, &bindings, notice)?;
     let budget = recording.dir.as_ref().and_then(OutputDir::budget).cloned();
     let is_ours = recording.dir.as_ref().is_none_or(|dir| dir.is_private().unwrap_or(false));
     let writes = if is_ours { CapabilitySet::empty() } else { privileges::WRITES_ELSEWHERE };
     let events = Events::new(budget, options.health.clone(), writes)?;
     options.health.wakes(&stop.waker);
-    let mut closed = recording.run(stop, &events, follower.as_mut(), &bindings, capture, spare)?;
+    let mut closed = recording.run(stop, &events, follower.as_mut(), &bindings, spare)?;
     if let Some(follower) = &follower {
         follower.report_shares(&mut recording);
     }
@@ -100,26 +100,26 @@ pub fn record(
         // What was recorded is there all the same, and the probes go.
         recording.fail(&format!("ending the recording: {error:#}"));
     }
-    closed.files.begin_to_finish();
     // Files are made meanwhile: the job does not wait for them.
+    let files = recording.start_files(&closed, stop, &events.sender)?;
     recording.detach(follower);
-    let aggregated = recording.complete(closed, &events)?;
-    Ok(Outcome { report: recording.report, aggregated })
+    let flow_ranks = recording.complete(closed, files, &events)?;
+    Ok(Outcome { report: recording.report, flow_ranks })
 }
 
-/// A recording whose probes are attached: what its parts work with and write to.
+/// A recording whose probes are attached, and what its parts share.
 pub(super) struct Recording<'a> {
     pub(super) options: &'a RecordOptions,
     pub(super) setup: &'a Setup,
-    /// Where what was resolved is kept, once the session is open.
+    /// Cache for resolved libraries, filled once the session is open.
     cache: Option<&'a LayoutCache>,
     pub(super) attachment: Attachment,
     pub(super) report: SessionReport,
-    /// The folder of `session.json`.
+    /// Folder of `session.json`.
     pub(super) dir: Option<OutputDir>,
     /// The report has changed since it was last written.
     pub(super) is_outdated: bool,
-    /// Of what the session's health knows of, so many failures are in the report.
+    /// Number of the health's failures that are in the report already.
     failures_told: usize,
     pub(super) who: Who,
     pub(super) stacks: Option<Stacks>,
@@ -127,15 +127,15 @@ pub(super) struct Recording<'a> {
 }
 
 impl<'a> Recording<'a> {
-    /// Makes the folder, attaches, and begins what is written. If any of these fails, the folder is removed.
+    /// Makes the folder, attaches, and begins the output. If any of these fails, the folder is removed.
     fn prepare(
         Wanted { options, cache }: Wanted<'a>,
         setup: &'a Setup,
         attachment: Result<Attachment>,
         times: AttachReport,
-        bindings: &Bindings,
+        bindings: &SharedBindings,
         notice: &'a mut (dyn FnMut(Notice<'_>) + 'a),
-    ) -> Result<(Self, Option<CaptureWriter>)> {
+    ) -> Result<Self> {
         let dir = options.output.as_deref().map(|path| limit::create_folder(path, options)).transpose()?;
         let report = first_report(setup, options.choice, options.buffer, options.queue_bytes);
         let begun = attachment.and_then(|attachment| {
@@ -156,14 +156,14 @@ impl<'a> Recording<'a> {
             if let Some(choice) = options.choice.stacks {
                 recording.stacks = Some(Stacks::start(choice, &recording.attachment, &options.debug_files)?);
             }
-            let capture = recording.begin(dir.as_ref(), times, bindings)?;
-            Ok((recording, capture))
+            recording.begin(dir.as_ref(), times, bindings)?;
+            Ok(recording)
         });
         match (begun, dir) {
-            (Ok((recording, capture)), Some(dir)) => {
-                let written = recording.report.write(&dir);
+            (Ok(recording), Some(dir)) => {
+                let written = write_session(&dir, &recording.report);
                 written.with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
-                Ok((Self { dir: Some(dir), ..recording }, capture))
+                Ok(Self { dir: Some(dir), ..recording })
             }
             (begun, None) => begun,
             (Err(error), Some(dir)) => {
@@ -173,16 +173,16 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// Attaches, and begins the report and the capture.
+    /// Attaches, and begins the report.
     fn begin(
         &mut self,
         dir: Option<&OutputDir>,
         mut times: AttachReport,
-        bindings: &Bindings,
-    ) -> Result<Option<CaptureWriter>> {
+        bindings: &SharedBindings,
+    ) -> Result<()> {
         let Self { options, setup, attachment, report, .. } = self;
         if options.choice.stacks.is_some() {
-            bindings.push_stacks();
+            bindings.push(stack_binding());
         }
         setup.attach(attachment, &report.host, bindings, options.choice.returns)?;
         if let Some(first) = attachment.first_link() {
@@ -194,20 +194,7 @@ impl<'a> Recording<'a> {
         if let Some(dir) = dir {
             limit::check(dir, report, attachment.probes().len(), options.windows.is_some())?;
         }
-        let Some(path) = &options.capture else { return Ok(None) };
-        let header = CaptureHeader {
-            wire_version: WIRE_VERSION,
-            bindings: bindings.list(),
-            report: report.to_text()?,
-            api: self.api(),
-            sampling: self.options.sampling,
-        };
-        let capture = CaptureWriter::create(path, &header);
-        capture.with_context(|| format!("cannot write the capture `{}`", path.display())).map(Some)
-    }
-
-    pub(super) fn api(&self) -> ApiOutputOptions {
-        ApiOutputOptions { format: self.options.format, realtime_offset_ns: self.report.clock.offset_ns }
+        Ok(())
     }
 
     /// Begins a recording of this session, or of a window of it, in a folder.
@@ -218,7 +205,7 @@ impl<'a> Recording<'a> {
     ) -> Result<Box<RecordingWriter>> {
         let RecordOptions { choice, sampling, .. } = self.options;
         let follows = self.follows();
-        let session = recording::Session {
+        let session = flow::recording::Session {
             ncclflow: env!("CARGO_PKG_VERSION").to_owned(),
             wire_version: WIRE_VERSION,
             report: match window {
@@ -229,7 +216,7 @@ impl<'a> Recording<'a> {
             steps: choice.level == Level::Steps,
             returns: choice.returns,
             sampling: *sampling,
-            api: self.api(),
+            ..flow::recording::Session::default()
         };
         let writer = RecordingWriter::create(dir, session);
         let writer = writer
@@ -243,63 +230,75 @@ impl<'a> Recording<'a> {
         writer.with_context(|| format!("beginning a recording in `{}`", dir.path().display()))
     }
 
-    /// Processes and bindings come while it runs.
+    /// Tells whether processes and bindings come while it runs.
     fn follows(&self) -> bool {
         matches!(self.options.targets, Targets::All(_))
     }
 
-    /// Makes files of the recording in this folder, if anybody wants any.
-    pub(super) fn start_files(
+    /// Starts to read the recording in this folder while it is written, if its rows are wanted at once.
+    pub(super) fn watch_rows(
         &self,
         dir: &OutputDir,
-        options: FilesOptions,
         stop: &StopHandle,
         events: &EventSender,
-        window: Option<WindowFiles>,
-    ) -> Result<Option<FilesThread>> {
-        let half = self.options.max_size.map(|limit| limit / 2);
-        let limit_bytes = options.limit_bytes.into_iter().chain(half).min();
-        let options = FilesOptions { limit_bytes, ..options };
+        limits: Option<WindowLimits>,
+    ) -> Result<Option<RowWatch>> {
         let live = self.options.statistics.clone();
-        let has_limit = window.is_some_and(WindowFiles::has_limit);
-        if options.when == FilesWhen::None && live.is_none() && !has_limit {
+        if live.is_none() && limits.is_none() {
             return Ok(None);
         }
         let dir = dir.try_clone().context("keeping the output folder open")?;
-        let (api, stop) = (self.api(), stop.files_flag());
-        let RecordOptions { max_age, compress, .. } = *self.options;
-        let request = FilesRequest { dir, options, api, live, window, max_age, compress, stop };
-        FilesThread::start(request, events).map(Some)
+        let has_calls_only = self.options.choice.level == Level::Api;
+        let request = WatchRequest { dir, live, limits, has_calls_only, stop: stop.files_flag() };
+        RowWatch::start(request, events).map(Some)
     }
 
-    /// Who takes the records first: the keeper of a recording, or, where nothing is written, who decodes
-    /// them. Windows begin recordings of their own.
+    /// Returns the line files wanted of the recording in this folder, to be made when it is whole.
+    pub(super) fn lines_request(
+        &self,
+        dir: &OutputDir,
+        max_ops: Option<u64>,
+        stop: &StopHandle,
+    ) -> Result<Option<LinesRequest>> {
+        let RecordOptions { files: FilesOptions { when, limit_bytes }, max_size, compress, .. } =
+            *self.options;
+        if when == FilesWhen::None {
+            return Ok(None);
+        }
+        let half = max_size.map(|limit| limit / 2);
+        let limit_bytes = limit_bytes.into_iter().chain(half).min();
+        let dir = dir.try_clone().context("keeping the output folder open")?;
+        let stop = stop.files_flag();
+        Ok(Some(LinesRequest { dir, limit_bytes, max_ops, keeps_names: compress, stop }))
+    }
+
+    /// Returns the first taker of records: the keeper of a recording, or a decoder where nothing is written.
+    /// Windows begin recordings of their own.
     fn first_taker(
         &self,
-        bindings: &Bindings,
+        bindings: &SharedBindings,
         stop: &StopHandle,
         events: &EventSender,
-    ) -> Result<(FirstTaker, Option<FilesThread>)> {
+    ) -> Result<(FirstTaker, Option<RowWatch>)> {
         let Some(dir) = &self.dir else {
             return Ok((FirstTaker::Watcher(Box::new(self.watching(bindings.clone()))), None));
         };
-        let (mut kept, mut files) = (None, None);
+        let (mut kept, mut watch) = (None, None);
         if self.options.windows.is_none() {
             let writer = self.begin_recording(dir, None)?;
-            files = self.start_files(dir, self.options.files, stop, events, None)?;
-            kept = Some(OpenRecording { writer, reader: files.as_ref().map(FilesThread::feed) });
+            watch = self.watch_rows(dir, stop, events, None)?;
+            kept = Some(OpenRecording { writer, reader: watch.as_ref().map(RowWatch::feed) });
         }
         let stacks = self.stacks.as_ref().map(Stacks::feed);
         let keeping = Keeping::new(kept, bindings.clone(), self.follows(), stacks);
-        Ok((FirstTaker::Keeper(keeping), files))
+        Ok((FirstTaker::Keeper(keeping), watch))
     }
 
-    /// The way from records to statistics alone.
-    fn watching(&self, bindings: Bindings) -> Pipeline {
+    /// Returns the way from records to statistics alone.
+    fn watching(&self, bindings: SharedBindings) -> Watching {
         let options = self.options;
         let files = options.watcher.clone().map(|watcher| SessionFiles::of_sink(Box::new(watcher)));
         let mut pipeline = Pipeline::new(bindings.list(), files.unwrap_or_else(SessionFiles::nowhere));
-        pipeline.stacks = self.stacks.as_ref().map(|stacks| (stacks.feed(), stacks.book()));
         if self.follows() {
             let (steps, returns) = (options.choice.level == Level::Steps, options.choice.returns);
             pipeline.traced = Traced { steps, returns, ..Traced::default() };
@@ -307,17 +306,17 @@ impl<'a> Recording<'a> {
         }
         pipeline.traced.sampling = options.sampling;
         pipeline.output.live.clone_from(&options.statistics);
-        pipeline
+        let stacks = self.stacks.as_ref().map(|stacks| (stacks.feed(), stacks.book()));
+        Watching::new(pipeline, stacks)
     }
 
-    /// Opens the session, takes records until it is to end, closes it, and takes what is left.
+    /// Opens the session, takes records until the end, closes the session, and takes the remaining records.
     fn run(
         &mut self,
         stop: &StopHandle,
         events: &Events,
         mut follower: Option<&mut Follower<'a>>,
-        bindings: &Bindings,
-        capture: Option<CaptureWriter>,
+        bindings: &SharedBindings,
         spare: SpareDescriptors,
     ) -> Result<Closed> {
         let setup = self.setup;
@@ -327,12 +326,11 @@ impl<'a> Recording<'a> {
         if let Some(follower) = &mut follower {
             follower.round(self);
         }
-        let (first, files) = self.first_taker(bindings, stop, &events.sender)?;
+        let (first, watch) = self.first_taker(bindings, stop, &events.sender)?;
         let mut windows = Windows::new(self, stop, &events.sender)?;
         let source = self.attachment.source()?;
         let native = self.stacks.as_ref().and_then(Stacks::native);
-        let threads =
-            Threads::start(source, self.options.queue_bytes, first, capture, native, &events.sender)?;
+        let threads = Threads::start(source, self.options.queue_bytes, first, native, &events.sender)?;
         let opened = self.open(windows.is_some());
         let watched = opened.and_then(|()| {
             // What was recorded until then is kept, and the probes go, whatever happens to this thread.
@@ -348,23 +346,23 @@ impl<'a> Recording<'a> {
         let (mut taken, settled) = threads.end(&self.attachment)?;
         events.receive(self);
         self.note_failures();
-        let (files, closed) = match closed_windows {
+        let (windows, closed) = match closed_windows {
             Some((export, mut accounts, closed)) => {
-                // Of a window that could not be closed.
+                // Records of a window that could not be closed.
                 accounts.append(&taken.accounts);
                 taken.accounts = accounts;
-                (ClosedFiles::Windows(export), closed)
+                (Some(export), closed)
             }
-            None => (files.map_or(ClosedFiles::None, ClosedFiles::Thread), Ok(())),
+            None => (None, Ok(())),
         };
-        // Of several the first is the cause.
+        // The first of several errors is the cause.
         if let Err(error) = watched.and(disarmed).and(settled).and(closed) {
             self.fail(&format!("{error:#}"));
         }
-        Ok(Closed { taken, files })
+        Ok(Closed { taken, watch, windows })
     }
 
-    /// Takes over what the session's health knows of failures.
+    /// Takes over new failures from the session's health.
     pub(super) fn note_failures(&mut self) {
         let failures = self.options.health.failures();
         for why in failures.iter().skip(self.failures_told) {
@@ -373,7 +371,7 @@ impl<'a> Recording<'a> {
         self.failures_told = failures.len();
     }
 
-    /// The session has failed: it is not what was asked for, although what there is of it is whole.
+    /// Marks the session as failed: it is not what was asked for, although what there is of it is whole.
     pub(super) fn fail(&mut self, why: &str) {
         (self.notice)(Notice::Failed(why));
         self.report.errors.push(why.to_owned());
@@ -394,7 +392,7 @@ impl<'a> Recording<'a> {
         self.is_outdated = true;
         let probes = self.attachment.probes().iter().filter(|probe| probe.part.is_none()).count();
         (self.notice)(Notice::Recording { probes });
-        // If what was resolved cannot be kept for the next time, the recording goes on.
+        // If resolved libraries cannot be kept for the next time, the recording goes on.
         let Some(cache) = self.cache else { return Ok(()) };
         for error in self.setup.libraries.iter().filter_map(|library| library.keep(cache).err()) {
             (self.notice)(Notice::NotCached(&format!("{error:#}")));
@@ -402,13 +400,13 @@ impl<'a> Recording<'a> {
         Ok(())
     }
 
-    /// Says that something could not be written, and has it in the report.
+    /// Reports that something could not be written.
     pub(super) fn write_failed(&mut self, error: String) {
         (self.notice)(Notice::WriteFailed(&error));
         self.report.errors.push(error);
     }
 
-    /// Says that a container's flag file does not open windows, and has it in the report.
+    /// Reports that a container's flag file does not open windows.
     pub(super) fn flag_not_seen(&mut self, why: String) {
         (self.notice)(Notice::FlagNotSeen(&why));
         self.report.flags_not_seen.push(why);
@@ -431,9 +429,9 @@ impl<'a> Recording<'a> {
         self.is_outdated = true;
     }
 
-    /// Says that the probes of a library are gone, because its file was changed, and has it in the report.
+    /// Reports that the probes of a library are gone, because its file was changed.
     pub(super) fn library_changed(&mut self, changed: ChangedLibrary) {
-        /// Those beyond it are told, and not reported.
+        /// Most entries of the report; further ones are only told.
         const MAX: usize = 1000;
         let whose = if changed.pids.is_empty() {
             "no traced process had it mapped".to_owned()
@@ -449,14 +447,14 @@ impl<'a> Recording<'a> {
         self.is_outdated = true;
     }
 
-    /// The process has ended.
+    /// Stops recording the stacks of an ended process.
     pub(super) fn leave_stacks(&mut self, pid: u32) {
         if self.stacks.is_some() {
             Stacks::leave(pid, &mut self.attachment);
         }
     }
 
-    /// Adds a process to the report. Gives its number there.
+    /// Adds a process to the report. Returns its number there.
     pub(super) fn add_target(&mut self, mut target: TargetReport) -> usize {
         self.is_outdated = true;
         self.who.describe(&mut target);
@@ -465,7 +463,7 @@ impl<'a> Recording<'a> {
         number
     }
 
-    /// Sees whether `--rank-map` says something else by now.
+    /// Reads `--rank-map` again if it has changed.
     pub(super) fn refresh_ranks(&mut self) {
         match self.who.refresh_ranks(&mut self.report.targets) {
             Ok(has_changed) => self.is_outdated |= has_changed,
@@ -474,7 +472,7 @@ impl<'a> Recording<'a> {
     }
 }
 
-/// Finds processes, libraries and layouts while the eBPF object and its programs go into the kernel.
+/// Finds processes, libraries and layouts while the eBPF object and its programs are loaded.
 fn find_and_load(wanted: &Wanted<'_>, times: &mut AttachReport) -> (Result<Setup>, Result<Attachment>) {
     let options = wanted.options;
     std::thread::scope(|scope| {
@@ -503,7 +501,7 @@ fn find_and_load(wanted: &Wanted<'_>, times: &mut AttachReport) -> (Result<Setup
     })
 }
 
-/// What the libraries of today need; what others need is loaded with their first probe.
+/// Returns the programs that today's libraries need; others are loaded with their first probe.
 fn likely_programs(choice: ProbeChoice) -> &'static [Program] {
     match (choice.level, choice.way) {
         (Level::Api, _) | (_, Some(ProbeStrategy::PerCall)) if choice.returns => {

@@ -1,5 +1,15 @@
-//! `session.json`: how it begins, and how it and what belongs to it are completed, for a recording or a window.
+//! `session.json`: its beginning, and its completion with what belongs to it, for a recording or a window.
 
+use crate::{
+    clock::{now_ns, realtime_offset_ns},
+    kernel::loader::{Attachment, Buffer},
+    rows::Pipeline,
+    sinks::{
+        DiskBudget, FlowRanks, OutputDir, SessionFiles, Sink as _, compress_files, is_over_max_size,
+        write_session,
+    },
+    target::Process,
+};
 use std::mem;
 
 use anyhow::Result;
@@ -9,29 +19,19 @@ use super::{
     accounts::{Baseline, draw_up},
     keeper::OpenRecording,
     options::{Notice, ProbeChoice},
-    pipeline::Pipeline,
     setup::{LibraryInUse, Setup, Target},
     threads::Taken,
-};
-use crate::{
-    clock::{now_ns, realtime_offset_ns},
-    kernel::{
-        loader::{Attachment, Buffer},
-        probe::Level,
-    },
-    sinks::{
-        Aggregated, AttachReport, Budget, BufferReport, DiskBudget, FilesReport, LeftOut, MAX_AGGREGATED,
-        Messages, OutputDir, OverBudget, SessionFiles, SessionReport, SessionState, Sink as _, TargetReport,
-        aggregate_directory, compress_files, is_over_max_size,
-    },
-    target::Process,
 };
 use flow::{
     model::ModelCounters,
     schema::{ClockReport, LossReport},
+    session::{
+        AttachReport, Budget, BufferReport, LeftOut, Level, Messages, OverBudget, SessionReport,
+        SessionState, TargetReport,
+    },
 };
 
-/// The report of a session that begins.
+/// Returns the report of a session that begins.
 pub(super) fn first_report(
     setup: &Setup,
     choice: ProbeChoice,
@@ -44,11 +44,11 @@ pub(super) fn first_report(
     };
     let (monotonic, realtime) = (now_ns(ClockId::Monotonic), now_ns(ClockId::Realtime));
     SessionReport {
-        ncclflow: env!("CARGO_PKG_VERSION"),
+        ncclflow: env!("CARGO_PKG_VERSION").into(),
         state: SessionState::Recording,
         host: host.nodename().to_string_lossy().into_owned(),
         kernel: host.release().to_string_lossy().into_owned(),
-        level: choice.level,
+        level: Some(choice.level),
         api: choice.api,
         sampling: None,
         step_detail: (choice.level == Level::Steps).then_some(choice.detail),
@@ -92,7 +92,7 @@ pub(super) fn first_report(
     }
 }
 
-/// A process that is traced, if it has not ended already.
+/// Returns the report of a traced process; without a `process`, of one that has ended already.
 pub(super) fn target_report(pid: u32, process: Option<&Process>, libraries: Vec<usize>) -> TargetReport {
     TargetReport {
         pid,
@@ -109,7 +109,7 @@ pub(super) fn target_report(pid: u32, process: Option<&Process>, libraries: Vec<
     }
 }
 
-/// Completes what the report says of records: no more come. Files may still be made of them.
+/// Completes the report's accounts of records: no more come. Files may still be made of them.
 pub(super) fn complete_accounts(
     report: &mut SessionReport,
     attachment: &Attachment,
@@ -125,7 +125,6 @@ pub(super) fn complete_accounts(
     report.loss.records_lost = report.probes.iter().map(|probe| probe.lost).sum();
     report.loss.records_dropped = report.probes.iter().map(|probe| probe.dropped).sum();
     report.loss.records_unaccounted = records_unaccounted;
-    report.loss.records_not_captured = taken.not_captured;
     for (pid, records) in mem::take(&mut taken.over_share) {
         report.over(Budget::Queue, pid, records);
     }
@@ -134,7 +133,7 @@ pub(super) fn complete_accounts(
         report.recording = Some(totals);
         report.loss.records_not_recorded = totals.lost;
         if taken.is_cut_short {
-            // Of what it took, that is in the recording which is in blocks.
+            // Of the records taken, those in complete blocks are in the recording.
             report.loss.records_not_recorded = taken.accounts.delivered().saturating_sub(totals.records);
         }
     }
@@ -144,10 +143,9 @@ pub(super) fn complete_accounts(
     Ok(())
 }
 
-/// Completes what the report says of files, and of what decoding for them gave.
-pub(super) fn complete_files(report: &mut SessionReport, pipeline: &Pipeline, files: Option<FilesReport>) {
+/// Completes the report's results of decoding, for files or for statistics.
+pub(super) fn complete_files(report: &mut SessionReport, pipeline: &Pipeline) {
     let lost = pipeline.files().lost_lines();
-    report.files = files;
     report.first_undecodable.clone_from(&pipeline.first_error);
     report.loss.records_undecodable = pipeline.undecodable;
     report.loss.lines_lost = lost.lines;
@@ -163,7 +161,7 @@ pub(super) fn complete_files(report: &mut SessionReport, pipeline: &Pipeline, fi
     report.left_out.communicators = pipeline.files().forgotten_ranks();
 }
 
-/// Writes into the recording that it is whole. An error is told and reported.
+/// Marks the recording as whole. An error is told and reported.
 pub(super) fn end_recording(
     taken: &mut Taken,
     report: &mut SessionReport,
@@ -171,7 +169,7 @@ pub(super) fn end_recording(
 ) -> Result<()> {
     let Some(OpenRecording { writer, .. }) = &mut taken.kept else { return Ok(()) };
     if taken.is_cut_short {
-        // It has no end, as that of a process that was killed.
+        // The recording has no end, like that of a killed process.
         return Ok(());
     }
     let text = report.to_text()?;
@@ -188,8 +186,7 @@ fn fail(report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>), error: S
     report.errors.push(error);
 }
 
-/// Completes the folder, the recording and the capture. What cannot be written is said, and is part of the
-/// report.
+/// Completes the folder and the recording. Failed writes are told and reported.
 pub(super) fn write_results(
     mut taken: Taken,
     files: &mut SessionFiles,
@@ -197,17 +194,12 @@ pub(super) fn write_results(
     report: &mut SessionReport,
     compress: bool,
     notice: &mut dyn FnMut(Notice<'_>),
-) -> Result<Option<Aggregated>> {
+) -> Result<FlowRanks> {
     files.close();
-    let mut aggregated = None;
-    if let Some(dir) = files.dir().filter(|dir| !files.has_no_flows() && !dir.is_removed()) {
-        match aggregate_directory(dir, MAX_AGGREGATED) {
-            Ok(done) => {
-                report.loss.aggregates_over_max_size = done.over_max_size;
-                aggregated = Some(done);
-            }
-            Err(error) => fail(report, notice, format!("{error:#}")),
-        }
+    let flow_ranks = files.flow_ranks();
+    report.loss.aggregates_over_max_size = flow_ranks.over_max_size;
+    for error in files.errors() {
+        fail(report, notice, error.clone());
     }
     if compress {
         let (compressed, errors) = compress_files(files);
@@ -224,31 +216,26 @@ pub(super) fn write_results(
     };
     report.state = state(report);
     end_recording(&mut taken, report, notice)?;
-    // To write the end, older records may have been removed.
+    // Older records may have been removed to write the end.
     if let (Some(kept), Some(known)) = (&taken.kept, &mut report.recording) {
         let totals = kept.writer.totals();
         (known.removed_segments, known.removed_records) = (totals.removed_segments, totals.removed_records);
         known.removed_lasting = totals.removed_lasting;
-    }
-    if let Some(capture) = taken.capture
-        && let Err(error) = capture.finish(&report.to_text()?)
-    {
-        fail(report, notice, format!("writing the capture stopped: {error}"));
     }
     report.state = state(report);
     if let Some(dir) = dir {
         if report.max_size.is_some() {
             report.max_size = dir.budget().map(DiskBudget::report);
         }
-        if let Err(error) = report.write(dir) {
+        if let Err(error) = write_session(dir, report) {
             fail(report, notice, format!("writing `session.json`: {error}"));
             report.state = state(report);
         }
     }
-    Ok(aggregated)
+    Ok(flow_ranks)
 }
 
-/// From one offset to wall time to a later one, if it is worth a word.
+/// Returns the change between two offsets to wall time, if it is worth reporting.
 fn clock_moved(before_ns: u64, now_ns: u64) -> Option<i64> {
     const WORTH_A_WORD_NS: u64 = 1_000_000;
     let moved = i64::try_from(i128::from(now_ns) - i128::from(before_ns)).ok()?;

@@ -1,32 +1,28 @@
-//! What is to be traced: processes, their libraries (each inode once), the probes that each library allows,
-//! and how they are attached.
+//! Things to trace: processes, their libraries (each inode once), the probes that each library allows, and
+//! their attachment.
 
-use std::{
-    fmt,
-    num::NonZeroU32,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+use crate::{
+    clock::now_ns,
+    kernel::{
+        loader::{Attachment, Link, StoredParts, detach},
+        probe::{self, Probe, ProbeSet},
+    },
+    layout_cache::{CacheKey, LayoutCache},
+    resolver::{self, ResolverError, Status, What},
+    rows::SharedBindings,
+    target::{LibraryId, MappedLibrary, Process, no_return_probes},
 };
+use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;
 
 use super::options::{ProbeChoice, RecordOptions};
-use crate::{
-    capture::Binding,
-    clock::now_ns,
-    kernel::{
-        loader::{Attachment, Link, StoredParts, detach},
-        probe::{self, Level, Probe, ProbeSet},
-    },
-    layout_cache::{CacheKey, LayoutCache},
-    resolver::{self, ResolverError, Status, What},
-    sinks::LibraryReport,
-    target::{LibraryId, MappedLibrary, Process, no_return_probes},
-};
 use flow::{
     decode::{CommunicatorPlaces, Decoder, OpWorkFields, PlanFields, ProxyOpFields},
+    recording::Binding,
     schema::HostInfo,
+    session::{Level, LibraryReport},
     wire::ProbeKind,
 };
 use nccl_library::{
@@ -34,11 +30,11 @@ use nccl_library::{
     symbols::{PLACE_BYTES, Resolution, Resolved},
 };
 
-/// What is looked for in the processes.
+/// Options and cache for finding targets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) options: &'a RecordOptions,
-    /// Where what is resolved is kept from one time to the next.
+    /// Cache of resolved libraries between sessions.
     pub(super) cache: Option<&'a LayoutCache>,
 }
 
@@ -56,9 +52,9 @@ pub struct LibraryInUse {
     pub resolved: Resolved,
     pub probes: ProbeSet,
     pub decoder: Arc<Decoder>,
-    /// What was resolved was kept from an earlier time.
+    /// The resolution came from the cache.
     pub cached: bool,
-    /// To be kept, and under which key.
+    /// Key of the resolution in the cache, if it is to be kept.
     to_keep: Option<CacheKey>,
 }
 
@@ -67,7 +63,7 @@ pub struct LibraryInUse {
 pub struct Setup {
     pub targets: Vec<Target>,
     pub libraries: Vec<LibraryInUse>,
-    /// What cannot be traced beside something that can, a process or a library that looks like NCCL: why.
+    /// Reasons why a process, or a library that looks like NCCL, cannot be traced beside others that can.
     pub passed_over: Vec<String>,
 }
 
@@ -81,7 +77,7 @@ impl Setup {
             }
             match setup.add(pid, wanted) {
                 Ok(()) => {}
-                // Of several, those that can be traced are: `-p $(pgrep train.py)` names launchers and shells
+                // Several pids: trace those that can be. `-p $(pgrep train.py)` names launchers and shells
                 // too.
                 Err(error) if pids.len() > 1 => {
                     setup.passed_over.push(format!("{error:#}"));
@@ -98,7 +94,7 @@ impl Setup {
         }
     }
 
-    /// Adds a process and what it has mapped.
+    /// Adds a process and its mapped libraries.
     fn add(&mut self, pid: u32, wanted: &Wanted<'_>) -> Result<()> {
         let process = Process::open(pid)?;
         let (mut libraries, mut refused) = (Vec::new(), Vec::new());
@@ -132,7 +128,7 @@ impl Setup {
         &self,
         attachment: &mut Attachment,
         host: &str,
-        bindings: &Bindings,
+        bindings: &SharedBindings,
         returns: bool,
     ) -> Result<()> {
         let mut walks = Vec::new();
@@ -164,52 +160,25 @@ impl Setup {
     }
 }
 
-/// What the records of each cookie mean: the thread that attaches adds to it, and the one that decodes looks.
-/// A cookie's binding is there before its probe is attached, and none is there without its cookie: they are found by
-/// their number.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Bindings(Arc<Mutex<Vec<Binding>>>);
-
-impl Bindings {
-    /// The next cookie's.
-    fn push(&self, kind: &ProbeKind, library: &LibraryInUse, host: Option<HostInfo>) {
-        let binding = Binding { kind: kind.clone(), decoder: Arc::clone(&library.decoder), host };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(binding);
-    }
-
-    /// The binding of call stacks: the first, in sessions that have them.
-    pub(super) fn push_stacks(&self) {
-        let decoder = Decoder {
-            op_fields: None,
-            names: NameTables::default(),
-            plan_fields: None,
-            op_work: None,
-            communicator: None,
-        };
-        let binding = Binding { kind: ProbeKind::Stack, decoder: Arc::new(decoder), host: None };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(binding);
-    }
-
-    /// Adds to `known` what has come since.
-    pub(super) fn update(&self, known: &mut Vec<Binding>) {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.extend(all.iter().skip(known.len()).cloned());
-    }
-
-    pub(super) fn list(&self) -> Vec<Binding> {
-        let mut all = Vec::new();
-        self.update(&mut all);
-        all
-    }
+/// Returns the binding of call stacks: the first, in sessions that have them.
+pub(super) fn stack_binding() -> Binding {
+    let decoder = Decoder {
+        op_fields: None,
+        names: NameTables::default(),
+        plan_fields: None,
+        op_work: None,
+        communicator: None,
+    };
+    Binding { kind: ProbeKind::Stack, decoder: Arc::new(decoder), host: None }
 }
 
-/// A library of which it is known what it is, and not yet whether it can be traced.
+/// A library that is identified, before it is known whether it can be traced.
 #[derive(Debug)]
 pub(super) struct ResolvedLibrary {
     file: MappedLibrary,
     pub(super) resolved: Resolved,
     cached: bool,
-    /// Under which it is to be kept.
+    /// Key to keep the resolution under.
     key: Option<CacheKey>,
 }
 
@@ -226,12 +195,12 @@ impl ResolvedLibrary {
         Ok(Self { file, resolved, cached, key })
     }
 
-    /// What is said of it where it cannot be traced.
+    /// Returns the report of a library that cannot be traced.
     pub(super) fn report(&self) -> LibraryReport {
         report(&self.file, &self.resolved.resolution, self.cached, &ProbeSet::default())
     }
 
-    /// Compiles its probes.
+    /// Compiles the library's probes.
     pub(super) fn into_use(self, choice: ProbeChoice) -> Result<LibraryInUse> {
         let Self { file, resolved, cached, key } = self;
         let resolution = &resolved.resolution;
@@ -283,26 +252,28 @@ impl ResolvedLibrary {
 /// Why a library's file is no longer what was resolved.
 #[derive(Debug)]
 pub(super) enum Change {
-    /// Its size or its mtime.
+    /// The size or the mtime differs.
     Changed,
-    /// Its instructions, although size and mtime are the same.
+    /// The instructions differ, although size and mtime are the same.
     OtherCode,
     /// A probe's place has no instruction to compare.
     NotKept,
-    /// It is not known.
+    /// Could not be checked.
     Unanswered(ResolverError),
 }
 
-/// How long probes stay on a file that cannot be looked at. Who can bring that about may write to the file meanwhile.
+/// Time that probes stay on a file that cannot be looked at. Whoever can cause that may write to the file
+/// meanwhile.
 const UNSEEN: Duration = Duration::from_secs(60);
 
-/// At this moment of the records' clock a file was seen, not too long ago.
+/// Tells whether a file was seen not too long ago, at `seen_ns` of the records' clock.
 pub(super) fn is_recent(seen_ns: u64) -> bool {
     u128::from(now_ns(ClockId::Monotonic).saturating_sub(seen_ns)) < UNSEEN.as_nanos()
 }
 
 impl Change {
-    /// It was not looked at, for want of descriptors for instance. That says nothing of the file: the next look tells.
+    /// Tells whether the file was not seen, for want of descriptors for instance. That says nothing of the
+    /// file: the next look tells.
     pub(super) fn is_unseen(&self) -> bool {
         matches!(self, Self::Unanswered(ResolverError::Unavailable(_)))
     }
@@ -344,11 +315,12 @@ impl LibraryInUse {
         &self,
         index: usize,
         attachment: &mut Attachment,
-        bindings: &Bindings,
+        bindings: &SharedBindings,
     ) -> Result<Vec<Option<StoredParts>>> {
         let store = |probe: &Probe| {
             let Some(program) = &probe.walk else { return Ok(None) };
-            attachment.store_parts(probe, program, index, |kind| bindings.push(kind, self, None)).map(Some)
+            let bind = |kind: &ProbeKind| bindings.push(self.binding(kind, None));
+            attachment.store_parts(probe, program, index, bind).map(Some)
         };
         self.probes.probes.iter().map(store).collect()
     }
@@ -360,25 +332,29 @@ impl LibraryInUse {
         index: usize,
         whose: Option<&HostInfo>,
         attachment: &mut Attachment,
-        bindings: &Bindings,
+        bindings: &SharedBindings,
     ) -> Result<Vec<u32>> {
         let pid = whose.and_then(|whose| NonZeroU32::new(whose.pid));
         let store = |(probe, walk): (&Probe, &Option<StoredParts>)| {
             let cookie = attachment.store(probe, *walk, index, pid)?;
-            bindings.push(&probe.kind, self, whose.cloned());
+            bindings.push(self.binding(&probe.kind, whose.cloned()));
             Ok(cookie)
         };
         self.probes.probes.iter().zip(walks).map(store).collect()
     }
 
-    /// Cookies that its probes need.
+    fn binding(&self, kind: &ProbeKind, host: Option<HostInfo>) -> Binding {
+        Binding { kind: kind.clone(), decoder: Arc::clone(&self.decoder), host }
+    }
+
+    /// Counts the cookies that its probes need.
     pub(super) fn cookies(&self) -> usize {
         let of_walk = |probe: &Probe| probe.walk.as_ref().map_or(0, |walk| 1 + walk.parts.len());
         self.probes.probes.iter().map(|probe| 1 + of_walk(probe)).sum()
     }
 
-    /// Attaches its probes, stored with these cookies: to one process, or to all. Before that, and after,
-    /// the file must be what was resolved: a probe stands on that instruction or nowhere.
+    /// Attaches its probes, stored with these cookies: to one process, or to all. Before and after that the
+    /// file must be what was resolved: a probe stands on that instruction or nowhere.
     pub(super) fn link(
         &self,
         cookies: &[u32],
@@ -395,7 +371,7 @@ impl LibraryInUse {
         Ok(links)
     }
 
-    /// Whether the file is what was resolved: its identity, and the instructions that probes stand on.
+    /// Checks that the file is what was resolved: its identity, and the instructions that probes stand on.
     pub(super) fn unchanged(&self) -> Result<Status, Change> {
         let code = &self.resolved.code;
         let kept = |probe: &Probe| Some((probe.file_offset, code.at(probe.file_offset, PLACE_BYTES)?));
@@ -414,12 +390,12 @@ impl LibraryInUse {
         if is_same { Ok(status) } else { Err(Change::OtherCode) }
     }
 
-    /// The file is as it was resolved, and has this identity now.
+    /// Takes over the file's new identity: its content is as resolved.
     pub(super) fn adopt(&mut self, id: LibraryId) {
         self.file.id = id;
     }
 
-    /// Keeps what was resolved for the next time.
+    /// Keeps the resolution for the next time.
     pub(super) fn keep(&self, cache: &LayoutCache) -> Result<()> {
         if let Some(key) = &self.to_keep {
             cache.store(key, &self.resolved)?;

@@ -1,60 +1,49 @@
-//! Containers whose file systems do not answer. They are not asked again, and a tenant with several of them is asked
-//! nothing, so that what others may cost stays theirs.
+//! Containers whose file systems do not answer. They are not asked again, and a tenant with several of them
+//! not at all: others do not pay for it.
 
-use std::{
-    collections::{HashMap, HashSet},
-    thread::JoinHandle,
-};
+use std::{collections::HashSet, thread::JoinHandle};
 
 use super::container_flags::MountNamespace;
-use crate::target::Tenant;
+use crate::{
+    target::Tenant,
+    unresponsive::{MAX_LEFT, Silent},
+};
 
-/// Threads that wait for file systems, at most. While there are so many, no container is looked into.
-const MAX_STUCK: usize = 64;
-
-/// Containers of one tenant whose file systems did not answer. After so many none of the tenant's is looked into.
-const MAX_STUCK_OF_TENANT: usize = 4;
+/// Silent containers of one tenant after which none of the tenant's is looked into.
+const MAX_OF_TENANT: usize = 4;
 
 pub(super) fn whose(tenant: Option<&Tenant>) -> String {
     tenant.map_or_else(|| "tenants that are not known".to_owned(), ToString::to_string)
 }
 
-/// By tenant.
+/// Silent containers by tenant, each with the thread that waits for it.
 #[derive(Debug, Default)]
-pub(super) struct SilentContainers {
-    of: HashMap<Option<Tenant>, HashSet<MountNamespace>>,
-    /// Those that wait for an answer, and whose container they are at.
-    threads: Vec<(Option<Tenant>, JoinHandle<()>)>,
-}
+pub(super) struct SilentContainers(Silent<(MountNamespace, JoinHandle<()>), Option<Tenant>, MAX_OF_TENANT>);
 
 impl SilentContainers {
-    /// It is not to be asked.
-    pub(super) fn has(&mut self, namespace: MountNamespace, tenant: Option<&Tenant>) -> bool {
-        self.threads.retain(|(_, thread)| !thread.is_finished());
-        let silent = self.of.get(&tenant.cloned());
-        self.threads.len() >= MAX_STUCK
-            || silent.is_some_and(|silent| silent.len() >= MAX_STUCK_OF_TENANT || silent.contains(&namespace))
+    /// Tells whether the container is not to be asked.
+    pub(super) fn has(&self, namespace: MountNamespace, tenant: Option<&Tenant>) -> bool {
+        self.too_many_wait() || self.0.has(|(known, _)| *known == namespace, &tenant.cloned())
     }
 
-    /// It did not answer: what is to be said of it. `thread` waits for it.
+    /// Notes a container that did not answer; returns the message. `thread` waits for it.
     pub(super) fn add(
         &mut self,
         namespace: MountNamespace,
         pid: u32,
-        tenant: Option<Tenant>,
+        tenant: Option<&Tenant>,
         thread: JoinHandle<()>,
     ) -> String {
-        self.threads.push((tenant.clone(), thread));
+        let owner = tenant.cloned();
+        self.0.add((namespace, thread), owner.clone());
         let said = format!(
             "the flag file of the container of process {pid} (mount namespace {namespace}) is not looked at any more: \
              its file system does not answer"
         );
-        let whose = whose(tenant.as_ref());
-        let silent = self.of.entry(tenant).or_default();
-        silent.insert(namespace);
-        if self.threads.len() >= MAX_STUCK {
+        if self.too_many_wait() {
             said + "; nor is that of any other container, as too many do not"
-        } else if silent.len() >= MAX_STUCK_OF_TENANT {
+        } else if self.0.has_all_of(&owner) {
+            let whose = whose(tenant);
             format!("{said}; nor is that of any other container of {whose}, as too many do not")
         } else {
             said
@@ -63,10 +52,15 @@ impl SilentContainers {
 
     /// Forgets tenants that have no traced process any more, and keep no thread waiting.
     pub(super) fn keep_only(&mut self, tenants: &HashSet<&Option<Tenant>>) {
-        self.threads.retain(|(_, thread)| !thread.is_finished());
-        let threads = &self.threads;
-        let keeps_waiting = |tenant: &Option<Tenant>| threads.iter().any(|(of, _)| of == tenant);
-        self.of.retain(|tenant, _| tenants.contains(tenant) || keeps_waiting(tenant));
+        let waits = |(_, thread): &(MountNamespace, JoinHandle<()>)| !thread.is_finished();
+        let waiting = self.0.iter().filter(|(container, _)| waits(container));
+        let waiting: HashSet<Option<Tenant>> = waiting.map(|(_, tenant)| tenant.clone()).collect();
+        self.0.keep_only(|(_, tenant)| tenants.contains(tenant) || waiting.contains(tenant));
+    }
+
+    /// Tells whether so many threads wait for file systems that no container is looked into.
+    fn too_many_wait(&self) -> bool {
+        self.0.iter().filter(|((_, thread), _)| !thread.is_finished()).count() >= MAX_LEFT
     }
 }
 
@@ -94,11 +88,11 @@ mod tests {
         };
         let mut silent = SilentContainers::default();
         let first = 1;
-        for namespace in first..=MAX_STUCK_OF_TENANT as u64 {
+        for namespace in first..=MAX_OF_TENANT as u64 {
             assert!(!silent.has(namespace, Some(&user(1))));
-            let said = silent.add(namespace, 7, Some(user(1)), waiting());
+            let said = silent.add(namespace, 7, Some(&user(1)), waiting());
             assert!(silent.has(namespace, Some(&user(1))));
-            assert_eq!(said.contains("of user user1 (1)"), namespace == MAX_STUCK_OF_TENANT as u64, "{said}");
+            assert_eq!(said.contains("of user user1 (1)"), namespace == MAX_OF_TENANT as u64, "{said}");
         }
         assert!(silent.has(99, Some(&user(1))), "any other of this tenant");
         assert!(!silent.has(first, Some(&user(2))) && !silent.has(99, None), "others are asked");
@@ -108,13 +102,13 @@ mod tests {
             silent.has(99, Some(&user(1))),
             "its processes have ended, and its file systems are still silent"
         );
-        for more in MAX_STUCK_OF_TENANT..MAX_STUCK {
+        for more in MAX_OF_TENANT..MAX_LEFT {
             assert!(!silent.has(200, Some(&user(3))), "{more}");
-            silent.threads.push((None, waiting()));
+            silent.0.add((100 + more as u64, waiting()), None);
         }
         assert!(silent.has(200, Some(&user(3))), "too many threads wait");
         drop(until);
-        while silent.threads.iter().any(|(_, thread)| !thread.is_finished()) {
+        while silent.0.iter().any(|((_, thread), _)| !thread.is_finished()) {
             thread::sleep(Duration::from_millis(1));
         }
         assert!(!silent.has(200, Some(&user(3))), "they have ended");

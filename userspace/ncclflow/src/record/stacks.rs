@@ -1,4 +1,4 @@
-//! Call stacks of a recording: the processes that have them, and who names them.
+//! Call stacks of a recording: the processes that have them, and the thread that names them.
 
 use anyhow::{Context as _, Result};
 use nccl_library::symbols::DebugFiles;
@@ -6,13 +6,17 @@ use ncclflow_common::{TAKES_NATIVE, TAKES_PYTHON};
 
 use super::options::StackChoice;
 use crate::{
+    call_stacks::{
+        Interpreters, StackBook, StackFeed,
+        native::{self, NativeFeed, NativeOptions, SlotSink},
+        start,
+    },
     kernel::loader::Attachment,
-    native::{self, NativeFeed, NativeOptions},
-    python::{Interpreter, Interpreters, Runtimes, StackBook, StackFeed, start, without_python},
+    python::{Interpreter, Runtimes, without_python},
     target::Process,
 };
 
-/// What a recording with call stacks has for them.
+/// Parts that record call stacks.
 #[derive(Debug)]
 pub(super) struct Stacks {
     choice: StackChoice,
@@ -32,7 +36,8 @@ impl Stacks {
         let context = "starting a thread";
         let (interpreters, mut book, mut native) = (Interpreters::default(), StackBook::default(), None);
         if choice.kind.has_native() {
-            let sink = attachment.return_slots().context("opening the map of return addresses")?;
+            let store = attachment.return_slots().context("opening the map of return addresses")?;
+            let sink = SlotSink(Box::new(store));
             let debug_files = debug_files.clone();
             let options = NativeOptions { with_python: choice.kind.has_python(), debug_files, sink };
             book = StackBook::of_native();
@@ -42,7 +47,7 @@ impl Stacks {
         Ok(Self { choice, runtimes: Runtimes::default(), interpreters, book, feed, native })
     }
 
-    /// Who takes pieces of native stacks.
+    /// Returns the feed for pieces of native stacks.
     pub(super) fn native(&self) -> Option<NativeFeed> {
         self.native.clone()
     }
@@ -55,13 +60,13 @@ impl Stacks {
         self.feed.clone()
     }
 
-    /// Native frames are recorded of every process.
+    /// Tells whether native frames are recorded, for every process.
     pub(super) fn has_native(&self) -> bool {
         self.choice.kind.has_native()
     }
 
-    /// Has the stacks of a process walked. Gives its version of Python, if that was looked for, or why its frames are
-    /// not known.
+    /// Has the stacks of a process walked. Returns its version of Python, if that was looked for, or why its
+    /// frames are not known.
     pub(super) fn follow(&mut self, pid: u32, attachment: &mut Attachment) -> Result<Option<String>, String> {
         let StackChoice { kind, depth } = self.choice;
         let process = Process::open(pid).map_err(|error| error.to_string())?;
@@ -80,17 +85,18 @@ impl Stacks {
         walk.takes = if interpreter.is_some() { TAKES_PYTHON } else { 0 };
         walk.takes |= if kind.has_native() { TAKES_NATIVE } else { 0 };
         if walk.takes != 0 {
-            // First the thread that names: it must know the process when the first stack comes. In the first PID
-            // namespace the number is the kernel's own.
+            // The naming thread comes first: it must know the process when the first stack comes. In the
+            // first PID namespace the number is the kernel's own.
             self.interpreters.insert(pid, process, interpreter.as_ref());
             attachment.walk_stacks(pid, &walk).map_err(|error| format!("{error:#}"))?;
         }
         version
     }
 
-    /// The process has ended. What it was is known to the thread that names until another has its number.
+    /// Stops walking the stacks of a process that has ended. The naming thread knows it until another has its
+    /// number.
     pub(super) fn leave(pid: u32, attachment: &mut Attachment) {
-        // It is not there where no stacks were walked.
+        // There is no entry where no stacks were walked.
         let _ = attachment.leave_stacks(pid);
     }
 }

@@ -1,12 +1,22 @@
-//! The threads of a recording: how they are started, told and ended.
+//! Starts, informs and ends the threads of a recording.
 //!
-//! The drain moves records out of the kernel and waits for nobody. The keeper of the recording and that of
-//! the capture consume them. The recording's own thread sends them messages. Files are made by others, which
-//! read the recording ([`super::files`]).
+//! The drain moves records out of the kernel and waits for nobody. The keeper of the recording consumes them.
+//! The recording's own thread sends both messages. Files are made by others, which read the recording
+//! ([`super::make_lines`]).
 
+use crate::{
+    call_stacks::native::NativeFeed,
+    clock::now_ns,
+    health::Health,
+    kernel::{
+        loader::Attachment,
+        stream::{Drain, DrainMessage, MailSender, Mailbox, ProbeCounts, Source},
+    },
+    privileges,
+    rows::Pipeline,
+};
 use std::{
     collections::BTreeMap,
-    convert::Infallible,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError,
@@ -21,26 +31,14 @@ use rustix::{thread::CapabilitySet, time::ClockId};
 
 use super::{
     accounts::Accounts,
-    consumers::{Consumer, Ended, join, keep_capture},
+    consumers::{Consumer, Ended, join},
     direct::{Watching, decode_directly},
     keeper::{Keeping, OpenRecording, keep_recording},
     mailbox::{EventSender, KeeperMessage, WatcherMessage},
-    pipeline::Pipeline,
 };
-use crate::{
-    capture::CaptureWriter,
-    clock::now_ns,
-    health::Health,
-    kernel::{
-        loader::Attachment,
-        stream::{Drain, DrainMessage, MailSender, Mailbox, ProbeCounts, Source},
-    },
-    native::NativeFeed,
-    privileges,
-    recording::FirstHit,
-};
+use flow::recording::FirstHit;
 
-/// How long the end, of the recording or of a window, waits for records that a CPU is still putting together.
+/// Time that the end of a recording or a window waits for records that a CPU is still putting together.
 const SETTLE_LIMIT: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
@@ -49,19 +47,18 @@ pub(super) struct Threads {
     to_drain: DrainSender,
     /// Records that the drain has passed on, or dropped.
     taken_total: Arc<AtomicU64>,
-    /// Of these, those that the first taker did not get.
+    /// Records of these that the first taker did not get.
     dropped: Arc<Mutex<ProbeCounts>>,
     taker: Taker,
-    capturer: Option<Consumer<Infallible, CaptureWriter>>,
 }
 
-/// Who takes the records first.
+/// The thread that takes the records first.
 #[derive(Debug)]
 pub(super) enum FirstTaker {
-    /// Into a recording.
+    /// Writes them into a recording.
     Keeper(Keeping),
-    /// For statistics alone. Boxed, as it is much larger.
-    Watcher(Box<Pipeline>),
+    /// Decodes them for statistics alone. Boxed, as it is much larger.
+    Watcher(Box<Watching>),
 }
 
 #[derive(Debug)]
@@ -70,7 +67,7 @@ enum Taker {
     Watcher(Consumer<WatcherMessage, Watching>),
 }
 
-/// Whatever happens to who holds it, the drain does not go on.
+/// Sender that stops the drain when dropped.
 #[derive(Debug)]
 struct DrainSender(MailSender<DrainMessage>);
 
@@ -80,20 +77,17 @@ impl Drop for DrainSender {
     }
 }
 
-/// What was taken in.
+/// Results of taking records.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     pub(super) accounts: Accounts,
     pub(super) kept: Option<OpenRecording>,
-    /// What decoded the records, if nobody kept them.
+    /// Pipeline that decoded the records, if nobody kept them.
     pub(super) watched: Option<Pipeline>,
-    pub(super) capture: Option<CaptureWriter>,
     /// Records that the first taker did not get, as it had not kept up.
     pub(super) dropped: ProbeCounts,
-    /// Such as were over the share of their process, by process.
+    /// Records that were over the share of their process, by process.
     pub(super) over_share: BTreeMap<u32, u64>,
-    /// Records that the capture lacks.
-    pub(super) not_captured: u64,
     /// Most bytes that waited for the first taker at a time.
     pub(super) queue_peak: usize,
     /// The keeper has panicked: its recording is good for counting, and nothing more is written to it.
@@ -101,13 +95,12 @@ pub(super) struct Taken {
 }
 
 impl Threads {
-    /// Starts them. If one cannot be started, the others end. At most `queue_bytes` of records wait for each
-    /// consumer. `native`: who takes pieces of native stacks.
+    /// Starts the threads. If one cannot be started, the others end. At most `queue_bytes` of records wait
+    /// for the consumer. `native`: feed for pieces of native stacks.
     pub(super) fn start(
         source: Source,
         queue_bytes: usize,
         first: FirstTaker,
-        capture: Option<CaptureWriter>,
         native: Option<NativeFeed>,
         events: &EventSender,
     ) -> Result<Self> {
@@ -119,23 +112,16 @@ impl Threads {
                 let (consumer, outlet) = started.context(context)?;
                 (Taker::Keeper(consumer), outlet)
             }
-            FirstTaker::Watcher(pipeline) => {
-                let watching = Watching::new(*pipeline);
+            FirstTaker::Watcher(watching) => {
                 let started =
-                    Consumer::start("ncclflow-watch", queue_bytes, events, watching, decode_directly);
+                    Consumer::start("ncclflow-watch", queue_bytes, events, *watching, decode_directly);
                 let (consumer, outlet) = started.context(context)?;
                 (Taker::Watcher(consumer), outlet)
             }
         };
-        let (dropped, mut outlets, mut capturer) = (outlet.shared_dropped(), vec![outlet], None);
-        if let Some(capture) = capture {
-            let started = Consumer::start("ncclflow-capt", queue_bytes, events, capture, keep_capture);
-            let (consumer, outlet) = started.context(context)?;
-            capturer = Some(consumer);
-            outlets.push(outlet);
-        }
+        let dropped = outlet.shared_dropped();
         let (health, each_pass) = (events.health.clone(), events.health.clone());
-        let mut drain = Drain::new(source, outlets).each_pass(move || each_pass.pass());
+        let mut drain = Drain::new(source, outlet).each_pass(move || each_pass.pass());
         if let Some(native) = native {
             drain = drain.giving_pieces(move |piece| native.add_piece(piece));
         }
@@ -146,7 +132,7 @@ impl Threads {
             .spawn(move || drain_until_told(drain, &told, &health));
         let drain = drain.context(context)?;
         let to_drain = DrainSender(to_drain);
-        Ok(Self { drain, to_drain, taken_total, dropped, taker, capturer })
+        Ok(Self { drain, to_drain, taken_total, dropped, taker })
     }
 
     /// Tells the first taker and the drain that a process has ended, or is not there any more.
@@ -161,8 +147,8 @@ impl Threads {
         };
     }
 
-    /// Gives the keeper another recording, or none, once it has taken all that has come. Gives back the one
-    /// that it had, and the accounts of what came for it. The accounts of the next begin at `hits`.
+    /// Gives the keeper another recording, or none, once it has taken all that has come. Returns the former
+    /// one with its accounts. The accounts of the next begin at `hits`.
     pub(super) fn swap_recording(
         &self,
         next: Option<OpenRecording>,
@@ -172,7 +158,7 @@ impl Threads {
         keeper.inbox.ask(|reply| KeeperMessage::Swap { next: next.map(Box::new), hits, reply })
     }
 
-    /// Records that the first taker did not get until now.
+    /// Returns the records that the first taker did not get until now.
     pub(super) fn dropped(&self) -> ProbeCounts {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -185,12 +171,12 @@ impl Threads {
         })
     }
 
-    /// Takes what is left, and ends them all. The session is closed. Says, too, whether all that was left
-    /// came. A thread that has panicked is counted with, and told of by the session's health.
+    /// Takes the remaining records of a closed session, and ends all threads. Also returns whether all came.
+    /// A thread that has panicked is included; the session's health reports it.
     pub(super) fn end(self, attachment: &Attachment) -> Result<(Taken, Result<()>)> {
         drop(self.to_drain);
         let drain = join(self.drain).map(|Ended { state: mut drain, has_failed }| {
-            // Whatever it failed of would fail again.
+            // The cause of its failure would make it fail again.
             let settled = if has_failed {
                 Ok(())
             } else {
@@ -202,7 +188,7 @@ impl Threads {
             drain.close(|tgid| attachment.lost_by_process(tgid).unwrap_or(0));
             (drain, settled)
         });
-        // Whatever fails, all have ended first.
+        // All threads end before any error is returned.
         let taken = match self.taker {
             Taker::Keeper(keeper) => keeper.end().map(|Ended { state, has_failed }| {
                 let (kept, accounts) = state.into_parts();
@@ -213,40 +199,25 @@ impl Threads {
                 (None, Some(watched), accounts, has_failed)
             }),
         };
-        let capture = self.capturer.map(Consumer::end).transpose();
-        let ((mut drain, settled), (kept, watched, accounts, is_cut_short), capture) =
-            (drain?, taken?, capture?);
-        let has_lost_capture = capture.as_ref().is_some_and(|capture| capture.has_failed);
-        for (outlet, has_failed) in drain.outlets_mut().iter_mut().zip([is_cut_short, has_lost_capture]) {
-            if has_failed {
-                outlet.drop_what_is_left();
-            }
+        let ((mut drain, settled), (kept, watched, accounts, is_cut_short)) = (drain?, taken?);
+        if is_cut_short {
+            drain.outlet_mut().drop_what_is_left();
         }
-        let taken_total = drain.taken().total();
-        let (first, others) = drain.outlets().split_first().context("the drain gives to nobody")?;
-        let of_capture: u64 = others.iter().map(|outlet| outlet.dropped().total()).sum();
-        let (not_captured, capture) = match capture {
-            // How much of what it took is in the file is not known.
-            Some(Ended { has_failed: true, .. }) => (taken_total, None),
-            Some(Ended { state, .. }) => (of_capture + state.lost(), Some(state)),
-            None => (of_capture, None),
-        };
+        let outlet = drain.outlet();
         let taken = Taken {
             accounts,
             kept,
             watched,
-            dropped: first.dropped(),
-            over_share: first.over_share().clone(),
-            not_captured,
-            queue_peak: first.peak(),
-            capture,
+            dropped: outlet.dropped(),
+            over_share: outlet.over_share().clone(),
+            queue_peak: outlet.peak(),
             is_cut_short,
         };
         Ok((taken, settled))
     }
 }
 
-/// Works until it is told to stop. If it ends before, the session has failed.
+/// Runs the drain until it is told to stop. If it ends earlier, the session has failed.
 fn drain_until_told(mut drain: Drain, told: &Mailbox<DrainMessage>, health: &Health) -> Ended<Drain> {
     privileges::keep_only(CapabilitySet::empty());
     // What was taken until then is to be counted.
@@ -262,9 +233,9 @@ fn drain_until_told(mut drain: Drain, told: &Mailbox<DrainMessage>, health: &Hea
     Ended { state: drain, has_failed }
 }
 
-/// Waits until every hit that was counted has been taken or was lost in the kernel, or it is clear that this
-/// will not come true. The session is closed: no more hits are made. `taken` looks for records, and says how
-/// many were taken in all.
+/// Waits until every counted hit was taken or lost in the kernel, or it is clear that this will not come
+/// true. The session is closed: no more hits come. `taken` looks for records, and returns the number taken in
+/// all.
 fn settle(attachment: &Attachment, mut taken: impl FnMut() -> u64) -> Result<()> {
     let deadline = Instant::now() + SETTLE_LIMIT;
     loop {

@@ -1,6 +1,7 @@
-//! What the recording's own thread watches while records come: the end, processes that start and exit,
-//! windows that open and close.
+//! Watches, in the recording's own thread, for the end, starting and exiting processes, and windows to open
+//! and close.
 
+use crate::{fault, kernel::stream::wait_for, sinks::write_session, target::Process};
 use std::{
     mem,
     os::fd::AsFd as _,
@@ -20,16 +21,15 @@ use super::{
     threads::Threads,
     windows::Windows,
 };
-use crate::{fault, kernel::stream::wait_for, target::Process};
 
-/// How often the node is looked through for new processes, at most. While files have probes on them, it is done with every
-/// second look at these.
+/// Shortest interval of searches for new processes. While files have probes on them, every second look at
+/// these includes one.
 const ROUND: Duration = Duration::from_millis(500);
 
-/// The same while processes wait to be looked at: everything else is seen to in between.
+/// Interval while processes wait to be looked at: everything else is seen to in between.
 const CATCHING_UP: Duration = Duration::from_millis(20);
 
-/// How often `session.json` is brought up to date while processes come and go, at most.
+/// Shortest interval of updates of `session.json` while processes come and go.
 const REPORT: Duration = Duration::from_secs(2);
 
 /// Watches until the time is up, the targets are gone, or someone says stop.
@@ -38,15 +38,15 @@ pub(super) struct Watch<'a, 'r> {
     stop: &'a StopHandle,
     events: &'a Events,
     threads: &'a Threads,
-    /// With `--all`. Without, when the last target has ended, so has the recording.
+    /// Finds processes, with `--all`. Without it, the recording ends with the last target.
     follower: Option<&'a mut Follower<'r>>,
     windows: Option<&'a mut Windows<'r>>,
     hang: Option<HangWatch>,
-    /// It could not be seen whether anything moves. It is said once.
+    /// Set while it cannot be seen whether anything moves: reported once.
     failed_to_look: bool,
     /// Named targets that have not exited.
     running: Vec<&'r Process>,
-    /// The number of a window that has as many ops as it may have.
+    /// The number of a window that has reached its limit of ops.
     full_window: Option<u32>,
     /// The files of named targets; with `--all` the follower has its own.
     files: NamedFiles,
@@ -145,8 +145,8 @@ impl<'a, 'r> Watch<'a, 'r> {
         fds.extend(follower.map_or_else(|| self.files.fd(), |follower| follower.watch_fd()));
         match follower.map(|follower| follower.watch_timeout()) {
             None => timeouts.push(self.files.timeout()),
-            // Files are looked at more often than the node. A round is made with the next look after it is due, so that one
-            // timer wakes for both.
+            // Files are looked at more often than the node. A round is made with the next look after it is
+            // due, so that one timer wakes for both.
             Some(Some(files)) => timeouts.push(files),
             Some(None) => timeouts.push(self.next_round.saturating_duration_since(Instant::now())),
         }
@@ -159,12 +159,12 @@ impl<'a, 'r> Watch<'a, 'r> {
             fds.extend(follower.exit_fds());
         }
         wait_for(&fds, timeouts.into_iter().min()).context("waiting for the end")?;
-        // Whether it was for a rotation or for the end is asked for next.
+        // Whether the wakeup is for a rotation or for the end is looked up next.
         self.stop.waker.clear();
         Ok(())
     }
 
-    /// Takes the other threads' events, and sees which processes have come and gone.
+    /// Takes the other threads' events, and processes arrivals and exits.
     fn receive(&mut self) -> Result<()> {
         let Self { recording, threads, running, .. } = self;
         let received = self.events.receive(recording);
@@ -212,7 +212,7 @@ impl<'a, 'r> Watch<'a, 'r> {
         self.next_report = now + REPORT;
         let Recording { dir: Some(dir), report, attachment, .. } = &*self.recording else { return };
         keep_room(dir, report, attachment.probes().len(), self.windows.is_some());
-        if let Err(error) = report.write(dir) {
+        if let Err(error) = write_session(dir, report) {
             self.recording.write_failed(format!("writing `session.json`: {error}"));
         }
     }

@@ -2,11 +2,7 @@
 
 use std::{
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-        mpsc::{self, Receiver, Sender},
-    },
+    sync::mpsc::{self, Receiver, Sender},
     thread::{self, JoinHandle},
 };
 
@@ -14,22 +10,21 @@ use anyhow::{Context as _, Result, anyhow};
 use flow::{
     model::ModelCounters,
     schema::{CommunicatorReport, LossReport},
+    session::{FilesReport, SessionReport},
 };
 
 use super::{
     consumers::join,
-    files::FilesThread,
     mailbox::{EventSender, SessionEvent},
+    make_lines::{LinesRequest, Made, make_lines},
     options::Notice,
     report::{complete_files, end_recording, write_results},
+    row_watch::RowWatch,
     threads::Taken,
 };
 use crate::{
     privileges,
-    sinks::{
-        FilesReport, FilesWhen, OutputDir, SessionFiles, SessionReport, host_in_names, is_over_max_size,
-        process_name,
-    },
+    sinks::{OutputDir, host_in_names, is_over_max_size, process_name},
     who::WhoReport,
 };
 
@@ -38,12 +33,14 @@ pub(super) struct ClosedWindow {
     pub(super) dir: OutputDir,
     pub(super) taken: Taken,
     pub(super) report: SessionReport,
-    /// Who makes its files.
-    pub(super) files: Option<FilesThread>,
+    /// Reader of the window's recording while it is written.
+    pub(super) watch: Option<RowWatch>,
+    /// Files that are wanted.
+    pub(super) lines: Option<LinesRequest>,
     pub(super) who: WhoReport,
 }
 
-/// What is known of all windows in the end.
+/// Sums of all windows.
 #[derive(Debug, Default)]
 pub(super) struct WindowTotals {
     model: ModelCounters,
@@ -65,7 +62,7 @@ impl WindowTotals {
         }
     }
 
-    /// Puts it into the report of the whole recording.
+    /// Puts the sums into the report of the whole recording.
     pub(super) fn add_to(self, report: &mut SessionReport) {
         let Self { model, loss, first_undecodable } = self;
         report.model = model;
@@ -78,42 +75,34 @@ impl WindowTotals {
     }
 }
 
-/// The thread, and the way to it.
+/// The thread, and the channel to it.
 #[derive(Debug)]
 pub(super) struct Exporter {
     windows: Sender<ClosedWindow>,
-    waiting: Arc<AtomicUsize>,
     thread: JoinHandle<WindowTotals>,
 }
 
 impl Exporter {
     pub(super) fn start(compress: bool, events: &EventSender) -> Result<Self> {
         let (windows, closed) = mpsc::channel();
-        let waiting = Arc::<AtomicUsize>::default();
-        let (still_waiting, events) = (Arc::clone(&waiting), events.clone());
+        let events = events.clone();
         let thread = thread::Builder::new().name("ncclflow-export".to_owned());
         let thread = thread.spawn(move || {
             let guard = events.health.guard("ncclflow-export");
             privileges::keep_only(events.writes);
-            let totals = export(&closed, compress, &still_waiting, &events);
+            let totals = export(&closed, compress, &events);
             guard.done();
             totals
         });
-        Ok(Self { windows, waiting, thread: thread.context("starting a thread")? })
+        Ok(Self { windows, thread: thread.context("starting a thread")? })
     }
 
     pub(super) fn push(&self, window: ClosedWindow) -> Result<()> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
         let sent = self.windows.send(window);
         sent.map_err(|_| anyhow!("the thread that completes windows has failed"))
     }
 
-    /// Windows that are over and not complete.
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
-    /// No more windows come.
+    /// Tells that no more windows come.
     pub(super) fn close(self) -> WindowsExport {
         WindowsExport(self.thread)
     }
@@ -133,16 +122,10 @@ impl WindowsExport {
 }
 
 /// Completes windows until no more come.
-fn export(
-    windows: &Receiver<ClosedWindow>,
-    compress: bool,
-    waiting: &AtomicUsize,
-    events: &EventSender,
-) -> WindowTotals {
+fn export(windows: &Receiver<ClosedWindow>, compress: bool, events: &EventSender) -> WindowTotals {
     let mut totals = WindowTotals::default();
     for window in windows {
         complete(window, compress, &mut totals, events);
-        waiting.fetch_sub(1, Ordering::Relaxed);
         events.look_at_budget();
     }
     events.send(SessionEvent::FilesEnded);
@@ -150,37 +133,45 @@ fn export(
 }
 
 fn complete(window: ClosedWindow, compress: bool, totals: &mut WindowTotals, events: &EventSender) {
-    let ClosedWindow { dir, mut taken, mut report, files, who } = window;
+    let ClosedWindow { dir, mut taken, mut report, watch, lines, who } = window;
     let fail = |error: String| events.send(SessionEvent::WriteFailed(error));
     let notice = &mut |notice: Notice<'_>| {
         if let Notice::WriteFailed(error) = notice {
             fail(error.to_owned());
         }
     };
+    // The reader's findings on the window are part of the recording's end.
+    let watched = watch.and_then(|watch| watch.finish().ok());
+    if let (Some(watched), Some(window)) = (&watched, &mut report.window) {
+        window.ops_left_out = watched.pipeline.output.left_out;
+        if watched.iterations.is_some() {
+            window.iterations.clone_from(&watched.iterations);
+        }
+    }
     if let Err(error) = end_recording(&mut taken, &mut report, notice) {
         fail(format!("{error:#}"));
     }
-    let mut written = SessionFiles::default();
+    let mut decoded = watched.map(|watched| watched.pipeline);
     report.files = Some(FilesReport::none());
-    if let Some(files) = files {
-        files.begin_to_finish();
-        match files.join() {
-            Ok(made) => {
-                complete_files(&mut report, &made.pipeline, Some(made.report));
-                if let Some(window) = &mut report.window {
-                    window.ops_left_out = made.pipeline.output.left_out;
-                    window.iterations.clone_from(&made.pipeline.output.iterations);
-                }
-                written = made.pipeline.output.files;
+    match lines.map(|lines| make_lines(&lines, &mut |_| events.look_at_budget())) {
+        Some(Ok(Made { pipeline, report: files })) => {
+            if let (Some(window), Some(found)) = (&mut report.window, &pipeline.output.iterations) {
+                window.iterations = Some(found.clone());
             }
-            Err(error) => {
-                report.files = Some(FilesReport::failed(FilesWhen::Live));
-                let error = format!("making the files of a window stopped: {error:#}");
-                fail(error.clone());
-                report.errors.push(error);
-            }
+            (decoded, report.files) = (Some(pipeline), Some(files));
         }
+        Some(Err(error)) => {
+            report.files = Some(FilesReport::failed());
+            let error = format!("making the files of a window stopped: {error:#}");
+            fail(error.clone());
+            report.errors.push(error);
+        }
+        None => {}
     }
+    if let Some(decoded) = &decoded {
+        complete_files(&mut report, decoded);
+    }
+    let mut written = decoded.map(|pipeline| pipeline.output.files).unwrap_or_default();
     who.complete(&mut report);
     let ranks = written.ranks();
     let results = write_results(taken, &mut written, Some(&dir), &mut report, compress, notice);
@@ -215,15 +206,10 @@ fn link_by_process(
         let CommunicatorReport { folder, rank: number, pid, .. } = rank;
         let tag = format!("{folder}_{}_pid{pid}_{opened_ms}", host_in_names(host));
         let folder = dir.open_below(&format!("{}/{folder}", process_name(host, *pid)))?;
-        for (stem, extension) in [
-            ("flow_rank", "json"),
-            ("api_rank", "jsonl"),
-            ("api_rank", "jsonl.gz"),
-            ("megatrace_rank", "log"),
-        ] {
+        for (stem, extension) in [("flow_rank", "json"), ("api_rank", "jsonl"), ("api_rank", "jsonl.gz")] {
             let name = format!("{stem}{number}.{extension}");
             match folder.link(&name, &format!("{stem}{number}_{tag}.{extension}")) {
-                // Which of them there is depends on the level; large ones are not aggregated.
+                // The level decides which files exist; large ones are not aggregated.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 linked => linked?,
             }

@@ -14,18 +14,18 @@ use std::{
 use anyhow::{Context as _, Result};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 
-/// A file that says, by being there, that a window is to be open. Of a file system that tells us nothing
-/// (NFS, where another host makes the file) it is asked from time to time.
+/// A file whose existence asks for an open window. On a file system without events (NFS, where another host
+/// makes the file) it is looked for at intervals.
 #[derive(Debug)]
 pub(super) struct FlagFile {
     path: PathBuf,
     name: OsString,
-    /// Readable when something happens in its folder.
+    /// Readable when something happens in the file's folder.
     events: OwnedFd,
 }
 
 impl FlagFile {
-    /// Its folder must exist.
+    /// Watches for the file. Its folder must exist.
     pub(super) fn watch(path: &Path) -> Result<Self> {
         let name =
             path.file_name().with_context(|| format!("`{}` names no file", path.display()))?.to_owned();
@@ -41,22 +41,22 @@ impl FlagFile {
         Ok(Self { path: path.to_owned(), name, events })
     }
 
-    /// Readable when something happens in its folder.
+    /// Returns a descriptor that is readable when something happens in that folder.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
 
-    /// Whether it is there; a link that leads nowhere is a file that is.
+    /// Tells whether the file exists; a dangling link counts.
     pub(super) fn is_there(&self) -> bool {
         fs::symlink_metadata(&self.path).is_ok()
     }
 
-    /// Whether it has gone since the last time, though it may be there again.
+    /// Tells whether the file has gone since the last call, though it may be there again.
     pub(super) fn has_gone(&self) -> bool {
         let mut buffer = [const { MaybeUninit::uninit() }; 4096];
         let mut reader = inotify::Reader::new(&self.events, &mut buffer);
         let mut gone = false;
-        // An error is that there are no more.
+        // An error means that there are no more events.
         while let Ok(event) = reader.next() {
             let is_it = event.file_name().is_some_and(|name| name.to_bytes() == self.name.as_bytes());
             gone |= is_it && event.events().intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM);

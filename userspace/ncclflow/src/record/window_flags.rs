@@ -1,9 +1,9 @@
-//! Which window is wanted: by the flag file where ncclflow sees it, and where traced processes see it in
-//! their containers.
+//! Decides which window is wanted, by the flag file where ncclflow sees it, and where traced processes see it
+//! in their containers.
 //!
-//! One window is open at a time, and it is of the processes of all flags that are there. So a flag that comes
-//! while a window is open ends that window and begins one of more processes, and a flag that goes leaves one
-//! of fewer. Our own flag is for all processes; others add nothing to it.
+//! One window is open at a time, for the processes of all flags that are there. So a flag that comes while a
+//! window is open ends that window and begins one with more processes, and a flag that goes leaves one with
+//! fewer. Our own flag is for all processes; others add nothing to it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,29 +19,29 @@ use super::{
     window_flag::FlagFile,
 };
 
-/// Whose processes a window is of.
+/// Processes that a window is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     All,
-    /// Those of these containers, by the flag files that are in them.
+    /// The processes of these containers, by the flag files in them.
     Containers(BTreeMap<MountNamespace, FlagId>),
 }
 
-/// What the flags say now.
+/// State of the flags.
 #[derive(Debug, Default)]
 pub(super) struct FlagsSeen {
     /// The window that is to be open.
     pub(super) wanted: Option<Scope>,
-    /// Our own is there, and was all the time since the last look.
+    /// Our own flag is there, and has not gone since the last look.
     own_stayed: bool,
     containers: ContainersWithFlag,
 }
 
 #[derive(Debug)]
 pub(super) struct WindowFlags {
-    /// Without it a window is always wanted.
+    /// Our own flag. Without it a window is always wanted.
     own: Option<OwnFlag>,
-    /// Files that opened windows that a limit has closed: they open none before they have gone.
+    /// Flags whose windows a limit has closed: they open none before they have gone.
     spent: BTreeMap<MountNamespace, FlagId>,
     containers: Option<ContainerFlags>,
 }
@@ -50,13 +50,13 @@ pub(super) struct WindowFlags {
 struct OwnFlag {
     path: PathBuf,
     file: FlagFile,
-    /// Which it was when it was last there: containers can see the same file, and see it longer.
+    /// Identity of the file when it was last there: containers can see the same file, and see it longer.
     id: Option<FlagId>,
     is_spent: bool,
 }
 
 impl WindowFlags {
-    /// `path`: nothing for windows that are always wanted. Containers are looked into if `in_containers`.
+    /// `path` is `None` for windows that are always wanted. Containers are looked into if `in_containers`.
     pub(super) fn watch(path: Option<&Path>, in_containers: bool, events: &EventSender) -> Result<Self> {
         let Some(path) = path else {
             return Ok(Self { own: None, spent: BTreeMap::new(), containers: None });
@@ -71,7 +71,7 @@ impl WindowFlags {
         self.own.as_ref().map(|own| own.file.fd())
     }
 
-    /// Looks at them; `traced` are the processes that are traced.
+    /// Looks at the flags; `traced` returns the traced processes.
     pub(super) fn look(&mut self, traced: impl FnOnce() -> Vec<Member>) -> FlagsSeen {
         let Some(own) = &mut self.own else {
             return FlagsSeen { wanted: Some(Scope::All), own_stayed: true, ..FlagsSeen::default() };
@@ -99,7 +99,7 @@ impl WindowFlags {
         FlagsSeen { wanted, own_stayed: is_there && !has_gone, containers }
     }
 
-    /// A limit has closed the window that these had opened.
+    /// Notes that a limit has closed the window that these flags had opened.
     pub(super) fn spend(&mut self, scope: &Scope) {
         match (scope, &mut self.own) {
             (Scope::All, Some(own)) => own.is_spent = true,
@@ -110,7 +110,7 @@ impl WindowFlags {
 }
 
 impl FlagsSeen {
-    /// Flags in containers, and none of ours.
+    /// Returns flags in containers, without our own.
     #[cfg(test)]
     pub(super) fn of_containers(containers: ContainersWithFlag) -> Self {
         let files: BTreeMap<_, _> =
@@ -119,12 +119,12 @@ impl FlagsSeen {
         Self { wanted, own_stayed: false, containers }
     }
 
-    /// This flag is there in this container.
+    /// Tells whether this flag is there in this container.
     pub(super) fn has(&self, namespace: MountNamespace, file: FlagId) -> bool {
         self.containers.get(&namespace).is_some_and(|flag| flag.file == file)
     }
 
-    /// A flag that opened this window has gone, though it may be there again.
+    /// Tells whether a flag that opened this window has gone, also if it is there again.
     pub(super) fn has_gone(&self, scope: &Scope) -> bool {
         match scope {
             Scope::All => !self.own_stayed,
@@ -132,7 +132,7 @@ impl FlagsSeen {
         }
     }
 
-    /// Traced processes of a window of some containers, by container.
+    /// Returns the traced processes of a window of some containers, by container.
     pub(super) fn members(&self, scope: &Scope) -> Option<BTreeMap<MountNamespace, BTreeSet<u32>>> {
         let Scope::Containers(files) = scope else { return None };
         let of = |namespace| self.containers.get(namespace).map(|flag| flag.pids.clone()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! How often flags in containers may open windows. A flag that comes or goes ends the window that is open, so a tenant
-//! who plays with one would cut the windows of others in pieces.
+//! Limits how often flags in containers may open windows. A flag that comes or goes ends the window that is
+//! open, so a tenant who plays with one would cut the windows of others in pieces.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -11,14 +11,15 @@ use super::{
     window_flags::{FlagsSeen, Scope},
 };
 
-/// Windows that a tenant's flags can open one after the other, and how long it takes until one more can be.
+/// Windows that a tenant's flags can open one after the other, and time until one more can be.
 const BURST: u32 = 30;
 const EVERY: Duration = Duration::from_secs(10);
 
-/// What each tenant has opened.
+/// Windows that each tenant has opened.
 #[derive(Debug, Default)]
 pub(super) struct WindowPace {
-    /// Until when the windows that a tenant has opened count. Who is not here has opened none for long.
+    /// Until when the windows that a tenant has opened count. A tenant without an entry has opened none for
+    /// long.
     busy: HashMap<String, Instant>,
     /// Flags that have opened a window, and those that were held back; each while it is there.
     granted: BTreeMap<MountNamespace, FlagId>,
@@ -26,8 +27,8 @@ pub(super) struct WindowPace {
 }
 
 impl WindowPace {
-    /// Takes flags of tenants that have opened too many windows out of what is wanted. Gives those tenants, each once
-    /// for a flag.
+    /// Takes flags of tenants that have opened too many windows out of what is wanted. Returns those tenants,
+    /// each once for a flag.
     pub(super) fn hold_back(
         &mut self,
         seen: &mut FlagsSeen,
@@ -53,7 +54,7 @@ impl WindowPace {
         over
     }
 
-    /// A window of these containers was opened.
+    /// Notes that a window of these containers was opened.
     pub(super) fn opened(
         &mut self,
         scope: &Scope,
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
     use crate::record::container_flags::ContainerFlag;
 
-    /// Flags by container, each with the process whose number is that of its tenant.
+    /// Flags by container, each with a process whose number stands for its tenant.
     fn seen(flags: &[(MountNamespace, FlagId, u32)]) -> FlagsSeen {
         let flag = |(namespace, file, pid): &(MountNamespace, FlagId, u32)| {
             (*namespace, ContainerFlag { file: *file, pids: BTreeSet::from([*pid]) })

@@ -5,6 +5,11 @@
 //! nothing else happens. A window begins without memory of the one before: what walks send once for a
 //! communicator is sent again. It ends when every hit that was counted while it was open has come to the
 //! recording, or is accounted for as lost. Its files can be made later.
+//!
+//! inotify watches the folder of the flag file, which is also read four times a second. To close a window,
+//! the word is cleared, and the drain is woken until it has taken as many records as the kernel side counted.
+//! A thread of its own (`record::window_export`) makes the files, at most two windows at a time, so the next
+//! window can open meanwhile.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,18 +20,24 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use flow::{
+    identity::Whose,
+    quota::in_turns,
+    recording::{Event, FirstHit},
+    session::{Budget, WhoseBudget, WindowContainer, WindowEnd, WindowIterations, WindowReport},
+};
 use rustix::time::ClockId;
 
 use super::{
     accounts::{Accounts, Baseline},
     container_flags::{Member, MountNamespace},
-    files::{FilesThread, WindowFiles},
     keeper::OpenRecording,
     limit::keep_room,
     mailbox::EventSender,
     options::{Notice, StopHandle, WindowOptions},
     recorder::Recording,
     report::complete_accounts,
+    row_watch::{RowWatch, WindowLimits},
     threads::{Taken, Threads},
     window_export::{ClosedWindow, Exporter, WindowsExport},
     window_flags::{FlagsSeen, Scope, WindowFlags},
@@ -35,50 +46,41 @@ use super::{
 use crate::{
     clock::now_ns,
     kernel::{loader::Attachment, stream::ProbeCounts},
-    recording::{Event, FirstHit, RecordingWriter},
+    recording::RecordingWriter,
     shortage,
-    sinks::{
-        Budget, FilesWhen, OutputDir, WhoseBudget, WindowContainer, WindowEnd, WindowIterations,
-        WindowReport, is_over_max_size, window_name,
-    },
+    sinks::{OutputDir, is_over_max_size, window_name},
     target::{Tenant, in_first_pid_namespace},
-    who::Whose,
 };
 
-/// How often the flag file is asked for where its folder tells nothing.
+/// Interval at which the flag file is looked for where its folder tells nothing.
 const ASK: Duration = Duration::from_millis(250);
 
-/// How often it is asked whether there is room for a window that cannot be opened without.
+/// Interval of retries while there is no room for a window.
 const ASK_FOR_ROOM: Duration = Duration::from_millis(100);
 
-/// How often it is seen whether windows are too old.
+/// Interval at which windows are checked for their age.
 const ASK_FOR_AGE: Duration = Duration::from_secs(1);
-/// Descriptors that a window takes: folders, a segment, and what the thread that makes its files reads and writes at first.
+/// Descriptors of a window: folders, a segment, and first files of the thread that makes its files.
 const DESCRIPTORS: usize = 8;
 
-/// Processes that a window of some containers can be open to.
+/// Most processes in a window of some containers.
 const MAX_ADMITTED: usize = ncclflow_common::MAX_ADMITTED as usize;
 
-/// How long after a window was opened a tenant's flag can open the next: whoever plays with one makes no flood
-/// of windows.
+/// Pause after a window was opened until a tenant's flag can open the next: a flood of windows is prevented.
 const CONTAINER_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Windows whose files wait to be completed. While there are more, files of further ones are made when it is
-/// their turn.
-const MAX_FOLLOWED: usize = 2;
 
 #[derive(Debug)]
 struct Open {
     report: WindowReport,
     scope: Scope,
-    /// If it is of some containers: their processes until now, and those that are admitted.
+    /// For a window of some containers: their processes until now, and those that are admitted.
     members: BTreeMap<MountNamespace, BTreeSet<u32>>,
     admitted: BTreeSet<u32>,
     dir: OutputDir,
     since: Instant,
     baseline: Baseline,
     dropped: ProbeCounts,
-    files: Option<FilesThread>,
+    watch: Option<RowWatch>,
     /// Messages of the recording's report that are older than the window.
     errors_before: u64,
 }
@@ -94,11 +96,11 @@ pub(super) struct Windows<'a> {
     exporter: Exporter,
     open: Option<Box<Open>>,
     number: u32,
-    /// How long windows are kept.
+    /// Greatest age of windows.
     max_age: Option<Duration>,
-    /// Of all windows.
+    /// Accounts of all windows.
     accounts: Accounts,
-    /// Windows that were opened late.
+    /// Number of windows that were opened late.
     late: u64,
     /// There was no room for the next one.
     is_late: bool,
@@ -106,7 +108,7 @@ pub(super) struct Windows<'a> {
 }
 
 impl<'a> Windows<'a> {
-    /// Without an output folder there are no windows.
+    /// Returns `None` without an output folder.
     pub(super) fn new(
         recording: &mut Recording<'a>,
         stop: &StopHandle,
@@ -140,12 +142,12 @@ impl<'a> Windows<'a> {
         }))
     }
 
-    /// Readable when a window may have to be opened or closed.
+    /// Returns a descriptor that is readable when a window may have to be opened or closed.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.flags.fd()
     }
 
-    /// When to look again, at the latest.
+    /// Returns the longest time until the next look.
     pub(super) fn timeout(&self) -> Option<Duration> {
         let ask = self.options.flag.as_ref().map(|_| ASK);
         let ask_for_room = self.is_late.then_some(ASK_FOR_ROOM);
@@ -157,8 +159,8 @@ impl<'a> Windows<'a> {
         ask.into_iter().chain(ask_for_room).chain(ask_for_age).chain(limit).min()
     }
 
-    /// Opens and closes. `full`: the number of a window that has as many ops as it may have. `rotate`: a new
-    /// window is wanted.
+    /// Opens and closes windows. `full`: the number of a window that has reached its limit of ops. `rotate`:
+    /// a new window is wanted.
     pub(super) fn step(
         &mut self,
         recording: &mut Recording<'_>,
@@ -206,7 +208,7 @@ impl<'a> Windows<'a> {
         }
     }
 
-    /// What the flags say, without those of tenants who open too many windows.
+    /// Returns the flags' state, without those of tenants who open too many windows.
     fn look(&mut self, recording: &mut Recording<'_>) -> FlagsSeen {
         let mut seen = self.flags.look(|| traced(recording));
         let over = self.pace.hold_back(&mut seen, Instant::now(), |pids| tenant_of(pids, recording));
@@ -221,8 +223,8 @@ impl<'a> Windows<'a> {
         *scope == Scope::All || self.last_opened.is_none_or(|last| last.elapsed() >= CONTAINER_INTERVAL)
     }
 
-    /// The recording ends: closes what is open, and gives the accounts of all windows. Their folders may
-    /// still have to be completed. An error is of the last one.
+    /// Closes the open window at the recording's end, and returns the accounts of all windows. Their folders
+    /// may still be incomplete. An error is of the last one.
     pub(super) fn finish(
         mut self,
         recording: &mut Recording<'_>,
@@ -278,7 +280,7 @@ impl<'a> Windows<'a> {
             containers,
             iterations: self.options.iterations.map(WindowIterations::wanted),
         };
-        let (writer, files) = match self.begin(&report, &dir, &hits, recording) {
+        let (writer, watch) = match self.begin(&report, &dir, &hits, recording) {
             Ok(begun) => begun,
             Err(error) => {
                 self.dir.discard_window(&report.folder, &dir);
@@ -294,7 +296,7 @@ impl<'a> Windows<'a> {
         } else {
             recording.attachment.forget_what_was_sent()?;
         }
-        let kept = OpenRecording { writer, reader: files.as_ref().map(FilesThread::feed) };
+        let kept = OpenRecording { writer, reader: watch.as_ref().map(RowWatch::feed) };
         threads.swap_recording(Some(kept), hits)?;
         let (members, admitted) = (BTreeMap::new(), BTreeSet::new());
         let (since, dropped) = (Instant::now(), threads.dropped());
@@ -308,7 +310,7 @@ impl<'a> Windows<'a> {
             since,
             baseline,
             dropped,
-            files,
+            watch,
             errors_before,
         });
         if open.scope == Scope::All {
@@ -323,30 +325,26 @@ impl<'a> Windows<'a> {
         Ok(())
     }
 
-    /// Begins a window's recording, and its files.
+    /// Begins a window's recording, and its reader.
     fn begin(
         &self,
         report: &WindowReport,
         dir: &OutputDir,
         hits: &[FirstHit],
         recording: &Recording<'_>,
-    ) -> Result<(Box<RecordingWriter>, Option<FilesThread>)> {
+    ) -> Result<(Box<RecordingWriter>, Option<RowWatch>)> {
         let mut writer = recording.begin_recording(dir, Some(report))?;
         let begun = writer.push_event(&Event::HitsBegin { hits: hits.to_vec() });
         begun.context("beginning a window's recording")?;
-        // Few threads make files at a time, however many windows wait.
-        let mut options = recording.options.files;
-        if options.when == FilesWhen::Live && self.exporter.waiting() > MAX_FOLLOWED {
-            options.when = FilesWhen::End;
-        }
         let WindowOptions { max_ops, iterations, .. } = *self.options;
-        let window = WindowFiles { number: report.number, max_ops, iterations };
-        let files = recording.start_files(dir, options, &self.stop, &self.events, Some(window))?;
-        Ok((writer, files))
+        let has_limit = max_ops.is_some() || iterations.is_some();
+        let limits = has_limit.then_some(WindowLimits { number: report.number, max_ops, iterations });
+        let watch = recording.watch_rows(dir, &self.stop, &self.events, limits)?;
+        Ok((writer, watch))
     }
 
-    /// A window cannot be opened, as there is no room, or no descriptor is left. It is tried again, and counted as late.
-    /// What else is wrong with it ends the recording.
+    /// Puts off a window for which there is no room, or no descriptor. It is tried again, and counted as
+    /// late. Any other error ends the recording.
     fn put_off(&mut self, why: anyhow::Error, recording: &mut Recording<'_>) -> Result<()> {
         if !shortage::caused(&why) {
             return Err(why);
@@ -354,7 +352,7 @@ impl<'a> Windows<'a> {
         let is_first = !mem::replace(&mut self.is_late, true);
         self.late += u64::from(is_first);
         if why.chain().filter_map(|cause| cause.downcast_ref()).any(is_over_max_size) {
-            // It is opened when a window before it is complete, and can be removed.
+            // It is opened when an earlier window is complete, and can be removed.
             self.events.look_at_budget();
         } else if is_first {
             recording.write_failed(format!("window {} cannot be opened yet: {why:#}", self.number + 1));
@@ -364,12 +362,12 @@ impl<'a> Windows<'a> {
 
     fn close(&mut self, end: WindowEnd, recording: &mut Recording<'_>, threads: &Threads) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
-        let Open { mut report, members, dir, baseline, dropped, files, errors_before, .. } = *open;
+        let Open { mut report, members, dir, baseline, dropped, watch, errors_before, .. } = *open;
         if report.containers.is_some() {
             report.containers = Some(describe(&members, recording));
         }
-        // Before the word is changed, as `opened_monotonic_ns` is after it: what is hit between them is
-        // recorded for certain.
+        // Taken before the word is changed, as `opened_monotonic_ns` is after it: hits between them are
+        // certainly recorded.
         report.closed_monotonic_ns = Some(now_ns(ClockId::Monotonic));
         recording.attachment.disarm()?;
         report.closed_by = Some(end);
@@ -379,12 +377,13 @@ impl<'a> Windows<'a> {
         self.accounts.append(&accounts);
         let mut taken = Taken { accounts, kept, dropped, ..Taken::default() };
         let mut session = recording.report.of_window(&report);
-        // What went wrong before it was opened is not this window's.
+        // Errors from before it was opened are not this window's.
         session.errors = session.errors.without_first(errors_before);
         complete_accounts(&mut session, &recording.attachment, &mut taken, &baseline)?;
         recording.report.push_window(report);
         let who = recording.who.report();
-        self.exporter.push(ClosedWindow { dir, taken, report: session, files, who })
+        let lines = recording.lines_request(&dir, self.options.max_ops, &self.stop)?;
+        self.exporter.push(ClosedWindow { dir, taken, report: session, watch, lines, who })
     }
 }
 
@@ -392,7 +391,7 @@ impl Open {
     /// Opens a window of some containers to their processes as they are now.
     fn admit(&mut self, seen: &FlagsSeen, attachment: &mut Attachment) -> Result<()> {
         let Some(members) = seen.members(&self.scope) else { return Ok(()) };
-        let admitted = in_turns(&members, MAX_ADMITTED);
+        let admitted = admitted_of(&members, MAX_ADMITTED);
         for (namespace, pids) in members {
             self.members.entry(namespace).or_default().extend(pids);
         }
@@ -404,25 +403,16 @@ impl Open {
     }
 }
 
-/// As many descriptors as a window takes are there.
+/// Checks that there are as many descriptors as a window takes.
 fn descriptors() -> io::Result<()> {
     let spare: io::Result<Vec<_>> = (0..DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
     spare.map(|_| ())
 }
 
-/// The first process of each container, then the second of each, and so on, so many at most.
-fn in_turns(members: &BTreeMap<MountNamespace, BTreeSet<u32>>, most: usize) -> BTreeSet<u32> {
-    let (mut chosen, mut left): (_, Vec<_>) =
-        (BTreeSet::new(), members.values().map(|pids| pids.iter().copied()).collect());
-    while chosen.len() < most {
-        let room = most - chosen.len();
-        let turn: Vec<u32> = left.iter_mut().filter_map(Iterator::next).take(room).collect();
-        if turn.is_empty() {
-            break;
-        }
-        chosen.extend(turn);
-    }
-    chosen
+/// Returns the first process of each container, then the second of each, and so on, up to `most`.
+fn admitted_of(members: &BTreeMap<MountNamespace, BTreeSet<u32>>, most: usize) -> BTreeSet<u32> {
+    let pids = members.iter().flat_map(|(namespace, pids)| pids.iter().map(|pid| (*namespace, *pid)));
+    in_turns(pids, most).0.into_iter().collect()
 }
 
 fn traced(recording: &Recording<'_>) -> Vec<Member> {
@@ -431,7 +421,7 @@ fn traced(recording: &Recording<'_>) -> Vec<Member> {
     traced.map(|target| (target.pid, target.whose.as_ref().map(tenant))).collect()
 }
 
-/// Whose these processes of a container are, by the first of which it is known.
+/// Returns the tenant of a container's processes, by the first of which it is known.
 fn tenant_of(pids: &BTreeSet<u32>, recording: &Recording<'_>) -> String {
     let mut whose = recording.report.targets.iter().filter(|target| pids.contains(&target.pid));
     let whose = whose.find_map(|target| target.whose.as_ref());
@@ -459,7 +449,7 @@ fn describe(
     members.iter().map(of).collect()
 }
 
-/// What the folder's name says of the containers.
+/// Returns what stands for the containers in the folder's name.
 fn scope_name(containers: &[WindowContainer]) -> String {
     match containers {
         [WindowContainer { container: Some(container), .. }] => container.short().replace(':', "-"),
@@ -476,9 +466,9 @@ mod tests {
     fn a_container_with_very_many_processes_leaves_others_theirs() {
         let members =
             BTreeMap::from([(1, (0..5000).collect()), (2, (5000..5003).collect()), (3, BTreeSet::new())]);
-        let chosen = in_turns(&members, 1024);
+        let chosen = admitted_of(&members, 1024);
         assert_eq!((chosen.len(), chosen.iter().filter(|pid| **pid >= 5000).count()), (1024, 3));
-        assert_eq!(in_turns(&members, 10_000).len(), 5003);
-        assert!(in_turns(&BTreeMap::new(), 10).is_empty());
+        assert_eq!(admitted_of(&members, 10_000).len(), 5003);
+        assert!(admitted_of(&BTreeMap::new(), 10).is_empty());
     }
 }

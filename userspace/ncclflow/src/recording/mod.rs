@@ -5,7 +5,7 @@
 //! records. A segment is only appended to, so it can be read while it is written. docs/RECORDING.md is the
 //! description for others who want to read it.
 
-mod contents;
+mod facts;
 mod open_block;
 mod open_segment;
 mod reader;
@@ -13,9 +13,9 @@ mod segments;
 mod what_lasts;
 mod writer;
 
-pub use contents::{Event, FirstHit, LostRecords, RemovedRecords, Session, StackFacts};
+pub use facts::{Facts, WhoFacts};
 pub use reader::{Damage, Item, Progress, RecordingReader, Selection};
-pub use writer::{BLOCK_TIME, RecordingTotals, RecordingWriter};
+pub use writer::{BLOCK_TIME, RecordingWriter};
 
 /// Name of the recording's folder in the folder of a session or a window.
 pub const FOLDER: &str = "recording";
@@ -23,7 +23,7 @@ pub const FOLDER: &str = "recording";
 /// Version of the format. Another major version cannot be read; everything known of a newer minor version is
 /// read, and the rest is counted.
 const MAJOR: u16 = 1;
-const MINOR: u16 = 5;
+const MINOR: u16 = 6;
 
 /// First bytes of a segment; its version follows, major and minor, 2 bytes little-endian each.
 const SEGMENT_MAGIC: &[u8; 12] = b"ncclflow rec";

@@ -2,10 +2,14 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use flow::{decode::RecordView, recording::Members, wire::ProbeKind};
+use flow::{
+    decode::RecordView,
+    recording::{Batch, Binding, Members},
+    wire::ProbeKind,
+};
 use ncclflow_common::LOSS_MARK;
 
-use crate::{capture::Binding, kernel::stream::Batch, who::CommunicatorWatch};
+use super::facts::WhoFacts;
 
 /// Records that are not written yet.
 #[derive(Debug, Default)]
@@ -26,7 +30,7 @@ impl OpenBlock {
         batch: &Arc<Batch>,
         bindings: &[Binding],
         walks: &mut OpenWalks,
-        mut who: Option<&mut CommunicatorWatch>,
+        mut who: Option<&mut (dyn WhoFacts + 'static)>,
     ) -> Self {
         let mut block = Self {
             batches: vec![Arc::clone(batch)],
@@ -64,7 +68,7 @@ impl OpenBlock {
         record: &[u8],
         bindings: &[Binding],
         walks: &mut OpenWalks,
-        who: Option<&mut CommunicatorWatch>,
+        who: Option<&mut (dyn WhoFacts + 'static)>,
     ) {
         let Ok(view) = RecordView::new(record) else { return };
         let binding = bindings.get(usize::from(view.header.probe));

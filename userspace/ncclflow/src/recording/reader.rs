@@ -9,14 +9,15 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use flow::recording::{Block, BlockHeader, BlockKind, HEADER_BYTES, Member, Members, decode_records};
+use flow::recording::{
+    Binding, Block, BlockHeader, BlockKind, Event, HEADER_BYTES, Member, Members, NewBindings,
+    RemovedRecords, Session, decode_records,
+};
 use memchr::memmem;
 use ncclflow_common::WIRE_VERSION;
 
-use super::{
-    Event, MAJOR, PREAMBLE, RemovedRecords, SEGMENT_MAGIC, Session, contents::NewBindings, segments,
-};
-use crate::{capture::Binding, sinks::OutputDir};
+use super::{MAJOR, PREAMBLE, SEGMENT_MAGIC, segments};
+use crate::sinks::OutputDir;
 
 /// Most bytes of records in a block: the memory that a reader takes for them. A writer closes a block long
 /// before.

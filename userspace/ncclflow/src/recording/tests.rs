@@ -1,3 +1,10 @@
+use flow::{
+    decode::Decoder,
+    recording::{Batch, Binding, BlockAbout, BlockKind, Event, Member, Session, append_block},
+    schema::GpuRow,
+    session::RecordingTotals,
+    wire::ProbeKind,
+};
 use std::{
     collections::HashMap,
     fs::{self, OpenOptions},
@@ -6,20 +13,12 @@ use std::{
     sync::Arc,
 };
 
-use flow::{
-    decode::Decoder,
-    recording::{BlockAbout, BlockKind, Member, append_block},
-    schema::GpuRow,
-    wire::ProbeKind,
-};
 use nccl_library::nccl::NameTables;
 use ncclflow_common::{RecordHeader, WIRE_VERSION};
 
 use super::*;
 use crate::{
-    capture::Binding,
     gpu::GpuSamples,
-    kernel::stream::Batch,
     sinks::{OutputDir, Share},
 };
 

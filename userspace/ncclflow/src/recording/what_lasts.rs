@@ -2,9 +2,11 @@
 
 use std::{collections::VecDeque, fs::File, io, mem};
 
-use flow::recording::{Block, BlockAbout, BlockHeader, BlockKind, HEADER_BYTES, append_block};
+use flow::recording::{
+    Block, BlockAbout, BlockHeader, BlockKind, BoundCookies, Event, HEADER_BYTES, append_block,
+};
 
-use super::{Event, PREAMBLE, contents::BoundCookies, preamble, reader, segments};
+use super::{PREAMBLE, preamble, reader, segments};
 use crate::{shortage, sinks::OutputDir};
 
 /// Lasting blocks of segments, as they stand there.

@@ -1,5 +1,13 @@
 //! Writes a recording.
 
+use super::{
+    FOLDER,
+    facts::{Facts, WhoFacts},
+    open_block::{OpenBlock, OpenWalks},
+    open_segment::{ClosedSegment, OpenSegment},
+    preamble, segments,
+    what_lasts::WhatLasts,
+};
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
     io::{self, Write as _},
@@ -11,28 +19,18 @@ use std::{
 
 use flow::{
     decode::RecordView,
-    recording::{BlockAbout, BlockKind, append_block, encode_records},
-    schema::GpuRow,
+    recording::{
+        Batch, Binding, BlockAbout, BlockKind, Event, LostRecords, NewBindings, RemovedRecords, Session,
+        append_block, encode_records,
+    },
+    schema::{GpuRow, StackRow},
+    session::RecordingTotals,
 };
 use serde::Serialize;
 
-use super::{
-    FOLDER,
-    contents::{NewBindings, RemovedRecords},
-    open_block::{OpenBlock, OpenWalks},
-    open_segment::{ClosedSegment, OpenSegment},
-    preamble, segments,
-    what_lasts::WhatLasts,
-};
 use crate::{
-    capture::Binding,
-    gpu::GpuSamples,
-    kernel::stream::Batch,
-    python::StackBook,
-    recording::{Event, LostRecords, Session, StackFacts},
     shortage,
     sinks::{DiskBudget, OutputDir, Share, is_over_max_size},
-    who::CommunicatorWatch,
 };
 
 /// Time after which a block is closed: what a SIGKILL can cost.
@@ -70,22 +68,8 @@ const GPU_TIME: Duration = Duration::from_secs(10);
 /// Number of ended processes at which they are looked through.
 const MAX_ENDED: usize = 4096;
 
-/// Amounts that were written; `recording` of `session.json`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct RecordingTotals {
-    pub bytes: u64,
-    pub records: u64,
-    pub blocks: u64,
-    pub segments: u64,
-    /// Records that could not be written.
-    pub lost: u64,
-    /// Segments and records that were removed again, to make room or for their age. `bytes`, `records`,
-    /// `blocks` and `segments` count them, too.
-    pub removed_segments: u64,
-    pub removed_records: u64,
-    /// Number of removed records in blocks that later records need.
-    pub removed_lasting: u64,
-}
+/// Activity of the host's GPUs, as others find it.
+type GpuFacts = dyn Facts<Arc<GpuRow>>;
 
 /// A recording being written. Where a block cannot be written, its records are counted as lost and the next
 /// one is tried: one full disk is not the end.
@@ -109,11 +93,11 @@ pub struct RecordingWriter {
     /// Lost records by process, of which the recording does not say so yet.
     unmarked: BTreeMap<u32, u64>,
     /// Watch of communicators, if their facts are recorded.
-    who: Option<CommunicatorWatch>,
+    who: Option<Box<dyn WhoFacts>>,
     /// Call stacks, if they are recorded.
-    stacks: Option<StackBook>,
+    stacks: Option<Box<dyn Facts<Arc<StackRow>>>>,
     /// Samples of the GPUs, if they are recorded, and the number of the first row that is not written.
-    gpus: Option<(GpuSamples, u64)>,
+    gpus: Option<(Box<GpuFacts>, u64)>,
     /// Processes that have ended.
     ended: HashSet<u32>,
     /// Used again for each block.
@@ -156,22 +140,22 @@ impl RecordingWriter {
 
     /// Has communicators looked at as they come, and writes the facts about processes and communicators.
     #[must_use]
-    pub(crate) fn telling_who(self, who: CommunicatorWatch) -> Self {
-        Self { who: Some(who), ..self }
+    pub(crate) fn telling_who(self, who: impl WhoFacts + 'static) -> Self {
+        Self { who: Some(Box::new(who)), ..self }
     }
 
     /// Writes call stacks.
     #[must_use]
-    pub(crate) fn telling_stacks(self, stacks: Option<StackBook>) -> Self {
-        Self { stacks, ..self }
+    pub(crate) fn telling_stacks(self, stacks: Option<impl Facts<Arc<StackRow>> + 'static>) -> Self {
+        Self { stacks: stacks.map(|stacks| Box::new(stacks) as _), ..self }
     }
 
     /// Writes the activity of the GPUs from now on.
     #[must_use]
-    pub(crate) fn telling_gpus(self, gpus: Option<GpuSamples>) -> Self {
+    pub(crate) fn telling_gpus(self, gpus: Option<impl Facts<Arc<GpuRow>> + 'static>) -> Self {
         let gpus = gpus.map(|gpus| {
-            let next = gpus.next();
-            (gpus, next)
+            let (_, next) = gpus.since(u64::MAX);
+            (Box::new(gpus) as _, next)
         });
         Self { gpus, ..self }
     }
@@ -218,7 +202,7 @@ impl RecordingWriter {
 
     /// Adds a batch of records. Fails if a block could not be written.
     pub fn push(&mut self, batch: &Arc<Batch>) -> io::Result<()> {
-        let added = OpenBlock::of(batch, &self.bindings, &mut self.walks, self.who.as_mut());
+        let added = OpenBlock::of(batch, &self.bindings, &mut self.walks, self.who.as_deref_mut());
         if !added.is_lasting {
             self.block.append(added);
             return if self.block.bytes >= BLOCK_RECORDS { self.close_block() } else { Ok(()) };
@@ -246,7 +230,7 @@ impl RecordingWriter {
             return;
         }
         match &self.who {
-            Some(who) => who.registry.retain_known(&mut self.ended),
+            Some(who) => who.retain_known(&mut self.ended),
             None => self.ended.clear(),
         }
     }
@@ -433,7 +417,7 @@ impl RecordingWriter {
     /// segments about processes that have ended are not repeated.
     fn write_who(&mut self) -> io::Result<()> {
         let Some(who) = &self.who else { return Ok(()) };
-        let (new, next) = who.registry.since(self.segment.who);
+        let (new, next) = who.since(self.segment.who);
         for (number, event) in new {
             let pid = match &event {
                 Event::Process(facts) => {
@@ -460,7 +444,7 @@ impl RecordingWriter {
         let Some(stacks) = &self.stacks else { return Ok(()) };
         let (new, next) = stacks.since(self.segment.stacks);
         for stacks in new.chunks(STACKS_IN_BLOCK) {
-            let stacks = stacks.iter().map(|facts| StackFacts::clone(facts)).collect();
+            let stacks = stacks.iter().map(|facts| StackRow::clone(facts)).collect();
             self.write_json(BlockKind::Event, &Event::Stacks { stacks })?;
         }
         self.segment.stacks = next;

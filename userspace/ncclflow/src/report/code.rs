@@ -3,8 +3,13 @@
 use std::collections::BTreeMap;
 
 use flow::schema::{ApiCall, FrameRow, StackId, StackRow};
+use serde::Serialize;
 
-use super::{counted::Numbered, data::CodeData, open_ops::OpTotals};
+use super::{
+    counted::Numbered,
+    data::CodeData,
+    open_ops::{OpTotals, join_waits},
+};
 
 /// Most stacks that are kept.
 const MAX_STACKS: usize = 16_384;
@@ -18,9 +23,6 @@ const MAX_FUNCTIONS: usize = 8;
 /// Most frames that are shown.
 const MAX_FRAMES: usize = 24;
 
-/// Parts of paths of installed libraries, which are not the user's own code.
-const LIBRARIES: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python3."];
-
 /// Key of a stack: recording, process and number.
 type StackKey = (usize, u32, StackId);
 
@@ -31,13 +33,14 @@ struct Stack {
     sums: Sums,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Sums {
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Sums {
     functions: Vec<String>,
-    ops: u64,
+    pub(super) ops: u64,
     calls: u64,
     bytes: u64,
-    total_ns: u64,
+    pub(super) total_ns: u64,
     waits_ns: [u64; 8],
 }
 
@@ -54,9 +57,7 @@ impl Sums {
         self.calls += other.calls;
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.total_ns = self.total_ns.saturating_add(other.total_ns);
-        for (sum, ns) in self.waits_ns.iter_mut().zip(other.waits_ns) {
-            *sum = sum.saturating_add(ns);
-        }
+        join_waits(&mut self.waits_ns, &other.waits_ns);
     }
 }
 
@@ -98,9 +99,7 @@ impl Code {
         sums.bytes = sums.bytes.saturating_add(op.kind.bytes.unwrap_or(0));
         let span = op.span_ns.map_or(0, |(begin, end)| end.saturating_sub(begin));
         sums.total_ns = sums.total_ns.saturating_add(span);
-        for (sum, ns) in sums.waits_ns.iter_mut().zip(op.waits_ns) {
-            *sum = sum.saturating_add(ns);
-        }
+        join_waits(&mut sums.waits_ns, &op.waits_ns);
     }
 
     pub(super) fn add_call(&mut self, call: &ApiCall) {
@@ -160,23 +159,16 @@ fn line_data(frames: &[FrameRow], unknown: Option<&str>, sums: &Sums) -> CodeDat
     // Rows have the outermost frame first.
     let inner = || frames.iter().rev();
     let line = inner().find(|frame| !is_of_a_library(frame)).or_else(|| inner().next());
-    let Sums { functions, ops, calls, bytes, total_ns, waits_ns } = sums.clone();
     CodeData {
         line: line.map_or_else(|| unknown.unwrap_or("no Python code").to_owned(), shown),
         frames: inner().take(MAX_FRAMES).map(shown).collect(),
         unknown: unknown.map(str::to_owned),
-        functions,
-        ops,
-        calls,
-        bytes,
-        total_ns,
-        waits_ns,
+        sums: sums.clone(),
     }
 }
 
 fn is_of_a_library(frame: &FrameRow) -> bool {
-    let Some(file) = &frame.file else { return true };
-    file.starts_with('<') || LIBRARIES.iter().any(|folder| file.contains(folder))
+    frame.file.as_deref().is_none_or(crate::python::is_of_a_library)
 }
 
 /// Shows a frame as `train.py:41 in step`, with the whole path.

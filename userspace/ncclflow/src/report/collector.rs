@@ -43,7 +43,7 @@ struct Last {
     seq: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Collector {
     handed: Arc<Mutex<Option<Data>>>,
     open: Option<Section>,
@@ -91,27 +91,8 @@ impl Handed {
 impl Collector {
     pub(super) fn new(ranges: Vec<(u64, u64)>, open: Option<Section>) -> (Self, Handed) {
         let handed = Arc::new(Mutex::new(None));
-        let collector = Self {
-            handed: Arc::clone(&handed),
-            open,
-            ranges: ranges.into_iter(),
-            check: None,
-            sources: Vec::new(),
-            offset_ns: 0,
-            has_calls_only: false,
-            comms: Communicators::default(),
-            shapes: Shapes::default(),
-            links: Links::default(),
-            kinds: Kinds::default(),
-            timeline: Timeline::default(),
-            rates: Rates::default(),
-            iterations: Iterations::default(),
-            code: Code::default(),
-            ops: OpenOps::default(),
-            closed: Vec::new(),
-            last: None,
-            totals: Totals::default(),
-        };
+        let (handed_over, ranges) = (Arc::clone(&handed), ranges.into_iter());
+        let collector = Self { handed: handed_over, open, ranges, ..Self::default() };
         (collector, Handed(handed))
     }
 
@@ -367,7 +348,7 @@ impl View for Collector {
         self.sources.push(session.data);
         let (from_ns, until_ns) = self.ranges.next().unwrap_or((0, u64::MAX));
         // Times outside of the chosen range are not shown.
-        let clock = source.clock().map(|mut clock| {
+        let clock = source.session().known_clock().map(|mut clock| {
             clock.started_monotonic_ns = clock.started_monotonic_ns.max(from_ns);
             let ended = clock.ended_monotonic_ns.unwrap_or(u64::MAX).min(until_ns);
             clock.ended_monotonic_ns = (ended < u64::MAX).then_some(ended);
@@ -415,9 +396,9 @@ impl Sink for Collector {
         !op.row.has_measured_messages()
     }
 
-    fn messages(&mut self, _op: &Op, messages: &[MessageRow]) {
+    fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
         if let Some(check) = &mut self.check {
-            check.messages(messages);
+            check.messages(op, messages);
         }
         let Some(Last { comm, rank, seq }) = self.last else { return };
         let offset_ns = self.offset_ns;

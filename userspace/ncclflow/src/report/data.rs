@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use super::{Section, rates::RatesData, timeline::TimelineData};
+use super::{Section, code::Sums, kinds::KindKey, rates::RatesData, timeline::TimelineData};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -158,18 +158,8 @@ pub(super) struct DelayData {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct KindData {
-    pub(super) function: String,
-    /// Function that NCCL runs it as, where that is another one.
-    pub(super) runs_as: Option<String>,
-    pub(super) algorithm: Option<String>,
-    pub(super) protocol: Option<String>,
-    pub(super) dtype: Option<String>,
-    pub(super) red_op: Option<String>,
-    pub(super) bytes: Option<u64>,
-    /// Set if there were too many sizes: this one is a power of two that the real sizes do not exceed.
-    pub(super) rounded: bool,
-    pub(super) channels: u32,
-    pub(super) is_call: bool,
+    #[serde(flatten)]
+    pub(super) key: KindKey,
     pub(super) ops: u64,
     pub(super) measured: u64,
     pub(super) p50_ns: Option<u64>,
@@ -179,7 +169,7 @@ pub(super) struct KindData {
     pub(super) waits_ns: [u64; 8],
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct LongOp {
     pub(super) comm: usize,
     pub(super) rank: i32,
@@ -219,12 +209,8 @@ pub(super) struct CodeData {
     /// Frames from the innermost outwards.
     pub(super) frames: Vec<String>,
     pub(super) unknown: Option<String>,
-    pub(super) functions: Vec<String>,
-    pub(super) ops: u64,
-    pub(super) calls: u64,
-    pub(super) bytes: u64,
-    pub(super) total_ns: u64,
-    pub(super) waits_ns: [u64; 8],
+    #[serde(flatten)]
+    pub(super) sums: Sums,
 }
 
 #[derive(Debug, Default, Serialize)]

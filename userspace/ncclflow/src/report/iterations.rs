@@ -71,7 +71,7 @@ impl Iterations {
             return;
         }
         process.last.insert(comm, row.seq);
-        let name = row.coll_api.as_ref().or(row.coll.as_ref()).map_or("", |name| name.as_str());
+        let name = row.called().map_or("", |name| name.as_str());
         let what = (name, row.count.or(row.bytes), row.dtype.as_ref().map(Name::as_str));
         let ts_ns = row.ts_ns.saturating_add(offset_ns);
         process.push(Collective::new(what, (key.hash, row.n_ranks), row.seq, ts_ns));

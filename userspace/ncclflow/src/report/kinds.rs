@@ -5,8 +5,13 @@ use flow::{
     statistics::Quantiles,
 };
 use nccl_library::nccl::{Algorithm, Name};
+use serde::{Serialize, Serializer};
 
-use super::{counted::Numbered, data::KindData, open_ops::OpTotals};
+use super::{
+    counted::Numbered,
+    data::KindData,
+    open_ops::{OpTotals, join_waits},
+};
 
 /// Most kinds with exact sizes; sizes of further ones are rounded to powers of two.
 const MAX_EXACT: usize = 1024;
@@ -14,16 +19,20 @@ const MAX_EXACT: usize = 1024;
 const MAX_KINDS: usize = 2048;
 
 /// Properties that the ops of a kind have in common.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct KindKey {
+    #[serde(serialize_with = "or_others")]
     function: Option<Name>,
+    /// Function that NCCL runs it as, where that is another one.
     runs_as: Option<Name>,
     algorithm: Option<&'static str>,
     protocol: Option<&'static str>,
     dtype: Option<Name>,
     red_op: Option<Name>,
     pub(super) bytes: Option<u64>,
-    is_rounded: bool,
+    /// Set if there were too many sizes: this one is a power of two that the real sizes do not exceed.
+    rounded: bool,
     channels: u32,
     is_call: bool,
 }
@@ -36,7 +45,7 @@ impl KindKey {
             matches!(name, Some("AllReduce" | "Reduce" | "ReduceScatter"))
         });
         Self {
-            function: row.coll_api.clone().or_else(|| row.coll.clone()),
+            function: row.called().cloned(),
             runs_as: row.coll.clone().filter(|coll| row.coll_api.as_ref().is_some_and(|api| api != coll)),
             algorithm: row.algorithm.map(Algorithm::name),
             protocol: Some(row.protocol.name()),
@@ -64,8 +73,13 @@ impl KindKey {
 
     fn rounded(&self) -> Self {
         let bytes = self.bytes.map(|bytes| bytes.checked_next_power_of_two().unwrap_or(u64::MAX));
-        Self { bytes, is_rounded: true, ..self.clone() }
+        Self { bytes, rounded: true, ..self.clone() }
     }
+}
+
+#[expect(clippy::ref_option, reason = "serde gives a reference to the field")]
+fn or_others<S: Serializer>(function: &Option<Name>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(function.as_ref().map_or("others", |name| name.as_str()))
 }
 
 #[derive(Debug, Default)]
@@ -98,31 +112,19 @@ impl Kinds {
             if let Some((begin, end)) = op.span_ns {
                 kind.times.add(end.saturating_sub(begin));
             }
-            for (sum, ns) in kind.waits_ns.iter_mut().zip(op.waits_ns) {
-                *sum = sum.saturating_add(ns);
-            }
+            join_waits(&mut kind.waits_ns, &op.waits_ns);
         }
         number
     }
 
     /// Tells whether sizes were put together.
     pub(super) fn has_rounded(&self) -> bool {
-        self.0.iter().any(|(key, _)| key.is_rounded)
+        self.0.iter().any(|(key, _)| key.rounded)
     }
 
     pub(super) fn data(&self) -> Vec<KindData> {
-        let text = |name: &Option<Name>| name.as_ref().map(|name| name.as_str().to_owned());
         let data = |(key, kind): &(KindKey, Kind)| KindData {
-            function: text(&key.function).unwrap_or_else(|| "others".to_owned()),
-            runs_as: text(&key.runs_as),
-            algorithm: key.algorithm.map(str::to_owned),
-            protocol: key.protocol.map(str::to_owned),
-            dtype: text(&key.dtype),
-            red_op: text(&key.red_op),
-            bytes: key.bytes,
-            rounded: key.is_rounded,
-            channels: key.channels,
-            is_call: key.is_call,
+            key: key.clone(),
             ops: kind.ops,
             measured: kind.times.count(),
             p50_ns: kind.times.percentile(50),

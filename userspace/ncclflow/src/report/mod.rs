@@ -31,7 +31,10 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::export::{Choice, Chosen, ExportProgress, Exported, NewFile};
+use crate::{
+    export::{Choice, Chosen, ExportProgress, Exported},
+    sinks::NewFile,
+};
 
 use self::collector::Collector;
 

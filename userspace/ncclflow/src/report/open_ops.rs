@@ -30,23 +30,26 @@ pub(super) const WAITS: [&str; 8] = [
     "flush_or_gpu_consume",
 ];
 
-/// Adds the waits of a message.
-pub(super) fn add_waits(sums: &mut [u64; 8], message: &MessageRow) {
-    for (wait, ns) in message.waits().known() {
-        let at = match (wait, message.op) {
-            (Wait::GpuReady, _) => 0,
-            (Wait::PeerBuffer, _) => 1,
-            (Wait::GpuReadyOrPeerBuffer, _) => 2,
-            (Wait::Network, Direction::Send) => 3,
-            (Wait::Network, Direction::Recv) => 4,
-            (Wait::Flush, _) => 5,
-            (Wait::GpuConsume, _) => 6,
-            (Wait::FlushOrGpuConsume, _) => 7,
-        };
-        if let Some(sum) = sums.get_mut(at) {
-            *sum = sum.saturating_add(ns);
-        }
+/// Adds a wait of a message, or of all messages of a link.
+pub(super) fn add_wait(sums: &mut [u64; WAITS.len()], op: Direction, wait: Wait, ns: u64) {
+    // `from_peer` comes after `network`.
+    let (at, network) = (wait as usize, Wait::Network as usize);
+    let is_shifted = at > network || (at == network && op == Direction::Recv);
+    if let Some(sum) = sums.get_mut(at + usize::from(is_shifted)) {
+        *sum = sum.saturating_add(ns);
     }
+}
+
+/// Adds waits that were summed up.
+pub(super) fn join_waits(sums: &mut [u64; WAITS.len()], more: &[u64; WAITS.len()]) {
+    for (sum, ns) in sums.iter_mut().zip(more) {
+        *sum = sum.saturating_add(*ns);
+    }
+}
+
+/// Returns the bit of a channel; NCCL has 64 at most.
+pub(super) fn channel_bit(channel: u32) -> u64 {
+    1u64.checked_shl(channel).unwrap_or(0)
 }
 
 /// An op of a rank, over all channels.
@@ -57,7 +60,7 @@ pub(super) struct OpTotals {
     pub(super) seq: u64,
     pub(super) is_p2p: bool,
     pub(super) kind: KindKey,
-    /// Channels, one bit for each; NCCL has 64 at most.
+    /// Channels, one bit for each.
     pub(super) channels: u64,
     /// Time of the launch, or of the call: Unix time, as all times here.
     pub(super) ts_ns: u64,
@@ -72,48 +75,29 @@ pub(super) struct OpTotals {
 
 impl OpTotals {
     pub(super) fn new(comm: usize, op: &Op, offset_ns: u64, code: Option<usize>) -> Self {
-        Self {
-            comm,
-            rank: op.rank.rank,
-            seq: op.row.seq,
-            is_p2p: op.row.pattern.is_p2p(),
-            kind: KindKey::of_op(op),
-            channels: 0,
-            ts_ns: op.row.ts_ns.saturating_add(offset_ns),
-            span_ns: None,
-            waits_ns: [0; 8],
-            peers: Vec::new(),
-            code,
-            is_incomplete: false,
-        }
+        let ts_ns = op.row.ts_ns.saturating_add(offset_ns);
+        let is_p2p = op.row.pattern.is_p2p();
+        Self { is_p2p, ..Self::at((comm, op.rank.rank), op.row.seq, KindKey::of_op(op), ts_ns, code) }
     }
 
     /// Makes the totals of a call of the API. `number` counts the calls of its rank.
     pub(super) fn of_call(
-        (comm, rank): (usize, i32),
+        rank: (usize, i32),
         number: u64,
         kind: KindKey,
         ts_ns: u64,
         code: Option<usize>,
     ) -> Self {
-        Self {
-            comm,
-            rank,
-            seq: number << 1,
-            is_p2p: false,
-            kind,
-            channels: 0,
-            ts_ns,
-            span_ns: None,
-            waits_ns: [0; 8],
-            peers: Vec::new(),
-            code,
-            is_incomplete: false,
-        }
+        Self::at(rank, number << 1, kind, ts_ns, code)
+    }
+
+    fn at((comm, rank): (usize, i32), seq: u64, kind: KindKey, ts_ns: u64, code: Option<usize>) -> Self {
+        let (channels, span_ns, waits_ns, peers, is_p2p, is_incomplete) = Default::default();
+        Self { comm, rank, seq, is_p2p, kind, channels, ts_ns, span_ns, waits_ns, peers, code, is_incomplete }
     }
 
     pub(super) fn add_channel(&mut self, op: &Op, offset_ns: u64, code: Option<usize>) {
-        self.channels |= 1u64.checked_shl(op.row.channel).unwrap_or(0);
+        self.channels |= channel_bit(op.row.channel);
         self.ts_ns = self.ts_ns.min(op.row.ts_ns.saturating_add(offset_ns));
         self.code = self.code.or(code);
         self.is_incomplete |= op.row.incomplete;
@@ -121,7 +105,9 @@ impl OpTotals {
 
     /// Adds a message of the op that was measured.
     pub(super) fn add_message(&mut self, message: &MessageRow, offset_ns: u64) {
-        add_waits(&mut self.waits_ns, message);
+        for (wait, ns) in message.waits().known() {
+            add_wait(&mut self.waits_ns, message.op, wait, ns);
+        }
         let (Some(begin), Some(end)) = (message.begin(), message.t_end_ns.get()) else { return };
         let (begin, end) = (begin.saturating_add(offset_ns), end.saturating_add(offset_ns));
         let (first, last) = self.span_ns.get_or_insert((begin, end));

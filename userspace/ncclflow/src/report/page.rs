@@ -94,7 +94,7 @@ fn write_parts<W: Write>(data: &Data, out: &mut Escaped<W>) -> Result<()> {
             }
             "data" => {
                 out.is_data = true;
-                serde_json::to_writer(crate::text::PlainWriter::of_json(&mut *out), data)?;
+                serde_json::to_writer(flow::text::PlainWriter::of_json(&mut *out), data)?;
                 out.is_data = false;
             }
             _ => {}
@@ -117,7 +117,7 @@ mod tests {
     fn data_cannot_end_its_script_and_reads_the_same() {
         let text = "</script><!-- <script>alert(1)</script> & \u{202e}";
         let mut out = Escaped { to: Vec::new(), bytes: 0, is_data: true };
-        serde_json::to_writer(crate::text::PlainWriter::of_json(&mut out), text).unwrap();
+        serde_json::to_writer(flow::text::PlainWriter::of_json(&mut out), text).unwrap();
         let written = String::from_utf8(out.to.clone()).unwrap();
         assert!(!written.contains(['<', '>', '&', '\u{202e}']), "{written}");
         assert_eq!(serde_json::from_str::<String>(&written).unwrap(), text);

@@ -129,7 +129,7 @@ fn kinds_are_counted_by_their_sizes_and_rounded_when_there_are_too_many() {
         *want.entry(Some(4096 * (1 + seq * 2 % 3))).or_default() += 1;
     }
     let found = || kinds.data().into_iter().filter(|kind| kind.ops > 0);
-    assert_eq!(found().map(|kind| (kind.bytes, kind.ops)).collect::<BTreeMap<_, _>>(), want);
+    assert_eq!(found().map(|kind| (kind.key.bytes, kind.ops)).collect::<BTreeMap<_, _>>(), want);
     assert_eq!(found().map(|kind| kind.total_ns).sum::<u64>(), (1..=30).map(|ops| ops * 1000).sum::<u64>());
     assert!(!kinds.has_rounded());
     let mut kinds = Kinds::default();
@@ -168,6 +168,6 @@ fn equal_stacks_of_several_processes_are_one_line_of_the_users_code() {
     let (lines, numbers) = code.data();
     assert_eq!((lines.len(), &*numbers), (1, &[0, 0][..]));
     assert_eq!(lines[0].line, "/home/ann/train.py:41 in step");
-    assert_eq!((lines[0].ops, lines[0].total_ns, lines[0].frames.len()), (2, 1000, 2));
+    assert_eq!((lines[0].sums.ops, lines[0].sums.total_ns, lines[0].frames.len()), (2, 1000, 2));
     assert!(lines[0].frames[0].ends_with("c10d.py:7 in all_reduce"));
 }

@@ -1,11 +1,17 @@
 //! Ops of each rank along time. When there are too many, neighbours are joined: the same number on all ranks,
 //! so that a slice is the same collectives everywhere.
 
-use std::collections::BinaryHeap;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+};
 
 use serde::Serialize;
 
-use super::{data::LongOp, open_ops::OpTotals};
+use super::{
+    data::LongOp,
+    open_ops::{OpTotals, join_waits},
+};
 
 /// Most slices of all lanes.
 const MAX_SLICES: usize = 65_536;
@@ -63,63 +69,24 @@ impl Slice {
         if other.longest_ns > self.longest_ns {
             (self.kind, self.code, self.longest_ns) = (other.kind, other.code, other.longest_ns);
         }
-        for (sum, more) in self.waits_ns.iter_mut().zip(other.waits_ns) {
-            *sum = sum.saturating_add(more);
-        }
+        join_waits(&mut self.waits_ns, &other.waits_ns);
     }
 }
 
-/// A rank's collectives, or its sends and receives, which are numbered apart.
-#[derive(Debug)]
-struct Lane {
-    comm: usize,
-    rank: i32,
-    is_p2p: bool,
-    slices: Vec<Slice>,
-}
+/// Communicator, whether it is sends and receives (which are numbered apart), and rank.
+type Lane = (usize, bool, i32);
+
+/// A long op: its length and begin. The shortest is on top of a heap.
+type Long = (Reverse<u64>, u64, LongOp);
 
 #[derive(Debug)]
 pub(super) struct Timeline {
-    lanes: std::collections::BTreeMap<(usize, bool, i32), Lane>,
+    lanes: BTreeMap<Lane, Vec<Slice>>,
     slices: usize,
     most: usize,
     /// Lowest bit by which numbers of different slices differ.
     shift: u32,
     longest: BinaryHeap<Long>,
-}
-
-/// A long op, ordered so that the shortest is on top of a heap.
-#[derive(Debug)]
-struct Long {
-    ns: u64,
-    at_ns: u64,
-    op: LongOp,
-}
-
-impl Long {
-    fn order(&self) -> (std::cmp::Reverse<u64>, u64, usize, i32) {
-        (std::cmp::Reverse(self.ns), self.at_ns, self.op.comm, self.op.rank)
-    }
-}
-
-impl PartialEq for Long {
-    fn eq(&self, other: &Self) -> bool {
-        self.order() == other.order()
-    }
-}
-
-impl Eq for Long {}
-
-impl PartialOrd for Long {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Long {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.order().cmp(&other.order())
-    }
 }
 
 #[derive(Debug, Serialize)]
@@ -151,7 +118,7 @@ pub(super) struct LaneData {
     pub(super) code: Vec<Option<usize>>,
     /// Microseconds of waits, all messages together: a column for each kind of wait that occurs, by its
     /// number.
-    pub(super) waits: std::collections::BTreeMap<usize, Vec<u64>>,
+    pub(super) waits: BTreeMap<usize, Vec<u64>>,
 }
 
 impl Default for Timeline {
@@ -170,23 +137,17 @@ impl Timeline {
         let slice = Slice::of(op, kind, code);
         self.note_long(op, &slice);
         let key = (op.comm, op.is_p2p, op.rank);
-        let lane = self.lanes.entry(key).or_insert_with(|| Lane {
-            comm: op.comm,
-            rank: op.rank,
-            is_p2p: op.is_p2p,
-            slices: Vec::new(),
-        });
-        self.slices += usize::from(put(&mut lane.slices, slice, self.shift));
+        self.slices += usize::from(put(self.lanes.entry(key).or_default(), slice, self.shift));
         while self.slices > self.most && self.shift < 63 {
             self.shift += 1;
             let shift = self.shift;
             self.slices = 0;
             for lane in self.lanes.values_mut() {
-                for slice in std::mem::take(&mut lane.slices) {
-                    put(&mut lane.slices, slice, shift);
+                for slice in std::mem::take(lane) {
+                    put(lane, slice, shift);
                 }
-                lane.slices.shrink_to_fit();
-                self.slices += lane.slices.len();
+                lane.shrink_to_fit();
+                self.slices += lane.len();
             }
         }
     }
@@ -197,7 +158,7 @@ impl Timeline {
         }
         let ns = slice.longest_ns;
         let is_full = self.longest.len() >= MAX_LONGEST;
-        if is_full && self.longest.peek().is_some_and(|shortest| shortest.ns >= ns) {
+        if is_full && self.longest.peek().is_some_and(|shortest| shortest.0.0 >= ns) {
             return;
         }
         let long = LongOp {
@@ -210,7 +171,7 @@ impl Timeline {
             waits: op.waits_ns.map(|ns| ns / US),
             code: slice.code,
         };
-        self.longest.push(Long { ns, at_ns: slice.begin_ns, op: long });
+        self.longest.push((Reverse(ns), slice.begin_ns, long));
         if is_full {
             self.longest.pop();
         }
@@ -223,24 +184,24 @@ impl Timeline {
 
     /// Returns the first and the last moment.
     pub(super) fn span_ns(&self) -> Option<(u64, u64)> {
-        let slices = || self.lanes.values().flat_map(|lane| &lane.slices);
+        let slices = || self.lanes.values().flatten();
         Some((slices().map(|slice| slice.begin_ns).min()?, slices().map(|slice| slice.end_ns).max()?))
     }
 
     /// Returns the longest ops, the longest first. `codes` maps numbers of stacks to lines of code.
     pub(super) fn longest(&mut self, t0_ns: u64, codes: &[usize]) -> Vec<LongOp> {
         let longest = std::mem::take(&mut self.longest).into_sorted_vec();
-        let op = |long: Long| LongOp {
-            at: long.at_ns.saturating_sub(t0_ns) / US,
-            code: long.op.code.and_then(|code| codes.get(code).copied()),
-            ..long.op
+        let op = |(_, at_ns, op): Long| LongOp {
+            at: at_ns.saturating_sub(t0_ns) / US,
+            code: op.code.and_then(|code| codes.get(code).copied()),
+            ..op
         };
         longest.into_iter().map(op).collect()
     }
 
     /// Returns the columns of all lanes. `codes` maps numbers of stacks to lines of code.
     pub(super) fn data(&self, t0_ns: u64, codes: &[usize]) -> TimelineData {
-        let lanes = self.lanes.values().map(|lane| lane.data(t0_ns, codes)).collect();
+        let lanes = self.lanes.iter().map(|(lane, slices)| lane_data(*lane, slices, t0_ns, codes)).collect();
         TimelineData { merge: self.merge(), lanes }
     }
 }
@@ -259,39 +220,35 @@ fn put(slices: &mut Vec<Slice>, slice: Slice, shift: u32) -> bool {
     }
 }
 
-impl Lane {
-    fn data(&self, t0_ns: u64, codes: &[usize]) -> LaneData {
-        let mut slices: Vec<&Slice> = self.slices.iter().collect();
-        slices.sort_by_key(|slice| (slice.begin_ns, slice.number));
-        let column =
-            |value: &dyn Fn(&Slice) -> u64| slices.iter().map(|slice| value(slice)).collect::<Vec<_>>();
-        let counts =
-            |value: &dyn Fn(&Slice) -> u32| slices.iter().map(|slice| value(slice)).collect::<Vec<_>>();
-        let at = column(&|slice| slice.begin_ns.saturating_sub(t0_ns) / US);
-        // This is the distance between the two moments as they are shown.
-        let until = column(&|slice| slice.end_ns.saturating_sub(t0_ns) / US);
-        let us = until.iter().zip(&at).map(|(until, at)| until.saturating_sub(*at)).collect();
-        let is_single = slices.iter().all(|slice| slice.ops == 1);
-        let is_measured = slices.iter().all(|slice| slice.measured == slice.ops);
-        let has_code = slices.iter().any(|slice| slice.code.is_some());
-        let code = |slice: &&Slice| slice.code.and_then(|code| codes.get(code).copied());
-        let waits = (0..8).filter_map(|wait| {
-            let of = |slice: &Slice| slice.waits_ns.get(wait).map_or(0, |ns| ns / US);
-            slices.iter().any(|slice| of(slice) > 0).then(|| (wait, column(&of)))
-        });
-        LaneData {
-            comm: self.comm,
-            rank: self.rank,
-            p2p: self.is_p2p,
-            at: growth(&at),
-            us,
-            number: growth(&column(&|slice| slice.number)),
-            kind: slices.iter().map(|slice| slice.kind).collect(),
-            ops: if is_single { Vec::new() } else { counts(&|slice| slice.ops) },
-            measured: if is_measured { Vec::new() } else { counts(&|slice| slice.measured) },
-            code: if has_code { slices.iter().map(code).collect() } else { Vec::new() },
-            waits: waits.collect(),
-        }
+fn lane_data((comm, is_p2p, rank): Lane, slices: &[Slice], t0_ns: u64, codes: &[usize]) -> LaneData {
+    let mut slices: Vec<&Slice> = slices.iter().collect();
+    slices.sort_by_key(|slice| (slice.begin_ns, slice.number));
+    let column = |value: &dyn Fn(&Slice) -> u64| slices.iter().map(|slice| value(slice)).collect::<Vec<_>>();
+    let counts = |value: &dyn Fn(&Slice) -> u32| slices.iter().map(|slice| value(slice)).collect::<Vec<_>>();
+    let at = column(&|slice| slice.begin_ns.saturating_sub(t0_ns) / US);
+    // This is the distance between the two moments as they are shown.
+    let until = column(&|slice| slice.end_ns.saturating_sub(t0_ns) / US);
+    let us = until.iter().zip(&at).map(|(until, at)| until.saturating_sub(*at)).collect();
+    let is_single = slices.iter().all(|slice| slice.ops == 1);
+    let is_measured = slices.iter().all(|slice| slice.measured == slice.ops);
+    let has_code = slices.iter().any(|slice| slice.code.is_some());
+    let code = |slice: &&Slice| slice.code.and_then(|code| codes.get(code).copied());
+    let waits = (0..8).filter_map(|wait| {
+        let of = |slice: &Slice| slice.waits_ns.get(wait).map_or(0, |ns| ns / US);
+        slices.iter().any(|slice| of(slice) > 0).then(|| (wait, column(&of)))
+    });
+    LaneData {
+        comm,
+        rank,
+        p2p: is_p2p,
+        at: growth(&at),
+        us,
+        number: growth(&column(&|slice| slice.number)),
+        kind: slices.iter().map(|slice| slice.kind).collect(),
+        ops: if is_single { Vec::new() } else { counts(&|slice| slice.ops) },
+        measured: if is_measured { Vec::new() } else { counts(&|slice| slice.measured) },
+        code: if has_code { slices.iter().map(code).collect() } else { Vec::new() },
+        waits: waits.collect(),
     }
 }
 

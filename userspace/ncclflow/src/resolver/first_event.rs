@@ -12,11 +12,12 @@ use anyhow::{Result, bail};
 
 use super::{
     frame::{Channel, NoFrame},
-    helper::{Helper, MAX_LEFT, still_left},
+    helper::Helper,
+    perf_event::event_of_own_thread,
     sandbox::Role,
     service::has_children,
 };
-use crate::threads::event_of_own_thread;
+use crate::unresponsive::{MAX_LEFT, left_behind};
 
 /// Longest time that opening the event may take. On two processors with 20 running threads it was seen to
 /// take 7 s.
@@ -39,7 +40,7 @@ impl FirstEvent {
         if !has_children() {
             return Ok(Self { _child: None });
         }
-        if still_left() >= MAX_LEFT {
+        if left_behind() >= MAX_LEFT {
             return Err(io::Error::other(format!("{MAX_LEFT} children of this program sleep in the kernel")));
         }
         Self::opened_by(Helper::start(Role::EventHolder, Helper::own_file()?)?, WALL)

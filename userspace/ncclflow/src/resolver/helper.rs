@@ -5,10 +5,7 @@ use std::{
     io,
     os::{fd::BorrowedFd, unix::fs::FileExt as _},
     process::{Child, Command, Stdio},
-    sync::{
-        Mutex, OnceLock, PoisonError,
-        mpsc::{Sender, channel},
-    },
+    sync::{Mutex, OnceLock, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -17,16 +14,18 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::{
     child::ARGUMENT,
+    error::ResolverError,
     frame::{Channel, Frame, NoFrame},
     sandbox::Role,
 };
-use crate::{privileges, target::identify::Named};
+use crate::{
+    privileges,
+    target::identify::Named,
+    unresponsive::{Answerer, end_within, leave},
+};
 
-/// Most looks at a child that has closed its socket, a millisecond apart, until it has ended.
-const LOOKS: usize = 100;
-/// Most children of all kinds that may be left behind; then no child that could be lost is asked, until some
-/// have ended.
-pub(super) const MAX_LEFT: usize = 64;
+/// Time in which a child that has closed its socket ends.
+const MOMENT: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct Helper {
@@ -34,14 +33,6 @@ pub(super) struct Helper {
     child: Option<Child>,
     channel: Channel,
     file: File,
-}
-
-/// Reason for which a child gave no answer.
-#[derive(Debug)]
-pub(super) enum NoAnswer {
-    Lost(Duration),
-    Died(String),
-    Garbage(String),
 }
 
 impl Helper {
@@ -102,16 +93,24 @@ impl Helper {
         (named != ((0, 0), 0)).then_some(named)
     }
 
-    /// Gives up a child that sent no answer. It is killed and not waited for. Returns what became of it, and
+    /// Gives up a child that sent no answer: it is killed and not waited for. Returns what became of it, and
     /// whether it is left behind.
-    pub(super) fn give_up(mut self, why: NoFrame, wall: Duration) -> (NoAnswer, bool) {
-        let ended = match why {
-            NoFrame::End => self.child.as_mut().and_then(ended),
-            NoFrame::TimeUp | NoFrame::Garbage(_) | NoFrame::NoDescriptors => None,
+    pub(super) fn give_up(mut self, why: NoFrame, wall: Duration) -> (ResolverError, bool) {
+        let mut child = self.child.take();
+        let error = match why {
+            NoFrame::TimeUp => ResolverError::Lost(wall),
+            NoFrame::Garbage(what) => ResolverError::Garbage(what),
+            NoFrame::NoDescriptors => {
+                ResolverError::Garbage("descriptors for which there is no room".to_owned())
+            }
+            NoFrame::End => {
+                let ended = child.as_mut().and_then(|child| end_within(child, MOMENT));
+                ResolverError::Died(
+                    ended.map_or_else(|| "it closed its socket".to_owned(), |status| status.to_string()),
+                )
+            }
         };
-        let Some(child) = self.child.take() else { return (no_answer(why, wall, ended), false) };
-        let is_left = leave(child);
-        (no_answer(why, wall, ended), is_left)
+        (error, child.is_some_and(leave))
     }
 }
 
@@ -124,67 +123,25 @@ impl Drop for Helper {
     }
 }
 
-fn no_answer(why: NoFrame, wall: Duration, ended: Option<String>) -> NoAnswer {
-    match why {
-        NoFrame::TimeUp => NoAnswer::Lost(wall),
-        NoFrame::Garbage(what) => NoAnswer::Garbage(what),
-        NoFrame::NoDescriptors => NoAnswer::Garbage("descriptors for which there is no room".to_owned()),
-        NoFrame::End => NoAnswer::Died(ended.unwrap_or_else(|| "it closed its socket".to_owned())),
-    }
-}
-
-/// Returns how a child ended, if it ends within [`LOOKS`].
-fn ended(child: &mut Child) -> Option<String> {
-    for _ in 0..LOOKS {
-        if let Ok(Some(status)) = child.try_wait() {
-            return Some(status.to_string());
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    None
-}
-
-/// Children that were killed and have not ended yet.
-static LEFT: Mutex<Vec<Child>> = Mutex::new(Vec::new());
-
-/// Kills a child and does not wait for it. Returns whether it is still there a moment later.
-fn leave(mut child: Child) -> bool {
-    let _ = child.kill();
-    let has_ended = ended(&mut child).is_some();
-    if !has_ended {
-        LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(child);
-    }
-    !has_ended
-}
-
-/// Returns the number of children that were left behind and are still there, asleep in the kernel.
-pub(super) fn still_left() -> usize {
-    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
-    left.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
-    left.len()
-}
-
 /// Starts a child from a thread that lives as long as the program: the child ends with the thread that
 /// started it (`PR_SET_PDEATHSIG`).
 fn spawn(command: Command) -> io::Result<Child> {
-    type Asked = (Box<Command>, Sender<io::Result<Child>>);
-    static SPAWNER: OnceLock<Option<Sender<Asked>>> = OnceLock::new();
+    type Spawner = Answerer<Command, io::Result<Child>>;
+    static SPAWNER: OnceLock<Option<Mutex<Spawner>>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
-        let (sender, asked) = channel::<Asked>();
-        let run = move || {
+        let begin = || {
             privileges::keep_for_children(privileges::DUMPS);
-            for (mut command, answer) in asked {
-                let _ = answer.send(command.spawn());
-            }
+            |mut command: Command| command.spawn()
         };
-        thread::Builder::new().name("ncclflow-spawn".to_owned()).spawn(run).is_ok().then_some(sender)
+        let thread = thread::Builder::new().name("ncclflow-spawn".to_owned());
+        Spawner::start(thread, begin).ok().map(Mutex::new)
     });
-    let (answer, child) = channel();
-    let sent = spawner.as_ref().map(|spawner| spawner.send((Box::new(command), answer)).is_ok());
-    match sent {
-        Some(true) => child.recv().unwrap_or_else(|_| Err(io::Error::other("nobody starts it"))),
-        _ => Err(io::Error::other("the thread that starts children cannot be started")),
-    }
+    let Some(spawner) = spawner else {
+        return Err(io::Error::other("the thread that starts children cannot be started"));
+    };
+    let spawner = spawner.lock().unwrap_or_else(PoisonError::into_inner);
+    spawner.ask(command);
+    spawner.answer(Duration::MAX).unwrap_or_else(|| Err(io::Error::other("nobody starts it")))
 }
 
 #[cfg(test)]
@@ -217,7 +174,7 @@ mod tests {
         let begun = Instant::now();
         let why = helper.ask(b"question", &[], 100, WALL).unwrap_err();
         assert!(matches!(why, NoFrame::TimeUp) && begun.elapsed() < Duration::from_secs(30));
-        assert!(matches!(helper.give_up(why, WALL).0, NoAnswer::Lost(_)));
+        assert!(matches!(helper.give_up(why, WALL).0, ResolverError::Lost(_)));
         drop(child);
     }
 
@@ -226,11 +183,11 @@ mod tests {
         let (helper, child) = Helper::of_test();
         drop(child);
         let why = helper.ask(b"question", &[], 100, WALL).unwrap_err();
-        assert!(matches!(helper.give_up(why, WALL).0, NoAnswer::Died(_)));
+        assert!(matches!(helper.give_up(why, WALL).0, ResolverError::Died(_)));
         let (helper, child) = Helper::of_test();
         child.send(&[b'x'; 200], &[], &[]).unwrap();
         let why = helper.ask(b"question", &[], 100, WALL).unwrap_err();
-        assert!(matches!(helper.give_up(why, WALL).0, NoAnswer::Garbage(_)), "more than was allowed");
+        assert!(matches!(helper.give_up(why, WALL).0, ResolverError::Garbage(_)), "more than was allowed");
     }
 
     #[test]

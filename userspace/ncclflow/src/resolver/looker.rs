@@ -194,7 +194,7 @@ impl Looker {
     }
 
     fn limit(&mut self, limits: Limits) {
-        self.identifier.set_limits(limits.allow_fuse, limits.given_up);
+        self.identifier.set_limits(limits.allow_fuse, limits.silent);
     }
 
     fn package_version(&mut self, pid: u32, mapping: &Mapping) -> io::Result<Vec<u8>> {

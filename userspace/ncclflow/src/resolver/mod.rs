@@ -29,22 +29,25 @@ mod first_event;
 mod frame;
 mod helper;
 mod looker;
+mod page_map;
 mod peeker;
+mod perf_event;
 mod protocol;
 mod questions;
 mod reader;
 mod sandbox;
 mod service;
-mod silent;
+mod silent_processes;
 mod soundness;
 
 pub use child::serve_if_asked;
 pub use error::ResolverError;
 pub(crate) use first_event::FirstEvent;
 pub(crate) use peeker::{filled, is_silent, peek};
+pub(crate) use perf_event::{open_event, time_on_processors};
 pub(crate) use protocol::{Interpreter, ProcFile, Status, Symbol, What};
 pub(crate) use questions::{
     Unseen, check, interpreter, libraries, look, look_through, maps, nccl_processes, open_mapping,
     package_version, proc_bytes, resolve, symbols, take_hold,
 };
-pub use service::{Lost, allow_fuse, lost, prepare};
+pub use service::{allow_fuse, lost, prepare};

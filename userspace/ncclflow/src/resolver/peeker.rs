@@ -2,6 +2,7 @@
 //! by a file system in user space, or by `userfaultfd`: then the process itself decides whether a copy of it
 //! ever ends. A process can also have the lock of its mappings held for ever, which listing pages takes.
 
+use flow::session::LostReaders;
 use std::{
     fs::File,
     io,
@@ -17,12 +18,13 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use super::{
     error::ResolverError,
     frame::{Channel, NoFrame},
-    helper::{Helper, MAX_LEFT, NoAnswer, still_left},
+    helper::Helper,
+    page_map::filled_pages,
     sandbox::{self, Role},
-    service::{Lost, has_children},
-    silent::Silent,
+    service::{count, has_children},
+    silent_processes::SilentProcesses,
 };
-use crate::memory::filled_pages;
+use crate::unresponsive::{MAX_LEFT, left_behind};
 
 /// Most bytes that are copied at once.
 pub(crate) const MAX_BYTES: usize = 8 << 20;
@@ -38,14 +40,14 @@ type Piece = (u64, usize);
 struct Pool {
     idle: Vec<Helper>,
     /// Processes whose memory did not answer.
-    silent: Silent,
-    lost: Lost,
+    silent: SilentProcesses,
+    lost: LostReaders,
 }
 
 static POOL: Mutex<Pool> = Mutex::new(Pool {
     idle: Vec::new(),
-    silent: Silent::new(),
-    lost: Lost { unanswered: 0, left_behind: 0, died: 0 },
+    silent: SilentProcesses::new(),
+    lost: LostReaders { unanswered: 0, left_behind: 0, died: 0 },
 });
 
 fn pool() -> MutexGuard<'static, Pool> {
@@ -95,18 +97,17 @@ fn ask<T>(
     pagemap: Option<BorrowedFd<'_>>,
     take: impl FnOnce(&Helper, usize) -> io::Result<T>,
 ) -> io::Result<T> {
-    let silent = |error: ResolverError| io::Error::new(io::ErrorKind::TimedOut, error);
     let start = || Helper::start(Role::Peeker, memory()?);
     let (idle, is_silent) = {
         let mut pool = pool();
         let is_silent = pool.silent.has(pid);
         (pool.idle.pop(), is_silent)
     };
-    if is_silent || still_left() >= MAX_LEFT {
+    if is_silent || left_behind() >= MAX_LEFT {
         if let Some(helper) = idle {
             put_back(helper);
         }
-        return Err(silent(ResolverError::GivenUp));
+        return Err(ResolverError::GivenUp.into());
     }
     let mut request = Vec::with_capacity(4 + 16 * pieces.len());
     request.extend(pid.to_le_bytes());
@@ -133,29 +134,19 @@ fn ask<T>(
             },
             Err(why) => why,
         };
-        let (no_answer, is_left) = helper.give_up(why, WALL);
+        let (error, is_left) = helper.give_up(why, WALL);
         let mut pool = pool();
         pool.lost.left_behind += u32::from(is_left);
-        match no_answer {
-            // The child was killed from outside.
-            NoAnswer::Died(_) if attempt == 0 => {
-                drop(pool);
-                helper = start()?;
-            }
-            NoAnswer::Died(how) => {
-                pool.lost.died += 1;
-                return Err(io::Error::other(ResolverError::Died(how)));
-            }
-            NoAnswer::Garbage(what) => {
-                pool.lost.died += 1;
-                return Err(io::Error::other(ResolverError::Garbage(what)));
-            }
-            NoAnswer::Lost(after) => {
-                pool.lost.unanswered += 1;
+        // The first child may have been killed from outside.
+        if attempt > 0 || !matches!(error, ResolverError::Died(_)) {
+            count(&mut pool.lost, &error);
+            if matches!(error, ResolverError::Lost(_)) {
                 pool.silent.add(pid);
-                return Err(silent(ResolverError::Lost(after)));
             }
+            return Err(error.into());
         }
+        drop(pool);
+        helper = start()?;
     }
     Err(io::ErrorKind::Other.into())
 }
@@ -166,7 +157,7 @@ pub(crate) fn is_silent(pid: u32) -> bool {
 }
 
 /// Returns what was lost with copying memory until now.
-pub(super) fn lost() -> Lost {
+pub(super) fn lost() -> LostReaders {
     pool().lost
 }
 

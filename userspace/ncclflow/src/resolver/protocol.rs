@@ -3,12 +3,14 @@
 use std::{fs::Metadata, os::unix::fs::MetadataExt as _, path::PathBuf};
 
 use cpython::Version;
-use nccl_library::symbols::{DebugFiles, Request as SymbolRequest, nccl_request, nccl_request_with_api};
+use nccl_library::symbols::{
+    DebugFiles, Request as SymbolRequest, nccl_request, nccl_request_of_memory, nccl_request_with_api,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::target::{
     Evidence, LibraryId, Unfinished,
-    identify::{Depth, Named},
+    identify::{Depth, SilentFiles},
     library::FileSystem,
     maps::Mapping,
     raw_path,
@@ -30,7 +32,7 @@ impl What {
         match self {
             Self::Ops => nccl_request(),
             Self::Api => nccl_request_with_api(),
-            Self::Dump => crate::dump::request(),
+            Self::Dump => nccl_request_of_memory(),
         }
     }
 }
@@ -67,7 +69,7 @@ impl ProcFile {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Limits {
     pub(super) allow_fuse: bool,
-    pub(super) given_up: Vec<Named>,
+    pub(super) silent: SilentFiles,
 }
 
 /// A question to the looker. A library comes as a descriptor that holds it.

@@ -21,7 +21,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
 
-use crate::memory::PAGEMAP_SCAN;
+use super::page_map::PAGEMAP_SCAN;
 
 /// Bytes of address space of the looker, and of the child that copies memory.
 const LOOKER_SPACE: u64 = 1 << 30;

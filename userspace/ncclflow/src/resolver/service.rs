@@ -1,7 +1,8 @@
 //! Asks the looker, and remembers what must not be asked again. The questions are in `questions`.
 
+use flow::session::LostReaders;
 use std::{
-    io,
+    io, mem,
     os::fd::BorrowedFd,
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -13,40 +14,24 @@ use std::{
 use super::{
     error::ResolverError,
     frame::{Frame, NoFrame},
-    helper::{Helper, MAX_LEFT, NoAnswer, still_left},
+    helper::Helper,
     looker::{Looker, MAX_ANSWER},
     peeker,
     protocol::{Limits, Reply, Request},
     sandbox::Role,
-    silent::Silent,
+    silent_processes::SilentProcesses,
 };
-use crate::target::identify::Named;
+use crate::{
+    target::identify::{Named, SilentFiles},
+    unresponsive::{MAX_LEFT, left_behind},
+};
 
-/// Files of one device that may stay without an answer; then no file of the device is asked for.
-const DEVICE_STRIKES: usize = 2;
-
-/// Losses from looking at foreign files and memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Lost {
-    /// Children that did not answer in time.
-    pub unanswered: u32,
-    /// Children of these that were still there after they were killed: they sleep in the kernel.
-    pub left_behind: u32,
-    /// Children that ended, or answered garbage, because of what they read.
-    pub died: u32,
-}
-
-impl Lost {
-    pub fn is_none(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-impl std::ops::AddAssign for Lost {
-    fn add_assign(&mut self, more: Self) {
-        self.unanswered = self.unanswered.saturating_add(more.unanswered);
-        self.left_behind = self.left_behind.saturating_add(more.left_behind);
-        self.died = self.died.saturating_add(more.died);
+/// Counts a child that gave no answer.
+pub(super) fn count(lost: &mut LostReaders, error: &ResolverError) {
+    match error {
+        ResolverError::Lost(_) => lost.unanswered += 1,
+        ResolverError::Died(_) | ResolverError::Garbage(_) => lost.died += 1,
+        ResolverError::Refused(_) | ResolverError::GivenUp | ResolverError::Unavailable(_) => {}
     }
 }
 
@@ -55,10 +40,10 @@ struct Service {
     helper: Option<Helper>,
     /// The looker, where there are no children.
     in_process: Option<Looker>,
-    given_up: Vec<Named>,
+    silent_files: SilentFiles,
     /// Processes whose `/proc` does not answer.
-    silent: Silent,
-    lost: Lost,
+    silent: SilentProcesses,
+    lost: LostReaders,
 }
 
 static HAS_CHILDREN: AtomicBool = AtomicBool::new(false);
@@ -87,7 +72,7 @@ pub fn prepare() {
 }
 
 /// Returns what was lost until now, with looking at files and with copying memory.
-pub fn lost() -> Lost {
+pub fn lost() -> LostReaders {
     let mut lost = with_service(|service| service.lost);
     lost += peeker::lost();
     lost
@@ -121,10 +106,9 @@ impl Service {
             return understand(looker.answer(request.clone(), fds));
         }
         let json = serde_json::to_vec(request).map_err(|error| ResolverError::Refused(error.into()))?;
-        // A child that was killed from outside has done nothing wrong.
         let mut again = true;
         loop {
-            if still_left() >= MAX_LEFT {
+            if left_behind() >= MAX_LEFT {
                 let why = format!("{MAX_LEFT} children that looked at files or memory sleep in the kernel");
                 return Err(ResolverError::Unavailable(why));
             }
@@ -146,56 +130,35 @@ impl Service {
             };
             let at = helper.note();
             let Some(helper) = self.helper.take() else { continue };
-            let (no_answer, is_left) = helper.give_up(why, wall);
+            let (error, is_left) = helper.give_up(why, wall);
             self.lost.left_behind += u32::from(is_left);
-            return Err(match no_answer {
-                NoAnswer::Died(_) if again => {
-                    again = false;
-                    continue;
-                }
-                NoAnswer::Died(how) => {
-                    self.lost.died += 1;
-                    self.give_up(at, about);
-                    ResolverError::Died(how)
-                }
-                NoAnswer::Garbage(what) => {
-                    self.lost.died += 1;
-                    self.give_up(at, about);
-                    ResolverError::Garbage(what)
-                }
-                // The child was stopped, and nothing says that it was at a file. A file system that does not
-                // answer will not do so the second time either.
-                NoAnswer::Lost(_) if again && at.is_none() => {
-                    self.lost.unanswered += 1;
-                    again = false;
-                    continue;
-                }
-                NoAnswer::Lost(after) => {
-                    self.lost.unanswered += 1;
-                    self.give_up(at, about);
-                    ResolverError::Lost(after)
-                }
-            });
+            let is_lost = matches!(error, ResolverError::Lost(_));
+            // A child that was killed from outside has done nothing wrong; nor has one that was stopped, where
+            // nothing says that it was at a file. A file system that does not answer will not do so the second
+            // time either.
+            let is_innocent = is_lost && at.is_none() || matches!(error, ResolverError::Died(_));
+            let is_tried_again = is_innocent && mem::take(&mut again);
+            if is_lost || !is_tried_again {
+                count(&mut self.lost, &error);
+            }
+            if !is_tried_again {
+                self.give_up(at, about);
+                return Err(error);
+            }
         }
     }
 
-    /// Notes that the file, or the process, is not asked again; nor is any file of a device with several
-    /// such.
+    /// Notes that the file, or the process, is not asked again.
     fn give_up(&mut self, at: Option<Named>, about: Option<u32>) {
         if let Some((device, inode)) = at {
-            self.given_up.push((device, inode));
-            let strikes = self.given_up.iter().filter(|(of, inode)| *of == device && *inode != 0).count();
-            if strikes >= DEVICE_STRIKES {
-                self.given_up.retain(|(of, _)| *of != device);
-                self.given_up.push((device, 0));
-            }
+            self.silent_files.add(inode, device);
         } else if let Some(pid) = about {
             self.silent.add(pid);
         }
     }
 
     fn limits(&self) -> Limits {
-        Limits { allow_fuse: ALLOWS_FUSE.load(Ordering::Relaxed), given_up: self.given_up.clone() }
+        Limits { allow_fuse: ALLOWS_FUSE.load(Ordering::Relaxed), silent: self.silent_files.clone() }
     }
 }
 
@@ -249,9 +212,12 @@ mod tests {
         let mut service = Service::default();
         service.give_up(Some(((8, 1), 10)), Some(1));
         service.give_up(Some(((8, 2), 10)), None);
-        assert_eq!(service.limits().given_up, [((8, 1), 10), ((8, 2), 10)]);
+        let has = |service: &Service, device, inode| {
+            service.limits().silent.has(|known| *known == inode, &(8, device))
+        };
+        assert!(has(&service, 1, 10) && !has(&service, 1, 12) && has(&service, 2, 10));
         service.give_up(Some(((8, 1), 11)), None);
-        assert_eq!(service.limits().given_up, [((8, 2), 10), ((8, 1), 0)]);
+        assert!(has(&service, 1, 12) && !has(&service, 2, 11));
         assert!(!service.silent.has(1), "it was the file, and not the process");
         service.give_up(None, Some(std::process::id()));
         assert!(service.silent.has(std::process::id()));

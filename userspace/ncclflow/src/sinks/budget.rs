@@ -1,13 +1,18 @@
-//! How much a recording may take on disk: every writer takes its bytes from one budget before it writes them.
+//! The disk budget of a recording: every writer takes its bytes from it before it writes them.
 //!
-//! What is counted is what `du` shows: whole blocks of files, with those that hold their extents, and folders
-//! with their entries. Besides what is taken, room is kept for files that are written at the end. Room is made
-//! of what is oldest: first of files of lines, which can be made again of the recording, then of complete
-//! windows. Where windows are of several tenants, it is made of those of the tenant whose windows take most. A recording without windows removes its own oldest segments
-//! ([`crate::recording::RecordingWriter`]).
+//! Bytes are counted as `du` shows them: whole blocks of files, with those that hold their extents, and
+//! folders with their entries. Room is also kept for files that are written at the end. Room is made by
+//! removing the oldest: first line files, which can be made again from the recording, then complete windows.
+//! Where windows are of several tenants, the tenant whose windows take most loses its own. A recording
+//! without windows removes its own oldest segments ([`crate::recording::RecordingWriter`]).
+//!
+//! A window reserves room for its `session.json`. A recording reserves room for its own and for that of the
+//! next window, which must be able to open while the last one is being completed. Nothing is removed by a
+//! name pattern: each part of a recording knows its files by device and inode.
 
 mod state;
 
+use flow::session::MaxSizeReport;
 use std::{
     collections::HashMap,
     io,
@@ -15,26 +20,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{made::Made, output_dir::OutputDir, session_file::MaxSizeReport};
+use super::{made::Made, output_dir::OutputDir};
 use state::{MAIN, Part, State, some_room};
 
 pub(super) use state::Need;
 pub use state::{DiskNews, Share};
 
-/// What a name takes in its folder at most: an entry of 72 bytes, in blocks that are half full, as ext4
-/// splits them.
+/// Most bytes of a name in its folder: an entry of 72 bytes, in blocks that are half full, as ext4 splits
+/// them.
 pub(super) const ENTRY: u64 = 256;
 
-/// Blocks of a file that need no further block to be found: an inode of ext4 has room for so many extents.
+/// Blocks of a file that need no index block: an ext4 inode has room for so many extents.
 const BLOCKS_IN_INODE: u64 = 4;
 
-/// Blocks that are found through one further block, if no two are neighbours: it has room for 340 of 4 KiB.
+/// Blocks found through one index block, if no two are neighbours: it has room for 340 extents in 4 KiB.
 const BLOCKS_IN_INDEX: u64 = 256;
 
-/// Sizes of blocks that are believed. Network file systems give the size of their transfers.
+/// Block sizes that are believed. Network file systems give the size of their transfers.
 const BLOCK_SIZES: std::ops::RangeInclusive<u64> = 4096..=65536;
 
-/// Folders of removed windows that are named; of those before only the number is told.
+/// Most folders of removed windows that are named; older ones are only counted.
 const MAX_NAMED: usize = 256;
 
 /// The limit of a recording, and what is left of it.
@@ -47,14 +52,14 @@ struct Shared {
     block: u64,
     /// Room is kept for compressed files.
     compress: bool,
-    /// What the limit is for; it has no account itself.
+    /// The limited folder, itself without an account.
     root: OutputDir,
     state: Mutex<State>,
-    /// Held while windows are removed, so that two who need room do not remove one each.
+    /// Held while windows are removed, so that two threads that need room do not remove one each.
     removing: Mutex<()>,
 }
 
-/// Whose the bytes are that a folder's files take.
+/// Account of the bytes that a folder's files take.
 #[derive(Clone, Debug)]
 pub(super) struct Account {
     budget: DiskBudget,
@@ -64,7 +69,7 @@ pub(super) struct Account {
 }
 
 impl DiskBudget {
-    /// `block`: of the file system. What the root itself takes counts.
+    /// `block` is the file system's block size. The root folder's own block counts.
     pub(super) fn new(root: OutputDir, limit: u64, block: u64, compress: bool) -> Self {
         let block = block.clamp(*BLOCK_SIZES.start(), *BLOCK_SIZES.end());
         let main = Part { used: block, ..Part::default() };
@@ -82,14 +87,14 @@ impl DiskBudget {
         Account { budget: self.clone(), part: MAIN, within: "".into() }
     }
 
-    /// What a file of so many bytes takes.
+    /// Returns what a file of so many bytes takes on disk.
     pub(super) fn cost(&self, bytes: u64) -> u64 {
         let blocks = bytes.div_ceil(self.0.block);
         let index = if blocks > BLOCKS_IN_INODE { 1 + blocks / BLOCKS_IN_INDEX } else { 0 };
         (blocks + index).saturating_mul(self.0.block)
     }
 
-    /// The size up to which a file of so many bytes takes no more than it does.
+    /// Returns the size to which the file can grow within its blocks.
     pub(super) fn covered(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.0.block).saturating_mul(self.0.block)
     }
@@ -98,7 +103,7 @@ impl DiskBudget {
         self.0.limit
     }
 
-    /// Somebody should be told something; said once, until it is taken.
+    /// Tells whether there is news to report; only once, until the news is taken.
     pub fn has_news(&self) -> bool {
         let mut state = self.state();
         let DiskNews { removed, lines_removed, is_first_refusal, over_share: _ } = &state.news;
@@ -125,12 +130,12 @@ impl DiskBudget {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is a limit, and not only an age.
+    /// Tells whether there is a limit, and not only an age.
     fn is_limited(&self) -> bool {
         self.0.limit < u64::MAX
     }
 
-    /// Tries, and makes room until it comes true.
+    /// Tries, and makes room until the attempt succeeds.
     fn obtain(&self, part: u64, attempt: impl FnMut(&mut State, u64) -> bool) -> bool {
         let obtained = self.make_room_until(part, attempt);
         if !obtained {
@@ -139,13 +144,12 @@ impl DiskBudget {
         obtained
     }
 
-    /// Makes room for so many bytes, and takes none of them. `false`: there is not so much that could be
-    /// removed.
+    /// Makes room for so many bytes without taking them. `false`: not enough can be removed.
     fn make_room(&self, part: u64, bytes: u64) -> bool {
         self.make_room_until(part, |state, limit| state.left(limit) >= bytes)
     }
 
-    /// Removes files of lines, and then windows, until it comes true. `part`: who needs the room.
+    /// Removes line files, and then windows, until the attempt succeeds. `part` needs the room.
     fn make_room_until(&self, part: u64, mut attempt: impl FnMut(&mut State, u64) -> bool) -> bool {
         if attempt(&mut self.state(), self.0.limit) {
             return true;
@@ -174,7 +178,7 @@ impl DiskBudget {
         }
     }
 
-    /// Removes a window, or the files of lines of one. What cannot be removed still counts.
+    /// Removes a window, or a part's line files. What cannot be removed still counts.
     fn remove(&self, part: u64) {
         let (part, lines) = {
             let mut state = self.state();
@@ -183,7 +187,7 @@ impl DiskBudget {
             (part, lines)
         };
         let (folder, is_lines, mut freed) = (part.folder.to_string(), part.is_lines, 0);
-        // What is in a folder goes before the folder.
+        // A folder's content goes before the folder.
         for Part { used, kept, made, .. } in lines.into_iter().chain([part]) {
             let left = made.remove(&self.0.root, |bytes| self.cost(bytes)).min(used);
             let mut state = self.state();
@@ -221,15 +225,15 @@ impl Account {
         self.budget.0.compress
     }
 
-    /// The account of a folder in this one.
+    /// Returns the account of a folder in this one.
     pub(super) fn inside(&self, name: &str) -> Self {
         let within =
             if self.within.is_empty() { name.into() } else { format!("{}/{name}", self.within).into() };
         Self { budget: self.budget.clone(), part: self.part, within }
     }
 
-    /// An account of its own for a window in this folder, with what the folder takes, and so much kept for
-    /// its report. `tenant`: of whose processes it is; empty: of all.
+    /// Opens an account for a window in this folder, with the folder's own bytes, and `report` bytes kept for
+    /// its report. `tenant`: of its processes; empty for all processes.
     pub(super) fn open_window(&self, name: &str, report: u64, tenant: &str) -> io::Result<Self> {
         let mut opened = None;
         self.budget.obtain(self.part, |state, limit| {
@@ -245,7 +249,7 @@ impl Account {
                 return false;
             }
             if entry == 0 {
-                // It is counted already, as nobody's.
+                // The entry is counted already, as nobody's.
                 state.spare_entries -= 1;
                 state.used = state.used.saturating_sub(ENTRY);
                 let taken = Need { disk: ENTRY, ..Need::default() };
@@ -259,7 +263,7 @@ impl Account {
         Ok(Self { part, ..self.inside(name) })
     }
 
-    /// The account of a window in this folder that is complete and was not removed.
+    /// Returns the account of a complete window in this folder that was not removed.
     pub(super) fn complete_window(&self, name: &str) -> Option<Self> {
         let state = self.budget.state();
         let complete = state.complete.iter().map(|(part, _)| *part);
@@ -268,11 +272,11 @@ impl Account {
         Some(Self { part, ..self.inside(name) })
     }
 
-    /// The account of the same folder's files of lines.
+    /// Returns the account of the same folder's line files.
     pub(super) fn of_lines(&self) -> Self {
         let mut state = self.budget.state();
         let new = state.next_part;
-        // One that was removed has none of what it may write.
+        // A removed part's account has nothing that may be written.
         let Some(part) = state.parts.get_mut(&self.part).filter(|part| !part.is_lines) else {
             return self.clone();
         };
@@ -285,36 +289,17 @@ impl Account {
         Self { part: lines, ..self.clone() }
     }
 
-    /// Nothing more is written to these files of lines before the end: they may be removed. What is kept for
-    /// them stays.
-    pub(super) fn may_be_removed(&self) {
-        let mut state = self.budget.state();
-        if state.parts.get(&self.part).is_some_and(|part| part.is_lines)
-            && !state.removable_lines.contains(&self.part)
-        {
-            state.removable_lines.push_back(self.part);
-        }
-    }
-
-    /// Removes these files of lines.
-    pub(super) fn remove_lines(&self) {
-        let is_lines = self.budget.state().parts.get(&self.part).is_some_and(|part| part.is_lines);
-        if is_lines {
-            self.budget.remove(self.part);
-        }
-    }
-
-    /// It was removed.
+    /// Tells whether the part was removed.
     pub(super) fn is_removed(&self) -> bool {
         !self.budget.state().parts.contains_key(&self.part)
     }
 
-    /// Something is lost, as there is no room.
+    /// Notes that something is lost for lack of room.
     pub(super) fn refuse(&self) {
         self.budget.state().refuse();
     }
 
-    /// Makes room for so many bytes, and takes none of them.
+    /// Makes room for so many bytes without taking them.
     pub(super) fn make_room(&self, bytes: u64) -> bool {
         self.budget.make_room(self.part, bytes)
     }
@@ -324,7 +309,7 @@ impl Account {
         self.budget.make_room(self.part, some_room(self.budget.0.limit))
     }
 
-    /// Nothing came of a window.
+    /// Drops the account of a discarded window.
     pub(super) fn abandon_window(&self) {
         let mut state = self.budget.state();
         if let Some(part) = state.parts.remove(&self.part) {
@@ -359,7 +344,7 @@ impl Account {
         self.budget.state().is_full
     }
 
-    /// Takes what a file needs more.
+    /// Takes the additional bytes of a file.
     pub(super) fn grow(&self, from: &Need, to: &Need) -> bool {
         self.budget.obtain(self.part, |state, limit| state.change(limit, self.part, from, to, 0))
     }
@@ -373,7 +358,7 @@ impl Account {
         state.change(u64::MAX, self.part, &from, &to, 0);
     }
 
-    /// Takes bytes for a file that is written at the end, from what is kept for it and what is free.
+    /// Takes bytes for a file written at the end, from the room kept for it and from what is free.
     pub(super) fn take(&self, share: Share, bytes: u64) -> io::Result<()> {
         let attempt = |state: &mut State, limit: u64| {
             let part = state.parts.get(&self.part);
@@ -384,11 +369,11 @@ impl Account {
             match share {
                 Share::Free | Share::Records | Share::Opening => {}
                 Share::Aggregates | Share::Compressed => from = from.keeping(share, kept.min(bytes)),
-                // It is written again and again, each time in the place of the one before: what is kept for
-                // it stays. Lines keep room for what it says of them.
+                // `session.json` is written again and again, each time in the former one's place: what is
+                // kept for it stays. Lines keep room for what it says of them.
                 Share::Report => borrowed = kept.saturating_add(kept_by_lines),
-                // It takes the place of more. What `session.json` has drawn beyond what is free, of what is kept for it,
-                // is not taken from this.
+                // It replaces more than it takes. What `session.json` has drawn beyond what is free, of its
+                // kept room, is not taken from this.
                 Share::Lasting => {
                     let over = state.used.saturating_add(state.kept).saturating_sub(limit);
                     borrowed = kept.saturating_add(over);
@@ -397,16 +382,16 @@ impl Account {
             state.change(limit, self.part, &from, &Need { disk: bytes, ..Need::default() }, borrowed)
         };
         let is_taken = match share {
-            // Can be made later, by hand: nothing is removed for it.
+            // These can be made later, by hand: nothing is removed for them.
             Share::Aggregates | Share::Compressed => attempt(&mut self.budget.state(), self.budget.0.limit),
-            // The writer says what is lost, if it is.
+            // The writer reports what is lost, if anything is.
             Share::Records | Share::Lasting => self.budget.make_room_until(self.part, attempt),
             Share::Free | Share::Report | Share::Opening => self.budget.obtain(self.part, attempt),
         };
         if is_taken { Ok(()) } else { Err(over_max_size()) }
     }
 
-    /// Bytes are on disk no more.
+    /// Gives back bytes that are no longer on disk.
     pub(super) fn give_back(&self, bytes: u64) {
         let mut state = self.budget.state();
         let from = Need { disk: bytes, ..Need::default() };
@@ -414,14 +399,14 @@ impl Account {
         state.resume_if_room(self.budget.0.limit);
     }
 
-    /// Looks at, or changes, what this recording has made of this part; with the folder's path.
+    /// Passes this part's list of made files, and the folder's path, to `look`.
     pub(super) fn made<T: Default>(&self, look: impl FnOnce(&mut Made, &Arc<str>) -> T) -> T {
         let mut state = self.budget.state();
         state.parts.get_mut(&self.part).map_or_else(T::default, |part| look(&mut part.made, &self.within))
     }
 }
 
-/// There was no room for it under the limit.
+/// Error: no room under the limit.
 #[derive(Clone, Copy, Debug)]
 struct OverMaxSize;
 
@@ -437,7 +422,7 @@ pub(super) fn over_max_size() -> io::Error {
     io::Error::new(io::ErrorKind::StorageFull, OverMaxSize)
 }
 
-/// It failed for the limit, and not for the disk.
+/// Tells whether the limit caused the error, not the disk.
 pub(crate) fn is_over_max_size(error: &io::Error) -> bool {
     error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<OverMaxSize>)
 }

@@ -1,33 +1,24 @@
-//! Files of lines to which nothing more comes are compressed.
+//! Compression of line files that are complete.
 
+use flow::session::Compressed;
 use std::io;
 
 use flate2::{Compression, write::GzEncoder};
-use serde::Serialize;
 
 use super::{
     budget::{Share, is_over_max_size},
     output_dir::OutputDir,
-    read_lines::COMPRESSED,
     session_files::SessionFiles,
 };
 
-/// Three times as fast as the usual one, for files that are a tenth larger: the job wants the processor more
+/// Three times as fast as the default, for files that are a tenth larger: the job needs the processor more
 /// than we do.
 const LEVEL: Compression = Compression::new(3);
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Compressed {
-    pub files: u64,
-    /// Of the lines.
-    pub bytes: u64,
-    /// Of the compressed files.
-    pub compressed_bytes: u64,
-    /// Files that are left as they were, as there was no room for both forms under the limit.
-    pub files_left: u64,
-}
+/// Ending of a compressed file's name.
+const COMPRESSED: &str = ".gz";
 
-/// Compresses all files of JSON lines, and gives what could not be. They are complete.
+/// Compresses all files of JSON lines, which are complete. Also returns errors.
 pub fn compress_files(files: &SessionFiles) -> (Compressed, Vec<String>) {
     let (mut done, mut errors) = (Compressed::default(), Vec::new());
     let Some(dir) = files.dir().filter(|dir| !dir.is_removed()) else { return (done, errors) };
@@ -46,8 +37,8 @@ pub fn compress_files(files: &SessionFiles) -> (Compressed, Vec<String>) {
     (done, errors)
 }
 
-/// Puts the compressed form into the file's place: when it is on the disk under its name, and not before, the
-/// file is removed. Gives the bytes of both.
+/// Replaces the file by its compressed form, once that is on the disk under its name. Returns the bytes of
+/// both.
 fn compress(dir: &OutputDir, name: &str) -> io::Result<(u64, u64)> {
     let mut lines = dir.open_file(name)?;
     let (mut bytes, mut compressed_bytes) = (0, 0);
@@ -64,10 +55,14 @@ fn compress(dir: &OutputDir, name: &str) -> io::Result<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, io::Write as _};
+    use std::{
+        fs,
+        io::{Read as _, Write as _},
+    };
+
+    use flate2::read::GzDecoder;
 
     use super::*;
-    use crate::sinks::for_each_line;
 
     fn folder(limit: Option<u64>, lines: &str) -> (tempfile::TempDir, OutputDir) {
         let parent = tempfile::tempdir().unwrap();
@@ -80,7 +75,7 @@ mod tests {
         (parent, dir)
     }
 
-    /// Lines of which hardly anything can be said in fewer bytes.
+    /// Lines that can hardly be compressed.
     fn noise(bytes: usize) -> String {
         let mut state = 1u64;
         let mut text = String::new();
@@ -104,13 +99,9 @@ mod tests {
         assert_eq!(compressed_bytes, fs::metadata(dir.path().join("a.jsonl.gz")).unwrap().len());
         assert!(compressed_bytes * 10 < bytes);
         assert_eq!(dir.names().unwrap(), ["a.jsonl.gz"]);
-        let mut count = 0;
-        for_each_line(&dir, "a.jsonl", &mut 0, |_, _| {
-            count += 1;
-            Ok(())
-        })
-        .unwrap();
-        assert_eq!(count, 10_000);
+        let mut text = String::new();
+        GzDecoder::new(dir.open_file("a.jsonl.gz").unwrap()).read_to_string(&mut text).unwrap();
+        assert_eq!(text, lines);
         let budget = dir.budget().unwrap();
         assert_eq!(used - budget.report().used_bytes, budget.cost(bytes) - budget.cost(compressed_bytes));
     }

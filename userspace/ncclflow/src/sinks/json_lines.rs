@@ -1,4 +1,4 @@
-//! A file of JSON lines of which no reader, crash or full disk ever leaves half a line.
+//! A file of JSON lines in which no reader, crash or full disk ever leaves half a line.
 
 use std::{
     io::{self, Write as _},
@@ -12,16 +12,16 @@ use super::output_file::OutputFile;
 /// Bytes that are gathered before they are written: one system call for some hundred lines.
 const BATCH: usize = 64 * 1024;
 
-/// Lines that are in no file.
+/// Counts of lines that are in no file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LostLines {
     pub lines: u64,
-    /// Of them, those that there was no room for under the limit.
+    /// Lines among these for which there was no room under the limit.
     pub over_max_size: u64,
 }
 
 impl LostLines {
-    /// There was no room for so many.
+    /// Counts lines for which there was no room.
     pub(super) fn over_max_size(lines: u64) -> Self {
         Self { lines, over_max_size: lines }
     }
@@ -46,7 +46,7 @@ impl Sum for LostLines {
 #[derive(Debug)]
 pub(crate) struct JsonLinesFile {
     file: OutputFile,
-    /// Lines not written yet.
+    /// Lines that are not written yet.
     batch: Vec<u8>,
     batch_lines: u64,
     /// Bytes of whole lines in the file.
@@ -56,7 +56,7 @@ pub(crate) struct JsonLinesFile {
     lost: LostLines,
     /// The last batch could not be written: a disk that is full now may have room later.
     is_failing: bool,
-    /// Half a line may stand at its end: nothing more is written.
+    /// The file may end with half a line: nothing more is written.
     is_broken: bool,
 }
 
@@ -74,7 +74,7 @@ impl JsonLinesFile {
         }
     }
 
-    /// Adds a line that is no JSON. Whatever could end the line early is left out.
+    /// Adds a line that is not JSON, without control characters, which could end it early.
     pub(crate) fn push_text(&mut self, line: &str) -> io::Result<()> {
         self.push(|batch| {
             batch.extend(line.bytes().filter(|byte| !byte.is_ascii_control()));
@@ -82,8 +82,8 @@ impl JsonLinesFile {
         })
     }
 
-    /// Adds the line that `write` appends. An error is returned once, until lines can be written again; those that
-    /// could not be are counted as lost, as are those that there is no room for under the limit.
+    /// Adds the line that `write` appends. An error is returned once, until lines can be written again. Lines
+    /// that could not be written count as lost, also those without room under the limit.
     pub(crate) fn push(
         &mut self,
         write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>,
@@ -119,7 +119,7 @@ impl JsonLinesFile {
             self.written += self.batch.len() as u64;
             self.lines += lines;
         } else {
-            // Part of the batch may be there: back to the last whole line that is known to be.
+            // Part of the batch may be there: cut back to the last line known to be whole.
             self.is_broken = self.file.cut(self.written).is_err();
             self.lost.lines += lines;
         }
@@ -127,7 +127,7 @@ impl JsonLinesFile {
         if was_failing { Ok(()) } else { written }
     }
 
-    /// Bytes of the lines that are in the file or on their way.
+    /// Returns the bytes of lines that are in the file or in the batch.
     pub(super) fn bytes(&self) -> u64 {
         self.written + self.batch.len() as u64
     }
@@ -179,7 +179,7 @@ mod tests {
         assert!(lines.lost().lines > 0 && lines.lost().over_max_size == 0);
     }
 
-    /// One full disk is not the end. A file that may grow again stands for the disk that has room again.
+    /// A full disk is not the end. A file that may grow again stands for a disk that has room again.
     #[test]
     fn a_disk_that_has_room_again_is_written_to_again() {
         let mut lines = JsonLinesFile::new(rustix_memfd().into());
@@ -188,7 +188,7 @@ mod tests {
         assert!(lines.push_text(&long).is_ok(), "the error is told once");
         let mut file = tempfile::tempfile().unwrap();
         lines.file = file.try_clone().unwrap().into();
-        // As a write that failed in the middle leaves it.
+        // State after a write that failed in the middle.
         lines.file.write_all(b"half a li").unwrap();
         lines.file.cut(0).unwrap();
         for n in 0..100 {
@@ -203,7 +203,7 @@ mod tests {
         assert!(lines.push_text(&long).is_err(), "a later failure is told again");
     }
 
-    /// A memory file that is sealed against growth beyond what it has: writing past that fails with EPERM.
+    /// A memory file that is sealed against growth: writing past its end fails with EPERM.
     fn rustix_memfd() -> File {
         use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
         let file = File::from(memfd_create("full", MemfdFlags::ALLOW_SEALING).unwrap());

@@ -1,17 +1,18 @@
-//! How folders and files are called, so that those of several windows, hosts and processes can be copied into
-//! one folder and none takes another's name.
+//! Names of folders and files. Those of several windows, hosts and processes can be copied into one folder
+//! without a conflict.
 
 use anyhow::{Context as _, Result};
+use flow::session::SessionReport;
 
 use super::output_dir::OutputDir;
 
 /// Longest part of a host's name that is used.
 const MAX_HOST: usize = 64;
 
-/// What the name of a window's folder begins with.
+/// Prefix of the names of windows' folders.
 const WINDOW: &str = "window_";
 
-/// Where the files of lines lie in their folder.
+/// Layout of line files in their folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
     /// `<commHash>/…`: ranks of all processes side by side.
@@ -22,7 +23,12 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Path of the folder that is called `name` within the part of this process.
+    /// Returns the layout of a session's files.
+    pub(crate) fn of(session: &SessionReport) -> Self {
+        if session.window.is_some() { Self::ByProcess } else { Self::ByCommunicator }
+    }
+
+    /// Returns the path of the folder `name` within the part of this process.
     pub(super) fn folder(self, host: &str, pid: u32, name: &str) -> String {
         match self {
             Self::ByCommunicator => name.to_owned(),
@@ -31,38 +37,34 @@ impl Layout {
     }
 }
 
-/// A process, as folders are called: `<host>.<pid>`.
+/// Returns a process's name in folder names: `<host>.<pid>`.
 pub(crate) fn process_name(host: &str, pid: u32) -> String {
     format!("{}.{pid}", host_in_names(host))
 }
 
-/// A host's name, as far as names of files have it.
+/// Returns a host's name as used in file names.
 pub(crate) fn host_in_names(host: &str) -> String {
     let is_plain = |c: &char| c.is_ascii_alphanumeric() || "-_.".contains(*c);
     let name: String = host.trim_start_matches('.').chars().filter(is_plain).take(MAX_HOST).collect();
     if name.is_empty() { "host".to_owned() } else { name }
 }
 
-/// The folder of a window: number, Unix time in milliseconds, and the host and process that record it;
-/// `scope` is of a window that not all processes are in.
+/// Returns a window's folder name: number, Unix time in milliseconds, and the host and process that record
+/// it; `scope` is for a window that not all processes are in.
 pub(crate) fn window_name(number: u32, opened_ms: u64, host: &str, scope: Option<&str>) -> String {
     let recorder = process_name(host, std::process::id());
     let scope = scope.map_or_else(String::new, |scope| format!("_{scope}"));
     format!("{WINDOW}{number:04}_{opened_ms}_{recorder}{scope}")
 }
 
-/// When a window with this folder was opened, and its number: what windows are sorted by.
+/// Returns when the window with this folder was opened, and its number: the sort key of windows.
 fn window_order(name: &str) -> Option<(u64, u32)> {
     let mut parts = name.strip_prefix(WINDOW)?.split('_');
     let number = parts.next()?.parse().ok()?;
     Some((parts.next()?.parse().ok()?, number))
 }
 
-pub(super) fn is_window(name: &str) -> bool {
-    window_order(name).is_some()
-}
-
-/// Folders of windows in this one, in the order in which they were opened.
+/// Lists the folders of windows in `dir`, in the order in which they were opened.
 pub(crate) fn window_folders(dir: &OutputDir) -> Result<Vec<String>> {
     let names = dir.names().with_context(|| format!("cannot list `{}`", dir.path().display()))?;
     let mut windows: Vec<_> =
@@ -86,12 +88,14 @@ mod tests {
             window_name(1, 1_700_000_000_000, "node7", Some("mnt-4026532601")),
         ];
         for (at, name) in names.iter().enumerate() {
-            assert!(is_window(name), "{name}");
+            assert!(window_order(name).is_some(), "{name}");
             assert!(!names[..at].contains(name), "{name}");
         }
         // Windows of older versions.
         assert!(
-            is_window("window_0001_1755877674248") && !is_window("window_0001") && !is_window("window_x_1")
+            window_order("window_0001_1755877674248").is_some()
+                && window_order("window_0001").is_none()
+                && window_order("window_x_1").is_none()
         );
         assert_eq!(process_name("../no de\n7.example", 12), "node7.example.12");
         assert_eq!(process_name("..", 1), "host.1");

@@ -1,4 +1,4 @@
-//! A file of lines that is made with its first line.
+//! A line file that is created with its first line.
 
 use std::{io, mem, sync::Arc};
 
@@ -14,7 +14,7 @@ pub(super) struct LazyLines {
     dir: Arc<OutputDir>,
     name: &'static str,
     file: Option<JsonLinesFile>,
-    /// The file could not be made.
+    /// The file could not be created.
     has_failed: bool,
     /// Lines without a file.
     lost: LostLines,
@@ -26,14 +26,14 @@ impl LazyLines {
         Self { dir, name, file: None, has_failed: false, lost: LostLines::default(), errors: Vec::new() }
     }
 
-    /// Adds a line. What cannot be written is counted.
+    /// Adds a line, or counts it as lost.
     pub(super) fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>) {
         let Some(file) = self.file() else { return };
         let pushed = file.push(write);
         self.note(pushed);
     }
 
-    /// The file, unless it could not be made.
+    /// Returns the file, unless it could not be created.
     fn file(&mut self) -> Option<&mut JsonLinesFile> {
         if self.file.is_none() && !self.has_failed {
             match self.dir.create_source(self.name, Source::Lines) {
@@ -73,12 +73,12 @@ impl LazyLines {
         self.file.as_ref().map_or(0, JsonLinesFile::bytes)
     }
 
-    /// Its name, if it was made.
+    /// Returns its name, if it was created.
     pub(super) fn file_name(&self) -> Option<String> {
         self.file.as_ref().map(|_| self.name.to_owned())
     }
 
-    /// Lines that could not be written.
+    /// Returns the lines that could not be written.
     pub(super) fn lost(&self) -> LostLines {
         [Some(self.lost), self.file.as_ref().map(JsonLinesFile::lost)].into_iter().flatten().sum()
     }

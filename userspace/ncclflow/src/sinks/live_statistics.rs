@@ -9,18 +9,18 @@ use flow::{
 
 use super::sink::Sink;
 
-/// Statistics of a session that several threads have.
+/// Statistics of a session, shared by several threads.
 #[derive(Clone, Debug, Default)]
 pub struct LiveStatistics(Arc<Mutex<Tally>>);
 
 impl LiveStatistics {
-    /// To add to them, or to look at them: nobody else can meanwhile.
+    /// Locks the statistics, to add to them or to read them.
     pub fn lock(&self) -> MutexGuard<'_, Tally> {
         // Counters have no state in between that would be wrong to see.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As they are now. Nothing is copied while the lock is held.
+    /// Returns the current statistics. Nothing is copied while the lock is held.
     pub fn read(&self) -> Arc<Statistics> {
         self.lock().snapshot()
     }

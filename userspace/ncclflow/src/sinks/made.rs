@@ -1,4 +1,4 @@
-//! What a recording has made in its folder: this, and nothing else, is removed again.
+//! Files and folders that a recording has made in its folder. Only these are removed again.
 
 use std::{io, sync::Arc};
 
@@ -12,7 +12,7 @@ pub(super) struct FileId {
 
 #[derive(Debug)]
 struct Entry {
-    /// From the root.
+    /// Path of the folder from the root.
     folder: Arc<str>,
     name: String,
     id: FileId,
@@ -46,7 +46,7 @@ impl Made {
         self.find(folder, name).and_then(|at| self.0.get(at)).is_some_and(|entry| entry.id == id)
     }
 
-    /// Removes all that is still what it was. Gives what is left, each file by its `cost`.
+    /// Removes all that nobody has replaced. Returns the bytes left, each file by its `cost`.
     pub(super) fn remove(self, root: &OutputDir, cost: impl Fn(u64) -> u64) -> u64 {
         let mut left = 0;
         let mut open: Option<(Arc<str>, io::Result<OutputDir>)> = None;
@@ -54,7 +54,7 @@ impl Made {
             if open.as_ref().is_none_or(|(path, _)| *path != folder) {
                 open = Some((Arc::clone(&folder), root.open_below(&folder)));
             }
-            // A folder that is not there any more has nothing of ours in it.
+            // A folder that does not exist any more has nothing of ours in it.
             let Some((_, Ok(folder))) = &open else { continue };
             left += remove_one(folder, &name, id).map_or(0, &cost);
         }
@@ -66,10 +66,10 @@ impl Made {
     }
 }
 
-/// The bytes of what could not be removed.
+/// Removes an entry, or returns its bytes if that fails.
 fn remove_one(folder: &OutputDir, name: &str, id: FileId) -> Option<u64> {
     match folder.look_at(name) {
-        // Another one's, that has the name now: ours has been moved or removed.
+        // The name belongs to another file now: ours has been moved or removed.
         Ok(found) if found.id != id => None,
         // A folder in which others have put something stays, with what they have put there.
         Ok(found) => folder.unlink(name, found.is_folder).err().map(|_| found.bytes),

@@ -1,5 +1,5 @@
-//! The folder that a session writes to. As root, and perhaps in a folder that others can write to too:
-//! nothing is followed, nothing that exists is opened for writing.
+//! The folder that a session writes to. As root, and perhaps in a folder that others can write to too: no
+//! link is followed, and nothing that exists is opened for writing.
 
 use std::{
     ffi::CString,
@@ -28,13 +28,13 @@ use super::{
 pub struct OutputDir {
     path: PathBuf,
     fd: OwnedFd,
-    /// We made it, it was not there before.
+    /// The folder did not exist before; we made it.
     is_new: bool,
-    /// What is written to it counts there; nothing: there is no limit.
+    /// Account for what is written to the folder; `None` without a limit.
     account: Option<Account>,
 }
 
-/// What is under a name.
+/// The entry under a name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     pub(super) id: FileId,
@@ -60,7 +60,7 @@ const NEW_FILE: OFlags =
     OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 impl OutputDir {
-    /// Makes the folder (mode 0700), or takes an empty one that is there.
+    /// Creates the folder (mode 0700), or takes an existing empty one.
     pub fn create(path: &Path) -> Result<Self> {
         let is_new = match mkdirat(CWD, path, Mode::RWXU) {
             Ok(()) => true,
@@ -82,7 +82,7 @@ impl OutputDir {
         Ok(dir)
     }
 
-    /// Opens a folder that is there. A symbolic link in its place is refused.
+    /// Opens an existing folder. A symbolic link in its place is refused.
     pub fn open(path: &Path) -> Result<Self> {
         let fd = openat(CWD, path, DIR_FLAGS, Mode::empty()).with_context(|| {
             format!("cannot open `{}` as a folder (links are not followed)", path.display())
@@ -90,8 +90,8 @@ impl OutputDir {
         Ok(Self { path: path.to_path_buf(), fd, is_new: false, account: None })
     }
 
-    /// From here on, all that is written to this folder through this and through what it opens takes at most
-    /// `limit` bytes on the disk. `compress`: room is kept to compress files at the end.
+    /// Limits what is written to this folder, through this handle and those opened from it, to `limit` bytes
+    /// on disk. `compress`: room is kept to compress files at the end.
     pub fn limited(self, limit: u64, compress: bool) -> io::Result<Self> {
         let block = fstatvfs(&self.fd)?.f_frsize;
         let root = Self { account: None, ..self.try_clone()? };
@@ -103,39 +103,28 @@ impl OutputDir {
         self.account.as_ref().map(Account::budget)
     }
 
-    /// The same folder, for files of lines: under a limit they are removed before any recording is.
+    /// Returns the same folder for line files: under a limit they are removed before any recording is.
     pub(crate) fn for_lines(&self) -> io::Result<Self> {
         let account = self.account.as_ref().map(Account::of_lines);
         Ok(Self { account, ..self.try_clone()? })
     }
 
-    /// Nothing more is written to these files of lines before the end: they may be removed.
-    pub(crate) fn lines_may_be_removed(&self) {
-        self.account.iter().for_each(Account::may_be_removed);
-    }
-
-    /// Removes these files of lines.
-    pub(crate) fn remove_lines(&self) {
-        self.account.iter().for_each(Account::remove_lines);
-    }
-
-    /// What was made here was removed, for the limit or its age.
+    /// Tells whether what was made here was removed, for the limit or its age.
     pub(crate) fn is_removed(&self) -> bool {
         self.account.as_ref().is_some_and(Account::is_removed)
     }
 
-    /// Says that records are lost, as there is no room under the limit.
+    /// Notes that records are lost, as there is no room under the limit.
     pub(crate) fn refuse(&self) {
         self.account.iter().for_each(Account::refuse);
     }
 
-    /// A new file inside for records.
+    /// Creates a file inside for records.
     pub(crate) fn create_records(&self, name: &str) -> io::Result<OutputFile> {
         self.create_from(Share::Records, name)
     }
 
-    /// Makes room under the limit for so many bytes, and takes none of them. `false`: there is no more that
-    /// could be removed.
+    /// Makes room under the limit for so many bytes without taking them. `false`: not enough can be removed.
     pub(crate) fn make_room(&self, bytes: u64) -> bool {
         self.account.as_ref().is_none_or(|account| account.make_room(bytes))
     }
@@ -145,7 +134,7 @@ impl OutputDir {
         self.account.as_ref().is_none_or(Account::make_some_room)
     }
 
-    /// Lines are not written any more: there is no room under the limit, and nothing that could be removed.
+    /// Tells whether lines are no longer written: there is no room under the limit, and nothing to remove.
     pub(super) fn has_no_room(&self) -> bool {
         self.account.as_ref().is_some_and(Account::is_full)
     }
@@ -156,23 +145,23 @@ impl OutputDir {
         }
     }
 
-    /// Everything that belongs to it is written. What was kept for it is free, and if it is a window's, it
-    /// may be removed.
+    /// Frees the room kept for this folder, as everything in it is written. If it is a window's, it may be
+    /// removed.
     pub fn complete(&self) {
         if let Some(account) = &self.account {
             account.complete();
         }
     }
 
-    /// Nothing came of it: takes the folder away again, if we made it and nothing is in it.
+    /// Removes the folder, if we made it and nothing is in it.
     pub fn discard(self) {
         if self.is_new {
-            // It refuses a folder that is not empty.
+            // Fails if the folder is not empty.
             let _ = unlinkat(CWD, &self.path, AtFlags::REMOVEDIR);
         }
     }
 
-    /// It is ours, and nobody else can look into it or write to it.
+    /// Tells whether the folder is ours, and nobody else can look into it or write to it.
     pub fn is_private(&self) -> io::Result<bool> {
         let status = fstat(&self.fd)?;
         Ok(status.st_uid == rustix::process::geteuid().as_raw() && status.st_mode & OTHERS == 0)
@@ -187,7 +176,7 @@ impl OutputDir {
         Ok(Self { path, fd: self.fd.try_clone()?, is_new: false, account })
     }
 
-    /// A folder inside, made if it is not there.
+    /// Opens or creates a folder inside.
     pub fn subfolder(&self, name: &str) -> io::Result<Self> {
         let Some(account) = &self.account else {
             return match mkdirat(&self.fd, name, Mode::RWXU) {
@@ -205,14 +194,13 @@ impl OutputDir {
         self.make_folder(name, account, account.inside(name)).inspect_err(|_| account.give_back(needed))
     }
 
-    /// The folder at a path with slashes; those that are not there are made.
+    /// Opens or creates the folders of a path with slashes.
     pub(super) fn subfolders(&self, path: &str) -> io::Result<Self> {
         path.split('/').try_fold(self.try_clone()?, |dir, name| dir.subfolder(name))
     }
 
-    /// A new folder inside for a window. With a limit, the window has an account of its own, and `report`
-    /// bytes are kept for its `session.json`.
-    /// `tenant`: of whose processes it is; empty: of all.
+    /// Creates a folder inside for a window. With a limit, the window has an account of its own, and `report`
+    /// bytes are kept for its `session.json`. `tenant`: of its processes; empty for all processes.
     pub fn window(&self, name: &str, report: u64, tenant: &str) -> io::Result<Self> {
         let Some(account) = &self.account else { return self.subfolder(name) };
         let report = account.budget().cost(report) + ENTRY;
@@ -220,8 +208,8 @@ impl OutputDir {
         self.make_folder(name, account, window.clone()).inspect_err(|_| window.abandon_window())
     }
 
-    /// The folder of a window that is complete, to write to it once more. Nothing: it was removed, or there is no
-    /// limit.
+    /// Opens the folder of a complete window, to write to it once more. `None`: it was removed, or there is
+    /// no limit.
     pub(crate) fn complete_window(&self, name: &str) -> io::Result<Option<Self>> {
         let Some(window) = self.account.as_ref().and_then(|account| account.complete_window(name)) else {
             return Ok(None);
@@ -229,17 +217,17 @@ impl OutputDir {
         Ok(Some(Self { account: Some(window), ..self.open_subfolder(name)? }))
     }
 
-    /// Nothing came of a window: takes away what is in its folder, and the folder.
+    /// Removes the folder of a window that came to nothing, with its content.
     pub(crate) fn discard_window(&self, name: &str, window: &Self) {
         window.clear(1);
         if let Some(account) = &window.account {
             account.abandon_window();
         }
-        // One that cannot be removed stays, and is empty.
+        // A folder that cannot be removed stays, and is empty.
         let _ = self.unlink(name, true);
     }
 
-    /// Removes what is in it, which is ours, and in folders so deep.
+    /// Removes our entries in the folder, down to folders of this depth.
     fn clear(&self, depth: u32) {
         for name in self.entries().unwrap_or_default() {
             let Ok(name) = name.to_str() else { continue };
@@ -264,31 +252,31 @@ impl OutputDir {
         Ok(dir)
     }
 
-    /// A folder that was just made. One that cannot be opened, for want of descriptors, goes again.
+    /// Opens a folder that was just made. If it cannot be opened, for want of descriptors, it goes again.
     fn open_new(&self, name: &str) -> io::Result<Self> {
         self.open_subfolder(name).inspect_err(|_| _ = self.unlink(name, true))
     }
 
-    /// A folder inside that is there already.
+    /// Opens an existing folder inside.
     pub fn open_subfolder(&self, name: &str) -> io::Result<Self> {
         let fd = openat(&self.fd, name, DIR_FLAGS, Mode::empty())?;
         let account = self.account.as_ref().map(|account| account.inside(name));
         Ok(Self { path: self.path.join(name), fd, is_new: false, account })
     }
 
-    /// The folder at a path with slashes, of which none is a link.
+    /// Opens the folder at a path with slashes, of which none is a link.
     pub(crate) fn open_below(&self, path: &str) -> io::Result<Self> {
         path.split('/')
             .filter(|name| !name.is_empty())
             .try_fold(self.try_clone()?, |dir, name| dir.open_subfolder(name))
     }
 
-    /// A new file inside (mode 0600). One that exists is an error.
+    /// Creates a file inside (mode 0600). If the name exists, that is an error.
     pub fn create_file(&self, name: &str) -> io::Result<OutputFile> {
         self.create_from(Share::Free, name)
     }
 
-    /// The same of a file of which something is made at the end.
+    /// Creates a file from which something is made at the end.
     pub(super) fn create_source(&self, name: &str, source: Source) -> io::Result<OutputFile> {
         self.create_file(name)?.source_of(source).inspect_err(|_| {
             // If it cannot be removed, it is empty.
@@ -306,7 +294,7 @@ impl OutputDir {
         Ok(OutputFile::new(file, account, share))
     }
 
-    /// Gives a file inside a second name. One that exists is an error.
+    /// Gives a file inside a second name. If that exists, that is an error.
     pub fn link(&self, name: &str, second: &str) -> io::Result<()> {
         let link = || Ok(linkat(&self.fd, name, &self.fd, second, AtFlags::empty())?);
         let Some(account) = &self.account else { return link() };
@@ -317,7 +305,7 @@ impl OutputDir {
         Ok(())
     }
 
-    /// Removes a file inside, if it is there. It is for folders that no limit is for.
+    /// Removes a file inside, if it exists. For folders without a limit.
     pub(crate) fn remove_file(&self, name: &str) {
         let _ = unlinkat(&self.fd, name, AtFlags::empty());
     }
@@ -333,7 +321,7 @@ impl OutputDir {
         Ok(())
     }
 
-    /// What is under a name; a link is not followed.
+    /// Looks a name up; a link is not followed.
     pub(super) fn look_at(&self, name: &str) -> io::Result<Found> {
         Ok(statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?.into())
     }
@@ -344,10 +332,10 @@ impl OutputDir {
         Ok(unlinkat(&self.fd, name, flags)?)
     }
 
-    /// A new file without a name, to write and to read, that goes when it is closed.
+    /// Creates a file without a name, to write and to read, that goes when it is closed.
     pub(crate) fn nameless_file(&self) -> io::Result<File> {
         let name = format!(".nameless.{}", std::process::id());
-        // One of a process that was killed, and had our number.
+        // Left by a process that was killed, and had our number.
         self.remove_file(&name);
         let flags = NEW_FILE.difference(OFlags::WRONLY) | OFlags::RDWR;
         let file = self.open_at(&name, flags)?;
@@ -355,7 +343,7 @@ impl OutputDir {
         Ok(file)
     }
 
-    /// Opens a file inside for reading. A pipe in its place must not make us wait, nor a link lead us away.
+    /// Opens a file inside for reading. A pipe in its place must not block us, nor a link lead us away.
     pub fn open_file(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = self.open_at(name, flags)?;
@@ -365,13 +353,13 @@ impl OutputDir {
         Ok(file)
     }
 
-    /// With the mode 0600 if it is new.
+    /// Opens a name inside, new files with mode 0600.
     fn open_at(&self, name: &str, flags: OFlags) -> io::Result<File> {
         Ok(openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR)?.into())
     }
 
-    /// Writes a whole file, in the place of one with this name if there is one: readers see the old or the
-    /// new, no half. Where there is a limit, it takes its bytes from that share.
+    /// Writes a whole file in the place of any with this name: readers see the old or the new one, no half.
+    /// Under a limit, its bytes are taken from `share`.
     pub fn replace_file(
         &self,
         share: Share,
@@ -385,8 +373,8 @@ impl OutputDir {
         })
     }
 
-    /// Writes a whole file under a new name, and has it on the disk before it gets that name; the name is
-    /// there, too, when this returns. One that exists is an error.
+    /// Writes a whole file under a new name, which it gets when it is on the disk; so is the name when this
+    /// returns. An existing name is an error.
     pub(super) fn add_file(
         &self,
         share: Share,
@@ -401,10 +389,10 @@ impl OutputDir {
         Ok(rustix::fs::fsync(&self.fd)?)
     }
 
-    /// Gives a file inside another name. One that exists is an error.
+    /// Renames a file inside. If the new name exists, that is an error.
     pub(crate) fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
         match renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
-            // Not every file system knows how to.
+            // Not every file system can do that.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 if self.look_at(to).is_ok() {
                     return Err(Errno::EXIST.into());
@@ -415,8 +403,7 @@ impl OutputDir {
         }
     }
 
-    /// Writes a file under a name that nobody looks for; `rename` gives it its own, and gives back what had
-    /// that before.
+    /// Writes a file under a temporary name; `rename` gives it its own, and returns what had that before.
     fn write_under(
         &self,
         share: Share,
@@ -425,7 +412,7 @@ impl OutputDir {
         rename: impl FnOnce(&str) -> io::Result<Option<Found>>,
     ) -> io::Result<()> {
         let temporary = format!(".{name}.{}", std::process::id());
-        // One of a process that was killed, and had our number.
+        // Left by a process that was killed, and had our number.
         self.remove_file(&temporary);
         let mut file = self.create_from(share, &temporary)?;
         let written = write(&mut file).and_then(|()| rename(&temporary));
@@ -448,7 +435,7 @@ impl OutputDir {
         written.map(drop)
     }
 
-    /// Names inside, sorted; those that are not UTF-8 are none of ours and left out.
+    /// Returns the names inside, sorted; names that are not UTF-8 are none of ours and left out.
     pub fn names(&self) -> io::Result<Vec<String>> {
         let mut names: Vec<String> =
             self.entries()?.into_iter().filter_map(|name| name.into_string().ok()).collect();

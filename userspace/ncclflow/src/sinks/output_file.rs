@@ -6,31 +6,31 @@ use std::{
 };
 
 use super::{
-    aggregate::MAX_AGGREGATED,
     budget::{Account, ENTRY, Need, Share, over_max_size},
+    flow_rank::MAX_FLOW_STEPS,
 };
 
-/// What is made of a file at the end. Room for it is kept as the file grows.
+/// Products of a file at the end. Room for them is kept as the file grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// The compressed file alone.
     Lines,
     /// The heads of ops in `flow_rank`, at most 450 bytes for a line that is not shorter, and its first line.
     ProxyFlow,
-    /// Each line twice in `flow_rank`, and for each link, which has a line at least, what sums it up.
+    /// Each line twice in `flow_rank`, and the sums of each link, which has a line at least.
     FlowSteps,
 }
 
-/// What `session.json` says of a rank, and the second name of its file.
+/// Bytes of a rank in `session.json`, with the second name of its file.
 const RANK_IN_REPORT: u64 = 1024;
 
-/// What sums up the links of a rank is not longer than this: some hundreds of them.
+/// Most bytes of the sums of a rank's links: some hundreds of them.
 const LINES_OF_LINKS: u64 = 256 << 10;
 
-/// What `flow_rank` has besides.
+/// Bytes of `flow_rank` besides.
 const FRAME: u64 = 4096;
 
-/// Lines are compressed to a tenth or less; what is not is left as it is.
+/// Room for a compressed file, as a divisor: most are a tenth or less; others are left as they are.
 const COMPRESSED_TO: u64 = 8;
 
 #[derive(Debug)]
@@ -47,26 +47,26 @@ struct Claim {
 pub struct OutputFile {
     file: File,
     len: u64,
-    /// None: there is no limit.
+    /// `None` without a limit.
     claim: Option<Claim>,
 }
 
 impl From<File> for OutputFile {
-    /// An empty file that no limit is for.
+    /// Wraps an empty file without a limit.
     fn from(file: File) -> Self {
         Self { file, len: 0, claim: None }
     }
 }
 
 impl OutputFile {
-    /// An empty file that takes its bytes from that share.
+    /// Wraps an empty file that takes its bytes from that share.
     pub(super) fn new(file: File, account: &Account, share: Share) -> Self {
         let account = account.clone();
         let claim = Claim { account, share, source: None, covered: 0, taken: Need::default() };
         Self { file, len: 0, claim: Some(claim) }
     }
 
-    /// Something is made of it at the end, for which room is kept; an error if there is none.
+    /// Keeps room for what is made from the file at the end; fails if there is none.
     pub(super) fn source_of(mut self, source: Source) -> io::Result<Self> {
         if let Some(claim) = &mut self.claim {
             claim.source = Some(source);
@@ -77,7 +77,7 @@ impl OutputFile {
         Ok(self)
     }
 
-    /// Takes room for it to become so large; `false`: there is none.
+    /// Takes room for the file to reach this size; `false`: there is none.
     pub(super) fn reach(&mut self, size: u64) -> bool {
         self.claim.as_mut().is_none_or(|claim| size <= claim.covered || claim.reach(size))
     }
@@ -90,7 +90,7 @@ impl OutputFile {
         self.len
     }
 
-    /// Cuts it off. What is written next stands there.
+    /// Cuts the file off. What is written next stands there.
     pub(crate) fn cut(&mut self, len: u64) -> io::Result<()> {
         self.file.set_len(len)?;
         self.file.seek(SeekFrom::Start(len))?;
@@ -98,7 +98,7 @@ impl OutputFile {
         Ok(())
     }
 
-    /// Writes over bytes that are there. It takes no room.
+    /// Overwrites bytes that are there. This takes no room.
     pub(crate) fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         std::os::unix::fs::FileExt::write_all_at(&self.file, bytes, at)
     }
@@ -142,10 +142,10 @@ impl Claim {
         let budget = self.account.budget();
         let need = Need { disk: budget.cost(size), ..Need::default() };
         let Some(source) = self.source else { return need };
-        // As far as it may come without asking again.
+        // Up to the size that it may reach without asking again.
         let size = budget.covered(size);
         let aggregates = match source {
-            Source::FlowSteps if size <= MAX_AGGREGATED => {
+            Source::FlowSteps if size <= MAX_FLOW_STEPS => {
                 budget.cost(2 * size + size.min(LINES_OF_LINKS) + FRAME) + ENTRY
             }
             Source::ProxyFlow => budget.cost(size),

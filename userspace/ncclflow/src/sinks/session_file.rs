@@ -1,473 +1,54 @@
-//! `session.json`: what was traced, how well, and what was lost.
+//! The file `session.json`.
 
-use std::{
-    collections::BTreeSet,
-    io::{Read as _, Write as _},
-};
+use std::io::{self, Read as _, Write as _};
 
-use serde::Serialize;
+use flow::session::{FilesState, SessionReport};
 
 use super::{
     budget::{Share, is_over_max_size},
-    compress::Compressed,
-    messages::Messages,
     output_dir::OutputDir,
-    over_budget::{Budget, OverBudget, Whose as WhoseBudget},
-    target_list::TargetList,
-    window_iterations::WindowIterations,
 };
-use crate::kernel::{
-    loader::{BufferKind, LinkKind},
-    probe::{CallSource, Level, MissingProbe, ProbePlace, ProbeStrategy, StepDetail},
-};
-use crate::recording::RecordingTotals;
-use crate::resolver::Lost;
-use crate::target::Container;
-use crate::who::{Job, Whose};
-use flow::{
-    model::{ModelCounters, Sampling},
-    schema::{ClockReport, CommunicatorReport, CpuReport, Gap, LossReport},
-};
-use nccl_library::{elf::BuildId, nccl::NcclVersion, symbols::SymbolSource};
 
-/// Windows that are listed in the report of their recording.
-const MAX_WINDOWS: usize = 1000;
+/// Name of the file.
+const NAME: &str = "session.json";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SessionState {
-    /// Still going on, or ended without a word (killed).
-    Recording,
-    Complete,
-    /// The recording is whole; files are still made of it.
-    MakingFiles,
-    /// Over, with files that could not be written in full.
-    WriteFailed,
-    /// Ended before its time, as a part of ncclflow failed. `errors` says which; what was lost is counted.
-    Failed,
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub struct SessionReport {
-    pub ncclflow: &'static str,
-    pub state: SessionState,
-    pub host: String,
-    pub kernel: String,
-    pub level: Level,
-    /// The API's calls are recorded, too.
-    pub api: bool,
-    /// What of each message was measured; with [`Level::Steps`] only.
-    pub step_detail: Option<StepDetail>,
-    /// Of which ops messages were measured, if not of all.
-    pub sampling: Option<Sampling>,
-    pub clock: ClockReport,
-    /// By so much wall time has moved against the records' clock from the beginning to the end, if it was more than
-    /// 1 ms: it was set, or the host slept. Wall times that were made with `clock.offset_ns` are wrong by up to as
-    /// much.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub clock_moved_ns: Option<i64>,
-    pub attach: AttachReport,
-    pub targets: TargetList,
-    pub libraries: Vec<LibraryReport>,
-    pub communicators: Vec<CommunicatorReport>,
-    pub buffer: BufferReport,
-    pub probes: Vec<ProbeReport>,
-    /// Over all probes; CPUs on which there was a hit.
-    pub cpus: Vec<CpuReport>,
-    pub loss: LossReport,
-    pub gaps: Vec<Gap>,
-    pub model: ModelCounters,
-    /// Why the first record that was not understood was not.
-    pub first_undecodable: Option<String>,
-    /// Libraries that look like NCCL and could not be traced, and why.
-    pub passed_over: Vec<String>,
-    /// Libraries whose files were changed while probes were on them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub changed_libraries: Vec<ChangedLibrary>,
-    /// Children of ncclflow that looked at tenants' files and were lost; nothing: none was.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lost_readers: Option<Lost>,
-    pub errors: Messages,
-    /// Containers whose flag files are not looked at, and why.
-    #[serde(skip_serializing_if = "Messages::is_empty")]
-    pub flags_not_seen: Messages,
-    /// Who was over its share of something that processes have in common, and lost of its own.
-    #[serde(skip_serializing_if = "OverBudget::is_empty")]
-    pub over_budget: OverBudget,
-    /// What is not listed, as there was more of it than a report may have.
-    #[serde(skip_serializing_if = "LeftOut::is_nothing")]
-    pub left_out: LeftOut,
-    /// What was kept in the folder `recording`, but for its last blocks.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub recording: Option<RecordingTotals>,
-    /// What was made of it. `model`, `communicators` and what is said of lines and of records that were not
-    /// understood are of these files.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub files: Option<FilesReport>,
-    /// With `--max-size`, in the recording's folder.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_size: Option<MaxSizeReport>,
-    /// With `--compress`, of the files in this folder.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub compressed: Option<Compressed>,
-    /// In the folder of a window: which it is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub window: Option<WindowReport>,
-    /// In the folder of a recording with windows: all that are closed, and were not removed.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub windows: Vec<WindowReport>,
-}
-
-/// What a report has left out, by the list that lacks it. A report is as large after a year as after a day.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct LeftOut {
-    /// Processes that have ended; the latest 1,000 of them are listed.
-    pub targets: u64,
-    /// Ranks of processes that have ended; the latest 1,000 of them are listed.
-    pub communicators: u64,
-    /// Windows; the latest 1,000 are listed.
-    pub windows: u64,
-}
-
-impl LeftOut {
-    pub fn is_nothing(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// When the files of lines are made of the recording.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "program", derive(clap::ValueEnum))]
-pub enum FilesWhen {
-    /// While it is written
-    Live,
-    /// When it is over
-    End,
-    /// Not at all; `ncclflow export` makes them whenever they are wanted
-    None,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FilesState {
-    /// They are being made.
-    Following,
-    /// They hold all of the recording.
-    Complete,
-    /// They end at `limit_bytes`.
-    Limit,
-    /// They end where a second signal ended them.
-    Stopped,
-    /// They were removed, as `max_size` or the age wanted it.
-    Removed,
-    /// They could not be made to the end; `errors` says why.
-    Failed,
-    /// None were asked for.
-    None,
-}
-
-/// The files of lines, which are made from the recording.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct FilesReport {
-    pub when: FilesWhen,
-    pub state: FilesState,
-    /// Bytes of lines, before they are compressed.
-    pub bytes: u64,
-    /// `--files-limit`.
-    pub limit_bytes: Option<u64>,
-    /// Records of the recording that were read for them.
-    pub records: u64,
-    /// Records that were in the recording and not yet read.
-    pub lag_records: u64,
-    /// Records that were removed before they were read: the files lack them.
-    pub missed_records: u64,
-    /// Time of the last of these, by the records' clock.
-    pub until_ns: Option<u64>,
-}
-
-impl FilesReport {
-    /// None were asked for.
-    pub fn none() -> Self {
-        Self {
-            when: FilesWhen::None,
-            state: FilesState::None,
-            bytes: 0,
-            limit_bytes: None,
-            records: 0,
-            lag_records: 0,
-            missed_records: 0,
-            until_ns: None,
-        }
-    }
-
-    /// Nothing is known of them.
-    pub fn failed(when: FilesWhen) -> Self {
-        Self { when, state: FilesState::Failed, ..Self::none() }
-    }
-}
-
-/// What became of `--max-size` and `--max-age`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct MaxSizeReport {
-    /// What the folder may take on the disk; nothing: there is only an age.
-    pub bytes: Option<u64>,
-    /// What it took when this was written; this file in its last form is not counted.
-    pub used_bytes: u64,
-    /// Windows that were removed to make room, always the oldest.
-    pub windows_removed: u64,
-    pub bytes_removed: u64,
-    /// Their folders; of more than 256 the latest.
-    pub folders_removed: Vec<String>,
-    /// Windows, or recordings, of which the files of lines were removed; `ncclflow export` makes them again.
-    pub lines_removed: u64,
-}
-
-/// A part of a recording that has a folder of its own.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct WindowReport {
-    /// From 1.
-    pub number: u32,
-    /// Folder inside the recording's.
-    pub folder: String,
-    /// Unix time in milliseconds.
-    pub opened_unix_ms: u64,
-    /// Hits were recorded from here on …
-    pub opened_monotonic_ns: u64,
-    /// … until here, by the records' clock.
-    pub closed_monotonic_ns: Option<u64>,
-    pub closed_by: Option<WindowEnd>,
-    /// Ops and calls that came after as many as may be were written, and before the window was closed.
-    pub ops_left_out: u64,
-    /// Its files of lines were removed, as `max_size` wanted it.
-    pub lines_removed: bool,
-    /// Of a window of some containers' processes: which. Hits of others are counted as `disarmed`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub containers: Option<Vec<WindowContainer>>,
-    /// With `--window-iterations`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub iterations: Option<WindowIterations>,
-}
-
-/// A container whose flag file opened a window of its processes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct WindowContainer {
-    /// Inode of `/proc/PID/ns/mnt`.
-    pub mount_namespace: u64,
-    /// As its runtime names it, where a control group tells.
-    pub container: Option<Container>,
-    /// Traced processes that were in it while the window was open, as ncclflow sees them.
-    pub pids: BTreeSet<u32>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WindowEnd {
-    /// The flag file had gone.
-    Flag,
-    /// A flag came in another container, or the host's did: the next window is of more processes.
-    OtherFlag,
-    MaxOps,
-    MaxSecs,
-    /// It has as many iterations as were asked for.
-    Iterations,
-    Signal,
-    Recording,
-}
-
-/// How long it took until hits were recorded: milliseconds since the start of the program.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct AttachReport {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub links: Option<LinkKind>,
-    /// Processes and libraries are found, and the libraries' symbols and layouts known.
-    pub resolved_ms: f64,
-    /// The eBPF object is in the kernel, with the programs that are likely to be needed.
-    pub loaded_ms: f64,
-    /// The first probe is in the kernel, and all are.
-    pub first_probe_ms: f64,
-    pub attached_ms: f64,
-    /// The session is open: hits are recorded from here on.
-    pub armed_ms: f64,
-    /// That moment by the records' clock.
-    pub armed_monotonic_ns: Option<u64>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub struct TargetReport {
-    /// In our PID namespace.
-    pub pid: u32,
-    /// What the process sees of itself.
-    pub own_pid: u32,
-    pub name: String,
-    /// Indexes into `libraries`.
-    pub libraries: Vec<usize>,
-    pub exited: bool,
-    /// With the PID, what tells it from all other processes: when it was started, in ticks since the system
-    /// was.
-    pub started_ticks: Option<u64>,
-    /// With `--all`: since when its hits are recorded, by the records' clock, at the latest.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub followed_since_ns: Option<u64>,
-    /// Why it is not traced, though it has NCCL.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub untraced: Option<String>,
-    /// Nothing: it had ended, or could not be looked at.
-    #[serde(flatten)]
-    pub whose: Option<Whose>,
-    /// At the end of the recording or window.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub job: Option<Job>,
-    /// With `--stacks`: the version of its Python, or `not known: ` and why its stacks are not.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub python: Option<String>,
-}
-
-/// A library whose file was changed while probes were on it. They were taken away at once.
-#[derive(Clone, Debug, Serialize)]
-pub struct ChangedLibrary {
-    /// Index into `libraries`.
-    pub library: usize,
-    pub path: String,
-    /// When it was seen, by the records' clock.
-    pub seen_ns: u64,
-    /// What was found.
-    pub what: String,
-    /// The processes that had it mapped. They are not traced any more: what their memory has of the file is a
-    /// mixture of both contents.
-    pub pids: Vec<u32>,
-    /// The probes could have been on other instructions from this moment on, by the records' clock: the last
-    /// look that found the file as it was resolved.
-    pub unchanged_until_ns: u64,
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub struct LibraryReport {
-    pub path: String,
-    pub deleted: bool,
-    pub device: u64,
-    pub inode: u64,
-    pub build_id: Option<BuildId>,
-    pub nccl_version: Option<NcclVersion>,
-    pub cuda_version: Option<(u32, u32)>,
-    pub symbols: SymbolSource,
-    pub cached: bool,
-    /// Where ops are seen: whole plans at their launch, or call by call.
-    pub probes: Option<ProbeStrategy>,
-    /// Where the calls of the API are seen; nothing if they are not recorded.
-    pub calls: Option<CallSource>,
-    pub missing_probes: Vec<MissingProbe>,
-}
-
-/// What is between the kernel and the files.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct BufferReport {
-    pub kind: BufferKind,
-    /// Of the kernel's buffers, all CPUs together.
-    pub bytes: u64,
-    /// Records that wait to be written into the recording, at most.
-    pub queue_bytes: u64,
-    /// Most that waited at a time.
-    pub queue_peak_bytes: u64,
-}
-
-/// A probe's account: `hits = delivered + lost + dropped + disarmed`.
-#[derive(Clone, Debug, Serialize)]
-pub struct ProbeReport {
-    pub function: String,
-    pub symbol: String,
-    pub at: ProbePlace,
-    /// What it reads, if it is no probe but a part of those that walk lists.
-    pub part: Option<&'static str>,
-    /// Process that it is limited to; parts serve all processes that use the library.
-    pub pid: Option<u32>,
-    /// Index into `libraries`.
-    pub library: usize,
-    pub hits: u64,
-    /// Records that came into the recording's thread.
-    pub delivered: u64,
-    /// In the kernel: its buffer was full.
-    pub lost: u64,
-    /// Taken out of the kernel, and dropped as writing the recording had not kept up and the queue was full.
-    pub dropped: u64,
-    /// Hits before the session opened and after it closed.
-    pub disarmed: u64,
-    /// Delivered with memory of the target that could not be read.
-    pub faulted: u64,
-    /// CPUs on which something was lost or dropped.
-    pub cpus: Vec<CpuReport>,
-}
-
-/// Largest `session.json` of a window that is read again.
+/// Largest `session.json` that is read.
 const MAX_SESSION: u64 = 64 << 20;
 
-/// Says in the `session.json` of a complete window that its files of lines were removed. Room that there is not is
-/// not made for it: the recording's own `session.json` says the same.
-pub(crate) fn tell_window_of_removed_lines(dir: &OutputDir, window: &str) -> std::io::Result<()> {
-    let Some(dir) = dir.complete_window(window)? else { return Ok(()) };
-    let mut text = Vec::new();
-    dir.open_file("session.json")?.take(MAX_SESSION).read_to_end(&mut text)?;
-    let mut session: serde_json::Value = serde_json::from_slice(&text)?;
-    let mut set = |of: &str, key: &str, value: serde_json::Value| {
-        let found = session.get_mut(of).and_then(|of| of.as_object_mut()?.get_mut(key));
-        found.map(|found| *found = value)
+/// Writes `session.json`, in the place of an earlier one. Where the folder's limit leaves no room for all of
+/// it, lists of gaps and CPUs are left out.
+pub(crate) fn write_session(dir: &OutputDir, report: &SessionReport) -> io::Result<()> {
+    let write = |report: &SessionReport| {
+        let text = report.to_text()?;
+        dir.replace_file(Share::Report, NAME, |file| file.write_all(text.as_bytes()))
     };
-    set("window", "lines_removed", true.into());
-    set("files", "state", serde_json::to_value(FilesState::Removed)?);
-    let text = serde_json::to_string_pretty(&session)? + "\n";
-    dir.replace_file(Share::Aggregates, "session.json", |file| file.write_all(text.as_bytes()))
+    match write(report) {
+        Err(error) if is_over_max_size(&error) => write(&report.shortened()),
+        written => written,
+    }
 }
 
-impl SessionReport {
-    /// Writes `session.json`, in the place of an earlier one. Where the folder's limit leaves no room for all
-    /// of it, what lists moments and processors is left out.
-    pub fn write(&self, dir: &OutputDir) -> std::io::Result<()> {
-        let write = |report: &Self| {
-            let text = report.to_text()?;
-            dir.replace_file(Share::Report, "session.json", |file| file.write_all(text.as_bytes()))
-        };
-        match write(self) {
-            Err(error) if is_over_max_size(&error) => write(&self.shortened()),
-            written => written,
-        }
-    }
+/// Reads `session.json` of a folder.
+///
+/// # Errors
+/// If it cannot be read. What is no report gives an empty one.
+pub(crate) fn read_session(dir: &OutputDir) -> io::Result<SessionReport> {
+    let mut text = String::new();
+    dir.open_file(NAME)?.take(MAX_SESSION).read_to_string(&mut text)?;
+    Ok(SessionReport::parse(&text))
+}
 
-    /// The process was over a budget.
-    pub fn over(&mut self, budget: Budget, pid: u32, count: u64) {
-        let name = self.targets.iter().find(|target| target.pid == pid).map(|target| target.name.as_str());
-        self.over_budget.add(budget, WhoseBudget::Process(pid), name.unwrap_or_default(), count);
+/// Notes in the `session.json` of a complete window that its line files were removed. No room is made for it:
+/// the recording's own `session.json` says the same.
+pub(crate) fn tell_window_of_removed_lines(dir: &OutputDir, window: &str) -> io::Result<()> {
+    let Some(dir) = dir.complete_window(window)? else { return Ok(()) };
+    let mut report = read_session(&dir)?;
+    if let Some(window) = &mut report.window {
+        window.lines_removed = true;
     }
-
-    /// Adds a window that is over. The oldest are not listed any more when there are very many.
-    pub fn push_window(&mut self, window: WindowReport) {
-        self.windows.push(window);
-        if self.windows.len() > MAX_WINDOWS {
-            let over = self.windows.len() - MAX_WINDOWS;
-            self.windows.drain(..over);
-            self.left_out.windows += over as u64;
-        }
+    if let Some(files) = &mut report.files {
+        files.state = FilesState::Removed;
     }
-
-    /// The report of a window of this session, as it begins.
-    #[must_use]
-    pub fn of_window(&self, window: &WindowReport) -> Self {
-        let mut report = self.clone();
-        report.windows.clear();
-        (report.max_size, report.window) = (None, Some(window.clone()));
-        report
-    }
-
-    fn shortened(&self) -> Self {
-        let mut report = self.clone();
-        report.errors.push("lists of gaps and CPUs are left out: --max-size leaves no room".to_owned());
-        (report.gaps, report.cpus) = (Vec::new(), Vec::new());
-        for probe in &mut report.probes {
-            probe.cpus = Vec::new();
-        }
-        report
-    }
-
-    pub fn to_text(&self) -> serde_json::Result<String> {
-        Ok(serde_json::to_string_pretty(self)? + "\n")
-    }
+    let text = report.to_text()?;
+    dir.replace_file(Share::Aggregates, NAME, |file| file.write_all(text.as_bytes()))
 }

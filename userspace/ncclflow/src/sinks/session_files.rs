@@ -1,21 +1,22 @@
-//! Every file of a session's records, whatever its level.
+//! All files of a session's records, for every level.
 
-use std::sync::Arc;
+use std::{any::Any, sync::Arc};
 
 use flow::schema::{
     ApiCall, CommunicatorReport, GpuRow, MessageRow, MessageSums, Op, OtherCallRow, StackRow,
 };
 
 use super::{
+    flow_rank::FlowRanks,
     json_lines::LostLines,
     layout::Layout,
-    line_files::{ApiOutputOptions, LineFiles},
+    line_files::LineFiles,
     output_dir::OutputDir,
     side_lines::SideLines,
     sink::{Sink, Written},
 };
 
-/// Errors that are kept; what is lost by further ones is counted all the same.
+/// Most errors that are kept; losses of further ones are counted all the same.
 const MAX_ERRORS: usize = 1000;
 
 /// The sinks that write to one output folder; or none.
@@ -27,17 +28,17 @@ pub struct SessionFiles {
 }
 
 impl SessionFiles {
-    pub fn new(dir: OutputDir, api: ApiOutputOptions, layout: Layout) -> Self {
+    pub fn new(dir: OutputDir, layout: Layout) -> Self {
         let dir = Arc::new(dir);
-        let lines = LineFiles::new(Arc::clone(&dir), api, layout);
+        let lines = LineFiles::new(Arc::clone(&dir), layout);
         Self::of_lines(dir, lines)
     }
 
-    /// The same for a session that may go on for months, with processes that come and go: of those that have
-    /// ended not all are remembered. `keeps_names`: the files are to be compressed.
-    pub fn of_node(dir: OutputDir, api: ApiOutputOptions, layout: Layout, keeps_names: bool) -> Self {
+    /// Returns files for a session that may go on for months, while processes come and go: old ended ones are
+    /// forgotten. `keeps_names`: the files are to be compressed.
+    pub fn of_node(dir: OutputDir, layout: Layout, keeps_names: bool) -> Self {
         let dir = Arc::new(dir);
-        let lines = LineFiles::new(Arc::clone(&dir), api, layout).forgetting_ended(keeps_names);
+        let lines = LineFiles::new(Arc::clone(&dir), layout).forgetting_ended(keeps_names);
         Self::of_lines(dir, lines)
     }
 
@@ -51,24 +52,33 @@ impl SessionFiles {
         Self { sinks: vec![sink], ..Self::default() }
     }
 
+    /// Returns the sink that [`Self::of_sink`] was given; `None` if it is of another type.
+    pub fn into_sink<S: Sink>(self) -> Option<S> {
+        let sink: Box<dyn Any> = self.sinks.into_iter().next()?;
+        sink.downcast().ok().map(|sink| *sink)
+    }
+
     /// Writes nothing: for sessions that are only watched.
     pub fn nowhere() -> Self {
         Self::default()
     }
 
-    /// Where the files are, if there are any.
+    /// Returns the folder of the files, if there are any.
     pub fn dir(&self) -> Option<&OutputDir> {
         self.dir.as_deref()
     }
 
-    /// Under the folder's limit there is room for a further op.
+    /// Tells whether there is room for a further op under the folder's limit.
     pub(crate) fn has_room(&self) -> bool {
         self.dir.as_ref().is_none_or(|dir| dir.make_some_room())
     }
 
-    /// No op has come: there is nothing to aggregate.
-    pub fn has_no_flows(&self) -> bool {
-        self.written().all(|written| !written.has_ops)
+    /// Returns what became of the `flow_rank` files, once all is closed.
+    pub fn flow_ranks(&self) -> FlowRanks {
+        self.written().fold(FlowRanks::default(), |mut sum, written| {
+            sum += written.flow_ranks;
+            sum
+        })
     }
 
     pub fn errors(&self) -> &[String] {
@@ -79,7 +89,7 @@ impl SessionFiles {
         self.written().map(|written| written.lost).sum()
     }
 
-    /// Lines that there was no file for, as their process had most files.
+    /// Returns lines without a file, by process: the process had most files.
     pub fn over_share(&self) -> impl Iterator<Item = (u32, u64)> {
         self.written().flat_map(|written| written.over_share)
     }
@@ -92,14 +102,19 @@ impl SessionFiles {
         self.written().flat_map(|written| written.ranks).collect()
     }
 
-    /// Ranks of processes that have ended, and that [`Self::ranks`] does not list any more.
+    /// Returns the number of ranks of ended processes that [`Self::ranks`] does not list any more.
     pub fn forgotten_ranks(&self) -> u64 {
         self.written().map(|written| written.forgotten_ranks).sum()
     }
 
-    /// Bytes of lines until now, before they are compressed.
+    /// Returns the bytes of lines until now, before they are compressed.
     pub fn bytes(&self) -> u64 {
         self.sinks.iter().map(|sink| sink.bytes()).sum()
+    }
+
+    /// Returns the bytes of all files, as far as known: lines, and what will be made from them.
+    pub fn bytes_in_all(&self) -> u64 {
+        self.sinks.iter().map(|sink| sink.bytes() + sink.bytes_to_come()).sum()
     }
 
     fn written(&self) -> impl Iterator<Item = Written> {
@@ -162,7 +177,7 @@ impl Sink for SessionFiles {
     }
 
     fn flush(&mut self) {
-        self.each(|sink| sink.flush());
+        self.each(Sink::flush);
     }
 
     fn close_process(&mut self, pid: u32) {
@@ -170,6 +185,6 @@ impl Sink for SessionFiles {
     }
 
     fn close(&mut self) {
-        self.each(|sink| sink.close());
+        self.each(Sink::close);
     }
 }

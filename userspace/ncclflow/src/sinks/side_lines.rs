@@ -1,5 +1,5 @@
-//! Lines that are of no rank: the call stacks that ops and calls name (`stacks.jsonl`), and what the GPUs of the host
-//! did (`gpus.jsonl`).
+//! Lines that belong to no rank: the call stacks that ops and calls name (`stacks.jsonl`), and the activity
+//! of the host's GPUs (`gpus.jsonl`).
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -11,13 +11,13 @@ use super::{
     sink::{Sink, Written},
 };
 
-/// Stacks that are written. A process that has more wants to fill the disk.
+/// Most stacks that are written. A process that has more wants to fill the disk.
 const MAX_STACKS: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(super) struct SideLines {
     stacks: LazyLines,
-    /// Segments of a recording repeat them.
+    /// Stacks already written: segments repeat them.
     written: HashSet<(u32, StackId)>,
     gpus: LazyLines,
 }

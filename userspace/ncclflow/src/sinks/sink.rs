@@ -1,44 +1,44 @@
-//! Where rows go.
+//! The interface of sinks for rows.
 
-use std::{collections::BTreeMap, fmt};
+use std::{any::Any, collections::BTreeMap, fmt};
 
 use flow::schema::{
     ApiCall, CommunicatorReport, GpuRow, MessageRow, MessageSums, Op, OtherCallRow, StackRow,
 };
 
-use super::json_lines::LostLines;
+use super::{flow_rank::FlowRanks, json_lines::LostLines};
 
-/// Takes the rows of a session. What a sink has no use for it leaves out.
-pub trait Sink: fmt::Debug + Send {
-    /// An op on a channel. Its messages follow.
+/// Receiver of a session's rows. By default, rows are ignored.
+pub trait Sink: Any + fmt::Debug + Send {
+    /// Takes an op on a channel. Its messages follow.
     fn op(&mut self, _op: &Op) {}
 
-    /// Whether the messages of this op, which came last, are of use: rows that nobody wants are not made.
+    /// Tells whether the latest op's messages are wanted: rows that nobody wants are not made.
     fn wants_messages(&self, _op: &Op) -> bool {
         true
     }
 
-    /// Some messages of the op that came last, in the order of peers and steps.
+    /// Takes some messages of the latest op, in the order of peers and steps.
     fn messages(&mut self, _op: &Op, _messages: &[MessageRow]) {}
 
-    /// Whether the sums of the op's messages are of use, where the messages are not.
+    /// Tells whether the sums of the op's messages are wanted, where the messages are not.
     fn wants_message_sums(&self, _op: &Op) -> bool {
         false
     }
 
-    /// The messages of the op that came last, added up by peer.
+    /// Takes the messages of the latest op, added up by peer.
     fn message_sums(&mut self, _op: &Op, _sums: &[MessageSums]) {}
 
-    /// A call of the API that communicates.
+    /// Takes a call of the API that communicates.
     fn call(&mut self, _call: &ApiCall) {}
 
-    /// A call stack that ops and calls name; before them or after.
+    /// Takes a call stack that ops and calls name; before them or after.
     fn stack(&mut self, _stack: &StackRow) {}
 
-    /// What a GPU of the host did, in the order of time.
+    /// Takes the activity of a GPU of the host, in the order of time.
     fn gpu(&mut self, _row: &GpuRow) {}
 
-    /// A call of another function of the API.
+    /// Takes a call of another function of the API.
     fn other_call(&mut self, _row: &OtherCallRow) {}
 
     /// Writes what has gathered, so that a reader sees it.
@@ -47,10 +47,10 @@ pub trait Sink: fmt::Debug + Send {
     /// Completes what belongs to a process (as ncclflow numbers it): nothing more comes of it.
     fn close_process(&mut self, _pid: u32) {}
 
-    /// Completes everything. Files that are removed then take no room any more.
+    /// Completes everything. Removed files then take no room any more.
     fn close(&mut self) {}
 
-    /// What went wrong since the last time; each failure once.
+    /// Takes the errors since the last call; each failure once.
     fn take_errors(&mut self) -> Vec<String> {
         Vec::new()
     }
@@ -59,8 +59,13 @@ pub trait Sink: fmt::Debug + Send {
         Written::default()
     }
 
-    /// Bytes of lines until now, before they are compressed.
+    /// Returns the bytes of lines until now, before they are compressed.
     fn bytes(&self) -> u64 {
+        0
+    }
+
+    /// Returns the bytes that will be made of these lines when they are complete.
+    fn bytes_to_come(&self) -> u64 {
         0
     }
 }
@@ -68,15 +73,15 @@ pub trait Sink: fmt::Debug + Send {
 #[derive(Clone, Debug, Default)]
 pub struct Written {
     pub ranks: Vec<CommunicatorReport>,
-    /// Ranks that are not among them any more.
+    /// Number of ranks that are no longer among `ranks`.
     pub(super) forgotten_ranks: u64,
     /// Files of JSON lines that were made: folder and name.
     pub(super) files: Vec<(String, String)>,
-    /// Files of ops were made.
-    pub(super) has_ops: bool,
+    /// Files that were made of all lines of a rank.
+    pub(super) flow_ranks: FlowRanks,
     /// Lines that could not be written.
     pub lost: LostLines,
-    /// Of these, such as there was no file for as their process had most files.
+    /// Lines of these without a file as their process had most files, by process.
     pub(super) over_share: BTreeMap<u32, u64>,
 }
 

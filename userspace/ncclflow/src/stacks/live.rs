@@ -230,7 +230,7 @@ impl Sink for LiveStacks {
             return;
         }
         let called = Called {
-            function: row.coll_api.clone().or_else(|| row.coll.clone()).unwrap_or_else(|| "?".into()),
+            function: row.called().cloned().unwrap_or_else(|| "?".into()),
             communicator: Some(row.comm_hash.clone()),
             rank: Some(row.rank),
             pid: row.pid,

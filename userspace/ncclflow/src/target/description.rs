@@ -1,18 +1,16 @@
 //! Description of a process from `/proc`: user, command line, control group, container, namespaces and start.
 
+use flow::identity::{Container, cgroup_path};
 use std::{collections::HashMap, fs, os::unix::fs::MetadataExt as _, path::Path};
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use super::{
-    container,
-    container::Container,
     printable,
     proc_text::{read_text, status_field},
     process::Process,
 };
-use crate::resolver::{self, ProcFile};
 
 /// Most characters of a command line that are kept.
 const MAX_COMMAND: usize = 4096;
@@ -69,14 +67,12 @@ impl Users {
 
 impl Description {
     /// Reads what `/proc` says of the process. Values that it does not give are left empty.
-    pub fn read(process: &Process, users: &Users) -> Self {
+    /// `command`: its command line, as /proc/PID/cmdline has it.
+    pub fn read(process: &Process, users: &Users, command: &[u8]) -> Self {
         let proc = process.proc_path();
         let uid = fs::metadata(&proc).map_or(u32::MAX, |metadata| real_uid(&proc).unwrap_or(metadata.uid()));
-        let cgroup =
-            read_text(proc.join("cgroup")).ok().and_then(|text| container::cgroup_path(&text).map(printable));
-        // The command line is read from the process's memory.
-        let command = resolver::proc_bytes(process.pid(), ProcFile::CommandLine).unwrap_or_default();
-        let command = String::from_utf8_lossy(&command);
+        let cgroup = read_text(proc.join("cgroup")).ok().and_then(|text| cgroup_path(&text).map(printable));
+        let command = String::from_utf8_lossy(command);
         let command = command.trim_end_matches('\0').replace('\0', " ");
         Self {
             command: printable(&command.chars().take(MAX_COMMAND).collect::<String>()),
@@ -114,7 +110,8 @@ mod tests {
     #[test]
     fn we_are_described() {
         let process = Process::open(std::process::id()).unwrap();
-        let description = Description::read(&process, &Users::read());
+        let command = fs::read("/proc/self/cmdline").unwrap();
+        let description = Description::read(&process, &Users::read(), &command);
         assert_eq!(description.uid, rustix::process::getuid().as_raw());
         assert!(!description.own_mounts && !description.own_pids);
         assert!(description.command.contains("ncclflow"), "{}", description.command);

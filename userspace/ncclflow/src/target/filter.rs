@@ -64,7 +64,7 @@ fn any(wanted: &[String], fits: impl Fn(&String) -> bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::container::Container;
+    use flow::identity::Container;
 
     fn described() -> Description {
         Description {

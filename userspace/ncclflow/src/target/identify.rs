@@ -14,6 +14,7 @@ use super::{
     mounts::{MountTable, Unsafe},
     process::Process,
 };
+use crate::unresponsive::Silent;
 use nccl_library::{
     elf::{Budget, Image, SymbolTable, may_export},
     nccl::find_versions,
@@ -90,6 +91,9 @@ impl From<NotAsked> for io::Error {
 /// A file as the lines of `/proc/PID/maps` name it: device, major and minor, and inode.
 pub(crate) type Named = ((u32, u32), u64);
 
+/// Files that did not answer: their inodes, by device. After two of a device none of its files is asked for.
+pub(crate) type SilentFiles = Silent<u64, (u32, u32), 2>;
+
 /// Function that judges a file by its content. `None`: its process was lost over the file.
 type Judge = Box<dyn FnMut(File, Depth) -> Option<Judged> + Send>;
 
@@ -99,8 +103,7 @@ pub(crate) struct Identifier {
     /// Results by file, and by the depth of the look.
     known: HashMap<(LibraryId, Depth), Option<Evidence>>,
     mounts: MountTable,
-    /// Files, and devices (with inode 0), that are not asked.
-    given_up: Vec<Named>,
+    silent: SilentFiles,
     /// Callback that is told of each file before its file system is asked for it.
     before: Box<dyn FnMut(Named) + Send>,
     judge: Judge,
@@ -122,15 +125,15 @@ impl Default for Identifier {
 
 impl Identifier {
     pub(crate) fn new(before: Box<dyn FnMut(Named) + Send>, judge: Judge) -> Self {
-        let (known, mounts, given_up) = (HashMap::new(), MountTable::default(), Vec::new());
-        Self { known, mounts, given_up, before, judge, left: (0, 0) }
+        let (known, mounts, silent) = (HashMap::new(), MountTable::default(), SilentFiles::default());
+        Self { known, mounts, silent, before, judge, left: (0, 0) }
     }
 
     /// Sets the files that are not to be asked for from now on. With `allow_fuse`, file systems that may
     /// block or lie are asked.
-    pub(crate) fn set_limits(&mut self, allow_fuse: bool, given_up: Vec<Named>) {
+    pub(crate) fn set_limits(&mut self, allow_fuse: bool, silent: SilentFiles) {
         self.mounts.allow_fuse = allow_fuse;
-        self.given_up = given_up;
+        self.silent = silent;
     }
 
     /// Prepares for a look at the files of a process.
@@ -200,11 +203,7 @@ impl Identifier {
 
     fn may_ask(&mut self, mapping: &Mapping) -> Result<(), NotAsked> {
         self.mounts.check(mapping.device).map_err(NotAsked::FileSystem)?;
-        if self
-            .given_up
-            .iter()
-            .any(|(device, inode)| *device == mapping.device && (*inode == mapping.inode || *inode == 0))
-        {
+        if self.silent.has(|inode| *inode == mapping.inode, &mapping.device) {
             return Err(NotAsked::GivenUp);
         }
         (self.before)((mapping.device, mapping.inode));

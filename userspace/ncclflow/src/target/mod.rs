@@ -1,7 +1,6 @@
 //! Targets: processes, and the NCCL libraries that they have mapped.
 
 pub mod census;
-pub mod container;
 pub mod description;
 pub mod discover;
 pub mod filter;
@@ -19,7 +18,6 @@ mod returns;
 mod tenant;
 
 pub use census::Census;
-pub use container::Container;
 pub use description::{Description, Users, age_seconds};
 pub use discover::{Denied, Discovered, Sighting, Unfinished, denied_remedy, pids};
 pub use filter::Filter;
@@ -33,7 +31,7 @@ pub(crate) use process::{is_gone, try_started};
 pub(crate) use returns::{can_end_processes, no_return_probes};
 pub(crate) use tenant::{Tenant, Tenants};
 
-use crate::text::plain;
+use flow::text::plain;
 
 /// Makes a name or path that the target chose safe for root's terminal, see [`plain`].
 pub fn printable(text: &str) -> String {

@@ -4,7 +4,9 @@
 
 use std::{collections::HashMap, fmt};
 
-use super::{container::Container, description::Description};
+use flow::identity::Container;
+
+use super::description::Description;
 
 /// A user, container or pod that gets a share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -22,7 +22,6 @@ use serde::{Deserialize, Serialize};
 pub(crate) use at_hit::{HitStack, NativeFrame, NativeNames, Unwinder, Unwound};
 pub use names::Names;
 pub use sample::Sampler;
-pub(crate) use sample::event_of_own_thread;
 
 use self::{
     modules::Modules,

@@ -5,7 +5,7 @@
 use std::{
     collections::HashMap,
     io,
-    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    os::fd::{AsRawFd as _, OwnedFd},
     ptr::NonNull,
     sync::{
         OnceLock,
@@ -16,14 +16,12 @@ use std::{
 };
 
 use aya_obj::generated::{
-    PERF_FLAG_FD_CLOEXEC, perf_event_attr,
     perf_event_sample_format::{PERF_SAMPLE_REGS_USER, PERF_SAMPLE_STACK_USER},
     perf_event_type::PERF_RECORD_SAMPLE,
-    perf_sw_ids, perf_type_id,
 };
 
 use super::unwind::Stack;
-use crate::resolver::FirstEvent;
+use crate::resolver::{FirstEvent, open_event, time_on_processors};
 
 /// `PERF_EVENT_IOC_DISABLE`, in the type that ioctl(2) takes: glibc's and musl's differ.
 const DISABLE: libc::Ioctl = libc::_IO('$' as u32, 1);
@@ -93,35 +91,6 @@ impl Samples {
             _ => "it runs, and got no processor while it was sampled".to_owned(),
         }
     }
-}
-
-/// Opens an event that follows the calling thread and counts nothing.
-pub(crate) fn event_of_own_thread() -> io::Result<OwnedFd> {
-    let mut attributes = time_on_processors();
-    attributes.set_disabled(1);
-    attributes.set_exclude_kernel(1);
-    open_event(&mut attributes, 0)
-}
-
-fn time_on_processors() -> perf_event_attr {
-    // SAFETY: integers, and unions of integers, for which zeroes are a value.
-    let mut attributes: perf_event_attr = unsafe { std::mem::zeroed() };
-    attributes.size = u32::try_from(size_of::<perf_event_attr>()).unwrap_or(0);
-    attributes.type_ = perf_type_id::PERF_TYPE_SOFTWARE as u32;
-    attributes.config = perf_sw_ids::PERF_COUNT_SW_TASK_CLOCK as u64;
-    attributes.set_exclude_hv(1);
-    attributes
-}
-
-/// Opens an event of `thread`; 0 is the calling one.
-fn open_event(attributes: &mut perf_event_attr, thread: libc::pid_t) -> io::Result<OwnedFd> {
-    // SAFETY: the struct is valid and has its own size in it; the kernel reads it and gives a descriptor.
-    let event = unsafe {
-        libc::syscall(libc::SYS_perf_event_open, &raw mut *attributes, thread, -1, -1, PERF_FLAG_FD_CLOEXEC)
-    };
-    let event = i32::try_from(event).ok().filter(|event| *event >= 0).ok_or_else(io::Error::last_os_error)?;
-    // SAFETY: a fresh descriptor that nothing else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(event) })
 }
 
 struct Ring {

@@ -1,10 +1,12 @@
-//! torch's notes as data. Names and numbers are those of torch's own dump of its flight recorder.
+//! Notes of processes and verdicts on them as data: parts of the schema of `ncclflow history --json`
+//! (docs/HISTORY.md).
 
-use std::sync::Arc;
+use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dump::PythonFrame;
+use super::judge::{GroupVerdict, HistoryState};
+use crate::flight_recorder::{Entry, GroupStatus, ProcessGroup};
 
 /// Notes of the torch in one process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -42,89 +44,109 @@ pub struct RingReport {
     pub noticed_ns: Option<i64>,
     /// The process's rank in the job, where torch has noted it (2.15 and later).
     pub rank: Option<u32>,
-    pub groups: Vec<ProcessGroupReport>,
+    pub groups: Vec<ProcessGroup>,
     /// Entries, oldest first.
-    pub entries: Vec<EntryReport>,
+    pub entries: Vec<Entry>,
 }
 
-/// A process group.
+/// The verdict over all process groups.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ProcessGroupReport {
-    /// torch's name, the same on all ranks.
+pub struct HistoryVerdict {
+    /// The worst state of all groups.
+    pub state: HistoryState,
+    pub sentence: String,
+}
+
+/// A process group over all processes that were read.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupHistory {
     pub name: String,
-    /// Name that the program gave; `undefined` if none.
     pub description: String,
-    /// torch's number of the group in this process; null if no entry is of the group.
-    pub pg_id: Option<u64>,
+    pub backend: Option<String>,
+    /// Hashes of NCCL's communicators with the same ranks in the same order, where NCCL was asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub comm_hashes: Vec<String>,
     /// The job's ranks in the order of the group's.
     pub ranks: Vec<u64>,
-    /// Status; null where torch has none (2.4), or where no entry tells which it is.
-    pub status: Option<StatusReport>,
+    pub verdict: GroupVerdict,
+    pub members: Vec<Member>,
 }
 
-/// The latest works of a process group.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct StatusReport {
-    pub last_enqueued: WorkReport,
-    /// The latest work that has started; -1 unless torch times its collectives.
-    pub last_started: WorkReport,
-    pub last_completed: WorkReport,
-}
-
-/// A collective in the status of a process group.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct WorkReport {
-    /// Number of the collective in its group; -1: none yet.
-    pub seq: i64,
-    /// Kind of collective: `ALLREDUCE`.
-    pub name: String,
-    pub elements_in: Option<u64>,
-    pub elements_out: Option<u64>,
-}
-
-/// An operation.
+/// Notes of a process on a process group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct EntryReport {
-    pub record_id: u64,
-    pub pg_id: u64,
-    /// Name and description of the process group.
-    pub process_group: [Arc<str>; 2],
-    pub collective_seq_id: u64,
-    pub p2p_seq_id: u64,
-    pub op_id: u64,
-    /// Name of the operation: `nccl:all_reduce`.
-    pub profiling_name: String,
-    pub input_sizes: Vec<Vec<i64>>,
-    /// Element types: `Float`.
-    pub input_dtypes: Vec<String>,
-    pub output_sizes: Vec<Vec<i64>>,
-    pub output_dtypes: Vec<String>,
-    /// State, as far as torch has noticed: `scheduled`, `started` or `completed`.
-    pub state: String,
-    pub time_created_ns: i64,
-    pub time_discovered_started_ns: Option<i64>,
-    pub time_discovered_completed_ns: Option<i64>,
-    pub duration_ms: Option<f32>,
-    pub timeout_ms: Option<i64>,
-    pub is_p2p: bool,
-    pub retired: bool,
-    pub thread_id: Option<u64>,
-    pub thread_name: Option<String>,
-    /// Call stack, innermost function first; null: not known.
-    pub frames: Option<Arc<[PythonFrame]>>,
+pub struct Member {
+    pub pid: u32,
+    /// Rank in the job; null where nothing tells it.
+    pub rank: Option<u64>,
+    /// Numbers of the first and the last collective with entries in the ring; null where it has none.
+    pub first_seq: Option<u64>,
+    pub last_seq: Option<u64>,
+    /// The latest collective that torch has noticed to be completed.
+    pub completed_seq: Option<u64>,
+    /// Seconds from the latest call, and from the latest completion that torch has noticed, to the reading.
+    pub called_seconds_ago: Option<f64>,
+    pub completed_seconds_ago: Option<f64>,
+    /// torch's own status of the group.
+    pub status: Option<GroupStatus>,
 }
 
-impl EntryReport {
-    pub(crate) fn is_completed(&self) -> bool {
-        self.time_discovered_completed_ns.is_some()
+/// A process, and what its torch has noted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessHistory {
+    pub host: String,
+    pub pid: u32,
+    pub name: String,
+    /// Rank in the job; null where nothing tells it.
+    pub rank: Option<u64>,
+    /// Source of the rank: `torch`, the name of a variable of the initial environment, or `communicator`:
+    /// NCCL's communicator of the largest group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank_from: Option<String>,
+    /// torch's notes; null if the process has no torch.
+    pub notes: Option<NotesReport>,
+    /// Reason why the process was not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl GroupHistory {
+    /// Tells whether `name` is a name of this group: its name, its description or the hash of a communicator.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.description == name || self.comm_hashes.iter().any(|hash| hash == name)
     }
 
-    /// Returns the name without the backend: `all_reduce`.
-    pub(crate) fn function(&self) -> &str {
-        self.profiling_name.split_once(':').map_or(&*self.profiling_name, |(_, function)| function)
+    pub(crate) fn has(&self, entry: &Entry) -> bool {
+        entry.is_of(&self.name, &self.description)
+    }
+}
+
+impl ProcessHistory {
+    pub(crate) fn has_entries(&self) -> bool {
+        self.notes.iter().flat_map(|notes| &notes.rings).any(|ring| !ring.entries.is_empty())
+    }
+
+    pub(crate) fn keep(&mut self, is_wanted: impl Fn(&Entry) -> bool) {
+        for ring in self.notes.iter_mut().flat_map(|notes| &mut notes.rings) {
+            ring.entries.retain(&is_wanted);
+        }
+    }
+
+    /// Keeps the latest entries of each process group.
+    pub(crate) fn keep_last(&mut self, last: usize) {
+        for ring in self.notes.iter_mut().flat_map(|notes| &mut notes.rings) {
+            let mut seen: HashMap<u64, usize> = HashMap::new();
+            let mut keep: Vec<bool> = Vec::with_capacity(ring.entries.len());
+            for entry in ring.entries.iter().rev() {
+                let count = seen.entry(entry.pg_id).or_default();
+                *count += 1;
+                keep.push(*count <= last);
+            }
+            let mut keep = keep.into_iter().rev();
+            ring.entries.retain(|_| keep.next().unwrap_or(true));
+        }
     }
 }

@@ -4,17 +4,17 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use cpython::Python;
 use rustix::time::ClockId;
-use torch::{Entry, Found, Library, Patience, Recorder, State, Status, Tried, Work, dtype_name};
+use torch::{Found, Library, Patience, Recorder, Tried, dtype_name};
 
 use super::{
     find::{Build, Builds, TorchMemory},
-    report::{EntryReport, NotesReport, ProcessGroupReport, RingReport, StatusReport, WorkReport},
+    report::{NotesReport, RingReport},
 };
 use crate::{
     clock::now_ns,
-    dump::PythonFrame,
+    flight_recorder::{Entry, GroupStatus, ProcessGroup, State, Work},
     memory::{AddressSpace, Memory},
-    python::Runtimes,
+    python::{PythonFrame, Runtimes},
     resolver,
     target::{Process, printable},
 };
@@ -119,9 +119,9 @@ fn rings(process: &Process, build: &Build, python: Option<Python>) -> Result<Vec
 
 impl RingReport {
     fn new(found: &Found, ring: &Recorder) -> Self {
-        let noticed = |entry: &Entry| entry.time_completed_ns.max(entry.time_started_ns);
+        let noticed = |entry: &torch::Entry| entry.time_completed_ns.max(entry.time_started_ns);
         let named = ring.entries.last().and_then(|entry| entry.profiling_name.split_once(':'));
-        let (mut names, mut stacks) = (Names::default(), HashMap::new());
+        let (mut names, mut stacks) = (HashMap::new(), HashMap::new());
         // Numbers of groups, as entries tell them.
         let mut numbers: HashMap<(&str, &str), u64> = HashMap::new();
         for entry in &ring.entries {
@@ -130,17 +130,17 @@ impl RingReport {
         let groups = ring.groups.iter().map(|group| {
             let pg_id = numbers.get(&(&*group.name, &*group.description)).copied();
             let status = pg_id.and_then(|id| ring.statuses.iter().find(|status| status.pg_id == id));
-            ProcessGroupReport {
-                name: printable(&group.name),
-                description: printable(&group.description),
+            ProcessGroup {
+                name: printable(&group.name).into(),
+                description: printable(&group.description).into(),
                 pg_id,
                 ranks: group.ranks.clone(),
-                status: status.map(StatusReport::new),
+                status: status.map(GroupStatus::new),
             }
         });
         let groups = groups.collect();
         let entries = ring.entries.iter();
-        let entries = entries.map(|entry| EntryReport::new(entry, &mut names, &mut stacks)).collect();
+        let entries = entries.map(|entry| Entry::new(entry, &mut names, &mut stacks)).collect();
         Self {
             backend: found.backend.clone().or_else(|| named.map(|(backend, _)| printable(backend))),
             enabled: ring.enabled,
@@ -156,9 +156,9 @@ impl RingReport {
     }
 }
 
-impl StatusReport {
-    fn new(status: &Status) -> Self {
-        let work = |work: &Work| WorkReport {
+impl GroupStatus {
+    fn new(status: &torch::Status) -> Self {
+        let work = |work: &torch::Work| Work {
             seq: work.seq,
             name: printable(&work.name),
             elements_in: work.elements_in,
@@ -172,32 +172,22 @@ impl StatusReport {
     }
 }
 
-/// Texts that many entries share.
-#[derive(Debug, Default)]
-struct Names(HashMap<String, Arc<str>>);
-
-impl Names {
-    fn of(&mut self, name: &str) -> Arc<str> {
-        if let Some(known) = self.0.get(name) {
-            return Arc::clone(known);
-        }
-        let shared: Arc<str> = printable(name).into();
-        self.0.insert(name.to_owned(), Arc::clone(&shared));
-        shared
-    }
-}
+/// Names that many entries share.
+type Names = HashMap<String, Arc<str>>;
 
 /// Stacks that many entries share, by their address in the crate `torch`.
 type Stacks = HashMap<usize, Arc<[PythonFrame]>>;
 
-impl EntryReport {
-    fn new(entry: &Entry, names: &mut Names, stacks: &mut Stacks) -> Self {
+impl Entry {
+    fn new(entry: &torch::Entry, names: &mut Names, stacks: &mut Stacks) -> Self {
         let dtypes = |dtypes: &[u8]| dtypes.iter().map(|dtype| dtype_name(*dtype).to_owned()).collect();
         let state = match entry.state() {
-            State::Scheduled => "scheduled",
-            State::Started => "started",
-            State::Completed => "completed",
+            torch::State::Scheduled => State::Scheduled,
+            torch::State::Started => State::Started,
+            torch::State::Completed => State::Completed,
         };
+        let mut shared =
+            |name: &String| Arc::clone(names.entry(name.clone()).or_insert_with(|| printable(name).into()));
         let frames = entry.frames.as_ref().map(|stack| {
             let known = stacks.entry(Arc::as_ptr(stack).addr());
             Arc::clone(known.or_insert_with(|| stack.iter().map(|frame| python_frame(frame)).collect()))
@@ -205,7 +195,7 @@ impl EntryReport {
         Self {
             record_id: entry.record_id,
             pg_id: entry.pg_id,
-            process_group: [&entry.group_name, &entry.group_description].map(|name| names.of(name)),
+            process_group: [&entry.group_name, &entry.group_description].map(&mut shared),
             collective_seq_id: entry.collective_seq,
             p2p_seq_id: entry.p2p_seq,
             op_id: entry.op_id,
@@ -214,7 +204,7 @@ impl EntryReport {
             input_dtypes: dtypes(&entry.input_dtypes),
             output_sizes: entry.output_sizes.clone(),
             output_dtypes: dtypes(&entry.output_dtypes),
-            state: state.to_owned(),
+            state,
             time_created_ns: entry.time_created_ns,
             time_discovered_started_ns: entry.time_started_ns,
             time_discovered_completed_ns: entry.time_completed_ns,

@@ -1,4 +1,4 @@
-//! What is shown during a recording: in the terminal ([`top`]) and to a Prometheus server ([`metrics`]).
+//! Live views of a recording: in the terminal ([`top`]) and for a Prometheus server ([`metrics`]).
 
 pub mod metrics;
 pub mod top;

@@ -1,8 +1,7 @@
 //! A rank of a communicator, as the `ncclComm` in the memory of its process describes it.
 
-use flow::{decode::CommunicatorPlaces, schema::CommunicatorReport};
+use flow::{decode::CommunicatorPlaces, identity::CommunicatorFacts};
 use nccl_library::{elf::RuntimeAddr, fields::IntField};
-use serde::{Deserialize, Serialize};
 
 use crate::{
     gpu::{self, DriverFacts},
@@ -31,132 +30,69 @@ pub(super) struct Seen {
     pub(super) n_ranks: i32,
 }
 
-/// A communicator's description of itself and of this rank. `None` for what its version lacks.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CommunicatorFacts {
-    /// Process, as ncclflow sees it.
-    pub pid: u32,
-    /// `commHash`, as folders are called: see [`flow::schema::comm_hash_name`].
-    pub comm_hash: String,
-    pub rank: i32,
-    /// The name that the program gave; 2.27 and later.
-    pub comm_name: Option<String>,
-    pub local_rank: Option<u32>,
-    pub node: Option<u32>,
-    pub n_nodes: Option<u32>,
-    pub cuda_dev: Option<u32>,
-    /// NVML's number of the device; 2.18.3 and later.
-    pub nvml_dev: Option<u32>,
-    /// PCI address, as the driver writes it: `0000:3b:00.0`.
-    pub bus_id: Option<String>,
-    /// UUID, as the driver has it for that address. The next two are also the driver's.
-    pub gpu_uuid: Option<String>,
-    /// Number N of the host's `/dev/nvidiaN`.
-    pub gpu_minor: Option<u32>,
-    /// Number of instances (MIG) that the GPU is divided into.
-    pub gpu_instances: Option<u32>,
+/// Reads the communicator that a record named some moments ago. Gives `None` if its memory holds another
+/// one by now, or none.
+pub(super) fn read_communicator(
+    memory: Memory<'_>,
+    places: &CommunicatorPlaces,
+    seen: &Seen,
+    pid: u32,
+) -> Option<CommunicatorFacts> {
+    let proof = [places.start_magic, places.end_magic, places.hash, Some(places.rank), Some(places.n_ranks)];
+    let number = |value: i32| Some(u64::from(value.cast_unsigned()));
+    let magic = |place: Option<IntField>| place.map(|_| MAGIC);
+    let expected = [
+        magic(places.start_magic),
+        magic(places.end_magic),
+        places.hash.and(seen.hash),
+        number(seen.rank),
+        number(seen.n_ranks),
+    ];
+    let is_it = || values(memory, seen.pointer, proof) == Some(expected);
+    if !is_it() {
+        return None;
+    }
+    let wanted = [
+        places.local_rank,
+        places.node,
+        places.n_nodes,
+        places.cuda_dev,
+        places.nvml_dev,
+        places.bus_id,
+        places.name,
+    ];
+    let [local_rank, node, n_nodes, cuda_dev, nvml_dev, bus_id, name] = values(memory, seen.pointer, wanted)?;
+    let comm_name = name.and_then(|at| text(memory, at));
+    if !is_it() {
+        return None;
+    }
+    // -1 means none, as does any value that is no number of a device.
+    let small = |value: Option<u64>| {
+        value.and_then(|value| u32::try_from(value).ok()).filter(|value| *value < MAX_NUMBER)
+    };
+    Some(CommunicatorFacts {
+        pid,
+        comm_hash: flow::schema::comm_hash_name(seen.hash),
+        rank: seen.rank,
+        n_ranks: Some(seen.n_ranks),
+        comm_name,
+        local_rank: small(local_rank),
+        node: small(node),
+        n_nodes: small(n_nodes),
+        cuda_dev: small(cuda_dev),
+        nvml_dev: small(nvml_dev),
+        bus_id: bus_id.and_then(gpu::bus_id),
+        gpu_uuid: None,
+        gpu_minor: None,
+        gpu_instances: None,
+    })
 }
 
-impl CommunicatorFacts {
-    /// Reads the communicator that a record named some moments ago. Gives `None` if its memory holds another
-    /// one by now, or none.
-    pub(super) fn read(
-        memory: Memory<'_>,
-        places: &CommunicatorPlaces,
-        seen: &Seen,
-        pid: u32,
-    ) -> Option<Self> {
-        let proof =
-            [places.start_magic, places.end_magic, places.hash, Some(places.rank), Some(places.n_ranks)];
-        let number = |value: i32| Some(u64::from(value.cast_unsigned()));
-        let magic = |place: Option<IntField>| place.map(|_| MAGIC);
-        let expected = [
-            magic(places.start_magic),
-            magic(places.end_magic),
-            places.hash.and(seen.hash),
-            number(seen.rank),
-            number(seen.n_ranks),
-        ];
-        let is_it = || values(memory, seen.pointer, proof) == Some(expected);
-        if !is_it() {
-            return None;
-        }
-        let wanted = [
-            places.local_rank,
-            places.node,
-            places.n_nodes,
-            places.cuda_dev,
-            places.nvml_dev,
-            places.bus_id,
-            places.name,
-        ];
-        let [local_rank, node, n_nodes, cuda_dev, nvml_dev, bus_id, name] =
-            values(memory, seen.pointer, wanted)?;
-        let comm_name = name.and_then(|at| text(memory, at));
-        if !is_it() {
-            return None;
-        }
-        // -1 means none, as does any value that is no number of a device.
-        let small = |value: Option<u64>| {
-            value.and_then(|value| u32::try_from(value).ok()).filter(|value| *value < MAX_NUMBER)
-        };
-        Some(Self {
-            pid,
-            comm_hash: flow::schema::comm_hash_name(seen.hash),
-            rank: seen.rank,
-            comm_name,
-            local_rank: small(local_rank),
-            node: small(node),
-            n_nodes: small(n_nodes),
-            cuda_dev: small(cuda_dev),
-            nvml_dev: small(nvml_dev),
-            bus_id: bus_id.and_then(gpu::bus_id),
-            gpu_uuid: None,
-            gpu_minor: None,
-            gpu_instances: None,
-        })
-    }
-
-    /// Adds the properties of the GPU that the driver of this host states.
-    pub(super) fn with_driver(self) -> Self {
-        let DriverFacts { uuid, minor, instances } =
-            self.bus_id.as_deref().map(DriverFacts::read).unwrap_or_default();
-        Self { gpu_uuid: uuid, gpu_minor: minor, gpu_instances: instances, ..self }
-    }
-
-    /// Keeps the values that both have, for communicators that cannot be told from each other.
-    pub(super) fn and(self, other: &Self) -> Self {
-        fn same<T: PartialEq>(one: Option<T>, other: Option<&T>) -> Option<T> {
-            one.filter(|one| Some(one) == other)
-        }
-        Self {
-            comm_name: same(self.comm_name, other.comm_name.as_ref()),
-            local_rank: same(self.local_rank, other.local_rank.as_ref()),
-            node: same(self.node, other.node.as_ref()),
-            n_nodes: same(self.n_nodes, other.n_nodes.as_ref()),
-            cuda_dev: same(self.cuda_dev, other.cuda_dev.as_ref()),
-            nvml_dev: same(self.nvml_dev, other.nvml_dev.as_ref()),
-            bus_id: same(self.bus_id, other.bus_id.as_ref()),
-            gpu_uuid: same(self.gpu_uuid, other.gpu_uuid.as_ref()),
-            gpu_minor: same(self.gpu_minor, other.gpu_minor.as_ref()),
-            gpu_instances: same(self.gpu_instances, other.gpu_instances.as_ref()),
-            ..self
-        }
-    }
-
-    /// Puts the values into the row of this rank.
-    pub(super) fn fill(&self, row: &mut CommunicatorReport) {
-        row.comm_name.clone_from(&self.comm_name);
-        row.local_rank = self.local_rank;
-        row.node = self.node;
-        row.n_nodes = self.n_nodes;
-        row.cuda_dev = self.cuda_dev;
-        row.nvml_dev = self.nvml_dev;
-        row.bus_id.clone_from(&self.bus_id);
-        row.gpu_uuid.clone_from(&self.gpu_uuid);
-        row.gpu_minor = self.gpu_minor;
-        row.gpu_instances = self.gpu_instances;
-    }
+/// Adds the properties of the GPU that the driver of this host states.
+pub(super) fn with_driver(facts: CommunicatorFacts) -> CommunicatorFacts {
+    let DriverFacts { uuid, minor, instances } =
+        facts.bus_id.as_deref().map(DriverFacts::read).unwrap_or_default();
+    CommunicatorFacts { gpu_uuid: uuid, gpu_minor: minor, gpu_instances: instances, ..facts }
 }
 
 /// Reads fields of the struct at `base`; `None` for those that the version lacks.
@@ -222,11 +158,12 @@ mod tests {
         let process = Process::open(std::process::id()).unwrap();
         let pointer = comm.as_ptr().expose_provenance() as u64;
         let seen = Seen { tgid: 7, pointer, hash: Some(0xabc), rank: 3, n_ranks: 8 };
-        let read = |seen| CommunicatorFacts::read(Memory::new(&process), &places, &seen, 70);
+        let read = |seen| read_communicator(Memory::new(&process), &places, &seen, 70);
         let expected = CommunicatorFacts {
             pid: 70,
             comm_hash: "0x0000000000000abc".to_owned(),
             rank: 3,
+            n_ranks: Some(8),
             comm_name: Some("tensor[2J parallel".to_owned()),
             local_rank: Some(1),
             node: Some(0),
@@ -259,13 +196,5 @@ mod tests {
         let long = "\u{e4}".repeat(200);
         assert_eq!(read(&[b"x", long.as_bytes()].concat()).unwrap().chars().count(), 64);
         assert_eq!(text(Memory::new(&process), 0), None);
-    }
-
-    #[test]
-    fn of_two_that_look_alike_only_what_both_say_is_kept() {
-        let one =
-            CommunicatorFacts { local_rank: Some(1), cuda_dev: Some(2), ..CommunicatorFacts::default() };
-        let other = CommunicatorFacts { cuda_dev: Some(3), ..one.clone() };
-        assert_eq!(one.clone().and(&other), CommunicatorFacts { cuda_dev: None, ..one });
     }
 }

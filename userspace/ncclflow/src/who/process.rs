@@ -1,9 +1,8 @@
 //! Facts about a process: its job, user and container.
 
-use serde::{Deserialize, Serialize};
-
-use super::{environment::Variables, rank_map::RankMapFile};
-use crate::target::{Container, Description, Process, Users};
+use super::{environment::read_variables, rank_map::RankMapFile};
+use crate::target::{Description, Process, Users};
+use flow::identity::{ProcessFacts, Whose};
 
 /// Options `--rank-map` and `--job`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,64 +19,30 @@ impl WhoOptions {
     }
 }
 
-/// A process, and whose it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcessFacts {
-    /// Process number, as ncclflow sees it.
-    pub pid: u32,
-    /// Start of the process. With the PID, it tells the process from all others of the host: see
-    /// [`TargetReport`](crate::sinks::TargetReport).
-    pub started_ticks: Option<u64>,
-    /// The kernel's short name of the process.
-    pub name: String,
-    #[serde(flatten)]
-    pub whose: Whose,
-}
-
-/// Owner and job of a process, which do not change while it lives.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Whose {
-    pub uid: u32,
-    /// Name in the recording host's `/etc/passwd`, or the number where that has no name.
-    pub user: String,
-    pub cgroup: Option<String>,
-    pub container: Option<Container>,
-    /// Variables of launchers in its initial environment; `None` if that could not be read.
-    pub environment: Option<Variables>,
-    /// Rank by `--rank-map`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mapped_rank: Option<u32>,
-    /// Job's name by `--job`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub named_job: Option<String>,
-}
-
-impl ProcessFacts {
-    /// Reads the facts about the process with this number, if it is the one that was started then and has not
-    /// ended.
-    pub(super) fn read(
-        pid: u32,
-        started: Option<u64>,
-        host: &str,
-        users: &Users,
-        options: &WhoOptions,
-    ) -> Option<Self> {
-        let process = Process::open(pid).ok()?;
-        if process.started() != started {
-            return None;
-        }
-        let Description { uid, user, cgroup, container, .. } = Description::read(&process, users);
-        let environment = Variables::read(&process);
-        // Another process can have its number only once it has ended.
-        let (mapped_rank, named_job) = (options.rank(host, pid), options.job.clone());
-        let whose = Whose { uid, user, cgroup, container, environment, mapped_rank, named_job };
-        (!process.has_exited()).then(|| Self {
-            pid,
-            started_ticks: started,
-            name: process.name().to_owned(),
-            whose,
-        })
+/// Reads the facts about the process with this number, if it is the one that was started then and has not
+/// ended.
+pub(super) fn read_process(
+    pid: u32,
+    started: Option<u64>,
+    host: &str,
+    users: &Users,
+    options: &WhoOptions,
+) -> Option<ProcessFacts> {
+    let process = Process::open(pid).ok()?;
+    if process.started() != started {
+        return None;
     }
+    let Description { uid, user, cgroup, container, .. } = Description::read(&process, users, &[]);
+    let environment = read_variables(&process);
+    // Another process can have its number only once it has ended.
+    let (mapped_rank, named_job) = (options.rank(host, pid), options.job.clone());
+    let whose = Whose { uid, user, cgroup, container, environment, mapped_rank, named_job };
+    (!process.has_exited()).then(|| ProcessFacts {
+        pid,
+        started_ticks: started,
+        name: process.name().to_owned(),
+        whose,
+    })
 }
 
 #[cfg(test)]
@@ -89,7 +54,7 @@ mod tests {
         let pid = std::process::id();
         let started = Process::open(pid).unwrap().started();
         let options = WhoOptions { job: Some("llm".to_owned()), ..WhoOptions::default() };
-        let read = |started| ProcessFacts::read(pid, started, "here", &Users::read(), &options);
+        let read = |started| read_process(pid, started, "here", &Users::read(), &options);
         let facts = read(started).unwrap();
         assert_eq!(facts.whose.uid, rustix::process::getuid().as_raw());
         assert_eq!(facts.whose.named_job.as_deref(), Some("llm"));

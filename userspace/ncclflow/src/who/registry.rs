@@ -1,16 +1,12 @@
 //! Facts that become known while a recording goes on: some threads find them, others write them.
 
+use flow::recording::{Event, Known, MAX_KNOWN};
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::{communicator::Seen, known::Known};
-use crate::recording::Event;
-
-/// Most entries that are kept, and communicators that are remembered. A node that has had more of them since
-/// the recording began loses the oldest entries.
-pub(super) const MAX_ENTRIES: usize = 65_536;
+use super::communicator::Seen;
 
 /// Most processes that have ended and are still known: their last records, and windows that are being
 /// completed, ask for them.
@@ -40,7 +36,7 @@ impl Registry {
         self.with(|entries| {
             entries.events.insert(entries.next, event);
             entries.next += 1;
-            if entries.events.len() > MAX_ENTRIES {
+            if entries.events.len() > MAX_KNOWN {
                 entries.events.pop_first();
             }
         });
@@ -68,7 +64,7 @@ impl Registry {
     /// Notes a communicator. Returns whether it was not seen before, and is to be looked at.
     pub(super) fn is_new(&self, seen: Seen) -> bool {
         self.with(|entries| {
-            if entries.seen.len() >= MAX_ENTRIES {
+            if entries.seen.len() >= MAX_KNOWN {
                 // Looking at a communicator again does no harm.
                 entries.seen.clear();
             }
@@ -105,7 +101,7 @@ fn pid_of(event: &Event) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::who::ProcessFacts;
+    use flow::identity::ProcessFacts;
 
     fn process(pid: u32, name: &str) -> Event {
         Event::Process(Box::new(ProcessFacts { pid, name: name.to_owned(), ..ProcessFacts::default() }))

@@ -1,6 +1,20 @@
 //! Looks at processes and communicators as they come, without keeping anybody waiting: a thread of its own
 //! reads communicators.
 
+use crate::{
+    fault,
+    health::Health,
+    memory::Memory,
+    privileges,
+    recording::{Facts, WhoFacts},
+    target::{Process, Users},
+};
+use flow::{
+    decode::{Decoder, RecordView},
+    identity::{Job, Largest, ProcessFacts},
+    recording::{Binding, Event, MAX_KNOWN, communicator_spans},
+    session::{FilesState, SessionReport, TargetList, TargetReport},
+};
 use std::{
     collections::HashSet,
     sync::{
@@ -12,26 +26,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use flow::{
-    decode::{Decoder, RecordView},
-    recording::communicator_spans,
-};
-
 use super::{
-    communicator::{CommunicatorFacts, Seen},
-    job::{Job, Largest},
-    process::{ProcessFacts, WhoOptions},
-    registry::{MAX_ENTRIES, Registry},
-};
-use crate::{
-    capture::Binding,
-    fault,
-    health::Health,
-    memory::Memory,
-    privileges,
-    recording::Event,
-    sinks::{SessionReport, TargetList, TargetReport},
-    target::{Process, Users},
+    communicator::{Seen, read_communicator, with_driver},
+    process::{WhoOptions, read_process},
+    registry::Registry,
 };
 
 /// Most communicators that may wait to be looked at. Further ones have no facts.
@@ -82,7 +80,7 @@ impl Who {
     /// Finds the facts of a process, for its report and for those who write recordings.
     pub(crate) fn describe(&self, target: &mut TargetReport) {
         let users = self.users.get_or_init(Users::read);
-        let facts = ProcessFacts::read(target.pid, target.started_ticks, &self.host, users, &self.options);
+        let facts = read_process(target.pid, target.started_ticks, &self.host, users, &self.options);
         if let Some(facts) = &facts {
             self.registry.push(Event::Process(Box::new(facts.clone())));
         }
@@ -154,6 +152,9 @@ impl WhoReport {
             thread::sleep(Duration::from_millis(1));
         }
         let known = self.registry.known();
+        if report.window.is_none() && report.files.is_some_and(|files| files.state != FilesState::Complete) {
+            known.add_missing(&mut report.communicators);
+        }
         let jobs = known.complete(&mut report.communicators);
         for target in &mut report.targets {
             let latest = known.process(target.pid);
@@ -171,30 +172,31 @@ impl WhoReport {
 /// Watch of a recording's records for communicators that were not seen before.
 #[derive(Debug)]
 pub(crate) struct CommunicatorWatch {
-    pub(crate) registry: Registry,
+    registry: Registry,
     to_thread: Option<SyncSender<Look>>,
     waiting: Arc<AtomicUsize>,
     seen: HashSet<Seen>,
     last: Option<Seen>,
 }
 
-impl CommunicatorWatch {
-    /// Makes a watch that knows only these events, and looks at nothing.
-    #[cfg(test)]
-    pub(crate) fn knowing(events: impl IntoIterator<Item = Event>) -> Self {
-        let registry = Registry::default();
-        events.into_iter().for_each(|event| registry.push(event));
-        Self { registry, to_thread: None, waiting: Arc::default(), seen: HashSet::new(), last: None }
+impl Facts<(u64, Event)> for CommunicatorWatch {
+    fn since(&self, first: u64) -> (Vec<(u64, Event)>, u64) {
+        self.registry.since(first)
+    }
+}
+
+impl WhoFacts for CommunicatorWatch {
+    fn retain_known(&self, pids: &mut HashSet<u32>) {
+        self.registry.retain_known(pids);
     }
 
-    /// Notes a record.
-    pub(crate) fn note(&mut self, binding: &Binding, record: &RecordView<'_>) {
+    fn note(&mut self, binding: &Binding, record: &RecordView<'_>) {
         let Some(seen) = seen(binding, record) else { return };
         if self.last == Some(seen) {
             return;
         }
         self.last = Some(seen);
-        if self.seen.len() >= MAX_ENTRIES {
+        if self.seen.len() >= MAX_KNOWN {
             self.seen.clear();
         }
         if !self.seen.insert(seen) || !self.registry.is_new(seen) {
@@ -233,9 +235,9 @@ fn look_at_communicators(looks: &Receiver<Look>, registry: &Registry, waiting: &
         // Where the process has ended, or freed the communicator, no facts are noted.
         if let Some(places) = &decoder.communicator
             && let Ok(process) = Process::open(pid)
-            && let Some(facts) = CommunicatorFacts::read(Memory::new(&process), places, &seen, pid)
+            && let Some(facts) = read_communicator(Memory::new(&process), places, &seen, pid)
         {
-            registry.push(Event::Communicator(Box::new(facts.with_driver())));
+            registry.push(Event::Communicator(Box::new(with_driver(facts))));
         }
         waiting.fetch_sub(1, Ordering::AcqRel);
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use ncclflow::export::{Choice, ExportOptions, Format, ViewOptions, export};
 use serde::Deserialize;
 
-use crate::traces::{captured, lines, run};
+use crate::traces::{lines, recorded, run};
 
 /// `proxy_flow`, as its reader knows it: these keys, these types, no others.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -93,11 +93,11 @@ fn steps_by_line(text: &str) -> Vec<Step> {
 
 #[test]
 fn readers_of_the_extractor_find_what_they_expect() {
-    let captured = captured("net_steps.cap.gz");
-    let captured = captured.cut_to(40_000);
+    let recorded = recorded("net_steps");
+    let recorded = recorded.cut_to(40_000);
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    captured.record(&path("recording"), 0..40_000);
+    recorded.record(&path("recording"), 0..40_000);
     run(&[&path("recording")], &path("ours"), Format::Jsonl, Choice::default());
     run(&[&path("recording")], &path("compat"), Format::Compat, Choice::default());
     // Ours by folder and rank, from which its sizes follow by the extractor's own rule.
@@ -164,10 +164,10 @@ fn readers_of_the_extractor_find_what_they_expect() {
 
 #[test]
 fn flat_is_one_folder() {
-    let captured = captured("net_steps.cap.gz");
-    let captured = captured.cut_to(20_000);
+    let recorded = recorded("net_steps");
+    let recorded = recorded.cut_to(20_000);
     let folder = tempfile::tempdir().unwrap();
-    captured.record(&folder.path().join("recording"), 0..20_000);
+    recorded.record(&folder.path().join("recording"), 0..20_000);
     let options = ExportOptions {
         inputs: vec![folder.path().join("recording")],
         output: folder.path().join("flat"),
@@ -197,10 +197,10 @@ fn flat_is_one_folder() {
 /// Between GPUs on NVLink no op needs a proxy.
 #[test]
 fn ops_without_a_proxy_are_left_out_and_told() {
-    let captured = captured("nvlink_flow.cap.gz");
-    let captured = captured.cut_to(500);
+    let recorded = recorded("nvlink_flow");
+    let recorded = recorded.cut_to(500);
     let folder = tempfile::tempdir().unwrap();
-    captured.record(&folder.path().join("recording"), 0..500);
+    recorded.record(&folder.path().join("recording"), 0..500);
     let exported = run(
         &[&folder.path().join("recording")],
         &folder.path().join("compat"),

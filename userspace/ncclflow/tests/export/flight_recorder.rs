@@ -12,7 +12,7 @@ use ncclflow::export::{Choice, ExportOptions, Exported, Format, ViewOptions, exp
 use serde_json::{Value, json};
 use test_support::need;
 
-use crate::traces::{Captured, captured, run};
+use crate::traces::{Recorded, recorded, run};
 
 /// Where `cargo xtask test` puts torch's analyser.
 fn analyser() -> Option<PathBuf> {
@@ -30,9 +30,9 @@ struct World {
 }
 
 impl World {
-    fn new(captured: &Captured, records: usize) -> Option<Self> {
+    fn new(recorded: &Recorded, records: usize) -> Option<Self> {
         let world = Self { analyser: analyser()?, folder: tempfile::tempdir().unwrap() };
-        captured.record(&world.path("recorded"), 0..records);
+        recorded.record(&world.path("recorded"), 0..records);
         Some(world)
     }
 
@@ -102,7 +102,7 @@ fn sound_jobs_are_sound_to_torchs_analyser() {
         ("ReduceScatter", "nccl:_reduce_scatter_base"),
         ("Broadcast", "nccl:broadcast"),
     ]);
-    let Some(world) = World::new(&captured("nvlink_flow.cap.gz"), 4000) else { return };
+    let Some(world) = World::new(&recorded("nvlink_flow"), 4000) else { return };
     let (exported, found) = world.export("whole", Choice::default(), true);
     let lines = world.collectives();
     let mut compared = 0;
@@ -171,7 +171,7 @@ fn sound_jobs_are_sound_to_torchs_analyser() {
 /// Sends and receives have entries, with the numbers that torch gives their ends.
 #[test]
 fn sends_and_receives_have_both_ends() {
-    let Some(world) = World::new(&captured("nvlink_flow.cap.gz"), 4000) else { return };
+    let Some(world) = World::new(&recorded("nvlink_flow"), 4000) else { return };
     let (_, found) = world.export("p2p", Choice::default(), false);
     let p2p = |rank: &str| -> Vec<Value> {
         let entries = found["dumps"][rank]["entries"].as_array().unwrap().iter();

@@ -2,12 +2,9 @@
 
 use std::fs;
 
-use ncclflow::{
-    record::Kept,
-    sinks::{OutputDir, SessionFiles},
-};
+use ncclflow::{rows::RecordedSession, sinks::SessionFiles};
 
-use crate::{recording_blocks, traces::captured};
+use crate::{recording_blocks, traces::recorded};
 
 /// xorshift64: the same changes in every run.
 struct Random(u64);
@@ -25,11 +22,11 @@ const ROUNDS: usize = 150;
 
 #[test]
 fn changed_recordings_are_read_or_refused() {
-    for (name, seed) in [("net_steps.cap.gz", 1), ("nvlink_flow.cap.gz", 2)] {
-        let captured = captured(name);
-        let captured = captured.cut_to(1500);
+    for (name, seed) in [("net_steps", 1), ("nvlink_flow", 2)] {
+        let recorded = recorded(name);
+        let recorded = recorded.cut_to(1500);
         let folder = tempfile::tempdir().unwrap();
-        captured.record(&folder.path().join("recording"), 0..1500);
+        recorded.record(&folder.path().join("recording"), 0..1500);
         let segment = folder.path().join("recording/recording/000001.nfr");
         let whole = recording_blocks::input_of(&fs::read(&segment).unwrap());
         assert!(whole.len() > 50_000, "{}", whole.len());
@@ -50,10 +47,8 @@ fn changed_recordings_are_read_or_refused() {
                 }
             }
             fs::write(&segment, recording_blocks::segment(&bytes)).unwrap();
-            let Ok(kept) = Kept::recording(OutputDir::open(&folder.path().join("recording")).unwrap()) else {
-                continue;
-            };
-            let Ok((done, _)) = kept.read_all(SessionFiles::nowhere()) else { continue };
+            let Ok(read_again) = RecordedSession::open(&folder.path().join("recording")) else { continue };
+            let Ok((done, _)) = read_again.read_all(SessionFiles::nowhere()) else { continue };
             read += 1;
             damaged += u64::from(done.damage.blocks + done.damage.bytes > 0 || done.is_cut);
         }

@@ -1,5 +1,4 @@
-//! Files made of real recordings: two H200s over NVLink and over sockets, whose captures are beside the
-//! repository.
+//! Files made of real recordings (`tests/traces`): two H200s over NVLink and over sockets.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::manual_assert_eq, reason = "thousands of lines would be printed")]

@@ -2,21 +2,21 @@
 
 use std::{collections::HashSet, path::Path, time::Duration};
 
-use ncclflow::export::{Choice, Exported, Format, Moment, replay};
+use ncclflow::export::{Choice, Exported, Format, Moment};
 use serde_json::Value;
 
-use crate::traces::{Captured, captured, lines, run};
+use crate::traces::{Recorded, lines, recorded, run};
 
 struct World {
     folder: tempfile::TempDir,
-    captured: Captured,
+    recorded: Recorded,
 }
 
 /// The recording `recording`, and all its lines in `whole`.
 fn world() -> World {
-    let captured = captured("net_steps.cap.gz").cut_to(45_000);
+    let recorded = recorded("net_steps").cut_to(45_000);
     let folder = tempfile::tempdir().unwrap();
-    captured.record(&folder.path().join("recording"), 0..captured.len());
+    recorded.record(&folder.path().join("recording"), 0..recorded.len());
     let whole = run(
         &[&folder.path().join("recording")],
         &folder.path().join("whole"),
@@ -24,7 +24,7 @@ fn world() -> World {
         Choice::default(),
     );
     assert_eq!((whole.rows.left_out, whole.rows.numbered_locally), (0, 0));
-    World { folder, captured }
+    World { folder, recorded }
 }
 
 impl World {
@@ -38,13 +38,13 @@ impl World {
 
     /// From a half to three quarters of the time, by the records' clock.
     fn middle(&self) -> (u64, u64) {
-        let (first, last) = self.captured.span();
+        let (first, last) = self.recorded.span();
         (first + (last - first) / 2, first + (last - first) / 4 * 3)
     }
 
     fn middle_choice(&self) -> Choice {
         let (from, until) = self.middle();
-        let wall = |at: u64| Some(Moment::Wall(at + self.captured.offset()));
+        let wall = |at: u64| Some(Moment::Wall(at + self.recorded.offset()));
         Choice { from: wall(from), to: wall(until), ..Choice::default() }
     }
 }
@@ -86,20 +86,9 @@ fn without_numbers(lines: &[(String, Value)]) -> Vec<(String, Value)> {
 }
 
 #[test]
-fn all_lines_are_those_of_a_replay() {
-    let world = world();
-    replay(&world.path("recording"), &world.path("replayed")).unwrap();
-    for kind in ["proxy_flow", "flow_steps"] {
-        let lines = |folder: &str| lines(&world.path(folder), kind);
-        assert!(lines("whole").len() > 300);
-        assert!(lines("whole") == lines("replayed"), "{kind}");
-    }
-    assert!(!world.path("whole/export.json").exists());
-}
-
-#[test]
 fn rows_of_a_part_are_those_of_the_whole() {
     let world = world();
+    assert!(!world.path("whole/export.json").exists());
     let part = world.export("part", world.middle_choice());
     let (ops, messages) = lines_of_time(&world.path("whole"), world.middle());
     assert!(ops.len() > 50 && ops.iter().any(|(_, line)| is_p2p(line)), "{}", ops.len());
@@ -114,7 +103,7 @@ fn rows_of_a_part_are_those_of_the_whole() {
     assert!(part_ops.iter().all(|(_, line)| line["seqLocal"].as_bool().unwrap_or(false) == is_p2p(line)));
     let local = part_ops.iter().filter(|(_, line)| is_p2p(line)).count();
     assert_eq!(part.rows.numbered_locally, local as u64);
-    assert!(part.sources[0].records < world.captured.len() as u64 * 9 / 10, "{:?}", part.sources);
+    assert!(part.sources[0].records < world.recorded.len() as u64 * 9 / 10, "{:?}", part.sources);
     assert!(world.path("part/export.json").exists());
 }
 
@@ -124,7 +113,7 @@ fn the_end_is_read_without_what_was_before() {
     let world = world();
     let from = Some(Moment::BeforeEnd(Duration::from_secs(2)));
     let part = world.export("end", Choice { from, ..Choice::default() });
-    let (_, last) = world.captured.span();
+    let (_, last) = world.recorded.span();
     let (ops, _) = lines_of_time(&world.path("whole"), (last - 2_000_000_000, u64::MAX));
     let found = lines(&world.path("end"), "proxy_flow");
     assert!(
@@ -133,7 +122,7 @@ fn the_end_is_read_without_what_was_before() {
         found.len(),
         ops.len()
     );
-    assert!(part.sources[0].records < world.captured.len() as u64 / 2, "{}", part.sources[0].records);
+    assert!(part.sources[0].records < world.recorded.len() as u64 / 2, "{}", part.sources[0].records);
 }
 
 #[test]
@@ -173,10 +162,10 @@ fn a_communicator_and_a_rank_are_chosen() {
 
 #[test]
 fn who_owns_a_process_is_asked_of_recordings_that_say_it_only() {
-    let captured = captured("net_steps.cap.gz");
-    let captured = captured.cut_to(1000);
+    let recorded = recorded("net_steps");
+    let recorded = recorded.cut_to(1000);
     let folder = tempfile::tempdir().unwrap();
-    captured.record(&folder.path().join("recording"), 0..1000);
+    recorded.record(&folder.path().join("recording"), 0..1000);
     let options = ncclflow::export::ExportOptions {
         inputs: vec![folder.path().join("recording")],
         output: folder.path().join("out"),

@@ -12,7 +12,7 @@ use ncclflow::{
 use serde_json::Value;
 use test_support::need;
 
-use crate::traces::{captured, run};
+use crate::traces::{recorded, run};
 
 fn has_browser() -> bool {
     let is_there = |browser: &str| {
@@ -44,12 +44,10 @@ fn pages_show_what_lines_say() {
     if !has_browser() {
         return;
     }
-    for (name, records, is_measured) in
-        [("net_steps.cap.gz", 45_000, true), ("nvlink_flow.cap.gz", 2_000, false)]
-    {
+    for (name, records, is_measured) in [("net_steps", 45_000, true), ("nvlink_flow", 2_000, false)] {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        captured(name).cut_to(records).record(&path("recorded"), 0..records);
+        recorded(name).cut_to(records).record(&path("recorded"), 0..records);
         run(&[&path("recorded")], &path("lines"), Format::Jsonl, Choice::default());
         page(&[path("recorded")], &path("page.html"), Choice::default());
         let compared = compare(&path("page.html"), &[&path("lines")]);
@@ -66,13 +64,13 @@ fn a_page_of_a_part_is_that_of_its_lines() {
     if !has_browser() {
         return;
     }
-    let captured = captured("net_steps.cap.gz").cut_to(45_000);
-    let (first, last) = captured.span();
-    let at = |quarter: u64| Some(Moment::Wall(first + (last - first) / 4 * quarter + captured.offset()));
+    let recorded = recorded("net_steps").cut_to(45_000);
+    let (first, last) = recorded.span();
+    let at = |quarter: u64| Some(Moment::Wall(first + (last - first) / 4 * quarter + recorded.offset()));
     let choice = Choice { from: at(1), to: at(3), ..Choice::default() };
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    captured.record(&path("recorded"), 0..45_000);
+    recorded.record(&path("recorded"), 0..45_000);
     run(&[&path("recorded")], &path("lines"), Format::Jsonl, choice.clone());
     let made = page(&[path("recorded")], &path("page.html"), choice);
     let compared = compare(&path("page.html"), &[&path("lines")]);
@@ -92,7 +90,7 @@ fn a_page_that_cannot_be_made_leaves_nothing() {
     std::fs::create_dir(path("empty")).unwrap();
     let said = refused(&[path("empty")], path("page.html"));
     assert!(said.contains("has no recording"), "{said}");
-    captured("net_steps.cap.gz").cut_to(1000).record(&path("recorded"), 0..1000);
+    recorded("net_steps").cut_to(1000).record(&path("recorded"), 0..1000);
     std::fs::write(path("there.html"), "kept").unwrap();
     let said = refused(&[path("recorded")], path("there.html"));
     assert!(said.contains("exists"), "{said}");

@@ -4,16 +4,16 @@ use std::{collections::HashSet, fs};
 
 use ncclflow::export::{Choice, Format};
 
-use crate::traces::{captured, lines, run};
+use crate::traces::{lines, recorded, run};
 
 #[test]
 fn a_rank_that_comes_twice_is_told_and_kept_apart() {
-    let captured = captured("net_steps.cap.gz");
-    let captured = captured.cut_to(20_000);
+    let recorded = recorded("net_steps");
+    let recorded = recorded.cut_to(20_000);
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     for name in ["a", "b"] {
-        captured.record(&path(name), 0..20_000);
+        recorded.record(&path(name), 0..20_000);
     }
     let one = run(&[&path("a")], &path("one"), Format::Jsonl, Choice::default());
     let both = run(&[&path("a"), &path("b")], &path("both"), Format::Jsonl, Choice::default());
@@ -34,9 +34,9 @@ fn a_rank_that_comes_twice_is_told_and_kept_apart() {
 
 #[test]
 fn the_same_recording_is_not_taken_twice() {
-    let captured = captured("net_steps.cap.gz");
+    let recorded = recorded("net_steps");
     let folder = tempfile::tempdir().unwrap();
-    captured.cut_to(1000).record(&folder.path().join("a"), 0..1000);
+    recorded.cut_to(1000).record(&folder.path().join("a"), 0..1000);
     let twice = [folder.path().join("a"), folder.path().to_path_buf()];
     let error = ncclflow::export::sources(&twice).unwrap_err().to_string();
     assert!(error.contains("given twice"), "{error}");
@@ -45,15 +45,15 @@ fn the_same_recording_is_not_taken_twice() {
 /// Windows of one session follow each other. They are found in the session's folder.
 #[test]
 fn windows_go_on_in_the_same_files() {
-    let captured = captured("net_steps.cap.gz");
-    let captured = captured.cut_to(30_000);
+    let recorded = recorded("net_steps");
+    let recorded = recorded.cut_to(30_000);
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     fs::create_dir(path("session")).unwrap();
     // A window begins with what the kernel side sends once, and numbers sends and receives from 0: the same
     // again, later.
-    captured.record(&path("session/window-1"), 0..30_000);
-    captured.shifted(100_000_000_000).record(&path("session/window-2"), 0..30_000);
+    recorded.record(&path("session/window-1"), 0..30_000);
+    recorded.shifted(100_000_000_000).record(&path("session/window-2"), 0..30_000);
     let single = |window: &str| {
         run(
             &[&path("session").join(window)],

@@ -11,7 +11,7 @@ use ncclflow::export::{Choice, ExportOptions, Exported, Format, ViewOptions, exp
 use serde_json::Value;
 
 use crate::{
-    traces::{captured, run},
+    traces::{recorded, run},
     views::{compare, has_chakra, has_perfetto},
 };
 
@@ -45,7 +45,7 @@ fn a_trace_of_torch_lies_beside_ours_at_its_own_time() {
     }
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    captured("net_steps.cap.gz").cut_to(20_000).record(&path("recorded"), 0..20_000);
+    recorded("net_steps").cut_to(20_000).record(&path("recorded"), 0..20_000);
     let torch = trace("kineto_ddp_rank0.json.gz");
     let exported = with(&path("recorded"), &path("job.tar"), Format::Perfetto, &torch).unwrap();
     let compared = script(&[Path::new("manifest"), &path("job.tar"), &torch, &trace("fr_ddp_rank0.pkl.gz")]);
@@ -74,15 +74,15 @@ fn kernels_of_torch_are_nodes_and_nccls_give_their_times() {
     if !has_chakra() {
         return;
     }
-    let captured = captured("net_steps.cap.gz").cut_to(60_000);
+    let recorded = recorded("net_steps").cut_to(60_000);
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    captured.record(&path("recorded"), 0..60_000);
+    recorded.record(&path("recorded"), 0..60_000);
     run(&[&path("recorded")], &path("lines"), Format::Jsonl, Choice::default());
 
     // A real trace, of another run: its kernels, at its times.
-    let (first, last) = captured.span();
-    let middle = (first + (last - first) / 2 + captured.offset()).to_string();
+    let (first, last) = recorded.span();
+    let middle = (first + (last - first) / 2 + recorded.offset()).to_string();
     let real = trace("kineto_ddp_rank0.json.gz");
     script(&[Path::new("shift"), &real, &path("real.json.gz"), Path::new(&middle)]);
     with(&path("recorded"), &path("real"), Format::Chakra, &path("real.json.gz")).unwrap();

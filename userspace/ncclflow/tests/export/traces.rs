@@ -1,20 +1,15 @@
-//! Real captures, made into recordings.
+//! Recordings of real jobs, of which others are made.
 
-use std::{
-    collections::BTreeSet,
-    fs::{self, File},
-    io::BufReader,
-    path::Path,
-    sync::Arc,
+use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
+
+use flow::recording::Batch;
+use flow::{
+    decode::RecordView,
+    recording::{Binding, Session},
 };
-
-use flate2::read::GzDecoder;
-use flow::decode::RecordView;
 use ncclflow::{
-    capture::{CaptureReader, Item},
     export::{Choice, ExportOptions, Exported, Format, ViewOptions, export},
-    kernel::stream::Batch,
-    recording::{RecordingWriter, Session},
+    recording::{Item, Progress, RecordingReader, RecordingWriter, Selection},
     sinks::OutputDir,
 };
 use ncclflow_common::{LOSS_MARK, RecordHeader};
@@ -23,48 +18,42 @@ use serde_json::Value;
 /// A block's time.
 const BLOCK_NS: u64 = 1_000_000_000;
 
-/// The captures last 4 s. Their time is stretched to more than a part's surroundings.
+/// The jobs last 4 s. Their time is stretched to more than a part's surroundings.
 pub(crate) const STRETCH: u64 = 30;
 
-/// A capture's records with their times stretched, and what they mean.
-pub(crate) struct Captured {
+/// A recording's records with their times stretched, and what they mean.
+pub(crate) struct Recorded {
     session: Session,
-    bindings: Vec<ncclflow::capture::Binding>,
+    bindings: Vec<Binding>,
     records: Vec<Vec<u8>>,
     report: String,
 }
 
-/// The capture of this name.
-pub(crate) fn captured(name: &str) -> Captured {
+/// The recording of this name in `tests/traces`.
+pub(crate) fn recorded(name: &str) -> Recorded {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/traces").join(name);
-    let file = File::open(&path).unwrap();
-    let (mut reader, header) = CaptureReader::new(BufReader::new(GzDecoder::new(file))).unwrap();
-    let (mut records, mut first) = (Vec::new(), None);
-    let report = loop {
-        match reader.next_item().unwrap() {
-            Item::Record(record) => {
-                let mut record = record.to_vec();
-                let mut head = RecordHeader::from_bytes(&record).unwrap();
-                if head.probe != LOSS_MARK {
-                    let first = *first.get_or_insert(head.ts_ns);
-                    head.ts_ns = first + (head.ts_ns.saturating_sub(first)) * STRETCH;
-                    let bytes = head.to_bytes();
-                    record[..bytes.len()].copy_from_slice(&bytes);
-                }
-                records.push(record);
+    let mut reader = RecordingReader::open(OutputDir::open(&path).unwrap()).unwrap();
+    let (mut bindings, mut records, mut first, mut report) = (Vec::new(), Vec::new(), None, None);
+    let mut take = |item: Item<'_>| match item {
+        Item::Bindings(new) => bindings.extend_from_slice(new),
+        Item::Record(record) => {
+            let mut record = record.to_vec();
+            let mut head = RecordHeader::from_bytes(&record).unwrap();
+            if head.probe != LOSS_MARK {
+                let first = *first.get_or_insert(head.ts_ns);
+                head.ts_ns = first + (head.ts_ns.saturating_sub(first)) * STRETCH;
+                let bytes = head.to_bytes();
+                record[..bytes.len()].copy_from_slice(&bytes);
             }
-            Item::Report(report) => break report,
-            Item::Cut => panic!("{name} is cut"),
+            records.push(record);
         }
+        Item::End(text) => report = Some(text),
+        Item::Event(_) => {}
     };
-    let session = Session {
-        wire_version: header.wire_version,
-        report: report.clone(),
-        api: header.api,
-        steps: name.contains("steps"),
-        ..Session::default()
-    };
-    Captured { session, bindings: header.bindings, records, report }
+    while reader.read_next(&Selection::ALL, &mut take).unwrap() == Progress::Read {}
+    let report = report.unwrap();
+    let session = Session { report: report.clone(), ..reader.session().clone() };
+    Recorded { session, bindings, records, report }
 }
 
 fn time(record: &[u8]) -> Option<u64> {
@@ -72,7 +61,7 @@ fn time(record: &[u8]) -> Option<u64> {
     (header.probe != LOSS_MARK).then_some(header.ts_ns)
 }
 
-impl Captured {
+impl Recorded {
     pub(crate) fn len(&self) -> usize {
         self.records.len()
     }

@@ -11,7 +11,7 @@ use ncclflow::export::{Choice, ExportOptions, Format, Moment, ViewOptions, expor
 use serde_json::Value;
 use test_support::need;
 
-use crate::traces::{Captured, captured, run};
+use crate::traces::{Recorded, recorded, run};
 
 /// Whether Python has what reads a view.
 fn can_read(module: &str, package: &str) -> bool {
@@ -48,13 +48,13 @@ fn refused(inputs: &[PathBuf], output: &Path, format: Format, choice: Choice) ->
     format!("{error:#}")
 }
 
-/// A recording of the first records of a capture, and its lines.
+/// A recording of the first records of a job, and its lines.
 struct World(tempfile::TempDir);
 
 impl World {
-    fn new(captured: &Captured) -> Self {
+    fn new(recorded: &Recorded) -> Self {
         let world = Self(tempfile::tempdir().unwrap());
-        captured.record(&world.path("recorded"), 0..captured.len());
+        recorded.record(&world.path("recorded"), 0..recorded.len());
         world
     }
 
@@ -77,10 +77,8 @@ fn perfetto_has_what_was_measured_and_what_was_planned() {
     if !has_perfetto() {
         return;
     }
-    for (name, records, is_measured) in
-        [("net_steps.cap.gz", 45_000, true), ("nvlink_flow.cap.gz", 2_000, false)]
-    {
-        let world = World::new(&captured(name).cut_to(records));
+    for (name, records, is_measured) in [("net_steps", 45_000, true), ("nvlink_flow", 2_000, false)] {
+        let world = World::new(&recorded(name).cut_to(records));
         let trace = world.export(Format::Perfetto, "job.pftrace", Choice::default());
         let compared = compare("perfetto_trace.py", &trace, &[world.lines()], &[]);
         let of = |key: &str| compared[key].as_u64().unwrap_or(0);
@@ -100,15 +98,15 @@ fn perfetto_of_a_part_is_that_of_its_lines() {
     if !has_perfetto() {
         return;
     }
-    let captured = captured("net_steps.cap.gz").cut_to(45_000);
-    let (first, last) = captured.span();
-    let from = Some(Moment::Wall(first + (last - first) / 4 + captured.offset()));
-    let world = World::new(&captured);
+    let recorded = recorded("net_steps").cut_to(45_000);
+    let (first, last) = recorded.span();
+    let from = Some(Moment::Wall(first + (last - first) / 4 + recorded.offset()));
+    let world = World::new(&recorded);
     let choice = Choice { from, ..Choice::default() };
     let trace = world.export(Format::Perfetto, "job.pftrace", choice.clone());
     let lines = world.export(Format::Jsonl, "part", choice);
     let compared = compare("perfetto_trace.py", &trace, &[lines], &[]);
-    // What was measured of this capture is in its first seconds.
+    // What was measured of this job is in its first seconds.
     assert!(compared["planned"].as_u64().unwrap() > 100, "{compared}");
 }
 
@@ -118,14 +116,14 @@ fn hosts_are_put_together_by_their_clocks() {
     if !has_perfetto() || !has_chakra() {
         return;
     }
-    let captured = captured("net_steps.cap.gz").cut_to(30_000);
+    let recorded = recorded("net_steps").cut_to(30_000);
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    let pids = captured.processes();
+    let pids = recorded.processes();
     let mut lines = Vec::new();
     for (at, pid) in (1u64..).zip(&pids) {
         let name = format!("node-{at}");
-        captured.of_process(*pid, &name, at * 5_000_000_000).record(&path(&name), 0..usize::MAX);
+        recorded.of_process(*pid, &name, at * 5_000_000_000).record(&path(&name), 0..usize::MAX);
         run(&[&path(&name)], &path(&format!("{name}.lines")), Format::Jsonl, Choice::default());
         lines.push(path(&format!("{name}.lines")));
     }
@@ -153,9 +151,9 @@ fn chakra_has_the_ops_and_their_order() {
     if !has_chakra() {
         return;
     }
-    for (name, records) in [("net_steps.cap.gz", usize::MAX), ("nvlink_flow.cap.gz", 6_000)] {
-        let captured = captured(name).cut_to(records);
-        let world = World::new(&captured);
+    for (name, records) in [("net_steps", usize::MAX), ("nvlink_flow", 6_000)] {
+        let recorded = recorded(name).cut_to(records);
+        let world = World::new(&recorded);
         let traces = world.export(Format::Chakra, "et", Choice::default());
         let cut: &[&str] = if records == usize::MAX { &[] } else { &["--cut"] };
         let compared = compare("chakra_traces.py", &traces, &[world.lines()], cut);
@@ -167,10 +165,8 @@ fn chakra_has_the_ops_and_their_order() {
 
 #[test]
 fn inspector_has_ops_and_proxy_steps() {
-    for (name, records, is_measured) in
-        [("net_steps.cap.gz", 45_000, true), ("nvlink_flow.cap.gz", 2_000, false)]
-    {
-        let world = World::new(&captured(name).cut_to(records));
+    for (name, records, is_measured) in [("net_steps", 45_000, true), ("nvlink_flow", 2_000, false)] {
+        let world = World::new(&recorded(name).cut_to(records));
         let logs = world.export(Format::Inspector, "logs", Choice::default());
         let compared = compare("inspector_records.py", &logs, &[world.lines()], &[]);
         let of = |key: &str| compared[key].as_u64().unwrap_or(0);
@@ -182,13 +178,13 @@ fn inspector_has_ops_and_proxy_steps() {
 /// What is there stays, and a recording that has nothing for a view is refused with what would have it.
 #[test]
 fn views_refuse_what_they_cannot_do() {
-    let captured = captured("net_steps.cap.gz").cut_to(2_000);
-    let world = World::new(&captured);
-    let recorded = [world.path("recorded")];
+    let recorded = recorded("net_steps").cut_to(2_000);
+    let world = World::new(&recorded);
+    let inputs = [world.path("recorded")];
     fs::write(world.path("precious"), "mine").unwrap();
     let said = |output: &str, format| {
         let options = ExportOptions {
-            inputs: recorded.to_vec(),
+            inputs: inputs.to_vec(),
             output: world.path(output),
             format,
             view: ViewOptions::default(),
@@ -205,7 +201,7 @@ fn views_refuse_what_they_cannot_do() {
         assert!(said("full", format).contains("not empty"));
     }
     // The same ranks twice.
-    captured.record(&world.path("again"), 0..captured.len());
+    recorded.record(&world.path("again"), 0..recorded.len());
     let both = [world.path("recorded"), world.path("again")];
     let twice = refused(&both, &world.path("et"), Format::Chakra, Choice::default());
     assert!(twice.contains("was recorded twice"), "{twice}");
@@ -222,7 +218,7 @@ fn damaged_recordings_are_exported_as_far_as_they_are_whole() {
     if !has_perfetto() || !has_chakra() {
         return;
     }
-    let world = World::new(&captured("net_steps.cap.gz").cut_to(45_000));
+    let world = World::new(&recorded("net_steps").cut_to(45_000));
     let segment = world.path("recorded/recording/000001.nfr");
     let mut bytes = fs::read(&segment).unwrap();
     bytes.truncate(bytes.len() * 3 / 4);

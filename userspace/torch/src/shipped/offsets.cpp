@@ -1,5 +1,5 @@
 // Prints where the fields are that the crate `torch` reads, as one line of JSON. It is compiled against the headers of a torch release's
-// wheel (`cargo xtask torch-offsets`, with -fno-access-control); which fields there are depends on the version, which MINOR tells.
+// wheel (`cargo xtask make torch-offsets`, with -fno-access-control); which fields there are depends on the version, which MINOR tells.
 
 #if MINOR >= 6
 #include <torch/csrc/distributed/c10d/FlightRecorder.hpp>

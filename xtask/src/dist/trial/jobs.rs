@@ -1,15 +1,12 @@
 //! Jobs that the programs are tried on.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Stdio,
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
 use crate::job::Job;
 
-/// Two jobs of two ranks each, which run until this is dropped.
+/// Two jobs of two ranks each, which begin at one word and run until this is dropped.
 #[derive(Debug)]
 pub(super) struct Jobs {
     /// Job that runs small collectives, one after the other.
@@ -24,15 +21,15 @@ impl Jobs {
     pub(super) fn start(programs: &Path, library: &Path, scratch: &Path) -> Result<Self> {
         let gpu_states = scratch.join("gpu-states");
         let states = gpu_states.display().to_string();
+        let go = scratch.join("go");
         let start = |more: &str, states: &[&str]| {
             let fixed = "--mode processes --ranks 2 --bytes 4096 --sync --channels 1 --timeout 3000";
             let arguments = fixed.split(' ').chain(more.split(' ')).chain(states.iter().copied());
-            Job::start(programs, library, &arguments.collect::<Vec<_>>(), Stdio::inherit())
+            Job::start(programs, library, go.clone(), &arguments.collect::<Vec<_>>())
         };
-        Ok(Self {
-            running: start("--iters 1000000 --interval-ms 20", &[])?,
-            hung: start("--iters 8 --absent 1@3", &["--gpu-states", &states])?,
-            gpu_states,
-        })
+        let running = start("--iters 1000000 --interval-ms 20", &[])?;
+        let hung = start("--iters 8 --absent 1@3", &["--gpu-states", &states])?;
+        running.go()?;
+        Ok(Self { running, hung, gpu_states })
     }
 }

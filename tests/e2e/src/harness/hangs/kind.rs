@@ -14,10 +14,10 @@ pub enum Over {
 }
 
 impl Over {
-    pub(super) fn arguments(self) -> &'static [&'static str] {
+    pub(super) fn words(self) -> &'static str {
         match self {
-            Self::SharedMemory => &["--env", "NCCL_SHM_DISABLE=0", "--gpu-states", "{}/gpus"],
-            Self::Sockets => &["--gpu-states", "{}/gpus"],
+            Self::SharedMemory => "--env NCCL_SHM_DISABLE=0 --gpu-states {}/gpus",
+            Self::Sockets => "--gpu-states {}/gpus",
         }
     }
 
@@ -77,8 +77,8 @@ pub struct Kind {
     pub name: &'static str,
     pub over: Over,
     pub shape: Shape,
-    /// The bed's. `{}` is the job's folder.
-    pub arguments: &'static [&'static str],
+    /// Words for the bed. `{}` is the job's folder.
+    pub workload: &'static str,
     pub then: Then,
     pub given: Given,
     pub expected: Expected,

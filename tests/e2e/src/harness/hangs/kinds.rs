@@ -8,19 +8,17 @@ use super::kind::{
     Over::{SharedMemory, Sockets},
     Then,
 };
-use crate::harness::job::{CALL_LOG, Shape};
+use crate::harness::job::Shape;
 
 const RANKS: Shape = Shape { ranks: 4, processes: true, tree: false };
 const TREE: Shape = Shape { ranks: 4, processes: true, tree: true };
 const EIGHT: Shape = Shape { ranks: 8, processes: true, tree: false };
-/// Small slots, so that another size takes another number of them.
-const SLOTS: &str = "NCCL_BUFFSIZE=262144";
 
 const PLAIN: Kind = Kind {
     name: "",
     over: SharedMemory,
     shape: RANKS,
-    arguments: &[],
+    workload: "",
     then: Then::Nothing,
     given: Given::All,
     expected: Healthy,
@@ -39,7 +37,7 @@ const fn waiting(kinds: &'static [&'static str], culprits: &'static [u32]) -> Ex
 
 const ABSENT: Kind = Kind {
     name: "absent",
-    arguments: &["--absent", "2@3", "--iters", "6", "--sync"],
+    workload: "--absent 2@3 --iters 6 --sync",
     expected: stuck(&["notJoined"], &[2]),
     says: "rank 2 has not joined",
     ..PLAIN
@@ -47,7 +45,7 @@ const ABSENT: Kind = Kind {
 
 const BUSY_CPU: Kind = Kind {
     name: "cpu",
-    arguments: &["--busy", "1@4", "--iters", "8", "--sync"],
+    workload: "--busy 1@4 --iters 8 --sync",
     expected: waiting(&["notJoined"], &[1]),
     says: "it ran on the CPU",
     ..PLAIN
@@ -55,14 +53,14 @@ const BUSY_CPU: Kind = Kind {
 
 const CHECKPOINT: Kind = Kind {
     name: "checkpoint",
-    arguments: &["--checkpoint", "3@4", "--iters", "8", "--sync"],
+    workload: "--checkpoint 3@4 --iters 8 --sync",
     expected: waiting(&["notJoined"], &[3]),
     ..PLAIN
 };
 
 const COMPUTES: Kind = Kind {
     name: "gpu-computes",
-    arguments: &["--compute", "1={}/compute", "--iters", "1000000", "--sync"],
+    workload: "--compute 1={}/compute --iters 1000000 --sync",
     then: Then::Touch("compute"),
     expected: waiting(&["computing"], &[1]),
     ..PLAIN
@@ -70,7 +68,7 @@ const COMPUTES: Kind = Kind {
 
 const GONE: Kind = Kind {
     name: "gone",
-    arguments: &["--survive", "--iters", "1000000", "--sync"],
+    workload: "--survive --iters 1000000 --sync",
     then: Then::Signal(2, Signal::KILL),
     given: Given::Without(2),
     expected: stuck(&["gone"], &[2]),
@@ -79,7 +77,7 @@ const GONE: Kind = Kind {
 
 const STOPPED: Kind = Kind {
     name: "stopped",
-    arguments: &["--iters", "1000000", "--sync"],
+    workload: "--iters 1000000 --sync",
     then: Then::Signal(3, Signal::STOP),
     expected: stuck(&["stopped", "notJoined"], &[3]),
     says: "is stopped: process",
@@ -88,7 +86,7 @@ const STOPPED: Kind = Kind {
 
 const RECEIVE: Kind = Kind {
     name: "receive",
-    arguments: &["--absent", "1@0", "--ops", "sendrecv", "--comms", "2", "--iters", "4"],
+    workload: "--absent 1@0 --ops sendrecv --comms 2 --iters 4",
     expected: stuck(&["noCounterpart"], &[1]),
     says: "rank 1 has no",
     ..PLAIN
@@ -96,7 +94,7 @@ const RECEIVE: Kind = Kind {
 
 const ENDED: Kind = Kind {
     name: "ended",
-    arguments: &["--iters", "3", "--comms", "2", "--hold-file", "{}/held"],
+    workload: "--iters 3 --comms 2 --hold-file {}/held",
     expected: Healthy,
     says: "the job waits elsewhere",
     ..PLAIN
@@ -105,18 +103,7 @@ const ENDED: Kind = Kind {
 /// NCCL's own list says where the communicators are, in processes of much memory.
 const LISTED: Kind = Kind {
     name: "listed",
-    arguments: &[
-        "--iters",
-        "3",
-        "--comms",
-        "3",
-        "--hold-file",
-        "{}/held",
-        "--mapped",
-        "200",
-        "--env",
-        "NCCL_RAS_ENABLE=1",
-    ],
+    workload: "--iters 3 --comms 3 --hold-file {}/held --mapped 200 --env NCCL_RAS_ENABLE=1",
     since: 24,
     says: "\"endedBy\": \"listed\"",
     ..ENDED
@@ -125,14 +112,14 @@ const LISTED: Kind = Kind {
 const NOT_BEGUN: Kind = Kind {
     name: "not-begun",
     // Before its first operation; the wait for the word to go is over.
-    arguments: &["--iters", "0", "--comms", "2", "--hold-file", "{}/held"],
+    workload: "--iters 0 --comms 2 --hold-file {}/held",
     expected: Healthy,
     ..PLAIN
 };
 
 const BUSY: Kind = Kind {
     name: "busy",
-    arguments: &["--iters", "1000000", "--bytes", "4194304", "--sync", CALL_LOG[0], CALL_LOG[1]],
+    workload: "--iters 1000000 --bytes 4194304 --sync --call-log {}/calls",
     expected: Healthy,
     moves: true,
     ..PLAIN
@@ -141,14 +128,14 @@ const BUSY: Kind = Kind {
 const STALL: Kind = Kind {
     name: "stall",
     // Without `--sync` ranks go on launching for some seconds.
-    arguments: &["--stall", "2={}/stall", "--iters", "1000000", "--bytes", "8388608", "--sync"],
+    workload: "--stall 2={}/stall --iters 1000000 --bytes 8388608 --sync",
     then: Then::Touch("stall"),
     ..PLAIN
 };
 
 const ORDER: Kind = Kind {
     name: "order",
-    arguments: &["--swap", "1@4", "--comms", "2", "--iters", "8", "--sync", "--survive"],
+    workload: "--swap 1@4 --comms 2 --iters 8 --sync --survive",
     expected: Circle { first: &[1], second: &[0, 2, 3] },
     says: "in a circle",
     ..PLAIN
@@ -168,7 +155,7 @@ pub const KINDS: &[Kind] = &[
         name: "other-collective",
         // Two collectives can fit each other by chance, and both end. Rank 2 does not begin its own: what its kernels
         // wait for is always there.
-        arguments: &["--swap", "2@0", "--sync", "--ops", "allreduce,allgather", "--hold", "2=/"],
+        workload: "--swap 2@0 --sync --ops allreduce,allgather --hold 2=/",
         expected: stuck(&["otherOperation"], &[2]),
         since: 26,
         says: "the operations differ",
@@ -184,7 +171,7 @@ pub const KINDS: &[Kind] = &[
     },
     Kind {
         name: "kernel-held",
-        arguments: &["--hold", "3={}/hold", "--iters", "1000000", "--sync"],
+        workload: "--hold 3={}/hold --iters 1000000 --sync",
         then: Then::Touch("hold"),
         expected: stuck(&["gpuIdle"], &[3]),
         says: "either its kernel has not begun",
@@ -195,7 +182,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "gone-sockets", over: Sockets, expected: stuck(&["failed", "gone"], &[2]), ..GONE },
     Kind {
         name: "not-given",
-        arguments: &["--hold", "0={}/hold", "--iters", "1000000", "--sync"],
+        workload: "--hold 0={}/hold --iters 1000000 --sync",
         then: Then::Touch("hold"),
         given: Given::Without(2),
         expected: CannotTell,
@@ -211,7 +198,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "not-begun-sockets", over: Sockets, ..NOT_BEGUN },
     Kind {
         name: "idle-communicator",
-        arguments: &["--absent", "1@4", "--comms", "2", "--iters", "8", "--sync"],
+        workload: "--absent 1@4 --comms 2 --iters 8 --sync",
         expected: stuck(&["notJoined"], &[1]),
         says: "in another one",
         ..PLAIN
@@ -233,26 +220,17 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "stall-sends",
         over: Sockets,
-        arguments: &["--stall", "2={}/stall", "--iters", "1000000", "--ops", "sendrecv"],
+        workload: "--stall 2={}/stall --iters 1000000 --ops sendrecv",
         then: Then::Touch("stall"),
         expected: stuck(&["noProgress"], &[2]),
         says: "rank 2 makes no progress",
         ..PLAIN
     },
+    // Of small slots, another size takes another number.
     Kind {
         name: "size",
         over: Sockets,
-        arguments: &[
-            "--size-of",
-            "1=1048576@3",
-            "--survive",
-            "--bytes",
-            "4194304",
-            "--env",
-            SLOTS,
-            "--iters",
-            "8",
-        ],
+        workload: "--size-of 1=1048576@3 --survive --bytes 4194304 --env NCCL_BUFFSIZE=262144 --iters 8",
         expected: stuck(&["otherOperation"], &[1]),
         says: "differ",
         ..PLAIN
@@ -260,37 +238,14 @@ pub const KINDS: &[Kind] = &[
     // The rank has ended its part, and goes on; the others stand in theirs.
     Kind {
         name: "size-shared",
-        arguments: &[
-            "--size-of",
-            "1=1048576@3",
-            "--survive",
-            "--bytes",
-            "4194304",
-            "--env",
-            SLOTS,
-            "--iters",
-            "8",
-            "--sync",
-        ],
+        workload: "--size-of 1=1048576@3 --survive --bytes 4194304 --env NCCL_BUFFSIZE=262144 --iters 8 --sync",
         expected: stuck(&["otherOperation", "gpuIdle"], &[1]),
         ..PLAIN
     },
     Kind {
         name: "order-of-ops",
         over: Sockets,
-        arguments: &[
-            "--swap",
-            "1@4",
-            "--survive",
-            "--ops",
-            "allreduce,sendrecv",
-            "--bytes",
-            "4194304",
-            "--env",
-            SLOTS,
-            "--iters",
-            "8",
-        ],
+        workload: "--swap 1@4 --survive --ops allreduce,sendrecv --bytes 4194304 --env NCCL_BUFFSIZE=262144 --iters 8",
         expected: stuck(&["otherOperation"], &[1]),
         says: "the order differs",
         ..PLAIN

@@ -1,7 +1,7 @@
 //! One job of a kind, and dumps of it.
 
 use std::{
-    fs::{self, File},
+    fs,
     path::PathBuf,
     thread,
     time::{Duration, Instant},
@@ -10,11 +10,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::kind::{Given, Kind, Over, Then};
-use crate::harness::{
-    dumper::Dump,
-    job::{Job, Shape},
-    programs,
-};
+use crate::harness::{dumper::Dump, job::Shape, programs, world::World};
 
 /// The GPUs of a job have stood still for so long when it has come to rest. Between two operations of a rank that gets no
 /// processor it is less.
@@ -33,8 +29,8 @@ pub struct GpuStates {
 
 impl GpuStates {
     /// Of a job that was started with `--gpu-states {}/gpus`; `None` without the double.
-    pub fn of(job: &Job) -> Option<Self> {
-        Some(Self { file: job.folder.path().join("gpus"), double: programs::nvml_double()? })
+    pub fn of(job: &World) -> Option<Self> {
+        Some(Self { file: job.path("gpus"), double: programs::nvml_double()? })
     }
 
     /// Environment of a program that is to ask the double.
@@ -48,7 +44,7 @@ impl GpuStates {
 #[derive(Debug)]
 pub struct Trial {
     pub kind: &'static Kind,
-    pub job: Job,
+    pub job: World,
     /// Environment of its dumps.
     pub variables: Vec<(String, String)>,
     gpus: GpuStates,
@@ -56,20 +52,17 @@ pub struct Trial {
 
 impl Trial {
     /// Starts it on an official library and does to it what its kind is made of; `None` if the machine lacks something.
-    ///
-    /// # Errors
-    /// If the job does not come up.
     pub fn start(kind: &'static Kind, version: &str) -> Result<Option<Self>> {
-        let Some(job) = start(kind.over, kind.shape, version, kind.arguments)? else { return Ok(None) };
+        let Some(job) = start(kind.over, kind.shape, version, kind.workload)? else { return Ok(None) };
         let Some(gpus) = GpuStates::of(&job) else { return Ok(None) };
         match kind.then {
             Then::Nothing => {}
             Then::Touch(name) => {
-                Job::work();
-                File::create(job.folder.path().join(name)).context("making a file of the job")?;
+                World::work();
+                job.touch(name);
             }
             Then::Signal(rank, signal) => {
-                Job::work();
+                World::work();
                 job.signal(rank, signal)?;
             }
         }
@@ -77,9 +70,6 @@ impl Trial {
     }
 
     /// Waits until its GPUs stand still, as the bed sees them.
-    ///
-    /// # Errors
-    /// If they never do.
     pub fn settle(&self) -> Result<()> {
         let begun = Instant::now();
         let (mut last, mut since) = (Vec::new(), begun);
@@ -100,9 +90,6 @@ impl Trial {
     }
 
     /// Dumps the processes that this kind gives.
-    ///
-    /// # Errors
-    /// If the dump gives no JSON.
     pub fn dump(&self, arguments: &[&str]) -> Result<Dump> {
         let pids = self.job.bed.ready.pids.iter().enumerate();
         let given = pids.filter(|(rank, _)| self.kind.given != Given::Without(*rank));
@@ -114,9 +101,6 @@ impl Trial {
 }
 
 /// Starts a job whose GPUs' states are written down.
-///
-/// # Errors
-/// If it does not come up.
-pub fn start(over: Over, shape: Shape, version: &str, arguments: &[&str]) -> Result<Option<Job>> {
-    Job::start(version, shape, &[over.arguments(), arguments].concat())
+pub fn start(over: Over, shape: Shape, version: &str, workload: &str) -> Result<Option<World>> {
+    World::going(version, shape, &format!("{} {workload}", over.words()))
 }

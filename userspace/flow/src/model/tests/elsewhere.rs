@@ -2,8 +2,10 @@
 //! rank 3.
 
 use super::*;
-use crate::decode::ProxyRank;
-use crate::made::elsewhere::{EXECUTOR, EXECUTORS_RANK, POSTER, posted, steps, tells_its_rank};
+use crate::{
+    decode::ProxyRank,
+    made::elsewhere::{EXECUTOR, EXECUTORS_RANK, POSTER, posted, steps, tells_its_rank},
+};
 
 fn apply(session: &mut Session, events: Vec<Event>, node: &mut Node, out: &mut Vec<FlowRecord>) {
     for event in events {

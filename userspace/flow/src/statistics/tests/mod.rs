@@ -1,9 +1,11 @@
 //! Ops and calls of known number and size, counted.
 
-use crate::made::ops::{Op, host, messages};
+use crate::{
+    made::ops::{Op, host, messages},
+    model::{Measured, Message, Sampling},
+};
 
 use super::*;
-use crate::model::{Measured, Message, Sampling};
 use nccl_library::nccl::Direction;
 
 #[test]
@@ -23,7 +25,7 @@ fn an_op_counts_once_on_however_many_channels_and_its_messages_each_time() {
     );
     assert_eq!((op.ops, op.bytes, op.unsized_ops), (2, 2 * 4096, 0), "1,024 floats each");
     let sends = &rank.traffic[&(PeerKind::Net, Direction::Send)];
-    assert_eq!((sends.messages, sends.bytes), (0, 0), "nothing was measured");
+    assert_eq!((sends.ended, sends.bytes_measured), (0, 0), "nothing was measured");
     assert!(sends.planned_exact + sends.planned_capacity > 0);
 }
 
@@ -44,14 +46,18 @@ fn what_was_measured_is_apart_from_what_was_planned() {
     tally.flow(&record, &host(10));
     let rank = tally.statistics().ranks.values().next().unwrap();
     let sends = &rank.traffic[&(PeerKind::Net, Direction::Send)];
-    assert_eq!((sends.messages, sends.bytes), (1, 1024), "one came to its end, of both the size was seen");
-    assert_eq!((sends.durations.count(), sends.durations.sum_ns()), (1, 10_000));
+    assert_eq!(
+        (sends.ended, sends.bytes_measured),
+        (1, 1024),
+        "one came to its end, of both the size was seen"
+    );
+    assert_eq!((sends.times.count(), sends.times.sum_ns()), (1, 10_000));
     let ready = &sends.waits[Wait::GpuReady as usize];
     assert_eq!((ready.count(), ready.sum_ns()), (2, 4_000));
     let network = &sends.waits[Wait::Network as usize];
     assert_eq!((network.count(), network.sum_ns()), (1, 7_500));
     let peer = rank.peers[&(Direction::Send, 2)];
-    assert_eq!(peer.wait(Wait::PeerBuffer), Sum { count: 2, ns: 1_000 });
+    assert_eq!(peer.waits[Wait::PeerBuffer as usize], Sum { count: 2, ns: 1_000 });
     assert_eq!(rank.last_ns, 11_000);
 }
 
@@ -82,8 +88,8 @@ fn ranks_peers_and_kinds_are_bounded_and_what_is_beyond_is_counted_together() {
     assert_eq!(rank.ops.iter().map(|(_, op)| op.ops).sum::<u64>(), 1000);
     assert_eq!(rank.ops[48].0.coll, None);
     assert_eq!(rank.peers.len(), 128);
-    let kept: u64 = rank.peers.values().map(|peer| peer.messages).sum();
-    assert_eq!(kept + rank.folded_peers.messages, 1000);
+    let kept: u64 = rank.peers.values().map(|peer| peer.ended).sum();
+    assert_eq!(kept + rank.folded_peers.ended, 1000);
 }
 
 /// Before 2.23 an all-gather has its count in elements and its type as bytes.

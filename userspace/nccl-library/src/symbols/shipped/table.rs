@@ -187,7 +187,7 @@ impl TableBuilder {
             }
             library_lines.push(to_line(&Library { set: set_index, ..library.clone() })?);
         }
-        let made_by = "cargo xtask layouts".to_owned();
+        let made_by = "cargo xtask make layouts".to_owned();
         let head = Head { format: FORMAT, made_by, libraries: libraries.len(), sets: sets.len() };
         let mut lines = vec![to_line(&head)?];
         lines.extend(library_lines);

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use cpython::{Python, StackEnd, ThreadState, Unknown, Walker, pthread};
 use nccl_library::elf::Machine;
 
-use super::report::{PythonFrame, PythonReport, PythonThread};
+use super::report::{PythonReport, PythonThread};
 use crate::{
     python::{Pages, Runtimes},
-    target::{Process, printable, read_text, status_field},
+    target::{Process, read_text, status_field},
 };
 
 /// Maximum number of threads of one process that are given with their stacks.
@@ -91,7 +91,7 @@ fn thread(walker: &mut Walker<'_>, tid: u32, state: ThreadState, is_main: bool) 
         let mut unknown = None;
         for frame in &stack.frames {
             match walker.frame(*frame) {
-                Ok(frame) => frames.push(PythonFrame::new(frame)),
+                Ok(frame) => frames.push(frame.into()),
                 Err(why) => {
                     unknown = Some(why);
                     break;
@@ -130,15 +130,4 @@ fn thread_numbers(process: &Process) -> BTreeMap<u32, u32> {
         status_field(&status, "NSpid")?.split_whitespace().last()?.parse::<u32>().ok()
     };
     tids.filter_map(|tid| Some((own(tid)?, tid))).collect()
-}
-
-impl PythonFrame {
-    fn new(frame: cpython::PyFrame) -> Self {
-        Self {
-            function: printable(&frame.function),
-            qualname: frame.qualname.map(|name| printable(&name)),
-            file: printable(&frame.file),
-            line: frame.line,
-        }
-    }
 }

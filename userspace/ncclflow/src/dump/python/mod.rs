@@ -9,7 +9,7 @@ mod report;
 
 pub(super) use crate::python::Runtimes;
 pub(super) use look::{Wanted, look};
-pub use report::{PythonFrame, PythonGroup, PythonReport, PythonThread};
+pub use report::{PythonGroup, PythonReport, PythonThread};
 pub(super) use report::{groups, place};
 
 #[cfg(test)]

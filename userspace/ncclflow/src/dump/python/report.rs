@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::python::PythonFrame;
+
 /// The interpreter of a process and its threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -36,19 +38,6 @@ pub struct PythonThread {
     pub frames: Vec<PythonFrame>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PythonFrame {
-    pub function: String,
-    /// Qualified name: Python 3.11 and later.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub qualname: Option<String>,
-    /// File as Python was given it, often relative to the folder in which it was started.
-    pub file: String,
-    /// Line; null: the code has no line there.
-    pub line: Option<u32>,
-}
-
 /// Ranks whose main threads have equal stacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -71,20 +60,6 @@ impl PythonThread {
     /// Tells whether the innermost frame is in torch's collectives, or in its waits for them.
     pub(super) fn is_in_torch_distributed(&self) -> bool {
         self.frames.first().is_some_and(|frame| frame.file.contains("/torch/distributed/"))
-    }
-}
-
-impl PythonFrame {
-    /// Writes a frame: `train.py:41 in load_batch`.
-    pub(crate) fn shown(&self) -> String {
-        let name = self.file.rsplit('/').next().unwrap_or(&self.file);
-        let line = self.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
-        format!("{name}:{line} in {}", self.function)
-    }
-
-    /// Tells whether the code was installed by somebody, and is not the user's own.
-    pub(crate) fn is_of_a_library(&self) -> bool {
-        crate::python::is_of_a_library(&self.file)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests of words and groups; stacks themselves are tested against Python (`cpython`'s tests, and tests/e2e).
 
 use super::*;
+use crate::python::PythonFrame;
 
 fn frame(file: &str, line: u32, function: &str) -> PythonFrame {
     PythonFrame { file: file.to_owned(), line: Some(line), function: function.to_owned(), qualname: None }

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Verdict;
+use super::{Kind, State, Verdict};
 use crate::dump::{
     absent::{AbsentRank, Place},
     dump_report::{ProcessReport, ProcessState},
     rank_report::{ProxyListState, RankReport},
 };
+use flow::text::joined;
 
 /// Maximum number of sentences of one kind in a verdict: a thousand ranks that wait for one are not all
 /// listed.
@@ -40,8 +41,20 @@ impl<'a> Case<'a> {
         Self { ranks: by_number, n_reports: ranks.len(), n_ranks, seconds, processes, exited, explained }
     }
 
+    /// Returns the verdict that all other ranks wait for the culprits.
+    pub(super) fn stuck(
+        &self,
+        kind: Kind,
+        culprits: impl IntoIterator<Item = u32>,
+        evidence: Vec<String>,
+    ) -> Verdict {
+        let culprits: Vec<u32> = culprits.into_iter().collect();
+        let victims = self.ranks_where(|rank| !culprits.contains(&rank.rank));
+        Verdict { state: State::Stuck, kind: Some(kind), culprits, victims, evidence }
+    }
+
     pub(super) fn process_of(&self, rank: &RankReport) -> Option<&'a ProcessReport> {
-        self.processes.iter().find(|process| (process.pid, &process.host) == (rank.pid, &rank.host))
+        self.processes.iter().find(|process| process.is_of(rank))
     }
 
     /// Tells whether the rank's process waits in another communicator.
@@ -83,9 +96,9 @@ impl<'a> Case<'a> {
         let absent = self.absent().find(|absent| absent.rank == rank)?;
         let peer = absent.peer.as_ref();
         let who = peer.map(|peer| {
-            let gpus: Vec<String> = peer.gpus.iter().map(u32::to_string).collect();
-            let s = if gpus.len() == 1 { "" } else { "s" };
-            let gpus = if gpus.is_empty() { String::new() } else { format!(" (GPU{s} {})", gpus.join(", ")) };
+            let s = if peer.gpus.len() == 1 { "" } else { "s" };
+            let gpus = format!(" (GPU{s} {})", joined(&peer.gpus, ", "));
+            let gpus = if peer.gpus.is_empty() { "" } else { &gpus };
             (format!("process {}", peer.pid), format!(" of host {}{gpus}", peer.host))
         });
         Some(match (absent.place, absent.pid) {
@@ -223,8 +236,7 @@ impl<'a> Case<'a> {
                 named(self.missing_ranks())
             ));
         }
-        let pids: Vec<String> = self.exited.iter().take(8).map(|process| process.pid.to_string()).collect();
-        let pids = pids.join(", ");
+        let pids = joined(self.exited.iter().take(8).map(|process| process.pid), ", ");
         Some(if self.exited.len() == 1 {
             format!("process {pids}, which was given, has exited")
         } else {
@@ -266,10 +278,10 @@ pub(super) fn ops_are_unreadable(rank: &RankReport) -> bool {
 pub(in crate::dump) fn named<R: std::borrow::Borrow<u32>>(ranks: impl IntoIterator<Item = R>) -> String {
     const SHOWN: usize = 8;
     let ranks: Vec<u32> = ranks.into_iter().map(|rank| *rank.borrow()).collect();
-    let shown: Vec<String> = ranks.iter().take(SHOWN).map(u32::to_string).collect();
+    let shown = joined(ranks.iter().take(SHOWN), ", ");
     let more = match ranks.len().saturating_sub(SHOWN) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    format!("{} {}{more}", if ranks.len() == 1 { "rank" } else { "ranks" }, shown.join(", "))
+    format!("{} {shown}{more}", if ranks.len() == 1 { "rank" } else { "ranks" })
 }

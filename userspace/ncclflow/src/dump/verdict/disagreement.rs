@@ -12,6 +12,7 @@ use crate::dump::{
     dump_report::ProcessState,
     rank_report::{ConnectionReport, OpReport, RankReport},
 };
+use flow::text::joined;
 use nccl_library::nccl::Direction;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,8 +74,7 @@ fn different_collectives(ranks: &Ranks<'_>, found: &mut Disagreement) {
     }
     if let Some((count, sides)) = by_count.iter().find(|(_, sides)| sides.len() > 1) {
         let text = sides.iter().map(|(coll, ranks)| format!("{coll} on {}", named(ranks)));
-        let text = text.collect::<Vec<_>>().join(", ");
-        found.add(minority(sides), format!("the order differs: op {count} is {text}"));
+        found.add(minority(sides), format!("the order differs: op {count} is {}", joined(text, ", ")));
     }
 }
 
@@ -97,11 +97,9 @@ fn different_sizes(ranks: &Ranks<'_>, found: &mut Disagreement) {
     }
     if let Some(((count, channel, coll, _), sides)) = by_op.iter().find(|(_, sides)| sides.len() > 1) {
         let text = sides.iter().map(|(steps, ranks)| format!("{steps} steps on {}", named(ranks)));
-        let text = text.collect::<Vec<_>>().join(", ");
-        found.add(
-            minority(sides),
-            format!("the sizes differ: {coll}, op {count}, has on channel {channel} {text}"),
-        );
+        let text = joined(text, ", ");
+        let sentence = format!("the sizes differ: {coll}, op {count}, has on channel {channel} {text}");
+        found.add(minority(sides), sentence);
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Kind, State, Verdict,
+    Kind, Verdict,
     case::{Case, MAX_SENTENCES, named},
     disagreement,
 };
@@ -55,13 +55,7 @@ pub(super) fn failed(case: &Case<'_>, or_aborted: bool) -> Option<Verdict> {
         evidence.extend(case.exited_sentence());
     }
     evidence.extend(case.missing_sentence());
-    Some(Verdict {
-        state: State::Stuck,
-        kind: Some(Kind::Failed),
-        victims: case.ranks_where(|rank| !culprits.contains(&rank.rank)),
-        culprits: culprits.into_iter().collect(),
-        evidence,
-    })
+    Some(case.stuck(Kind::Failed, culprits, evidence))
 }
 
 /// Returns the neighbours of these ranks that were not read; if there are none, all ranks that were not read.

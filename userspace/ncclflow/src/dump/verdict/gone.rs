@@ -2,7 +2,7 @@
 //! ops in flight the waiting itself leads there ([`super::in_flight`]).
 
 use super::{
-    Kind, State, Verdict,
+    Kind, Verdict,
     case::{Case, MAX_SENTENCES, named},
     inside_calls,
 };
@@ -25,13 +25,7 @@ pub(super) fn gone(case: &Case<'_>) -> Option<Verdict> {
     evidence.push(format!("{} {verb} for a process that is gone", named(&waiting)));
     evidence.extend(case.gpu_sentences());
     evidence.extend(case.exited_sentence());
-    Some(Verdict {
-        state: State::Stuck,
-        kind: Some(Kind::Gone),
-        victims: case.ranks_where(|_| true),
-        culprits: gone,
-        evidence,
-    })
+    Some(case.stuck(Kind::Gone, gone, evidence))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::{
     disagreement::minority,
 };
 use crate::dump::rank_gpu::Work;
+use flow::text::joined;
 
 /// Judges a communicator of which a GPU has stopped with an error, and something is not finished.
 pub(super) fn gpu_error(case: &Case<'_>) -> Option<Verdict> {
@@ -21,19 +22,10 @@ pub(super) fn gpu_error(case: &Case<'_>) -> Option<Verdict> {
     }
     let mut evidence = vec![format!("nothing moved for {:.1} s", case.seconds)];
     for (rank, gpu) in stopped.iter().filter_map(|rank| Some((rank, case.ranks.get(rank)?.gpu.as_ref()?))) {
-        let numbers: Vec<String> = gpu.fatal_xids.iter().map(u32::to_string).collect();
-        evidence.push(format!(
-            "the GPU of rank {rank} has stopped with Xid {}, by the kernel's log",
-            numbers.join(", ")
-        ));
+        let numbers = joined(&gpu.fatal_xids, ", ");
+        evidence.push(format!("the GPU of rank {rank} has stopped with Xid {numbers}, by the kernel's log"));
     }
-    Some(Verdict {
-        state: State::Stuck,
-        kind: Some(Kind::GpuError),
-        victims: case.ranks_where(|rank| !stopped.contains(&rank.rank)),
-        culprits: stopped,
-        evidence,
-    })
+    Some(case.stuck(Kind::GpuError, stopped, evidence))
 }
 
 pub(super) fn gpu_work(case: &Case<'_>) -> Option<Verdict> {

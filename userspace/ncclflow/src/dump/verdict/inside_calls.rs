@@ -31,7 +31,6 @@ pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
         return None;
     }
     let outside = case.ranks_where(|rank| !inside.contains_key(&rank.rank));
-    let victims: Vec<u32> = inside.keys().copied().collect();
     let nothing = format!("no NCCL op in flight, and nothing was launched for {:.1} s", case.seconds);
     let mut evidence = vec![nothing];
     evidence.extend(inside.into_values().take(MAX_SENTENCES));
@@ -42,8 +41,7 @@ pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
              room",
             named(&outside)
         ));
-        let kind = Some(Kind::Connecting);
-        return Some(Verdict { state: State::Stuck, kind, culprits: outside, victims, evidence });
+        return Some(case.stuck(Kind::Connecting, outside, evidence));
     }
     let why = "cannot tell, because which communicator a call is for, or what it waits for, cannot be seen";
     evidence.push(why.to_owned());

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{State, case::named};
 use crate::dump::dump_report::CommunicatorReport;
+use flow::text::joined;
 
 /// Verdict on a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,21 +83,19 @@ pub(in crate::dump) fn over(communicators: &[CommunicatorReport]) -> Option<JobV
     let what = if first.report.verdict.state == State::Waiting { "waiting" } else { "stuck" };
     let behind = waiting.len().saturating_sub(ends.len());
     let sentence = if is_circle && waiting.len() > 1 {
-        let names: Vec<String> = ends.iter().take(4).map(|one| name(one)).collect();
+        let names = joined(ends.iter().take(4).map(|one| name(one)), ", ");
         format!(
             "stuck: {} communicators wait for each other in a circle, as when ranks call them in different \
-             orders: {}",
-            waiting.len(),
-            names.join(", ")
+             orders: {names}",
+            waiting.len()
         )
     } else {
         let culprits = &first.report.verdict.culprits;
         let whom = if culprits.is_empty() {
             "no rank that can be named".to_owned()
         } else {
-            let pids: Vec<String> = first.culprits.iter().take(8).map(|(_, pid)| pid.to_string()).collect();
-            let pids =
-                if pids.is_empty() { String::new() } else { format!(" (process {})", pids.join(", ")) };
+            let pids = joined(first.culprits.iter().take(8).map(|(_, pid)| pid), ", ");
+            let pids = if pids.is_empty() { pids } else { format!(" (process {pids})") };
             format!("{}{pids}", named(culprits))
         };
         let others = match (behind, ends.len() - 1) {

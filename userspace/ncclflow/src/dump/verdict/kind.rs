@@ -33,3 +33,19 @@ pub enum Kind {
     /// A GPU has stopped with an error (Xid).
     GpuError,
 }
+
+impl Kind {
+    /// Tells whether the culprits only have to go on with something else, and come: while they make progress
+    /// there, nobody is stuck.
+    pub(super) fn is_absence(self) -> bool {
+        matches!(
+            self,
+            Self::NotJoined
+                | Self::NoProgress
+                | Self::GpuIdle
+                | Self::NoCounterpart
+                | Self::Connecting
+                | Self::SettingUp
+        )
+    }
+}

@@ -4,22 +4,19 @@ use super::{
     Verdict,
     case::{Case, MAX_SENTENCES},
 };
-use crate::dump::{dump_report::ProcessReport, python, rank_report::RankReport};
+use crate::dump::{dump_report::ProcessReport, python};
 
 /// Adds the line to the sentence about each culprit, or a sentence of its own if there is none.
 pub(super) fn add(case: &Case<'_>, verdict: &mut Verdict) {
     for number in verdict.culprits.iter().take(MAX_SENTENCES) {
-        let Some(place) = case.ranks.get(number).and_then(|rank| place(case, rank)) else { continue };
+        let process = case.ranks.get(number).and_then(|rank| case.process_of(rank));
+        let Some(place) = process.and_then(place_of) else { continue };
         let about = format!("rank {number} ");
         match verdict.evidence.iter_mut().find(|sentence| sentence.starts_with(&about)) {
             Some(sentence) => sentence.extend(["; its main thread is at ", &place]),
             None => verdict.evidence.push(format!("the main thread of rank {number} is at {place}")),
         }
     }
-}
-
-fn place(case: &Case<'_>, rank: &RankReport) -> Option<String> {
-    place_of(case.processes.iter().find(|process| process.is_of(rank))?)
 }
 
 /// Describes where a process's main thread is.

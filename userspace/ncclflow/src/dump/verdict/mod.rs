@@ -69,7 +69,6 @@ pub enum State {
 pub struct Verdict {
     pub state: State,
     /// Reason why ranks wait, for scripts; null where nobody does, or where nothing says why.
-    #[serde(default)]
     pub kind: Option<Kind>,
     /// Ranks that the others wait for, and that wait for no rank themselves.
     pub culprits: Vec<u32>,
@@ -96,7 +95,7 @@ impl Verdict {
 type Rule = fn(&Case<'_>) -> Option<Verdict>;
 
 /// All rules; the first one that answers decides.
-const RULES: [Rule; 16] = [
+const RULES: &[Rule] = &[
     not_judged::duplicate_rank,
     not_judged::read_once,
     setting_up::setting_up,
@@ -171,9 +170,7 @@ impl CommunicatorReport {
         let kind = self.verdict.kind;
         !matches!(self.verdict.state, State::Stuck | State::Waiting)
             || matches!(kind, Some(Kind::GpuIdle | Kind::Computing))
-            || (kind == Some(Kind::OtherOperation)
-                && self.ranks.iter().all(|rank| rank.proxy.ops.is_empty())
-                && !other_operation::counters_differ(&self.ranks))
+            || (kind == Some(Kind::OtherOperation) && other_operation::only_gpus_tell(self.ranks.iter()))
     }
 }
 

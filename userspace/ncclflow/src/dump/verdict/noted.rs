@@ -13,9 +13,10 @@ use super::{
     case::{Case, named},
     disagreement::minority,
     inside_calls,
-    other_operation::counters_differ,
+    other_operation::only_gpus_tell,
 };
-use crate::dump::noted::Noted;
+use crate::torch_notes::{Noted, first_difference, progress_of, seconds};
+use flow::text::joined;
 
 /// Age of a call from which on a rank that has not made it is said to be late: ranks are read one after the
 /// other.
@@ -51,11 +52,10 @@ struct Late<'a> {
     what: &'a str,
 }
 
-/// Different calls under one number: texts and ranks by what must be the same on all ranks.
+/// Different calls under one number: ranks by what must be the same on all ranks, and its description.
 struct Difference<'a> {
     seq: u64,
-    texts: BTreeMap<&'a str, &'a str>,
-    sides: BTreeMap<&'a str, BTreeSet<u32>>,
+    sides: BTreeMap<(&'a str, &'a str), BTreeSet<u32>>,
 }
 
 impl<'a> View<'a> {
@@ -105,24 +105,15 @@ impl<'a> View<'a> {
     /// Finds the first number under which ranks called different collectives, and which some rank has not
     /// completed.
     fn difference(&self) -> Option<Difference<'a>> {
-        let first = |noted: &&&Noted| noted.calls.first().map(|call| call.seq);
-        let from = self.ranks.values().filter_map(|noted| first(&noted)).max()?;
+        let from = self.ranks.values().filter_map(|noted| noted.first_seq()).max()?;
         let completed = self.ranks.values().map(|noted| noted.completed_seq()).min().flatten();
-        let calls = self.ranks.values().flat_map(|noted| &noted.calls).map(|call| call.seq);
-        let open: BTreeSet<u64> =
-            calls.filter(|seq| *seq >= from && completed.is_none_or(|completed| *seq > completed)).collect();
-        for seq in open {
-            let (mut texts, mut sides) = (BTreeMap::new(), BTreeMap::<&str, BTreeSet<u32>>::new());
-            for (number, noted) in &self.ranks {
-                let Some((_, kind)) = noted.call(seq) else { continue };
-                texts.entry(&*kind.must_match).or_insert(&*kind.what);
-                sides.entry(&*kind.must_match).or_default().insert(*number);
-            }
-            if sides.len() > 1 {
-                return Some(Difference { seq, texts, sides });
-            }
-        }
-        None
+        let is_open = |seq| seq >= from && completed.is_none_or(|completed| seq > completed);
+        let ranks: Vec<(u32, &Noted)> = self.ranks.iter().map(|(number, noted)| (*number, *noted)).collect();
+        let (seq, sides) = first_difference(&ranks, is_open)?;
+        let sides = sides
+            .into_iter()
+            .map(|(kind, ranks)| ((&*kind.must_match, &*kind.what), ranks.into_iter().collect()));
+        Some(Difference { seq, sides: sides.collect() })
     }
 
     fn late_sentence(&self, late: &Late<'_>) -> String {
@@ -140,15 +131,16 @@ impl<'a> View<'a> {
     }
 
     fn difference_sentence(&self, difference: &Difference<'_>) -> String {
-        let sides = difference.sides.iter().take(MAX_LISTED).map(|(key, ranks)| {
-            format!("{} called {}", named(ranks), difference.texts.get(key).copied().unwrap_or("something"))
-        });
-        let sides: Vec<String> = sides.collect();
+        let sides = difference
+            .sides
+            .iter()
+            .take(MAX_LISTED)
+            .map(|((_, what), ranks)| format!("{} called {what}", named(ranks)));
         format!(
             "collective {} of {} differs, by torch's flight recorder: {}",
             difference.seq,
             self.group,
-            sides.join("; ")
+            joined(sides, "; ")
         )
     }
 
@@ -165,21 +157,11 @@ impl<'a> View<'a> {
             by.entry((last, noted.completed_seq())).or_insert_with(|| (Vec::new(), what)).0.push(*number);
         }
         let part = |((last, completed), (ranks, what)): (&Progress, &Ranks<'_>)| {
-            let ranks = named(ranks);
-            match (last, completed) {
-                (None, _) => format!("{ranks} called none"),
-                (Some(last), None) => format!("{ranks} called {last} ({what})"),
-                (Some(last), Some(completed)) if last == completed => {
-                    format!("{ranks} completed {last} ({what})")
-                }
-                (Some(last), Some(completed)) => {
-                    format!("{ranks} completed {completed}, called {last} ({what})")
-                }
-            }
+            progress_of(&named(ranks), *completed, *last, what)
         };
-        let parts: Vec<String> = by.iter().rev().take(MAX_LISTED).map(part).collect();
+        let parts = by.iter().rev().take(MAX_LISTED).map(part);
         let more = if by.len() > MAX_LISTED { "; and others elsewhere" } else { "" };
-        format!("torch's flight recorder of {}: {}{more}", self.group, parts.join("; "))
+        format!("torch's flight recorder of {}: {}{more}", self.group, joined(parts, "; "))
     }
 
     /// Tells how old the notes are. If the watchdog stops, its notes stop, too.
@@ -276,10 +258,9 @@ fn beside(verdict: &mut Verdict, sentence: String, culprits: &BTreeSet<u32>) {
 
 /// Tells whether the driver of the GPUs alone told what is pending.
 fn is_by_gpus(case: &Case<'_>, verdict: &Verdict) -> bool {
-    let ranks: Vec<_> = case.ranks.values().map(|rank| (*rank).clone()).collect();
     match verdict.kind {
         Some(Kind::GpuIdle) => true,
-        Some(Kind::OtherOperation) => !case.has_ops_in_flight() && !counters_differ(&ranks),
+        Some(Kind::OtherOperation) => only_gpus_tell(case.ranks.values().copied()),
         _ => false,
     }
 }
@@ -303,12 +284,9 @@ fn is_measured(case: &Case<'_>, late: &Late<'_>) -> bool {
 
 /// Returns the verdict that the others wait for the ranks that are behind.
 fn decided_by(case: &Case<'_>, view: &View<'_>, late: &Late<'_>) -> Verdict {
-    let mut verdict = Verdict::new(State::Stuck, format!("nothing moved for {:.1} s", case.seconds));
-    verdict.evidence.push(view.late_sentence(late));
+    let evidence = vec![format!("nothing moved for {:.1} s", case.seconds), view.late_sentence(late)];
+    let mut verdict = case.stuck(Kind::NotJoined, late.behind.iter().copied(), evidence);
     case.add_stopped(&mut verdict);
-    verdict.kind = Some(Kind::NotJoined);
-    verdict.culprits = late.behind.iter().copied().collect();
-    verdict.victims = case.ranks_where(|rank| !late.behind.contains(&rank.rank));
     verdict.with([view.progress()])
 }
 
@@ -321,18 +299,7 @@ fn differs(case: &Case<'_>, view: &View<'_>, difference: &Difference<'_>, verdic
     if difference.sides.values().map(BTreeSet::len).sum::<usize>() == culprits.len() {
         evidence.push("which of them is right cannot be known: no side has more ranks".to_owned());
     }
-    Verdict {
-        state: State::Stuck,
-        kind: Some(Kind::OtherOperation),
-        victims: case.ranks_where(|rank| !culprits.contains(&rank.rank)),
-        culprits: culprits.into_iter().collect(),
-        evidence,
-    }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "seconds, for people")]
-fn seconds(ns: i64) -> f64 {
-    ns.max(0) as f64 / 1e9
+    case.stuck(Kind::OtherOperation, culprits, evidence)
 }
 
 #[cfg(test)]

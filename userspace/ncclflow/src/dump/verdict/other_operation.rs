@@ -7,19 +7,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Kind, State, Verdict,
+    Kind, Verdict,
     case::{Case, MAX_SENTENCES, named},
     disagreement::minority,
 };
 use crate::dump::rank_report::RankReport;
+use flow::text::joined;
 
 type Counts = BTreeMap<String, u64>;
 
-/// Tells whether counters of these ranks differ, in whatever way.
-pub(super) fn counters_differ(ranks: &[RankReport]) -> bool {
-    ranks
-        .windows(2)
-        .any(|pair| matches!(pair, [one, other] if one.counters.seq_number != other.counters.seq_number))
+/// Tells whether only the driver of the GPUs has told that a verdict's operations differ: no counter and no
+/// op in flight does.
+pub(super) fn only_gpus_tell<'a>(ranks: impl Iterator<Item = &'a RankReport> + Clone) -> bool {
+    let counters = ranks.clone().map(|rank| &rank.counters.seq_number);
+    let first = counters.clone().next();
+    ranks.into_iter().all(|rank| rank.proxy.ops.is_empty())
+        && counters.into_iter().all(|own| Some(own) == first)
 }
 
 pub(super) fn other_operation(case: &Case<'_>) -> Option<Verdict> {
@@ -67,24 +70,18 @@ pub(super) fn other_operation(case: &Case<'_>) -> Option<Verdict> {
         })
         .collect();
     let sentences = worst.iter().take(MAX_SENTENCES).map(|(counts, ranks)| {
-        let launched: Vec<String> =
-            differing.iter().map(|function| format!("{function} {}", count(counts, function))).collect();
-        format!("{} launched {}", named(ranks), launched.join(", "))
+        let launched = differing.iter().map(|function| format!("{function} {}", count(counts, function)));
+        format!("{} launched {}", named(ranks), joined(launched, ", "))
     });
-    let sentences: Vec<String> = sentences.collect();
-    let mut evidence = vec![format!("nothing moved for {:.1} s", case.seconds)];
-    evidence.push(format!("the operations differ: {}", sentences.join("; ")));
+    let mut evidence = vec![
+        format!("nothing moved for {:.1} s", case.seconds),
+        format!("the operations differ: {}", joined(sentences, "; ")),
+    ];
     if culprits.len() == worst.values().map(BTreeSet::len).sum::<usize>() {
         evidence.push("which of them is right cannot be known: no side has more ranks".to_owned());
     }
     evidence.extend(case.gpu_sentences());
-    Some(Verdict {
-        state: State::Stuck,
-        kind: Some(Kind::OtherOperation),
-        victims: case.ranks_where(|rank| !culprits.contains(&rank.rank)),
-        culprits: culprits.into_iter().collect(),
-        evidence,
-    })
+    Some(case.stuck(Kind::OtherOperation, culprits, evidence))
 }
 
 fn count(counts: &Counts, function: &str) -> u64 {

@@ -9,18 +9,8 @@ use crate::dump::{dump_report::ProcessState, rank_gpu::Work};
 /// Returns the verdict as it is, or `waiting` instead of `stuck`, if each rank that is waited for still does
 /// something.
 pub(super) fn or_stuck(case: &Case<'_>, verdict: Verdict) -> Verdict {
-    let is_about_absence = matches!(
-        verdict.kind,
-        Some(
-            Kind::NotJoined
-                | Kind::NoProgress
-                | Kind::GpuIdle
-                | Kind::NoCounterpart
-                | Kind::Connecting
-                | Kind::SettingUp
-        )
-    );
-    if verdict.state != State::Stuck || !is_about_absence || verdict.culprits.is_empty() {
+    let is_absence = verdict.kind.is_some_and(Kind::is_absence);
+    if verdict.state != State::Stuck || !is_absence || verdict.culprits.is_empty() {
         return verdict;
     }
     let progress: Option<Vec<String>> = verdict

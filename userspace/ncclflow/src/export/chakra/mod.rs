@@ -13,6 +13,10 @@ mod messages;
 mod order;
 mod trace_file;
 
+use flow::{
+    schema::{ApiCall, Op, RankKey},
+    session::{LibraryReport, ProbeStrategy, SessionReport},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::Write as _,
@@ -20,7 +24,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use flow::schema::{ApiCall, Op, RankKey};
 use nccl_library::nccl::{Name, Pattern};
 use serde_json::{Value, json};
 
@@ -329,12 +332,10 @@ impl View for Chakra {
         self.take_waiting();
         source.host().clone_into(&mut self.host);
         self.offset_ns = source.offset_ns();
-        let report: Value = serde_json::from_str(&source.text).unwrap_or_default();
-        let is_api = report["level"] == "api";
-        let libraries = report["libraries"].as_array().map_or(&[][..], Vec::as_slice);
-        let by_launch = !libraries.is_empty() && libraries.iter().all(|library| library["probes"] == "plan");
-        self.made_of =
-            if is_api || report["api"] == true { MadeOf::Calls } else { MadeOf::Ops { by_launch } };
+        let SessionReport { libraries, .. } = source.session();
+        let by_plan = |library: &LibraryReport| library.probes == Some(ProbeStrategy::Plan);
+        let by_launch = !libraries.is_empty() && libraries.iter().all(by_plan);
+        self.made_of = if source.has_calls() { MadeOf::Calls } else { MadeOf::Ops { by_launch } };
         Ok(())
     }
 
@@ -441,7 +442,7 @@ impl Sink for Chakra {
         let work = Work {
             key: op.rank,
             n_ranks: row.n_ranks,
-            bytes: op.call_bytes.or(row.bytes.filter(|_| is_p2p)),
+            bytes: op.bytes(),
             peer: is_p2p.then_some(row.root),
             root: matches!(function.as_str(), "Broadcast" | "Reduce").then_some(row.root),
             function,

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use prost::Message;
 
 use super::messages::{Attribute, AttributeValue, GlobalMetadata, Node};
-use crate::sinks::{OutputDir, OutputFile};
+use crate::sinks::{NewFile, OutputDir};
 
 /// Bytes that are gathered before they are written: an export has a file for each rank of the job.
 const BATCH: usize = 64 << 10;
@@ -13,19 +13,15 @@ const BATCH: usize = 64 << 10;
 /// Version of the schema, `GlobalMetadata.version`.
 const VERSION: &str = "1.0.0";
 
-/// A file that gets its name when it is complete. If this is dropped before, the file is removed.
 #[derive(Debug)]
 pub(super) struct EtFile {
-    dir: OutputDir,
-    name: String,
-    file: Option<OutputFile>,
+    file: NewFile,
     batch: Vec<u8>,
 }
 
 impl EtFile {
     pub(super) fn create(dir: &OutputDir, name: String) -> io::Result<Self> {
-        let file = dir.create_file(&temporary(&name))?;
-        let mut made = Self { dir: dir.try_clone()?, name, file: Some(file), batch: Vec::new() };
+        let mut made = Self { file: NewFile::within(dir, name)?, batch: Vec::new() };
         let text = |text: &str| AttributeValue::Text(text.to_owned());
         made.push(&GlobalMetadata {
             version: VERSION.to_owned(),
@@ -48,29 +44,13 @@ impl EtFile {
     }
 
     fn write(&mut self) -> io::Result<()> {
-        if let Some(file) = &mut self.file {
-            file.write_all(&self.batch)?;
-        }
+        self.file.write_all(&self.batch)?;
         self.batch.clear();
         Ok(())
     }
 
     pub(super) fn finish(&mut self) -> io::Result<()> {
         self.write()?;
-        self.dir.rename_new(&temporary(&self.name), &self.name)?;
-        self.file = None;
-        Ok(())
+        self.file.publish()
     }
-}
-
-impl Drop for EtFile {
-    fn drop(&mut self) {
-        if self.file.take().is_some() {
-            self.dir.remove_file(&temporary(&self.name));
-        }
-    }
-}
-
-fn temporary(name: &str) -> String {
-    format!(".{name}.part")
 }

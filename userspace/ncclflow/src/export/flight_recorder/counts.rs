@@ -1,7 +1,5 @@
 //! Numbers of entries, counted as torch does.
 
-use std::sync::Arc;
-
 use nccl_library::nccl::Name;
 
 use super::{BY_PLACE, CommGroup, spool::Waiting};
@@ -53,26 +51,22 @@ impl Counts {
             self.collectives = number.max(self.collectives + 1);
             self.uncounted += u64::from(!function.is_counted());
         }
-        let mut entry = Entry {
-            pg_id: group.id,
-            process_group: (Arc::clone(&group.name), Arc::clone(&group.desc)),
-            collective_seq_id: self.collectives,
-            p2p_seq_id: self.p2p,
-            op_id: self.operations,
-            time_created_ns: operation.ts_ns,
-            thread_id: Some(operation.tid.to_string()),
-            ..Entry::default()
-        };
         let datatype = operation.datatype.and_then(|at| datatypes.get(usize::from(at)));
-        Operation {
+        let called = Operation {
             function,
             count: operation.count,
             datatype: datatype.map(Name::as_str),
             rank: self.rank,
             root: operation.root,
             peer: operation.peer,
+        };
+        Entry {
+            collective_seq_id: self.collectives,
+            p2p_seq_id: self.p2p,
+            op_id: self.operations,
+            time_created_ns: i64::try_from(operation.ts_ns).unwrap_or(i64::MAX),
+            thread_id: Some(operation.tid.into()),
+            ..called.entry(group, places)
         }
-        .describe(group, places, &mut entry);
-        entry
     }
 }

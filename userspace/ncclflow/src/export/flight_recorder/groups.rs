@@ -41,9 +41,9 @@ impl FlightRecorder {
                 let id = self.groups.len() as u64;
                 let desc = self.comm_names.get(&comm_hash_name(key.hash));
                 let process_group = ProcessGroup {
-                    id,
+                    pg_id: Some(id),
                     name: key.comm_name().into(),
-                    desc: desc.map_or("undefined", String::as_str).into(),
+                    description: desc.map_or("undefined", String::as_str).into(),
                     ranks,
                     status: None,
                 };

@@ -7,6 +7,7 @@
 //! have are left out.
 
 mod counts;
+mod files;
 mod groups;
 mod spool;
 mod stack_table;
@@ -20,8 +21,8 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use flow::schema::{ApiCall, Op, RankKey, StackRow};
 use nccl_library::nccl::{Name, Pattern, datatype_bytes};
-use serde_json::Value;
 
+pub use self::files::RankFiles;
 use self::{
     counts::Counts,
     spool::{Spool, Waiting},
@@ -30,7 +31,7 @@ use self::{
 };
 use super::{call_numbers::CallNumbers, format::View, job::Job, run::Exported, source::Source, who::Who};
 use crate::{
-    flight_recorder::{Entry, Function, GroupStatus, Places, ProcessGroup, RankFiles},
+    flight_recorder::{Entry, Function, GroupStatus, Places, ProcessGroup},
     sinks::Sink,
 };
 
@@ -284,11 +285,10 @@ impl FlightRecorder {
         let name = match row.pattern {
             Pattern::Send => "Send",
             Pattern::Recv => "Recv",
-            _ => row.coll_api.as_ref().or(row.coll.as_ref()).map_or("unknown", Name::as_str),
+            _ => row.called().map_or("unknown", Name::as_str),
         };
-        let bytes = op.call_bytes.or(row.bytes.filter(|_| is_p2p));
         let element = row.dtype.as_ref().and_then(|name| datatype_bytes(name.as_str()));
-        let count = bytes.zip(element).map(|(bytes, element)| bytes / element).or(row.count);
+        let count = op.bytes().zip(element).map(|(bytes, element)| bytes / element).or(row.count);
         let root = u32::try_from(row.root).ok();
         let Some(function) = self.function(name) else { return Ok(()) };
         let operation = Waiting {
@@ -348,10 +348,7 @@ impl FlightRecorder {
         self.totals.entries += record_id;
         let own = groups.keys().filter_map(|number| {
             let group = self.groups.get(*number as usize)?.process_group.clone();
-            let enqueued = counts.get(number).map_or(-1, |counts| {
-                i64::try_from(counts.collectives).ok().filter(|count| *count > 0).unwrap_or(-1)
-            });
-            let status = GroupStatus { last_enqueued: enqueued, last_started: -1, last_completed: -1 };
+            let status = GroupStatus::enqueued(counts.get(number).map_or(0, |counts| counts.collectives));
             Some(ProcessGroup { status: Some(status), ..group })
         });
         let own: Vec<ProcessGroup> = own.collect();
@@ -365,7 +362,7 @@ impl View for FlightRecorder {
     fn look_at(&mut self, sources: &[Source]) -> Result<()> {
         for source in sources {
             self.job.add(source).with_context(|| format!("in `{}`", source.path.display()))?;
-            for facts in Who::of(source).all() {
+            for facts in Who::of(source.session()).all() {
                 if let Some(name) = facts.comm_name.as_ref().filter(|name| !name.is_empty()) {
                     self.comm_names.entry(facts.comm_hash.clone()).or_insert_with(|| name.clone());
                 }
@@ -377,14 +374,16 @@ impl View for FlightRecorder {
     fn begin(&mut self, source: &Source) -> Result<()> {
         source.host().clone_into(&mut self.host);
         self.offset_ns = source.offset_ns();
-        let ended_ns = source.clock().and_then(|clock| clock.ended_monotonic_ns);
+        let session = source.session();
+        let ended_ns = session.clock.ended_monotonic_ns;
         self.ended_ns.push(ended_ns.map(|ended| ended.saturating_add(self.offset_ns)));
-        let report: Value = serde_json::from_str(&source.text).unwrap_or_default();
-        self.of_calls = source.is_of_calls() || report["api"] == true;
-        self.was_lost = source.has_losses();
-        let libraries = report["libraries"].as_array().map_or(&[][..], Vec::as_slice);
-        self.nccl_version =
-            libraries.iter().find_map(|library| library["nccl_version"].as_str().map(str::to_owned));
+        self.of_calls = source.has_calls();
+        self.was_lost = session.has_losses();
+        self.nccl_version = session
+            .libraries
+            .iter()
+            .find_map(|library| library.nccl_version)
+            .map(|version| version.to_string());
         self.end_source();
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::{collections::HashMap, path::Path, sync::Arc};
 
 use flow::schema::{FrameRow, StackId, StackRow};
 
-use crate::flight_recorder::Frame;
+use crate::{flight_recorder::UNKNOWN, python::PythonFrame};
 
 /// Most bytes of memory of all stacks that are kept, about.
 const MAX_BYTES: usize = 256 << 20;
@@ -12,7 +12,7 @@ const MAX_BYTES: usize = 256 << 20;
 #[derive(Debug, Default)]
 pub(super) struct StackTable {
     /// Stacks by process and number.
-    stacks: HashMap<(usize, StackId), Arc<[Frame]>>,
+    stacks: HashMap<(usize, StackId), Arc<[PythonFrame]>>,
     bytes: usize,
 }
 
@@ -27,22 +27,22 @@ impl StackTable {
         }
     }
 
-    pub(super) fn get(&self, process: usize, stack: StackId) -> Option<Arc<[Frame]>> {
+    pub(super) fn get(&self, process: usize, stack: StackId) -> Option<Arc<[PythonFrame]>> {
         self.stacks.get(&(process, stack)).map(Arc::clone)
     }
 }
 
 /// Makes a frame of torch's, which has `co_name`, the last part of Python's qualified name.
-fn frame(row: &FrameRow) -> Frame {
+fn frame(row: &FrameRow) -> PythonFrame {
     let FrameRow { function, file, line, module } = row;
     let has_extension =
         |file: &String| Path::new(file).extension().is_some_and(|extension| extension == "py");
     let is_python =
         module.is_none() && file.as_ref().is_none_or(|file| has_extension(file) || file.starts_with('<'));
     let name = if is_python { function.rsplit('.').next().unwrap_or(function) } else { function };
-    let name = if name == "?" { Frame::UNKNOWN } else { name };
-    let filename = file.as_deref().or(module.as_deref()).unwrap_or(Frame::UNKNOWN);
-    Frame { name: name.to_owned(), filename: filename.to_owned(), line: line.unwrap_or(0) }
+    let name = if name == "?" { UNKNOWN } else { name };
+    let filename = file.as_deref().or(module.as_deref()).unwrap_or(UNKNOWN);
+    PythonFrame { function: name.to_owned(), qualname: None, file: filename.to_owned(), line: *line }
 }
 
 #[cfg(test)]
@@ -73,8 +73,11 @@ mod tests {
         table.insert(3, &stack);
         let found = table.get(3, StackId(7)).unwrap();
         let found: Vec<_> =
-            found.iter().map(|frame| (frame.name.as_str(), frame.filename.as_str(), frame.line)).collect();
-        assert_eq!(found, [("??", "??", 0), ("<lambda>", "train.py", 9), ("<module>", "train.py", 4)]);
+            found.iter().map(|frame| (frame.function.as_str(), frame.file.as_str(), frame.line)).collect();
+        assert_eq!(
+            found,
+            [("??", "??", None), ("<lambda>", "train.py", Some(9)), ("<module>", "train.py", Some(4))]
+        );
         assert!(table.get(2, StackId(7)).is_none());
     }
 }

@@ -30,7 +30,7 @@ use super::{
     source::Source,
     who::Who,
 };
-use crate::sinks::{OutputDir, OutputFile, Sink, host_in_names};
+use crate::sinks::{NewFile, OutputDir, Sink, host_in_names};
 
 /// Most processes with files.
 const MAX_PROCESSES: usize = 4096;
@@ -47,45 +47,6 @@ const MAX_ALL_OPEN: usize = 1 << 17;
 
 /// Most ranks of communicators.
 const MAX_RANKS: usize = 65_536;
-
-/// The file of a process. It gets its name when it is complete; if this is dropped before, the file is
-/// removed.
-#[derive(Debug)]
-struct ProcessFile {
-    dir: OutputDir,
-    name: String,
-    file: Option<OutputFile>,
-}
-
-impl ProcessFile {
-    fn temporary(&self) -> String {
-        format!(".{}.part", self.name)
-    }
-
-    fn create(dir: &OutputDir, name: String) -> Result<Self> {
-        let mut made = Self { dir: dir.try_clone()?, name, file: None };
-        made.file = Some(dir.create_file(&made.temporary())?);
-        Ok(made)
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        self.file.as_mut().map_or(Ok(()), |file| file.write_all(bytes))
-    }
-
-    fn finish(&mut self) -> std::io::Result<()> {
-        self.dir.rename_new(&self.temporary(), &self.name)?;
-        self.file = None;
-        Ok(())
-    }
-}
-
-impl Drop for ProcessFile {
-    fn drop(&mut self) {
-        if self.file.take().is_some() {
-            self.dir.remove_file(&self.temporary());
-        }
-    }
-}
 
 /// Records of a rank that wait for their marker.
 #[derive(Debug)]
@@ -126,7 +87,7 @@ pub(super) struct Inspector {
     host: String,
     offset_ns: u64,
     who: Who,
-    files: BTreeMap<(String, u32), ProcessFile>,
+    files: BTreeMap<(String, u32), NewFile>,
     ranks: HashMap<(String, RankKey), RankRecords>,
     waiting: usize,
     /// Number of open ops of all ranks.
@@ -248,16 +209,16 @@ impl Inspector {
             }
             let (host, pid) = &rank.process;
             let mut name = format!("{}-pid{pid}.log", host_in_names(host));
-            let is_taken = |name: &str| self.files.values().any(|file| file.name == name);
+            let is_taken = |name: &str| self.files.values().any(|file| file.name() == name);
             // Two hosts' names can be the same in file names.
             if is_taken(&name) {
                 name = format!("{}-{}-pid{pid}.log", host_in_names(host), self.files.len());
             }
-            self.files.insert(rank.process.clone(), ProcessFile::create(&self.dir, name)?);
+            self.files.insert(rank.process.clone(), NewFile::within(&self.dir, name)?);
         }
         let file = self.files.get_mut(&rank.process).context("a process's file is missing")?;
-        file.write(&marker)?;
-        file.write(&rank.lines)?;
+        file.write_all(&marker)?;
+        file.write_all(&rank.lines)?;
         rank.lines.clear();
         (rank.coll, rank.p2p, rank.proxy) = (0, 0, 0);
         Ok(())
@@ -303,7 +264,7 @@ impl View for Inspector {
         self.put(Self::close_all);
         source.host().clone_into(&mut self.host);
         self.offset_ns = source.offset_ns();
-        self.who = Who::of(source);
+        self.who = Who::of(source.session());
         Ok(())
     }
 
@@ -318,7 +279,7 @@ impl View for Inspector {
             );
         }
         for file in self.files.values_mut() {
-            file.finish().context("naming Inspector's files")?;
+            file.publish().context("naming Inspector's files")?;
         }
         Ok(())
     }

@@ -1,19 +1,19 @@
 //! Lines of NCCL Inspector. Times are Unix times in microseconds; unknown values have no key.
 
 use anyhow::Result;
-use flow::schema::{MessageRow, Op, OpRow, Outcome};
+use flow::schema::{CommunicatorReport, MessageRow, Op, OpRow, Outcome};
 use nccl_library::nccl::Direction;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::RankRecords;
-use crate::export::{format::InspectorVersion, who::RankFacts};
+use crate::export::format::InspectorVersion;
 
 /// Maker of the records, in the place where Inspector says which interface of NCCL it used.
 const MECHANISM: &str = concat!("ncclflow ", env!("CARGO_PKG_VERSION"));
 
 /// Makes the header of a rank, as a marker has it.
-pub(super) fn rank_header(op: &Op, facts: Option<&RankFacts>) -> Value {
+pub(super) fn rank_header(op: &Op, facts: Option<&CommunicatorReport>) -> Value {
     let name = facts.and_then(|facts| facts.comm_name.as_deref()).filter(|name| !name.is_empty());
     let mut header = json!({
         "id": op.rank.hash.map_or_else(|| "unknown".to_owned(), |hash| format!("{hash:#x}")),
@@ -94,8 +94,7 @@ pub(super) struct OpRecord {
 impl OpRecord {
     pub(super) fn new(op: &Op) -> Self {
         let row = OpRow { peers: Vec::new(), ..op.row.clone() };
-        let bytes = op.call_bytes.or(op.row.bytes.filter(|_| op.row.pattern.is_p2p()));
-        Self { row, call_bytes: bytes, begin_ns: u64::MAX, end_ns: 0, is_measured: true }
+        Self { row, call_bytes: op.bytes(), begin_ns: u64::MAX, end_ns: 0, is_measured: true }
     }
 
     /// Adds a channel.

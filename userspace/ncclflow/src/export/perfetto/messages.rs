@@ -1,10 +1,15 @@
 //! The messages of a Perfetto trace that we write, with their fields' numbers in Perfetto's .proto files
 //! (protos/perfetto/trace/, v59).
 //!
-//! The reader of foreign traces (`stacks::trace::perfetto`) has structures of its own: they have only the
-//! fields that it wants, so that nothing else of a foreign file is unpacked into memory.
+//! The reader of foreign traces (`stacks::trace::perfetto`) has its own where they would be larger than it
+//! wants: nothing else of a foreign file is unpacked into memory.
 
 use prost::Message;
+
+pub(super) use crate::stacks::trace::perfetto_messages::{
+    Clock, ClockSnapshot, Defaults, INCREMENTAL_STATE_CLEARED, NEEDS_INCREMENTAL_STATE, SLICE_BEGIN,
+    SLICE_END,
+};
 
 /// `TracePacket`
 #[derive(Clone, PartialEq, Message)]
@@ -29,38 +34,9 @@ pub(super) struct TracePacket {
     pub(super) is_first_on_sequence: bool,
 }
 
-/// `TracePacket.SequenceFlags`
-pub(super) const INCREMENTAL_STATE_CLEARED: u32 = 1;
-pub(super) const NEEDS_INCREMENTAL_STATE: u32 = 2;
-
 /// `BuiltinClock`
 pub(super) const REALTIME: u32 = 1;
 pub(super) const MONOTONIC: u32 = 3;
-
-/// `ClockSnapshot`
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ClockSnapshot {
-    #[prost(message, repeated, tag = "1")]
-    pub(super) clocks: Vec<Clock>,
-    #[prost(uint32, optional, tag = "2")]
-    pub(super) primary_trace_clock: Option<u32>,
-}
-
-/// `ClockSnapshot.Clock`
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct Clock {
-    #[prost(uint32, tag = "1")]
-    pub(super) id: u32,
-    #[prost(uint64, tag = "2")]
-    pub(super) timestamp: u64,
-}
-
-/// `TracePacketDefaults`
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct Defaults {
-    #[prost(uint32, tag = "58")]
-    pub(super) timestamp_clock_id: u32,
-}
 
 /// `TrackDescriptor`
 #[derive(Clone, PartialEq, Message)]
@@ -162,8 +138,6 @@ pub(super) struct TrackEvent {
 }
 
 /// `TrackEvent.Type`
-pub(super) const SLICE_BEGIN: i32 = 1;
-pub(super) const SLICE_END: i32 = 2;
 pub(super) const INSTANT: i32 = 3;
 pub(super) const COUNTER: i32 = 4;
 pub(super) const STATE: i32 = 5;

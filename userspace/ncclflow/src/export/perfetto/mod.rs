@@ -32,7 +32,7 @@ use self::{
     ids::{flow_id, op_id},
     messages::{COUNTER, INSTANT, SLICE_BEGIN, SLICE_END, STATE, TrackEvent},
     trace_file::TraceFile,
-    tracks::{Content, RankId, Slot, Tracks},
+    tracks::{Content, Place, RankId, Slot, Tracks},
 };
 use super::{format::View, run::Exported, source::Source, who::Who};
 use crate::sinks::Sink;
@@ -138,18 +138,18 @@ impl Perfetto {
             correlation_id: op_id(&pending.op),
             ..TrackEvent::default()
         };
+        let place = Place::Channel(rank, row.channel, Content::Ops);
         if let Some(span) = pending.span() {
             let span = self.span(span);
             let Self { tracks, file, .. } = self;
-            let slot = tracks.channel_slot(rank, row.channel, Content::Ops, span, file)?;
-            if let Some(Slot { track, .. }) = slot {
+            if let Some(Slot { track, .. }) = tracks.slot(place, span, file)? {
                 let begin = TrackEvent { track_uuid: track, ..base };
                 return self.slice((span.0, Some(span.1)), &event.name, begin, Vec::new());
             }
             self.totals.without_slice += 1;
         }
         let at_ns = self.wall(row.ts_ns);
-        let track_uuid = self.tracks.channel_track(rank, row.channel, Content::Ops, &mut self.file)?;
+        let track_uuid = self.tracks.channel_track(place, &mut self.file)?;
         self.instant(at_ns, &event.name, TrackEvent { track_uuid, ..base })
     }
 
@@ -166,8 +166,8 @@ impl Perfetto {
             return Ok(());
         };
         let span = (self.wall(begin_ns), self.wall(end_ns));
-        let slot = self.tracks.channel_slot(rank, message.channel, event.content, span, &mut self.file)?;
-        let Some(slot) = slot else {
+        let place = Place::Channel(rank, message.channel, event.content);
+        let Some(slot) = self.tracks.slot(place, span, &mut self.file)? else {
             self.totals.without_slice += 1;
             return Ok(());
         };
@@ -214,8 +214,8 @@ impl Perfetto {
         let begin_ns = self.wall(event.ts_ns);
         let end_ns = event.host_ns.map(|host_ns| begin_ns.saturating_add(host_ns));
         let span = (begin_ns, end_ns.unwrap_or(begin_ns));
-        let slot = self.tracks.thread_slot((event.pid, event.tid), span, &mut self.file)?;
-        let Some(slot) = slot else {
+        let place = Place::Thread(event.pid, event.tid);
+        let Some(slot) = self.tracks.slot(place, span, &mut self.file)? else {
             self.totals.without_slice += 1;
             return Ok(());
         };
@@ -265,7 +265,7 @@ impl View for Perfetto {
         self.put(Self::finish_op);
         self.offset_ns = source.offset_ns();
         self.totals.without_clock += u64::from(self.offset_ns == 0);
-        self.tracks.begin(source.host(), Who::of(source));
+        self.tracks.begin(source.host(), Who::of(source.session()));
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
 use crate::{
-    export::new_file::NewFile,
+    sinks::NewFile,
     stacks::trace::{self, TraceFile},
 };
 

@@ -9,12 +9,14 @@ use anyhow::{Context as _, Result};
 use foldhash::HashMap;
 use prost::Message as _;
 
-use super::messages::{
-    CHILDREN_BY_RANK, Clock, ClockSnapshot, DebugAnnotation, Defaults, INCREMENTAL_STATE_CLEARED, Interned,
-    InternedData, MONOTONIC, NEEDS_INCREMENTAL_STATE, PROCESSES_BY_RANK, REALTIME, TracePacket,
-    TrackDescriptor, TrackEvent,
+use super::{
+    messages::{
+        CHILDREN_BY_RANK, Clock, ClockSnapshot, DebugAnnotation, Defaults, INCREMENTAL_STATE_CLEARED,
+        Interned, InternedData, MONOTONIC, NEEDS_INCREMENTAL_STATE, PROCESSES_BY_RANK, REALTIME, TracePacket,
+        TrackDescriptor, TrackEvent,
+    },
+    output::TraceOutput,
 };
-use super::output::TraceOutput;
 
 /// Bytes that are gathered before they are written.
 const BATCH: usize = 1 << 20;
@@ -70,7 +72,6 @@ pub(super) struct TraceFile {
     names: Texts,
     keys: Texts,
     values: Texts,
-    pub(super) packets: u64,
     pub(super) bytes: u64,
 }
 
@@ -85,7 +86,6 @@ impl TraceFile {
             names: Texts::default(),
             keys: Texts::default(),
             values: Texts::default(),
-            packets: 0,
             bytes: 0,
         })
     }
@@ -93,13 +93,13 @@ impl TraceFile {
     /// Writes the first packets. All times of the trace are Unix times. `monotonic_ns` is the time `at_ns` by
     /// the other clock, where all rows are of one host.
     pub(super) fn begin(&mut self, at_ns: u64, monotonic_ns: Option<u64>) -> io::Result<()> {
-        let clock = |id, timestamp| Clock { id, timestamp };
+        let clock = |id, timestamp| Clock { id, timestamp, ..Clock::default() };
         let clocks = [Some(clock(REALTIME, at_ns)), monotonic_ns.map(|at| clock(MONOTONIC, at))];
         self.push(&TracePacket {
             sequence: SEQUENCE,
             is_first_on_sequence: true,
             sequence_flags: INCREMENTAL_STATE_CLEARED,
-            defaults: Some(Defaults { timestamp_clock_id: REALTIME }),
+            defaults: Some(Defaults { timestamp_clock_id: Some(REALTIME), ..Defaults::default() }),
             clock_snapshot: Some(ClockSnapshot {
                 clocks: clocks.into_iter().flatten().collect(),
                 primary_trace_clock: Some(REALTIME),
@@ -184,7 +184,6 @@ impl TraceFile {
         self.batch.push(PACKET_KEY);
         // A vector grows as needed.
         packet.encode_length_delimited(&mut self.batch).map_err(io::Error::other)?;
-        self.packets += 1;
         if self.batch.len() >= BATCH { self.write() } else { Ok(()) }
     }
 

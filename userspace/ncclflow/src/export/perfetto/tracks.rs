@@ -3,9 +3,9 @@
 //! Slices of one track must not overlap, and messages of one connection do: as many are on their way as its
 //! FIFO has room for. So a track has lanes, which have one name and which Perfetto draws as one.
 
+use flow::schema::{CommunicatorReport, RankKey};
 use std::{io, mem};
 
-use flow::schema::RankKey;
 use foldhash::{HashMap, HashSet};
 
 use super::{
@@ -15,7 +15,7 @@ use super::{
     },
     trace_file::TraceFile,
 };
-use crate::export::who::{RankFacts, Who};
+use crate::export::who::Who;
 
 /// Most tracks of a trace. A job of thousands of ranks has some 100,000; a viewer shows nothing beyond that.
 const MAX_TRACKS: usize = 1 << 18;
@@ -28,14 +28,7 @@ const MAX_PID: i32 = 1 << 22;
 
 /// Number of a rank of a communicator in the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct RankId(usize);
-
-#[cfg(test)]
-impl RankId {
-    pub(super) fn of_test(number: usize) -> Self {
-        Self(number)
-    }
-}
+pub(super) struct RankId(pub(super) usize);
 
 /// Content of a track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,7 +42,7 @@ pub(super) enum Content {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Place {
+pub(super) enum Place {
     Channel(RankId, u32, Content),
     /// Track of the API calls of a thread.
     Thread(u32, u32),
@@ -70,11 +63,6 @@ pub(super) struct Slot {
     pub(super) states: Option<u64>,
 }
 
-#[derive(Debug)]
-struct Rank {
-    track: u64,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Tracks {
     last: u64,
@@ -90,7 +78,8 @@ pub(super) struct Tracks {
     /// Ranks of the present source.
     ranks: HashMap<RankKey, RankId>,
     known_ranks: HashMap<(String, RankKey), RankId>,
-    by_id: Vec<Rank>,
+    /// Tracks of ranks, by their numbers.
+    by_id: Vec<u64>,
     lanes: HashMap<(String, Place), Vec<Lane>>,
     who: Who,
 }
@@ -146,7 +135,9 @@ impl Tracks {
                 .who
                 .command(pid)
                 .map(|command| format!("process {pid} ({command}) on {}", self.host)),
-            sibling_order_rank: Some(ranks.first().copied().unwrap_or(i32::MAX)),
+            sibling_order_rank: Some(
+                ranks.first().and_then(|rank| i32::try_from(*rank).ok()).unwrap_or(i32::MAX),
+            ),
             child_ordering: CHILDREN_BY_RANK,
             ..TrackDescriptor::default()
         })?;
@@ -179,31 +170,12 @@ impl Tracks {
             child_ordering: CHILDREN_BY_RANK,
             ..TrackDescriptor::default()
         })?;
-        self.by_id.push(Rank { track });
+        self.by_id.push(track);
         Ok(id)
     }
 
-    /// Returns a lane that is free from the span's begin to its end; `None` if there are too many at once.
-    pub(super) fn channel_slot(
-        &mut self,
-        rank: RankId,
-        channel: u32,
-        content: Content,
-        (begin_ns, end_ns): (u64, u64),
-        file: &mut TraceFile,
-    ) -> io::Result<Option<Slot>> {
-        self.slot(Place::Channel(rank, channel, content), (begin_ns, end_ns), file)
-    }
-
     /// Returns the track of instants: they take no time, and no lane.
-    pub(super) fn channel_track(
-        &mut self,
-        rank: RankId,
-        channel: u32,
-        content: Content,
-        file: &mut TraceFile,
-    ) -> io::Result<u64> {
-        let place = Place::Channel(rank, channel, content);
+    pub(super) fn channel_track(&mut self, place: Place, file: &mut TraceFile) -> io::Result<u64> {
         let key = (String::new(), place);
         if let Some(lane) = self.lanes.get(&key).and_then(|lanes| lanes.first()) {
             return Ok(lane.track);
@@ -213,17 +185,13 @@ impl Tracks {
         Ok(lane.track)
     }
 
-    /// Returns a lane for a call of a thread, as [`Self::channel_slot`] does for a channel.
-    pub(super) fn thread_slot(
+    /// Returns a lane that is free from the span's begin to its end; `None` if there are too many at once.
+    pub(super) fn slot(
         &mut self,
-        (pid, tid): (u32, u32),
+        place: Place,
         span: (u64, u64),
         file: &mut TraceFile,
     ) -> io::Result<Option<Slot>> {
-        self.slot(Place::Thread(pid, tid), span, file)
-    }
-
-    fn slot(&mut self, place: Place, span: (u64, u64), file: &mut TraceFile) -> io::Result<Option<Slot>> {
         // A rank's number identifies its host, a thread's does not.
         let host = if matches!(place, Place::Thread(..)) { self.host.clone() } else { String::new() };
         let key = (host, place);
@@ -257,7 +225,7 @@ impl Tracks {
     fn new_lane(&mut self, place: Place, file: &mut TraceFile) -> io::Result<Lane> {
         let (parent, name, order, has_states) = match place {
             Place::Channel(rank, channel, content) => {
-                let parent = self.by_id.get(rank.0).map_or(0, |rank| rank.track);
+                let parent = self.by_id.get(rank.0).copied().unwrap_or(0);
                 let (name, kind, has_states) = match content {
                     Content::Ops => (format!("channel {channel}"), 0, false),
                     Content::Sends(peer) => (format!("channel {channel} to rank {peer}"), 1, true),
@@ -295,7 +263,7 @@ impl Tracks {
         let track = self.next()?;
         file.describe(TrackDescriptor {
             uuid: Some(track),
-            parent_uuid: self.by_id.get(rank.0).map(|rank| rank.track),
+            parent_uuid: self.by_id.get(rank.0).copied(),
             name: Some(name),
             counter: Some(CounterDescriptor { unit: UNIT_SIZE_BYTES }),
             sibling_order_rank: Some(-1),
@@ -310,13 +278,13 @@ impl Tracks {
 }
 
 /// Makes a name such as `rank 3 on node-7, GPU 0000:3b:00.0`.
-fn process_name(job_ranks: &[i32], host: &str, pid: u32, ranks: &[RankFacts]) -> String {
+fn process_name(job_ranks: &[u32], host: &str, pid: u32, ranks: &[CommunicatorReport]) -> String {
     let listed = |numbers: &[String], one: &str, several: &str| match numbers {
         [] => None,
         [only] => Some(format!("{one} {only}")),
         all => Some(format!("{several} {}", all.join(", "))),
     };
-    let job: Vec<String> = job_ranks.iter().take(16).map(i32::to_string).collect();
+    let job: Vec<String> = job_ranks.iter().take(16).map(u32::to_string).collect();
     let named = listed(&job, "rank", "ranks").unwrap_or_else(|| format!("process {pid}"));
     let mut gpus: Vec<String> = ranks.iter().filter_map(gpu).collect();
     gpus.sort();
@@ -326,12 +294,12 @@ fn process_name(job_ranks: &[i32], host: &str, pid: u32, ranks: &[RankFacts]) ->
     format!("{named} on {host}{gpus}")
 }
 
-fn gpu(facts: &RankFacts) -> Option<String> {
+fn gpu(facts: &CommunicatorReport) -> Option<String> {
     facts.bus_id.clone().or_else(|| facts.cuda_dev.map(|device| device.to_string()))
 }
 
 /// Makes a name such as `dp, rank 3 of 8 (0x8f2c…)`.
-fn rank_name(key: RankKey, facts: Option<&RankFacts>) -> String {
+fn rank_name(key: RankKey, facts: Option<&CommunicatorReport>) -> String {
     let rank = match facts.map(|facts| facts.n_ranks).filter(|n| *n > 0) {
         Some(n_ranks) => format!("rank {} of {n_ranks}", key.rank),
         None => format!("rank {}", key.rank),
@@ -348,8 +316,11 @@ mod tests {
 
     #[test]
     fn names_say_rank_host_and_gpu() {
-        let facts =
-            |bus: &str| RankFacts { bus_id: Some(bus.to_owned()), n_ranks: 8, ..RankFacts::default() };
+        let facts = |bus: &str| CommunicatorReport {
+            bus_id: Some(bus.to_owned()),
+            n_ranks: 8,
+            ..CommunicatorReport::default()
+        };
         let two = [facts("0000:3b:00.0"), facts("0000:3b:00.0")];
         assert_eq!(process_name(&[3], "node-7", 9, &two), "rank 3 on node-7, GPU 0000:3b:00.0");
         let two = [facts("a"), facts("b")];
@@ -357,7 +328,7 @@ mod tests {
         assert_eq!(process_name(&[], "node-7", 9, &[]), "process 9 on node-7");
         let key = RankKey { hash: Some(0x8f), instance: 1, rank: 3, pid: 9 };
         assert_eq!(rank_name(key, None), "0x000000000000008f-1, rank 3");
-        let named = RankFacts { comm_name: Some("dp".to_owned()), ..facts("a") };
+        let named = CommunicatorReport { comm_name: Some("dp".to_owned()), ..facts("a") };
         assert_eq!(rank_name(key, Some(&named)), "dp, rank 3 of 8 (0x000000000000008f-1)");
     }
 }

@@ -1,5 +1,9 @@
 //! The probes of a session: stored, attached, armed, disarmed, counted, detached.
 
+use flow::{
+    session::{LinkKind, ProbePlace},
+    wire::ProbeKind,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -10,22 +14,20 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use ncclflow_common::{FetchPlan, MAX_PROBES, MAX_RINGS, ProbeCounters, PythonWalk, STACK_COOKIE, Walk};
+use ncclflow_common::{
+    FetchPlan, MAX_PROBES, MAX_RINGS, ProbeCounters, PythonWalk, ReturnSlots, STACK_COOKIE, Walk,
+};
 
 use super::{
     buffer::Buffer,
-    link::{Link, LinkError, LinkKind, Place, Site, detach},
+    link::{Link, LinkError, Place, Site, detach},
     object::{Gate, LoadedObject},
     programs::Program,
 };
-use crate::{
-    kernel::{
-        probe::{Probe, ProbePlace, WalkProgram},
-        stream::Source,
-    },
-    native::SlotSink,
+use crate::kernel::{
+    probe::{Probe, WalkProgram},
+    stream::Source,
 };
-use flow::wire::ProbeKind;
 
 /// Error: the kernel refused a probe.
 #[derive(Debug)]
@@ -116,7 +118,7 @@ impl Attachment {
     }
 
     /// Returns the map that tells the eBPF side which words tell native stacks apart, to write to.
-    pub(crate) fn return_slots(&self) -> Result<SlotSink> {
+    pub(crate) fn return_slots(&self) -> Result<impl FnMut(u64, &ReturnSlots) -> bool + Send + use<>> {
         self.object.return_slots()
     }
 

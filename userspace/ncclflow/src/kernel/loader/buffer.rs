@@ -2,30 +2,16 @@
 
 use anyhow::{Result, anyhow};
 use aya::{maps::MapType, sys::is_map_supported, util::online_cpus};
+use flow::session::BufferKind;
 use ncclflow_common::MAX_RINGS;
 use rustix::param::page_size;
 
-/// The two kinds of buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "program", derive(clap::ValueEnum))]
-pub enum BufferKind {
-    /// BPF ring buffers: up to eight, which the processes share
-    ///
-    /// Linux 5.8 and later.
-    Ring,
-    /// Perf event array: a buffer per CPU
-    Perf,
-}
-
-impl BufferKind {
-    /// Returns the ring buffer, if the kernel has it.
-    pub fn best() -> Self {
-        // If the kernel refuses the question, loading the object will fail and tell why.
-        match is_map_supported(MapType::RingBuf) {
-            Ok(false) => Self::Perf,
-            Ok(true) | Err(_) => Self::Ring,
-        }
+/// Returns the ring buffer, if the kernel has it.
+pub fn best_buffer() -> BufferKind {
+    // If the kernel refuses the question, loading the object will fail and tell why.
+    match is_map_supported(MapType::RingBuf) {
+        Ok(false) => BufferKind::Perf,
+        Ok(true) | Err(_) => BufferKind::Ring,
     }
 }
 

@@ -16,7 +16,6 @@ use std::{
         unix::ffi::OsStrExt as _,
     },
     path::Path,
-    sync::mpsc,
     thread,
     time::Duration,
 };
@@ -25,48 +24,38 @@ use aya::{
     programs::{ProbeKind, ProgramError, UProbe},
     sys::{UProbeMultiFeature, is_uprobe_multi_supported},
 };
+use flow::session::LinkKind;
 use ncclflow_common::COOKIE_BITS;
 
 use super::{link_call, warm_up::warm_up};
-use crate::target::{fuse_connections_that_owe_an_answer, in_first_pid_namespace};
+use crate::{
+    target::{fuse_connections_that_owe_an_answer, in_first_pid_namespace},
+    unresponsive::within,
+};
 
-/// The two kinds of link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "program", derive(clap::ValueEnum))]
-pub enum LinkKind {
-    /// One kernel link for all probes that run the same program in the same process and library
-    Multi,
-    /// One performance event for each probe: on Linux 6.12 and later each takes 0.1 s to detach
-    Perf,
+/// Returns links to many, where the kernel has them (6.6) and limits them to a process. Before 46ba0e49b642
+/// ("bpf: fix multi-uprobe PID filtering logic", 6.10 and stable kernels) the kernel limited them to a thread.
+pub fn best_links() -> LinkKind {
+    match is_uprobe_multi_supported(UProbeMultiFeature::ProcessScopedPidFilter) {
+        Ok(true) => LinkKind::Multi,
+        Ok(false) | Err(_) => LinkKind::Perf,
+    }
 }
 
-impl LinkKind {
-    /// Returns links to many, where the kernel has them (6.6) and limits them to a process. Before
-    /// 46ba0e49b642 ("bpf: fix multi-uprobe PID filtering logic", 6.10 and stable kernels) the kernel limited
-    /// them to a thread.
-    pub fn best() -> Self {
-        match is_uprobe_multi_supported(UProbeMultiFeature::ProcessScopedPidFilter) {
-            Ok(true) => Self::Multi,
-            Ok(false) | Err(_) => Self::Perf,
-        }
-    }
+/// Tells whether the probe on a return sees only returns of its own process, see [`COOKIE_BITS`]. If not, no
+/// return may be probed.
+pub fn tells_returns_apart(links: LinkKind) -> bool {
+    links == LinkKind::Multi || in_first_pid_namespace().is_ok_and(|is_first| is_first)
+}
 
-    /// Tells whether the probe on a return sees only returns of its own process, see [`COOKIE_BITS`]. If not,
-    /// no return may be probed.
-    pub fn tells_returns_apart(self) -> bool {
-        self == Self::Multi || in_first_pid_namespace().is_ok_and(|is_first| is_first)
+/// Prepares the kernel for the first link, in a thread of its own. Where there are many CPUs this takes 25 ms,
+/// as long as all else, so a recording does it first.
+#[must_use]
+pub fn prepared(links: LinkKind) -> LinkKind {
+    if links == LinkKind::Multi {
+        warm_up();
     }
-
-    /// Prepares the kernel for the first link, in a thread of its own. Where there are many CPUs this takes
-    /// 25 ms, as long as all else, so a recording does it first.
-    #[must_use]
-    pub fn prepared(self) -> Self {
-        if self == Self::Multi {
-            warm_up();
-        }
-        self
-    }
+    links
 }
 
 /// Keeps probes attached until it is dropped.
@@ -192,7 +181,8 @@ pub(super) fn attach(
         attaching.held = Some(held);
     }
     let places = places.to_vec();
-    let made = in_thread_that_may_be_lost(LIMIT, move || attach_now(&attaching, &places));
+    let made = within(LIMIT, "ncclflow-link", move || attach_now(&attaching, &places));
+    let made = made.and_then(|made| made.ok_or_else(no_answer));
     made.unwrap_or_else(|error| Err(failed("attaching")(error)))
 }
 
@@ -214,24 +204,14 @@ fn what_may_keep_it(unanswered: &[u32]) -> String {
     )
 }
 
+fn no_answer() -> io::Error {
+    let why = what_may_keep_it(&fuse_connections_that_owe_an_answer());
+    let what = format!("the kernel did not answer within {} s; {why}", LIMIT.as_secs());
+    io::Error::new(io::ErrorKind::TimedOut, what)
+}
+
 /// Longest time to make links. The kernel waits some tenths of a second for the first one after a pause.
 const LIMIT: Duration = Duration::from_secs(10);
-
-/// Runs `act` in a thread and returns its result. Fails after `limit`, and leaves the thread behind.
-fn in_thread_that_may_be_lost<T: Send + 'static>(
-    limit: Duration,
-    act: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<T> {
-    let (sender, made) = mpsc::channel();
-    // If nobody waits any more, what was made is dropped here.
-    let run = move || drop(sender.send(act()));
-    thread::Builder::new().name("ncclflow-link".to_owned()).spawn(run)?;
-    made.recv_timeout(limit).map_err(|_| {
-        let why = what_may_keep_it(&fuse_connections_that_owe_an_answer());
-        let what = format!("the kernel did not answer within {} s; {why}", limit.as_secs());
-        io::Error::new(io::ErrorKind::TimedOut, what)
-    })
-}
 
 fn attach_now(attaching: &Attaching, places: &[Place]) -> Result<Vec<Link>, (usize, LinkError)> {
     if attaching.kind == LinkKind::Multi {
@@ -287,16 +267,6 @@ pub fn detach(links: Vec<Link>, mut before_each: impl FnMut(usize)) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn who_does_not_come_back_is_not_waited_for() {
-        let quick = in_thread_that_may_be_lost(Duration::from_secs(10), || 7).unwrap();
-        let begun = std::time::Instant::now();
-        let slow =
-            in_thread_that_may_be_lost(Duration::from_millis(20), || thread::sleep(Duration::from_secs(60)));
-        assert_eq!((quick, slow.unwrap_err().kind()), (7, io::ErrorKind::TimedOut));
-        assert!(begun.elapsed() < Duration::from_secs(30));
-    }
 
     #[test]
     fn what_ends_the_wait_is_told_where_a_file_system_in_user_space_owes_an_answer() {

@@ -1,5 +1,6 @@
 //! The embedded eBPF object in the kernel: its maps, its programs, and links to them.
 
+use flow::session::{BufferKind, LinkKind};
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
@@ -22,16 +23,13 @@ use ncclflow_common::{
 };
 
 use super::{
-    buffer::{Buffer, BufferKind},
-    link::{self, Link, LinkError, LinkKind, Place, Site},
+    buffer::Buffer,
+    link::{self, Link, LinkError, Place, Site},
     programs::{self, Program},
 };
-use crate::{
-    kernel::stream::{PerfBuffers, Rings, Source},
-    native::SlotSink,
-};
+use crate::kernel::stream::{PerfBuffers, Rings, Source};
 
-/// The eBPF object, built by `cargo xtask build-ebpf`, checked by the build script.
+/// The eBPF object, built by `cargo xtask make ebpf`, checked by the build script.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ncclflow.o"));
 
 /// Returns the object with its programs for this kind of link. Aya goes by the names of their sections, which
@@ -290,9 +288,9 @@ impl LoadedObject {
         RingBuf::try_from(map).context("mapping a ring buffer")
     }
 
-    /// Returns a sink that stores where the return addresses of a native stack are. It has a descriptor of
+    /// Returns a function that stores under a key where the return addresses of a native stack are. It has a descriptor of
     /// its own for the map.
-    pub(super) fn return_slots(&self) -> Result<SlotSink> {
+    pub(super) fn return_slots(&self) -> Result<impl FnMut(u64, &ReturnSlots) -> bool + Send + use<>> {
         const NAME: &str = "RETURN_SLOTS";
         let Some(Map::LruHashMap(map)) = self.ebpf.map(NAME) else {
             bail!("the eBPF object has no map `{NAME}`");
@@ -300,7 +298,7 @@ impl LoadedObject {
         let descriptor = map.fd().as_fd().try_clone_to_owned().context("duplicating a descriptor")?;
         let map = Map::from_map_data(MapData::from_fd(descriptor)?)?;
         let mut map: HashMap<MapData, u64, SlotsValue> = open(Some(map), NAME)?;
-        Ok(SlotSink(Box::new(move |key, slots| map.insert(&key, &SlotsValue(*slots), 0).is_ok())))
+        Ok(move |key, slots: &ReturnSlots| map.insert(&key, &SlotsValue(*slots), 0).is_ok())
     }
 
     /// Stores how to walk the Python stacks of this process (in the initial PID namespace).
@@ -432,6 +430,7 @@ fn ring_names(rings: u32) -> impl Iterator<Item = &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use crate::kernel::loader::best_links;
     use std::{
         sync::atomic::{AtomicBool, Ordering},
         thread,
@@ -469,7 +468,7 @@ mod tests {
             return;
         }
         let buffer = Buffer { kind: BufferKind::Ring, bytes: 1 << 16, rings: 1 };
-        let mut object = LoadedObject::load(buffer, LinkKind::best(), false, false).unwrap();
+        let mut object = LoadedObject::load(buffer, best_links(), false, false).unwrap();
         let Some(Map::LruHashMap(map)) = object.ebpf.map("SEEN") else { panic!("no such map") };
         let descriptor = map.fd().as_fd().try_clone_to_owned().unwrap();
         let map = Map::from_map_data(MapData::from_fd(descriptor).unwrap()).unwrap();

@@ -1,6 +1,7 @@
 //! Attaches a uprobe to a function of this program, to tell whether the kernel allows tracing and how long a
 //! hit takes.
 
+use flow::session::LinkKind;
 use std::{
     hint::black_box,
     io,
@@ -13,8 +14,8 @@ use anyhow::{Context as _, Result};
 use ncclflow_common::{FetchPlan, RecordHeader, STACK_POINTER_SLOT, Step, StepOp};
 
 use super::{
-    buffer::{Buffer, BufferKind},
-    link::{LinkKind, Site},
+    buffer::{Buffer, best_buffer},
+    link::{Site, best_links},
     object::{Gate, LoadedObject},
     programs::Program,
 };
@@ -79,8 +80,8 @@ extern "C" fn probed(value: u32) -> u32 {
 /// Attaches to this process, calls the function, and detaches.
 pub fn try_uprobe() -> Result<Trial, TrialError> {
     let begun = Instant::now();
-    let links = LinkKind::best();
-    let buffer = Buffer { kind: BufferKind::best(), bytes: 4 << 20, rings: 1 };
+    let links = best_links();
+    let buffer = Buffer { kind: best_buffer(), bytes: 4 << 20, rings: 1 };
     let mut object = LoadedObject::load(buffer, links, false, false).map_err(TrialError::Load)?;
     object.set_plan(0, &plan()).map_err(TrialError::Other)?;
     object.load_programs(&[Program::Fetch]).map_err(TrialError::Load)?;

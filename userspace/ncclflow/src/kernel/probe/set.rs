@@ -1,47 +1,25 @@
 //! All probes of one library, and those that the library does not allow.
 
 use ncclflow_common::{FetchPlan, Walk};
-use serde::{Deserialize, Serialize};
 
 use super::{
     api_probes::{api_arguments, api_entry, api_line, api_return},
     error::PlanError,
     lookup::Compiled,
     op_probes::{api_call, proxy_op, proxy_peer},
-    step_places::{StepDetail, add_steps},
+    step_places::add_steps,
     walk_probes::{self, PlanProbe},
 };
-use flow::wire::ProbeKind;
+use flow::{
+    session::{CallSource, Level, MissingProbe, ProbePlace, ProbeStrategy, StepDetail},
+    wire::ProbeKind,
+};
 use nccl_library::{
     elf::FileOffset,
     fields::ops_lead_to_tasks,
     nccl::{ApiFunction, ApiKind},
     symbols::{Function, Resolution},
 };
-
-/// Depth at which a session looks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "program", derive(clap::ValueEnum))]
-pub enum Level {
-    /// Every call of NCCL's API; each costs one probe hit
-    Api,
-    /// Every operation that NCCL plans, on each channel, with algorithm, size and peers
-    Flow,
-    /// Also each message over the network: when it was ready, sent, received and consumed, and its size
-    /// (sizes from NCCL 2.27 on)
-    Steps,
-}
-
-/// Place of a probe in its function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ProbePlace {
-    /// At the entry: one trap a hit.
-    Entry,
-    /// At the return: one trap more at the entry, to divert the return, unless a probe is there anyway.
-    Return,
-}
 
 impl Probe {
     pub fn place(&self) -> ProbePlace {
@@ -50,30 +28,6 @@ impl Probe {
             _ => ProbePlace::Entry,
         }
     }
-}
-
-/// Place at which NCCL's operations are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[cfg_attr(feature = "program", derive(clap::ValueEnum))]
-pub enum ProbeStrategy {
-    /// One probe hit for each kernel launch: NCCL's plan for it is read (2.23 and later)
-    Plan,
-    /// Two probe hits for each operation and peer: this slows launches down
-    ///
-    /// The functions are `ncclProxySaveOp` and `SaveProxy`.
-    PerCall,
-}
-
-/// Functions at which the calls of the API are seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum CallSource {
-    /// `ncclEnqueueCheck`, which all calls pass, with the communicator's identity.
-    EnqueueCheck,
-    /// The exported functions, by their arguments: the communicator's address is known, and nothing else of
-    /// it. For libraries whose layouts are not known.
-    ExportedFunctions,
 }
 
 /// A plan that a walk runs for a node or a row, with records of its own.
@@ -107,14 +61,6 @@ pub struct Probe {
     pub walk: Option<WalkProgram>,
     /// Set if the call stack is recorded, too.
     pub takes_stack: bool,
-}
-
-/// A probe that this library does not allow.
-#[derive(Clone, Debug, Serialize)]
-pub struct MissingProbe {
-    pub function: String,
-    pub why: String,
-    pub lost: String,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -6,38 +6,20 @@
 //! are: see `symbols::probe_point`. At a call the parameters are in the same registers as at the hook's
 //! entry.
 
+use flow::{session::StepDetail, wire::StepHook};
 use iced_x86::Register;
-use serde::Serialize;
 
 use super::{
     send_sizes::add_send_sizes,
     set::ProbeSet,
     step_probes::{era, proxy_step, state_parameter},
 };
-use flow::wire::StepHook;
 use nccl_library::{
     elf::{FileOffset, Machine},
     nccl::{NameTables, StepState},
     parameter::ParamLocation,
     symbols::{CallSite, Code, Function, MachineCode, Resolution, x86_register},
 };
-
-/// The states of a message that are recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "program", derive(clap::ValueEnum))]
-pub enum StepDetail {
-    /// What the waits follow from: ready, sent and done; arrived and consumed
-    ///
-    /// A send's buffer is ready, the network took it, it is done; a receive's data is there, the GPU has
-    /// consumed it. When a message could begin follows from the others: the slot that it takes was free.
-    #[default]
-    Waits,
-    /// Every state that NCCL tells, at more than half as many probe hits again
-    ///
-    /// Also: offered to the GPU, asked of the network, handed to the GPU.
-    Transitions,
-}
 
 /// Functions that call the hooks (src/transport/net.cc).
 pub(super) const CALLERS: [&str; 2] = ["sendProxyProgress", "recvProxyProgress"];

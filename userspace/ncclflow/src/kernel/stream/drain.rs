@@ -1,5 +1,6 @@
 //! Moves records out of the kernel.
 
+use flow::recording::Batch;
 use std::{
     collections::{HashMap, VecDeque},
     fmt, io,
@@ -13,10 +14,7 @@ use std::{
 
 use ncclflow_common::{RecordHeader, STACK_PIECE};
 
-use super::{
-    batch::Batch, mailbox::Mailbox, outlet::Outlet, probe_counts::ProbeCounts, source::Source,
-    waker::wait_for,
-};
+use super::{mailbox::Mailbox, outlet::Outlet, probe_counts::ProbeCounts, source::Source, waker::wait_for};
 use crate::fault;
 
 /// Longest pause while records come: the longest delay of a record that does not fill the buffer to the mark
@@ -78,7 +76,7 @@ impl fmt::Debug for Pieces {
 #[derive(Debug)]
 pub struct Drain {
     source: Source,
-    outlets: Vec<Outlet>,
+    outlet: Outlet,
     each_pass: Option<EachPass>,
     pieces: Option<Pieces>,
     taken: ProbeCounts,
@@ -91,10 +89,10 @@ pub struct Drain {
 }
 
 impl Drain {
-    pub fn new(source: Source, outlets: Vec<Outlet>) -> Self {
+    pub fn new(source: Source, outlet: Outlet) -> Self {
         Self {
             source,
-            outlets,
+            outlet,
             each_pass: None,
             pieces: None,
             taken: ProbeCounts::default(),
@@ -174,7 +172,7 @@ impl Drain {
             let Some(known) = self.lost.remove(&tgid) else { continue };
             let after_last = lost.saturating_sub(known);
             if after_last > 0 {
-                self.outlets.iter_mut().for_each(|outlet| outlet.note_lost(tgid, after_last));
+                self.outlet.note_lost(tgid, after_last);
             }
         }
     }
@@ -201,15 +199,8 @@ impl Drain {
     pub fn close(&mut self, lost: impl Fn(u32) -> u64) {
         self.lost.insert(self.last.tgid, self.last.lost);
         self.lost.remove(&0); // no process's: where the first record had none before it
-        let after_last: Vec<(u32, u64)> = self
-            .lost
-            .iter()
-            .map(|(tgid, known)| (*tgid, lost(*tgid).saturating_sub(*known)))
-            .filter(|(_, lost)| *lost > 0)
-            .collect();
-        for outlet in &mut self.outlets {
-            outlet.close(after_last.iter().copied());
-        }
+        let after_last = self.lost.iter().map(|(tgid, known)| (*tgid, lost(*tgid).saturating_sub(*known)));
+        self.outlet.close(after_last.filter(|(_, lost)| *lost > 0));
     }
 
     pub fn taken(&self) -> &ProbeCounts {
@@ -222,23 +213,20 @@ impl Drain {
         Arc::clone(&self.taken_total)
     }
 
-    pub fn outlets(&self) -> &[Outlet] {
-        &self.outlets
+    pub fn outlet(&self) -> &Outlet {
+        &self.outlet
     }
 
-    pub fn outlets_mut(&mut self) -> &mut [Outlet] {
-        &mut self.outlets
+    pub fn outlet_mut(&mut self) -> &mut Outlet {
+        &mut self.outlet
     }
 
     fn take(&mut self, pass_on: impl Fn(&mut Outlet, &Arc<Batch>)) -> usize {
-        let Self { source, outlets, pieces, taken: account, taken_total, lost, last, .. } = self;
+        let Self { source, outlet, pieces, taken: account, taken_total, lost, last, .. } = self;
         let mut batch = Batch::default();
         let mut pass_on = |batch: &mut Batch| {
             if !batch.is_empty() {
-                let batch = Arc::new(std::mem::take(batch));
-                for outlet in outlets.iter_mut() {
-                    pass_on(outlet, &batch);
-                }
+                pass_on(outlet, &Arc::new(std::mem::take(batch)));
             }
         };
         let mut of_stacks = 0;
@@ -285,7 +273,7 @@ mod tests {
     #[test]
     fn processes_that_have_ended_are_forgotten_and_what_they_lost_last_is_told() {
         let queue = Arc::new(Queue::new(64 << 20));
-        let mut drain = Drain::new(Source::Double(VecDeque::new()), vec![Outlet::new(Arc::clone(&queue))]);
+        let mut drain = Drain::new(Source::Double(VecDeque::new()), Outlet::new(Arc::clone(&queue)));
         let begun = Instant::now();
         for tgid in 1..=20_000 {
             drain.give(VecDeque::from([record(tgid, 2)]));

@@ -1,5 +1,6 @@
 //! A taker's end of the drain: its queue, and the records that did not fit into it.
 
+use flow::recording::Batch;
 use std::{
     collections::BTreeMap,
     fmt,
@@ -10,7 +11,6 @@ use std::{
 use ncclflow_common::{LOSS_MARK, RecordHeader};
 
 use super::{
-    batch::Batch,
     probe_counts::ProbeCounts,
     queue::{Popped, Queue},
     shares::Shares,

@@ -1,12 +1,11 @@
 //! A bounded queue of batches between two threads.
 
+use flow::recording::Batch;
 use std::{
     collections::VecDeque,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-
-use super::batch::Batch;
 
 #[derive(Debug)]
 pub enum Popped {

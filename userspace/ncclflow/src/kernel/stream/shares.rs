@@ -1,11 +1,16 @@
 //! Shares of a queue that is more than half full, so that a process that floods it loses its own records and
 //! not those of others.
+//!
+//! Ring buffers have the same (`ebpf/src/share.rs`): until one is half full it takes every record; from then
+//! on each tenant has a share of the other half, until it has been read down. So one burst can use nearly all
+//! of it, and a job that floods leaves room for others. The kernel side notes when the mark is passed; below
+//! it a hit costs one comparison more. User space says which tenant a process belongs to (`target::tenant`),
+//! as a tenant could make as many control groups as it wants.
 
+use flow::recording::Batch;
 use std::collections::{HashMap, HashSet};
 
 use ncclflow_common::RecordHeader;
-
-use super::batch::Batch;
 
 /// Most processes that are told apart at a time; all records of later ones are taken.
 const MAX_PROCESSES: usize = 4096;

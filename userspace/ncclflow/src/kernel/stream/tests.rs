@@ -7,7 +7,9 @@ use std::{
 
 use ncclflow_common::{LOSS_MARK, RecordHeader};
 
-use super::{Batch, Drain, Outlet, Popped, Queue, Source};
+use flow::recording::Batch;
+
+use super::{Drain, Outlet, Popped, Queue, Source};
 
 const RECORD: u16 = 200;
 
@@ -52,27 +54,33 @@ fn take_all(queue: &Queue) -> (Vec<u64>, BTreeMap<u32, u64>) {
 }
 
 #[test]
-fn records_come_in_order_and_a_taker_that_does_not_take_loses_by_itself() {
+fn records_come_in_order_and_a_taker_that_does_not_take_loses_and_is_told() {
     const COUNT: u64 = 20_000;
     const LIMIT: usize = 1 << 20;
-    let (slow, quick) = (Arc::new(Queue::new(LIMIT)), Arc::new(Queue::new(LIMIT)));
-    let outlets = vec![Outlet::new(Arc::clone(&slow)), Outlet::new(Arc::clone(&quick))];
-    let mut drain = Drain::new(Source::Double(std::collections::VecDeque::new()), outlets);
-    let mut all = records(COUNT).collect::<std::collections::VecDeque<_>>();
-    let mut quick_times = Vec::new();
-    while !all.is_empty() {
-        let rest = all.split_off(all.len().min(1000));
-        drain.give(std::mem::replace(&mut all, rest));
-        drain.round();
-        quick_times.extend(take_all(&quick).0);
-    }
-    assert_eq!(quick_times, (0..COUNT).collect::<Vec<_>>());
-    assert_eq!(drain.taken().total(), COUNT);
+    let run = |takes: bool| {
+        let queue = Arc::new(Queue::new(LIMIT));
+        let source = Source::Double(std::collections::VecDeque::new());
+        let mut drain = Drain::new(source, Outlet::new(Arc::clone(&queue)));
+        let mut all = records(COUNT).collect::<std::collections::VecDeque<_>>();
+        let mut times = Vec::new();
+        while !all.is_empty() {
+            let rest = all.split_off(all.len().min(1000));
+            drain.give(std::mem::replace(&mut all, rest));
+            drain.round();
+            if takes {
+                times.extend(take_all(&queue).0);
+            }
+        }
+        assert_eq!(drain.taken().total(), COUNT);
+        (queue, drain, times)
+    };
+    let (_, drain, times) = run(true);
+    assert_eq!(times, (0..COUNT).collect::<Vec<_>>());
+    assert_eq!(drain.outlet().dropped().total(), 0);
 
-    let [slow_end, quick_end] = drain.outlets() else { unreachable!() };
-    assert_eq!(quick_end.dropped().total(), 0);
-    let dropped = slow_end.dropped().clone();
-    assert!(slow_end.peak() <= LIMIT);
+    let (slow, mut drain, _) = run(false);
+    let dropped = drain.outlet().dropped().clone();
+    assert!(drain.outlet().peak() <= LIMIT);
     drain.close(|_| 0);
     let (times, marked) = take_all(&slow);
     assert!(times.is_sorted());
@@ -98,7 +106,7 @@ fn losses_of_the_kernel_after_the_last_record_are_told_at_the_end() {
             record
         })
         .collect();
-    let mut drain = Drain::new(Source::Double(items), vec![Outlet::new(Arc::clone(&queue))]);
+    let mut drain = Drain::new(Source::Double(items), Outlet::new(Arc::clone(&queue)));
     assert_eq!(drain.take_all(), 4);
     drain.close(|tgid| if tgid == 101 { 7 } else { 2 });
     let (times, marked) = take_all(&queue);
@@ -127,7 +135,7 @@ fn what_a_taker_that_failed_has_left_is_dropped_and_counted() {
     let queue = Arc::new(Queue::new(64 << 20));
     let mut all = records(COUNT).collect::<std::collections::VecDeque<_>>();
     let late = all.split_off(1000);
-    let mut drain = Drain::new(Source::Double(all), vec![Outlet::new(Arc::clone(&queue))]);
+    let mut drain = Drain::new(Source::Double(all), Outlet::new(Arc::clone(&queue)));
     assert_eq!(drain.round(), 1000);
     let Popped::Batch(first) = queue.pop(None) else { panic!("nothing came") };
     let taken = first.len() as u64;
@@ -140,8 +148,8 @@ fn what_a_taker_that_failed_has_left_is_dropped_and_counted() {
     drain.give(last);
     assert_eq!(drain.take_all(), 1000);
     drain.close(|_| 0);
-    drain.outlets_mut()[0].drop_what_is_left();
-    assert_eq!(taken + drain.outlets()[0].dropped().total(), COUNT);
+    drain.outlet_mut().drop_what_is_left();
+    assert_eq!(taken + drain.outlet().dropped().total(), COUNT);
 }
 
 /// A process that floods a queue that is more than half full loses its own records, and another one none.
@@ -149,7 +157,7 @@ fn what_a_taker_that_failed_has_left_is_dropped_and_counted() {
 fn a_process_that_floods_loses_its_own() {
     const LIMIT: usize = 64 << 10;
     let queue = Arc::new(Queue::new(LIMIT));
-    let mut drain = Drain::new(Source::Double(VecDeque::default()), vec![Outlet::new(Arc::clone(&queue))]);
+    let mut drain = Drain::new(Source::Double(VecDeque::default()), Outlet::new(Arc::clone(&queue)));
     let record = |tgid: u32, ts_ns: u64| {
         let header = RecordHeader { len: RECORD, tgid, ts_ns, ..RecordHeader::default() };
         let mut record = header.to_bytes().to_vec();
@@ -183,8 +191,8 @@ fn a_process_that_floods_loses_its_own() {
             }
         }
     }
-    let over = drain.outlets()[0].over_share().clone();
-    let dropped = drain.outlets()[0].dropped().total();
+    let over = drain.outlet().over_share().clone();
+    let dropped = drain.outlet().dropped().total();
     drain.close(|_| 0);
     let (times, further) = take_all(&queue);
     for (tgid, lost) in further {

@@ -1,5 +1,6 @@
-//! What is taken and kept of the budget, by windows and files.
+//! State of the budget: bytes taken and kept, by windows and files.
 
+use flow::session::MaxSizeReport;
 use std::{
     cmp::Reverse,
     collections::{HashMap, VecDeque},
@@ -7,33 +8,33 @@ use std::{
     time::Instant,
 };
 
-use crate::sinks::{made::Made, session_file::MaxSizeReport};
+use crate::sinks::made::Made;
 
-/// An op is written where there is room for so much, or a 16th of the whole: not the half of one, and not one
-/// now and then.
+/// Free room at which ops are written; at most a 16th of the limit. Avoids halves of ops, and ops now and
+/// then.
 const SOME_ROOM: u64 = 1 << 20;
 
 pub(super) fn some_room(limit: u64) -> u64 {
     SOME_ROOM.min(limit / 16)
 }
 
-/// The part of what lies beside the windows, or of a recording without.
+/// Part for files beside the windows, or of a recording without windows.
 pub(super) const MAIN: u64 = 0;
 
-/// What a file is written from, besides what is free.
+/// Kept room that a file may draw on, besides free room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// Nothing else.
+    /// Free room only.
     Free,
-    /// Nothing else. Where there is no room, the writer removes what is its own before anything is lost.
+    /// Free room only. Where there is none, the writer removes what is its own before anything is lost.
     Records,
     Aggregates,
     Compressed,
-    /// What is kept for `session.json`.
+    /// Room kept for `session.json`.
     Report,
-    /// What is kept so that a next window can be opened.
+    /// Room kept so that a next window can be opened.
     Opening,
-    /// What is kept for what lasts of segments that are removed.
+    /// Room kept for the lasting facts of segments that are removed.
     Lasting,
 }
 
@@ -42,7 +43,7 @@ const SHARES: usize = 7;
 /// Bytes by [`Share`].
 pub(super) type ByShare = [u64; SHARES];
 
-/// What a file takes, and what is to be kept free for what is made of it.
+/// Bytes that a file takes, and that are to be kept free for what is made from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::sinks) struct Need {
     pub(in crate::sinks) disk: u64,
@@ -58,60 +59,60 @@ impl Need {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// What is on disk, or is about to be.
+    /// Bytes on disk, or about to be.
     pub(super) used: u64,
-    /// What is kept, over all parts.
+    /// Bytes kept, over all parts.
     pub(super) kept: u64,
     pub(super) parts: HashMap<u64, Part>,
     pub(super) next_part: u64,
     /// Windows that may be removed, oldest first, and since when they are complete.
     pub(super) complete: VecDeque<(u64, Instant)>,
-    /// Files of lines that may be removed, oldest first.
+    /// Line files that may be removed, oldest first.
     pub(super) removable_lines: VecDeque<u64>,
     /// Names in the root that are free again; its blocks are not.
     pub(super) spare_entries: u64,
     pub(super) is_full: bool,
     pub(super) was_refused: bool,
-    /// Windows; the folders are the latest of them.
+    /// Windows and lines that were removed, with the latest folders.
     pub(super) removed: MaxSizeReport,
     pub(super) news: DiskNews,
-    /// That there is something to tell.
+    /// The news was announced.
     pub(super) was_said: bool,
 }
 
-/// A window, or what lies beside the windows; or the files of lines of either.
+/// A window, or the files beside the windows; or the line files of either.
 #[derive(Debug, Default)]
 pub(super) struct Part {
-    /// The folder of the window, from the root.
+    /// Folder of the window, from the root.
     pub(super) folder: Arc<str>,
-    /// Of whose processes a window is, if it is of some containers; empty: of all.
+    /// Tenant of the processes, for a window of some containers; empty for all processes.
     pub(super) tenant: Arc<str>,
-    /// The part of its files of lines.
+    /// The part's line files, as a part.
     pub(super) lines: Option<u64>,
     pub(super) is_lines: bool,
     pub(super) used: u64,
     pub(super) kept: ByShare,
-    /// Of `kept`, what was set as a whole.
+    /// Bytes of `kept` that were set as a whole.
     pub(super) fixed: ByShare,
     pub(super) made: Made,
 }
 
-/// What the budget has to tell.
+/// News from the budget.
 #[derive(Debug, Default)]
 pub struct DiskNews {
     /// Folders of windows that were removed.
     pub removed: Vec<String>,
-    /// Folders of which the files of lines were removed; the empty name is the root.
+    /// Folders whose line files were removed; the empty name is the root.
     pub lines_removed: Vec<String>,
-    /// Whose windows or files of lines were removed although others' were older: they took most.
+    /// Tenants whose windows or line files were removed although others' were older: theirs took most.
     pub over_share: Vec<Arc<str>>,
-    /// For the first time there was no room.
+    /// There was no room for the first time.
     pub is_first_refusal: bool,
 }
 
 impl State {
-    /// Changes what a part takes and keeps, if it stays within the limit. `borrowed`: of what is kept, what
-    /// need not be free now.
+    /// Changes what a part takes and keeps, if that stays within the limit. `borrowed`: kept bytes that need
+    /// not be free now.
     pub(super) fn change(&mut self, limit: u64, part: u64, from: &Need, to: &Need, borrowed: u64) -> bool {
         let Some(entry) = self.parts.get(&part) else { return false };
         let mut kept = entry.kept;
@@ -134,14 +135,14 @@ impl State {
         true
     }
 
-    /// Bytes that are neither taken nor kept.
+    /// Returns the bytes that are neither taken nor kept.
     pub(super) fn left(&self, limit: u64) -> u64 {
         limit.saturating_sub(self.used.saturating_add(self.kept))
     }
 
-    /// Takes out of its list what is to be removed next, as `part` needs room: files of lines, then windows. Of several
-    /// tenants' it is the oldest of the one whose windows take most, so that nobody pushes out what others recorded.
-    /// Nothing: there is none, or they are others' and `part` is of who takes most.
+    /// Takes the next part to remove out of its list, as `part` needs room: line files, then windows. Of
+    /// several tenants', it is the oldest of the one whose windows take most: nobody pushes out what others
+    /// recorded. `None`: none is listed, or only others' and `part`'s tenant takes most.
     pub(super) fn next_to_remove(&mut self, part: u64) -> Option<u64> {
         let lines = self.removable_lines.iter().copied();
         if let Some(at) = self.oldest_of_the_largest(part, lines) {
@@ -154,9 +155,9 @@ impl State {
         self.complete.remove(at).map(|(window, _)| window)
     }
 
-    /// Where it is among these, which are in the order of their age.
+    /// Returns the position of that part in a list in order of age.
     fn oldest_of_the_largest(&self, part: u64, listed: impl Iterator<Item = u64>) -> Option<usize> {
-        // By tenant: where the oldest is, and bytes of all its windows.
+        // By tenant: position of the oldest part, and bytes of all its windows.
         let mut tenants = HashMap::<&str, (usize, u64)>::new();
         for (at, number) in listed.enumerate() {
             tenants.entry(self.tenant(number)).or_insert((at, 0));
@@ -177,12 +178,12 @@ impl State {
         (bytes >= own).then_some(at)
     }
 
-    /// Of whose processes this is.
+    /// Returns the tenant of a part.
     fn tenant(&self, part: u64) -> &str {
         self.parts.get(&part).map_or("", |part| &part.tenant)
     }
 
-    /// `at`: where in its list it is that is removed.
+    /// Notes the tenant of a removed part if older ones stay. `at`: its position in the list.
     fn note_over_share(&mut self, at: usize, part: Option<u64>) {
         let tenant = part.and_then(|part| self.parts.get(&part)).map(|part| Arc::clone(&part.tenant));
         if let Some(tenant) = tenant.filter(|_| at > 0) {

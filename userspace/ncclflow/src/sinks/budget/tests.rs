@@ -13,12 +13,12 @@ use flow::{
 use serde_json::Value;
 
 use super::*;
-use crate::sinks::{MAX_AGGREGATED, aggregate_directory, json_lines::JsonLinesFile, output_file::Source};
+use crate::sinks::{FlowRanks, flow_rank::FlowRank, json_lines::JsonLinesFile, output_file::Source};
 
-/// What is kept for the report of a window.
+/// Bytes kept for the report of a window.
 const REPORT: u64 = 20_000;
 
-/// Blocks of files, each once, and one of each folder.
+/// Bytes on disk: blocks of files, each once, and one of each folder.
 fn taken(path: &Path) -> u64 {
     let (mut sum, mut seen, mut folders) = (0, HashSet::new(), vec![path.to_path_buf()]);
     while let Some(folder) = folders.pop() {
@@ -41,20 +41,26 @@ fn limited(limit: u64, compress: bool) -> (tempfile::TempDir, OutputDir) {
     (parent, dir.limited(limit, compress).unwrap())
 }
 
-fn head(seq: u64) -> Value {
-    serde_json::to_value(OpRow { seq, peers: Vec::new(), ..op_row() }).unwrap()
+fn head(seq: u64) -> OpRow {
+    OpRow { seq, peers: Vec::new(), ..op_row() }
 }
 
-fn step(seq: u64, length: usize) -> Value {
-    let mut row = serde_json::to_value(MessageRow { seq, ..message_rows().remove(0) }).unwrap();
-    row["rest"] = "x".repeat(length).into();
-    row
+fn step(seq: u64) -> MessageRow {
+    MessageRow { seq, ..message_rows().remove(0) }
 }
 
-/// The files of a rank.
+/// Returns a message's line, so much longer than it is.
+fn long_line(row: &MessageRow, length: usize) -> Value {
+    let mut line = serde_json::to_value(row).unwrap();
+    line["rest"] = "x".repeat(length).into();
+    line
+}
+
+/// Files of a rank.
 struct Rank {
     flows: JsonLinesFile,
     steps: JsonLinesFile,
+    aggregate: FlowRank,
     lines: u64,
 }
 
@@ -63,13 +69,22 @@ impl Rank {
         let folder = dir.subfolder("0x1").ok()?;
         let file = |name: &str, source| folder.create_source(name, source).ok().map(JsonLinesFile::new);
         let flows = file("proxy_flow_rank0.jsonl", Source::ProxyFlow)?;
-        Some(Self { flows, steps: file("flow_steps_rank0.jsonl", Source::FlowSteps)?, lines: 0 })
+        let steps = file("flow_steps_rank0.jsonl", Source::FlowSteps)?;
+        Some(Self { flows, steps, aggregate: FlowRank::default(), lines: 0 })
     }
 
     fn push(&mut self, length: usize) {
         self.lines += 1;
-        self.flows.push(|line| serde_json::to_writer(line, &head(self.lines))).unwrap();
-        self.steps.push(|line| serde_json::to_writer(line, &step(self.lines, length))).unwrap();
+        let (op, message) = (head(self.lines), step(self.lines));
+        let before = (self.flows.bytes(), self.steps.bytes());
+        self.flows.push(|line| serde_json::to_writer(line, &op)).unwrap();
+        self.steps.push(|line| serde_json::to_writer(line, &long_line(&message, length))).unwrap();
+        if self.flows.bytes() > before.0 {
+            self.aggregate.add_op(&op).unwrap();
+        }
+        if self.steps.bytes() > before.1 {
+            self.aggregate.add_message(&message, self.steps.bytes());
+        }
     }
 
     fn flush(&mut self) {
@@ -84,10 +99,10 @@ impl Rank {
     }
 }
 
-/// As at the end of a window.
-fn finish(dir: &OutputDir, report: u64) {
-    let aggregated = aggregate_directory(dir, MAX_AGGREGATED).unwrap();
-    assert_eq!((aggregated.ranks, aggregated.over_max_size), (1, 0));
+/// Writes the files of a window's end.
+fn finish(dir: &OutputDir, rank: Rank, report: u64) {
+    let written = rank.aggregate.write(&dir.open_subfolder("0x1").unwrap(), 0).unwrap();
+    assert_eq!(written, FlowRanks { written: 1, ..FlowRanks::default() });
     let report = vec![b' '; usize::try_from(report).unwrap()];
     dir.replace_file(Share::Report, "session.json", |file| file.write_all(&report)).unwrap();
     dir.open_subfolder("0x1").unwrap().link("flow_rank0.json", "flow_rank0_pid7_1.json").unwrap();
@@ -126,7 +141,7 @@ fn a_folder_never_takes_more_than_its_limit_whatever_is_written() {
                 rank.flush();
                 assert!(taken(&path) <= limit, "{number}: {} {limit}", taken(&path));
                 lost += rank.lost();
-                finish(&window, random(REPORT));
+                finish(&window, rank, random(REPORT));
                 finished += 1;
                 assert!(taken(&path) <= limit, "{number}: {} {limit}", taken(&path));
             }
@@ -150,8 +165,8 @@ fn the_oldest_complete_windows_make_room_and_what_others_made_stays() {
         let mut rank = Rank::new(&window).unwrap();
         (0..40).for_each(|_| rank.push(800));
         rank.flush();
-        finish(&window, 1000);
         assert_eq!(rank.lost(), 0);
+        finish(&window, rank, 1000);
         paths.push(window.path().to_path_buf());
         window.complete();
     }
@@ -160,7 +175,7 @@ fn the_oldest_complete_windows_make_room_and_what_others_made_stays() {
     let replaced = paths[1].join("0x1/flow_rank0.json");
     fs::remove_file(&replaced).unwrap();
     fs::write(&replaced, "precious").unwrap();
-    // Somebody has taken care of it.
+    // Removed by somebody.
     fs::remove_dir_all(&paths[2]).unwrap();
     fs::create_dir(dir.path().join("foreign")).unwrap();
 
@@ -182,10 +197,10 @@ fn the_oldest_complete_windows_make_room_and_what_others_made_stays() {
     let report = budget.report();
     assert_eq!((report.windows_removed, &*report.folders_removed), (4, &*order));
 
-    // The open window alone has reached the limit: lines are lost, and its last files have the
-    // room that was kept for them.
+    // The open window alone has reached the limit: lines are lost, and its last files have the room that was
+    // kept for them.
     assert!(dir.has_no_room());
-    finish(&window, REPORT);
+    finish(&window, rank, REPORT);
     assert!(taken(dir.path()) <= 2 << 20);
     // Once it is complete, the next one may take its place.
     window.complete();
@@ -196,7 +211,7 @@ fn the_oldest_complete_windows_make_room_and_what_others_made_stays() {
     assert_eq!((rank.lost(), budget.take_news().removed), (0, vec!["window_4".to_owned()]));
 }
 
-/// A window with a recording of 40,000 bytes and files of lines.
+/// A window with a recording of 40,000 bytes and line files.
 fn window_with_lines(dir: &OutputDir, number: u64) -> (OutputDir, Rank) {
     let window = dir.window(&format!("window_{number}"), REPORT, "").unwrap();
     let mut recording = window.subfolder("recording").unwrap().create_file("000001.nfr").unwrap();
@@ -240,30 +255,6 @@ fn lines_go_before_recordings_and_the_oldest_first() {
 }
 
 #[test]
-fn lines_of_a_recording_without_windows_go_when_nothing_more_is_written_to_them() {
-    let (_parent, dir) = limited(1 << 20, false);
-    let lines = dir.for_lines().unwrap();
-    let mut rank = Rank::new(&lines).unwrap();
-    (0..100).for_each(|_| rank.push(800));
-    rank.flush();
-    let mut file = dir.create_file("recording").unwrap();
-    while file.write_all(&[0; 4096]).is_ok() {}
-    assert_eq!(dir.names().unwrap(), ["0x1", "recording"]);
-    lines.lines_may_be_removed();
-    assert!(!lines.is_removed());
-    file.write_all(&[0; 4096]).unwrap();
-    assert_eq!(dir.names().unwrap(), ["recording"]);
-    assert!(lines.is_removed() && !dir.is_removed());
-    assert_eq!(dir.budget().unwrap().take_news().lines_removed, [""]);
-    // What the files still have in memory goes nowhere.
-    (0..100).for_each(|_| rank.push(800));
-    assert!(rank.lost() > 0);
-    assert!(Rank::new(&lines).is_none());
-    while file.write_all(&[0; 4096]).is_ok() {}
-    assert!(taken(dir.path()) <= 1 << 20);
-}
-
-#[test]
 fn windows_go_at_their_age() {
     let (_parent, dir) = limited(u64::MAX, false);
     for number in 0..3 {
@@ -302,17 +293,19 @@ fn a_recording_without_windows_loses_lines_and_can_be_completed() {
     assert!(budget.take_news().is_first_refusal && !budget.take_news().is_first_refusal);
     assert!(taken(dir.path()) > limit / 6, "most of what is not used for lines is kept for the aggregate");
     for _ in 0..3 {
-        finish_again(&dir);
+        report_again(&dir);
         assert!(taken(dir.path()) <= limit);
     }
+    let made = rank.aggregate.write(&dir.open_subfolder("0x1").unwrap(), 0).unwrap();
+    assert_eq!(made.written + made.over_max_size, 1);
+    report_again(&dir);
+    assert!(taken(dir.path()) <= limit);
 }
 
-/// `session.json` is written again and again.
-fn finish_again(dir: &OutputDir) {
+/// Writes `session.json` again, as it is again and again.
+fn report_again(dir: &OutputDir) {
     let report = vec![b' '; usize::try_from(REPORT).unwrap()];
     dir.replace_file(Share::Report, "session.json", |file| file.write_all(&report)).unwrap();
-    let aggregated = aggregate_directory(dir, MAX_AGGREGATED).unwrap();
-    assert_eq!(aggregated.ranks + aggregated.over_max_size, 1);
 }
 
 #[test]
@@ -360,7 +353,7 @@ fn a_tenant_of_many_windows_pushes_out_its_own_and_is_named() {
     assert!(names().contains(&"window_0".to_owned()), "it is the oldest, and of who has least");
     assert_eq!(news.over_share.len(), news.removed.len());
     assert!(news.over_share.iter().all(|tenant| &**tenant == "user bob (1001)"));
-    // Among a tenant's own it is the oldest that goes.
+    // Among a tenant's own windows the oldest goes.
     assert_eq!(news.removed.first().map(String::as_str), Some("window_1"));
     assert!(names().contains(&"window_99".to_owned()));
 }
@@ -374,13 +367,14 @@ fn an_open_window_that_takes_most_pushes_out_its_own_tenants_and_then_nothing() 
     let mut recording = window.subfolder("recording").unwrap().create_file("000001.nfr").unwrap();
     while recording.write_all(&[7; 4096]).is_ok() {}
     assert_eq!(dir.names().unwrap(), ["window_0", "window_2"]);
-    // What is of all processes is the operator's.
+    // Files for all processes are the operator's.
     dir.create_file("more").unwrap().write_all(&vec![7; 150_000]).unwrap();
     assert_eq!(dir.names().unwrap(), ["more", "window_2"]);
     assert!(taken(dir.path()) <= 2 << 20);
 }
 
-/// `session.json` grows at the end: what it takes beyond what is free is not taken from what lasts of the recording.
+/// `session.json` grows at the end: what it takes beyond what is free is not taken from the recording's
+/// lasting facts.
 #[test]
 fn what_is_kept_for_what_lasts_is_there_although_the_report_has_grown() {
     const LIMIT: u64 = 1 << 20;

@@ -7,11 +7,11 @@ use flow::{
 
 use super::*;
 
-/// Ranks that are listed, and those that are forgotten, after so many short processes beside one that goes on.
+/// Returns the listed and the forgotten ranks, after so many short processes beside one that goes on.
 fn after(processes: u32) -> (usize, u64) {
     let folder = tempfile::tempdir().unwrap();
     let dir = Arc::new(OutputDir::open(folder.path()).unwrap());
-    let mut files = LineFiles::new(dir, ApiOutputOptions::default(), Layout::ByProcess);
+    let mut files = LineFiles::new(dir, Layout::ByProcess);
     files = files.forgetting_ended(false);
     let mut rows = Rows::default();
     for pid in 0..=processes {
@@ -23,11 +23,11 @@ fn after(processes: u32) -> (usize, u64) {
     files.close();
     let written = files.written();
     assert!(written.ranks.iter().any(|rank| rank.pid == 1000), "it goes on to the end");
-    assert!(written.has_ops && written.files.is_empty());
+    assert!(written.flow_ranks.written > 0 && written.files.is_empty());
     (written.ranks.len(), written.forgotten_ranks)
 }
 
-/// Lines of this process that are in files, and its lines that are in none as it had most.
+/// Returns this process's lines in files, and its lines in none, as it had most files.
 fn lines_of(files: &mut LineFiles, pid: u32) -> (u64, u64) {
     files.flush();
     let written = files.written();
@@ -40,7 +40,7 @@ fn lines_of(files: &mut LineFiles, pid: u32) -> (u64, u64) {
 fn a_process_with_many_ranks_gives_files_up_for_others_and_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let dir = Arc::new(OutputDir::open(folder.path()).unwrap());
-    let mut files = LineFiles::new(dir, ApiOutputOptions::default(), Layout::ByProcess);
+    let mut files = LineFiles::new(dir, Layout::ByProcess);
     files.most = 16;
     let mut rows = Rows::default();
     let mut op = |files: &mut LineFiles, pid: u32, rank: i32| {
@@ -57,7 +57,7 @@ fn a_process_with_many_ranks_gives_files_up_for_others_and_is_named() {
     // The first six are still written; the others are complete as they are.
     (0..16).for_each(|rank| op(&mut files, 1, rank));
     assert_eq!(lines_of(&mut files, 1), (16 + 6, 4 + 10));
-    // Who would have as many as it loses its own, and takes none.
+    // A process that would have as many loses its own, and takes none.
     (5..9).for_each(|rank| op(&mut files, 2, rank));
     assert_eq!((lines_of(&mut files, 2), lines_of(&mut files, 3)), ((5, 4), (5, 0)));
     // Files of a process that has ended are for others; those that were given up stay complete.

@@ -22,15 +22,15 @@ use super::{
 };
 use crate::sinks::output_file::OutputFile;
 
-/// Rows that are gathered at a time for a column: what writing takes of memory besides the rows.
+/// Rows gathered at a time for a column: memory that writing takes besides the rows.
 const BATCH: usize = 8192;
 
-/// A file that has so much is complete, and the next one is begun: a footer says where each row group is, and
-/// is read whole.
+/// Limits at which a file is completed and the next one begun: a footer lists all row groups, and is read
+/// whole.
 const MAX_ROW_GROUPS: usize = 64;
 const MAX_BYTES: usize = 512 << 20;
 
-/// How the files of a table are written.
+/// Schema and writer properties of a table's files.
 #[derive(Clone, Debug)]
 pub(super) struct Format {
     schema: Arc<Type>,
@@ -82,7 +82,7 @@ fn properties(layout: &Layout) -> WriterProperties {
     for column in &layout.columns {
         if column.cells == CellType::Integer {
             let path = ColumnPath::from(column.key);
-            // Moments hardly ever repeat; other numbers do, and else follow one another.
+            // Times hardly ever repeat; other numbers do, or else follow one another.
             let repeats = column.unit != "ns" || column.key == "clock_offset_ns";
             properties = properties
                 .set_column_dictionary_enabled(path.clone(), repeats)
@@ -131,12 +131,12 @@ impl TableFile {
         group.close().map(drop)
     }
 
-    /// The next rows go to another file.
+    /// Tells whether the next rows go to another file.
     pub(super) fn is_full(&self) -> bool {
         self.0.flushed_row_groups().len() >= MAX_ROW_GROUPS || self.0.bytes_written() >= MAX_BYTES
     }
 
-    /// Writes the footer. Gives the size of the file.
+    /// Writes the footer. Returns the size of the file.
     pub(super) fn finish(mut self) -> Result<u64> {
         self.0.finish()?;
         Ok(self.0.bytes_written() as u64)
@@ -159,7 +159,7 @@ fn write_column<T: DataType>(
     column.close()
 }
 
-/// The error of the file system behind it, if there is one.
+/// Returns the file system's error behind it, if there is one.
 pub(super) fn io_error(error: ParquetError) -> io::Error {
     match error {
         ParquetError::External(error) => match error.downcast::<io::Error>() {

@@ -1,69 +1,70 @@
 //! Tables for fleets: Parquet files, partitioned by job and host, that DuckDB, Spark and others read as they
 //! are (docs/PARQUET.md).
 //!
-//! The columns are those of the schema's rows. Rows wait in memory until they are a row group, which is
-//! sorted and written; what waits is bounded, over all tables. Files get their names at the end, so that
-//! readers never see half of a recording.
+//! The columns are those of the schema's rows. Rows are gathered in memory into a row group, which is sorted
+//! and written; the memory is bounded over all tables. Files get their names at the end, so that readers
+//! never see half of a recording.
 
 mod file;
 mod links;
 mod names;
 mod partition;
-mod report;
 mod rows;
 mod table;
 
+use flow::{
+    schema::{ApiCall, ClockReport, FleetHost, MessageRow, MessageSums, Op, OtherCallRow},
+    session::{SessionReport, SessionState, TargetReport, WindowReport},
+};
 use std::{collections::HashMap, io, mem, sync::Arc};
 
 use anyhow::{Context as _, Result, bail};
-use flow::schema::{ApiCall, ClockReport, FleetHost, MessageRow, MessageSums, Op, OtherCallRow};
 use nccl_library::nccl::Name;
 
 use self::{
     file::Format,
     partition::{Common, Counts, Partition},
-    report::Report,
     table::{Layout, Table},
 };
 use super::{output_dir::OutputDir, sink::Sink};
 
-/// Job of processes of which none is known.
+/// Job of processes whose job is not known.
 const NO_JOB: &str = "unknown";
 
-/// Jobs and hosts of a recording; containers have host names of their own.
+/// Most jobs and hosts of a recording; containers have host names of their own.
 const MAX_PARTITIONS: usize = 1024;
 
-/// Files that are written at a time. Hosts and jobs beyond that get more and smaller ones.
+/// Most files that are written at a time. Hosts and jobs beyond that get more and smaller ones.
 const MAX_OPEN_FILES: usize = 256;
 
-/// Rows after which the memory of those that wait is looked at.
+/// Rows between two looks at the memory of waiting rows.
 const LOOK_EVERY: u32 = 4096;
 
-/// Memory of rows that wait to be written, in bytes.
+/// Most memory of rows that wait to be written, in bytes.
 const MEMORY: usize = 128 << 20;
 
-/// What was read of a recording.
+/// Facts about reading a recording.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ParquetInput {
-    /// It has no end.
+    /// The recording has no end.
     pub is_cut: bool,
     pub records: u64,
-    /// Records that could not be understood.
+    /// Records that could not be decoded.
     pub undecodable: u64,
     /// Blocks that are damaged or unknown.
     pub blocks_left_out: u64,
 }
 
-/// What was written of a recording.
+/// Totals written of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ParquetTotals {
-    /// In all tables.
+    /// Rows in all tables.
     pub rows: u64,
     pub files: u64,
     pub bytes: u64,
 }
 
-/// How tables are written, whatever recording they are of.
+/// Formats of tables, the same for all recordings.
 #[derive(Clone, Debug)]
 pub struct ParquetFormats(Arc<[(Layout, Format)]>);
 
@@ -82,34 +83,33 @@ impl ParquetFormats {
 #[derive(Debug)]
 pub struct ParquetTables {
     common: Arc<Common>,
-    report: Report,
-    /// By process.
+    report: SessionReport,
+    /// Jobs by process.
     jobs: HashMap<u32, String>,
     partitions: Vec<(String, String, Partition)>,
-    /// Which partition the rows of a process go to that come from a host of that name.
+    /// Partition of a process's rows, by the host name in them.
     places: HashMap<u32, Vec<(Name, usize)>>,
     /// Rows until the memory is looked at again.
     until_look: u32,
-    /// Something could not be written; nothing more is.
+    /// A write has failed; nothing more is written.
     failed: bool,
     errors: Vec<String>,
 }
 
 impl ParquetTables {
-    /// Tables in the folder, of the recording that has this `session.json`: that of its end, or else of its
-    /// beginning.
-    pub fn new(dir: OutputDir, formats: &ParquetFormats, report: &str) -> Self {
-        let report = Report::parse(report);
+    /// Begins tables in the folder, for the recording that has this `session.json`: that of its end, or else
+    /// of its beginning.
+    pub fn new(dir: OutputDir, formats: &ParquetFormats, report: &SessionReport) -> Self {
         let common = Arc::new(Common {
             dir,
             formats: Arc::clone(&formats.0),
-            recording: report.recording(),
+            recording: recording_name(report),
             offset_ns: report.offset_ns(),
         });
         Self {
             common,
-            jobs: report.jobs(),
-            report,
+            jobs: jobs(report),
+            report: report.clone(),
             partitions: Vec::new(),
             places: HashMap::new(),
             until_look: LOOK_EVERY,
@@ -118,13 +118,13 @@ impl ParquetTables {
         }
     }
 
-    /// All rows have come: writes what is left of them. Memory and open files are free then.
+    /// Writes the remaining rows, when all have come. Memory and open files are free then.
     pub fn complete(&mut self) -> Result<()> {
         if self.failed {
             bail!("{}", self.errors.first().map_or("writing Parquet tables failed", String::as_str));
         }
         if self.partitions.is_empty() {
-            let host = self.report.host.clone().unwrap_or_default();
+            let host = self.report.host.clone();
             self.partition_of(NO_JOB, &host)?;
         }
         for (_, _, partition) in &mut self.partitions {
@@ -133,28 +133,29 @@ impl ParquetTables {
         Ok(())
     }
 
-    /// Writes what was read of the recording. After [`complete`](Self::complete).
+    /// Writes the facts about reading the recording. After [`complete`](Self::complete).
     pub fn finish(&mut self, input: &ParquetInput) -> Result<()> {
+        let state = if input.is_cut { SessionState::Recording } else { self.report.state };
         for (_, _, partition) in &mut self.partitions {
             let host = FleetHost {
                 recording: self.common.recording.clone(),
-                ncclflow: self.report.ncclflow.clone(),
-                kernel: self.report.kernel.clone(),
-                level: self.report.level.clone(),
-                state: if input.is_cut { Some("recording".to_owned()) } else { self.report.state.clone() },
+                ncclflow: stated(&self.report.ncclflow),
+                kernel: stated(&self.report.kernel),
+                level: stated(self.report.level_name()),
+                state: stated(state.name()),
                 records: input.records,
                 records_not_understood: input.undecodable,
                 blocks_left_out: input.blocks_left_out,
                 numbers_left_out: partition.counts.too_large,
             };
-            let clock = self.report.clock.clone().unwrap_or_else(no_clock);
+            let clock = self.report.known_clock().unwrap_or_else(no_clock);
             partition.write_host(&host, &clock, &self.report.loss).context("writing Parquet tables")?;
         }
         Ok(())
     }
 
-    /// Gives the files their names: readers see them from now on. What has none when this is dropped is
-    /// removed.
+    /// Gives the files their names: readers see them from now on. Files without a name when this is dropped
+    /// are removed.
     pub fn publish(&mut self) -> Result<ParquetTotals> {
         let mut totals = ParquetTotals::default();
         for (job, host, partition) in &mut self.partitions {
@@ -241,13 +242,29 @@ impl Drop for ParquetTables {
 }
 
 fn no_clock() -> ClockReport {
-    ClockReport {
-        clock: "CLOCK_MONOTONIC".into(),
-        started_monotonic_ns: 0,
-        started_realtime_ns: 0,
-        offset_ns: 0,
-        ended_monotonic_ns: None,
+    ClockReport { clock: "CLOCK_MONOTONIC".into(), ..ClockReport::default() }
+}
+
+/// Returns a text of a report; `None` where the report lacks it.
+fn stated(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// Returns a name that no other recording of the host has: when it began, and which window of it this is.
+fn recording_name(report: &SessionReport) -> String {
+    let began = report.clock.started_realtime_ns;
+    match &report.window {
+        None => format!("{began:020}"),
+        Some(WindowReport { number, opened_unix_ms, .. }) => {
+            format!("{began:020}-w{number}-{opened_unix_ms}")
+        }
     }
+}
+
+/// Returns the known names of jobs, by process.
+fn jobs(report: &SessionReport) -> HashMap<u32, String> {
+    let job = |target: &TargetReport| Some((target.pid, target.job.as_ref()?.name.clone()?));
+    report.targets.iter().filter_map(job).collect()
 }
 
 impl Sink for ParquetTables {

@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-/// Hive's name for nothing.
+/// Hive's name for a missing value.
 const NOTHING: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// Bytes of a folder's name: file systems take 255.
+/// Most bytes of a folder's name: file systems take 255.
 const MAX_NAME: usize = 200;
 
-/// The folder `key=value` of a partition. As Hive does it, what readers or file systems could take for
-/// something else is escaped. Values too long for a folder are cut, and end with a checksum of the whole.
+/// Returns the folder `key=value` of a partition. As in Hive, characters with a meaning for readers or file
+/// systems are escaped. Values too long for a folder are cut, and end with a checksum of the whole.
 pub(super) fn partition(key: &str, value: &str) -> String {
     let mut name = format!("{key}=");
     for character in value.chars() {
@@ -34,7 +34,7 @@ pub(super) fn partition(key: &str, value: &str) -> String {
     name
 }
 
-/// A file while it is written. Readers pass over names that begin so.
+/// Returns a file's name while it is written. Readers skip names that begin so.
 pub(super) fn temporary(name: &str) -> String {
     format!(".{name}.part")
 }

@@ -1,38 +1,40 @@
 //! The tables of a partition: a job on a host.
 
+use flow::{
+    schema::{
+        ApiCall, ClockReport, FleetColumns, FleetComm, FleetHost, FleetMessage, LossReport, MessageRow,
+        MessageSums, Op, OtherCallRow, RankKey, comm_hash_name,
+    },
+    session::SessionReport,
+};
 use std::{io, sync::Arc};
 
-use flow::schema::{
-    ApiCall, ClockReport, FleetColumns, FleetComm, FleetHost, FleetMessage, LossReport, MessageRow,
-    MessageSums, Op, OtherCallRow, RankKey, comm_hash_name,
-};
 use foldhash::HashMap;
 
 use super::{
     file::{Format, TableFile, io_error},
     links::LinkSeconds,
     names,
-    report::Report,
     rows::TableRows,
     table::{Layout, Table},
 };
 use crate::sinks::output_dir::OutputDir;
 
-/// Rows of a row group, at most.
+/// Most rows of a row group.
 const MAX_ROWS: usize = 1 << 18;
 
-/// Ranks of communicators. A host has some hundreds.
+/// Most ranks of communicators. A host has some hundreds.
 const MAX_RANKS: usize = 65_536;
 
-/// What all partitions of a recording have.
+/// State shared by all partitions of a recording.
 #[derive(Debug)]
 pub(super) struct Common {
     pub(super) dir: OutputDir,
-    /// How tables are written.
+    /// Formats of the tables.
     pub(super) formats: Arc<[(Layout, Format)]>,
-    /// What the names of the recording's files begin with.
+    /// Prefix of the names of the recording's files.
     pub(super) recording: String,
-    /// From CLOCK_MONOTONIC to Unix time.
+    /// Offset from CLOCK_MONOTONIC to Unix time.
     pub(super) offset_ns: Option<u64>,
 }
 
@@ -42,13 +44,13 @@ impl Common {
     }
 }
 
-/// What was written.
+/// Counts of what was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) rows: u64,
     pub(super) files: u64,
     pub(super) bytes: u64,
-    /// Numbers in whose place there is nothing.
+    /// Numbers too large for a column, left out.
     pub(super) too_large: u64,
 }
 
@@ -91,7 +93,7 @@ impl Partition {
         })
     }
 
-    /// It is not kept open: an export can have thousands of them.
+    /// Opens a table's folder. It is not kept open: an export can have thousands of them.
     fn folder(&self, table: Table) -> io::Result<OutputDir> {
         let [job, host] = &self.folders;
         self.common.dir.subfolder(table.name())?.subfolder(job)?.subfolder(host)
@@ -126,7 +128,7 @@ impl Partition {
         if self.links.is_full() { self.flush_links() } else { Ok(()) }
     }
 
-    /// Messages that were only planned: they are in the sums of their links and nowhere else.
+    /// Adds messages that were only planned: they appear in the sums of their links only.
     pub(super) fn message_sums(&mut self, op: &Op, sums: &[MessageSums]) -> io::Result<()> {
         self.links.add_sums(op, sums, self.common.offset_ns.unwrap_or(0));
         if self.links.is_full() { self.flush_links() } else { Ok(()) }
@@ -154,8 +156,8 @@ impl Partition {
         })
     }
 
-    /// Writes all that has gathered, and completes the files. Only the recording's own row is missing then.
-    pub(super) fn write_all(&mut self, report: &Report) -> io::Result<()> {
+    /// Writes all gathered rows, and completes the files. Only the recording's own row is missing then.
+    pub(super) fn write_all(&mut self, report: &SessionReport) -> io::Result<()> {
         self.flush_links()?;
         self.flush_ranks(report)?;
         for table in Table::ALL {
@@ -209,7 +211,7 @@ impl Partition {
         }
     }
 
-    /// Memory of rows that wait.
+    /// Returns the memory of waiting rows.
     pub(super) fn bytes(&self) -> usize {
         self.tables.iter().map(|state| state.rows.bytes()).sum()
     }
@@ -220,7 +222,7 @@ impl Partition {
         largest.map_or(Ok(()), |table| self.write_rows(table, false))
     }
 
-    /// Files that are being written.
+    /// Counts the files that are being written.
     pub(super) fn open_files(&self) -> usize {
         self.tables.iter().filter(|state| state.file.is_some()).count()
     }
@@ -269,7 +271,7 @@ impl Partition {
         rows.iter().try_for_each(|row| self.push(Table::Link1s, |layout, rows| rows.put(layout, 0, row)))
     }
 
-    fn flush_ranks(&mut self, report: &Report) -> io::Result<()> {
+    fn flush_ranks(&mut self, report: &SessionReport) -> io::Result<()> {
         let offset_ns = self.common.offset_ns;
         let wall = |ns: u64| offset_ns.map(|offset| ns.saturating_add(offset));
         for (rank, comm) in std::mem::take(&mut self.ranks) {
@@ -279,7 +281,7 @@ impl Partition {
                 if let Some(about) = report.communicator(rank) {
                     rows.put(layout, 1, about);
                 }
-                // Its columns are in both, and these are what is in the tables.
+                // Last: it replaces the columns that are in both.
                 rows.put(layout, 0, &comm);
             })?;
         }
@@ -294,8 +296,8 @@ impl Partition {
         if state.rows.len() >= MAX_ROWS { self.write_rows(table, false) } else { Ok(()) }
     }
 
-    /// Writes what waits as a row group; `even_none`: a file is made even if there is nothing in it, so that
-    /// every table is there to be read.
+    /// Writes the waiting rows as a row group; `even_none`: also creates an empty file, so that every table
+    /// can be read.
     fn write_rows(&mut self, table: Table, even_none: bool) -> io::Result<()> {
         let common = Arc::clone(&self.common);
         let (layout, format) = common.table(table)?;
@@ -308,7 +310,7 @@ impl Partition {
         if state.file.is_none() {
             let name = format!("{}-{:04}.parquet", common.recording, state.names.len());
             let (folder, temporary) = (self.folder(table)?, names::temporary(&name));
-            // One of an export that was killed.
+            // Left by an export that was killed.
             folder.remove_file(&temporary);
             begun = Some((name, folder.create_file(&temporary)?));
         }

@@ -8,11 +8,11 @@ use parquet::data_type::ByteArray;
 
 use super::table::Layout;
 
-/// Values of one column. What stands behind the last that is known takes no memory.
+/// Values of one column. Rows after the last known value take no memory.
 #[derive(Debug)]
 pub(super) struct ColumnRows {
     pub(super) values: Values,
-    /// A bit for each row: its value is known.
+    /// Bits of the rows whose values are known.
     known: Vec<u64>,
 }
 
@@ -57,13 +57,13 @@ impl ColumnRows {
     }
 }
 
-/// Sets the value of a row; of rows before it that have none, something.
+/// Sets the value of a row, and defaults for missing rows before it.
 fn set<T: Copy + Default>(values: &mut Vec<T>, row: usize, value: T) {
     values.resize(row, T::default());
     values.push(value);
 }
 
-/// Each text once.
+/// Numbered texts, each stored once.
 #[derive(Debug, Default)]
 struct Texts {
     numbers: HashMap<Box<str>, u32>,
@@ -72,7 +72,7 @@ struct Texts {
 }
 
 impl Texts {
-    /// What a text takes besides its bytes, which are here twice.
+    /// Memory of a text besides its bytes, which are stored twice.
     const ENTRY: usize = 96;
 
     fn number(&mut self, text: &str) -> u32 {
@@ -87,7 +87,7 @@ impl Texts {
         number
     }
 
-    /// For each text, its place among all by their bytes.
+    /// Returns each text's place in the order of their bytes.
     fn places(&self) -> Vec<i64> {
         let mut order: Vec<usize> = (0..self.by_number.len()).collect();
         order.sort_unstable_by_key(|number| self.by_number.get(*number).map(ByteArray::data));
@@ -101,7 +101,7 @@ impl Texts {
     }
 }
 
-/// What is to become a row group.
+/// Rows for one row group.
 #[derive(Debug)]
 pub(super) struct TableRows {
     columns: Vec<ColumnRows>,
@@ -123,7 +123,7 @@ impl TableRows {
         row.put(&mut PartCells { rows: self, places: places.iter() });
     }
 
-    /// The row is made.
+    /// Completes the row.
     pub(super) fn end_row(&mut self) {
         self.rows += 1;
     }
@@ -148,7 +148,7 @@ impl TableRows {
         self.texts.by_number.get(number as usize).cloned().unwrap_or_default()
     }
 
-    /// The rows in the order of the columns `by`; nothing that is known stands before all else.
+    /// Returns the rows in the order of the columns `by`; missing values come first.
     pub(super) fn order(&self, by: &[usize]) -> Vec<u32> {
         let places = self.texts.places();
         let keys: Vec<Vec<i64>> = by

@@ -5,10 +5,10 @@ use flow::schema::{
     LinkSecond, LossReport, MessageRow, OpRow, OtherCallRow,
 };
 
-/// In the name of the partition's folder, from where readers take the column.
+/// Column that readers take from the name of the partition's folder.
 const PARTITIONED: &str = "host";
 
-/// Of a communicator in `session.json`: the files of lines that were made when it was recorded.
+/// Columns of a communicator in `session.json` that describe line files made while recording.
 const OF_LINES: [&str; 5] = ["folder", "proxyFlowLines", "flowStepsLines", "apiLines", "lostLines"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,7 +25,7 @@ impl Table {
     pub(super) const ALL: [Self; 6] =
         [Self::Op, Self::Message, Self::Call, Self::Comm, Self::Host, Self::Link1s];
 
-    /// Its folder.
+    /// Returns its folder's name.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Op => "op",
@@ -37,8 +37,7 @@ impl Table {
         }
     }
 
-    /// The rows of which one of its rows is made, or several kinds of rows: one of its columns can be in
-    /// several.
+    /// Returns the kinds of rows that one row of the table is made of. A column can be in several of them.
     fn parts(self) -> &'static [&'static [Column]] {
         match self {
             Self::Op => &[FleetColumns::COLUMNS, OpRow::COLUMNS],
@@ -50,7 +49,7 @@ impl Table {
         }
     }
 
-    /// What its row groups are sorted by. Rows that are equal in it stay in the order in which they came.
+    /// Returns the columns that row groups are sorted by; rows equal in them keep their order of arrival.
     fn sorted_by(self) -> &'static [&'static str] {
         match self {
             Self::Op | Self::Message => &["communicator", "seq", "rank", "channel"],
@@ -62,14 +61,14 @@ impl Table {
     }
 }
 
-/// A table as it is filled.
+/// Columns of a table, and where values go.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) table: Table,
     pub(super) columns: Vec<&'static Column>,
-    /// For each part, in which column of the table each of its columns is; none: in no one.
+    /// For each part, the table's column for each of its columns, if there is one.
     pub(super) parts: Vec<Vec<Option<usize>>>,
-    /// Columns.
+    /// Sort columns.
     pub(super) sorted_by: Vec<usize>,
 }
 

@@ -26,7 +26,7 @@ fn files(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Names are a tenant's: a job can be called anything, and so can the host that a container sees.
+/// Tenants choose names: a job can be called anything, and so can the host that a container sees.
 #[test]
 fn any_names_and_many_communicators_stay_in_the_folder() {
     let folder = tempfile::tempdir().unwrap();
@@ -34,7 +34,8 @@ fn any_names_and_many_communicators_stay_in_the_folder() {
     let job = format!("../../x/\u{1b}[2J{}", "=".repeat(4000));
     let report = json!({"host": "a/b", "targets": [{"pid": 7, "job": {"name": job}}]}).to_string();
     let formats = ParquetFormats::new().unwrap();
-    let mut tables = ParquetTables::new(OutputDir::create(&inside).unwrap(), &formats, &report);
+    let mut tables =
+        ParquetTables::new(OutputDir::create(&inside).unwrap(), &formats, &SessionReport::parse(&report));
     for number in 0..10_000 {
         tables.op(&op(number, 7, "../host\n="));
     }
@@ -60,13 +61,13 @@ fn any_names_and_many_communicators_stay_in_the_folder() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// What was not completed leaves nothing.
+/// Tables that were not completed leave nothing.
 #[test]
 fn an_export_that_fails_leaves_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let formats = ParquetFormats::new().unwrap();
     let dir = OutputDir::create(&folder.path().join("tables")).unwrap();
-    let mut tables = ParquetTables::new(dir, &formats, "not JSON");
+    let mut tables = ParquetTables::new(dir, &formats, &SessionReport::parse("not JSON"));
     for place in 0..=MAX_PARTITIONS {
         tables.op(&op(1, 9, &format!("host{place}")));
     }

@@ -1,4 +1,9 @@
 //! Events, as the readers of all formats tell them.
+//!
+//! Readers report events in the order of the file and keep nothing. The consumer decides what to keep, so the
+//! window bounds the memory.
+
+use std::{collections::HashMap, hash::Hash};
 
 use anyhow::Result;
 
@@ -6,6 +11,32 @@ use anyhow::Result;
 /// tracks are met, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct TrackId(pub(super) u32);
+
+/// Most threads and streams of a trace.
+pub(super) const MAX_TRACKS: usize = 1 << 20;
+
+/// Numbers of tracks, by what a format knows them by.
+#[derive(Debug)]
+pub(super) struct TrackIds<K>(pub(super) HashMap<K, TrackId, foldhash::quality::RandomState>);
+
+impl<K> Default for TrackIds<K> {
+    fn default() -> Self {
+        Self(HashMap::default())
+    }
+}
+
+impl<K: Eq + Hash> TrackIds<K> {
+    /// Returns the number of a track, which is given if it is new; `None` if there are too many.
+    pub(super) fn id(&mut self, track: K) -> Option<TrackId> {
+        let next = self.0.len();
+        if let Some(id) = self.0.get(&track) {
+            return Some(*id);
+        }
+        let id = TrackId(u32::try_from(next).ok().filter(|_| next < MAX_TRACKS)?);
+        self.0.insert(track, id);
+        Some(id)
+    }
+}
 
 /// An arrow between slices. It can have several ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

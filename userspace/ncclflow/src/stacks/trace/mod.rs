@@ -26,4 +26,5 @@ pub(crate) use device::{DeviceTrace, DeviceWork, about, device_work, unix_offset
 pub use file::{Progress, TraceFile};
 pub use functions::{Functions, Match, find_functions};
 pub(crate) use names::Pattern;
+pub(crate) use perfetto::messages as perfetto_messages;
 pub use window::Window;

@@ -1,8 +1,8 @@
-//! Where metrics are served: this host alone, unless an address says otherwise.
+//! Address at which metrics are served: this host alone, unless the user says otherwise.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// `9400` is port 9400 of the loopback address; any other address is taken as it is given.
+/// Parses an address. `9400` is port 9400 of the loopback address; others are taken as given.
 pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let of_this_host = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     if let Ok(port) = text.parse() {

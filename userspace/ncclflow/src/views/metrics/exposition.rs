@@ -24,15 +24,15 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// `realtime_offset_ns`: from the records' clock to wall time. It is asked at each scrape: wall time is set, and
-    /// goes on while the host sleeps.
+    /// `realtime_offset_ns`: offset from the records' clock to wall time. Called at each scrape: wall time is
+    /// set, and goes on while the host sleeps.
     pub fn new(live: LiveStatistics, gpus: GpuSamples, realtime_offset_ns: fn() -> u64) -> Self {
         let mut registry = Registry::with_prefix("ncclflow");
         registry.register_collector(Box::new(Session { live, gpus, realtime_offset_ns }));
         Self { registry }
     }
 
-    /// In the OpenMetrics text format.
+    /// Encodes them in the OpenMetrics text format.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         text::encode(&mut text, &self.registry)?;
@@ -63,7 +63,7 @@ impl Collector for Session {
     }
 }
 
-/// Every rank with the values of its labels; the last can be all ranks that are not kept apart.
+/// Ranks with the values of their labels; the last can stand for all ranks that are not kept apart.
 struct Ranks<'a>(Vec<([String; 3], &'a RankStatistics)>);
 
 impl<'a> Ranks<'a> {
@@ -77,7 +77,7 @@ impl<'a> Ranks<'a> {
         Self(kept.chain(folded).collect())
     }
 
-    /// A series for each thing that a rank has.
+    /// Returns a series for each thing that a rank has.
     fn series<'s, T, V>(
         &'s self,
         things: impl Fn(&'s RankStatistics) -> T,
@@ -97,7 +97,7 @@ impl<'a> Ranks<'a> {
         series
     }
 
-    /// A series for each thing of a rank's messages with its peers of one kind in one direction.
+    /// Returns a series for each thing of a rank's messages of one kind in one direction.
     fn peer_series<'s, T, V>(
         &'s self,
         things: impl Fn(&'s Traffic) -> T,
@@ -226,17 +226,15 @@ fn traffic(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
     let help = "Planned: bytes of messages between a rank and its peers; capacity: an upper bound.";
     families.counters("planned", Some(&Unit::Bytes), help, planned)?;
     let measured = |value: fn(&Traffic) -> u64| {
-        let measured = |traffic| Some(traffic).filter(|traffic: &&Traffic| traffic.messages > 0);
+        let measured = |traffic| Some(traffic).filter(|traffic: &&Traffic| traffic.ended > 0);
         ranks.peer_series(measured, move |_, traffic| value(traffic))
     };
     let help = "Measured: messages of the network proxy that came to their end (with --level steps).";
-    families.counters("messages", None, help, measured(|traffic| traffic.messages))?;
+    families.counters("messages", None, help, measured(|traffic| traffic.ended))?;
     let help = "Measured: bytes of messages whose size was seen (with --level steps, NCCL 2.27 and later).";
-    families.counters("message", Some(&Unit::Bytes), help, measured(|traffic| traffic.bytes))?;
-    let durations = ranks.peer_series(
-        |traffic| Some(&traffic.durations).filter(|durations| durations.count() > 0),
-        |_, durations| durations,
-    );
+    families.counters("message", Some(&Unit::Bytes), help, measured(|traffic| traffic.bytes_measured))?;
+    let durations =
+        ranks.peer_series(|traffic| Some(&traffic.times).filter(|times| times.count() > 0), |_, times| times);
     let help = "Measured: from a message's start to its end (with --level steps).";
     families.histograms("message_duration", help, durations)?;
     let waits = ranks.peer_series(

@@ -17,7 +17,7 @@ pub(super) struct Families<'a> {
 }
 
 impl Families<'_> {
-    /// A family of counters. `help` says whether the numbers are planned, derived or measured.
+    /// Encodes a family of counters. `help` says whether the numbers are planned, derived or measured.
     pub(super) fn counters<'l>(
         &mut self,
         name: &str,
@@ -42,7 +42,7 @@ impl Families<'_> {
         self.family((name, unit, help), MetricType::Gauge, series, encode)
     }
 
-    /// A family of histograms of durations, in seconds.
+    /// Encodes a family of histograms of durations, in seconds.
     pub(super) fn histograms<'l>(
         &mut self,
         name: &str,

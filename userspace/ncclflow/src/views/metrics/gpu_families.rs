@@ -1,4 +1,4 @@
-//! The metrics of the host's GPUs, as their driver tells them. A host without a GPU has none.
+//! The metrics of the host's GPUs, as their driver reports them. A host without a GPU has none.
 
 use std::fmt;
 
@@ -37,7 +37,7 @@ impl Gpu<'_> {
     }
 }
 
-/// A series for each GPU whose driver says it.
+/// Returns a series for each GPU with that value.
 fn each<'g>(
     gpus: &'g [Gpu<'_>],
     value: impl Fn(&GpuRow) -> Option<f64> + 'g,

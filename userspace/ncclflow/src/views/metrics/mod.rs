@@ -1,6 +1,6 @@
-//! Live statistics for Prometheus: an exposition in the OpenMetrics text format, and a server of it.
+//! Live statistics for Prometheus: an exposition in the OpenMetrics text format, and its server.
 //!
-//! How many series there can be is bounded by what the statistics keep apart.
+//! The number of series is bounded by what the statistics keep apart.
 
 mod address;
 mod exposition;

@@ -26,14 +26,14 @@ use tokio::{sync::oneshot, task::AbortHandle};
 use super::exposition::Exposition;
 use crate::{fault, health::Health, privileges};
 
-/// Connections that are served at a time. A further one ends the oldest: whoever connects and says nothing, or
+/// Most connections at a time. A further one ends the oldest: a client that connects and says nothing, or
 /// reads nothing, keeps nobody else from the metrics.
 const MAX_CONNECTIONS: usize = 256;
-/// How long a client may take to say what it wants.
+/// Time within which a client must send its request's headers.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection lasts, whatever it does. It is for one answer.
+/// Longest duration of a connection, which is for one answer.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long an exposition is given to all who ask: so many clients cost as one.
+/// Time for which an exposition is shared by all requests, so that many clients cost as one.
 const FRESH: Duration = Duration::from_millis(200);
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -47,7 +47,7 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// `health` is told of, and told if the server ends.
+    /// Starts the server. `health` is served, and told of its end.
     pub fn start(address: SocketAddr, exposition: Exposition, health: &Health) -> Result<Self> {
         let listener =
             TcpListener::bind(address).with_context(|| format!("cannot serve metrics on {address}"))?;
@@ -94,11 +94,11 @@ impl Drop for MetricsServer {
     }
 }
 
-/// What there is to be asked for.
+/// State that requests are answered from.
 #[derive(Debug)]
 struct Served {
     exposition: Exposition,
-    /// What was last answered, and when: clients that read slowly share it.
+    /// Latest answer and its time: clients that read slowly share it.
     latest: Mutex<Option<(Instant, Bytes)>>,
     health: Health,
 }
@@ -149,7 +149,7 @@ async fn serve(listener: TcpListener, served: Arc<Served>) {
                 .header_read_timeout(HEADER_TIMEOUT)
                 .max_buf_size(16 * 1024)
                 .serve_connection(TokioIo::new(stream), service);
-            // What goes wrong with a client is the client's.
+            // Errors with a client are the client's.
             let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
         });
         connections.push_back(connection.abort_handle());
@@ -175,7 +175,7 @@ fn answer(request: &Request<Incoming>, served: &Served) -> Response<Full<Bytes>>
     }
 }
 
-/// What an orchestrator asks for: by the status, and for people why.
+/// Answers an orchestrator: by the status, and for people why.
 fn tell(state: Result<(), String>) -> Response<Full<Bytes>> {
     const PLAIN: &str = "text/plain; charset=utf-8";
     match state {

@@ -107,7 +107,7 @@ fn the_server_answers_what_it_is_asked_and_ends_when_it_is_dropped() {
         );
     }
 
-    // One who says nothing does not keep others from it, nor the server from ending.
+    // A silent client does not keep others from the server, nor the server from ending.
     let _silent: Vec<TcpStream> = (0..4).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
     assert!(ask(&server, &format!("GET /metrics {end}")).starts_with("HTTP/1.1 200"));
     let taken =
@@ -139,7 +139,7 @@ fn a_thousand_clients_that_say_nothing_or_read_nothing_do_not_keep_anybody_from_
         match number % 3 {
             0 => {}
             1 => client.write_all(b"GET /metrics HTTP/1.1\r\nHo").unwrap(),
-            // It asks, and does not read.
+            // This client asks, and does not read.
             _ => client.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap(),
         }
         clients.push(client);
@@ -150,7 +150,8 @@ fn a_thousand_clients_that_say_nothing_or_read_nothing_do_not_keep_anybody_from_
                 assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
                 begun.elapsed()
             };
-            // On a busy machine one answer may wait for a processor; those that the clients keep back would all wait.
+            // On a busy machine one answer may wait for a processor; if clients held answers back, all would
+            // wait.
             let least = (0..3).map(|_| time_of_an_answer()).min().unwrap();
             assert!(least < Duration::from_secs(2), "it took {least:?}");
         }

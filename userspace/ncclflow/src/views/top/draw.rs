@@ -3,7 +3,11 @@
 
 use std::fmt::Write as _;
 
-use flow::schema::GpuRow;
+use flow::{
+    schema::GpuRow,
+    session::Level,
+    text::{ago, bytes, nanoseconds, number},
+};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -16,24 +20,20 @@ use super::{
     lag::Lag,
     page::{draw_history, draw_page},
     plain_table::{HEADINGS, bytes_cell},
-    rates::{KindRates, PeerRates, RankRates},
+    rates::{KindRates, PeerRates, RankRates, Rates},
     rows::{Row, View},
     state::State,
     subject::Subject,
 };
-use crate::{
-    kernel::probe::Level,
-    text::{ago, bytes, nanoseconds, number},
-};
 
-/// From here on the table shows whole names.
+/// Width from which the table shows whole names.
 const WIDE: u16 = 120;
-/// With fewer lines there is no room for details.
+/// Height from which there is room for details.
 const TALL: u16 = 16;
 
-/// With so many lines the GPUs are shown; with fewer, when the user wants them.
+/// Height from which the GPUs are shown; below, only when the user wants them.
 const ROOM_FOR_GPUS: u16 = 32;
-/// GPUs that are shown: as many as most hosts have.
+/// Most GPUs that are shown: as many as most hosts have.
 const MAX_GPUS: usize = 8;
 
 const HELP: &str = "\
@@ -208,8 +208,7 @@ fn table_row(row: &Row, view: View, wide: bool, room: usize) -> TableRow<'static
     let comm = if wide || view == View::Processes {
         row.comm.clone()
     } else {
-        // The beginning of a hash is mostly enough to tell communicators apart. The filter (`/`) uses all of
-        // it.
+        // The beginning of a hash mostly tells communicators apart. The filter (`/`) uses all of it.
         row.comm.strip_prefix("0x").map_or_else(|| row.comm.clone(), |hash| hash.chars().take(9).collect())
     };
     let pid =
@@ -229,7 +228,7 @@ fn table_row(row: &Row, view: View, wide: bool, room: usize) -> TableRow<'static
     TableRow::new(cells).style(style)
 }
 
-/// The kinds of op with their shares of the ops of the interval, or of all where there were none.
+/// Lists the kinds of op with their shares of the ops of the interval, or of all ops if it had none.
 fn mix(kinds: &[KindRates], wide: bool, room: usize) -> String {
     let total: f64 = kinds.iter().map(|kind| kind.ops_per_s).sum();
     let mut text = String::new();
@@ -261,12 +260,7 @@ fn draw_details(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
     if lines > 0 {
         draw_history(frame, over_time, "OPS/S", &ops, number);
     }
-    let peers: Vec<(&RankRates, &PeerRates)> = row
-        .members
-        .iter()
-        .filter_map(|&at| state.rates.ranks.get(at))
-        .flat_map(|rank| rank.peers.iter().map(move |peer| (rank, peer)))
-        .collect();
+    let peers = peers_of(row, &state.rates);
     let left_width = if wide { 60 } else { 40 };
     let [left, right_side] =
         Layout::horizontal([Constraint::Length(left_width), Constraint::Min(10)]).spacing(1).areas(inside);
@@ -279,35 +273,58 @@ fn draw_details(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
     let left = if peers.is_empty() { inside } else { left };
     frame.render_widget(Table::new(kinds, widths).header(heading), left);
     if !peers.is_empty() {
-        draw_peers(frame, right_side, &peers, row.members.len() > 1, wide);
+        // In 80 columns the wait is worth more than the bytes.
+        let widths = [10, 6, if wide { 9 } else { 0 }, 10];
+        let columns = PeerColumns { others: "other", waits: (1, "WAIT, MEAN"), widths };
+        draw_peers(frame, right_side, &peers, row.members.len() > 1, &columns);
     }
 }
 
-fn draw_peers(frame: &mut Frame<'_>, area: Rect, peers: &[(&RankRates, &PeerRates)], many: bool, wide: bool) {
-    // In 80 columns the wait is worth more than the bytes.
-    let bytes_width = if wide { 9 } else { 0 };
+/// What a table of peers shows, and the width of its columns.
+pub(super) struct PeerColumns {
+    pub(super) others: &'static str,
+    /// Most waits of a peer, the longest first, and their heading.
+    pub(super) waits: (usize, &'static str),
+    pub(super) widths: [u16; 4],
+}
+
+/// Draws peers. `many`: they are of several ranks, which are named.
+pub(super) fn draw_peers(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    peers: &[(&RankRates, &PeerRates)],
+    many: bool,
+    columns: &PeerColumns,
+) {
+    let PeerColumns { others, waits: (most, heading), widths: [name, messages, moved, wait] } = *columns;
     let rows = peers.iter().take(usize::from(area.height)).map(|(rank, peer)| {
         let own = rank.key.filter(|_| many).map(|key| format!("{} ", key.rank)).unwrap_or_default();
-        let other = peer.peer.map_or_else(|| "other".to_owned(), |peer| peer.to_string());
-        let longest = peer.waits.iter().max_by_key(|(_, sum)| sum.ns);
-        let wait = longest.map_or_else(String::new, |(wait, sum)| {
-            format!("{wait} {}", nanoseconds(mean(sum.ns, sum.count)))
-        });
+        let other = peer.peer.map_or_else(|| others.to_owned(), |peer| peer.to_string());
+        let mut waits: Vec<_> = peer.waits.iter().collect();
+        waits.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.ns));
+        let waits = waits.iter().take(most);
+        let waits = waits.map(|(wait, sum)| format!("{wait} {}", nanoseconds(mean(sum.ns, sum.count))));
         TableRow::new([
             Cell::from(format!("{own}{} {other}", peer.direction.name())),
             right(number(peer.messages_per_s)),
             right(bytes(peer.bytes_per_s)),
-            Cell::from(wait),
+            Cell::from(waits.collect::<Vec<_>>().join(", ")),
         ])
     });
-    let heading = TableRow::new(["PEER".into(), right("MSG/S"), right("BYTES/S"), "WAIT, MEAN".into()]).dim();
-    let widths =
-        [Constraint::Length(10), Constraint::Length(6), Constraint::Length(bytes_width), Constraint::Min(10)];
+    let heading = TableRow::new(["PEER".into(), right("MSG/S"), right("BYTES/S"), heading.into()]).dim();
+    let [name, messages, moved] = [name, messages, moved].map(Constraint::Length);
+    let widths = [name, messages, moved, Constraint::Min(wait)];
     frame.render_widget(Table::new(rows, widths).header(heading), area);
 }
 
+/// Returns the peers of a row's ranks.
+pub(super) fn peers_of<'r>(row: &Row, rates: &'r Rates) -> Vec<(&'r RankRates, &'r PeerRates)> {
+    let ranks = row.members.iter().filter_map(|&at| rates.ranks.get(at));
+    ranks.flat_map(|rank| rank.peers.iter().map(move |peer| (rank, peer))).collect()
+}
+
 #[expect(clippy::cast_precision_loss, reason = "a duration for people")]
-pub(super) fn mean(ns: u64, count: u64) -> f64 {
+fn mean(ns: u64, count: u64) -> f64 {
     ns as f64 / count.max(1) as f64
 }
 

@@ -1,4 +1,4 @@
-//! What ranks did at the refreshes before: for the lines over time.
+//! Rates of ranks at earlier refreshes, for the lines over time.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,7 +9,7 @@ use super::rates::Rates;
 /// Refreshes that are kept: four minutes at one each two seconds.
 const MAX_POINTS: usize = 120;
 
-/// Ranks whose history is kept: some 8 MB.
+/// Most ranks whose history is kept: some 8 MB.
 const MAX_RANKS: usize = 4096;
 
 /// Rates of a refresh.
@@ -19,11 +19,11 @@ pub(super) struct Point {
     pub(super) bytes_per_s: f64,
 }
 
-/// By rank, the latest refresh last.
+/// Points by rank, the latest refresh last.
 #[derive(Debug, Default)]
 pub(super) struct History {
     ranks: HashMap<RankKey, VecDeque<Point>>,
-    /// Refreshes so far, as far as they are kept.
+    /// Number of refreshes that are kept.
     points: usize,
 }
 
@@ -48,7 +48,7 @@ impl History {
         }
     }
 
-    /// Of several ranks, put together by `join`. A rank that came later did nothing before.
+    /// Returns several ranks' history, put together by `join`. A rank that came later has zeros before.
     pub(super) fn of(&self, keys: &[RankKey], join: fn(f64, f64) -> f64) -> Vec<Point> {
         let mut all = vec![Point::default(); self.points];
         for points in keys.iter().filter_map(|key| self.ranks.get(key)) {

@@ -6,8 +6,7 @@ use super::{
     rates::{RankRates, Rates, Snapshot},
     subject::Subject,
 };
-use crate::kernel::probe::Level;
-use flow::{schema::GpuRow, statistics::RankKey};
+use flow::{schema::GpuRow, session::Level, statistics::RankKey};
 
 #[derive(Debug, Serialize)]
 pub struct TopReport<'a> {
@@ -15,7 +14,7 @@ pub struct TopReport<'a> {
     schema: u32,
     host: &'a str,
     level: Option<Level>,
-    /// How long was watched; the rates are over this time.
+    /// Length of the interval that the rates are over.
     interval_s: f64,
     processes: Vec<ProcessLine<'a>>,
     ranks: Vec<RankLine<'a>>,

@@ -1,10 +1,10 @@
-//! Which rank of a communicator lags, as far as its ranks are seen here.
+//! Finds lagging ranks of a communicator, as far as its ranks are seen here.
 //!
 //! Two signs. A rank is *behind* if it has not launched now what another rank had launched at the reading
 //! before: so it is one interval late at least, which the jitter of a healthy job is not. A rank is *waited
 //! for* (derived from measured waits, with steps only) if others waited long to receive from it, and it
-//! waited little itself: along a ring all wait for the one that is late, each for its neighbour, and only the
-//! late one waits for nobody.
+//! waited little itself: along a ring each rank waits for its neighbour, and only the late one waits for
+//! nobody.
 
 use std::collections::BTreeMap;
 
@@ -17,18 +17,18 @@ use nccl_library::nccl::Direction;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lag {
-    /// By so many collectives.
+    /// Behind by so many collectives.
     Behind(u64),
-    /// By another rank, so many nanoseconds, added up over channels.
+    /// Waited for by another rank, so many nanoseconds, added up over channels.
     WaitedFor(u64),
 }
 
-/// Of the interval: less waiting is no lag.
+/// Shortest wait that is a lag: the interval divided by this.
 const LONG: u64 = 5;
-/// Waiting for a rank, against what it waited itself.
+/// Least ratio of the wait for a rank to its own wait.
 const MORE: u64 = 4;
 
-/// Marks those that do. `before`: the statistics of the reading before.
+/// Marks the ranks that lag. `before`: the statistics of the reading before.
 pub(super) fn mark(ranks: &mut [RankRates], before: &Statistics, interval_ns: u64) {
     let mut communicators: BTreeMap<(Option<u64>, u32), Vec<usize>> = BTreeMap::new();
     for (at, rank) in ranks.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! The page of one row: its history, all kinds of ops, all peers and what was waited for.
+//! The page of one row: its history, all kinds of ops, all peers and all waits.
 
 use std::fmt::Write as _;
 
-use flow::statistics::Sum;
+use flow::text::{ago, bytes, number};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -12,16 +12,15 @@ use ratatui::{
 };
 
 use super::{
-    draw::{mean, right},
+    draw::{PeerColumns, draw_peers, peers_of, right},
     lag::Lag,
-    rates::{PeerRates, RankRates},
+    rates::RankRates,
     rows::{Row, View},
     state::State,
     subject::Subject,
 };
-use crate::text::{ago, bytes, nanoseconds, number};
 
-/// Draws it over all but the last line, which has the keys.
+/// Draws the page over all but the last line, which has the keys.
 pub(super) fn draw_page(frame: &mut Frame<'_>, area: Rect, state: &State, subject: &Subject) {
     let Some(row) = state.rows.get(state.selected) else {
         frame.render_widget(Paragraph::new("no row is selected"), area);
@@ -66,7 +65,15 @@ pub(super) fn draw_page(frame: &mut Frame<'_>, area: Rect, state: &State, subjec
     let widths =
         [Constraint::Length(32), Constraint::Length(8), Constraint::Length(10), Constraint::Length(12)];
     frame.render_widget(Table::new(rows, widths).header(heading), kinds);
-    draw_peers(frame, peers, &ranks);
+    let found = peers_of(row, &state.rates);
+    if found.is_empty() {
+        let text = "messages are not measured: --level steps measures those that go over the network";
+        frame.render_widget(Paragraph::new(text).dim(), peers);
+        return;
+    }
+    let waits = (usize::MAX, "WAITS, MEAN OF A MESSAGE");
+    let columns = PeerColumns { others: "others", waits, widths: [12, 8, 10, 20] };
+    draw_peers(frame, peers, &found, ranks.len() > 1, &columns);
 }
 
 fn name(row: &Row, view: View, host: &str) -> String {
@@ -108,7 +115,7 @@ fn facts(row: &Row, ranks: &[&RankRates], subject: &Subject) -> Vec<Line<'static
     vec![Line::from(text), Line::from(verdict).red().bold()]
 }
 
-/// A line over time; at its right end the largest value.
+/// Draws a line over time, with the largest value at its right end.
 pub(super) fn draw_history(
     frame: &mut Frame<'_>,
     area: Rect,
@@ -119,7 +126,7 @@ pub(super) fn draw_history(
     let [name, line, most] =
         Layout::horizontal([Constraint::Length(9), Constraint::Min(4), Constraint::Length(16)]).areas(area);
     frame.render_widget(Paragraph::new(label.to_owned()).dim(), name);
-    // The latest that there is room for, at the right end.
+    // The latest points that fit, at the right end.
     let shown = &values[values.len().saturating_sub(usize::from(line.width))..];
     let largest = shown.iter().copied().fold(0.0, f64::max);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a height of a bar")]
@@ -132,34 +139,4 @@ pub(super) fn draw_history(
         line,
     );
     frame.render_widget(Paragraph::new(format!(" most {}", show(largest))).dim(), most);
-}
-
-fn draw_peers(frame: &mut Frame<'_>, area: Rect, ranks: &[&RankRates]) {
-    let all: Vec<(&RankRates, &PeerRates)> =
-        ranks.iter().flat_map(|rank| rank.peers.iter().map(move |peer| (*rank, peer))).collect();
-    if all.is_empty() {
-        let text = "messages are not measured: --level steps measures those that go over the network";
-        frame.render_widget(Paragraph::new(text).dim(), area);
-        return;
-    }
-    let rows = all.iter().take(usize::from(area.height)).map(|(rank, peer)| {
-        let own =
-            rank.key.filter(|_| ranks.len() > 1).map(|key| format!("{} ", key.rank)).unwrap_or_default();
-        let other = peer.peer.map_or_else(|| "others".to_owned(), |peer| peer.to_string());
-        let mut waits: Vec<(&&str, &Sum)> = peer.waits.iter().collect();
-        waits.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.ns));
-        let waits =
-            waits.iter().map(|(wait, sum)| format!("{wait} {}", nanoseconds(mean(sum.ns, sum.count))));
-        TableRow::new([
-            Cell::from(format!("{own}{} {other}", peer.direction.name())),
-            right(number(peer.messages_per_s)),
-            right(bytes(peer.bytes_per_s)),
-            Cell::from(waits.collect::<Vec<_>>().join(", ")),
-        ])
-    });
-    let heading =
-        TableRow::new(["PEER".into(), right("MSG/S"), right("BYTES/S"), "WAITS, MEAN OF A MESSAGE".into()])
-            .dim();
-    let widths = [Constraint::Length(12), Constraint::Length(8), Constraint::Length(10), Constraint::Min(20)];
-    frame.render_widget(Table::new(rows, widths).header(heading), area);
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{lag::Lag, rows::Row};
-use crate::text::{ago, bytes, column_widths, number};
+use flow::text::{ago, bytes, column_widths, number};
 
 pub(super) const HEADINGS: [&str; 8] = ["COMM", "RANK", "PID", "OPS/S", "BYTES/S", "SEEN", "LAG", "MOST"];
 
@@ -45,7 +45,7 @@ fn cells(row: &Row) -> [String; 8] {
     ]
 }
 
-/// With a mark where there were more.
+/// Formats bytes, with a mark where there were more.
 pub(super) fn bytes_cell(row: &Row) -> String {
     let least = if row.bytes_are_least { ">" } else { "" };
     format!("{least}{}", bytes(row.bytes_per_s))

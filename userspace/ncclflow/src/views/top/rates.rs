@@ -1,12 +1,14 @@
-//! From two snapshots of the statistics to what happened in between.
+//! Rates between two snapshots of the statistics.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde::Serialize;
 
 use super::lag::{self, Lag};
-use flow::schema::GpuRow;
-use flow::statistics::{OpKind, PeerStatistics, RankKey, RankStatistics, Statistics, Sum, Wait};
+use flow::{
+    schema::GpuRow,
+    statistics::{OpKind, PeerStatistics, RankKey, RankStatistics, Statistics, Sum, Wait},
+};
 use nccl_library::nccl::Direction;
 
 #[derive(Clone, Debug, Default)]
@@ -18,7 +20,7 @@ pub struct Snapshot {
     pub gpus: Vec<Arc<GpuRow>>,
 }
 
-/// What a rank did between two snapshots, and in all; without what names it, as JSON has it.
+/// A rank's activity between two snapshots, and in all; in JSON without what names the rank.
 #[derive(Clone, Debug, Serialize)]
 pub struct RankRates {
     /// `None`: all ranks beyond the number that is kept apart.
@@ -36,12 +38,12 @@ pub struct RankRates {
     pub unsized_ops: u64,
     /// NCCL's own count of the collectives that it launched.
     pub launched: Option<u64>,
-    /// Since the latest record of this rank.
+    /// Seconds since the latest record of this rank.
     pub idle_s: f64,
     pub lag: Option<Lag>,
-    /// Most ops first.
+    /// Kinds of op, most ops first.
     pub kinds: Vec<KindRates>,
-    /// Measured; the one that was waited for longest first.
+    /// Measured peers; the one that was waited for longest first.
     pub peers: Vec<PeerRates>,
 }
 
@@ -69,11 +71,11 @@ pub struct PeerRates {
     #[serde(rename = "bytes_measured")]
     pub bytes: u64,
     pub bytes_per_s: f64,
-    /// What was waited in between: how often, and nanoseconds in all; without those that were not.
+    /// Waits in between: count, and nanoseconds in all; only those that occurred.
     pub waits: BTreeMap<&'static str, Sum>,
 }
 
-/// All ranks, and how long the time between was.
+/// Rates of all ranks, and the length of the interval.
 #[derive(Clone, Debug, Default)]
 pub struct Rates {
     pub interval_s: f64,
@@ -85,13 +87,13 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// What happened from `before` to `now`.
+    /// Returns the rates from `before` to `now`.
     pub fn between(before: &Snapshot, now: &Snapshot) -> Self {
         Self::with_lag_since(before, before, now)
     }
 
-    /// The same; a rank is behind if it has not launched what others had launched at `earlier`, between the
-    /// two.
+    /// Like [`Self::between`]; a rank is behind if it has not launched what others had launched at `earlier`,
+    /// between the two.
     pub fn with_lag_since(before: &Snapshot, earlier: &Snapshot, now: &Snapshot) -> Self {
         let interval_ns = now.at_ns.saturating_sub(before.at_ns).max(1);
         let per_s = Per(interval_ns);
@@ -124,7 +126,7 @@ impl Rates {
     }
 }
 
-/// Nanoseconds to divide by.
+/// Length of the interval in nanoseconds.
 #[derive(Clone, Copy)]
 struct Per(u64);
 
@@ -176,8 +178,8 @@ fn rank_rates(before: &RankStatistics, now: &RankStatistics, per_s: Per, at_ns: 
     }
 }
 
-/// Ops, their bytes, and how many of them have none, by kind. Calls of the API are ops without algorithm and
-/// protocol: NCCL has not decided yet.
+/// Returns ops, their bytes, and how many have no known bytes, by kind. Calls of the API are ops without
+/// algorithm and protocol: NCCL has not decided yet.
 fn kinds(rank: &RankStatistics) -> Vec<(OpKind, [u64; 3])> {
     let ops = rank.ops.iter().map(|(kind, op)| (kind.clone(), [op.ops, op.bytes, op.unsized_ops]));
     let calls = rank.calls.iter().map(|(name, call)| {
@@ -210,10 +212,10 @@ fn peer_rates(
     PeerRates {
         direction,
         peer,
-        messages: now.messages,
-        messages_per_s: per_s.rate(now.messages, before.messages),
-        bytes: now.bytes,
-        bytes_per_s: per_s.rate(now.bytes, before.bytes),
+        messages: now.ended,
+        messages_per_s: per_s.rate(now.ended, before.ended),
+        bytes: now.bytes_measured,
+        bytes_per_s: per_s.rate(now.bytes_measured, before.bytes_measured),
         waits: Wait::ALL.map(Wait::name).into_iter().zip(waits).filter(|(_, sum)| sum.count > 0).collect(),
     }
 }

@@ -59,7 +59,7 @@ impl Sort {
     }
 }
 
-/// The choice after this one, and after the last the first.
+/// Returns the choice after this one; after the last, the first.
 pub(super) fn next<C: ValueEnum + PartialEq>(choice: &C) -> C {
     let mut all = C::value_variants().iter().cycle().skip_while(|one| *one != choice);
     all.nth(1).unwrap_or(choice).clone()
@@ -67,7 +67,7 @@ pub(super) fn next<C: ValueEnum + PartialEq>(choice: &C) -> C {
 
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// `commHash`, or what stands for it.
+    /// `commHash`, or its placeholder.
     pub comm: String,
     pub rank: String,
     pub pid: String,
@@ -80,12 +80,12 @@ pub struct Row {
     pub kinds: Vec<KindRates>,
     pub idle_s: f64,
     pub lag: Option<Lag>,
-    /// The ranks that it stands for, as indexes into [`Rates::ranks`].
+    /// Ranks of the row, as indexes into [`Rates::ranks`].
     pub members: Vec<usize>,
     order: (Option<RankKey>, u32),
 }
 
-/// The rows of a view; `filter`: those that contain it, in any of their columns.
+/// Returns the rows of a view that contain `filter` in any of their columns.
 pub fn rows(rates: &Rates, subject: &Subject, view: View, sort: Sort, filter: &str) -> Vec<Row> {
     let mut groups: BTreeMap<(bool, Option<RankKey>), Vec<usize>> = BTreeMap::new();
     for (at, rank) in rates.ranks.iter().enumerate() {
@@ -160,7 +160,7 @@ fn several(ranks: &[&RankRates]) -> String {
 }
 
 impl Row {
-    /// What makes it the same row at another time.
+    /// Returns what makes it the same row at another time.
     pub(super) fn identity(&self) -> (String, String, String) {
         (self.comm.clone(), self.rank.clone(), self.pid.clone())
     }
@@ -193,7 +193,7 @@ impl KindRates {
         if algorithm.is_empty() { coll.to_owned() } else { format!("{coll} {algorithm}") }
     }
 
-    /// `RING/SIMPLE`; of p2p, the protocol alone.
+    /// `RING/SIMPLE`; the protocol alone for p2p.
     pub(super) fn algorithm_and_protocol(&self) -> String {
         [self.algorithm, self.protocol].into_iter().flatten().collect::<Vec<_>>().join("/")
     }

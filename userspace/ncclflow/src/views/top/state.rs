@@ -1,4 +1,4 @@
-//! What the user has chosen: view, order, filter, row; and what keys do to it.
+//! The user's choices: view, order, filter, row; and how keys change them.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::{
 
 const MAX_FILTER: usize = 64;
 
-/// What a key asks for that the state cannot do.
+/// A key's request that the state cannot fulfil itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Nothing,
@@ -41,9 +41,9 @@ pub struct State {
     /// The user has chosen a row, which stays chosen wherever it goes; before, it is the first.
     has_chosen: bool,
     pub(super) rates: Rates,
-    /// GPUs that a watched process uses, or, where the driver does not say it, all.
+    /// GPUs that a watched process uses, or all where the driver does not tell.
     pub(super) gpus: Vec<Arc<GpuRow>>,
-    /// They are shown although there is little room, or not although there is.
+    /// GPUs are shown despite little room, or hidden despite enough.
     pub(super) toggled_gpus: bool,
     before: Snapshot,
     pub(super) rows: Vec<Row>,
@@ -95,7 +95,7 @@ impl State {
         if self.typing {
             self.type_filter(key.code);
         } else if self.help {
-            // Whatever key it was, it closes the help.
+            // Any key closes the help.
             self.help = false;
         } else {
             match key.code {
@@ -122,7 +122,7 @@ impl State {
         Action::Nothing
     }
 
-    /// What a row did at the refreshes before: the busiest of a communicator's ranks, the sum of a process's.
+    /// Returns earlier rates: the busiest of a communicator's ranks, the sum of a process's.
     pub(super) fn history_of(&self, row: &Row) -> Vec<Point> {
         let key = |at: &usize| self.rates.ranks.get(*at).and_then(|rank| rank.key);
         let keys: Vec<RankKey> = row.members.iter().filter_map(key).collect();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::kernel::probe::Level;
+use flow::session::Level;
 
 #[derive(Clone, Debug, Default)]
 pub struct Subject {

@@ -9,14 +9,16 @@ use ratatui::{
 };
 
 use super::*;
-use crate::kernel::probe::Level;
-use flow::made::ops::{Op, host, messages};
-use flow::schema::{GpuProcessRow, GpuRow};
-use flow::statistics::{Statistics, Tally};
+use flow::{
+    made::ops::{Op, host, messages},
+    schema::{GpuProcessRow, GpuRow},
+    session::Level,
+    statistics::{Statistics, Tally},
+};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Four ranks, a process each, that did so many ops; rank 2 receives late, rank 1 is who it waits for.
+/// Four ranks, a process each, that did so many ops; rank 2 receives late, as it waits for rank 1.
 fn job(ops: [u64; 4]) -> Arc<Statistics> {
     let mut tally = Tally::default();
     for (rank, ops) in (0..).zip(ops) {
@@ -139,7 +141,7 @@ fn all_that_matters_is_on_80_columns_and_24_lines() {
     assert!(late.contains("waited for") && late.contains("RING/SIMPLE 100%"), "{text}");
     assert!(text.contains("RECV 1") && text.contains("network 250ms"), "{text}");
     assert!(lines[23].contains("q quit"), "{text}");
-    // No place for details, and none for most of it: no panic.
+    // No room for details, or for most of the screen: no panic.
     for (width, height) in [(80, 10), (20, 5), (10, 2), (1, 1), (250, 60)] {
         screen(&state, width, height);
     }
@@ -199,7 +201,7 @@ fn keys_sort_filter_freeze_and_change_the_view() {
     assert_eq!(state.key(interrupt, &subject()), Action::Quit, "raw mode makes no signal of it");
 }
 
-/// A rank's rates of three refreshes, the highest as high as the line is.
+/// Rates of a rank at three refreshes; the highest fills the line's height.
 #[test]
 fn a_row_has_a_history_and_a_page_of_its_own() {
     let mut state = State::new(View::Ranks, Sort::Comm, String::new());

@@ -1,11 +1,14 @@
-use crate::dump::{
-    Noted, NotedCall, NotedKind, ProcessReport, RankReport,
-    activity::Activity,
-    rank_gpu::Work,
-    verdict::{
-        Kind, State, Verdict, judge,
-        tests::made::{check, lazy, over_nvlink, rank, waiting},
+use crate::{
+    dump::{
+        ProcessReport, RankReport,
+        activity::Activity,
+        rank_gpu::Work,
+        verdict::{
+            Kind, State, Verdict, judge,
+            tests::made::{check, lazy, over_nvlink, rank, waiting},
+        },
     },
+    torch_notes::{Noted, NotedCall, NotedKind},
 };
 
 const SECOND: i64 = 1_000_000_000;

@@ -9,9 +9,10 @@ use super::*;
 use crate::{
     dump::{
         dump_report::ProcessState,
-        python::{PythonFrame, PythonReport, PythonThread},
+        python::{PythonReport, PythonThread},
         rank_report::{OpReport, ProxyListState},
     },
+    python::PythonFrame,
     threads::Thread,
 };
 use nccl_library::nccl::Direction;

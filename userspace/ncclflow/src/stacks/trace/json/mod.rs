@@ -9,7 +9,6 @@ mod time;
 
 use std::{
     cell::Cell,
-    collections::HashMap,
     fmt,
     hash::BuildHasher as _,
     io::{self, BufReader, Read},
@@ -20,7 +19,7 @@ use anyhow::{Result, anyhow};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::{
-    event::{About, Consumer, FlowEnd, FlowId, Kind, LeftOut, Slice, TrackId},
+    event::{About, Consumer, FlowEnd, FlowId, Kind, LeftOut, MAX_TRACKS, Slice, TrackId, TrackIds},
     open_slices::OpenSlices,
 };
 use raw_event::{RawEvent, Scalar};
@@ -32,9 +31,6 @@ const BLOCK: usize = 256 << 10;
 const MAX_EVENT: u64 = 16 << 20;
 const MAX_OTHER: u64 = 256 << 20;
 
-/// Most threads and streams of a trace.
-const MAX_TRACKS: usize = 1 << 20;
-
 /// Tells the events of a trace to `consumer`.
 pub(super) fn read(bytes: impl Read, consumer: &mut dyn Consumer) -> Result<LeftOut> {
     let left = Rc::new(Cell::new(MAX_OTHER));
@@ -43,7 +39,7 @@ pub(super) fn read(bytes: impl Read, consumer: &mut dyn Consumer) -> Result<Left
         consumer,
         left,
         raw: RawEvent::default(),
-        tracks: Tracks::default(),
+        tracks: TrackIds::default(),
         open: OpenSlices::default(),
         hasher: foldhash::quality::RandomState::default(),
         left_out: LeftOut::default(),
@@ -103,31 +99,13 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-/// Threads and streams, by their `pid` and `tid`.
-#[derive(Default)]
-struct Tracks {
-    ids: HashMap<(Scalar, Scalar), TrackId, foldhash::quality::RandomState>,
-}
-
-impl Tracks {
-    fn id(&mut self, pid: &Scalar, tid: &Scalar) -> Option<TrackId> {
-        let key = (pid.clone(), tid.clone());
-        let next = self.ids.len();
-        if let Some(id) = self.ids.get(&key) {
-            return Some(*id);
-        }
-        let id = TrackId(u32::try_from(next).ok().filter(|_| next < MAX_TRACKS)?);
-        self.ids.insert(key, id);
-        Some(id)
-    }
-}
-
 struct Events<'c> {
     consumer: &'c mut dyn Consumer,
     /// Bytes that may still come of the item that is being read.
     left: Rc<Cell<u64>>,
     raw: RawEvent,
-    tracks: Tracks,
+    /// Threads and streams, by their `pid` and `tid`.
+    tracks: TrackIds<(Scalar, Scalar)>,
     open: OpenSlices,
     hasher: foldhash::quality::RandomState,
     left_out: LeftOut,
@@ -151,7 +129,7 @@ impl Events<'_> {
             self.left_out.without_time += 1;
             return Ok(());
         };
-        let track = self.tracks.id(&self.raw.pid, &self.raw.tid);
+        let track = self.tracks.id((self.raw.pid.clone(), self.raw.tid.clone()));
         let track =
             track.ok_or_else(|| anyhow!("it has more than {MAX_TRACKS} threads: not a profiler's trace"))?;
         match phase {
@@ -233,35 +211,17 @@ impl<'de> Visitor<'de> for Document<'_, '_> {
 }
 
 /// Keys of a trace that are read.
+#[derive(serde::Deserialize)]
+#[serde(field_identifier)]
 enum Key {
-    /// `traceEvents`
+    #[serde(rename = "traceEvents")]
     Events,
-    /// `baseTimeNanoseconds`
+    #[serde(rename = "baseTimeNanoseconds")]
     Base,
-    /// `distributedInfo`
+    #[serde(rename = "distributedInfo")]
     Distributed,
+    #[serde(other)]
     Other,
-}
-
-impl<'de> serde::Deserialize<'de> for Key {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OneKey;
-        impl Visitor<'_> for OneKey {
-            type Value = Key;
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a key")
-            }
-            fn visit_str<E>(self, key: &str) -> Result<Key, E> {
-                Ok(match key {
-                    "traceEvents" => Key::Events,
-                    "baseTimeNanoseconds" => Key::Base,
-                    "distributedInfo" => Key::Distributed,
-                    _ => Key::Other,
-                })
-            }
-        }
-        deserializer.deserialize_str(OneKey)
-    }
 }
 
 /// `distributedInfo`, as Kineto writes it where torch.distributed is initialised.

@@ -64,7 +64,7 @@ impl<'de> Visitor<'de> for Fields<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let raw = self.0;
-        while let Some(key) = map.next_key_seed(KeySeed)? {
+        while let Some(key) = map.next_key()? {
             match key {
                 Key::Phase => map.next_value_seed(Text(&mut raw.phase))?,
                 Key::Name => map.next_value_seed(Text(&mut raw.name))?,
@@ -85,54 +85,33 @@ impl<'de> Visitor<'de> for Fields<'_> {
     }
 }
 
+#[derive(serde::Deserialize)]
+#[serde(field_identifier)]
 enum Key {
+    #[serde(rename = "ph")]
     Phase,
+    #[serde(rename = "name")]
     Name,
+    #[serde(rename = "cat")]
     Category,
+    #[serde(rename = "ts")]
     Begin,
+    #[serde(rename = "dur")]
     Duration,
+    #[serde(rename = "pid")]
     Pid,
+    #[serde(rename = "tid")]
     Tid,
+    #[serde(rename = "id")]
     Id,
+    #[serde(rename = "bind_id")]
     Bind,
+    #[serde(rename = "args")]
     Args,
+    #[serde(rename = "correlation")]
     Correlation,
+    #[serde(other)]
     Other,
-}
-
-struct KeySeed;
-
-impl<'de> DeserializeSeed<'de> for KeySeed {
-    type Value = Key;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Key, D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for KeySeed {
-    type Value = Key;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a key")
-    }
-
-    fn visit_str<E>(self, key: &str) -> Result<Key, E> {
-        Ok(match key {
-            "ph" => Key::Phase,
-            "name" => Key::Name,
-            "cat" => Key::Category,
-            "ts" => Key::Begin,
-            "dur" => Key::Duration,
-            "pid" => Key::Pid,
-            "tid" => Key::Tid,
-            "id" => Key::Id,
-            "bind_id" => Key::Bind,
-            "args" => Key::Args,
-            "correlation" => Key::Correlation,
-            _ => Key::Other,
-        })
-    }
 }
 
 /// Defines the visitor's methods for unexpected types: the value is read, and gives `$nothing`.
@@ -243,7 +222,7 @@ impl<'de> Visitor<'de> for Args<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(key) = map.next_key_seed(KeySeed)? {
+        while let Some(key) = map.next_key()? {
             if matches!(key, Key::Correlation) {
                 // CUPTI begins at 1; 0 is none.
                 *self.0 = match map.next_value_seed(Value)? {

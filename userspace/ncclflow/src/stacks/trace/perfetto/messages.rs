@@ -32,45 +32,45 @@ pub(super) struct TracePacket {
 }
 
 /// `TracePacket.SequenceFlags`
-pub(super) const INCREMENTAL_STATE_CLEARED: u32 = 1;
-pub(super) const NEEDS_INCREMENTAL_STATE: u32 = 2;
+pub(crate) const INCREMENTAL_STATE_CLEARED: u32 = 1;
+pub(crate) const NEEDS_INCREMENTAL_STATE: u32 = 2;
 
 /// `TracePacketDefaults`
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct Defaults {
+pub(crate) struct Defaults {
     #[prost(message, optional, tag = "11")]
-    pub(super) track_event: Option<TrackEventDefaults>,
+    pub(crate) track_event: Option<TrackEventDefaults>,
     #[prost(uint32, optional, tag = "58")]
-    pub(super) timestamp_clock_id: Option<u32>,
+    pub(crate) timestamp_clock_id: Option<u32>,
 }
 
 /// `TrackEventDefaults`
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct TrackEventDefaults {
+pub(crate) struct TrackEventDefaults {
     #[prost(uint64, optional, tag = "11")]
-    pub(super) track_uuid: Option<u64>,
+    pub(crate) track_uuid: Option<u64>,
 }
 
 /// `ClockSnapshot`
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct ClockSnapshot {
+pub(crate) struct ClockSnapshot {
     #[prost(message, repeated, tag = "1")]
-    pub(super) clocks: Vec<Clock>,
+    pub(crate) clocks: Vec<Clock>,
     #[prost(uint32, optional, tag = "2")]
-    pub(super) primary_trace_clock: Option<u32>,
+    pub(crate) primary_trace_clock: Option<u32>,
 }
 
 /// `ClockSnapshot.Clock`
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct Clock {
+pub(crate) struct Clock {
     #[prost(uint32, tag = "1")]
-    pub(super) id: u32,
+    pub(crate) id: u32,
     #[prost(uint64, tag = "2")]
-    pub(super) timestamp: u64,
+    pub(crate) timestamp: u64,
     #[prost(bool, tag = "3")]
-    pub(super) is_incremental: bool,
+    pub(crate) is_incremental: bool,
     #[prost(uint64, optional, tag = "4")]
-    pub(super) unit_multiplier_ns: Option<u64>,
+    pub(crate) unit_multiplier_ns: Option<u64>,
 }
 
 /// `InternedData`
@@ -137,8 +137,8 @@ pub(super) struct TrackEvent {
 }
 
 /// `TrackEvent.Type`
-pub(super) const SLICE_BEGIN: i32 = 1;
-pub(super) const SLICE_END: i32 = 2;
+pub(crate) const SLICE_BEGIN: i32 = 1;
+pub(crate) const SLICE_END: i32 = 2;
 
 /// `TrackEvent.LegacyEvent`, for events that came from Chrome's JSON
 #[derive(Clone, Copy, PartialEq, Message)]

@@ -4,11 +4,10 @@
 //! the same thread are one.
 
 mod clocks;
-mod messages;
+pub(crate) mod messages;
 mod sequence;
 
 use std::{
-    collections::HashMap,
     io::{BufRead, ErrorKind, Read},
     rc::Rc,
 };
@@ -18,7 +17,7 @@ use flate2::read::ZlibDecoder;
 use prost::Message as _;
 
 use super::{
-    event::{Consumer, FlowId, Kind, LeftOut, Slice, TrackId},
+    event::{Consumer, FlowId, Kind, LeftOut, MAX_TRACKS, Slice, TrackId, TrackIds},
     open_slices::OpenSlices,
 };
 use clocks::Clocks;
@@ -33,9 +32,6 @@ const MAX_PACKET: u64 = 16 << 20;
 
 /// Most bytes of one packet after decompression.
 const MAX_UNPACKED: u64 = 256 << 20;
-
-/// Most tracks of a trace.
-const MAX_TRACKS: usize = 1 << 20;
 
 /// Tells the slices of a trace to `consumer`.
 pub(super) fn read(mut bytes: impl BufRead, consumer: &mut dyn Consumer) -> Result<LeftOut> {
@@ -62,33 +58,21 @@ enum Track {
     OfSequence(u32),
 }
 
-#[derive(Debug, Default)]
-struct Tracks {
-    ids: HashMap<Track, TrackId, foldhash::quality::RandomState>,
-}
+type Tracks = TrackIds<Track>;
 
 impl Tracks {
-    fn id(&mut self, track: Track) -> Result<TrackId> {
-        let next = self.ids.len();
-        if let Some(id) = self.ids.get(&track) {
-            return Ok(*id);
-        }
-        if next >= MAX_TRACKS {
-            bail!("it has more than {MAX_TRACKS} tracks: not a profiler's trace");
-        }
-        let id = TrackId(u32::try_from(next)?);
-        self.ids.insert(track, id);
-        Ok(id)
+    fn number(&mut self, track: Track) -> Result<TrackId> {
+        let id = self.id(track);
+        id.ok_or_else(|| anyhow!("it has more than {MAX_TRACKS} tracks: not a profiler's trace"))
     }
 
-    /// Notes the thread of a track. A thread can have several tracks; a track that had slices before stays as
-    /// it was.
+    /// Notes which thread a track is of, unless slices have been on it already.
     fn describe(&mut self, descriptor: &TrackDescriptor) -> Result<()> {
         if let (Some(uuid), Some(thread)) = (descriptor.uuid, descriptor.thread)
-            && !self.ids.contains_key(&Track::Uuid(uuid))
+            && !self.0.contains_key(&Track::Uuid(uuid))
         {
-            let id = self.id(Track::Thread(thread.pid, thread.tid))?;
-            self.ids.insert(Track::Uuid(uuid), id);
+            let id = self.number(Track::Thread(thread.pid, thread.tid))?;
+            self.0.insert(Track::Uuid(uuid), id);
         }
         Ok(())
     }
@@ -210,7 +194,7 @@ impl Trace<'_> {
         let sequence = self.sequences.get(number)?;
         let default_track = sequence.defaults.and_then(|defaults| defaults.track_event?.track_uuid);
         let track = event.track_uuid.or(default_track).map_or(Track::OfSequence(number), Track::Uuid);
-        let track = self.tracks.id(track)?;
+        let track = self.tracks.number(track)?;
         if is_end {
             let was_open = self.open.end(track, at, self.consumer)?;
             self.left_out.ends_alone += u64::from(!was_open);

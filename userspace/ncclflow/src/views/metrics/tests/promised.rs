@@ -1,5 +1,4 @@
-//! What docs/METRICS.md promises is what is exported, and the dashboard of dist/grafana asks for nothing
-//! else.
+//! Tests that docs/METRICS.md lists exactly what is exported, and that dist/grafana asks for no more.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +19,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A GPU of which the driver says all.
+/// A GPU whose driver reports everything.
 fn gpus() -> GpuSamples {
     let count = Some(1);
     GpuSamples::of_rows([GpuRow {
@@ -41,19 +40,19 @@ fn gpus() -> GpuSamples {
     }])
 }
 
-/// The words between backticks.
+/// Returns the words between backticks.
 fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
-/// `a_{b,c}_d` is two names.
+/// Expands names: `a_{b,c}_d` is two.
 fn expanded(name: &str) -> Vec<String> {
     let Some((before, rest)) = name.split_once('{') else { return vec![name.to_owned()] };
     let (parts, after) = rest.split_once('}').unwrap();
     parts.split(',').map(|part| format!("{before}{part}{after}")).collect()
 }
 
-/// Metrics with their labels, as docs/METRICS.md has them.
+/// Returns the metrics with their labels, as docs/METRICS.md has them.
 fn documented() -> BTreeMap<String, BTreeSet<String>> {
     let (mut metrics, mut besides) = (BTreeMap::new(), Vec::new());
     for line in read("docs/METRICS.md").lines().filter(|line| line.starts_with("| `ncclflow_")) {
@@ -75,7 +74,7 @@ fn documented() -> BTreeMap<String, BTreeSet<String>> {
     metrics
 }
 
-/// Metrics with their types, by the names that the documentation has for them.
+/// Returns the metrics with their types, by the names that the documentation has for them.
 fn exported(text: &str) -> BTreeMap<String, String> {
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     types
@@ -96,7 +95,7 @@ fn the_documentation_has_what_is_exported_and_nothing_else() {
     let documented = documented();
     let exported: Vec<String> = exported(&text).into_keys().collect();
     assert_eq!(exported, documented.keys().cloned().collect::<Vec<_>>());
-    // The labels of those that have a value here.
+    // Labels of metrics that have a value here.
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let (series, _) = line.rsplit_once(' ').unwrap();
         let (name, labels) = series.split_once('{').unwrap_or((series, ""));
@@ -112,7 +111,7 @@ fn the_documentation_has_what_is_exported_and_nothing_else() {
     }
 }
 
-/// The metrics that a query names, and the labels that it does.
+/// Returns the metrics and the labels that a query names.
 fn named(query: &str) -> (BTreeSet<&str>, BTreeSet<&str>) {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let metrics = query.split(|c: char| !is_word(c)).filter(|word| word.starts_with("ncclflow_")).collect();
@@ -140,7 +139,7 @@ fn queries_are_taken_apart() {
     assert_eq!(labels, BTreeSet::from(["le", "rank", "instance", "wait"]));
 }
 
-/// A metric that a query may name: with the ending of a histogram's series.
+/// Tells whether a query may name this metric, also with a histogram's ending.
 fn is_sample(name: &str, kinds: &BTreeMap<String, String>) -> bool {
     let is =
         |name: &str, histogram: bool| kinds.get(name).is_some_and(|kind| (kind == "histogram") == histogram);

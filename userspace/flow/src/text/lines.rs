@@ -1,0 +1,73 @@
+//! Lines of a given width, and columns of a table.
+
+use std::fmt::{self, Write};
+
+/// Returns the width of each column: that of its widest cell, in characters.
+pub fn column_widths<'r, const N: usize>(rows: impl IntoIterator<Item = &'r [String; N]>) -> [usize; N] {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    widths
+}
+
+/// Cuts a text that is too wide and keeps its end: the end of a path says more than its beginning.
+pub fn cut_left(text: &str, width: Option<usize>) -> String {
+    let length = text.chars().count();
+    match width {
+        Some(width) if length > width => {
+            let kept: String = text.chars().skip(length + 1 - width.max(1)).collect();
+            format!("…{kept}")
+        }
+        _ => text.to_owned(),
+    }
+}
+
+/// Cuts a text that is too wide and keeps its beginning.
+pub fn cut_right(text: &str, width: Option<usize>) -> String {
+    match width {
+        Some(width) if text.chars().count() > width => {
+            text.chars().take(width.saturating_sub(1)).chain(std::iter::once('…')).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
+/// Writes items with a separator between them.
+pub fn joined(items: impl IntoIterator<Item = impl ToString>, separator: &str) -> String {
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(separator)
+}
+
+/// Width of a report's lines. No line is longer than 100 columns, with what a terminal adds to it.
+const REPORT_WIDTH: usize = 98;
+
+/// Writes a paragraph of a report, indented: see [`write_wrapped`].
+pub fn write_paragraph(out: &mut dyn Write, text: &str, indent: usize) -> fmt::Result {
+    write_wrapped(out, text, indent, REPORT_WIDTH)
+}
+
+/// Writes `text`, indented, in lines of at most `width` columns. Lines after the first are indented by two
+/// more.
+pub fn write_wrapped(out: &mut dyn Write, text: &str, indent: usize, width: usize) -> fmt::Result {
+    let mut column = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > width {
+            writeln!(out)?;
+            column = 0;
+            write!(out, "{:1$}", "", indent + 2)?;
+            column += indent + 2;
+        } else if column == 0 {
+            write!(out, "{:indent$}", "")?;
+            column += indent;
+        } else {
+            out.write_char(' ')?;
+            column += 1;
+        }
+        out.write_str(word)?;
+        column += length;
+    }
+    writeln!(out)
+}

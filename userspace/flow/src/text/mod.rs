@@ -1,0 +1,9 @@
+//! Text for people: numbers with units, and lines and columns that fit a terminal.
+
+mod lines;
+mod plain;
+mod units;
+
+pub use lines::{column_widths, cut_left, cut_right, joined, write_paragraph, write_wrapped};
+pub use plain::{PlainWriter, is_obeyed, plain};
+pub use units::{age, ago, bytes, nanoseconds, number, spaced_seconds};

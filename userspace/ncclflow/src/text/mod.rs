@@ -1,9 +1,0 @@
-//! Text for people: numbers with units, and lines and columns that fit a terminal.
-
-mod lines;
-mod plain;
-mod units;
-
-pub use lines::{column_widths, cut_left, cut_right, write_wrapped};
-pub use plain::{PlainWriter, is_obeyed, plain};
-pub use units::{age, ago, bytes, nanoseconds, number, spaced_seconds};
