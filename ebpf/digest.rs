@@ -1,5 +1,5 @@
 //! Digest of the eBPF object's inputs. Shared, as a file, by `cargo xtask make ebpf` (which writes it beside the object)
-//! and `userspace/ncclflow/build.rs` (which refuses to embed an object built from other sources).
+//! and `userspace/trace/build.rs` (which refuses to embed an object built from other sources).
 
 use std::{
     fs, io,

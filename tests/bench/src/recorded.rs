@@ -7,8 +7,8 @@ use flow::{
     decode::{Event, RecordView},
     recording::{Batch, Binding, Session},
 };
-use ncclflow::{
-    recording::{Item, Progress, RecordingReader, Selection},
+use recording::{
+    format::{Item, Progress, RecordingReader, Selection},
     sinks::OutputDir,
 };
 

@@ -4,8 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use flow::decode::{Event, StepMoment};
-use ncclflow::{
-    recording::{FOLDER, Item, Progress, RecordingReader, RecordingWriter, Selection},
+use recording::{
+    format::{FOLDER, Item, Progress, RecordingReader, RecordingWriter, Selection},
     sinks::OutputDir,
 };
 use serde_json::{Value, json};

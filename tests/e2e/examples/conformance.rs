@@ -20,7 +20,6 @@ use nccl_library::{
     nccl::{PatRule, Pattern},
     symbols::{Code, Function, ParamSource, Resolution, nccl_request, resolve},
 };
-use ncclflow::kernel::probe::{self, Probe, ProbeSet};
 use ncclflow_e2e::{
     compare::{self, Findings},
     harness::{
@@ -29,6 +28,7 @@ use ncclflow_e2e::{
     },
 };
 use test_support::root;
+use trace::kernel::probe::{self, Probe, ProbeSet};
 
 use row::{Form, Row};
 

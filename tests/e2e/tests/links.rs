@@ -16,13 +16,13 @@ use flow::{
     wire::ProbeKind,
 };
 use nccl_library::elf::FileOffset;
-use ncclflow::kernel::{
-    loader::{Attachment, Buffer, best_links, detach},
-    probe::Probe,
-};
 use ncclflow_common::FetchPlan;
 use ncclflow_e2e::harness::{kernel_objects, memory::BREAKPOINT};
 use test_support::{need, root};
+use trace::kernel::{
+    loader::{Attachment, Buffer, best_links, detach},
+    probe::Probe,
+};
 
 #[inline(never)]
 extern "C" fn first(value: u32) -> u32 {

@@ -54,7 +54,11 @@ fn names_of_tenants_do_not_reach_the_terminal_as_they_are() {
     assert!(text.contains("ncclAllReduce"), "{text}");
     assert_harmless("symbols --json", &output(&ncclflow, &["symbols", "--json", &path]));
     let missing = folder.path().join("missing").join(EVIL).display().to_string();
-    for command in [&["check", &missing][..], &["summary", &missing], &["export", &missing, "-f", "jsonl", "-o", &missing]] {
+    for command in [
+        &["check", &missing][..],
+        &["summary", &missing],
+        &["export", &missing, "-f", "jsonl", "-o", &missing],
+    ] {
         let output = output(&ncclflow, command);
         assert_eq!(output.status.code(), Some(1), "{command:?}");
         let said = assert_harmless(command[0], &output);

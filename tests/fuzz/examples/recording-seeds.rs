@@ -4,8 +4,8 @@ use std::{env, fs, path::PathBuf, sync::Arc};
 
 use flow::recording::Batch;
 use flow::recording::Session;
-use ncclflow::{
-    recording::{FOLDER, Item, Progress, RecordingReader, RecordingWriter, Selection},
+use recording::{
+    format::{FOLDER, Item, Progress, RecordingReader, RecordingWriter, Selection},
     sinks::OutputDir,
 };
 

@@ -6,16 +6,14 @@
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 
+use dump;
+use inspect::process::{Process, maps::Mapping};
 use nccl_library::{
     elf::{FileOffset, RuntimeAddr},
     fields::{FieldRef, channel, comm},
     layouts::Layouts,
     nccl::NcclVersion,
     symbols::shipped::Table,
-};
-use ncclflow::{
-    dump,
-    target::{Process, maps::Mapping},
 };
 
 const AT: u64 = 0x1000_0000_0000;

@@ -6,12 +6,12 @@
 use std::{path::Path, sync::LazyLock};
 
 use flow::recording::Binding;
-use ncclflow::{
-    kernel::stream::records_of,
-    recording::{Item, Progress, RecordingReader, Selection},
+use recording::{
+    format::{Item, Progress, RecordingReader, Selection},
     rows::Pipeline,
     sinks::{OutputDir, SessionFiles},
 };
+use trace::kernel::stream::records_of;
 
 /// Recording whose bindings are used.
 const RECORDING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/traces/net_steps");

@@ -21,13 +21,13 @@ use std::{
     time::Duration,
 };
 
+use ::trace::kernel::probe;
 use flow::session::Level;
 use nccl_library::{
     elf::{Budget, Image},
     nccl::find_versions,
     symbols::{nccl_request_with_api, render, resolve},
 };
-use ncclflow::kernel::probe::{self};
 
 /// Seconds of processor time that a hostile file may take, and as many more for each megabyte. Processor time, as the machine
 /// may be busy. Who runs this without optimisation sets it to more.

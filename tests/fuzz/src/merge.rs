@@ -1,6 +1,6 @@
 //! What is done with a dump of another host (`dump --merge`): one, or several with a byte of 0 in between.
 
-use ncclflow::dump::{self, DumpReport};
+use dump::{self, DumpReport};
 
 /// Merges, judges and renders. Errors are fine.
 ///

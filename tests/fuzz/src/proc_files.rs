@@ -1,7 +1,7 @@
 //! What is done with `/proc/PID/maps` and `/proc/PID/mountinfo`, in which a tenant chooses names and mounts. The first
 //! byte says which it is.
 
-use ncclflow::target::{maps, mounts};
+use inspect::process::{maps, mounts};
 
 /// # Panics
 /// If it takes too long, or says of a device at once that it is safe and that it is not.

@@ -2,8 +2,8 @@
 
 use std::{fs, path::PathBuf, sync::LazyLock};
 
-use ncclflow::{
-    recording::Selection,
+use recording::{
+    format::Selection,
     rows::{ReadPart, RecordedSession},
     sinks::{OutputDir, SessionFiles},
 };

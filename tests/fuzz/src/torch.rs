@@ -9,7 +9,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use cpython::{Python, Unreadable};
-use ncclflow::history::{self, HistoryReport};
+use dump::history::{self, HistoryReport};
 use torch::{Found, Library, MAX_ENTRIES, MAX_FRAMES, Memory, Patience, Recorder};
 
 use super::python::Pieces;

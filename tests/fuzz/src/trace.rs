@@ -2,7 +2,7 @@
 
 use std::os::fd::AsRawFd as _;
 
-use ncclflow::stacks::trace::{Query, TraceFile, Window, find_functions, stacks_of};
+use stacks::trace::{Query, TraceFile, Window, find_functions, stacks_of};
 
 /// Looks for a function, and for the stacks behind all kernels, in the whole and in a window. Errors are fine; the fuzzer looks for panics, time
 /// and memory.

@@ -21,6 +21,7 @@
 mod containers;
 mod dtype;
 mod entry;
+pub mod flight_recorder;
 mod locate;
 mod maps;
 mod memory;

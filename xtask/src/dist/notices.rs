@@ -66,7 +66,7 @@ struct DependencyKind {
 /// Parts of the program that are no crate: name, version, licence and origin, and the file with the text.
 const EMBEDDED: [(&str, &str); 1] = [(
     "uPlot 1.6.32: MIT, https://github.com/leeoniya/uPlot (in the pages of `ncclflow report`)",
-    "userspace/ncclflow/assets/report/uplot/LICENSE",
+    "userspace/analysis/assets/report/uplot/LICENSE",
 )];
 
 /// Makes the text: each crate of the program with its licence, and each text once. An error if a crate has no

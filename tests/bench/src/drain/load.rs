@@ -19,12 +19,12 @@ use flow::{
     wire::{ApiCallSpans, CommunicatorSpans, ProbeKind, Span},
 };
 use nccl_library::elf::{Budget, FileOffset, Image, SymbolTable};
-use ncclflow::kernel::{
+use ncclflow_common::{FetchPlan, RecordHeader, Step, StepOp};
+use trace::kernel::{
     loader::{Attachment, Buffer, best_links},
     probe::Probe,
     stream::{Drain, DrainMessage, Mailbox, Outlet, Popped, Queue},
 };
-use ncclflow_common::{FetchPlan, RecordHeader, Step, StepOp};
 
 use super::timed;
 

@@ -9,7 +9,7 @@ use flow::{
     recording::{Batch, Binding},
     wire::ProbeKind,
 };
-use ncclflow::{
+use recording::{
     rows::Pipeline,
     sinks::{Layout, OutputDir, SessionFiles},
 };

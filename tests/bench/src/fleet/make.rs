@@ -19,8 +19,8 @@ use flow::{
     recording::{Batch, Session},
     wire::ProbeKind,
 };
-use ncclflow::{recording::RecordingWriter, sinks::OutputDir};
 use ncclflow_common::RecordHeader;
+use recording::{format::RecordingWriter, sinks::OutputDir};
 use serde::Serialize;
 use serde_json::{Value, json};
 

@@ -2,12 +2,12 @@
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
+use analysis::check::{CheckReport, FindingKind, check};
 use anyhow::{Context as _, Result};
 use flow::{
     decode::{Event, PlanPart},
     recording::Batch,
 };
-use ncclflow::check::{CheckReport, FindingKind, check};
 use ncclflow_common::RecordHeader;
 use serde_json::{Value, json};
 

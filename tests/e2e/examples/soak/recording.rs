@@ -4,11 +4,11 @@ use std::path::Path;
 
 use anyhow::Result;
 use flow::decode::RecordView;
-use ncclflow::{
-    recording::{Damage, FOLDER, Item, Progress, RecordingReader, Selection},
+use ncclflow_common::LOSS_MARK;
+use recording::{
+    format::{Damage, FOLDER, Item, Progress, RecordingReader, Selection},
     sinks::OutputDir,
 };
-use ncclflow_common::LOSS_MARK;
 
 #[derive(Debug, Default)]
 pub(crate) struct Contents {

@@ -9,9 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ::recording::format::Damage;
 use anyhow::{Context as _, Result};
 use aya::sys::{Stats, enable_stats};
-use ncclflow::recording::Damage;
 use ncclflow_e2e::harness::{
     disk::Disk,
     kernel_objects,

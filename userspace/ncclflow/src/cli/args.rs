@@ -1,6 +1,6 @@
 //! The arguments of every command.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::LazyLock, time::Duration};
 
 use clap::{Args, ColorChoice, CommandFactory as _, Parser, Subcommand, error::ErrorKind};
 use clap_complete::Shell;
@@ -10,31 +10,24 @@ use super::{
     report::ReportArgs, stacks_args::StacksArgs, top_args::TopArgs,
 };
 use nccl_library::symbols::DebugFiles;
-
-macro_rules! long_version {
-    ($nvml:literal) => {
-        concat!(
-            env!("CARGO_PKG_VERSION"),
-            "\ncommit: ",
-            env!("NCCLFLOW_BUILD_COMMIT"),
-            "\ntarget: ",
-            env!("NCCLFLOW_BUILD_TARGET"),
-            "\nnvml: ",
-            $nvml,
-            "\nebpf-sha256: ",
-            env!("NCCLFLOW_BUILD_EBPF"),
-        )
-    };
-}
+use trace::kernel::loader::OBJECT_SHA256;
 
 /// Output of `--version`: a line of `key: value` for each thing that tells two builds of one version apart. A
 /// static program loads no library.
-const LONG_VERSION: &str =
-    if cfg!(target_feature = "crt-static") { long_version!("no") } else { long_version!("yes") };
+static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "{}\ncommit: {}\ntarget: {}\nnvml: {}\nebpf-sha256: {}",
+        env!("CARGO_PKG_VERSION"),
+        env!("NCCLFLOW_BUILD_COMMIT"),
+        env!("NCCLFLOW_BUILD_TARGET"),
+        if cfg!(target_feature = "crt-static") { "no" } else { "yes" },
+        OBJECT_SHA256,
+    )
+});
 
 /// See what NCCL decides and sends in GPU jobs that are already running, from outside
 #[derive(Debug, Parser)]
-#[command(name = "ncclflow", version, long_version = LONG_VERSION)]
+#[command(name = "ncclflow", version, long_version = LONG_VERSION.as_str())]
 #[command(propagate_version = true, arg_required_else_help = true)]
 #[command(after_help = "\
 Begin with:

@@ -11,7 +11,7 @@ use super::{
     terminal::{self, Mood},
     write_json,
 };
-use crate::check::{check, headline, write_check};
+use analysis::check::{check, headline, write_check};
 
 pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
     let report = reading("", |line| check(&args.dirs, &mut |bytes, of_bytes| line.show(bytes, of_bytes)))?;

@@ -11,11 +11,9 @@ use super::{
     terminal::{self, Mood},
     write_json,
 };
-use crate::{
-    dump::{self, Choice, DumpOptions, DumpReport, RecorderDumps, State},
-    export::RankFiles,
-    memory::ScanLimits,
-};
+use analysis::export::RankFiles;
+use dump::{self, Choice, DumpOptions, DumpReport, RecorderDumps, State};
+use inspect::memory::ScanLimits;
 
 const STUCK: u8 = 3;
 const UNKNOWN: u8 = 4;

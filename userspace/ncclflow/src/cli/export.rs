@@ -8,7 +8,7 @@ use std::{
 use anyhow::Result;
 
 use super::{export_args::ExportArgs, progress::reading, terminal, write_json};
-use crate::export::{ExportOptions, Exported, Format, InspectorVersion, ViewOptions, export};
+use analysis::export::{ExportOptions, Exported, Format, InspectorVersion, ViewOptions, export};
 
 pub(super) fn run(args: &ExportArgs) -> Result<ExitCode> {
     if args.flat && args.format != Format::Compat {

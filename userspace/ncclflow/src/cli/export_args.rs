@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::part_args::PartArgs;
-use crate::export::{Format, InspectorVersion};
+use analysis::export::{Format, InspectorVersion};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::target::Filter;
+use inspect::process::Filter;
 
 /// Heading in `--help`. Not as `next_help_heading`, which would also apply to what follows in the commands.
 const HEADING: &str = "Filters";

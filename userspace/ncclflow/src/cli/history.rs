@@ -8,12 +8,12 @@ use super::{
     history_args::{HistoryArgs, HistoryFormat},
     terminal, write_json,
 };
-use crate::{
-    dump::Choice,
-    export::RankFiles,
+use analysis::export::RankFiles;
+use dump::{
+    Choice,
     history::{self, HistoryOptions, HistoryReport},
-    torch_notes::{HistoryState, ProcessHistory},
 };
+use torch_history::{HistoryState, ProcessHistory};
 
 const DIFFER: u8 = 3;
 const UNKNOWN: u8 = 4;

@@ -12,11 +12,9 @@ use anyhow::{Result, bail};
 use super::{
     progress::BytesLine, signals::with_signals, stacks::write_out, stacks_args::StacksArgs, write_json,
 };
-use crate::{
-    export::sources,
-    record::{Notice, record},
-    stacks::{CallStacks, LiveStacks, pprof, write_folded},
-};
+use analysis::export::sources;
+use stacks::{CallStacks, LiveStacks, pprof, write_folded};
+use trace::record::{Notice, record};
 
 /// Most groups that are listed below a stack.
 const LISTED: usize = 16;
@@ -84,7 +82,7 @@ fn finish(args: &StacksArgs, live: &LiveStacks) -> Result<ExitCode> {
 
 fn write_stacks(found: &CallStacks, out: &mut dyn Write) -> io::Result<()> {
     for (stack, groups) in found.by_stack() {
-        let frames: Vec<_> = stack.frames.iter().map(crate::stacks::Frame::as_str).collect();
+        let frames: Vec<_> = stack.frames.iter().map(stacks::Frame::as_str).collect();
         writeln!(out, "{}\nAppeared {} times", frames.join("\n ->\n"), stack.count)?;
         for group in groups.iter().take(LISTED) {
             let of = match (&group.comm_hash, group.rank) {

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use super::terminal;
-use crate::dump::{DumpReport, SCHEMA};
+use dump::{DumpReport, SCHEMA};
 
 /// Most bytes of all that is merged. A dump of 8 ranks with all stacks has some hundred kilobytes.
 const MAX_BYTES: u64 = 2 << 30;

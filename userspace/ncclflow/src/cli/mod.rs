@@ -49,8 +49,9 @@ use std::{
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::{allocator, descriptor_table, resolver};
+use crate::{allocator, descriptor_table};
 use flow::text::PlainWriter;
+use inspect::resolver;
 
 pub use args::{Cli, Command};
 pub use variables::command;

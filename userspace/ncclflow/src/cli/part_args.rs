@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::export::{Choice, Moment, RankRange, duration};
+use analysis::export::{Choice, Moment, RankRange, duration};
 
 /// Heading of these options in `--help`.
 const HEADING: &str = "Part";

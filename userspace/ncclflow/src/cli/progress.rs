@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Result;
 
-use crate::dump::Progress;
+use dump::Progress;
 
 /// Duration up to which work is not worth a line.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -9,10 +9,10 @@ use std::{
 use anyhow::Result;
 
 use super::{args::PsArgs, progress::ProgressLine, terminal, write_json, write_json_line};
-use crate::{
+use dump::ps::{Lister, PsOptions, PsReport, render};
+use inspect::{
     layout_cache::{LayoutCache, default_folder},
     memory::ScanLimits,
-    ps::{Lister, PsOptions, PsReport, render},
 };
 
 pub(super) fn run(args: &PsArgs) -> Result<ExitCode> {

@@ -12,20 +12,22 @@ use anyhow::{Context as _, Result};
 use super::{
     exit, progress::FilesProgress, record_args::RecordArgs, signals::with_signals, terminal, write_json,
 };
-use crate::{
-    clock::realtime_offset_ns,
-    gpu::{self, GpuSamples},
-    health::Health,
-    record::{LibraryInUse, Notice, Outcome, Setup, record},
-    sinks::LiveStatistics,
-    target::Process,
-    views::metrics::{Exposition, MetricsServer},
-};
+use crate::views::metrics::{Exposition, MetricsServer};
 use flow::session::{
     CallSource, FilesReport, FilesState, Level, ProbePlace, ProbeReport, SessionReport, SessionState,
     WindowIterations,
 };
+use inspect::{
+    clock::realtime_offset_ns,
+    gpu::{self, GpuSamples},
+    process::Process,
+};
 use nccl_library::nccl::{ApiFunction, ApiKind};
+use recording::sinks::LiveStatistics;
+use trace::{
+    health::Health,
+    record::{LibraryInUse, Notice, Outcome, Setup, record},
+};
 
 pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<ExitCode> {
     let output = (!args.no_files).then(|| args.output.clone().unwrap_or_else(default_output));

@@ -1,17 +1,16 @@
 //! The arguments of `ncclflow record`.
 
-use crate::{
-    gpu::GpuSamples,
-    kernel::loader::{best_buffer, best_links, prepared},
-    layout_cache::default_folder,
-    record::{ProbeChoice, RecordOptions, StackChoice, StackKind, Targets},
-    sinks::LiveStatistics,
-    views::metrics::parse_address,
-};
+use crate::views::metrics::parse_address;
+use inspect::{gpu::GpuSamples, layout_cache::default_folder};
+use recording::sinks::LiveStatistics;
 use std::{
     net::SocketAddr,
     path::PathBuf,
     time::{Duration, Instant},
+};
+use trace::{
+    kernel::loader::{best_buffer, best_links, prepared},
+    record::{ProbeChoice, RecordOptions, StackChoice, StackKind, Targets},
 };
 
 use clap::Args;

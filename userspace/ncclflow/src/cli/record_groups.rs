@@ -1,14 +1,12 @@
 //! Groups of options of `ncclflow record`, and how their values are written.
 
-use crate::{
-    record::{FilesOptions, FilesWhen, WindowOptions},
-    who::{RankMapFile, WhoOptions},
-};
+use inspect::identity::{RankMapFile, WhoOptions};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
+use trace::record::{FilesOptions, FilesWhen, WindowOptions};
 
 use clap::{
     Args, ValueEnum,

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::{export::write_notes, part_args::PartArgs, progress::reading, terminal};
-use crate::report::{ReportOptions, Section, report};
+use analysis::report::{ReportOptions, Section, report};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -8,7 +8,8 @@ use rustix::thread::CapabilitySet;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{exit, terminal};
-use crate::{privileges, record::StopHandle};
+use inspect::privileges;
+use trace::record::StopHandle;
 
 /// Time that an immediate end waits for readers of the lines that were told.
 const AT_ONCE: Duration = Duration::from_millis(200);

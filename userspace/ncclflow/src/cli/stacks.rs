@@ -11,13 +11,11 @@ use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 
 use super::{live_stacks, progress::reading, stacks_args::StacksArgs, terminal, write_json};
-use crate::{
-    sinks::{OutputDir, Share},
-    stacks::{
-        GroupedStacks, pprof,
-        trace::{Found, Functions, Match, Query, TraceFile, Window, find_functions, stacks_of},
-        write_folded, write_text,
-    },
+use recording::sinks::{OutputDir, Share};
+use stacks::{
+    GroupedStacks, pprof,
+    trace::{Found, Functions, Match, Query, TraceFile, Window, find_functions, stacks_of},
+    write_folded, write_text,
 };
 
 /// Words of kernels to suggest where the wanted one is not found.

@@ -1,14 +1,14 @@
 //! The arguments of `stacks`.
 
-use crate::{
-    kernel::loader::{best_buffer, best_links, prepared},
-    layout_cache::default_folder,
-    record::{RecordOptions, StackChoice, StackKind, Targets},
-    stacks::LiveStacks,
-};
+use inspect::layout_cache::default_folder;
+use stacks::LiveStacks;
 use std::{
     path::PathBuf,
     time::{Duration, Instant},
+};
+use trace::{
+    kernel::loader::{best_buffer, best_links, prepared},
+    record::{RecordOptions, StackChoice, StackKind, Targets},
 };
 
 use clap::Args;

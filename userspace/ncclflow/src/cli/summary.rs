@@ -10,7 +10,7 @@ use super::{
     terminal::{self, Mood},
     write_json,
 };
-use crate::check::{summarize, summary_headline, write_summary};
+use analysis::check::{summarize, summary_headline, write_summary};
 
 pub(super) fn run(args: &SummaryArgs) -> Result<ExitCode> {
     let report =

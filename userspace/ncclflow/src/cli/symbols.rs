@@ -5,13 +5,13 @@ use std::{io::Write as _, process::ExitCode};
 use anyhow::{Context as _, Result};
 
 use super::{args::SymbolsArgs, terminal, write_json_line};
-use crate::{
-    kernel::probe::{ProbeSet, add_api_returns, compile},
-    resolver::{self, What},
-    target::{MappedLibrary, Process, printable},
-};
 use flow::session::{CallSource, Level};
+use inspect::{
+    process::{MappedLibrary, Process, printable},
+    resolver::{self, What},
+};
 use nccl_library::symbols::{DebugFiles, Resolution, nccl_request_with_api, render};
+use trace::kernel::probe::{ProbeSet, add_api_returns, compile};
 
 pub(super) fn run(args: &SymbolsArgs) -> Result<ExitCode> {
     let mut libraries = Vec::new();

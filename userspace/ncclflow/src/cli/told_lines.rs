@@ -14,7 +14,7 @@ use std::{
 
 use rustix::thread::CapabilitySet;
 
-use crate::privileges;
+use inspect::privileges;
 
 /// Most lines that wait to be written.
 const WAITING: usize = 1024;

@@ -20,16 +20,16 @@ use super::{
     top_args::TopArgs,
     top_recording, write_json,
 };
-use crate::{
+use crate::views::top::{Action, Rates, Snapshot, State, Subject, TopReport, draw, print_table, rows};
+use flow::session::SessionState;
+use inspect::{
     clock::now_ns,
     gpu::{self, GpuSamples},
     host::host_name,
     privileges,
-    record::{LibraryInUse, Notice, RecordOptions, StopHandle, record},
-    sinks::LiveStatistics,
-    views::top::{Action, Rates, Snapshot, State, Subject, TopReport, draw, print_table, rows},
 };
-use flow::session::SessionState;
+use recording::sinks::LiveStatistics;
+use trace::record::{LibraryInUse, Notice, RecordOptions, StopHandle, record};
 
 /// Longest time that a signal goes unnoticed.
 const PATIENCE: Duration = Duration::from_millis(100);

@@ -1,15 +1,15 @@
 //! The arguments of `ncclflow top`.
 
-use crate::{
-    kernel::loader::{best_buffer, best_links, prepared},
-    layout_cache::default_folder,
-    record::{RecordOptions, Targets},
-    sinks::LiveStatistics,
-    views::top::{Sort, View},
-};
+use crate::views::top::{Sort, View};
+use inspect::layout_cache::default_folder;
+use recording::sinks::LiveStatistics;
 use std::{
     path::PathBuf,
     time::{Duration, Instant},
+};
+use trace::{
+    kernel::loader::{best_buffer, best_links, prepared},
+    record::{RecordOptions, Targets},
 };
 
 use clap::Args;

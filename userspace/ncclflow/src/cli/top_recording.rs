@@ -20,16 +20,12 @@ use super::{
     top::print_once,
     top_args::TopArgs,
 };
-use crate::{
-    clock::now_ns,
-    export::Source,
-    record::StopHandle,
-    recording::Progress,
-    rows::WatchedRecording,
-    sinks::LiveStatistics,
-    views::top::{Action, Rates, Snapshot, State, Subject, draw},
-};
+use crate::views::top::{Action, Rates, Snapshot, State, Subject, draw};
+use analysis::export::Source;
 use flow::session::{SessionReport, TargetReport};
+use inspect::clock::now_ns;
+use recording::{format::Progress, rows::WatchedRecording, sinks::LiveStatistics};
+use trace::record::StopHandle;
 
 /// Nanoseconds before its end from which an unfinished recording is read.
 const TAIL_NS: u64 = 10_000_000_000;

@@ -4,7 +4,7 @@ use std::{fs::File, io::Read as _, path::Path};
 
 use flate2::read::GzDecoder;
 
-use crate::target::{MAX_TEXT, in_first_pid_namespace, read_text, status_field};
+use inspect::process::{MAX_TEXT, in_first_pid_namespace, read_text, status_field};
 
 #[derive(Clone, Debug, Default)]
 pub struct Facts {

@@ -4,9 +4,9 @@
 use std::io;
 
 use super::checks::{Finding, degraded, no, ok};
-use crate::{
+use inspect::{
+    process::Process,
     resolver::{self, ResolverError},
-    target::Process,
 };
 
 /// Remedy where root is refused.

@@ -11,13 +11,13 @@ use super::{
     facts::Facts,
     files, privileges,
 };
-use crate::{
-    kernel::probe::compile,
-    resolver::{self, ResolverError, What},
-    target::{Discovered, LibraryError, LibraryId, MappedLibrary, denied_remedy},
-};
 use flow::session::{CallSource, Level, ProbeStrategy};
+use inspect::{
+    process::{Discovered, LibraryError, LibraryId, MappedLibrary, denied_remedy},
+    resolver::{self, ResolverError, What},
+};
 use nccl_library::symbols::{DebugFiles, Resolution};
+use trace::kernel::probe::compile;
 
 /// Most libraries that are examined. Each takes some tenths of a second.
 const MAX_LIBRARIES: usize = 32;

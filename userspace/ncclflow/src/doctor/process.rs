@@ -1,13 +1,13 @@
 //! `doctor -p`: what may be done to one process, what not, and why.
 
 use super::checks::{Check, degraded, no, ok};
-use crate::{
-    kernel::probe::compile,
-    resolver::{self, Unseen, What},
-    target::{Process, no_return_probes, printable, read_text, status_field},
-};
 use flow::session::Level;
+use inspect::{
+    process::{Process, no_return_probes, printable, read_text, status_field},
+    resolver::{self, Unseen, What},
+};
 use nccl_library::{elf::RuntimeAddr, symbols::DebugFiles};
+use trace::kernel::probe::compile;
 
 /// Returns the checks of a process. It is looked at and not touched: no probe is tried, and 8 bytes of its
 /// memory are read.
@@ -56,7 +56,7 @@ fn libraries(pid: u32) -> Vec<Check> {
     };
     let unopened = sighting.unopened.iter().map(ToString::to_string).chain(sighting.not_asked);
     let unopened = unopened.map(|why| no(why, "see the capabilities above, or --allow-fuse").named("NCCL"));
-    let judge = |(library, _): &(crate::target::MappedLibrary, crate::target::Evidence)| {
+    let judge = |(library, _): &(inspect::process::MappedLibrary, inspect::process::Evidence)| {
         let resolved = resolver::resolve(library, What::Api, &DebugFiles::default());
         match resolved {
             Err(error) => no(format!("{}: {error}", library.shown()), "another copy of the library"),
@@ -84,7 +84,7 @@ fn libraries(pid: u32) -> Vec<Check> {
 }
 
 fn memory(process: &Process) -> super::checks::Finding {
-    use crate::memory::{AddressSpace, Memory};
+    use inspect::memory::{AddressSpace, Memory};
     let space = match AddressSpace::read(process) {
         Ok(space) => space,
         Err(error) => return no(error.to_string(), "run as root, or with CAP_SYS_PTRACE"),

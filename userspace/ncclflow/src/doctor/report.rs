@@ -9,7 +9,7 @@ use super::{
     facts::Facts,
     files, kernel, libraries, privileges, process, trial,
 };
-use crate::kernel::loader::try_uprobe;
+use trace::kernel::loader::try_uprobe;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {

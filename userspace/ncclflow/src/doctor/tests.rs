@@ -3,12 +3,9 @@
 use std::{io, time::Duration};
 
 use super::{report::of_facts, *};
-use crate::{
-    kernel::loader::{Program, Trial, TrialError},
-    resolver::ResolverError,
-    target::LibraryError,
-};
 use flow::session::LinkKind;
+use inspect::{process::LibraryError, resolver::ResolverError};
+use trace::kernel::loader::{Program, Trial, TrialError};
 
 const ALL: &str = "000001ffffffffff";
 const CONFIG: &str = "CONFIG_BPF_SYSCALL=y\nCONFIG_BPF_EVENTS=y\nCONFIG_PERF_EVENTS=y\nCONFIG_UPROBES=y\n\

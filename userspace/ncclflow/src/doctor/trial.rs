@@ -3,8 +3,8 @@
 use std::{io, iter, time::Duration};
 
 use super::checks::{Check, Finding, degraded, no, ok};
-use crate::kernel::loader::{Program, Trial, TrialError};
 use flow::session::LinkKind;
+use trace::kernel::loader::{Program, Trial, TrialError};
 
 /// Duration above which a hit slows small launches down.
 const SLOW_HIT: Duration = Duration::from_micros(20);

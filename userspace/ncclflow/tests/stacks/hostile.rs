@@ -6,8 +6,8 @@ use std::{
 };
 
 use flate2::read::GzDecoder;
-use ncclflow::stacks::trace::{Query, TraceFile, Window, find_functions, stacks_of};
 use serde_json::Value;
+use stacks::trace::{Query, TraceFile, Window, find_functions, stacks_of};
 use test_support::damage::{Random, damage};
 
 use crate::run::{has_python, kineto, python};

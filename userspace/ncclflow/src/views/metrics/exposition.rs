@@ -12,10 +12,11 @@ use super::{
     families::{Families, Labels, seconds},
     gpu_families,
 };
-use crate::{gpu::GpuSamples, sinks::LiveStatistics};
 use flow::statistics::{
     CallStatistics, OTHER, OpStatistics, ProcessStatistics, RankStatistics, Statistics, Traffic, Wait,
 };
+use inspect::gpu::GpuSamples;
+use recording::sinks::LiveStatistics;
 
 /// The metrics of a session, made anew at each scrape.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use flow::schema::GpuRow;
 use prometheus_client::registry::Unit;
 
 use super::families::{Families, Labels};
-use crate::gpu::{GpuSamples, GpuTotals, Traffic};
+use inspect::gpu::{GpuSamples, GpuTotals, Traffic};
 
 pub(super) fn encode(families: &mut Families<'_>, samples: &GpuSamples) -> fmt::Result {
     let (rows, totals) = (samples.latest(), samples.totals());

@@ -24,7 +24,8 @@ use rustix::thread::CapabilitySet;
 use tokio::{sync::oneshot, task::AbortHandle};
 
 use super::exposition::Exposition;
-use crate::{fault, health::Health, privileges};
+use inspect::{failpoint, privileges};
+use trace::health::Health;
 
 /// Most connections at a time. A further one ends the oldest: a client that connects and says nothing, or
 /// reads nothing, keeps nobody else from the metrics.
@@ -121,7 +122,7 @@ async fn serve(listener: TcpListener, served: Arc<Served>) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
     let mut connections: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        if fault::here("metrics").is_err() {
+        if failpoint::here("metrics").is_err() {
             return;
         }
         let Ok((stream, _)) = listener.accept().await else {

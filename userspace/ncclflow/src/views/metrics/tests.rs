@@ -10,8 +10,10 @@ use std::{
 };
 
 use super::*;
-use crate::{gpu::GpuSamples, health::Health, sinks::LiveStatistics};
 use flow::made::ops::{Op, host, launch, messages};
+use inspect::gpu::GpuSamples;
+use recording::sinks::LiveStatistics;
+use trace::health::Health;
 
 fn live() -> LiveStatistics {
     let live = LiveStatistics::default();

@@ -1,0 +1,378 @@
+//! `ncclflow check`: the whole check, over the folders of one or several hosts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    path::PathBuf,
+};
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::{
+    call_lines::{Lines, Wanted},
+    call_marks::Marks,
+    collectives::{At, Collectives, name_ranks},
+    first_difference::{self, FirstDifference},
+    folder_rows::FolderRows,
+    p2p::PointToPoint,
+    parts::parts,
+    room::Room,
+    row_source::{FolderFacts, Gather, ReadingProgress, read_rows},
+    verdict::{self, Culprit, RankWaits, Reason, Verdict},
+};
+use flow::{schema::Outcome, text::spaced_seconds};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FindingKind {
+    /// Ranks run different operations, or with different arguments, under one number.
+    CollectiveMismatch,
+    /// Ranks run the same operations in another order.
+    OrderMismatch,
+    /// A rank lacks an operation and has later ones.
+    MissingOp,
+    /// A rank has not joined an operation that others are in.
+    MissingJoin,
+    UnmatchedSend,
+    UnmatchedRecv,
+    /// A send and its receive have different sizes.
+    SizeMismatch,
+    /// Messages had another size than was planned.
+    MeasuredOtherwise,
+    /// Ops whose messages did not end before the session did.
+    Unfinished,
+    /// A rank, or a link, that the others wait for.
+    Slowest,
+    /// Two files are about one rank.
+    TwoRecordings,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    pub kind: FindingKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
+    pub ranks: Vec<i32>,
+    pub text: String,
+}
+
+/// Location of a rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Place {
+    pub host: String,
+    /// Process ID as ncclflow saw it there.
+    pub pid: u32,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CommunicatorCheck {
+    /// The windows that it was checked in, if a folder with windows was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<String>,
+    /// Name of its folder: `commHash`, and a number if there are several of that hash.
+    pub communicator: String,
+    pub n_ranks: i32,
+    pub ranks: Vec<i32>,
+    /// Places of ranks, where a row has them.
+    pub places: BTreeMap<i32, Place>,
+    /// Collectives of the rank that has most.
+    pub collectives: u64,
+    /// Ops of all ranks and channels by the outcome of their messages, where these were measured.
+    pub measured: BTreeMap<Outcome, u64>,
+    pub findings: Vec<Finding>,
+    /// The first collective at which ranks differ, if they do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_difference: Option<FirstDifference>,
+    pub verdict: Verdict,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct CheckReport {
+    pub consistent: bool,
+    pub recordings: Vec<PathBuf>,
+    pub communicators: Vec<CommunicatorCheck>,
+    /// Notes on what could not be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// Compares the recordings in these folders. They are read by as many threads as there are processors.
+///
+/// # Errors
+/// If a folder has no recording, or cannot be read.
+pub fn check(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<CheckReport> {
+    let (mut communicators, mut notes) = (Vec::new(), Vec::new());
+    for part in parts(dirs)? {
+        let (fleet, said) = read_rows(&part, Fleet::default(), &mut *progress)?;
+        notes.extend(said);
+        let mut checked = fleet.checked(part.windows.as_deref(), &mut notes);
+        if !checked.lines.is_empty() {
+            (checked.lines, _) = read_rows(&part, checked.lines, &mut *progress)?;
+            if checked.lines.is_incomplete() {
+                (checked.lines, _) = read_rows(&part, checked.lines.whole(), &mut *progress)?;
+            }
+        }
+        communicators.extend(checked.complete());
+    }
+    Ok(CheckReport::new(dirs.to_vec(), communicators, notes))
+}
+
+impl CheckReport {
+    pub fn new(recordings: Vec<PathBuf>, communicators: Vec<CommunicatorCheck>, notes: Vec<String>) -> Self {
+        let consistent = communicators.iter().all(|communicator| communicator.findings.is_empty());
+        Self { consistent, recordings, communicators, notes }
+    }
+}
+
+/// The first collective at which ranks differ, before their source lines are known.
+#[derive(Debug)]
+struct Difference {
+    number: u64,
+    at: At,
+    /// Time at which the collective before it was first seen.
+    before_seen_ns: Option<u64>,
+}
+
+impl Difference {
+    /// Returns what a second reading is to find.
+    fn wanted(&self, marks: &BTreeMap<i32, (u64, Marks)>) -> Wanted {
+        let ranks = |(call, ranks): &(Option<_>, Vec<i32>)| {
+            let has_called = call.is_some();
+            ranks.iter().map(move |rank| (*rank, has_called)).collect::<Vec<_>>()
+        };
+        let mut wanted = Wanted {
+            number: self.number,
+            first_seen_ns: self.at.first_seen_ns,
+            before_seen_ns: self.before_seen_ns,
+            ranks: self.at.groups.iter().flat_map(ranks).collect(),
+            marks: BTreeMap::new(),
+        };
+        for (rank, (offset, marks)) in marks {
+            wanted.mark(*rank, marks, *offset);
+        }
+        wanted
+    }
+}
+
+/// The communicators of all folders.
+#[derive(Debug, Default)]
+pub(super) struct Fleet {
+    communicators: BTreeMap<String, CommunicatorRows>,
+    /// Hosts whose clock is not known.
+    without_clock: BTreeSet<String>,
+    room: Room,
+}
+
+/// Communicators that were compared; where ranks differ, their source lines are still to be found.
+#[derive(Debug, Default)]
+pub(super) struct Checked {
+    checks: Vec<(CommunicatorCheck, Option<Difference>)>,
+    /// Lines that a second reading is to find.
+    lines: Lines,
+}
+
+impl Checked {
+    /// Completes the checks by the lines that were found.
+    pub(super) fn complete(self) -> impl Iterator<Item = CommunicatorCheck> {
+        let Self { checks, lines } = self;
+        checks.into_iter().map(move |(check, difference)| {
+            let first_difference = difference.map(|Difference { number, at, .. }| {
+                FirstDifference::new(&check.communicator, number, at, &lines)
+            });
+            CommunicatorCheck { first_difference, ..check }
+        })
+    }
+}
+
+impl Fleet {
+    /// Notes what cannot be judged, as the clocks of some hosts are not known.
+    fn clocks_not_known(&self) -> Option<String> {
+        let hosts: Vec<&str> = self.without_clock.iter().map(String::as_str).collect();
+        (!hosts.is_empty()).then(|| {
+            format!(
+                "the clock of {} is not known (`session.json` of each host's recording has it), so \
+                 ncclflow did not check whether ranks there missed a collective, a send or a receive",
+                hosts.join(", ")
+            )
+        })
+    }
+
+    /// Compares all, when everything has come.
+    pub(super) fn checked(self, window: Option<&str>, notes: &mut Vec<String>) -> Checked {
+        let (mut checked, mut all_wanted) = (Checked::default(), HashMap::new());
+        notes.extend(self.clocks_not_known());
+        for (name, mut rows) in self.communicators {
+            notes.extend(rows.not_compared(&name));
+            let (has_stacks, marks) = (rows.has_stacks, std::mem::take(&mut rows.marks));
+            let (check, difference) = rows.checked(name);
+            if let Some(difference) = difference.as_ref().filter(|_| has_stacks) {
+                all_wanted.insert(check.communicator.clone(), difference.wanted(&marks));
+            }
+            checked
+                .checks
+                .push((CommunicatorCheck { window: window.map(str::to_owned), ..check }, difference));
+        }
+        checked.lines = Lines::new(all_wanted);
+        checked
+    }
+}
+
+impl Gather for Fleet {
+    type Folder = FolderRows;
+
+    fn folder(&self, facts: FolderFacts) -> FolderRows {
+        let earlier = self.communicators.iter().map(|(name, rows)| (name.clone(), rows.seen.clone()));
+        FolderRows::new(facts, earlier.collect())
+    }
+
+    fn add(&mut self, mut folder: FolderRows) -> bool {
+        let is_twice = |(name, rows): (&String, &CommunicatorRows)| {
+            self.communicators.get(name).is_some_and(|known| !known.seen.is_disjoint(&rows.seen))
+        };
+        if folder.communicators.iter().any(is_twice) {
+            return false;
+        }
+        folder.end_ranks();
+        self.without_clock.append(&mut folder.without_clock);
+        for (name, rows) in folder.communicators {
+            self.communicators.entry(name).or_default().append(rows, &mut self.room);
+        }
+        true
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct CommunicatorRows {
+    pub(super) collectives: Collectives,
+    pub(super) p2p: PointToPoint,
+    pub(super) measured: BTreeMap<Outcome, u64>,
+    pub(super) findings: Vec<Finding>,
+    pub(super) waits: BTreeMap<i32, RankWaits>,
+    pub(super) messages: u64,
+    pub(super) messages_not_judged: u64,
+    /// Ranks that a folder has.
+    pub(super) seen: BTreeSet<i32>,
+    /// Calls or ops name their call stacks.
+    pub(super) has_stacks: bool,
+    /// Ranks whose calls may be numbered otherwise than those of others.
+    pub(super) uncertain: BTreeSet<i32>,
+    pub(super) places: BTreeMap<i32, Place>,
+    /// Marks of ranks with recorded calls and stacks, with the offset from their clock to wall time.
+    pub(super) marks: BTreeMap<i32, (u64, Marks)>,
+}
+
+impl CommunicatorRows {
+    /// Adds the ranks of a further folder, none of them known yet.
+    fn append(&mut self, more: Self, room: &mut Room) {
+        let Self { collectives, p2p, measured, findings, waits, messages, messages_not_judged, .. } = more;
+        let Self { seen, has_stacks, uncertain, places, marks, .. } = more;
+        self.marks.extend(marks);
+        self.has_stacks |= has_stacks;
+        self.uncertain.extend(uncertain);
+        self.collectives.append(collectives, room);
+        self.p2p.append(p2p, room);
+        for (outcome, ops) in measured {
+            *self.measured.entry(outcome).or_default() += ops;
+        }
+        self.findings.extend(findings);
+        self.waits.extend(waits);
+        self.messages += messages;
+        self.messages_not_judged += messages_not_judged;
+        self.seen.extend(seen);
+        self.places.extend(places);
+    }
+
+    /// Notes what there was no memory to compare.
+    fn not_compared(&self, communicator: &str) -> Vec<String> {
+        let why = "they do not fit into memory; shorter windows can be compared completely";
+        let collectives = self
+            .collectives
+            .not_compared_from()
+            .map(|from| format!("{communicator}: collectives from {from} on were not compared: {why}"));
+        let pairs = self
+            .p2p
+            .is_cut()
+            .then(|| format!("{communicator}: not all sends and receives were compared: {why}"));
+        let uncertain: Vec<i32> = self.uncertain.iter().copied().collect();
+        let uncertain = (!uncertain.is_empty()).then(|| {
+            format!(
+                "{communicator}: collectives were not compared, because their numbers are not certain: \
+                 the calls of {} were not recorded from the communicator's beginning, and NCCL launched \
+                 more than was called (CUDA graphs)",
+                name_ranks(&uncertain)
+            )
+        });
+        collectives.into_iter().chain(pairs).chain(uncertain).collect()
+    }
+
+    fn checked(self, communicator: String) -> (CommunicatorCheck, Option<Difference>) {
+        let Self { collectives, p2p, measured, mut findings, waits, messages, messages_not_judged, .. } =
+            self;
+        let places = self.places;
+        let is_certain = self.uncertain.is_empty();
+        let ranks: Vec<RankWaits> = waits.into_values().collect();
+        let culprit = verdict::culprit(&ranks);
+        let verdict = Verdict { ranks, culprit, messages, messages_not_judged };
+        if is_certain {
+            collectives.check(&mut findings);
+        }
+        let first = first_difference::first(&findings);
+        let difference = first.and_then(|(number, absent)| {
+            let before_seen_ns = number.checked_sub(1).and_then(|before| collectives.first_seen(before));
+            Some(Difference { number, at: collectives.at(number, &absent)?, before_seen_ns })
+        });
+        p2p.check(&mut findings);
+        let otherwise =
+            (FindingKind::MeasuredOtherwise, "had messages whose size is not the one that NCCL planned");
+        let unfinished = (FindingKind::Unfinished, "still had messages under way when the recording ended");
+        for (outcome, (kind, text)) in [(Outcome::OtherBytes, otherwise), (Outcome::SessionEnded, unfinished)]
+        {
+            if let Some(ops) = measured.get(&outcome) {
+                let text = format!("{ops} operations (counted on each channel) {text}");
+                findings.push(Finding { kind, seq: None, ranks: Vec::new(), text });
+            }
+        }
+        findings.extend(verdict.culprit.as_ref().map(|culprit| slowest(culprit, &places)));
+        let check = CommunicatorCheck {
+            window: None,
+            communicator,
+            n_ranks: collectives.n_ranks,
+            ranks: collectives.ranks(),
+            places,
+            collectives: collectives.ops(),
+            measured,
+            findings,
+            first_difference: None,
+            verdict,
+        };
+        (check, difference)
+    }
+}
+
+fn slowest(culprit: &Culprit, places: &BTreeMap<i32, Place>) -> Finding {
+    let Culprit { rank, peer, reason, waited_ns, victims } = culprit;
+    let why = match reason {
+        Reason::OwnGpu => "its GPU had all the data that it needed, and did not continue".to_owned(),
+        Reason::Late => "it waits for no other rank: it comes late, or is busy outside of NCCL".to_owned(),
+        Reason::NotRecorded => "it was not recorded".to_owned(),
+        Reason::Link => {
+            format!("its messages to rank {} take the longest in the network", peer.unwrap_or(-1))
+        }
+    };
+    let mut waiting = victims.clone();
+    waiting.sort_unstable();
+    let who = match waiting.as_slice() {
+        [] => "nobody waits".to_owned(),
+        [rank] => format!("rank {rank} waits"),
+        ranks => format!("{} wait", name_ranks(ranks)),
+    };
+    let place = places.get(rank).map(|place| format!(" ({}, process {})", place.host, place.pid));
+    let text = format!(
+        "{who} for rank {rank}{}: {why}; {} of waiting, summed over messages",
+        place.unwrap_or_default(),
+        spaced_seconds(*waited_ns)
+    );
+    let ranks = std::iter::once(*rank).chain(*peer).collect();
+    Finding { kind: FindingKind::Slowest, seq: None, ranks, text }
+}

@@ -1,0 +1,273 @@
+//! The first collective at which the ranks of a communicator differ, and the source lines that called it.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use flow::{schema::FrameRow, text::joined};
+use serde::Serialize;
+
+use super::{
+    call::Call,
+    call_lines::{CallLine, Lines},
+    collectives::At,
+    communicator_check::{Finding, FindingKind},
+};
+
+/// Most ranks that are named one by one, where they form no ranges.
+const MAX_NAMED: usize = 16;
+
+/// The first collective at which ranks differ.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FirstDifference {
+    /// Number as in `proxy_flow`: twice the collective's number.
+    pub seq: u64,
+    /// Description in one sentence.
+    pub text: String,
+    /// Ranks that did the same at the same line, the smallest group first.
+    pub groups: Vec<DifferingRanks>,
+}
+
+/// Ranks that did the same.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DifferingRanks {
+    pub ranks: Vec<i32>,
+    /// `function`, `count`, `datatype`, `redop`, `root`; null: they did not call it.
+    call: Option<Call>,
+    /// Number (`seq`) of the last collective before it, for ranks that did not call it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_seq: Option<u64>,
+    /// Program line that called it, or the last collective before it; left out where no stack was recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<FrameRow>,
+    /// The whole stack, outermost first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frames: Option<Vec<FrameRow>>,
+}
+
+/// Returns the first collective about which ranks differ by the findings, and ranks that have not called it.
+pub(super) fn first(findings: &[Finding]) -> Option<(u64, Vec<i32>)> {
+    let is_about_ranks = |finding: &&Finding| {
+        matches!(
+            finding.kind,
+            FindingKind::CollectiveMismatch
+                | FindingKind::OrderMismatch
+                | FindingKind::MissingOp
+                | FindingKind::MissingJoin
+        )
+    };
+    let seq = findings.iter().filter(is_about_ranks).filter_map(|finding| finding.seq).min()?;
+    let is_absent = |finding: &&Finding| {
+        finding.seq == Some(seq) && matches!(finding.kind, FindingKind::MissingOp | FindingKind::MissingJoin)
+    };
+    let absent = findings.iter().filter(is_absent).flat_map(|finding| finding.ranks.clone()).collect();
+    Some((seq / 2, absent))
+}
+
+/// Last collective of a rank that did not call the wanted one, and stack of its call, where known.
+type WhereCalled = (Option<u64>, Option<Vec<FrameRow>>);
+
+impl FirstDifference {
+    /// Groups ranks by what they ran under this number, and by their known lines.
+    pub(super) fn new(communicator: &str, number: u64, at: At, lines: &Lines) -> Self {
+        let mut groups: Vec<DifferingRanks> = Vec::new();
+        for (call, ranks) in at.groups {
+            // Ranks by what their calls have in common: last collective (if they did not call this one), and
+            // line.
+            let mut alike: BTreeMap<WhereCalled, Vec<i32>> = BTreeMap::new();
+            for rank in ranks {
+                let found = lines.of(communicator, rank);
+                let line = match &call {
+                    Some(_) => found.and_then(|found| found.at.as_ref()),
+                    None => found.and_then(|found| found.before.as_ref()),
+                };
+                let last = line.filter(|_| call.is_none()).map(|line| line.number * 2);
+                let frames = line.and_then(CallLine::frames);
+                alike.entry((last, frames)).or_default().push(rank);
+            }
+            groups.extend(alike.into_iter().map(|((last_seq, frames), ranks)| DifferingRanks {
+                ranks,
+                call: call.clone(),
+                last_seq,
+                line: frames.as_deref().and_then(users_line).cloned(),
+                frames,
+            }));
+        }
+        groups.sort_by_key(|group| (group.ranks.len(), group.ranks.first().copied()));
+        let text = sentence(number, &groups);
+        Self { seq: number * 2, text, groups }
+    }
+}
+
+/// Returns the innermost frame of the user's own code, or else the innermost with a known file.
+fn users_line(frames: &[FrameRow]) -> Option<&FrameRow> {
+    let known = || frames.iter().rev().filter(|frame| frame.file.is_some());
+    let own =
+        |frame: &&FrameRow| frame.file.as_deref().is_some_and(|file| !flow::schema::is_of_a_library(file));
+    known().find(own).or_else(|| known().next())
+}
+
+/// `collective 5: rank 3 called AllGather at model.py:88, ranks 0-2 AllReduce at model.py:91`
+fn sentence(number: u64, groups: &[DifferingRanks]) -> String {
+    let mut text = format!("collective {number}:");
+    let calls: Vec<&Call> = groups.iter().filter_map(|group| group.call.as_ref()).collect();
+    let mut has_verb = false;
+    for (at, group) in groups.iter().enumerate() {
+        let comma = if at > 0 { "," } else { "" };
+        let _ = write!(text, "{comma} {}", named(&group.ranks));
+        match &group.call {
+            Some(call) => {
+                let verb = if has_verb { "" } else { " called" };
+                has_verb = true;
+                let _ = write!(text, "{verb} {}", words(call, &calls));
+            }
+            None => text.push_str(" did not call it"),
+        }
+        let place = group.line.as_ref().map(place);
+        match (group.last_seq, place) {
+            (None, None) => {}
+            (None, Some(place)) => {
+                let _ = write!(text, " at {place}");
+            }
+            (Some(last), place) => {
+                let at = place.map_or_else(String::new, |place| format!(" at {place}"));
+                let _ = write!(text, " (last called collective {}{at})", last / 2);
+            }
+        }
+    }
+    text
+}
+
+/// Returns the function, with those arguments in which calls of this function differ.
+fn words(call: &Call, calls: &[&Call]) -> String {
+    let same: Vec<&&Call> = calls.iter().filter(|other| other.coll == call.coll).collect();
+    let mut text = call.coll.to_string();
+    let mut add = |differs: bool, words: Option<String>| {
+        if differs && let Some(words) = words {
+            let _ = write!(text, " {words}");
+        }
+    };
+    let counts = same.iter().any(|other| other.count != call.count);
+    add(counts, call.count.map(|count| format!("of {count}")));
+    let types = same.iter().any(|other| other.dtype != call.dtype);
+    add(types, call.dtype.as_ref().map(ToString::to_string));
+    let reductions = same.iter().any(|other| other.red_op != call.red_op);
+    add(reductions, call.red_op.as_ref().map(ToString::to_string));
+    let roots = same.iter().any(|other| other.root != call.root);
+    add(roots, call.root.map(|root| format!("root {root}")));
+    text
+}
+
+/// `model.py:88`
+fn place(frame: &FrameRow) -> String {
+    let file = frame.file.as_deref().unwrap_or("?");
+    let name = file.rsplit('/').next().unwrap_or(file);
+    let line = frame.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
+    format!("{name}:{line}")
+}
+
+/// `rank 3`, `ranks 0-2, 4`
+fn named(ranks: &[i32]) -> String {
+    let mut sorted = ranks.to_vec();
+    sorted.sort_unstable();
+    let mut ranges: Vec<(i32, i32)> = Vec::new();
+    for rank in sorted {
+        match ranges.last_mut() {
+            Some((_, last)) if rank == last.saturating_add(1) => *last = rank,
+            _ => ranges.push((rank, rank)),
+        }
+    }
+    let more = ranges.len() > MAX_NAMED;
+    let shown = ranges.iter().take(MAX_NAMED);
+    let shown =
+        shown.map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") });
+    let of = if ranks.len() == 1 { "rank" } else { "ranks" };
+    format!("{of} {}{}", joined(shown, ", "), if more { ", …" } else { "" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(coll: &str, count: u64) -> Call {
+        let (dtype, red_op) = (Some("float32".into()), Some("sum".into()));
+        Call { coll: coll.into(), count: Some(count), dtype, red_op, root: None }
+    }
+
+    fn frame(file: &str, line: u32) -> FrameRow {
+        FrameRow { function: "f".to_owned(), file: Some(file.to_owned()), line: Some(line), module: None }
+    }
+
+    const LIBRARY: &str = "/usr/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py";
+
+    fn lines(lines: &[(i32, u64, u32)]) -> Lines {
+        let mut known = Lines::default();
+        for (rank, number, line) in lines {
+            let frames =
+                vec![frame("/home/u/main.py", 1), frame("/home/u/model.py", *line), frame(LIBRARY, 7)];
+            known.insert_for_test("0x7", *rank, 5, CallLine::for_test(*number, frames));
+        }
+        known
+    }
+
+    #[test]
+    fn each_group_has_its_line_and_the_fewest_come_first() {
+        let groups =
+            || vec![(Some(call("AllReduce", 10)), vec![0, 1, 2]), (Some(call("AllGather", 10)), vec![3])];
+        let lines = lines(&[(0, 5, 91), (1, 5, 91), (2, 5, 91), (3, 5, 88)]);
+        let at = At { first_seen_ns: 0, groups: groups() };
+        let found = FirstDifference::new("0x7", 5, at, &lines);
+        assert_eq!(
+            found.text,
+            "collective 5: rank 3 called AllGather at model.py:88, ranks 0-2 AllReduce at model.py:91"
+        );
+        assert_eq!((found.seq, found.groups[0].line.as_ref().unwrap().line), (10, Some(88)));
+        let at = At { first_seen_ns: 0, groups: groups() };
+        let found = FirstDifference::new("0x7", 5, at, &Lines::default());
+        assert_eq!(found.text, "collective 5: rank 3 called AllGather, ranks 0-2 AllReduce");
+    }
+
+    #[test]
+    fn of_equal_functions_what_differs_is_said() {
+        let groups = vec![(Some(call("AllReduce", 10)), vec![0, 2]), (Some(call("AllReduce", 11)), vec![1])];
+        let lines = lines(&[(0, 5, 91), (1, 5, 91), (2, 5, 93)]);
+        let found = FirstDifference::new("0x7", 5, At { first_seen_ns: 0, groups }, &lines);
+        assert_eq!(
+            found.text,
+            "collective 5: rank 0 called AllReduce of 10 at model.py:91, rank 1 AllReduce of 11 at model.py:91, rank 2 AllReduce of 10 at model.py:93"
+        );
+    }
+
+    #[test]
+    fn a_rank_that_did_not_come_has_the_line_of_its_last_call() {
+        let groups = || vec![(None, vec![1]), (Some(call("AllReduce", 10)), vec![0, 2])];
+        let lines = lines(&[(0, 5, 91), (1, 4, 40), (2, 5, 91)]);
+        let found = FirstDifference::new("0x7", 5, At { first_seen_ns: 0, groups: groups() }, &lines);
+        assert_eq!(
+            found.text,
+            "collective 5: rank 1 did not call it (last called collective 4 at model.py:40), ranks 0, 2 called AllReduce at model.py:91"
+        );
+        let found =
+            FirstDifference::new("0x7", 5, At { first_seen_ns: 0, groups: groups() }, &Lines::default());
+        assert_eq!(found.text, "collective 5: rank 1 did not call it, ranks 0, 2 called AllReduce");
+    }
+
+    #[test]
+    fn the_first_finding_about_ranks_counts() {
+        let finding =
+            |kind, seq, ranks: &[i32]| Finding { kind, seq, ranks: ranks.to_vec(), text: String::new() };
+        let findings = [
+            finding(FindingKind::Slowest, None, &[3]),
+            finding(FindingKind::UnmatchedSend, Some(2), &[3]),
+            finding(FindingKind::CollectiveMismatch, Some(12), &[2]),
+            finding(FindingKind::MissingJoin, Some(10), &[1]),
+        ];
+        assert_eq!(first(&findings), Some((5, vec![1])));
+        assert_eq!(first(&findings[..2]), None);
+    }
+
+    #[test]
+    fn ranks_are_named_in_ranges() {
+        assert_eq!(named(&[2, 0, 1, 7]), "ranks 0-2, 7");
+        assert_eq!(named(&(0..40).map(|at| at * 2).collect::<Vec<_>>()).split(", ").count(), MAX_NAMED + 1);
+    }
+}

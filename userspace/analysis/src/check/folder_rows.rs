@@ -1,0 +1,186 @@
+//! The rows that `check` takes from one folder: what its ranks launched, and how long they waited.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry};
+
+use flow::schema::{ApiCall, ClockReport, MessageRow, Op, RankKey};
+use nccl_library::nccl::Direction;
+
+use super::{
+    attribution::{Attribution, TimedMessage},
+    call_marks::Marks,
+    claims::Claims,
+    communicator_check::{CommunicatorRows, Finding, FindingKind, Place},
+    room::Room,
+    row_source::{Calls, FolderFacts},
+    verdict::RankWaits,
+};
+use crate::export::CallNumbers;
+use recording::sinks::Sink;
+use torch::flight_recorder::Function;
+
+/// Takes the rows of a folder.
+#[derive(Debug)]
+pub(super) struct FolderRows {
+    pub(super) communicators: BTreeMap<String, CommunicatorRows>,
+    /// Ranks by key; `None`: another rank of the communicator has this number already.
+    ranks: HashMap<RankKey, Option<RankRows>>,
+    /// Ranks in earlier folders.
+    earlier: BTreeMap<String, BTreeSet<i32>>,
+    claims: Claims,
+    clock: Option<ClockReport>,
+    calls: Option<Calls>,
+    /// Hosts whose clock is not known.
+    pub(super) without_clock: BTreeSet<String>,
+    room: Room,
+}
+
+/// Data gathered of a rank while its folder is read.
+#[derive(Debug)]
+struct RankRows {
+    communicator: String,
+    rank: i32,
+    attribution: Attribution,
+    /// Time that its messages were in the network, by peer.
+    in_network: BTreeMap<i32, u64>,
+    /// Messages of the latest op.
+    op: Vec<TimedMessage>,
+    /// Numbers of its calls, where ops were not recorded.
+    numbers: CallNumbers,
+    marks: Marks,
+}
+
+impl FolderRows {
+    /// `earlier`: ranks in earlier folders, by communicator.
+    pub(super) fn new(facts: FolderFacts, earlier: BTreeMap<String, BTreeSet<i32>>) -> Self {
+        let FolderFacts { clock, claims, calls } = facts;
+        let (communicators, ranks, without_clock, room) = Default::default();
+        Self { communicators, ranks, earlier, claims, clock, calls, without_clock, room }
+    }
+
+    /// Tells whether the rank's rows are taken; adds the rank if it is new.
+    fn takes(&mut self, key: RankKey) -> bool {
+        if !self.ranks.contains_key(&key) {
+            let rank = self.new_rank(key);
+            self.ranks.insert(key, rank);
+        }
+        self.ranks.get(&key).is_some_and(Option::is_some)
+    }
+
+    fn new_rank(&mut self, key: RankKey) -> Option<RankRows> {
+        let (communicator, rank) = (self.claims.name(key), key.rank);
+        let rows = self.communicators.entry(communicator.clone()).or_default();
+        let is_known = self.earlier.get(&communicator).is_some_and(|earlier| earlier.contains(&rank));
+        if is_known || !rows.seen.insert(rank) {
+            let text = format!("rank {rank} is in two of the folders; ncclflow uses the first only");
+            let kind = FindingKind::TwoRecordings;
+            rows.findings.push(Finding { kind, seq: None, ranks: vec![rank], text });
+            return None;
+        }
+        let clock = self.clock.as_ref();
+        let offset = clock.map(|clock| clock.offset_ns);
+        let ended = clock.and_then(|clock| clock.ended_monotonic_ns);
+        rows.collectives.rank(rank, ended, offset);
+        rows.p2p.rank(rank, clock.map(|clock| clock.started_monotonic_ns), ended, offset);
+        Some(RankRows {
+            communicator,
+            rank,
+            attribution: Attribution::default(),
+            in_network: BTreeMap::new(),
+            op: Vec::new(),
+            numbers: CallNumbers::default(),
+            marks: Marks::default(),
+        })
+    }
+
+    /// Completes the ranks, when all rows have come.
+    pub(super) fn end_ranks(&mut self) {
+        let offset = self.clock.as_ref().map(|clock| clock.offset_ns);
+        let ended = self.clock.as_ref().and_then(|clock| clock.ended_monotonic_ns);
+        for mut rank in self.ranks.drain().filter_map(|(_, rank)| rank) {
+            rank.end_op(ended);
+            let Some(rows) = self.communicators.get_mut(&rank.communicator) else { continue };
+            rows.messages += rank.attribution.messages;
+            rows.messages_not_judged += rank.attribution.not_judged;
+            if !rank.numbers.are_certain() {
+                rows.uncertain.insert(rank.rank);
+            }
+            if let Some(offset) = offset.filter(|_| rows.has_stacks) {
+                rows.marks.insert(rank.rank, (offset, rank.marks));
+            }
+            rows.waits.insert(rank.rank, RankWaits::new(rank.rank, &rank.attribution, rank.in_network));
+        }
+    }
+}
+
+impl Sink for FolderRows {
+    fn op(&mut self, op: &Op) {
+        if !self.takes(op.rank) {
+            return;
+        }
+        let Self { communicators, ranks, clock, without_clock, room, .. } = self;
+        let Some(Some(rank)) = ranks.get(&op.rank) else { return };
+        let Some(rows) = communicators.get_mut(&rank.communicator) else { return };
+        let row = &op.row;
+        rows.has_stacks |= row.stack.is_some();
+        // The rank's first op names the host.
+        if let Entry::Vacant(place) = rows.places.entry(row.rank) {
+            place.insert(Place { host: row.host.to_string(), pid: row.pid });
+            if clock.is_none() {
+                // The times of its host cannot be compared with those of others.
+                without_clock.insert(row.host.to_string());
+            }
+        }
+        rows.collectives.add(row, room);
+        rows.p2p.add(row, clock.as_ref().map(|clock| clock.offset_ns), room);
+        if let Some(outcome) = row.measured {
+            *rows.measured.entry(outcome).or_default() += 1;
+        }
+    }
+
+    /// Takes messages of measured ops only: others tell nothing of waits.
+    fn wants_messages(&self, op: &Op) -> bool {
+        self.ranks.get(&op.rank).is_some_and(Option::is_some) && op.row.has_measured_messages()
+    }
+
+    fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
+        let Some(Some(rank)) = self.ranks.get_mut(&op.rank) else { return };
+        let ended = self.clock.as_ref().and_then(|clock| clock.ended_monotonic_ns);
+        for row in messages {
+            if let (Direction::Send, Some(wait)) = (row.op, row.wait_network_ns.get()) {
+                *rank.in_network.entry(row.peer).or_default() += wait;
+            }
+            if rank.op.first().is_some_and(|first| (first.seq, first.channel) != (row.seq, row.channel)) {
+                rank.end_op(ended);
+            }
+            rank.op.push(TimedMessage::of(row));
+        }
+    }
+
+    fn call(&mut self, call: &ApiCall) {
+        let (Some(Calls { was_lost }), Some(key)) = (self.calls, call.rank) else { return };
+        if !self.takes(key) {
+            return;
+        }
+        let Self { communicators, ranks, room, .. } = self;
+        let Some(Some(rank)) = ranks.get_mut(&key) else { return };
+        let Some(rows) = communicators.get_mut(&rank.communicator) else { return };
+        let row = &call.row;
+        let is_counted = Function::of(row.function.as_str()).is_some_and(Function::is_counted);
+        if row.stack.is_some() {
+            rank.marks.note((row.ts_ns, row.tid), rank.numbers);
+        }
+        let number = rank.numbers.number(is_counted, row.launched, was_lost);
+        if is_counted {
+            rows.has_stacks |= row.stack.is_some();
+            rows.collectives.add_call(rank.rank, number, row, room);
+        }
+    }
+}
+
+impl RankRows {
+    /// `ended`: end of the session, by the records' clock.
+    fn end_op(&mut self, ended: Option<u64>) {
+        self.attribution.add_op(&self.op, ended);
+        self.op.clear();
+    }
+}

@@ -1,0 +1,35 @@
+//! Analyses of recordings across ranks and hosts: how much went over which link, which rank waited for which,
+//! and whether the ranks agree.
+//!
+//! Everything here comes from recordings. Times are only ever compared with times of the same rank.
+
+mod attribution;
+mod by_number;
+mod call;
+mod call_lines;
+mod call_marks;
+mod check_text;
+mod claims;
+mod collectives;
+mod communicator_check;
+mod first_difference;
+mod folder_rows;
+mod p2p;
+mod parts;
+mod ranges;
+mod room;
+mod row_source;
+mod running;
+mod summary;
+mod summary_text;
+mod verdict;
+
+pub use attribution::{Attribution, Cause};
+pub use check_text::{headline, write_check};
+pub use communicator_check::{CheckReport, CommunicatorCheck, Finding, FindingKind, Place, check};
+pub use first_difference::{DifferingRanks, FirstDifference};
+pub use row_source::ReadingProgress;
+pub(crate) use running::RunningCheck;
+pub use summary::{RankReport, SummaryReport, summarize};
+pub use summary_text::{headline as summary_headline, write_summary};
+pub use verdict::{Culprit, RankWaits, Reason, Verdict};

@@ -1,0 +1,310 @@
+//! The files of the NCCL Flow Extractor, for tools that read them: its keys and no others, a line for each
+//! FIFO step, the slots' capacity in `bytes`, numbers for data types and reductions, and its layout of
+//! `flow_rank`.
+//!
+//! The extractor knows only ops that need a proxy. It calls the first half of an all-reduce's steps
+//! `reduce-scatter` (of a tree's `tree-up`) and the other half `allgather` (`tree-down`), however many loops
+//! there are. Our own files are right; these have what the extractor's readers expect.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, BufRead as _, BufReader, BufWriter, Write as _},
+};
+
+use anyhow::{Context as _, Result, bail};
+use flow::schema::{Op, PeerRow, RankKey};
+use nccl_library::nccl::{Direction, Pattern, Protocol};
+use serde::Serialize;
+
+use super::{
+    format::{View, ViewOptions},
+    run::Exported,
+    source::Source,
+};
+use recording::sinks::{JsonLinesFile, OutputDir, Share, Sink};
+
+/// Most ranks with files: two open files each.
+const MAX_RANKS: usize = 4096;
+
+/// Most steps of an op with one peer that are written: as many as messages in `flow_steps`.
+const MAX_STEPS: u64 = 131_072;
+
+#[derive(Debug)]
+pub(super) struct Compat {
+    dir: OutputDir,
+    is_flat: bool,
+    /// Files by folder and rank; the folder is empty where all files are in one.
+    ranks: BTreeMap<(String, i32), RankFiles>,
+    /// Set if a rank's lines are of more than one communicator.
+    is_mixed: bool,
+    steps_left_out: u64,
+    /// Number of data types and reductions for which the extractor has no numbers.
+    unknown_numbers: u64,
+    ops_without_proxy: u64,
+    errors: Vec<String>,
+}
+
+#[derive(Debug)]
+struct RankFiles {
+    first: RankKey,
+    proxy_flow: JsonLinesFile,
+    flow_steps: JsonLinesFile,
+    /// The first line of `proxy_flow`.
+    meta: String,
+}
+
+/// A line of `proxy_flow`, with the extractor's keys in its order.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ProxyFlow<'a> {
+    op_count: u64,
+    rank: i32,
+    channel: u32,
+    nsteps: u64,
+    nbytes: i64,
+    chunk_size: u64,
+    slice_steps: u64,
+    chunk_steps: u64,
+    dtype: u32,
+    red_op: u32,
+    pattern: Pattern,
+    protocol: &'a Protocol,
+    ring_prev: i32,
+    ring_next: i32,
+}
+
+/// A line of `flow_steps`.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FlowStep<'a> {
+    op_count: u64,
+    rank: i32,
+    channel: u32,
+    step: u64,
+    op: Direction,
+    peer: i32,
+    bytes: i64,
+    pattern: Pattern,
+    protocol: &'a Protocol,
+    stage: &'static str,
+}
+
+impl Compat {
+    pub(super) fn new(dir: OutputDir, options: &ViewOptions) -> Self {
+        Self {
+            dir,
+            is_flat: options.flat,
+            ranks: BTreeMap::new(),
+            is_mixed: false,
+            steps_left_out: 0,
+            unknown_numbers: 0,
+            ops_without_proxy: 0,
+            errors: Vec::new(),
+        }
+    }
+
+    fn write(&mut self, op: &Op) -> io::Result<()> {
+        let row = &op.row;
+        let numbers = (data_type(row.dtype.as_deref()), reduction(row.red_op.as_deref()));
+        self.unknown_numbers += u64::from(numbers.0.is_none()) + u64::from(numbers.1.is_none());
+        let line = ProxyFlow {
+            op_count: row.op_count,
+            rank: row.rank,
+            channel: row.channel,
+            nsteps: row.nsteps,
+            nbytes: row.nbytes,
+            chunk_size: row.chunk_size,
+            slice_steps: row.slice_steps,
+            chunk_steps: row.chunk_steps,
+            dtype: numbers.0.unwrap_or(UNKNOWN),
+            red_op: numbers.1.unwrap_or(UNKNOWN),
+            pattern: row.pattern,
+            protocol: &row.protocol,
+            ring_prev: row.ring_prev,
+            ring_next: row.ring_next,
+        };
+        let line = serde_json::to_string(&line)?;
+        let folder = if self.is_flat { String::new() } else { op.rank.comm_name() };
+        let key = (folder, op.rank.rank);
+        if !self.ranks.contains_key(&key) {
+            let files = self.create(&key.0, op.rank, &line)?;
+            self.ranks.insert(key.clone(), files);
+        }
+        let Some(files) = self.ranks.get_mut(&key) else { return Ok(()) };
+        self.is_mixed |= (files.first.hash, files.first.instance) != (op.rank.hash, op.rank.instance);
+        files.proxy_flow.push_text(&line)?;
+        for peer in row.peers.iter().filter(|peer| peer.proxy && peer.peer >= 0) {
+            self.steps_left_out += write_steps(op, peer, &mut files.flow_steps)?;
+        }
+        Ok(())
+    }
+
+    fn create(&self, folder: &str, first: RankKey, meta: &str) -> io::Result<RankFiles> {
+        if self.ranks.len() >= MAX_RANKS {
+            return Err(io::Error::other(format!("there are files of {MAX_RANKS} ranks already")));
+        }
+        let folder = if folder.is_empty() { self.dir.try_clone()? } else { self.dir.subfolder(folder)? };
+        let file = |kind: &str| folder.create_file(&format!("{kind}_rank{}.jsonl", first.rank));
+        Ok(RankFiles {
+            first,
+            proxy_flow: JsonLinesFile::new(file("proxy_flow")?),
+            flow_steps: JsonLinesFile::new(file("flow_steps")?),
+            meta: meta.to_owned(),
+        })
+    }
+}
+
+/// Writes a line for each FIFO step. Returns the number of those that are too many.
+fn write_steps(op: &Op, peer: &PeerRow, file: &mut JsonLinesFile) -> io::Result<u64> {
+    let row = &op.row;
+    let nsteps = peer.nsteps.unwrap_or(row.nsteps);
+    for step in 0..nsteps.min(MAX_STEPS) {
+        let line = FlowStep {
+            op_count: row.op_count,
+            rank: row.rank,
+            channel: row.channel,
+            step,
+            op: peer.op,
+            peer: peer.peer,
+            bytes: row.nbytes,
+            pattern: row.pattern,
+            protocol: &row.protocol,
+            stage: stage(row.pattern, step, nsteps),
+        };
+        file.push(|batch| serde_json::to_writer(batch, &line))?;
+    }
+    Ok(nsteps.saturating_sub(MAX_STEPS))
+}
+
+/// Returns the name of a stage, as the extractor has it.
+fn stage(pattern: Pattern, step: u64, nsteps: u64) -> &'static str {
+    let is_first_half = step < nsteps / 2;
+    match pattern {
+        Pattern::Ring => "ring",
+        Pattern::RingTwice if is_first_half => "reduce-scatter",
+        Pattern::RingTwice => "allgather",
+        Pattern::PipelineFrom => "pipeline-from",
+        Pattern::PipelineTo => "pipeline-to",
+        Pattern::TreeUpDown if is_first_half => "tree-up",
+        Pattern::TreeUp => "tree-up",
+        Pattern::TreeUpDown | Pattern::TreeDown => "tree-down",
+        Pattern::CollnetChain => "collnet-chain",
+        Pattern::CollnetDirect => "collnet-direct",
+        Pattern::Nvls => "nvls",
+        Pattern::NvlsTree => "nvls-tree",
+        _ => "generic",
+    }
+}
+
+/// Number of a name that has none; in `ncclProxyOp` it is a byte, so no number is as large.
+const UNKNOWN: u32 = 255;
+
+/// Returns the number in `ncclDataType_t` of nccl.h, which has not moved since 2.10 (bfloat16) and was added
+/// to in 2.24 (float8).
+fn data_type(name: Option<&str>) -> Option<u32> {
+    Some(match name? {
+        "int8" | "char" => 0,
+        "uint8" => 1,
+        "int32" | "int" => 2,
+        "uint32" => 3,
+        "int64" => 4,
+        "uint64" => 5,
+        "float16" | "half" => 6,
+        "float32" | "float" => 7,
+        "float64" | "double" => 8,
+        "bfloat16" => 9,
+        "float8e4m3" => 10,
+        "float8e5m2" => 11,
+        _ => return None,
+    })
+}
+
+/// Returns the number in `ncclRedOp_t` of nccl.h.
+fn reduction(name: Option<&str>) -> Option<u32> {
+    Some(match name? {
+        "sum" => 0,
+        "prod" => 1,
+        "max" => 2,
+        "min" => 3,
+        "avg" => 4,
+        _ => return None,
+    })
+}
+
+impl Sink for Compat {
+    fn op(&mut self, op: &Op) {
+        if !op.row.needed {
+            self.ops_without_proxy += 1;
+        } else if let Err(error) = self.write(op) {
+            self.errors.push(format!("writing rank {}: {error}", op.row.rank));
+        }
+    }
+
+    fn take_errors(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.errors)
+    }
+}
+
+impl View for Compat {
+    fn begin(&mut self, _source: &Source) -> Result<()> {
+        Ok(())
+    }
+
+    fn finish(&mut self, _exported: &Exported) -> Result<()> {
+        for ((folder, rank), files) in &mut self.ranks {
+            let context = || format!("writing the files of rank {rank}");
+            files.proxy_flow.flush().with_context(context)?;
+            files.flow_steps.flush().with_context(context)?;
+            let dir =
+                if folder.is_empty() { self.dir.try_clone()? } else { self.dir.open_subfolder(folder)? };
+            write_flow_rank(&dir, *rank, &files.meta).with_context(context)?;
+        }
+        match self.errors.first() {
+            Some(error) => bail!("{error}"),
+            None => Ok(()),
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.ops_without_proxy > 0 {
+            notes.push(format!(
+                "{} ops need no proxy (NVLink, shared memory): the extractor does not know them, and they are left out",
+                self.ops_without_proxy
+            ));
+        }
+        if self.is_mixed {
+            notes.push(
+                "files have lines of several communicators, as the extractor's do; --comm chooses one, without --flat each has a folder"
+                    .to_owned(),
+            );
+        }
+        if self.steps_left_out > 0 {
+            notes.push(format!("{} steps are left out: beyond {MAX_STEPS} of an op", self.steps_left_out));
+        }
+        if self.unknown_numbers > 0 {
+            notes.push(format!(
+                "{} data types or reductions have no number in nccl.h: {UNKNOWN} stands for them",
+                self.unknown_numbers
+            ));
+        }
+        notes
+    }
+}
+
+/// Writes `flow_rank<r>.json` in the extractor's own layout: its readers can be line by line.
+fn write_flow_rank(dir: &OutputDir, rank: i32, meta: &str) -> Result<()> {
+    let steps = BufReader::new(dir.open_file(&format!("flow_steps_rank{rank}.jsonl"))?);
+    let name = format!("flow_rank{rank}.json");
+    dir.replace_file(Share::Free, &name, |file| {
+        let mut out = BufWriter::new(file);
+        write!(out, "{{\n  \"rank\": {rank},\n  \"meta\": {meta}\n  ,\n  \"steps\": [\n")?;
+        for (number, line) in steps.lines().enumerate() {
+            let line = line?;
+            write!(out, "{}    {line}", if number == 0 { "" } else { ",\n" })?;
+        }
+        write!(out, "\n  ]\n}}\n")?;
+        out.flush()
+    })?;
+    Ok(())
+}

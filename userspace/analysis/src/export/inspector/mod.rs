@@ -1,0 +1,332 @@
+//! JSON as NCCL Inspector writes it: format v4.3 or v4.0, a file for each process.
+//!
+//! <https://github.com/NVIDIA/nccl/tree/master/plugins/profiler/inspector> (README.md of September 2026). A
+//! marker (`dump_stats`) names the rank of the records after it, and says how many they are; then come
+//! collectives (`coll_perf`), sends and receives (`p2p_perf`), and the network proxy's messages
+//! (`proxy_trace`).
+//!
+//! Inspector times kernels on the GPU, which nobody can see from outside: there is no `kernel_gpu` here.
+//! Where all messages of an op were measured, its time is that from the first to the last of them, and its
+//! `…_timing_source` is `proxy_cpu`. Otherwise it has no time and no bandwidth.
+//!
+//! In v4.0 there are no markers: each record has header and metadata. There are only collectives, and only
+//! those with a bandwidth: NVIDIA's exporter (NCCL 2.28 to 2.30) takes no other lines, and fails where a
+//! bandwidth is unknown.
+
+mod records;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::Write as _,
+};
+
+use anyhow::{Context as _, Result, bail};
+use flow::schema::{MessageRow, Op, RankKey};
+
+use self::records::{OpRecord, ProxyStep, rank_header};
+use super::{
+    format::{InspectorVersion, View},
+    run::Exported,
+    source::Source,
+    who::Who,
+};
+use recording::sinks::{NewFile, OutputDir, Sink, host_in_names};
+
+/// Most processes with files.
+const MAX_PROCESSES: usize = 4096;
+
+/// Most bytes of records that wait for their marker: of a rank, and of all.
+const MAX_BATCH: usize = 256 << 10;
+const MAX_WAITING: usize = 64 << 20;
+
+/// Most ops of a rank whose channels may not all have come.
+const MAX_OPEN_OPS: usize = 512;
+
+/// Most ops of all ranks whose channels may not all have come.
+const MAX_ALL_OPEN: usize = 1 << 17;
+
+/// Most ranks of communicators.
+const MAX_RANKS: usize = 65_536;
+
+/// Records of a rank that wait for their marker.
+#[derive(Debug)]
+struct RankRecords {
+    version: InspectorVersion,
+    process: (String, u32),
+    header: serde_json::Value,
+    lines: Vec<u8>,
+    coll: u64,
+    p2p: u64,
+    proxy: u64,
+    /// Unix time of the latest record.
+    last_us: u64,
+    /// Sequence numbers of its latest records.
+    record_sn: u64,
+    proxy_op_sn: u64,
+    /// Ops of which further channels may come, by `seq`.
+    open: BTreeMap<u64, OpRecord>,
+    /// Numbers of these ops, in the order in which they came.
+    order: std::collections::VecDeque<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    collectives: u64,
+    p2p: u64,
+    steps: u64,
+    without_time: u64,
+    left_out: u64,
+    without_nodes: u64,
+    ranks: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Inspector {
+    dir: OutputDir,
+    version: InspectorVersion,
+    host: String,
+    offset_ns: u64,
+    who: Who,
+    files: BTreeMap<(String, u32), NewFile>,
+    ranks: HashMap<(String, RankKey), RankRecords>,
+    waiting: usize,
+    /// Number of open ops of all ranks.
+    open: usize,
+    /// The last op, and its messages.
+    last: Option<(RankKey, Op, Vec<ProxyStep>)>,
+    totals: Totals,
+    failed: bool,
+    errors: Vec<String>,
+}
+
+impl Inspector {
+    pub(super) fn new(dir: OutputDir, version: InspectorVersion) -> Self {
+        Self {
+            dir,
+            version,
+            host: String::new(),
+            offset_ns: 0,
+            who: Who::default(),
+            files: BTreeMap::new(),
+            ranks: HashMap::new(),
+            waiting: 0,
+            open: 0,
+            last: None,
+            totals: Totals::default(),
+            failed: false,
+            errors: Vec::new(),
+        }
+    }
+
+    fn put(&mut self, put: impl FnOnce(&mut Self) -> Result<()>) {
+        if self.failed {
+            return;
+        }
+        if let Err(error) = put(self) {
+            self.failed = true;
+            self.errors.push(format!("writing Inspector's records: {error:#}"));
+        }
+    }
+
+    fn rank(&mut self, op: &Op) -> Result<&mut RankRecords> {
+        let key = (self.host.clone(), op.rank);
+        if !self.ranks.contains_key(&key) {
+            if self.ranks.len() >= MAX_RANKS {
+                bail!("there are more than {MAX_RANKS} ranks of communicators");
+            }
+            let facts = self.who.rank(op.rank);
+            self.totals.ranks += 1;
+            self.totals.without_nodes += u64::from(facts.is_none_or(|facts| facts.n_nodes.is_none()));
+            let records = RankRecords {
+                version: self.version,
+                process: (self.host.clone(), op.rank.pid),
+                header: rank_header(op, facts),
+                lines: Vec::new(),
+                coll: 0,
+                p2p: 0,
+                proxy: 0,
+                last_us: 0,
+                record_sn: 0,
+                proxy_op_sn: 0,
+                open: BTreeMap::new(),
+                order: std::collections::VecDeque::new(),
+            };
+            self.ranks.insert(key.clone(), records);
+        }
+        self.ranks.get_mut(&key).context("a rank is missing")
+    }
+
+    /// Adds the last op, as all its messages have come.
+    fn finish_last(&mut self) -> Result<()> {
+        let Some((_, op, steps)) = self.last.take() else { return Ok(()) };
+        let offset_ns = self.offset_ns;
+        let mut totals = self.totals;
+        let rank = self.rank(&op)?;
+        let (before, were_open) = (rank.lines.len(), rank.order.len());
+        let seq = op.row.seq;
+        if !rank.open.contains_key(&seq) {
+            rank.order.push_back(seq);
+            rank.open.insert(seq, OpRecord::new(&op));
+        }
+        if let Some(record) = rank.open.get_mut(&seq) {
+            record.add(&op, &steps);
+        }
+        if rank.version == InspectorVersion::V4_3 {
+            totals.steps += records::write_proxy(rank, &op, &steps, offset_ns)?;
+        }
+        while rank.order.len() > MAX_OPEN_OPS {
+            close_oldest(rank, offset_ns, &mut totals)?;
+        }
+        let (added, is_full) = (rank.lines.len() - before, rank.lines.len() >= MAX_BATCH);
+        let are_open = rank.order.len();
+        self.open = (self.open + are_open).saturating_sub(were_open);
+        self.totals = totals;
+        self.waiting += added;
+        if is_full {
+            let key = (self.host.clone(), op.rank);
+            self.write_batch(&key)?;
+        }
+        if self.waiting >= MAX_WAITING || self.open >= MAX_ALL_OPEN {
+            return self.close_all();
+        }
+        Ok(())
+    }
+
+    /// Writes the marker, and the records that wait for it.
+    fn write_batch(&mut self, key: &(String, RankKey)) -> Result<()> {
+        let Some(rank) = self.ranks.get_mut(key) else { return Ok(()) };
+        if rank.lines.is_empty() {
+            return Ok(());
+        }
+        self.waiting = self.waiting.saturating_sub(rank.lines.len());
+        let marker = match rank.version {
+            InspectorVersion::V4_0 => Vec::new(),
+            InspectorVersion::V4_3 => records::marker(rank)?,
+        };
+        if !self.files.contains_key(&rank.process) {
+            if self.files.len() >= MAX_PROCESSES {
+                bail!("there are files of {MAX_PROCESSES} processes already");
+            }
+            let (host, pid) = &rank.process;
+            let mut name = format!("{}-pid{pid}.log", host_in_names(host));
+            let is_taken = |name: &str| self.files.values().any(|file| file.name() == name);
+            // Two hosts' names can be the same in file names.
+            if is_taken(&name) {
+                name = format!("{}-{}-pid{pid}.log", host_in_names(host), self.files.len());
+            }
+            self.files.insert(rank.process.clone(), NewFile::within(&self.dir, name)?);
+        }
+        let file = self.files.get_mut(&rank.process).context("a process's file is missing")?;
+        file.write_all(&marker)?;
+        file.write_all(&rank.lines)?;
+        rank.lines.clear();
+        (rank.coll, rank.p2p, rank.proxy) = (0, 0, 0);
+        Ok(())
+    }
+
+    fn close_all(&mut self) -> Result<()> {
+        self.finish_last()?;
+        let offset_ns = self.offset_ns;
+        let mut totals = self.totals;
+        for rank in self.ranks.values_mut() {
+            while !rank.order.is_empty() {
+                let before = rank.lines.len();
+                close_oldest(rank, offset_ns, &mut totals)?;
+                self.waiting += rank.lines.len() - before;
+            }
+        }
+        (self.totals, self.open) = (totals, 0);
+        let mut keys: Vec<_> = self.ranks.keys().cloned().collect();
+        keys.sort_unstable();
+        keys.iter().try_for_each(|key| self.write_batch(key))
+    }
+}
+
+/// Writes the record of the oldest op.
+fn close_oldest(rank: &mut RankRecords, offset_ns: u64, totals: &mut Totals) -> Result<()> {
+    let Some(record) = rank.order.pop_front().and_then(|seq| rank.open.remove(&seq)) else { return Ok(()) };
+    if rank.version == InspectorVersion::V4_0 && !record.is_complete_collective() {
+        totals.left_out += 1;
+        return Ok(());
+    }
+    totals.without_time += u64::from(record.span_ns().is_none());
+    if record.is_p2p() {
+        totals.p2p += 1;
+    } else {
+        totals.collectives += 1;
+    }
+    records::write_op(rank, &record, offset_ns)
+}
+
+impl View for Inspector {
+    fn begin(&mut self, source: &Source) -> Result<()> {
+        // Records that wait have the clock of the source before.
+        self.put(Self::close_all);
+        source.host().clone_into(&mut self.host);
+        self.offset_ns = source.offset_ns();
+        self.who = Who::of(source.session());
+        Ok(())
+    }
+
+    fn finish(&mut self, exported: &Exported) -> Result<()> {
+        self.put(Self::close_all);
+        if let Some(error) = self.errors.first() {
+            bail!("{error}");
+        }
+        if exported.rows.ops == 0 && exported.rows.calls > 0 {
+            bail!(
+                "there are API calls in what is asked for and no ops: NCCL Inspector's records are of ops, which `record --level flow` and `--level steps` record"
+            );
+        }
+        for file in self.files.values_mut() {
+            file.publish().context("naming Inspector's files")?;
+        }
+        Ok(())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let Totals { collectives, p2p, steps, without_time, left_out, without_nodes, ranks } = self.totals;
+        let mut notes = vec![format!(
+            "{collectives} collectives, {p2p} sends and receives and {steps} proxy steps in {} files",
+            self.files.len()
+        )];
+        if left_out > 0 {
+            notes.push(format!(
+                "{left_out} operations are left out, as v4.0 has no place for them: sends and receives, and \
+                 collectives of which not all messages were measured, as over NVLink, or without `record --level steps`"
+            ));
+        }
+        if without_time > 0 {
+            notes.push(format!(
+                "{without_time} of these ops have no time and no bandwidth: not all of their messages were measured, as over NVLink, or without `record --level steps`"
+            ));
+        }
+        if without_nodes > 0 {
+            notes.push(format!(
+                "for {without_nodes} of {ranks} ranks the recording does not say how many nodes their \
+                 communicator has: their headers lack `nnodes`, and NVIDIA's exporter leaves such files out"
+            ));
+        }
+        notes
+    }
+}
+
+impl Sink for Inspector {
+    fn op(&mut self, op: &Op) {
+        self.put(|this| {
+            this.finish_last()?;
+            this.last = Some((op.rank, op.clone(), Vec::new()));
+            Ok(())
+        });
+    }
+
+    fn messages(&mut self, _op: &Op, messages: &[MessageRow]) {
+        if let Some((_, _, steps)) = self.last.as_mut().filter(|_| !self.failed) {
+            steps.extend(messages.iter().map(ProxyStep::of));
+        }
+    }
+
+    fn take_errors(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.errors)
+    }
+}

@@ -1,0 +1,387 @@
+//! A trace for Perfetto (<https://ui.perfetto.dev>), of all ranks of all hosts, as track events.
+//!
+//! Processes are those that were recorded; in them are their ranks of communicators; in these, tracks for
+//! channels and for the peers of each channel. A measured op or message is a slice; one that was only planned
+//! is an instant, whose values say it. Arrows lead from a send to its receive, in one file only: Perfetto
+//! follows none from file to file. So the times of all hosts are Unix times, converted by each recording's
+//! own offset.
+//!
+//! Rows are written as they come, and only the last op is kept of them. Slices of a track are in the order of
+//! time; Perfetto sorts the rest.
+
+mod counters;
+mod events;
+mod ids;
+mod messages;
+mod output;
+mod trace_file;
+mod tracks;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Result;
+use flow::schema::{ApiCall, MessageRow, MessageSums, Op, OtherCallRow};
+use nccl_library::nccl::Direction;
+
+use self::{
+    counters::{Counted, Counters},
+    events::{CallEvent, MessageEvent, OpEvent, PendingOp},
+    ids::{flow_id, op_id},
+    messages::{COUNTER, INSTANT, SLICE_BEGIN, SLICE_END, STATE, TrackEvent},
+    trace_file::TraceFile,
+    tracks::{Content, Place, RankId, Slot, Tracks},
+};
+use super::{format::View, run::Exported, source::Source, who::Who};
+use recording::sinks::Sink;
+
+/// Counts for the user's notes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    slices: u64,
+    instants: u64,
+    flows: u64,
+    states: u64,
+    /// Number of messages of which the begin or the end was not seen.
+    not_measured: u64,
+    /// Number of events without a slice: too many at once on one track.
+    without_slice: u64,
+    /// Number of messages of sends and receives between ranks, which have no arrows.
+    p2p_messages: u64,
+    /// Number of recordings that do not say how their clock stands to Unix time.
+    without_clock: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Perfetto {
+    file: TraceFile,
+    tracks: Tracks,
+    counters: Counters,
+    offset_ns: u64,
+    /// The last op, whose messages come.
+    op: Option<PendingOp>,
+    totals: Totals,
+    failed: bool,
+    errors: Vec<String>,
+    /// First and last Unix time that were exported.
+    span_ns: Option<(u64, u64)>,
+}
+
+impl Perfetto {
+    /// Creates the file. `beside` are traces of torch's profiler, which are laid beside ours.
+    pub(super) fn create(path: &Path, beside: &[PathBuf]) -> Result<Self> {
+        Ok(Self {
+            file: TraceFile::create(path, beside)?,
+            tracks: Tracks::default(),
+            counters: Counters::default(),
+            offset_ns: 0,
+            op: None,
+            totals: Totals::default(),
+            failed: false,
+            errors: Vec::new(),
+            span_ns: None,
+        })
+    }
+
+    fn put(&mut self, put: impl FnOnce(&mut Self) -> io::Result<()>) {
+        if self.failed {
+            return;
+        }
+        if let Err(error) = put(self) {
+            self.failed = true;
+            self.errors.push(format!("writing the trace: {error}"));
+        }
+    }
+
+    fn wall(&self, at_ns: u64) -> u64 {
+        at_ns.saturating_add(self.offset_ns)
+    }
+
+    fn span(&self, (begin_ns, end_ns): (u64, u64)) -> (u64, u64) {
+        (self.wall(begin_ns), self.wall(end_ns))
+    }
+
+    /// Writes a slice with the values of its begin, and the flow that its end closes.
+    fn slice(
+        &mut self,
+        (begin_ns, end_ns): (u64, Option<u64>),
+        name: &str,
+        begin: TrackEvent,
+        terminating_flow_ids: Vec<u64>,
+    ) -> io::Result<()> {
+        let track_uuid = begin.track_uuid;
+        self.file.event(begin_ns, Some(name), TrackEvent { kind: SLICE_BEGIN, ..begin })?;
+        self.totals.slices += 1;
+        let Some(end_ns) = end_ns else { return Ok(()) };
+        let end = TrackEvent { kind: SLICE_END, track_uuid, terminating_flow_ids, ..TrackEvent::default() };
+        self.file.event(end_ns, None, end)
+    }
+
+    fn instant(&mut self, at_ns: u64, name: &str, event: TrackEvent) -> io::Result<()> {
+        self.totals.instants += 1;
+        self.file.event(at_ns, Some(name), TrackEvent { kind: INSTANT, ..event })
+    }
+
+    /// Writes the last op, which is complete.
+    fn finish_op(&mut self) -> io::Result<()> {
+        let Some(pending) = self.op.take() else { return Ok(()) };
+        let rank = pending.rank;
+        let row = &pending.op.row;
+        let event = OpEvent::of(&pending);
+        let category_iids = self.file.category("op");
+        let values = self.file.values(event.values());
+        let base = TrackEvent {
+            category_iids,
+            debug_annotations: values,
+            correlation_id: op_id(&pending.op),
+            ..TrackEvent::default()
+        };
+        let place = Place::Channel(rank, row.channel, Content::Ops);
+        if let Some(span) = pending.span() {
+            let span = self.span(span);
+            let Self { tracks, file, .. } = self;
+            if let Some(Slot { track, .. }) = tracks.slot(place, span, file)? {
+                let begin = TrackEvent { track_uuid: track, ..base };
+                return self.slice((span.0, Some(span.1)), &event.name, begin, Vec::new());
+            }
+            self.totals.without_slice += 1;
+        }
+        let at_ns = self.wall(row.ts_ns);
+        let track_uuid = self.tracks.channel_track(place, &mut self.file)?;
+        self.instant(at_ns, &event.name, TrackEvent { track_uuid, ..base })
+    }
+
+    fn message(&mut self, op: &Op, rank: RankId, message: &MessageRow) -> io::Result<()> {
+        let event = MessageEvent::of(op, message);
+        self.count(op, rank, message);
+        let Some(begin_ns) = event.begin_ns else {
+            self.totals.not_measured += 1;
+            return Ok(());
+        };
+        // A message that was on its way when the session ended has a begin and no end.
+        let Some(end_ns) = event.end_ns.or_else(|| event.is_open().then_some(u64::MAX)) else {
+            self.totals.not_measured += 1;
+            return Ok(());
+        };
+        let span = (self.wall(begin_ns), self.wall(end_ns));
+        let place = Place::Channel(rank, message.channel, event.content);
+        let Some(slot) = self.tracks.slot(place, span, &mut self.file)? else {
+            self.totals.without_slice += 1;
+            return Ok(());
+        };
+        let flow = flow_id(op, message);
+        self.totals.p2p_messages += u64::from(op.row.pattern.is_p2p());
+        self.totals.flows += u64::from(flow.is_some() && event.is_send());
+        let (out, terminating): (Vec<u64>, Vec<u64>) = match flow {
+            Some(flow) if event.is_send() => (vec![flow], Vec::new()),
+            Some(flow) => (Vec::new(), vec![flow]),
+            None => (Vec::new(), Vec::new()),
+        };
+        let begin = TrackEvent {
+            category_iids: self.file.category("message"),
+            debug_annotations: self.file.values(event.values()),
+            track_uuid: slot.track,
+            flow_ids: out,
+            correlation_id: op_id(op),
+            ..TrackEvent::default()
+        };
+        let end = (end_ns != u64::MAX).then_some(span.1);
+        self.slice((span.0, end), event.name, begin, terminating)?;
+        let Some(states) = slot.states else { return Ok(()) };
+        for (at_ns, state) in event.states() {
+            let state = state.unwrap_or_default();
+            self.totals.states += u64::from(!state.is_empty());
+            let event = TrackEvent { kind: STATE, track_uuid: states, ..TrackEvent::default() };
+            self.file.event(self.wall(at_ns), Some(&state), event)?;
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, op: &Op, rank: RankId, message: &MessageRow) {
+        let is_send = message.op == Direction::Send;
+        if is_send && message.bytes_kind == flow::schema::BytesKind::Exact {
+            self.counters.add(rank, Counted::Planned, self.wall(op.row.ts_ns), message.bytes);
+        }
+        if let (Some(end_ns), Some(bytes)) = (message.t_end_ns.get(), message.bytes_measured.get()) {
+            let counted = if is_send { Counted::Sent } else { Counted::Received };
+            self.counters.add(rank, counted, self.wall(end_ns), bytes);
+        }
+    }
+
+    fn call_event(&mut self, event: &CallEvent<'_>) -> io::Result<()> {
+        let begin_ns = self.wall(event.ts_ns);
+        let end_ns = event.host_ns.map(|host_ns| begin_ns.saturating_add(host_ns));
+        let span = (begin_ns, end_ns.unwrap_or(begin_ns));
+        let place = Place::Thread(event.pid, event.tid);
+        let Some(slot) = self.tracks.slot(place, span, &mut self.file)? else {
+            self.totals.without_slice += 1;
+            return Ok(());
+        };
+        let base = TrackEvent {
+            category_iids: self.file.category("call"),
+            debug_annotations: self.file.values(event.values()),
+            track_uuid: slot.track,
+            correlation_id: event.correlation_id,
+            ..TrackEvent::default()
+        };
+        match end_ns {
+            Some(end_ns) => self.slice((begin_ns, Some(end_ns)), event.name, base, Vec::new()),
+            None => self.instant(begin_ns, event.name, base),
+        }
+    }
+
+    fn write_counters(&mut self) -> io::Result<()> {
+        let width_ms = self.counters.width_ms();
+        for (rank, counted, values) in self.counters.take() {
+            let name = format!("bytes {} per {width_ms} ms", counted.name());
+            let track_uuid = self.tracks.counter(rank, name, &mut self.file)?;
+            for (at_ns, bytes) in values {
+                let event = TrackEvent {
+                    kind: COUNTER,
+                    track_uuid,
+                    counter_value: Some(i64::try_from(bytes).unwrap_or(i64::MAX)),
+                    ..TrackEvent::default()
+                };
+                self.file.event(at_ns, None, event)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl View for Perfetto {
+    fn look_at(&mut self, sources: &[Source]) -> Result<()> {
+        let first = sources.iter().filter_map(Source::wall_span_ns).map(|(first, _)| first).min();
+        let first = first.unwrap_or_default();
+        let is_one_host = sources.windows(2).all(|pair| pair[0].host() == pair[1].host());
+        let offset_ns = sources.first().map_or(0, Source::offset_ns);
+        let monotonic = first.checked_sub(offset_ns).filter(|_| is_one_host && offset_ns > 0);
+        Ok(self.file.begin(first, monotonic)?)
+    }
+
+    fn begin(&mut self, source: &Source) -> Result<()> {
+        self.put(Self::finish_op);
+        self.offset_ns = source.offset_ns();
+        self.totals.without_clock += u64::from(self.offset_ns == 0);
+        self.tracks.begin(source.host(), Who::of(source.session()));
+        Ok(())
+    }
+
+    fn finish(&mut self, exported: &Exported) -> Result<()> {
+        self.span_ns = exported.span_unix_ns;
+        self.put(Self::finish_op);
+        self.put(Self::write_counters);
+        if let Some(error) = self.errors.first() {
+            anyhow::bail!("{error}");
+        }
+        self.file.finish()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let Totals { slices, instants, flows, states, .. } = self.totals;
+        let Totals { not_measured, without_slice, p2p_messages, without_clock, .. } = self.totals;
+        let mut notes = vec![format!(
+            "{slices} slices, {instants} instants, {flows} arrows begun, {states} waits on {} tracks, {} bytes: open it in ui.perfetto.dev",
+            self.tracks.count(),
+            self.file.bytes
+        )];
+        if self.file.output().is_archive() {
+            notes.push(
+                "the file is an archive with torch's traces on the same timeline (Perfetto v58 and later)"
+                    .to_owned(),
+            );
+        }
+        notes.extend(self.file.output().notes(self.span_ns));
+        let mut note = |is_so: bool, text: String| {
+            if is_so {
+                notes.push(text);
+            }
+        };
+        note(
+            not_measured > 0,
+            format!(
+                "{not_measured} messages were planned, and their begin or end was not measured (`record --level steps` measures those of the network): they are counted, and have no slice"
+            ),
+        );
+        note(
+            p2p_messages > 0,
+            format!(
+                "{p2p_messages} messages of sends and receives have no arrow: NCCL has no number for them that both ranks know"
+            ),
+        );
+        note(
+            without_slice > 0,
+            format!(
+                "{without_slice} events are not shown, because they overlap \
+                                         others on their track"
+            ),
+        );
+        note(
+            without_clock > 0,
+            format!(
+                "{without_clock} recordings do not say how their clock relates to Unix time: their times \
+                 cannot be compared with those of the others"
+            ),
+        );
+        notes
+    }
+}
+
+impl Sink for Perfetto {
+    fn op(&mut self, op: &Op) {
+        self.put(|this| {
+            this.finish_op()?;
+            let rank = this.tracks.rank(op.rank, &mut this.file)?;
+            this.op = Some(PendingOp::new(op.clone(), rank));
+            Ok(())
+        });
+    }
+
+    /// Takes the messages of measured ops only: for others the sums say as much, and a large ring has
+    /// thousands for each op.
+    fn wants_messages(&self, op: &Op) -> bool {
+        op.row.has_measured_messages()
+    }
+
+    fn wants_message_sums(&self, op: &Op) -> bool {
+        !self.wants_messages(op)
+    }
+
+    fn message_sums(&mut self, _op: &Op, sums: &[MessageSums]) {
+        let Some(pending) = &mut self.op else { return };
+        let (rank, at_ns) = (pending.rank, pending.op.row.ts_ns.saturating_add(self.offset_ns));
+        for sums in sums {
+            pending.note_planned(sums.messages);
+            self.totals.not_measured = self.totals.not_measured.saturating_add(sums.messages);
+            if sums.op == Direction::Send && sums.bytes_exact > 0 {
+                self.counters.add(rank, Counted::Planned, at_ns, sums.bytes_exact);
+            }
+        }
+    }
+
+    fn messages(&mut self, _op: &Op, messages: &[MessageRow]) {
+        self.put(|this| {
+            let Some(mut pending) = this.op.take() else { return Ok(()) };
+            for message in messages {
+                pending.note(message);
+                this.message(&pending.op, pending.rank, message)?;
+            }
+            this.op = Some(pending);
+            Ok(())
+        });
+    }
+
+    fn call(&mut self, call: &ApiCall) {
+        self.put(|this| this.call_event(&CallEvent::of_call(call)));
+    }
+
+    fn other_call(&mut self, row: &OtherCallRow) {
+        self.put(|this| this.call_event(&CallEvent::of_other(row)));
+    }
+
+    fn take_errors(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.errors)
+    }
+}

@@ -1,0 +1,192 @@
+//! The file that a trace goes to: the trace itself, or an archive of it and of traces of torch's profiler,
+//! which Perfetto (v58 and later) opens as one timeline.
+//!
+//! The archive is a tar file. A member's size is known when it is written, so its header is written last,
+//! into the place that was left for it. `perfetto_manifest.json` says how the clocks of the members stand to
+//! each other (Perfetto's docs/reference/perfetto-manifest.md, version 1).
+
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use recording::sinks::NewFile;
+use stacks::trace::{self, TraceFile};
+
+/// Name of our own trace in an archive.
+const OWN: &str = "ncclflow.pftrace";
+
+const MANIFEST: &str = "perfetto_manifest.json";
+
+/// Bytes of a block of tar.
+const BLOCK: usize = 512;
+
+/// Most traces beside ours.
+const MAX_TRACES: usize = 1024;
+
+/// Most bytes of a trace beside ours, unpacked: the viewer holds 2 GB.
+const MAX_BYTES: u64 = 16 << 30;
+
+/// A trace of torch's profiler.
+#[derive(Debug)]
+struct Beside {
+    trace: TraceFile,
+    rank: Option<i32>,
+    /// Offset from its times to Unix times, in ns.
+    offset_ns: i64,
+    /// Unix times of its first and its last slice.
+    span_ns: (i64, i64),
+}
+
+impl Beside {
+    fn open(path: &Path) -> Result<Self> {
+        let mut trace = TraceFile::open(path)?;
+        let (about, span) = trace::about(&mut trace, &mut |_| ())?;
+        let context = || format!("in `{}`", path.display());
+        let Some((first, last)) = span else {
+            bail!("`{}` has no slice: it is not a trace of torch's profiler", path.display());
+        };
+        let offset_ns = trace::unix_offset(about.base_ns, first).with_context(context)?;
+        let span_ns = (first.saturating_add(offset_ns), last.saturating_add(offset_ns));
+        Ok(Self { trace, rank: about.rank, offset_ns, span_ns })
+    }
+
+    fn member(at: usize) -> String {
+        format!("torch-{at}.json")
+    }
+
+    /// Makes the manifest's entry of the trace. Each trace is a machine of its own: in containers of several
+    /// hosts, processes have the same numbers, and GPUs are processes to torch.
+    fn entry(&self, at: usize) -> Value {
+        let file = self.trace.path().file_name().unwrap_or_default().to_string_lossy();
+        let rank = self.rank.map(|rank| format!("rank {rank}, ")).unwrap_or_default();
+        json!({
+            "path": Self::member(at),
+            "machine": { "name": format!("torch: {rank}{file}") },
+            "clocks": {
+                "sync_to": { "file": OWN, "clock": "REALTIME" },
+                "offset_ns": self.offset_ns,
+            },
+        })
+    }
+}
+
+/// Output that a trace is written to.
+#[derive(Debug)]
+pub(super) struct TraceOutput {
+    file: NewFile,
+    /// Number of bytes so far.
+    at: u64,
+    /// Name and begin of the member that is being written.
+    member: Option<(String, u64)>,
+    beside: Vec<Beside>,
+}
+
+impl TraceOutput {
+    /// Creates the file. One that exists, or a link, is refused. With traces beside ours, it is an archive.
+    pub(super) fn create(path: &Path, beside: &[PathBuf]) -> Result<Self> {
+        if beside.len() > MAX_TRACES {
+            bail!("more than {MAX_TRACES} traces to lay beside ours: no viewer shows them");
+        }
+        let beside = beside.iter().map(|path| Beside::open(path)).collect::<Result<Vec<_>>>()?;
+        let hint = if beside.is_empty() {
+            "-f perfetto writes one new file, as job.pftrace"
+        } else {
+            "-f perfetto --manifest writes one new archive, as job.tar"
+        };
+        let mut made = Self { file: NewFile::create(path, hint)?, at: 0, member: None, beside };
+        if !made.beside.is_empty() {
+            made.begin_member(OWN).context("writing the archive")?;
+        }
+        Ok(made)
+    }
+
+    fn begin_member(&mut self, name: &str) -> io::Result<()> {
+        self.member = Some((name.to_owned(), self.at));
+        self.write_all(&[0; BLOCK])
+    }
+
+    fn end_member(&mut self) -> io::Result<()> {
+        let Some((name, begin)) = self.member.take() else { return Ok(()) };
+        let size = (self.at - begin).saturating_sub(BLOCK as u64);
+        let mut header = tar::Header::new_gnu();
+        header.set_path(&name)?;
+        header.set_size(size);
+        header.set_mode(0o600);
+        header.set_entry_type(tar::EntryType::Regular);
+        header.set_cksum();
+        let padding = usize::try_from(size.next_multiple_of(BLOCK as u64) - size).unwrap_or(0);
+        self.write_all(&[0; BLOCK][..padding])?;
+        self.file.write_at(header.as_bytes(), begin)
+    }
+
+    /// Completes the file, with the traces beside ours.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        let mut beside = std::mem::take(&mut self.beside);
+        if !beside.is_empty() {
+            self.add(&mut beside).context("writing the archive")?;
+            self.beside = beside;
+        }
+        self.file.finish()
+    }
+
+    fn add(&mut self, beside: &mut [Beside]) -> Result<()> {
+        self.end_member()?;
+        for (at, one) in beside.iter_mut().enumerate() {
+            self.begin_member(&Beside::member(at))?;
+            one.trace.copy_unpacked(self, MAX_BYTES)?;
+            self.end_member()?;
+        }
+        let entries = beside.iter().enumerate().map(|(at, one)| one.entry(at));
+        let files: Vec<Value> = std::iter::once(json!({ "path": OWN })).chain(entries).collect();
+        // Perfetto recognises the manifest by its first key.
+        let manifest = json!({ "perfetto_manifest": {
+            "version": 1,
+            "trace_time": { "clock": "REALTIME", "file": OWN },
+            "files": files,
+        }});
+        self.begin_member(MANIFEST)?;
+        self.write_all(manifest.to_string().as_bytes())?;
+        self.end_member()?;
+        Ok(self.write_all(&[0; 2 * BLOCK])?)
+    }
+
+    /// Returns notes on traces beside ours that have nothing of the time of the recordings, which is
+    /// `span_ns` in Unix time.
+    pub(super) fn notes(&self, span_ns: Option<(u64, u64)>) -> Vec<String> {
+        let Some((first, last)) = span_ns else { return Vec::new() };
+        let unix = |at: u64| i64::try_from(at).unwrap_or(i64::MAX);
+        let note = |one: &Beside| {
+            let (begin, end) = one.span_ns;
+            let (ns, what) = if end < unix(first) {
+                (unix(first) - end, "ends so long before the recordings begin")
+            } else if begin > unix(last) {
+                (begin - unix(last), "begins so long after the recordings end")
+            } else {
+                return None;
+            };
+            let (path, seconds) = (one.trace.path().display(), ns / 1_000_000_000);
+            Some(format!("`{path}` is of another time: it {what}: {seconds} s"))
+        };
+        self.beside.iter().filter_map(note).collect()
+    }
+
+    pub(super) fn is_archive(&self) -> bool {
+        !self.beside.is_empty()
+    }
+}
+
+impl Write for TraceOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.at += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}

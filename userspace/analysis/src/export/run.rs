@@ -1,0 +1,237 @@
+//! An export from beginning to end.
+
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+use super::{
+    choice::{Choice, SourceChoice},
+    chosen_rows::{ChosenRows, RowCounts, Shared, lock},
+    format::{Format, View, ViewOptions},
+    ranks::{Ranks, TwiceReport},
+    source::{Source, sources},
+};
+use recording::{
+    format::{Damage, Selection},
+    rows::{Read, ReadPart},
+    sinks::{OutputDir, Share},
+};
+
+/// Options of an export.
+#[derive(Debug)]
+pub struct ExportOptions {
+    /// Folders of recordings.
+    pub inputs: Vec<PathBuf>,
+    pub output: PathBuf,
+    pub format: Format,
+    pub view: ViewOptions,
+    pub choice: Choice,
+}
+
+/// Progress of an export.
+#[derive(Clone, Copy, Debug)]
+pub struct ExportProgress {
+    /// Bytes of all sources that were read or passed over.
+    pub bytes: u64,
+    pub of_bytes: u64,
+}
+
+/// Result of an export.
+#[derive(Clone, Debug, Serialize)]
+pub struct Exported {
+    pub rows: RowCounts,
+    pub sources: Vec<SourceReport>,
+    /// Ranks that more than one source has.
+    pub twice: Vec<TwiceReport>,
+    /// Unix times of the earliest and the latest record of all sources, in nanoseconds.
+    pub span_unix_ns: Option<(u64, u64)>,
+    /// Notes of the view.
+    pub notes: Vec<String>,
+}
+
+/// Part of a source that was read.
+#[derive(Clone, Debug, Serialize)]
+pub struct SourceReport {
+    pub path: PathBuf,
+    pub host: String,
+    /// Times of the rows that were taken, by the source's own clock, in nanoseconds: from the first until
+    /// before the second.
+    pub from_ns: u64,
+    pub until_ns: Option<u64>,
+    /// Number of records that were read for it.
+    pub records: u64,
+    pub undecodable: u64,
+    pub first_undecodable: Option<String>,
+    /// Set if the recording has no end.
+    pub is_cut: bool,
+    pub damaged_blocks: u64,
+    pub damaged_bytes: u64,
+    pub unknown_blocks: u64,
+    /// Number of records that were removed before, as `--max-size` or `--max-age` wanted it.
+    pub removed_records: u64,
+    /// Number of removed records in blocks that later records need.
+    pub removed_lasting: u64,
+    /// Number of the recording's files that are missing.
+    pub missing_segments: u64,
+    #[serde(skip)]
+    pub read: Read,
+    /// Offset from its own clock to wall time.
+    #[serde(skip)]
+    pub(super) offset_ns: u64,
+}
+
+impl SourceReport {
+    fn new(source: &Source, choice: &SourceChoice, read: Read) -> Self {
+        let Damage { blocks, bytes, unknown, removed, removed_lasting, missing_segments } = read.damage;
+        Self {
+            path: source.path.clone(),
+            host: source.host().to_owned(),
+            from_ns: choice.from_ns,
+            until_ns: (choice.until_ns < u64::MAX).then_some(choice.until_ns),
+            records: read.records,
+            undecodable: read.undecodable,
+            first_undecodable: read.first_undecodable.clone(),
+            is_cut: read.is_cut,
+            damaged_blocks: blocks,
+            damaged_bytes: bytes,
+            unknown_blocks: unknown,
+            removed_records: removed,
+            removed_lasting,
+            missing_segments,
+            read,
+            offset_ns: source.offset_ns(),
+        }
+    }
+}
+
+/// Makes the files that are asked for. If this fails before there is a file, there is no new folder either.
+pub fn export(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) -> Result<Exported> {
+    let output = options.output.clone();
+    let is_new = !output.exists();
+    let exported = make_files(options, progress);
+    if exported.is_err() && is_new {
+        // A folder that has files stays: this removes empty ones only.
+        let _ = std::fs::remove_dir(&output);
+    }
+    exported
+}
+
+fn make_files(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) -> Result<Exported> {
+    let ExportOptions { inputs, output, format, view, choice } = options;
+    let chosen = Chosen::new(&inputs, choice)?;
+    let is_all = chosen.choice.is_all();
+    let exported = chosen.read_into(format.open(&output, &view)?, progress)?;
+    if format.is_folder() && (!is_all || exported.sources.len() > 1) {
+        write_summary(&output, &exported)?;
+    }
+    Ok(exported)
+}
+
+/// Recordings that were looked through, and the choice for each.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    choice: Choice,
+    sources: Vec<Source>,
+    span: Option<(u64, u64)>,
+    choices: Vec<SourceChoice>,
+}
+
+impl Chosen {
+    /// Looks through the recordings. An impossible choice fails before anything is written.
+    pub(crate) fn new(inputs: &[PathBuf], choice: Choice) -> Result<Self> {
+        let choice = choice.checked()?;
+        let sources = sources(inputs)?;
+        let span = span(&sources);
+        let choices = sources
+            .iter()
+            .map(|source| choice.of_source(source, span.unwrap_or_default()))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Self { choice, sources, span, choices })
+    }
+
+    /// Returns the times of which rows are taken, by the clock of the source: from the first until before the
+    /// second.
+    pub(crate) fn ranges(&self) -> Vec<(u64, u64)> {
+        self.choices.iter().map(|choice| (choice.from_ns, choice.until_ns)).collect()
+    }
+
+    /// Hands the rows to a view.
+    pub(crate) fn read_into(
+        self,
+        mut view: Box<dyn View>,
+        progress: &mut dyn FnMut(ExportProgress),
+    ) -> Result<Exported> {
+        let Self { choice: _, sources, span, choices } = self;
+        view.look_at(&sources)?;
+        let shared = Shared { view, ranks: Ranks::default(), counts: RowCounts::default() };
+        let shared = Arc::new(Mutex::new(shared));
+        let of_bytes = sources.iter().map(|source| source.bytes).sum();
+        let (mut bytes, mut reports) = (0, Vec::new());
+        for (source, choice) in sources.iter().zip(choices) {
+            {
+                let mut shared = lock(&shared);
+                shared.ranks.begin(source);
+                shared.view.begin(source)?;
+            }
+            let mut told = |read: u64| progress(ExportProgress { bytes: bytes + read, of_bytes });
+            let read = read_source(source, &choice, &shared, &mut told)
+                .with_context(|| format!("in `{}`", source.path.display()))?;
+            reports.push(SourceReport::new(source, &choice, read));
+            bytes += source.bytes;
+        }
+        let mut shared = lock(&shared);
+        let Shared { view, ranks, counts } = &mut *shared;
+        let mut exported = Exported {
+            rows: *counts,
+            sources: reports,
+            twice: ranks.twice().to_vec(),
+            span_unix_ns: span,
+            notes: Vec::new(),
+        };
+        view.finish(&exported)?;
+        exported.notes = view.notes();
+        Ok(exported)
+    }
+}
+
+fn span(sources: &[Source]) -> Option<(u64, u64)> {
+    let spans = sources.iter().filter_map(Source::wall_span_ns);
+    spans.reduce(|(first, last), (begin, end)| (first.min(begin), last.max(end)))
+}
+
+fn read_source(
+    source: &Source,
+    choice: &SourceChoice,
+    shared: &Arc<Mutex<Shared>>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Read> {
+    let goes_on = Arc::new(AtomicBool::new(false));
+    let rows = ChosenRows::new(choice.clone(), shared, &goes_on);
+    let member = |member: &_| choice.takes_member(member);
+    let selection =
+        Selection { from_ns: choice.read_from_ns, to_ns: choice.read_to_ns, member: Some(&member) };
+    let part = ReadPart {
+        selection,
+        until_ns: choice.until_ns,
+        progress,
+        goes_on: &mut || goes_on.store(true, Ordering::Relaxed),
+        is_stopped: &|| false,
+    };
+    Ok(source.read(rows, part)?.1)
+}
+
+/// Writes `export.json`, for a folder that is not the whole of one session.
+fn write_summary(output: &Path, exported: &Exported) -> Result<()> {
+    let dir = OutputDir::open(output)?;
+    let text = serde_json::to_string_pretty(exported)? + "\n";
+    dir.replace_file(Share::Free, "export.json", |file| file.write_all(text.as_bytes()))
+        .context("writing `export.json`")
+}

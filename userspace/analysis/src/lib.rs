@@ -1,0 +1,9 @@
+//! Recordings, read: files for other programs ([`export`]), findings ([`check`]), a page for people ([`report`]).
+//! It needs no root, no kernel and no process.
+
+pub mod export;
+
+// From rows to verdicts.
+pub mod check;
+
+pub mod report;

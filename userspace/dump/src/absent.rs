@@ -1,0 +1,240 @@
+//! Finds the ranks that were not read: gone, in a process of this host, or elsewhere.
+//!
+//! Each communicator has a table of all its ranks with a hash of their host and of their process
+//! (`ncclPeerInfo`; src/init.cc, fillInfo; src/misc/utils.cc, getHostHash and getPidHash). A process's hash
+//! is made of the PID that it has in its own PID namespace and of the name of that namespace, which `/proc`
+//! has, too. So the hashes of all live processes can be made and compared. The process that the table was
+//! read from proves that they are made in the same way.
+
+use serde::{Deserialize, Serialize};
+
+use super::{rank_report::RankReport, ras_peers::Peers};
+use flow::schema::comm_hash_of_name;
+use inspect::{
+    memory::Memory,
+    process::{in_first_pid_namespace, pids, read_text, status_field},
+};
+use nccl_library::{
+    elf::RuntimeAddr,
+    fields::{IntField, comm, peer_info},
+    layouts::Layouts,
+};
+
+/// Maximum number of ranks that are listed; of a large job most ranks are on other hosts.
+const MAX_LISTED: usize = 64;
+/// Maximum number of ranks that are looked for.
+const MAX_LOOKED_AT: usize = 1 << 12;
+
+/// A rank that none of the processes that were read has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AbsentRank {
+    pub rank: u32,
+    pub place: Place,
+    /// PID of the process that has the rank, if it is on this host and lives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// The rank's process, as NCCL's reliability service knows it (2.24 and later).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<AbsentPeer>,
+}
+
+/// A process, as NCCL's reliability service knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AbsentPeer {
+    /// Address of its host that NCCL uses.
+    pub host: String,
+    /// PID in the process's own PID namespace.
+    pub pid: u32,
+    /// GPUs of the process, as NVML numbers them on its host.
+    pub gpus: Vec<u32>,
+    /// The service has found the process to be dead.
+    pub is_dead: bool,
+}
+
+impl AbsentRank {
+    fn is_gone(&self) -> bool {
+        self.place == Place::Gone || self.peer.as_ref().is_some_and(|peer| peer.is_dead)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Place {
+    /// The rank was on this host, and no live process has it.
+    Gone,
+    /// A process of this host has the rank, but was not read, or the rank was not found in it.
+    Here,
+    /// The rank was on this host, and no process that can be seen from this PID namespace has it.
+    Unseen,
+    /// The rank is on another host, or in a container that calls itself by another name.
+    Elsewhere,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerTable {
+    table: IntField,
+    size: u64,
+    host: IntField,
+    pid: IntField,
+}
+
+impl PeerTable {
+    pub(super) fn new(layouts: &Layouts) -> Option<Self> {
+        Some(Self {
+            table: comm::PEER_INFO.find_int(layouts)?,
+            size: peer_info::STRUCT.size(layouts).ok()?,
+            host: peer_info::HOST_HASH.find_int(layouts)?,
+            pid: peer_info::PID_HASH.find_int(layouts)?,
+        })
+    }
+
+    /// Reads the hashes of host and process by rank, without the communicator's own hash in them.
+    fn read(self, memory: Memory<'_>, rank: &RankReport) -> Option<Vec<(u64, u64)>> {
+        let salt = comm_hash_of_name(&rank.comm_hash)?;
+        let place = rank.address.checked_add(self.table.offset())?;
+        let table = memory.word(RuntimeAddr(place)).ok()?;
+        let bytes = memory.bytes(RuntimeAddr(table), u64::from(rank.n_ranks).checked_mul(self.size)?).ok()?;
+        let entries = bytes.chunks_exact(usize::try_from(self.size).ok().filter(|size| *size > 0)?);
+        entries
+            .map(|entry| {
+                let [host, pid] = [self.host, self.pid].map(|field| field.unsigned(entry));
+                Some((host?.wrapping_sub(salt), pid?.wrapping_sub(salt)))
+            })
+            .collect()
+    }
+
+    /// Returns the ranks of `rank`'s communicator that are not among `known`, with their places; none if the
+    /// hashes are not made as this module makes them.
+    pub(super) fn absent(
+        self,
+        memory: Memory<'_>,
+        rank: &RankReport,
+        known: &[u32],
+        live: &LiveProcesses,
+        peers: Option<&Peers>,
+    ) -> Vec<AbsentRank> {
+        let Some(table) = self.read(memory, rank) else { return Vec::new() };
+        let Some(&(own_host, own_pid)) = table.get(rank.rank as usize) else { return Vec::new() };
+        // The process that was read must be found by its own entry, which proves the hashes.
+        let Some(kind) = live.kind_of(rank.pid, own_pid) else { return Vec::new() };
+        let missing = (0u32..).zip(&table).filter(|(number, _)| !known.contains(number));
+        let placed = missing.map(|(number, (host, pid))| {
+            let found = live.find(kind, *pid);
+            let place = match found {
+                Some(_) => Place::Here,
+                None if *host != own_host => Place::Elsewhere,
+                None if live.is_complete => Place::Gone,
+                None => Place::Unseen,
+            };
+            let peer = peers.and_then(|peers| peers.find(*host, *pid, kind));
+            AbsentRank { rank: number, place, pid: found, peer }
+        });
+        // Ranks that are gone are not crowded out.
+        let mut placed: Vec<AbsentRank> = placed.take(MAX_LOOKED_AT).collect();
+        placed.sort_by_key(|absent| !absent.is_gone());
+        placed.truncate(MAX_LISTED);
+        placed.sort_by_key(|absent| absent.rank);
+        placed
+    }
+}
+
+/// The live processes of this host, by the hashes that NCCL would make of them.
+#[derive(Debug, Default)]
+pub(super) struct LiveProcesses {
+    /// PID in our namespace, and hashes, one of each kind.
+    processes: Vec<(u32, [u64; 2])>,
+    /// Every process of the host was looked at.
+    is_complete: bool,
+}
+
+impl LiveProcesses {
+    pub(super) fn read() -> Self {
+        let Ok(pids) = pids() else { return Self::default() };
+        let mut live = Self { is_complete: in_first_pid_namespace().unwrap_or(false), ..Self::default() };
+        for pid in pids {
+            let folder = std::path::Path::new("/proc").join(pid.to_string());
+            let Ok(status) = read_text(folder.join("status")) else { continue };
+            let is_dead = status_field(&status, "State").is_some_and(|state| state.starts_with(['Z', 'X']));
+            if is_dead {
+                continue;
+            }
+            let numbers: Vec<&str> = status_field(&status, "NSpid")
+                .map_or_else(Vec::new, |pids| pids.split_whitespace().collect());
+            // A process with one number is in the namespace of this program; its link need not be readable.
+            let namespace = match &*numbers {
+                [_] => std::fs::read_link("/proc/self/ns/pid"),
+                _ => std::fs::read_link(folder.join("ns/pid")),
+            };
+            match (namespace, numbers.last()) {
+                (Ok(namespace), Some(own)) => {
+                    let text = format!("{own}{}", namespace.display());
+                    live.processes.push((pid, hashes(text.as_bytes())));
+                }
+                // The process ended meanwhile, or may not be looked at.
+                _ => live.is_complete &= !folder.exists(),
+            }
+        }
+        live
+    }
+
+    /// Returns the way in which this process's hash is made, if it is one of the known ways.
+    fn kind_of(&self, pid: u32, hash: u64) -> Option<usize> {
+        let (_, hashes) = self.processes.iter().find(|(known, _)| *known == pid)?;
+        hashes.iter().position(|known| *known == hash)
+    }
+
+    fn find(&self, kind: usize, hash: u64) -> Option<u32> {
+        let is_it = |hashes: &[u64; 2]| hashes.get(kind) == Some(&hash);
+        self.processes.iter().find(|(_, hashes)| is_it(hashes)).map(|(pid, _)| *pid)
+    }
+}
+
+/// Computes `getHash` in the ways of all versions: `eatHash` and `digestHash` of src/include/bitops.h, and
+/// before 2.23 DJB2 with exclusive or (src/misc/utils.cc).
+pub(super) fn hashes(text: &[u8]) -> [u64; 2] {
+    let mut acc = [1 ^ text.len() as u64, 1u64];
+    for chunk in text.chunks(8) {
+        acc[0] = acc[0].wrapping_add(acc[1]);
+        acc[1] ^= acc[0];
+        acc[0] = (acc[0] ^ (acc[0] >> 31)).wrapping_mul(0x9de6_2bbc_8cef_3ce3);
+        acc[1] = (acc[1] ^ (acc[1] >> 32)).wrapping_mul(0x485c_d631_1b59_9e79);
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        acc[0] = acc[0].wrapping_add(u64::from_le_bytes(word));
+    }
+    let mixed = (acc[0] ^ (acc[0] >> 31)).wrapping_mul(0xbac3_bd56_2846_de6b).wrapping_add(acc[1]);
+    let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0x995a_187a_14e7_b445);
+    let djb2 = text.iter().fold(5381u64, |hash, byte| hash.wrapping_mul(33) ^ u64::from(*byte));
+    [mixed, djb2]
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
+    use super::*;
+
+    #[test]
+    fn hashes_are_those_that_libraries_make() {
+        // Read from `ncclPeerInfo` of a process of NCCL 2.28.9 with this PID, less `commHash`.
+        assert_eq!(hashes(b"4632pid:[4026531836]")[0], 0xa1a1_27a3_7484_5b43);
+        // DJB2a of "a": 5381 * 33, exclusive or 97.
+        assert_eq!(hashes(b"a")[1], 0x2_b5a5 ^ 0x61);
+    }
+
+    #[test]
+    fn a_live_process_is_found_and_one_that_ended_is_not() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id();
+        let live = LiveProcesses::read();
+        let (_, [hash, _]) = *live.processes.iter().find(|(known, _)| *known == pid).unwrap();
+        assert_eq!((live.kind_of(pid, hash), live.find(0, hash)), (Some(0), Some(pid)));
+        // A zombie is dead, too: it has ended and nobody has fetched its status.
+        child.kill().unwrap();
+        waitid(WaitId::Pid(Pid::from_child(&child)), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+        assert_eq!(LiveProcesses::read().find(0, hash), None);
+        child.wait().unwrap();
+    }
+}

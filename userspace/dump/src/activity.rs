@@ -1,0 +1,227 @@
+//! Progress of a process outside NCCL, between the readings: processor time of the threads that run the
+//! program, input and output, and the places where its first thread sleeps.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+
+use inspect::process::{Process, read_text, status_field};
+
+/// Maximum number of threads that are looked at.
+const MAX_THREADS: usize = 512;
+/// Prefix of the names of PyTorch's threads for the backward pass (torch/csrc/autograd/engine.cpp).
+const BACKWARD: &str = "pt_autograd_";
+/// Part of the time. A thread that ran, or waited for a processor, for so long computes. One that wakes up to
+/// look for something does not.
+const RUNS: f64 = 0.3;
+/// Part of the time for which a thread that computes at least ran.
+const RAN: f64 = 0.05;
+/// Part of the time. A thread that was ready for so long and never slept computes, however little it ran:
+/// others had the processors.
+const READY: f64 = 0.9;
+/// Bytes a second from which on input and output are progress; a log line and a heartbeat are less.
+const READS: f64 = 65_536.0;
+
+/// Activity of a process between the first reading and the last.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Activity {
+    /// Seconds between the first reading and the last.
+    pub seconds: f64,
+    /// Processor time of the first thread, and of PyTorch's threads for the backward pass.
+    pub cpu_seconds: Option<f64>,
+    /// Time for which these threads were ready to run, and waited for a processor.
+    pub ready_seconds: Option<f64>,
+    /// Number of times that the first thread went to sleep.
+    pub sleeps: Option<u64>,
+    /// Bytes that the process read and wrote by read(2), write(2) and their like: files and pipes, and
+    /// sockets that are used so. NCCL's are not.
+    pub io_bytes: Option<u64>,
+    /// The first thread slept in other places at some readings.
+    pub is_elsewhere: bool,
+}
+
+impl Activity {
+    /// Describes the progress, if there is any. With `spins` processor time counts for nothing, as a thread
+    /// that waits for a GPU spins.
+    pub(super) fn progress(&self, spins: bool) -> Option<String> {
+        let seconds = self.seconds;
+        if seconds <= 0.0 {
+            return None;
+        }
+        let runs = |cpu: &f64| {
+            let wanted = cpu + self.ready_seconds.unwrap_or(0.0);
+            let is_starved = self.sleeps == Some(0) && *cpu > 0.0 && wanted >= READY * seconds;
+            is_starved || (*cpu >= RAN * seconds && wanted >= RUNS * seconds)
+        };
+        if let Some(cpu) = self.cpu_seconds.filter(|cpu| !spins && runs(cpu)) {
+            return Some(format!("it ran on the CPU for {cpu:.1} of {seconds:.1} s"));
+        }
+        #[expect(clippy::cast_precision_loss, reason = "for a rate, and for people")]
+        let bytes = self.io_bytes.map_or(0.0, |bytes| bytes as f64);
+        if bytes >= READS * seconds {
+            return Some(format!("it read and wrote {:.1} MiB in {seconds:.1} s", bytes / 1_048_576.0));
+        }
+        self.is_elsewhere.then(|| format!("its first thread moved within {seconds:.1} s"))
+    }
+}
+
+/// A process at one moment.
+#[derive(Clone, Debug)]
+pub(super) struct Sample {
+    at: Instant,
+    /// Nanoseconds on a processor, and waiting for one, by thread.
+    cpu: Vec<(u32, [u64; 2])>,
+    io: Option<u64>,
+    /// Number of times that the first thread has gone to sleep.
+    sleeps: Option<u64>,
+    /// System call, stack pointer and program counter of the first thread, while it sleeps.
+    place: Option<String>,
+}
+
+impl Sample {
+    pub(super) fn take(process: &Process) -> Self {
+        let folder = process.proc_path();
+        let first = process.pid();
+        let threads = fs::read_dir(folder.join("task")).into_iter().flatten().flatten();
+        let threads = threads.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let is_program = |tid: &u32| {
+            let name = || read_text(folder.join(format!("task/{tid}/comm"))).unwrap_or_default();
+            *tid == first || name().starts_with(BACKWARD)
+        };
+        let cpu = threads.take(MAX_THREADS).filter(is_program).filter_map(|tid| {
+            // Nanoseconds on a CPU, then on a run queue (Documentation/scheduler/sched-stats.rst).
+            let text = read_text(folder.join(format!("task/{tid}/schedstat"))).ok()?;
+            let mut numbers = text.split_whitespace().map(|number| number.parse::<u64>().ok());
+            Some((tid, [numbers.next()??, numbers.next()??]))
+        });
+        let io = read_text(folder.join("io")).ok().and_then(|text| {
+            let value = |name: &str| {
+                let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+                line.trim().parse::<u64>().ok()
+            };
+            value("rchar:")?.checked_add(value("wchar:")?)
+        });
+        // The first thread's number (fs/proc/array.c, task_context_switch_counts).
+        let status = read_text(folder.join("status")).unwrap_or_default();
+        let sleeps = status_field(&status, "voluntary_ctxt_switches").and_then(|count| count.parse().ok());
+        let place = read_text(folder.join("syscall")).ok().filter(|text| !text.starts_with("running"));
+        // The call's arguments change when the thread waits for the same thing again, for the rest of a
+        // timeout.
+        let place = place.map(|text| {
+            let words: Vec<&str> = text.split_whitespace().collect();
+            let last = words.len().saturating_sub(2);
+            format!("{} {}", words.first().unwrap_or(&""), words.get(last..).unwrap_or_default().join(" "))
+        });
+        Self { at: Instant::now(), cpu: cpu.collect(), io, sleeps, place }
+    }
+}
+
+/// Returns the activity of a process over some samples; `None` if there are fewer than two.
+pub(super) fn over(samples: &[Sample]) -> Option<Activity> {
+    let (first, last) = (samples.first()?, samples.last()?);
+    if samples.len() < 2 {
+        return None;
+    }
+    let spent = |kind: usize| {
+        let of_thread = |(tid, after): &(u32, [u64; 2])| {
+            let before =
+                first.cpu.iter().find(|(known, _)| known == tid).map_or(0, |(_, before)| before[kind]);
+            after[kind].saturating_sub(before)
+        };
+        let nanoseconds: u64 = last.cpu.iter().map(of_thread).sum();
+        Duration::from_nanos(nanoseconds).as_secs_f64()
+    };
+    let is_known = !first.cpu.is_empty() && !last.cpu.is_empty();
+    let mut places = samples.iter().filter_map(|sample| sample.place.as_ref());
+    let place = places.next();
+    Some(Activity {
+        seconds: last.at.duration_since(first.at).as_secs_f64(),
+        cpu_seconds: is_known.then(|| spent(0)),
+        ready_seconds: is_known.then(|| spent(1)),
+        sleeps: last.sleeps.zip(first.sleeps).and_then(|(after, before)| after.checked_sub(before)),
+        io_bytes: last.io.zip(first.io).and_then(|(after, before)| after.checked_sub(before)),
+        is_elsewhere: place.is_some_and(|place| places.any(|other| other != place)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        process::{Child, Command, Stdio},
+        thread,
+    };
+
+    use super::*;
+
+    /// Watches a program until `is_it` holds, or for some looks: a busy machine lets it wait.
+    fn watch(mut child: Child, is_it: impl Fn(&Activity) -> bool) -> Activity {
+        let process = Process::open(child.id()).unwrap();
+        thread::sleep(Duration::from_millis(300));
+        let mut activity = Activity::default();
+        for _ in 0..20 {
+            let first = Sample::take(&process);
+            thread::sleep(Duration::from_millis(300));
+            activity = over(&[first, Sample::take(&process)]).unwrap();
+            if is_it(&activity) {
+                break;
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        activity
+    }
+
+    fn shell(script: &str) -> Child {
+        Command::new("sh").args(["-c", script]).stdout(Stdio::null()).spawn().unwrap()
+    }
+
+    #[test]
+    fn a_process_that_sleeps_makes_no_progress() {
+        // `sleep` goes to sleep now and then while it still starts.
+        let sleeps = |still: &Activity| still.progress(false).is_none() && still.sleeps == Some(0);
+        let activity = watch(Command::new("sleep").arg("60").spawn().unwrap(), sleeps);
+        assert_eq!(activity.progress(false), None, "{activity:?}");
+        assert_eq!(activity.sleeps, Some(0), "it has slept all the time: {activity:?}");
+    }
+
+    #[test]
+    fn one_that_computes_does_unless_spinning_is_what_waiting_looks_like() {
+        let runs = |activity: &Activity| {
+            activity.progress(false).is_some_and(|what| what.contains("ran on the CPU"))
+        };
+        let activity = watch(shell("while :; do :; done"), runs);
+        assert!(runs(&activity), "{activity:?}");
+        assert!(activity.progress(true).is_none_or(|what| what.contains("moved")), "{activity:?}");
+    }
+
+    /// A machine with many more threads that want to run than processors.
+    #[test]
+    fn one_that_gets_no_processor_still_computes_and_one_that_polls_does_not() {
+        let starved = Activity {
+            seconds: 3.5,
+            cpu_seconds: Some(0.1),
+            ready_seconds: Some(3.3),
+            sleeps: Some(0),
+            ..Activity::default()
+        };
+        assert!(starved.progress(false).is_some());
+        assert_eq!(starved.progress(true), None, "it can spin while its GPU waits");
+        let polls = Activity { sleeps: Some(70), ..starved.clone() };
+        assert_eq!(polls.progress(false), None);
+        // The number of sleeps is unknown; or the thread was stopped half of the time.
+        assert_eq!(Activity { sleeps: None, ..starved.clone() }.progress(false), None);
+        assert_eq!(Activity { ready_seconds: Some(1.7), ..starved }.progress(false), None);
+    }
+
+    #[test]
+    fn one_that_copies_does() {
+        let cat = Command::new("cat").arg("/dev/zero").stdout(Stdio::null()).spawn().unwrap();
+        let copies = |activity: &Activity| activity.progress(true).is_some_and(|what| what.contains("MiB"));
+        let activity = watch(cat, copies);
+        assert!(copies(&activity), "{activity:?}");
+    }
+}

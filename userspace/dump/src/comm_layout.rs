@@ -1,0 +1,149 @@
+//! Offsets of fields of `ncclComm` and of structs that it points to, and the marks by which a communicator is
+//! found.
+
+use super::places::{self, Places, Wanted};
+use inspect::memory::Needle;
+use nccl_library::{
+    fields::{ArrayField, IntField, MissingField, channel, comm, counts_always, shared_resources},
+    layouts::Layouts,
+    nccl::{NameTables, NcclVersion},
+};
+
+/// `NCCL_MAGIC`, src/include/comm.h.
+pub(super) const MAGIC: u64 = 0x0280_0280_0280_0280;
+
+/// Fields of `ncclComm` that are read together.
+const COMM: [Wanted; 23] = [
+    (comm::START_MAGIC, false),
+    (comm::END_MAGIC, false),
+    (comm::HASH, true),
+    (comm::RANK, true),
+    (comm::N_RANKS, true),
+    (comm::NODE, true),
+    (comm::N_NODES, true),
+    (comm::LOCAL_RANK, true),
+    (comm::CUDA_DEV, true),
+    (comm::NVML_DEV, false),
+    (comm::N_CHANNELS, true),
+    (comm::PROXY_STATE, true),
+    (comm::SHARED_RESOURCES, true),
+    (comm::INTRA_NEXT, false),
+    (comm::OP_COUNT, false),
+    (comm::COLL_OP_COUNT, false),
+    (comm::INIT_STATE, false),
+    (comm::ASYNC_RESULT, false),
+    (comm::ABORT_FLAG, false),
+    (comm::FINALIZE_CALLED, false),
+    (comm::DESTROY_FLAG, false),
+    (comm::REVOKED_FLAG, false),
+    (comm::NAME, false),
+];
+
+#[derive(Debug)]
+pub(super) struct CommLayout {
+    pub(super) size: u64,
+    mark: Mark,
+    /// Offsets of the fields [`COMM`].
+    pub(super) comm: Places<23>,
+    /// `collOpCount` is where communicators that share resources count together: before 2.24.
+    pub(super) shares_coll_op_count: bool,
+    pub(super) seq_number: Option<ArrayField>,
+    pub(super) channels: ArrayField,
+    pub(super) ring_prev: IntField,
+    pub(super) ring_next: IntField,
+    pub(super) user_ranks: IntField,
+    pub(super) tree_up: Option<IntField>,
+    pub(super) tree_down: Option<ArrayField>,
+    pub(super) peers: IntField,
+    pub(super) shared_coll_op_count: Option<IntField>,
+    pub(super) shared_p2p_op_count: Option<ArrayField>,
+    pub(super) work: Option<WorkLayout>,
+    pub(super) names: NameTables,
+}
+
+impl CommLayout {
+    pub(super) fn new(layouts: &Layouts, version: Option<NcclVersion>) -> Result<Self, MissingField> {
+        let start =
+            comm::START_MAGIC.find_int(layouts).filter(|_| comm::END_MAGIC.find_int(layouts).is_some());
+        let mark = match (start, comm::INTRA_COMM_0.find_int(layouts)) {
+            (Some(start), _) => Mark::Magic(start.offset()),
+            (None, Some(own)) => Mark::SelfPointer(own.offset()),
+            (None, None) => return Err(comm::START_MAGIC.missing()),
+        };
+        let counts_always = counts_always(version, Some(layouts)) == Some(true);
+        let seq_number = comm::SEQ_NUMBER.array(layouts).ok();
+        Ok(Self {
+            size: comm::STRUCT.size(layouts)?,
+            mark,
+            comm: places::find(COMM, layouts)?,
+            shares_coll_op_count: !comm::COLL_OP_COUNT.exists(layouts),
+            seq_number: seq_number.filter(|array| counts_always && array.elem_size == 8 && array.count <= 64),
+            channels: comm::CHANNELS.array(layouts)?,
+            ring_prev: channel::RING_PREV.int(layouts)?,
+            ring_next: channel::RING_NEXT.int(layouts)?,
+            user_ranks: channel::RING_USER_RANKS.int(layouts)?,
+            tree_up: channel::TREE_UP.find_int(layouts),
+            tree_down: channel::TREE_DOWN.array(layouts).ok(),
+            peers: channel::PEERS.int(layouts)?,
+            shared_coll_op_count: shared_resources::COLL_OP_COUNT.find_int(layouts),
+            shared_p2p_op_count: shared_resources::P2P_OP_COUNT.array(layouts).ok(),
+            work: WorkLayout::new(layouts),
+            names: NameTables::from_layouts(layouts),
+        })
+    }
+
+    pub(super) fn result(&self, value: Option<u64>) -> Option<String> {
+        let value = value?;
+        let name = i64::try_from(value).ok().and_then(|value| self.names.result(value));
+        Some(name.map_or_else(|| format!("ncclResult_t {value}"), ToString::to_string))
+    }
+
+    pub(super) fn channel(&self, comm: u64, channel: u32) -> Option<u64> {
+        let ArrayField { offset, count, elem_size } = self.channels;
+        (u64::from(channel) < count).then(|| comm + offset + u64::from(channel) * elem_size)
+    }
+
+    pub(super) fn has_magics(&self) -> bool {
+        matches!(self.mark, Mark::Magic(_))
+    }
+
+    pub(super) fn needle(&self) -> Needle {
+        match self.mark {
+            Mark::Magic(_) => Needle::Word(MAGIC),
+            Mark::SelfPointer(offset) => Needle::SelfPointer(offset),
+        }
+    }
+
+    /// Returns the communicator that a mark at `at` may belong to.
+    pub(super) fn candidate(&self, at: u64) -> Option<u64> {
+        let (Mark::Magic(offset) | Mark::SelfPointer(offset)) = self.mark;
+        at.checked_sub(offset)
+    }
+}
+
+/// Counters of each channel's work: the host's of what was put into the FIFO of work, and the GPU's of what
+/// kernels are through with (src/enqueue.cc, waitWorkFifoAvailable). Up to 2.25: later the host keeps no word
+/// that the GPU writes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WorkLayout {
+    pub(super) produced: IntField,
+    /// Field of the communicator: a pointer to a `uint32_t` for each channel.
+    pub(super) consumed: IntField,
+}
+
+impl WorkLayout {
+    fn new(layouts: &Layouts) -> Option<Self> {
+        let produced = channel::WORK_PRODUCED.find_int(layouts)?;
+        let consumed = comm::WORK_CONSUMED.find_int(layouts)?;
+        (consumed.size() == 8 && produced.size() == 4).then_some(Self { produced, consumed })
+    }
+}
+
+/// Word by which a communicator is found, and its offset in the struct.
+#[derive(Clone, Copy, Debug)]
+enum Mark {
+    /// `startMagic`, from 2.21 on.
+    Magic(u64),
+    /// `intraComm0`, which the first communicator of its process has point to itself.
+    SelfPointer(u64),
+}

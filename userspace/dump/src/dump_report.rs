@@ -1,0 +1,155 @@
+//! A whole dump as data: the schema of `--json` (docs/DUMP.md), and what `--merge` reads back.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    activity::Activity,
+    owners::Owner,
+    python::{PythonGroup, PythonReport},
+    rank_report::RankReport,
+    verdict::{JobVerdict, Verdict},
+};
+use flow::session::LostReaders as Lost;
+use inspect::{gpu::GpuReport, memory::ScanReport, threads::Thread};
+use nccl_library::symbols::{LayoutSource, SymbolSource};
+
+/// Version of the schema. Fields may be added within one version; none changes its meaning.
+pub const SCHEMA: u32 = 1;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DumpReport {
+    pub schema: u32,
+    pub hosts: Vec<String>,
+    /// Unix time of the last reading, in seconds.
+    pub unix_time: u64,
+    /// Verdict on the whole job; null without a communicator.
+    pub job: Option<JobVerdict>,
+    pub processes: Vec<ProcessReport>,
+    pub communicators: Vec<CommunicatorReport>,
+    /// All GPUs that the drivers of the hosts tell of.
+    #[serde(default)]
+    pub gpus: Vec<GpuReport>,
+    /// Reasons why nothing, or not everything, is known of GPUs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpu_remarks: Vec<String>,
+    /// Sentences on torch's own notes, one for each process group.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub torch_notes: Vec<String>,
+    /// Children of ncclflow that read files or memory and were lost: what they read did not answer.
+    #[serde(default, skip_serializing_if = "Lost::is_none")]
+    pub lost_readers: Lost,
+}
+
+/// A process that was read, or that could not be.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessReport {
+    pub host: String,
+    /// PID in the PID namespace of the dump.
+    pub pid: u32,
+    pub name: String,
+    pub state: ProcessState,
+    /// Owner; null if the process could not be looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+    pub libraries: Vec<LibraryReport>,
+    pub scan: Option<ScanReport>,
+    pub communicators: usize,
+    /// Seconds since the process was started, at the last reading.
+    pub age_seconds: Option<f64>,
+    /// Progress outside NCCL, over the readings.
+    pub activity: Option<Activity>,
+    /// Threads inside NCCL, and with `--stacks` the first thread.
+    #[serde(default)]
+    pub threads: Vec<Thread>,
+    /// Python threads; null if the process is no Python program.
+    pub python: Option<PythonReport>,
+    /// Rank in the job, by the initial environment of the process (`RANK`, `SLURM_PROCID` …).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_rank: Option<u32>,
+    /// PID of a process that was read too, from which this one was forked: its communicators are copies and
+    /// not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<u32>,
+    /// Reason why the process was not read, or not to the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl ProcessReport {
+    /// Tells whether a rank runs in this process.
+    pub(super) fn is_of(&self, rank: &RankReport) -> bool {
+        (self.pid, &self.host) == (rank.pid, &rank.host)
+    }
+}
+
+/// State of a process, as the kernel has it: `State:` in /proc/PID/status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ProcessState {
+    Running,
+    /// Stopped by a signal or by a debugger.
+    Stopped,
+    Exited,
+    #[default]
+    Unknown,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LibraryReport {
+    pub path: String,
+    pub version: Option<String>,
+    pub build_id: Option<String>,
+    /// Sources of the library's symbols and of its struct layouts.
+    pub symbols: Option<SymbolSource>,
+    pub layouts_from: Option<LayoutSource>,
+    /// Reason why no communicators can be read with the library.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unusable: Option<String>,
+}
+
+/// A communicator over all processes that were read.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CommunicatorReport {
+    pub comm_hash: String,
+    pub name: Option<String>,
+    pub n_ranks: u32,
+    pub ranks: Vec<RankReport>,
+    pub verdict: Verdict,
+    /// Ranks by the Python stacks of their main threads, as far as those are known and stand still.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub python_stacks: Vec<PythonGroup>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fields that a dump had before GPUs, pending calls and kinds were added to schema 1.
+    #[test]
+    fn a_dump_of_an_older_program_is_still_read() {
+        let rank = r#"{ "commHash": "0x1", "commName": null, "nRanks": 2, "rank": 0, "host": "a", "pid": 7,
+            "processState": "running", "ncclVersion": "2.27.5", "address": 4096, "node": 0, "nNodes": 1,
+            "localRank": 0, "cudaDev": 0, "nvmlDev": 0, "nChannels": 0,
+            "counters": { "seqNumber": { "AllReduce": 3 }, "collOpCount": null, "collOpCountIsShared": false,
+                "p2pOpCount": null, "opCount": null },
+            "status": { "init": null, "asyncResult": null, "proxyResult": null, "abort": null,
+                "finalizeCalled": null, "destroying": null, "revoked": null },
+            "channels": [], "proxy": { "state": "none", "carriesRings": null, "ops": [] },
+            "motion": { "readings": 3, "seconds": 1.0, "stepsMoved": false, "countersMoved": false } }"#;
+        let text = format!(
+            r#"{{ "schema": 1, "hosts": ["a"], "unixTime": 5,
+                "processes": [{{ "host": "a", "pid": 7, "name": "x", "state": "running", "libraries": [],
+                    "scan": null, "communicators": 1 }}],
+                "communicators": [{{ "commHash": "0x1", "name": null, "nRanks": 2, "ranks": [{rank}],
+                    "verdict": {{ "state": "stuck", "culprits": [1], "victims": [0], "evidence": [] }} }}] }}"#
+        );
+        let report: DumpReport = serde_json::from_str(&text).unwrap();
+        let merged = super::super::merge(vec![report]);
+        assert_eq!(merged.communicators[0].ranks[0].counters.launched(), Some(3));
+        assert!(merged.job.is_some());
+    }
+}

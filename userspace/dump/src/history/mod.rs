@@ -1,0 +1,130 @@
+//! Latest collectives of each process before anybody looked, by torch's flight recorder
+//! ([`torch_history`]), with the ranks of each process group side by side.
+//!
+//! [`history`] reads the processes and compares their ranks; [`render`] shows it. The notes are torch's word,
+//! of the time at which torch wrote them.
+
+mod forged;
+mod report;
+mod text;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Result, bail};
+use rustix::time::ClockId;
+
+use crate as dump;
+use crate::{Choice, RankReport, chosen, survey};
+use flow::text::joined;
+use inspect::{
+    clock::now_ns, host::host_name, memory::ScanLimits, process::Process, python::Runtimes, resolver,
+};
+use nccl_library::symbols::DebugFiles;
+use torch_history as torch_notes;
+use torch_history::{Builds, ProcessHistory, RingReport, names};
+
+#[doc(hidden)]
+pub use forged::history_of_forged_rings;
+pub use report::{HISTORY_SCHEMA, HistoryReport};
+pub use text::render;
+
+/// Processes, groups and entries that are looked at.
+#[derive(Clone, Debug)]
+pub struct HistoryOptions {
+    pub choice: Choice,
+    /// Only process groups of this name or description, or of the communicator with this hash.
+    pub comm: Option<String>,
+    /// Only this many of the latest entries of each process group and process.
+    pub last: Option<usize>,
+    pub debug_files: DebugFiles,
+}
+
+/// Reads torch's notes of these processes, and compares the ranks of each process group.
+///
+/// # Errors
+/// None of the processes is there, or `comm` names no process group.
+pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
+    let (processes, refused) = chosen(&options.choice)?;
+    let (mut builds, runtimes) = (Builds::default(), Runtimes::default());
+    let mut found: Vec<ProcessHistory> =
+        processes.iter().map(|process| torch_notes::read(process, &mut builds, &runtimes)).collect();
+    let by_hash = options.comm.as_deref().is_some_and(|comm| comm.starts_with("0x"));
+    let needs_nccl = |history: &ProcessHistory| history.has_entries() && history.rank.is_none();
+    let communicators =
+        if by_hash || found.iter().any(needs_nccl) { communicators(processes, options) } else { Vec::new() };
+    let mut groups = torch_notes::compare(&mut found, &dump::comm_ranks(&communicators));
+    found.extend(refused.into_iter().map(|(pid, error)| ProcessHistory {
+        host: host_name(),
+        pid,
+        error: Some(error.to_string()),
+        ..ProcessHistory::default()
+    }));
+    if let Some(comm) = &options.comm {
+        let known = joined(groups.iter().map(|group| names::group(&group.name, &group.description)), ", ");
+        groups.retain(|group| group.is_called(comm));
+        if groups.is_empty() {
+            let known =
+                if known.is_empty() { "none was recorded".to_owned() } else { format!("noted are {known}") };
+            bail!("no process group is called `{comm}`: {known}");
+        }
+        for history in &mut found {
+            history.keep(|entry| groups.iter().any(|group| group.has(entry)));
+        }
+    }
+    if let Some(last) = options.last {
+        for history in &mut found {
+            history.keep_last(last);
+        }
+    }
+    Ok(HistoryReport {
+        schema: HISTORY_SCHEMA,
+        host: host_name(),
+        unix_time_ns: i64::try_from(now_ns(ClockId::Realtime)).unwrap_or(i64::MAX),
+        verdict: torch_notes::over(&groups),
+        groups,
+        processes: found,
+    })
+}
+
+/// Reads NCCL's communicators in these processes, as far as their libraries are known.
+fn communicators(processes: Vec<Process>, options: &HistoryOptions) -> Vec<RankReport> {
+    let with_libraries = processes.into_iter().filter_map(|process| {
+        let libraries = resolver::libraries(&process, None).ok()?;
+        Some((process, libraries))
+    });
+    let limits = ScanLimits { time: Duration::from_secs(10), ..ScanLimits::default() };
+    survey(with_libraries.collect(), limits, &options.debug_files, &mut |_| {}).1
+}
+
+/// Returns the ring that torch of each process would dump into a file, by the process's rank in the job.
+///
+/// # Errors
+/// No process has notes; one that has notes has no rank; two have the same rank.
+pub fn rings_by_rank(report: &HistoryReport) -> Result<BTreeMap<u64, &RingReport>> {
+    let mut chosen = BTreeMap::new();
+    for process in &report.processes {
+        let Some(ring) = ring(process) else { continue };
+        let Some(rank) = process.rank else {
+            bail!(
+                "the rank of process {} in its job is not known, and torch's files are named by it: set \
+                 RANK where the job is started",
+                process.pid
+            );
+        };
+        if chosen.insert(rank, ring).is_some() {
+            bail!("two processes are rank {rank}: they are of two jobs; choose those of one with -p");
+        }
+    }
+    if chosen.is_empty() {
+        bail!("no process has a flight recorder of torch's to write");
+    }
+    Ok(chosen)
+}
+
+/// Returns the ring of NCCL's collectives: torch writes no other into these files.
+fn ring(process: &ProcessHistory) -> Option<&RingReport> {
+    let rings = process.notes.iter().flat_map(|notes| &notes.rings);
+    rings
+        .filter(|ring| ring.enabled && ring.backend.as_deref() != Some("gloo"))
+        .max_by_key(|ring| ring.entries.len())
+}

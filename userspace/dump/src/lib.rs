@@ -1,0 +1,403 @@
+//! Dumps the state of every communicator of running processes, and which ranks wait for which, from the
+//! processes' memory.
+//!
+//! Nothing is prepared in the processes, and nothing is stopped. A first pass finds the communicators
+//! ([`communicator`]); each reading then copies their fields and the ops in flight of their proxies
+//! ([`proxy`]). The changes from one reading to the next are their [`motion`]. The [`verdict`] over all ranks
+//! is pure, so that dumps of several hosts can be judged together.
+
+mod absent;
+mod activity;
+mod comm_layout;
+mod communicator;
+mod connections;
+mod dump_report;
+mod flight_recorder;
+mod forged;
+mod gpu_text;
+mod gpus;
+pub mod history;
+mod motion;
+mod noted;
+mod own_list;
+mod owners;
+mod pending;
+mod places;
+mod process;
+mod proxy;
+pub mod ps;
+mod python;
+mod rank_gpu;
+mod rank_report;
+mod ras_peers;
+mod set_up;
+mod text;
+mod torch_notes;
+mod verdict;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+pub use absent::{AbsentPeer, AbsentRank, Place};
+pub use activity::Activity;
+pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessReport, ProcessState, SCHEMA};
+pub use flight_recorder::{RecorderDumps, recorder_dumps};
+#[doc(hidden)]
+pub use forged::dump_of_forged_memory;
+pub use pending::Pending;
+pub use python::{PythonGroup, PythonReport, PythonThread};
+pub use rank_gpu::RankGpu;
+pub use rank_report::{
+    ChannelReport, CommStatus, ConnectionReport, Counters, Motion, OpReport, ProxyListState, ProxyReport,
+    RankReport,
+};
+pub use set_up::{SetUp, Stage};
+pub use text::render;
+pub(crate) use torch_notes::comm_ranks;
+pub use verdict::{JobVerdict, Kind, State, Verdict, judge};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::time::ClockId;
+
+use inspect::{
+    clock::now_ns,
+    gpu::GpuWatch,
+    host::host_name,
+    memory::{ScanLimits, ScanProgress},
+    process::{MappedLibrary, Process, ProcessError, denied_remedy},
+    resolver::{self, nccl_processes},
+    threads::{Names, Sampler},
+};
+use nccl_library::symbols::DebugFiles;
+
+/// Maximum number of readings, taken if nothing moves. Two are enough if something does.
+const MAX_READINGS: usize = 3;
+/// Number of processes whose threads are looked at at the same time.
+const LOOKED_AT_ONCE: usize = 8;
+/// Time that the GPUs' driver may take to answer after the last reading. A query takes some milliseconds.
+const GPU_PATIENCE: Duration = Duration::from_millis(500);
+
+#[derive(Clone, Debug)]
+pub enum Choice {
+    /// PIDs in the PID namespace of this program.
+    Pids(Vec<u32>),
+    /// Every process of the node that has an NCCL library mapped.
+    All,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'p> {
+    pub process: &'p Process,
+    pub scan: &'p ScanProgress,
+}
+
+#[derive(Clone, Debug)]
+pub struct DumpOptions {
+    /// Time between two readings.
+    pub interval: Duration,
+    /// Ends the scan of each process at its first communicator.
+    pub first_only: bool,
+    pub limits: ScanLimits,
+    pub debug_files: DebugFiles,
+    /// Gives the frames of threads inside NCCL, not only their functions.
+    pub stacks: bool,
+}
+
+/// Reads these processes and judges their communicators. `progress` is called some times a second while one
+/// is scanned.
+///
+/// # Errors
+/// None of the processes is there. A process that cannot be read, or that exits meanwhile, is named in the
+/// report.
+pub fn dump(
+    choice: &Choice,
+    options: &DumpOptions,
+    progress: &mut dyn FnMut(&Progress<'_>),
+) -> Result<DumpReport> {
+    let (processes, refused) = chosen(choice)?;
+    // Loading NVML takes a moment; the search goes on meanwhile.
+    let mut gpus = GpuWatch::start();
+    let mut targets = process::find(processes.into_iter().map(|process| (process, None)), options, progress);
+    let mut readings = take_readings(&mut targets, options, &mut gpus);
+    // Last, so that it does not delay a reading.
+    let runtimes = python::Runtimes::default();
+    look_at_threads(&mut targets, options, &runtimes);
+    let lacking = targets.iter_mut().filter(|target| target.may_lack_one());
+    let mut more = 0;
+    for target in lacking {
+        let before = target.found.len();
+        target.search_all(options, progress);
+        more += target.found.len() - before;
+    }
+    if more > 0 {
+        readings = take_readings(&mut targets, options, &mut gpus);
+    }
+    for target in &mut targets {
+        target.sum_up_activity();
+    }
+    let mut ranks = motion::over(readings);
+    leave_out_forked_copies(&mut targets, &mut ranks);
+    find_absent(&targets, &mut ranks);
+    for target in &mut targets {
+        target.look_at_job(&ranks);
+    }
+    let torch_notes = torch_notes::read(&targets, &mut ranks, &runtimes);
+    for target in &mut targets {
+        target.note_silence();
+    }
+    let unread = refused.into_iter().map(|(pid, error)| ProcessReport {
+        host: host_name(),
+        pid,
+        state: match error {
+            ProcessError::Missing(_) => ProcessState::Exited,
+            _ => ProcessState::Unknown,
+        },
+        error: Some(error.to_string()),
+        ..ProcessReport::default()
+    });
+    let processes: Vec<ProcessReport> =
+        targets.into_iter().map(|target| target.report).chain(unread).collect();
+    let (gpus, gpu_remarks) = gpus::of_host(&host_name(), gpus.finish(GPU_PATIENCE));
+    let places = rank_gpu::places(&ranks);
+    for rank in &mut ranks {
+        rank.gpu = RankGpu::of(rank, &places, &processes, &gpus);
+    }
+    let communicators = communicators(ranks, &processes);
+    Ok(DumpReport {
+        torch_notes,
+        lost_readers: resolver::lost(),
+        schema: SCHEMA,
+        hosts: vec![host_name()],
+        unix_time: now_ns(ClockId::Realtime) / 1_000_000_000,
+        job: verdict::over_all(&communicators),
+        communicators,
+        processes,
+        gpus,
+        gpu_remarks,
+    })
+}
+
+/// Reads all processes until something has moved everywhere, or long enough to say that nothing does.
+fn take_readings(
+    targets: &mut [process::Target],
+    options: &DumpOptions,
+    gpus: &mut GpuWatch,
+) -> Vec<motion::Reading> {
+    let mut readings = Vec::new();
+    loop {
+        let at = Instant::now();
+        gpus.ask();
+        let ranks: Vec<RankReport> = targets.iter_mut().flat_map(process::Target::read).collect();
+        let is_last = ranks.is_empty();
+        readings.push(motion::Reading { at, ranks });
+        if is_last || readings.len() >= MAX_READINGS || (readings.len() > 1 && motion::all_moved(&readings)) {
+            return readings;
+        }
+        thread::sleep(options.interval);
+    }
+}
+
+/// Looks at the threads of all processes, of some at once: sampling a thread that runs takes its time, as
+/// long as others have the processors.
+fn look_at_threads(targets: &mut [process::Target], options: &DumpOptions, runtimes: &python::Runtimes) {
+    let names = Names::new(options.debug_files.clone());
+    let sampler = Sampler::default();
+    let at_once = targets.len().min(LOOKED_AT_ONCE);
+    let left = Mutex::new(targets.iter_mut());
+    let look = || {
+        while let Some(target) = { left.lock().unwrap_or_else(PoisonError::into_inner).next() } {
+            target.look_at_threads(options.stacks, &names, &sampler);
+            target.look_at_python(options.stacks, runtimes);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..at_once {
+            // If no other thread can be started, this one does all.
+            let _ = thread::Builder::new().name("ncclflow-look".to_owned()).spawn_scoped(scope, look);
+        }
+        look();
+    });
+}
+
+/// Finds the ranks that no process that was read has. The table of a communicator's ranks is read once for
+/// each communicator.
+fn find_absent(targets: &[process::Target], ranks: &mut [RankReport]) {
+    let mut read: BTreeMap<(String, u32), Vec<u32>> = BTreeMap::new();
+    for rank in ranks.iter() {
+        read.entry((rank.comm_hash.clone(), rank.n_ranks)).or_default().push(rank.rank);
+    }
+    read.retain(|(_, n_ranks), known| known.len() < *n_ranks as usize);
+    if read.is_empty() {
+        return;
+    }
+    let live = absent::LiveProcesses::read();
+    for rank in ranks {
+        let Some(known) = read.remove(&(rank.comm_hash.clone(), rank.n_ranks)) else { continue };
+        if let Some(target) = targets.iter().find(|target| target.report.pid == rank.pid) {
+            rank.absent = target.absent(rank, &known, &live);
+        }
+    }
+}
+
+/// Finds the communicators of processes whose NCCL libraries are known, and reads them once, for
+/// `ncclflow ps`. Processes stand in the order in which they came.
+pub fn survey(
+    targets: Vec<(Process, Vec<MappedLibrary>)>,
+    limits: ScanLimits,
+    debug_files: &DebugFiles,
+    progress: &mut dyn FnMut(&Progress<'_>),
+) -> (Vec<ProcessReport>, Vec<RankReport>) {
+    let options = DumpOptions {
+        interval: Duration::ZERO,
+        first_only: false,
+        limits,
+        debug_files: debug_files.clone(),
+        stacks: false,
+    };
+    let targets = targets.into_iter().map(|(process, files)| (process, Some(files)));
+    let mut targets = process::find(targets, &options, progress);
+    let mut ranks = targets.iter_mut().flat_map(process::Target::read).collect();
+    leave_out_forked_copies(&mut targets, &mut ranks);
+    for target in &mut targets {
+        target.note_silence();
+    }
+    (targets.into_iter().map(|target| target.report).collect(), ranks)
+}
+
+/// Leaves out the copies of forked processes. A child that was forked, a data loader for instance, has a copy
+/// of its parent's memory with all communicators in it. Of two processes of one user, in one container, with
+/// one rank at one address the older is the parent: the child is younger than the communicator. A
+/// communicator in a process of another user is no copy.
+fn leave_out_forked_copies(targets: &mut [process::Target], ranks: &mut Vec<RankReport>) {
+    /// Properties that a copy shares with its original: address, hash and rank, and user and container of the
+    /// process.
+    type Copied = (u64, String, u32, Option<(u32, Option<String>)>);
+    let started: BTreeMap<u32, Option<u64>> =
+        targets.iter().map(|target| (target.report.pid, target.started)).collect();
+    let forker = |target: &process::Target| target.report.owner.as_ref().map(owners::Owner::forks_within);
+    let whose: BTreeMap<u32, _> = targets.iter().map(|target| (target.report.pid, forker(target))).collect();
+    let key = |rank: &RankReport| -> Copied {
+        let whose = whose.get(&rank.pid).cloned().flatten();
+        (rank.address, rank.comm_hash.clone(), rank.rank, whose)
+    };
+    let mut parents: BTreeMap<Copied, (Option<u64>, u32)> = BTreeMap::new();
+    for rank in ranks.iter() {
+        let this = (started.get(&rank.pid).copied().flatten(), rank.pid);
+        parents.entry(key(rank)).and_modify(|parent| *parent = (*parent).min(this)).or_insert(this);
+    }
+    ranks.retain(|rank| {
+        let parent = parents.get(&key(rank)).map_or(rank.pid, |(_, pid)| *pid);
+        if parent != rank.pid
+            && let Some(target) = targets.iter_mut().find(|target| target.report.pid == rank.pid)
+        {
+            target.report.forked_from = Some(parent);
+        }
+        parent == rank.pid
+    });
+}
+
+/// Chosen processes that cannot be opened, and why.
+pub type Refused = Vec<(u32, ProcessError)>;
+
+pub fn chosen(choice: &Choice) -> Result<(Vec<Process>, Refused)> {
+    let Choice::Pids(pids) = choice else {
+        let found = nccl_processes().context("listing the processes")?;
+        if found.processes.is_empty() {
+            let denied = match found.denied {
+                0 => String::new(),
+                count => format!("; {count} processes may not be inspected: {}", denied_remedy()),
+            };
+            bail!("no process of this node has an NCCL library mapped{denied}");
+        }
+        return Ok((found.processes, Vec::new()));
+    };
+    let (mut processes, mut refused, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
+    for &pid in pids.iter().filter(|pid| seen.insert(**pid)) {
+        match Process::open(pid) {
+            Ok(process) => processes.push(process),
+            Err(error) => refused.push((pid, error)),
+        }
+    }
+    match refused.pop() {
+        Some((_, error)) if processes.is_empty() => Err(error.into()),
+        last => {
+            refused.extend(last);
+            Ok((processes, refused))
+        }
+    }
+}
+
+/// Merges the dumps of several hosts into one, judged again over all their ranks.
+pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
+    let mut all = DumpReport { schema: SCHEMA, ..DumpReport::default() };
+    let mut ranks = Vec::new();
+    for report in reports {
+        for host in report.hosts {
+            if !all.hosts.contains(&host) {
+                all.hosts.push(host);
+            }
+        }
+        all.unix_time = all.unix_time.max(report.unix_time);
+        all.processes.extend(report.processes);
+        all.gpus.extend(report.gpus);
+        all.gpu_remarks.extend(report.gpu_remarks);
+        all.torch_notes.extend(report.torch_notes);
+        all.lost_readers += report.lost_readers;
+        ranks.extend(report.communicators.into_iter().flat_map(|communicator| communicator.ranks));
+    }
+    all.communicators = communicators(ranks, &all.processes);
+    all.job = verdict::over_all(&all.communicators);
+    all
+}
+
+fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<CommunicatorReport> {
+    // Two communicators can have one hash (2.18 to 2.23: splits of one parent by one color); their sizes may
+    // tell them apart.
+    let mut by_hash: BTreeMap<(String, u32), Vec<RankReport>> = BTreeMap::new();
+    for rank in ranks {
+        by_hash.entry((rank.comm_hash.clone(), rank.n_ranks)).or_default().push(rank);
+    }
+    let claims = by_hash.into_iter().flat_map(|(of, ranks)| {
+        owners::tell_apart(ranks, processes).into_iter().map(move |claim| (of.clone(), claim))
+    });
+    let mut others = Vec::new();
+    let mut all: Vec<CommunicatorReport> = claims
+        .map(|((comm_hash, n_ranks), claim)| {
+            let mut ranks = claim.ranks;
+            others.push(claim.others);
+            ranks.sort_by_key(|rank| rank.rank);
+            CommunicatorReport {
+                comm_hash,
+                name: ranks.iter().find_map(|rank| rank.comm_name.clone()),
+                n_ranks,
+                python_stacks: python_stacks(&ranks, processes),
+                ranks,
+                verdict: Verdict::default(),
+            }
+        })
+        .collect();
+    verdict::judge_all(&mut all, processes);
+    for (communicator, others) in all.iter_mut().zip(others) {
+        communicator.verdict.evidence.extend(others);
+    }
+    all
+}
+
+fn python_stacks(ranks: &[RankReport], processes: &[ProcessReport]) -> Vec<PythonGroup> {
+    let main = |rank: &RankReport| {
+        let process = processes.iter().find(|process| process.is_of(rank))?;
+        process.python.as_ref()?.main_thread()
+    };
+    python::groups(ranks.iter().filter_map(|rank| Some((rank.rank, main(rank)?))))
+}
+
+impl DumpReport {
+    /// Returns the worst state of all verdicts; `Unknown` if there is no communicator.
+    pub fn state(&self) -> State {
+        self.communicators.iter().map(|communicator| communicator.verdict.state).max().unwrap_or_default()
+    }
+}

@@ -1,0 +1,135 @@
+//! Changes from one reading to the next.
+
+use std::time::Instant;
+
+use super::rank_report::{Motion, OpReport, ProxyListState, RankReport};
+
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) at: Instant,
+    pub(super) ranks: Vec<RankReport>,
+}
+
+/// Tells whether each communicator moved from the first reading to the last, so that another one would tell
+/// nothing new.
+pub(super) fn all_moved(readings: &[Reading]) -> bool {
+    let [first, .., last] = readings else { return false };
+    last.ranks.iter().all(|rank| {
+        let group = last.ranks.iter().filter(|other| other.comm_hash == rank.comm_hash);
+        group.into_iter().any(|rank| find(first, rank).is_none_or(|before| steps_differ(before, rank)))
+    })
+}
+
+/// Returns the last reading, with what moved since the first.
+pub(super) fn over(mut readings: Vec<Reading>) -> Vec<RankReport> {
+    let Some(last) = readings.pop() else { return Vec::new() };
+    let mut ranks = last.ranks;
+    for rank in &mut ranks {
+        let mut motion = Motion { readings: 1, ..Motion::default() };
+        let mut later = rank.clone();
+        // Time of the first reading from which on each op has stood where it stands.
+        let mut since = vec![last.at; rank.proxy.ops.len()];
+        let mut holds = vec![true; rank.proxy.ops.len()];
+        for reading in readings.iter().rev() {
+            let Some(before) = find(reading, rank) else { break };
+            motion.readings += 1;
+            motion.seconds = last.at.duration_since(reading.at).as_secs_f64();
+            motion.steps_moved |= steps_differ(before, &later);
+            motion.counters_moved |= before.counters != later.counters || before.set_up != later.set_up;
+            for ((op, since), holds) in rank.proxy.ops.iter().zip(&mut since).zip(&mut holds) {
+                *holds &= before.proxy.ops.contains(op);
+                if *holds {
+                    *since = reading.at;
+                }
+            }
+            later = before.clone();
+        }
+        for (op, since) in rank.proxy.ops.iter_mut().zip(since) {
+            op.still_seconds = last.at.duration_since(since).as_secs_f64();
+        }
+        rank.motion = motion;
+    }
+    ranks
+}
+
+fn find<'r>(reading: &'r Reading, rank: &RankReport) -> Option<&'r RankReport> {
+    reading.ranks.iter().find(|known| {
+        (known.pid, known.address, &known.comm_hash, known.rank)
+            == (rank.pid, rank.address, &rank.comm_hash, rank.rank)
+    })
+}
+
+/// Tells whether steps moved. A list that changed each time while it was read moved, if anything did.
+fn steps_differ(before: &RankReport, after: &RankReport) -> bool {
+    let torn = |rank: &RankReport| rank.proxy.state == ProxyListState::Torn;
+    torn(before) || torn(after) || sorted(before) != sorted(after)
+}
+
+/// Returns the ops in a fixed order: the order in the list changes without anything having moved.
+fn sorted(rank: &RankReport) -> Vec<&OpReport> {
+    let mut ops: Vec<&OpReport> = rank.proxy.ops.iter().collect();
+    ops.sort_by_key(|op| (op.p2p, op.op_count, op.channel, op.direction, op.peer, op.nsteps, op.done));
+    ops
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::rank_report::ProxyReport;
+    use nccl_library::nccl::Direction;
+
+    pub(super) fn op(done: u64) -> OpReport {
+        OpReport {
+            op_count: 5,
+            p2p: false,
+            coll: Some("AllReduce".to_owned()),
+            pattern: Some("RING_TWICE".to_owned()),
+            protocol: Some("SIMPLE".to_owned()),
+            channel: 0,
+            direction: Direction::Recv,
+            peer: Some(1),
+            transport: Some("NET".to_owned()),
+            begun: true,
+            nsteps: 8,
+            posted: 8,
+            received: done,
+            flushed: None,
+            transmitted: done,
+            done,
+            gpu: None,
+            chunk_steps: 4,
+            slice_steps: 2,
+            still_seconds: 0.0,
+        }
+    }
+
+    fn reading(at: Instant, done: u64, op_count: u64) -> Reading {
+        let mut rank = RankReport { comm_hash: "0x1".to_owned(), n_ranks: 2, ..RankReport::default() };
+        rank.proxy = ProxyReport { state: ProxyListState::Read, ops: vec![op(done)], carries_rings: None };
+        rank.counters.op_count = Some(op_count);
+        Reading { at, ranks: vec![rank] }
+    }
+
+    #[test]
+    fn steps_that_stand_are_still_since_the_reading_in_which_they_already_stood() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let ranks = over(vec![reading(at(0), 2, 7), reading(at(500), 4, 7), reading(at(1000), 4, 7)]);
+        let motion = ranks[0].motion;
+        assert_eq!((motion.readings, motion.steps_moved, motion.counters_moved), (3, true, false));
+        assert!((ranks[0].proxy.ops[0].still_seconds - 0.5).abs() < 1e-9);
+        let ranks = over(vec![reading(at(0), 4, 7), reading(at(500), 4, 7), reading(at(1000), 4, 7)]);
+        assert!(ranks[0].motion.is_still() && (ranks[0].motion.seconds - 1.0).abs() < 1e-9);
+        let ranks = over(vec![reading(at(0), 4, 7), reading(at(500), 4, 8)]);
+        assert!(ranks[0].motion.counters_moved && !ranks[0].motion.steps_moved);
+    }
+
+    #[test]
+    fn another_reading_is_taken_until_every_communicator_moved() {
+        let start = Instant::now();
+        assert!(!all_moved(&[reading(start, 4, 7), reading(start, 4, 8)]));
+        assert!(all_moved(&[reading(start, 4, 7), reading(start, 6, 7)]));
+    }
+}

@@ -1,0 +1,88 @@
+//! List of communicators that NCCL itself keeps for its reliability service, `ncclComms` and `nNcclComms`
+//! (src/ras/ras.cc), since 2.24 and on by default. Every communicator is in it from the moment at which it is
+//! connected to its neighbours to its end (src/bootstrap.cc, bootstrapInit and bootstrapSplit). So where the
+//! list is found, and all its entries are communicators, memory need not be searched, unless a thread is
+//! making another one.
+
+use std::time::Instant;
+
+use super::{
+    comm_layout::CommLayout,
+    communicator::{self, Communicator},
+};
+use inspect::{
+    memory::{AddressSpace, Memory, ScanEnd, ScanReport},
+    process::{LibraryId, MappedLibrary, Process},
+    resolver,
+};
+use nccl_library::{
+    elf::{ElfVaddr, FileOffset, RuntimeAddr},
+    fields::ras::COMMUNICATORS,
+    symbols::Resolution,
+};
+
+/// Bound of the list's length: more than a process has.
+const MAX_ENTRIES: u64 = 1 << 14;
+
+/// Addresses of the list and of its length in a library.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwnList {
+    list: ElfVaddr,
+    count: ElfVaddr,
+}
+
+impl OwnList {
+    /// Returns the addresses; `None` if the library has no such list, or nothing tells where.
+    pub(super) fn of(resolution: &Resolution) -> Option<Self> {
+        let [list, count] = COMMUNICATORS.map(|name| resolution.variables.get(name).copied());
+        Some(Self { list: list?, count: count? })
+    }
+
+    /// Reads the communicators of the list, if it is whole.
+    pub(super) fn read(
+        self,
+        process: &Process,
+        file: &MappedLibrary,
+        layout: &CommLayout,
+        space: &AddressSpace,
+    ) -> Option<(Vec<Communicator>, ScanReport)> {
+        let started = Instant::now();
+        let memory = Memory::new(process);
+        let base = base_of(process, file.id)?;
+        let (list, count) = head(memory, base, self.list, self.count)?;
+        if list == 0 || count == 0 || count > MAX_ENTRIES {
+            return None;
+        }
+        let entries = memory.words(RuntimeAddr(list), count).ok()?;
+        let entries = entries.into_iter().filter(|entry| *entry != 0);
+        let found: Result<Vec<Communicator>, _> =
+            entries.map(|entry| communicator::read(memory, layout, space, entry)).collect();
+        // An entry may be no communicator, or not set up yet: then the search decides what is there.
+        let found = found.ok().filter(|found| !found.is_empty())?;
+        let report = ScanReport {
+            mappings: space.regions.len(),
+            mapped_bytes: space.bytes(),
+            milliseconds: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            ended_by: Some(ScanEnd::Listed),
+            ..ScanReport::default()
+        };
+        Some((found, report))
+    }
+}
+
+/// Reads the address and the length of a list, which are variables of a library at `base`.
+pub(super) fn head(memory: Memory<'_>, base: u64, list: ElfVaddr, count: ElfVaddr) -> Option<(u64, u64)> {
+    let at = |variable: ElfVaddr| base.checked_add(variable.0).map(RuntimeAddr);
+    let count = memory.bytes(at(count)?, 4).ok()?;
+    Some((memory.word(at(list)?).ok()?, u32::from_le_bytes(count.try_into().ok()?).into()))
+}
+
+/// Returns the address at which the beginning of the file is mapped, if that is one place.
+pub(super) fn base_of(process: &Process, library: LibraryId) -> Option<u64> {
+    let mappings = resolver::maps(process.pid()).ok()?;
+    let mut begins = mappings
+        .iter()
+        .filter(|mapping| mapping.inode == library.inode && mapping.file_offset == FileOffset(0));
+    let first = begins.next()?;
+    (begins.next().is_none() && !process.has_exited()).then_some(first.start.0)
+}

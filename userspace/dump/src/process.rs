@@ -1,0 +1,440 @@
+//! A process with its libraries, its communicators, and readings of them.
+
+use inspect::{
+    gpu::bus_id,
+    host::host_name,
+    memory::{AddressSpace, Memory, ReadError, ScanEnd, ScanReport},
+    process::{LibraryId, MappedLibrary, Process, Users, age_seconds, read_text, status_field},
+    resolver::{self, What},
+    threads::{self, Names, Sampler},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
+    sync::Arc,
+};
+use torch_history::told_rank;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{
+    DumpOptions, Progress,
+    absent::{AbsentRank, LiveProcesses, PeerTable},
+    activity::Sample,
+    comm_layout::CommLayout,
+    communicator::{self, Communicator},
+    connections::{ConnectionLayout, Peers},
+    dump_report::{LibraryReport, ProcessReport, ProcessState},
+    own_list::OwnList,
+    owners::Owner,
+    pending::PendingLayout,
+    places,
+    proxy::{self, ProxyLayout, ProxyList, ProxyOp},
+    python::{self, Runtimes, Wanted},
+    rank_report::{OpReport, ProxyListState, ProxyReport, RankReport},
+    ras_peers::RasPeers,
+    set_up::SetUpLayout,
+};
+use flow::identity::Largest;
+use nccl_library::{
+    fields::{IntField, comm},
+    layouts::Layouts,
+    nccl::NcclVersion,
+    symbols::{DebugFiles, LayoutSource, ProblemKind},
+};
+
+#[derive(Debug)]
+pub(super) struct Layout {
+    pub(super) comm: CommLayout,
+    connections: ConnectionLayout,
+    proxy: ProxyLayout,
+    pending: PendingLayout,
+    bus_id: Option<IntField>,
+    peers: Option<PeerTable>,
+    own_list: Option<OwnList>,
+    ras_peers: Option<RasPeers>,
+    set_up: SetUpLayout,
+}
+
+/// Libraries that were resolved already: several processes map the same one.
+#[derive(Debug)]
+struct Libraries {
+    debug_files: DebugFiles,
+    known: BTreeMap<LibraryId, (LibraryReport, Option<Arc<Layout>>)>,
+    users: Users,
+}
+
+impl Libraries {
+    /// Returns the report of a library, and its layout if it has one.
+    fn resolve(&mut self, file: &MappedLibrary) -> (LibraryReport, Option<Arc<Layout>>) {
+        if let Some(known) = self.known.get(&file.id) {
+            return known.clone();
+        }
+        let mut report = LibraryReport { path: file.path.display().to_string(), ..LibraryReport::default() };
+        let layout = self.layout(file, &mut report);
+        report.unusable = layout.as_ref().err().map(|error| format!("{error:#}"));
+        let found = (report, layout.ok().map(Arc::new));
+        self.known.insert(file.id, found.clone());
+        found
+    }
+
+    fn layout(&self, file: &MappedLibrary, report: &mut LibraryReport) -> Result<Layout> {
+        let resolved = resolver::resolve(file, What::Dump, &self.debug_files);
+        let resolution = resolved.context("reading the library")?.resolution;
+        report.version = resolution.nccl_version.map(|version| version.to_string());
+        report.build_id = resolution.build_id.as_ref().map(ToString::to_string);
+        report.symbols = Some(resolution.symbol_source);
+        report.layouts_from = Some(resolution.layouts_from);
+        if resolution.layouts_from == LayoutSource::Unknown {
+            let why = resolution.problems.iter().find(|problem| problem.kind == ProblemKind::StructMissing);
+            let why = why.map_or("there is no debugging information", |problem| &problem.what);
+            bail!("its struct layouts are not known: {why}");
+        }
+        let layout = Layout::of(&resolution.layouts, resolution.nccl_version)?;
+        Ok(Layout { own_list: OwnList::of(&resolution), ras_peers: RasPeers::of(&resolution), ..layout })
+    }
+}
+
+impl Layout {
+    /// Makes a layout without the list of communicators that the library itself keeps.
+    pub(super) fn of(layouts: &Layouts, version: Option<NcclVersion>) -> Result<Self> {
+        Ok(Self {
+            comm: CommLayout::new(layouts, version)?,
+            connections: ConnectionLayout::new(layouts)?,
+            proxy: ProxyLayout::new(layouts)?,
+            pending: PendingLayout::new(layouts),
+            bus_id: comm::BUS_ID.find_int(layouts),
+            peers: PeerTable::new(layouts),
+            own_list: None,
+            ras_peers: None,
+            set_up: SetUpLayout::new(layouts),
+        })
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) process: Process,
+    pub(super) report: ProcessReport,
+    pub(super) found: Vec<Found>,
+    /// Inodes of the NCCL libraries.
+    pub(super) inodes: BTreeSet<u64>,
+    /// Start of the process, in ticks since the system was started.
+    pub(super) started: Option<u64>,
+    /// Samples, one for each reading.
+    pub(super) samples: Vec<Sample>,
+}
+
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) layout: Arc<Layout>,
+    pub(super) address: u64,
+    pub(super) comm_hash: String,
+    pub(super) version: Option<String>,
+    /// NCCL library of the communicator; `None` for memory that somebody has made up.
+    pub(super) library: Option<LibraryId>,
+}
+
+impl Found {
+    pub(super) fn new(
+        comm: Communicator,
+        layout: &Arc<Layout>,
+        version: Option<String>,
+        library: Option<LibraryId>,
+    ) -> Self {
+        let RankReport { address, comm_hash, .. } = comm.report;
+        Self { layout: Arc::clone(layout), address, comm_hash, version, library }
+    }
+}
+
+/// Finds the communicators of processes, by their NCCL libraries: those given, or those that a process is
+/// found to have. Errors are part of the reports.
+pub(super) fn find(
+    processes: impl Iterator<Item = (Process, Option<Vec<MappedLibrary>>)>,
+    options: &DumpOptions,
+    progress: &mut dyn FnMut(&Progress<'_>),
+) -> Vec<Target> {
+    let debug_files = options.debug_files.clone();
+    let mut libraries = Libraries { debug_files, known: BTreeMap::new(), users: Users::read() };
+    processes
+        .map(|(process, files)| Target::find(process, files, &mut libraries, options, progress))
+        .collect()
+}
+
+impl Target {
+    fn find(
+        process: Process,
+        files: Option<Vec<MappedLibrary>>,
+        libraries: &mut Libraries,
+        options: &DumpOptions,
+        progress: &mut dyn FnMut(&Progress<'_>),
+    ) -> Self {
+        let report = ProcessReport {
+            host: host_name(),
+            pid: process.pid(),
+            name: process.name().to_owned(),
+            state: state_of(&process),
+            owner: Some(Owner::read(&process, &libraries.users)),
+            ..ProcessReport::default()
+        };
+        let started = process.started();
+        let mut target = Self {
+            process,
+            report,
+            found: Vec::new(),
+            inodes: BTreeSet::new(),
+            started,
+            samples: Vec::new(),
+        };
+        if target.report.state == ProcessState::Exited {
+            let pid = target.report.pid;
+            target.report.error =
+                Some(format!("process {pid} has exited, and its parent has not waited for it"));
+        } else if let Err(error) = target.search(files, libraries, options, progress) {
+            target.report.error = Some(format!("{error:#}"));
+        }
+        target.report.communicators = target.found.len();
+        target
+    }
+
+    /// Tells whether a thread is making a communicator that the list of the library need not have yet. Call
+    /// after [`Self::look_at_threads`].
+    pub(super) fn may_lack_one(&self) -> bool {
+        let is_listed = self.report.scan.as_ref().is_some_and(|scan| scan.ended_by == Some(ScanEnd::Listed));
+        let calls = self.report.threads.iter().filter_map(|thread| thread.nccl_api.as_deref());
+        is_listed && calls.into_iter().any(makes_communicators)
+    }
+
+    /// Searches the memory for communicators that the list of the library lacks.
+    pub(super) fn search_all(&mut self, options: &DumpOptions, progress: &mut dyn FnMut(&Progress<'_>)) {
+        let Ok(space) = AddressSpace::read(&self.process) else { return };
+        let mut seen = BTreeSet::new();
+        let libraries: Vec<(Arc<Layout>, Option<LibraryId>, Option<String>)> = self
+            .found
+            .iter()
+            .filter(|found| seen.insert(Arc::as_ptr(&found.layout).addr()))
+            .map(|found| (Arc::clone(&found.layout), found.library, found.version.clone()))
+            .collect();
+        for (layout, library, version) in libraries {
+            let searched = self.scan(&layout, &space, options, false, progress);
+            let Ok((found, scan)) = searched else { continue };
+            self.report.scan = Some(scan);
+            for comm in found {
+                if self.found.iter().all(|known| known.address != comm.report.address) {
+                    self.found.push(Found::new(comm, &layout, version.clone(), library));
+                }
+            }
+        }
+        self.report.communicators = self.found.len();
+    }
+
+    fn scan(
+        &self,
+        layout: &Layout,
+        space: &AddressSpace,
+        options: &DumpOptions,
+        first_only: bool,
+        progress: &mut dyn FnMut(&Progress<'_>),
+    ) -> Result<(Vec<Communicator>, ScanReport), ReadError> {
+        let process = &self.process;
+        let progress = &mut |scan: &_| progress(&Progress { process, scan });
+        communicator::find(Memory::new(process), &layout.comm, space, options.limits, first_only, progress)
+    }
+
+    fn search(
+        &mut self,
+        files: Option<Vec<MappedLibrary>>,
+        libraries: &mut Libraries,
+        options: &DumpOptions,
+        progress: &mut dyn FnMut(&Progress<'_>),
+    ) -> Result<()> {
+        let space = AddressSpace::read(&self.process)?;
+        let files = files.map_or_else(|| resolver::libraries(&self.process, None), Ok)?;
+        for file in &files {
+            self.inodes.insert(file.id.inode);
+            let (report, layout) = libraries.resolve(file);
+            let version = report.version.clone();
+            self.report.libraries.push(report);
+            let Some(layout) = layout else { continue };
+            let listed =
+                layout.own_list.and_then(|list| list.read(&self.process, file, &layout.comm, &space));
+            let (found, scan) = match listed {
+                Some(listed) => listed,
+                None => self.scan(&layout, &space, options, options.first_only, progress)?,
+            };
+            self.report.scan = Some(scan);
+            let found = found.into_iter();
+            self.found.extend(found.map(|comm| Found::new(comm, &layout, version.clone(), Some(file.id))));
+        }
+        Ok(())
+    }
+
+    /// Returns the ranks of this rank's communicator that are not among `known`, with their places.
+    pub(super) fn absent(&self, rank: &RankReport, known: &[u32], live: &LiveProcesses) -> Vec<AbsentRank> {
+        let found = self.found.iter().find(|found| found.address == rank.address);
+        let Some((found, table)) = found.and_then(|found| Some((found, found.layout.peers?))) else {
+            return Vec::new();
+        };
+        let peers = found.layout.ras_peers.zip(found.library);
+        let peers = peers.and_then(|(list, library)| list.read(&self.process, library));
+        table.absent(Memory::new(&self.process), rank, known, live, peers.as_ref())
+    }
+
+    /// Reports the activity of the process between its readings.
+    pub(super) fn sum_up_activity(&mut self) {
+        self.report.activity = super::activity::over(&self.samples);
+    }
+
+    pub(super) fn look_at_threads(&mut self, with_stacks: bool, names: &Names, sampler: &Sampler) {
+        let age = self.started.and_then(age_seconds);
+        self.report.age_seconds = age.map(|age| f64::from(u32::try_from(age).unwrap_or(u32::MAX)));
+        if !self.inodes.is_empty() && self.report.state != ProcessState::Exited {
+            self.report.threads = threads::look(&self.process, &self.inodes, with_stacks, names, sampler);
+        }
+    }
+
+    /// Finds out which rank of its job the process was told to be. `ranks` are those of all processes.
+    pub(super) fn look_at_job(&mut self, ranks: &[RankReport]) {
+        let mut largest = Largest::default();
+        for rank in ranks.iter().filter(|rank| rank.pid == self.report.pid) {
+            largest.note(rank.n_ranks, rank.rank);
+        }
+        if largest == Largest::default() {
+            return;
+        }
+        self.report.job_rank = told_rank(&self.process, largest).map(|(rank, _)| rank);
+    }
+
+    /// Notes in the report that memory of the process did not answer: many readings go on without what they
+    /// cannot have. Comes last.
+    pub(super) fn note_silence(&mut self) {
+        let pid = self.process.pid();
+        if self.report.error.is_none() && !self.process.has_exited() && resolver::is_silent(pid) {
+            self.report.error = Some(ReadError::Blocked(pid).to_string());
+        }
+    }
+
+    /// Reads the Python stacks of threads: also of those inside NCCL, or of all. Call after
+    /// [`Self::look_at_threads`].
+    pub(super) fn look_at_python(&mut self, all: bool, runtimes: &Runtimes) {
+        if self.report.state == ProcessState::Exited {
+            return;
+        }
+        let inside: BTreeSet<u32> = self.report.threads.iter().map(|thread| thread.tid).collect();
+        let wanted = if all { Wanted::All } else { Wanted::These(&inside) };
+        self.report.python = python::look(&self.process, wanted, runtimes);
+    }
+
+    /// Reads all communicators once. Those that ended since they were found are left out.
+    pub(super) fn read(&mut self) -> Vec<RankReport> {
+        self.report.state = state_of(&self.process);
+        self.samples.push(Sample::take(&self.process));
+        self.try_read().unwrap_or_else(|error| {
+            self.report.error = Some(error.to_string());
+            Vec::new()
+        })
+    }
+
+    fn try_read(&self) -> Result<Vec<RankReport>, ReadError> {
+        self.read_in(&AddressSpace::read(&self.process)?)
+    }
+
+    pub(super) fn read_in(&self, space: &AddressSpace) -> Result<Vec<RankReport>, ReadError> {
+        let memory = Memory::new(&self.process);
+        let mut comms = Vec::new();
+        for found in &self.found {
+            match communicator::read(memory, &found.layout.comm, space, found.address) {
+                Ok(comm) if comm.report.comm_hash == found.comm_hash => comms.push((found, comm)),
+                Err(communicator::Rejection::Read(error)) if error.is_final() => return Err(error),
+                _ => {}
+            }
+        }
+        let mut proxies: HashMap<u64, ProxyList> = HashMap::new();
+        for (found, comm) in &comms {
+            if let Entry::Vacant(entry) = proxies.entry(comm.proxy_state) {
+                entry.insert(proxy::read(memory, &found.layout.proxy, comm.proxy_state)?);
+            }
+        }
+        let mut ranks = Vec::new();
+        for (found, comm) in &comms {
+            let users =
+                |same: &dyn Fn(&Communicator) -> bool| comms.iter().filter(|(_, other)| same(other)).count();
+            let is_only = users(&|other| other.proxy_state == comm.proxy_state) == 1;
+            let shared = users(&|other| other.shared_res == comm.shared_res) > 1;
+            let layout = &*found.layout;
+            let mut rank = RankReport {
+                host: self.report.host.clone(),
+                pid: self.process.pid(),
+                process_state: self.report.state,
+                nccl_version: found.version.clone(),
+                shares_resources: shared,
+                connections: layout.connections.of_neighbours(memory, &layout.comm, &comm.report),
+                bus_id: places::read_one(memory, comm.report.address, layout.bus_id).and_then(bus_id),
+                pending: layout.pending.read(memory, comm.report.address, comm.report.n_ranks),
+                set_up: layout.set_up.read(memory, &comm.report),
+                ..comm.report.clone()
+            };
+            rank.counters.coll_op_count_is_shared = shared && layout.comm.shares_coll_op_count;
+            if let Some(list) = proxies.get(&comm.proxy_state) {
+                rank.status.proxy_result = layout.comm.result(list.async_result);
+                rank.proxy = ProxyReport {
+                    state: list.state,
+                    carries_rings: layout.connections.ring_has_proxy(memory, &layout.comm, &comm.report),
+                    ops: own_ops(memory, layout, &comm.report, list, is_only),
+                };
+                if list.state == ProxyListState::Torn {
+                    rank.remarks.push("the ops in flight changed each time they were read".to_owned());
+                }
+                if rank.proxy.ops.iter().any(|op| op.peer.is_none()) {
+                    rank.remarks.push("the peer of some ops in flight is not known".to_owned());
+                }
+            }
+            ranks.push(rank);
+        }
+        Ok(ranks)
+    }
+}
+
+/// Returns the ops of a proxy that belong to one communicator, with their peers in it. `is_only`: no other
+/// communicator uses the proxy.
+fn own_ops(
+    memory: Memory<'_>,
+    layout: &Layout,
+    comm: &RankReport,
+    list: &ProxyList,
+    is_only: bool,
+) -> Vec<OpReport> {
+    let mut channels: HashMap<u32, Peers> = HashMap::new();
+    let own = list.ops.iter().filter_map(|ProxyOp { connection, report: op }| {
+        let mut peer = op.peer.filter(|_| is_only);
+        if peer.is_none() {
+            let peers = channels.entry(op.channel).or_insert_with(|| {
+                layout.connections.of_channel(memory, &layout.comm, comm, op.channel).unwrap_or_default()
+            });
+            peer = peers.get(connection).copied();
+        }
+        let is_own = is_only || peer.is_some();
+        is_own.then(|| OpReport { peer: peer.filter(|peer| *peer < comm.n_ranks), ..op.clone() })
+    });
+    own.collect()
+}
+
+/// Tells whether a call does not return before a communicator is made. (The end of a group may make one, too;
+/// but most often it waits for something else, and a search of a large process takes seconds.)
+fn makes_communicators(call: &str) -> bool {
+    ["ncclCommInit", "ncclCommSplit", "ncclCommShrink", "ncclCommGrow"]
+        .iter()
+        .any(|name| call.starts_with(name))
+}
+
+fn state_of(process: &Process) -> ProcessState {
+    let status = read_text(process.proc_path().join("status")).unwrap_or_default();
+    if process.has_exited() {
+        return ProcessState::Exited;
+    }
+    match status_field(&status, "State").and_then(|state| state.bytes().next()) {
+        Some(b'T' | b't') => ProcessState::Stopped,
+        Some(b'Z' | b'X') => ProcessState::Exited,
+        Some(_) => ProcessState::Running,
+        None => ProcessState::Unknown,
+    }
+}

@@ -1,0 +1,113 @@
+//! Lists of args structs made up in our own memory, read as if they were another process's.
+
+use super::*;
+use inspect::process::Process;
+
+/// Words of a made-up args struct: one sub of 16 words, then the rest.
+const ARGS: usize = 32;
+const OP_COUNT: usize = 17;
+const STATE: usize = 18;
+const NEXT: usize = 19;
+const NEXT_PEER: usize = 20;
+const N_SUBS: usize = 16;
+const POSTED: usize = 4;
+const DONE: usize = 7;
+
+fn word(index: usize) -> IntField {
+    IntField::new(8 * index as u64, 8).unwrap()
+}
+
+fn words<const N: usize>(indices: [usize; N]) -> Places<N> {
+    indices.map(|index| Some(word(index)))
+}
+
+fn layout() -> ProxyLayout {
+    ProxyLayout {
+        active: word(0),
+        async_result: None,
+        args_size: 8 * ARGS as u64,
+        subs: ArrayField { offset: 0, count: 1, elem_size: 128 },
+        links: words([NEXT, NEXT_PEER, OP_COUNT, STATE, N_SUBS]),
+        args: [Some(word(21)), Some(word(22)), None, Some(word(23)), Some(word(24))],
+        sub: {
+            let mut sub = words([0, 1, 2, 3, POSTED, 5, 0, 6, DONE, 8, 9]);
+            sub[6] = None;
+            sub
+        },
+        connection: words([0, 1, 2]),
+        send_tail: None,
+        recv_head: None,
+        state_none: 0,
+        state_ready: 1,
+        names: NameTables::default(),
+    }
+}
+
+fn address(words: &[u64]) -> u64 {
+    words.as_ptr() as u64
+}
+
+/// An op in progress: 4 of 8 steps posted, 2 done.
+fn args(connection: &[u64], op_count: u64, next: u64, next_peer: u64) -> Vec<u64> {
+    let mut words = vec![0; ARGS];
+    words[..10].copy_from_slice(&[address(connection), 3, 8, 0, 4, 0, 2, 2, 1, 0]);
+    words[N_SUBS..=24].copy_from_slice(&[1, op_count, 2, next, next_peer, 0, 2, 1, 1]);
+    words
+}
+
+fn read_list(head: u64) -> ProxyList {
+    let process = Process::open(std::process::id()).unwrap();
+    let proxy = [head];
+    read(Memory::new(&process), &layout(), address(&proxy)).unwrap()
+}
+
+#[test]
+fn a_list_is_read_along_both_links() {
+    let connection = [1, 2, 0];
+    let queued = {
+        let mut words = args(&connection, 12, 0, 0);
+        words[STATE] = 1;
+        words
+    };
+    let last = args(&connection, 7, 0, 0);
+    let first = args(&connection, 10, address(&last), address(&queued));
+    let list = read_list(address(&first));
+    assert_eq!(list.state, ProxyListState::Read);
+    let mut counts: Vec<(u64, bool)> =
+        list.ops.iter().map(|op| (op.report.op_count, op.report.p2p)).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [(3, true), (5, false), (6, false)]);
+    let of = |count| &list.ops.iter().find(|op| op.report.op_count == count).unwrap().report;
+    assert_eq!((of(5).posted, of(5).done, of(5).nsteps, of(5).channel), (4, 2, 8, 3));
+    assert_eq!((of(5).direction, of(5).peer), (Direction::Send, Some(1)));
+    assert!(!of(6).begun && of(6).posted == 0, "steps of an op that has not begun are an older op's");
+    assert_eq!(read_list(0).ops, []);
+}
+
+#[test]
+fn a_list_without_end_and_one_of_nonsense_are_not_believed() {
+    let connection = [0, 2, 0];
+    let mut circle = args(&connection, 10, 0, 0);
+    circle[NEXT] = address(&circle);
+    assert_eq!(read_list(address(&circle)).state, ProxyListState::Unreadable);
+    let mut freed = args(&connection, 10, 0, 0);
+    freed[STATE] = 0;
+    assert_eq!(read_list(address(&freed)).state, ProxyListState::Unreadable);
+    let mut impossible = args(&connection, 10, 0, 0);
+    impossible[DONE] = 6;
+    assert_eq!(read_list(address(&impossible)).state, ProxyListState::Unreadable);
+    let mut many = args(&connection, 10, 0, 0);
+    many[N_SUBS] = u64::MAX;
+    assert_eq!(read_list(address(&many)).state, ProxyListState::Unreadable);
+    let stray = args(&connection, 10, 0x10, 0);
+    let list = read_list(address(&stray));
+    assert!(list.state != ProxyListState::Read && list.ops.is_empty());
+}
+
+#[test]
+fn op_counts_carry_their_kind_in_the_lowest_bit() {
+    assert_eq!(split_op_count(10), (5, false));
+    assert_eq!(split_op_count(11), (5, true));
+    assert_eq!(transport_name(2), Some("NET"));
+    assert_eq!(transport_name(9), None);
+}

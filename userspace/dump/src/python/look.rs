@@ -1,0 +1,129 @@
+//! The stacks of a process's Python threads.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cpython::{Python, StackEnd, ThreadState, Unknown, Walker, pthread};
+use nccl_library::elf::Machine;
+
+use super::report::{PythonReport, PythonThread};
+use inspect::{
+    process::{Process, read_text, status_field},
+    python::{Pages, Runtimes},
+};
+
+/// Maximum number of threads of one process that are given with their stacks.
+const MAX_THREADS: usize = 256;
+
+/// Choice of the threads that are given. The main thread always is, and so are those in torch's collectives
+/// and waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wanted<'a> {
+    /// These threads, too.
+    These(&'a BTreeSet<u32>),
+    All,
+}
+
+/// Finds the stacks of the Python threads of a process; `None` if it is no Python program.
+pub(crate) fn look(process: &Process, wanted: Wanted<'_>, runtimes: &Runtimes) -> Option<PythonReport> {
+    let python = match runtimes.find(process) {
+        Ok(found) => found?.python,
+        Err(why) => return Some(PythonReport { unknown: Some(why), ..PythonReport::default() }),
+    };
+    let version = Some(python.offsets.version.to_string());
+    Some(match threads(process, python, wanted) {
+        Ok(threads) => PythonReport { version, threads, unknown: None },
+        Err(unknown) => PythonReport { version, unknown: Some(unknown.to_string()), threads: Vec::new() },
+    })
+}
+
+fn threads(process: &Process, python: Python, wanted: Wanted<'_>) -> Result<Vec<PythonThread>, Unknown> {
+    let memory = Pages::new(process);
+    let mut walker = Walker::new(python, &memory);
+    let numbers = thread_numbers(process);
+    let mut found: BTreeMap<u32, ThreadState> = BTreeMap::new();
+    for state in walker.threads()? {
+        let likely = match state.native_id {
+            Some(number) => u32::try_from(number).into_iter().collect(),
+            None => pthread::thread_numbers(&memory, MACHINE, state.pthread),
+        };
+        let tid = likely.iter().find_map(|own| numbers.get(own));
+        if let Some(tid) = tid {
+            found.insert(*tid, state);
+        }
+    }
+    let main = process.pid();
+    let mut threads = Vec::new();
+    for (tid, state) in &found {
+        if threads.len() >= MAX_THREADS && *tid != main {
+            continue;
+        }
+        let thread = thread(&mut walker, *tid, *state, *tid == main);
+        let is_wanted = match wanted {
+            Wanted::All => true,
+            Wanted::These(tids) => tids.contains(tid),
+        };
+        if thread.is_main || is_wanted || thread.is_in_torch_distributed() {
+            threads.push(thread);
+        }
+    }
+    if !found.contains_key(&main) {
+        let unknown = Some("its Python does not know this thread".to_owned());
+        threads.push(PythonThread { tid: main, is_main: true, unknown, ..PythonThread::default() });
+    }
+    threads.sort_by_key(|thread| (!thread.is_main, thread.tid));
+    Ok(threads)
+}
+
+const MACHINE: Machine = if cfg!(target_arch = "aarch64") { Machine::Aarch64 } else { Machine::X86_64 };
+
+fn thread(walker: &mut Walker<'_>, tid: u32, state: ThreadState, is_main: bool) -> PythonThread {
+    /// Maximum number of readings until frames and names are of one moment.
+    const MAX_READINGS: usize = 3;
+    let mut stack = walker.stack(state);
+    let mut frames;
+    let mut readings = 0;
+    loop {
+        frames = Vec::new();
+        let mut unknown = None;
+        for frame in &stack.frames {
+            match walker.frame(*frame) {
+                Ok(frame) => frames.push(inspect::python::shown(frame)),
+                Err(why) => {
+                    unknown = Some(why);
+                    break;
+                }
+            }
+        }
+        // A function that returned meanwhile may have taken its code object with it.
+        let again = walker.stack(state);
+        readings += 1;
+        if again == stack || readings >= MAX_READINGS {
+            let moving = stack.moving || again != stack;
+            let unknown = match (unknown, stack.end) {
+                (Some(why), _) | (None, StackEnd::Unknown(why)) => Some(why.to_string()),
+                (None, StackEnd::Outermost | StackEnd::Limit) => None,
+            };
+            let cut = again.end == StackEnd::Limit;
+            return PythonThread { tid, is_main, moving, cut, unknown, frames };
+        }
+        walker.forget();
+        stack = again;
+    }
+}
+
+/// Returns the kernel's numbers of the process's threads, by the process's own numbers: they differ in a
+/// container.
+fn thread_numbers(process: &Process) -> BTreeMap<u32, u32> {
+    let folder = process.proc_path().join("task");
+    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    let tids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let tids = tids.take(cpython::MAX_THREADS);
+    if process.own_pid() == process.pid() {
+        return tids.map(|tid| (tid, tid)).collect();
+    }
+    let own = |tid: u32| {
+        let status = read_text(folder.join(tid.to_string()).join("status")).ok()?;
+        status_field(&status, "NSpid")?.split_whitespace().last()?.parse::<u32>().ok()
+    };
+    tids.filter_map(|tid| Some((own(tid)?, tid))).collect()
+}

@@ -1,0 +1,208 @@
+//! Activity of one rank's GPU between the readings, by its driver.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::{dump_report::ProcessReport, rank_report::RankReport};
+use flow::text::joined;
+use inspect::gpu::GpuReport;
+
+/// Errors after which a GPU does not go on with its work (NVIDIA's catalogue of Xids): a fault of the
+/// program's kernel (13, 31, 43), clean-up after an error (45), uncorrected memory (48, 64, 94, 95), NVLink
+/// (74), the GPU itself fallen off the bus (79), its firmware gone (119, 120), NVLink of later GPUs (144 to
+/// 147, 149, 150).
+const FATAL: [u32; 18] = [13, 31, 43, 45, 48, 64, 74, 79, 94, 95, 119, 120, 144, 145, 146, 147, 149, 150];
+/// Bytes a second over NVLink below which nothing is moved; a GPU that waits moves none.
+const STILL: f64 = 1_048_576.0;
+/// Percent of the time for which a kernel that waits at least runs.
+const WAITS: u32 = 90;
+
+/// The GPU of a rank.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RankGpu {
+    pub uuid: Option<String>,
+    /// Seconds from the first reading to the last.
+    pub seconds: f64,
+    /// Percent of the driver's last period in which a kernel of this process ran; null if the driver does not
+    /// say.
+    pub sm_percent: Option<u32>,
+    /// Percent of that period in which the process read or wrote the GPU's memory.
+    pub memory_percent: Option<u32>,
+    /// Bytes over NVLink, sent and received; null where the GPU has none.
+    pub nvlink_bytes: Option<u64>,
+    /// PIDs of other processes on this GPU, but those whose kernels did not run, by the driver: traffic over
+    /// NVLink can be theirs.
+    #[serde(default)]
+    pub others: Vec<u32>,
+    /// Numbers of errors since the process was started after which a GPU does not go on.
+    #[serde(default)]
+    pub fatal_xids: Vec<u32>,
+}
+
+/// Work of a GPU, as far as its numbers tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Work {
+    /// No kernel of the process ran.
+    Idle,
+    /// A kernel ran all the time, touched no memory and moved nothing, like one of NCCL's that waits.
+    Waits,
+    /// Kernels ran and used memory, and nothing moved over NVLink.
+    Computes,
+    /// Data moved over NVLink.
+    Moves,
+}
+
+impl RankReport {
+    /// Returns the work of the rank's GPU, by its driver.
+    pub(super) fn work(&self) -> Option<Work> {
+        self.gpu.as_ref()?.work()
+    }
+}
+
+/// Returns the GPUs, by PCI address, on which each process has ranks.
+pub(super) fn places(ranks: &[RankReport]) -> BTreeMap<u32, BTreeSet<String>> {
+    let mut places: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
+    for rank in ranks {
+        places.entry(rank.pid).or_default().extend(rank.bus_id.clone());
+    }
+    places
+}
+
+impl RankGpu {
+    /// Makes the report of a rank's GPU. `places` are those of all ranks of this host: a process with ranks
+    /// on other GPUs only has a context on this one at most, and no kernel of NCCL's.
+    pub(super) fn of(
+        rank: &RankReport,
+        places: &BTreeMap<u32, BTreeSet<String>>,
+        processes: &[ProcessReport],
+        gpus: &[GpuReport],
+    ) -> Option<Self> {
+        let bus_id = rank.bus_id.as_ref()?;
+        let gpu = gpus.iter().find(|gpu| (&gpu.host, gpu.bus_id.as_ref()) == (&rank.host, Some(bus_id)))?;
+        let own = gpu.processes.iter().flatten().find(|process| process.pid == rank.pid);
+        // A GPU on which nothing ran did nothing for this process.
+        let used = own.map(|process| process.used).or((gpu.used.sm_percent == Some(0)).then_some(gpu.used));
+        let is_other = |process: &&inspect::gpu::GpuProcess| {
+            process.pid != rank.pid
+                && process.used.sm_percent != Some(0)
+                && places.get(&process.pid).is_none_or(|gpus| gpus.contains(bus_id))
+        };
+        let age =
+            processes.iter().find(|process| process.is_of(rank)).and_then(|process| process.age_seconds);
+        let is_fatal = |xid: &&inspect::gpu::XidReport| {
+            FATAL.contains(&xid.xid)
+                && xid.pid.is_none_or(|pid| pid == rank.pid)
+                && age.is_some_and(|age| xid.seconds_ago <= age)
+        };
+        Some(Self {
+            uuid: gpu.uuid.clone(),
+            seconds: gpu.seconds,
+            sm_percent: used.and_then(|used| used.sm_percent),
+            memory_percent: used.and_then(|used| used.memory_percent),
+            nvlink_bytes: gpu.nvlink.map(inspect::gpu::Traffic::total),
+            others: gpu.processes.iter().flatten().filter(is_other).map(|process| process.pid).collect(),
+            fatal_xids: gpu.xids.iter().filter(is_fatal).map(|xid| xid.xid).collect(),
+        })
+    }
+
+    /// Returns the work; `None` where the numbers are not known, or fit nothing.
+    pub(super) fn work(&self) -> Option<Work> {
+        let sm = self.sm_percent?;
+        #[expect(clippy::cast_precision_loss, reason = "for a rate")]
+        let moves = self.nvlink_bytes.is_some_and(|bytes| bytes as f64 >= STILL * self.seconds.max(0.1));
+        match (sm, self.memory_percent) {
+            _ if moves && self.others.is_empty() => Some(Work::Moves),
+            (0, _) => Some(Work::Idle),
+            // The process that uses the memory can be the one that moves data.
+            (_, Some(1..)) if moves => None,
+            (_, Some(1..)) => Some(Work::Computes),
+            (WAITS.., Some(0)) => Some(Work::Waits),
+            _ => None,
+        }
+    }
+
+    /// Describes the activity: `99 % busy, 0 % memory, NVLink still`.
+    pub(super) fn describe(&self) -> String {
+        let percent = |value: Option<u32>| value.map_or("?".to_owned(), |value| value.to_string());
+        let nvlink = match self.nvlink_bytes {
+            None => String::new(),
+            Some(0) => ", NVLink still".to_owned(),
+            Some(bytes) if self.others.is_empty() => format!(", {} KiB over NVLink", bytes >> 10),
+            Some(bytes) => format!(
+                ", {} KiB over NVLink, which can be of another process on this GPU ({})",
+                bytes >> 10,
+                joined(&self.others, ", ")
+            ),
+        };
+        format!("{} % busy, {} % memory{nvlink}", percent(self.sm_percent), percent(self.memory_percent))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use inspect::gpu::{GpuProcess, Traffic, Utilisation};
+
+    fn gpu(sm: u32, memory: u32, nvlink: Option<u64>) -> RankGpu {
+        RankGpu {
+            seconds: 1.0,
+            sm_percent: Some(sm),
+            memory_percent: Some(memory),
+            nvlink_bytes: nvlink,
+            ..RankGpu::default()
+        }
+    }
+
+    /// Numbers measured on two H200: waiting over NVLink, absent, busy.
+    #[test]
+    fn waiting_idle_and_busy_are_told_apart() {
+        assert_eq!(gpu(99, 0, Some(0)).work(), Some(Work::Waits));
+        assert_eq!(gpu(0, 0, Some(0)).work(), Some(Work::Idle));
+        assert_eq!(gpu(98, 30, Some(64_000_000_000)).work(), Some(Work::Moves));
+        assert_eq!(gpu(97, 12, Some(0)).work(), Some(Work::Computes));
+        // A machine without NVLink; a kernel now and then.
+        assert_eq!(gpu(100, 0, None).work(), Some(Work::Waits));
+        assert_eq!(gpu(30, 0, None).work(), None);
+        assert_eq!(RankGpu::default().work(), None);
+    }
+
+    /// Numbers seen on two H100, where a job that was left behind ran beside one of which a rank had died.
+    #[test]
+    fn what_moves_over_nvlink_is_not_ascribed_to_one_of_several_processes() {
+        let process = |pid: u32, sm: Option<u32>, memory| GpuProcess {
+            pid,
+            used: Utilisation { sm_percent: sm, memory_percent: memory },
+            ..GpuProcess::default()
+        };
+        let bus_id = |number: u32| Some(format!("0000:00:0{number}.0"));
+        let of = |processes: Vec<GpuProcess>| {
+            let gpu = GpuReport {
+                bus_id: bus_id(6),
+                seconds: 1.0,
+                nvlink: Some(Traffic { sent: 50_333_696, received: 0 }),
+                processes: Some(processes),
+                ..GpuReport::default()
+            };
+            let rank = RankReport { pid: 8599, bus_id: bus_id(6), ..RankReport::default() };
+            let beside = RankReport { pid: 7799, bus_id: bus_id(7), ..RankReport::default() };
+            let places = places(&[rank.clone(), beside]);
+            RankGpu::of(&rank, &places, &[], &[gpu]).unwrap()
+        };
+        let own = || process(8599, Some(100), Some(0));
+        assert_eq!(of(vec![own()]).work(), Some(Work::Moves));
+        let beside = of(vec![process(7800, None, None), own()]);
+        assert_eq!((beside.work(), &*beside.others), (Some(Work::Waits), &[7800][..]));
+        assert!(
+            beside.describe().ends_with("can be of another process on this GPU (7800)"),
+            "{}",
+            beside.describe()
+        );
+        // The traffic can be the process's own where its kernels use memory.
+        assert_eq!(of(vec![process(7800, None, None), process(8599, Some(98), Some(30))]).work(), None);
+        // One that did nothing, and a rank of another GPU that has a context here.
+        assert_eq!(of(vec![process(7800, Some(0), Some(0)), own()]).work(), Some(Work::Moves));
+        assert_eq!(of(vec![process(7799, None, None), own()]).work(), Some(Work::Moves));
+    }
+}

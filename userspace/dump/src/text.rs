@@ -1,0 +1,346 @@
+//! A dump as text for people, in at most 100 columns: the verdict, what it is based on, then what was read.
+
+use std::fmt::{self, Write as _};
+
+use super::{
+    dump_report::{CommunicatorReport, DumpReport, ProcessReport, ProcessState},
+    gpu_text,
+    python::{self, PythonGroup, PythonReport},
+    rank_report::{OpReport, RankReport},
+    verdict::{State, named},
+};
+use flow::text::{joined, write_paragraph as wrapped};
+use inspect::{memory::ScanEnd, threads::Thread};
+use nccl_library::nccl::Direction;
+
+/// Maximum number of ops that are shown of one rank; all are in the JSON.
+const MAX_OPS: usize = 12;
+/// Maximum number of threads that are shown of one process.
+const MAX_THREADS: usize = 16;
+/// Maximum number of ranks that are shown of a healthy communicator.
+const MAX_HEALTHY_RANKS: usize = 16;
+
+/// Maximum number of groups of equal Python stacks that are shown, and of frames of each.
+const MAX_GROUPS: usize = 8;
+const MAX_FRAMES: usize = 12;
+
+/// Renders a dump; the first paragraph is the verdict. `is_verbose`: with threads, and the operations of each
+/// rank.
+pub fn render(report: &DumpReport, is_verbose: bool) -> String {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    _ = write_report(&mut out, report, is_verbose);
+    out
+}
+
+fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt::Result {
+    if let Some(job) = &report.job {
+        wrapped(out, &job.sentence, 0)?;
+        if let Some(why) = why(report) {
+            wrapped(out, why, 0)?;
+        }
+        writeln!(out)?;
+    }
+    for communicator in &report.communicators {
+        write_communicator(out, communicator, is_verbose)?;
+        writeln!(out)?;
+    }
+    if report.communicators.is_empty() {
+        writeln!(out, "no communicator was found\n")?;
+    }
+    for process in &report.processes {
+        write_process(out, process, is_verbose)?;
+    }
+    gpu_text::write(out, report)?;
+    for sentence in &report.torch_notes {
+        wrapped(out, sentence, 0)?;
+    }
+    match report.lost_readers.left_behind {
+        0 => {}
+        left => wrapped(
+            out,
+            &format!(
+                "helper processes of ncclflow that hang in the kernel, because what they read does \
+                      not answer: {left}"
+            ),
+            0,
+        )?,
+    }
+    let has_details = report.processes.iter().any(|process| !process.threads.is_empty());
+    if has_details && !is_verbose && report.state() != State::Healthy {
+        writeln!(out, "-v shows the threads inside NCCL and the operations in flight")?;
+    }
+    Ok(())
+}
+
+/// Returns the sentence on why the rank is waited for that the verdict names first.
+fn why(report: &DumpReport) -> Option<&str> {
+    let first = report.job.as_ref()?.communicators.first()?;
+    let communicator = report.communicators.iter().find(|communicator| communicator.comm_hash == *first)?;
+    let name = format!("rank {} ", communicator.verdict.culprits.first()?);
+    let evidence = communicator.verdict.evidence.iter().map(String::as_str);
+    evidence.filter(|sentence| sentence.starts_with(&name)).find(|sentence| !sentence.contains(" waits for "))
+}
+
+fn write_process(out: &mut String, process: &ProcessReport, is_verbose: bool) -> fmt::Result {
+    let versions = process.libraries.iter().map(|library| library.version.as_deref());
+    let versions = versions.map(|version| format!("NCCL {}", version.unwrap_or("of unknown version")));
+    let versions = joined(versions, ", ");
+    let state = match process.state {
+        ProcessState::Stopped => ", stopped",
+        ProcessState::Exited => ", exited",
+        ProcessState::Running | ProcessState::Unknown => "",
+    };
+    let versions = if versions.is_empty() { "no NCCL library read" } else { &versions };
+    let line = format!(
+        "process {} ({}) on {}: {versions}, {} communicator{}{state}",
+        process.pid,
+        process.name,
+        process.host,
+        process.communicators,
+        if process.communicators == 1 { "" } else { "s" }
+    );
+    wrapped(out, &line, 0)?;
+    // A search that was cut can have missed a communicator.
+    let is_cut = |end: Option<ScanEnd>| matches!(end, Some(ScanEnd::ByteLimit | ScanEnd::TimeLimit));
+    if let Some(scan) = process.scan.as_ref().filter(|scan| is_verbose || is_cut(scan.ended_by)) {
+        let mib = |bytes: u64| format!("{}.{} MiB", bytes >> 20, ((bytes & 0xf_ffff) * 10) >> 20);
+        let line = format!(
+            "searched {} of {} of its memory in {} ms{}",
+            mib(scan.scanned_bytes),
+            mib(scan.mapped_bytes),
+            scan.milliseconds,
+            match scan.ended_by {
+                None => "",
+                Some(ScanEnd::Found) => "; ended at the first communicator",
+                Some(ScanEnd::Listed) => "; NCCL's own list of communicators was used instead",
+                Some(ScanEnd::ByteLimit) => "; not to the end: the byte limit was reached (--max-gib)",
+                Some(ScanEnd::TimeLimit) => "; not to the end: the time limit was reached (--max-seconds)",
+            }
+        );
+        wrapped(out, &line, 2)?;
+    }
+    if let Some(parent) = process.forked_from {
+        let line = format!("forked from process {parent}: its communicators are copies, and are not counted");
+        wrapped(out, &line, 2)?;
+    }
+    let threads = if is_verbose { process.threads.as_slice() } else { &[] };
+    for thread in threads.iter().take(MAX_THREADS) {
+        write_thread(out, thread)?;
+    }
+    write_rest(out, 2, threads.len(), MAX_THREADS, "more threads in NCCL")?;
+    if let Some(python) = &process.python {
+        write_python(out, python)?;
+    }
+    let unusable = process.libraries.iter().filter_map(|library| library.unusable.as_deref());
+    for why in unusable.chain(process.error.as_deref()) {
+        wrapped(out, why, 2)?;
+    }
+    Ok(())
+}
+
+/// Writes a thread: `thread 812 (python3) in ncclAllReduce: groupLaunch, sleeps in futex_wait_queue`
+fn write_thread(out: &mut String, thread: &Thread) -> fmt::Result {
+    let inside = match (&thread.nccl_api, &thread.nccl_function) {
+        (Some(api), Some(function)) if api != function => format!(" in {api}: {function}"),
+        (Some(function), _) | (None, Some(function)) => format!(" in {function}"),
+        (None, None) => String::new(),
+    };
+    let how = match (thread.is_running, &thread.wchan, &thread.unknown) {
+        (_, _, Some(why)) => why.clone(),
+        (true, ..) => "runs".to_owned(),
+        (false, Some(wchan), _) => format!("sleeps in {wchan}"),
+        (false, None, _) => "sleeps".to_owned(),
+    };
+    wrapped(out, &format!("thread {} ({}){inside}, {how}", thread.tid, thread.name), 2)?;
+    for (number, frame) in thread.frames.iter().enumerate() {
+        let function = frame.function.clone().unwrap_or_else(|| format!("{:#x}", frame.address));
+        let module = frame.module.as_deref().map(|module| format!(" ({module})")).unwrap_or_default();
+        let mark = if frame.inferred { "?" } else { "" };
+        wrapped(out, &format!("#{number}{mark} {function}{module}"), 4)?;
+    }
+    Ok(())
+}
+
+/// Writes the Python threads: `Python 3.11: main thread 812 is at train.py:41 in load_batch`
+fn write_python(out: &mut String, python: &PythonReport) -> fmt::Result {
+    if let Some(why) = &python.unknown {
+        return wrapped(out, &format!("unknown Python: {why}"), 2);
+    }
+    let version = python.version.as_deref().unwrap_or_default();
+    for thread in python.threads.iter().take(MAX_THREADS) {
+        let what = if thread.is_main { "main thread" } else { "thread" };
+        let known = python::place(thread).map(|place| format!("is at {place}"));
+        let how = match (known, &thread.unknown) {
+            (Some(known), None) => known,
+            (Some(known), Some(why)) => format!("{known}; the rest of its stack is unknown: {why}"),
+            (None, Some(why)) => format!("is at an unknown place: {why}"),
+            (None, None) => "runs no Python code".to_owned(),
+        };
+        wrapped(out, &format!("Python {version}: {what} {} {how}", thread.tid), 2)?;
+    }
+    write_rest(out, 2, python.threads.len(), MAX_THREADS, "more Python threads")
+}
+
+/// Writes the ranks by the stacks of their main threads: the largest group in a line, the others with their
+/// frames.
+fn write_groups(out: &mut String, groups: &[PythonGroup], state: State) -> fmt::Result {
+    for group in groups.iter().take(MAX_GROUPS) {
+        let is_usual = group.is_largest && (groups.len() > 1 || state == State::Healthy);
+        let frames = if is_usual { 1 } else { MAX_FRAMES };
+        let largest = if group.is_largest && groups.len() > 1 { ", as most ranks" } else { "" };
+        wrapped(out, &format!("Python, main thread of {}{largest}:", named(&group.ranks)), 2)?;
+        for frame in group.frames.iter().take(frames) {
+            wrapped(out, &format!("{} ({}:{})", frame.function, frame.file, frame.line_text()), 4)?;
+        }
+        write_rest(out, 4, group.frames.len(), frames, "more frames")?;
+    }
+    write_rest(out, 2, groups.len(), MAX_GROUPS, "more stacks")
+}
+
+fn write_communicator(out: &mut String, communicator: &CommunicatorReport, is_verbose: bool) -> fmt::Result {
+    let verdict = &communicator.verdict;
+    let state = match verdict.state {
+        State::Healthy => "healthy",
+        State::Stuck => "STUCK",
+        State::Waiting => "waiting",
+        State::Unknown => "cannot tell",
+    };
+    let name = communicator.name.as_ref().map(|name| format!(" \"{name}\"")).unwrap_or_default();
+    let line = format!(
+        "communicator {}{name}: {} of {} ranks read: {state}",
+        communicator.comm_hash,
+        communicator.ranks.len(),
+        communicator.n_ranks
+    );
+    wrapped(out, &line, 0)?;
+    for (how, ranks) in [("waited for", &verdict.culprits), ("waiting", &verdict.victims)] {
+        if !ranks.is_empty() {
+            wrapped(out, &format!("{how}: rank {}", joined(ranks.iter().take(16), ", ")), 2)?;
+        }
+    }
+    for sentence in &verdict.evidence {
+        wrapped(out, &format!("- {sentence}"), 2)?;
+    }
+    write_groups(out, &communicator.python_stacks, verdict.state)?;
+    let shown = if verdict.state == State::Healthy { MAX_HEALTHY_RANKS } else { usize::MAX };
+    for rank in communicator.ranks.iter().take(shown) {
+        write_rank(out, rank, is_verbose)?;
+    }
+    Ok(())
+}
+
+fn write_rank(out: &mut String, rank: &RankReport, is_verbose: bool) -> fmt::Result {
+    let mut line = format!(
+        "rank {}: process {}, node {}, GPU {}, {} channel{}",
+        rank.rank,
+        rank.pid,
+        rank.node,
+        rank.cuda_dev,
+        rank.n_channels,
+        if rank.n_channels == 1 { "" } else { "s" }
+    );
+    for (function, count) in rank.counters.seq_number.iter().filter(|(_, count)| **count > 0) {
+        write!(line, ", {function} {count}")?;
+    }
+    if let Some(count) = rank.counters.coll_op_count.filter(|_| rank.counters.seq_number.is_empty()) {
+        write!(line, ", {count} collectives")?;
+    }
+    if let Some(count) = rank.counters.p2p_op_count.filter(|count| *count > 0) {
+        write!(line, ", {count} p2p batches")?;
+    }
+    match rank.kernel_channels.as_deref().map(<[u32]>::len) {
+        None | Some(0) => {}
+        Some(count) => write!(line, ", kernels not finished on {count} channels")?,
+    }
+    if rank.process_state == ProcessState::Stopped {
+        line.push_str(", stopped");
+    }
+    let status = &rank.status;
+    let results = [("init", &status.init), ("async", &status.async_result), ("proxy", &status.proxy_result)];
+    for (what, result) in results {
+        if let Some(result) = result.as_deref().filter(|result| *result != "ncclSuccess") {
+            write!(line, ", {what} {result}")?;
+        }
+    }
+    let flags = [
+        ("aborted", status.abort),
+        ("finalized", status.finalize_called),
+        ("being destroyed", status.destroying),
+        ("revoked", status.revoked),
+    ];
+    for (what, _) in flags.iter().filter(|(_, flag)| *flag == Some(true)) {
+        write!(line, ", {what}")?;
+    }
+    wrapped(out, &line, 2)?;
+    if is_verbose {
+        let begun: Vec<&OpReport> = rank.proxy.ops.iter().filter(|op| op.begun).collect();
+        for op in begun.iter().take(MAX_OPS) {
+            write_op(out, op)?;
+        }
+        write_rest(out, 4, begun.len(), MAX_OPS, "more in flight")?;
+        write_rest(out, 4, rank.proxy.ops.len(), begun.len(), "queued behind them")?;
+    }
+    for remark in &rank.remarks {
+        wrapped(out, remark, 4)?;
+    }
+    Ok(())
+}
+
+fn write_op(out: &mut String, op: &OpReport) -> fmt::Result {
+    let what = [op.protocol.as_deref(), op.transport.as_deref()].map(|name| name.unwrap_or("?")).join(" ");
+    wrapped(out, &format!("{} {what}, still for {:.1} s", op.label(), op.still_seconds), 4)?;
+    let gpu = op.gpu.map(|gpu| format!(", by the GPU {gpu}")).unwrap_or_default();
+    let received = match op.direction {
+        Direction::Send => String::new(),
+        Direction::Recv => {
+            let flushed = op.flushed.map(|flushed| format!(", flushed {flushed}")).unwrap_or_default();
+            format!(", received {}{flushed}", op.received)
+        }
+    };
+    writeln!(
+        out,
+        "      of {} steps: posted {}{received}, transmitted {}, done {}{gpu}",
+        op.nsteps, op.posted, op.transmitted, op.done
+    )
+}
+
+/// Tells how many of a list are not shown.
+fn write_rest(out: &mut String, indent: usize, all: usize, most: usize, what: &str) -> fmt::Result {
+    match all.saturating_sub(most) {
+        0 => Ok(()),
+        rest => writeln!(out, "{:indent$}and {rest} {what}", ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verdict::{JobVerdict, Verdict};
+
+    #[test]
+    fn the_verdict_and_its_reason_come_before_all_else() {
+        let verdict = Verdict {
+            state: State::Stuck,
+            culprits: vec![2],
+            victims: vec![0],
+            evidence: vec![
+                "rank 0 waits for rank 2: RECV".to_owned(),
+                "rank 2 has not joined: AllReduce 3 of 4 launched".to_owned(),
+            ],
+            ..Verdict::default()
+        };
+        let communicator = CommunicatorReport { comm_hash: "0xab".to_owned(), verdict, ..Default::default() };
+        let job = JobVerdict {
+            state: State::Stuck,
+            sentence: "stuck: communicator 0xab waits for rank 2".to_owned(),
+            communicators: vec!["0xab".to_owned()],
+        };
+        let report =
+            DumpReport { job: Some(job), communicators: vec![communicator], ..DumpReport::default() };
+        let text = render(&report, false);
+        let expected =
+            "stuck: communicator 0xab waits for rank 2\nrank 2 has not joined: AllReduce 3 of 4 launched";
+        assert_eq!(text.split("\n\n").next(), Some(expected), "{text}");
+    }
+}

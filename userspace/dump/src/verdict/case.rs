@@ -1,0 +1,287 @@
+//! Facts about one communicator that rules share, and sentences that several of them use.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Kind, State, Verdict};
+use crate::{
+    absent::{AbsentRank, Place},
+    dump_report::{ProcessReport, ProcessState},
+    rank_report::{ProxyListState, RankReport},
+};
+use flow::text::joined;
+
+/// Maximum number of sentences of one kind in a verdict: a thousand ranks that wait for one are not all
+/// listed.
+pub(super) const MAX_SENTENCES: usize = 8;
+
+/// One communicator: its ranks, as far as they were read, and the processes that the dump was asked to read.
+pub(super) struct Case<'a> {
+    pub(super) ranks: BTreeMap<u32, &'a RankReport>,
+    /// Number of reports of ranks; more than [`Self::ranks`] if one rank appears twice.
+    pub(super) n_reports: usize,
+    n_ranks: u32,
+    /// Seconds from the first reading to the last, of the rank for which they are fewest.
+    pub(super) seconds: f64,
+    pub(super) processes: &'a [ProcessReport],
+    exited: Vec<&'a ProcessReport>,
+    /// Processes (host and PID) that wait in another communicator.
+    explained: &'a BTreeSet<(String, u32)>,
+}
+
+impl<'a> Case<'a> {
+    pub(super) fn new(
+        ranks: &'a [RankReport],
+        n_ranks: u32,
+        processes: &'a [ProcessReport],
+        explained: &'a BTreeSet<(String, u32)>,
+    ) -> Self {
+        let seconds = ranks.iter().map(|rank| rank.motion.seconds).fold(f64::INFINITY, f64::min);
+        let exited = processes.iter().filter(|process| process.state == ProcessState::Exited).collect();
+        let by_number = ranks.iter().map(|rank| (rank.rank, rank)).collect();
+        Self { ranks: by_number, n_reports: ranks.len(), n_ranks, seconds, processes, exited, explained }
+    }
+
+    /// Returns the verdict that all other ranks wait for the culprits.
+    pub(super) fn stuck(
+        &self,
+        kind: Kind,
+        culprits: impl IntoIterator<Item = u32>,
+        evidence: Vec<String>,
+    ) -> Verdict {
+        let culprits: Vec<u32> = culprits.into_iter().collect();
+        let victims = self.ranks_where(|rank| !culprits.contains(&rank.rank));
+        Verdict { state: State::Stuck, kind: Some(kind), culprits, victims, evidence }
+    }
+
+    pub(super) fn process_of(&self, rank: &RankReport) -> Option<&'a ProcessReport> {
+        self.processes.iter().find(|process| process.is_of(rank))
+    }
+
+    /// Tells whether the rank's process waits in another communicator.
+    pub(super) fn is_explained(&self, rank: u32) -> bool {
+        let process = self.ranks.get(&rank).map(|rank| (rank.host.clone(), rank.pid));
+        process.is_some_and(|process| self.explained.contains(&process))
+    }
+
+    /// Returns the ranks that no process that was read has, with their places.
+    pub(super) fn absent(&self) -> impl Iterator<Item = &'a AbsentRank> {
+        let known: BTreeSet<u32> = self.ranks.keys().copied().collect();
+        let mut seen = BTreeSet::new();
+        let all = self.ranks.values().flat_map(|rank| &rank.absent);
+        // A rank that is on the host of one dump is elsewhere for the others.
+        let (near, far): (Vec<_>, Vec<_>) = all.partition(|absent| absent.place != Place::Elsewhere);
+        let all = near.into_iter().chain(far);
+        all.filter(move |absent| !known.contains(&absent.rank) && seen.insert(absent.rank))
+    }
+
+    /// Returns the ranks whose processes are gone: all processes of the host can be seen, and none has the
+    /// rank; or a process that was given has exited, and no other rank is missing; or NCCL's reliability
+    /// service has found it dead.
+    pub(super) fn gone(&self) -> Vec<u32> {
+        let is_only = self.n_missing() == 1 && !self.exited.is_empty();
+        let is_gone = |absent: &&AbsentRank| {
+            let is_dead = absent.peer.as_ref().is_some_and(|peer| peer.is_dead);
+            match absent.place {
+                Place::Gone => true,
+                Place::Unseen => is_only || is_dead,
+                Place::Elsewhere => is_dead,
+                Place::Here => false,
+            }
+        };
+        self.absent().filter(is_gone).map(|absent| absent.rank).collect()
+    }
+
+    /// Tells where a rank is: `rank 3 is process 77, which was not read`; `None` where it is not known.
+    pub(super) fn absent_sentence(&self, rank: u32) -> Option<String> {
+        let absent = self.absent().find(|absent| absent.rank == rank)?;
+        let peer = absent.peer.as_ref();
+        let who = peer.map(|peer| {
+            let s = if peer.gpus.len() == 1 { "" } else { "s" };
+            let gpus = format!(" (GPU{s} {})", joined(&peer.gpus, ", "));
+            let gpus = if peer.gpus.is_empty() { "" } else { &gpus };
+            (format!("process {}", peer.pid), format!(" of host {}{gpus}", peer.host))
+        });
+        Some(match (absent.place, absent.pid) {
+            (Place::Elsewhere | Place::Unseen, _) if peer.is_some_and(|peer| peer.is_dead) => {
+                let (process, of) = who.unwrap_or_default();
+                format!(
+                    "rank {rank} was {process}{of}, which NCCL's own reliability service has found to be dead"
+                )
+            }
+            (Place::Gone, _) => {
+                let was = who.map(|(process, of)| format!("; it was {process}{of}")).unwrap_or_default();
+                format!(
+                    "rank {rank} was on this host, and no live process is that rank: its process is gone{was}"
+                )
+            }
+            (Place::Elsewhere, _) if who.is_some() => {
+                let (process, of) = who.unwrap_or_default();
+                format!("rank {rank} is {process}{of}, which was not read")
+            }
+            (Place::Unseen, _) => format!(
+                "rank {rank} was on this host, and no process that can be seen from here is that rank: it \
+                 is gone, or in another container"
+            ),
+            (Place::Here, Some(pid)) => format!("rank {rank} is process {pid}, which was not read"),
+            (Place::Here, None) => format!("rank {rank} is a process of this host that was not read"),
+            (Place::Elsewhere, _) => format!("rank {rank} is on another host, or in another container"),
+        })
+    }
+
+    pub(super) fn absent_sentences(&self) -> Vec<String> {
+        let known = |absent: &&AbsentRank| absent.place != Place::Elsewhere || absent.peer.is_some();
+        let mut known: Vec<&AbsentRank> = self.absent().filter(known).collect();
+        // Ranks that are gone come before those that are only elsewhere.
+        let is_dead = |absent: &AbsentRank| absent.peer.as_ref().is_some_and(|peer| peer.is_dead);
+        known.sort_by_key(|absent| absent.place == Place::Elsewhere && !is_dead(absent));
+        known.into_iter().take(MAX_SENTENCES).filter_map(|absent| self.absent_sentence(absent.rank)).collect()
+    }
+
+    /// Infers the process that is this rank, which no process that was read has: a process of the other
+    /// ranks' user, job and program that is in no such communicator, if there is only one such process, and
+    /// only one such rank.
+    pub(super) fn stand_in(&self, rank: u32) -> Option<&'a ProcessReport> {
+        if self.n_missing() != 1 || !self.is_missing(rank) {
+            return None;
+        }
+        let first = self.process_of(self.ranks.values().next()?)?;
+        let is_like = |process: &&ProcessReport| {
+            let is_there = matches!(process.state, ProcessState::Running | ProcessState::Stopped);
+            let is_same = (&process.owner, &process.name) == (&first.owner, &first.name);
+            is_there
+                && is_same
+                && process.error.is_none()
+                && process.forked_from.is_none()
+                && !process.libraries.is_empty()
+                && !self.ranks.values().any(|rank| process.is_of(rank))
+        };
+        let mut like = self.processes.iter().filter(is_like);
+        let found = like.next()?;
+        like.next().is_none().then_some(found)
+    }
+
+    /// Describes the GPUs of ranks: `GPU of rank 0: 99 % busy, 0 % memory, NVLink still`.
+    pub(super) fn gpu_sentences(&self) -> Vec<String> {
+        let known = self.ranks.iter().filter_map(|(number, rank)| Some((number, rank.gpu.as_ref()?)));
+        let known = known.filter(|(_, gpu)| gpu.sm_percent.is_some());
+        known
+            .take(MAX_SENTENCES)
+            .map(|(rank, gpu)| format!("GPU of rank {rank}: {}", gpu.describe()))
+            .collect()
+    }
+
+    pub(super) fn ranks_where(&self, holds: impl Fn(&RankReport) -> bool) -> Vec<u32> {
+        self.ranks.iter().filter(|(_, rank)| holds(rank)).map(|(number, _)| *number).collect()
+    }
+
+    pub(super) fn has_ops_in_flight(&self) -> bool {
+        self.ranks.values().any(|rank| !rank.proxy.ops.is_empty())
+    }
+
+    /// Tells whether no process that was read has this rank.
+    pub(super) fn is_missing(&self, rank: u32) -> bool {
+        rank < self.n_ranks && !self.ranks.contains_key(&rank)
+    }
+
+    pub(super) fn n_missing(&self) -> usize {
+        (self.n_ranks as usize).saturating_sub(self.ranks.len())
+    }
+
+    /// Returns the ranks that no process that was read has, at most as many as are listed.
+    pub(super) fn missing_ranks(&self) -> Vec<u32> {
+        (0..self.n_ranks).filter(|rank| self.is_missing(*rank)).take(MAX_SENTENCES).collect()
+    }
+
+    /// Returns the ranks that launched fewer collectives than the one that launched most, and that number.
+    pub(super) fn behind(&self) -> (Vec<u32>, u64) {
+        let launched = |rank: &RankReport| rank.counters.launched();
+        let most = self.ranks.values().filter_map(|rank| launched(rank)).max().unwrap_or(0);
+        (self.ranks_where(|rank| launched(rank).is_some_and(|count| count < most)), most)
+    }
+
+    /// Names all ranks: `all 4 ranks`, `the 2 of 4 ranks that were read`.
+    pub(super) fn all_ranks(&self) -> String {
+        if self.n_missing() == 0 {
+            format!("all {} ranks", self.n_ranks)
+        } else {
+            format!("the {} of {} ranks that were read", self.ranks.len(), self.n_ranks)
+        }
+    }
+
+    /// Tells what a rank has not launched: `rank 1 has not joined: AllReduce 3 of 5 launched`. `most` is the
+    /// largest number that a rank launched, of all functions.
+    pub(super) fn not_joined_sentence(&self, rank: u32, most: u64) -> String {
+        let Some(report) = self.ranks.get(&rank) else { return format!("rank {rank} was not read") };
+        let ours = &report.counters.seq_number;
+        let by_function = ours.iter().filter_map(|(function, count)| {
+            let theirs =
+                self.ranks.values().filter_map(|other| other.counters.seq_number.get(function)).max()?;
+            (theirs > count).then(|| format!("{function} {count} of {theirs}"))
+        });
+        let by_function: Vec<String> = by_function.collect();
+        if by_function.is_empty() {
+            let count = report.counters.launched().unwrap_or(0);
+            return format!("rank {rank} has not joined: {count} of {most} collectives launched");
+        }
+        format!("rank {rank} has not joined: {} launched", by_function.join(", "))
+    }
+
+    pub(super) fn exited_sentence(&self) -> Option<String> {
+        let first = self.exited.first()?;
+        if self.exited.len() == 1 && self.n_missing() == 1 {
+            return Some(format!(
+                "process {} has exited, and {} is the only one that was not read: inferred that it was its \
+                 process",
+                first.pid,
+                named(self.missing_ranks())
+            ));
+        }
+        let pids = joined(self.exited.iter().take(8).map(|process| process.pid), ", ");
+        Some(if self.exited.len() == 1 {
+            format!("process {pids}, which was given, has exited")
+        } else {
+            format!("processes {pids}, which were given, have exited")
+        })
+    }
+
+    pub(super) fn missing_sentence(&self) -> Option<String> {
+        let count = self.n_missing();
+        (count > 0).then(|| {
+            let ranks = if count <= MAX_SENTENCES {
+                format!(" ({})", named(self.missing_ranks()))
+            } else {
+                String::new()
+            };
+            format!(
+                "{count} of {} ranks were not read{ranks}: give their PIDs, or --merge their hosts' dumps",
+                self.n_ranks
+            )
+        })
+    }
+
+    pub(super) fn add_stopped(&self, verdict: &mut Verdict) {
+        let stopped = self.ranks.values().filter(|rank| rank.process_state == ProcessState::Stopped);
+        verdict.evidence.extend(stopped.take(MAX_SENTENCES).map(|rank| stopped_sentence(rank)));
+    }
+}
+
+/// Tells that a rank is stopped: `rank 1 is stopped: process 8372 is in state T (SIGSTOP or a debugger)`.
+pub(super) fn stopped_sentence(rank: &RankReport) -> String {
+    format!("rank {} is stopped: process {} is in state T (SIGSTOP or a debugger)", rank.rank, rank.pid)
+}
+
+pub(super) fn ops_are_unreadable(rank: &RankReport) -> bool {
+    matches!(rank.proxy.state, ProxyListState::Torn | ProxyListState::Unreadable)
+}
+
+/// Names ranks: `rank 3`, `ranks 1, 2, 5`, `ranks 0, 1, 2 and 61 more`.
+pub(crate) fn named<R: std::borrow::Borrow<u32>>(ranks: impl IntoIterator<Item = R>) -> String {
+    const SHOWN: usize = 8;
+    let ranks: Vec<u32> = ranks.into_iter().map(|rank| *rank.borrow()).collect();
+    let shown = joined(ranks.iter().take(SHOWN), ", ");
+    let more = match ranks.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{} {shown}{more}", if ranks.len() == 1 { "rank" } else { "ranks" })
+}

@@ -1,0 +1,130 @@
+//! Finds the end of the waiting: from each rank with ops in flight along the ranks that it waits for.
+//!
+//! Data over NVLink or shared memory pass through no proxy. A rank that is connected so may stand still
+//! because of its neighbour and not by itself, and nothing on the host tells which. So it is named only if
+//! nothing surer is found.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    case::{Case, ops_are_unreadable, stopped_sentence},
+    waits::Waits,
+};
+use crate::{dump_report::ProcessState, rank_report::RankReport};
+
+/// Ranks at which the waiting ends, each with a sentence, and those that wait.
+#[derive(Debug, Default)]
+struct Causes {
+    sure: BTreeMap<u32, String>,
+    likely: BTreeMap<u32, String>,
+    victims: BTreeSet<u32>,
+}
+
+impl Causes {
+    fn has(&self, rank: u32) -> bool {
+        self.sure.contains_key(&rank) || self.likely.contains_key(&rank)
+    }
+
+    fn add(&mut self, is_sure: bool, rank: u32, cause: String) {
+        (if is_sure { &mut self.sure } else { &mut self.likely }).insert(rank, cause);
+    }
+}
+
+/// Follows the waiting, and returns the surest causes and the ranks that wait. With `queued_counts`, a rank
+/// whose kernel may only be queued behind another one is a cause too.
+pub(super) fn follow(
+    case: &Case<'_>,
+    waits: &BTreeMap<u32, Waits>,
+    queued_counts: bool,
+) -> (BTreeMap<u32, String>, BTreeSet<u32>) {
+    let (behind, most) = case.behind();
+    let mut causes = Causes::default();
+    for (number, rank) in &case.ranks {
+        if rank.proxy.ops.is_empty() && !behind.contains(number) {
+            continue;
+        }
+        let mut to_visit = vec![*number];
+        let mut visited = BTreeSet::new();
+        while let Some(at) = to_visit.pop() {
+            if !visited.insert(at) || causes.has(at) {
+                continue;
+            }
+            let is_waited_for = at != *number;
+            if let Some(cause) = sure_cause(case, at, &behind, most, is_waited_for) {
+                causes.sure.insert(at, cause);
+                continue;
+            }
+            let Some(report) = case.ranks.get(&at) else { continue };
+            let waits = waits.get(&at);
+            let own = waits.filter(|waits| queued_counts || !waits.own_may_be_queued);
+            let own = own.and_then(|waits| waits.own.as_ref());
+            let unseen = unseen_neighbours(case, report);
+            if let Some(why) = own {
+                causes.add(unseen.is_empty(), at, format!("rank {at} makes no progress: {why}"));
+            } else if report.proxy.ops.is_empty() && is_waited_for {
+                let why = if unseen.is_empty() {
+                    " and has no op in flight"
+                } else {
+                    "; only its GPU knows what it has in flight over NVLink or shared memory"
+                };
+                causes.add(unseen.is_empty(), at, format!("rank {at} is waited for{why}"));
+            } else {
+                causes.victims.insert(at);
+                to_visit.extend(waits.into_iter().flat_map(|waits| waits.peers.keys()));
+                continue;
+            }
+            to_visit.extend(unseen);
+        }
+    }
+    let Causes { sure, likely, mut victims } = causes;
+    if sure.is_empty() {
+        return (likely, victims);
+    }
+    victims.extend(likely.into_keys());
+    (sure, victims)
+}
+
+/// Returns a sentence if the waiting surely ends at this rank, by other signs than the steps of its ops in
+/// flight.
+fn sure_cause(
+    case: &Case<'_>,
+    number: u32,
+    behind: &[u32],
+    most: u64,
+    is_waited_for: bool,
+) -> Option<String> {
+    let Some(rank) = case.ranks.get(&number) else {
+        let why = "it is gone, or its PID was not given";
+        let why = case.absent_sentence(number).unwrap_or_else(|| why.to_owned());
+        return Some(format!("rank {number} is waited for and was not read: {why}"));
+    };
+    if rank.process_state == ProcessState::Stopped {
+        return Some(stopped_sentence(rank));
+    }
+    if ops_are_unreadable(rank) {
+        let why = "cannot tell what it does, because its ops in flight could not be read";
+        return is_waited_for.then(|| format!("rank {number} is waited for: {why}"));
+    }
+    let has_not_joined = rank.proxy.ops.is_empty() && behind.contains(&number);
+    has_not_joined.then(|| format!("{}, and it has no op in flight", case.not_joined_sentence(number, most)))
+}
+
+/// Returns the neighbours in the rings on the same node to which no connection goes through the proxy.
+fn unseen_neighbours(case: &Case<'_>, rank: &RankReport) -> Vec<u32> {
+    let mut found = BTreeSet::new();
+    for channel in &rank.channels {
+        for peer in [channel.ring_prev, channel.ring_next] {
+            let Ok(peer) = u32::try_from(peer) else { continue };
+            let other = case.ranks.get(&peer).filter(|_| peer != rank.rank);
+            let is_local = other.is_some_and(|other| (other.node, &other.host) == (rank.node, &rank.host));
+            let is_seen = rank
+                .connections
+                .iter()
+                .any(|connection| (connection.channel, connection.peer) == (channel.channel, peer));
+            if is_local && !is_seen && rank.proxy.carries_rings != Some(true) {
+                found.insert(peer);
+            }
+        }
+    }
+    found.into_iter().collect()
+}

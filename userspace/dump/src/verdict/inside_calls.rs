@@ -1,0 +1,72 @@
+//! Judges communicators without ops in flight of which threads are inside a call of NCCL: they connect, or
+//! wait for room.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Kind, State, Verdict,
+    case::{Case, MAX_SENTENCES, named},
+};
+use crate::{dump_report::ProcessReport, rank_report::RankReport};
+
+pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
+    let mut inside: BTreeMap<u32, String> = BTreeMap::new();
+    let mut is_sure = case.n_missing() == 0;
+    for (number, rank) in &case.ranks {
+        let Some((process, thread, call)) = call_of(case, rank) else { continue };
+        // The communicator of a call was in registers that have been used again since. The communicator
+        // itself knows whether it is part of a group.
+        let in_group = rank.pending.as_ref().and_then(|pending| pending.in_group);
+        if in_group == Some(false) && process.communicators > 1 && !call.starts_with("ncclComm") {
+            continue;
+        }
+        let is_known = process.communicators == 1 || in_group == Some(true);
+        // Sends and receives wait for their peers only, which may be inside, too.
+        let is_p2p = rank.pending.as_ref().is_some_and(|pending| pending.collectives == 0 && pending.p2p > 0);
+        is_sure &= is_known && !is_p2p && !call.starts_with("ncclComm");
+        let pid = rank.pid;
+        inside.insert(*number, format!("rank {number} is inside {call} (thread {thread} of process {pid})"));
+    }
+    if inside.is_empty() {
+        return None;
+    }
+    let outside = case.ranks_where(|rank| !inside.contains_key(&rank.rank));
+    let nothing = format!("no NCCL op in flight, and nothing was launched for {:.1} s", case.seconds);
+    let mut evidence = vec![nothing];
+    evidence.extend(inside.into_values().take(MAX_SENTENCES));
+    if is_sure && !outside.is_empty() {
+        let verb = if outside.len() == 1 { "is" } else { "are" };
+        evidence.push(format!(
+            "{} {verb} in no call of NCCL: inferred that the others wait for it there, to connect or for \
+             room",
+            named(&outside)
+        ));
+        return Some(case.stuck(Kind::Connecting, outside, evidence));
+    }
+    let why = "cannot tell, because which communicator a call is for, or what it waits for, cannot be seen";
+    evidence.push(why.to_owned());
+    Some(Verdict { state: State::Unknown, evidence, ..Verdict::default() })
+}
+
+/// Returns the process of a rank, and a thread in it with a call of NCCL's that does more than ask; one is
+/// enough.
+pub(super) fn call_of<'a>(case: &Case<'a>, rank: &RankReport) -> Option<(&'a ProcessReport, u32, &'a str)> {
+    let process = case.process_of(rank)?;
+    let mut calls =
+        process.threads.iter().filter_map(|thread| Some((thread.tid, thread.nccl_api.as_deref()?)));
+    let (thread, call) = calls.find(|(_, call)| !asks_only(call))?;
+    Some((process, thread, call))
+}
+
+/// Describes the call in which a thread of the rank waits, if that is a call for this communicator.
+pub(super) fn waits_in_call(case: &Case<'_>, rank: &RankReport) -> Option<String> {
+    let is_in_group = rank.pending.as_ref()?.in_group == Some(true);
+    let (_, thread, call) = call_of(case, rank).filter(|_| is_in_group)?;
+    Some(format!("{call} (thread {thread})"))
+}
+
+/// Tells whether a call waits for nothing.
+fn asks_only(call: &str) -> bool {
+    call.starts_with("ncclGet")
+        || matches!(call, "ncclCommGetAsyncError" | "ncclCommCount" | "ncclCommUserRank")
+}

@@ -1,0 +1,162 @@
+//! Judges the whole job in one sentence: of several communicators that do not move, it names the one that the
+//! others wait for.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::{State, case::named};
+use crate::dump_report::CommunicatorReport;
+use flow::text::joined;
+
+/// Verdict on a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobVerdict {
+    /// The worst state of all communicators.
+    pub state: State,
+    pub sentence: String,
+    /// Communicators at which the waiting ends; several that do not wait for each other, or that do in a
+    /// circle.
+    pub communicators: Vec<String>,
+}
+
+/// Processes by host and PID.
+type Processes<'a> = BTreeSet<(&'a str, u32)>;
+
+struct Waiting<'a> {
+    report: &'a CommunicatorReport,
+    /// Processes of the ranks that are waited for, as far as they were read.
+    culprits: Processes<'a>,
+    victims: Processes<'a>,
+}
+
+fn processes_of<'a>(report: &'a CommunicatorReport, numbers: &[u32]) -> Processes<'a> {
+    let ranks = report.ranks.iter().filter(|rank| numbers.contains(&rank.rank));
+    ranks.map(|rank| (rank.host.as_str(), rank.pid)).collect()
+}
+
+pub(crate) fn over(communicators: &[CommunicatorReport]) -> Option<JobVerdict> {
+    let state = communicators.iter().map(|communicator| communicator.verdict.state).max()?;
+    let waiting: Vec<Waiting<'_>> = communicators
+        .iter()
+        .filter(|report| matches!(report.verdict.state, State::Stuck | State::Waiting))
+        .map(|report| {
+            let CommunicatorReport { verdict, .. } = report;
+            Waiting {
+                report,
+                culprits: processes_of(report, &verdict.culprits),
+                victims: processes_of(report, &verdict.victims),
+            }
+        })
+        .collect();
+    let several = |count: usize| if count == 1 { "" } else { "s" };
+    if waiting.is_empty() {
+        let unknown = communicators.iter().filter(|one| one.verdict.state == State::Unknown).count();
+        let sentence = match unknown {
+            0 => "healthy: no communicator waits for a rank".to_owned(),
+            count => {
+                format!("cannot tell for {count} communicator{}, and no other one is stuck", several(count))
+            }
+        };
+        return Some(JobVerdict { state, sentence, communicators: Vec::new() });
+    }
+    // A communicator waits for another if a rank that it waits for waits there.
+    let waits_for = |one: &Waiting<'_>, other: &Waiting<'_>| {
+        !std::ptr::eq(one.report, other.report)
+            && one.culprits.iter().any(|process| other.victims.contains(process))
+    };
+    let mut ends: Vec<&Waiting<'_>> =
+        waiting.iter().filter(|one| !waiting.iter().any(|other| waits_for(one, other))).collect();
+    let is_circle = ends.is_empty();
+    if is_circle {
+        ends = waiting.iter().collect();
+    }
+    // Of several, one that is stuck says more than one that waits.
+    ends.sort_by_key(|one| (std::cmp::Reverse(one.report.verdict.state), one.report.comm_hash.clone()));
+    let communicators: Vec<String> = ends.iter().map(|one| one.report.comm_hash.clone()).collect();
+    let name = |one: &Waiting<'_>| {
+        let hash = &one.report.comm_hash;
+        one.report.name.as_ref().map_or_else(|| hash.clone(), |name| format!("\"{name}\" ({hash})"))
+    };
+    let first = ends.first()?;
+    let what = if first.report.verdict.state == State::Waiting { "waiting" } else { "stuck" };
+    let behind = waiting.len().saturating_sub(ends.len());
+    let sentence = if is_circle && waiting.len() > 1 {
+        let names = joined(ends.iter().take(4).map(|one| name(one)), ", ");
+        format!(
+            "stuck: {} communicators wait for each other in a circle, as when ranks call them in different \
+             orders: {names}",
+            waiting.len()
+        )
+    } else {
+        let culprits = &first.report.verdict.culprits;
+        let whom = if culprits.is_empty() {
+            "no rank that can be named".to_owned()
+        } else {
+            let pids = joined(first.culprits.iter().take(8).map(|(_, pid)| pid), ", ");
+            let pids = if pids.is_empty() { pids } else { format!(" (process {pids})") };
+            format!("{}{pids}", named(culprits))
+        };
+        let others = match (behind, ends.len() - 1) {
+            (0, 0) => String::new(),
+            (0, more) if ends.iter().all(|one| one.culprits == first.culprits) => {
+                format!("; {more} other communicator{} for the same", several(more))
+            }
+            (0, more) => format!("; {more} other communicator{} for other ranks", several(more)),
+            (behind, _) => format!("; {behind} other communicator{} for what waits there", several(behind)),
+        };
+        format!("{what}: communicator {} waits for {whom}{others}", name(first))
+    };
+    Some(JobVerdict { state, sentence, communicators })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verdict::{Verdict, tests::made::rank};
+
+    fn communicator(hash: &str, state: State, culprits: &[u32], victims: &[u32]) -> CommunicatorReport {
+        CommunicatorReport {
+            comm_hash: hash.to_owned(),
+            n_ranks: 4,
+            ranks: (0..4).map(|number| rank(number, 1, Vec::new())).collect(),
+            verdict: Verdict {
+                state,
+                culprits: culprits.to_vec(),
+                victims: victims.to_vec(),
+                ..Verdict::default()
+            },
+            ..CommunicatorReport::default()
+        }
+    }
+
+    #[test]
+    fn the_communicator_that_the_others_wait_for_comes_first() {
+        // In A all wait for rank 1, which waits in B for rank 2.
+        let job = over(&[
+            communicator("A", State::Stuck, &[1], &[0, 2, 3]),
+            communicator("B", State::Stuck, &[3], &[1]),
+            communicator("C", State::Healthy, &[], &[]),
+        ])
+        .unwrap();
+        // Rank 3 waits in A in turn.
+        assert!(job.sentence.contains("in a circle"), "{}", job.sentence);
+        let job = over(&[
+            communicator("A", State::Stuck, &[1], &[0, 2]),
+            communicator("B", State::Stuck, &[3], &[1]),
+            communicator("C", State::Healthy, &[], &[]),
+        ])
+        .unwrap();
+        assert_eq!((job.state, &*job.communicators), (State::Stuck, &["B".to_owned()][..]));
+        assert!(job.sentence.contains("B waits for rank 3 (process 103)"), "{}", job.sentence);
+        assert!(job.sentence.contains("1 other communicator"), "{}", job.sentence);
+    }
+
+    #[test]
+    fn a_job_that_waits_for_nobody_says_so() {
+        assert_eq!(over(&[]), None);
+        let job = over(&[communicator("A", State::Healthy, &[], &[])]).unwrap();
+        assert_eq!((job.state, job.communicators.len()), (State::Healthy, 0));
+    }
+}

@@ -1,0 +1,306 @@
+//! Weighs torch's notes beside what was measured of NCCL.
+//!
+//! torch numbers the collectives of a process group and notes each call before NCCL gets it, with its size
+//! and line of code. So its notes tell which rank has not called what others have, or has called something
+//! else, also where NCCL's counters cannot: of sends and receives as parts of a collective (`all_to_all`),
+//! before 2.26, and of sizes. They never overrule what NCCL's memory shows. Where both tell, and tell
+//! different things, both are said.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Kind, State, Verdict,
+    case::{Case, named},
+    disagreement::minority,
+    inside_calls,
+    other_operation::only_gpus_tell,
+};
+use flow::text::joined;
+use torch_history::{Noted, first_difference, progress_of, seconds};
+
+/// Age of a call from which on a rank that has not made it is said to be late: ranks are read one after the
+/// other.
+const LATE_NS: i64 = 1_000_000_000;
+/// Maximum number of sides and groups of ranks that a sentence lists.
+const MAX_LISTED: usize = 4;
+
+/// Functions of torch's that NCCL's counters count (`seqNumber`); others are made of sends and receives.
+const COUNTED: [&str; 9] = [
+    "all_reduce",
+    "allreduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "allgather",
+    "_all_gather_base",
+    "reduce_scatter",
+    "_reduce_scatter_base",
+];
+
+/// Notes of all ranks that were read.
+struct View<'a> {
+    group: &'a str,
+    ranks: BTreeMap<u32, &'a Noted>,
+}
+
+/// Ranks that have not called what others have.
+struct Late<'a> {
+    seq: u64,
+    behind: BTreeSet<u32>,
+    called: Vec<u32>,
+    seconds: f64,
+    what: &'a str,
+}
+
+/// Different calls under one number: ranks by what must be the same on all ranks, and its description.
+struct Difference<'a> {
+    seq: u64,
+    sides: BTreeMap<(&'a str, &'a str), BTreeSet<u32>>,
+}
+
+impl<'a> View<'a> {
+    /// Takes the notes of a case; `None` where notes are missing or not whole, or where something has moved
+    /// since.
+    fn of(case: &Case<'a>) -> Option<Self> {
+        let is_still = case.ranks.values().all(|rank| rank.motion.is_still());
+        if !is_still || case.ranks.len() < case.n_reports {
+            return None;
+        }
+        let ranks: Option<BTreeMap<u32, &Noted>> =
+            case.ranks.iter().map(|(number, rank)| Some((*number, rank.noted.as_ref()?))).collect();
+        let ranks = ranks?;
+        let group = &*ranks.values().next()?.group;
+        let is_one = ranks.values().all(|noted| noted.is_whole && noted.group == group);
+        let is_called = ranks.values().any(|noted| !noted.calls.is_empty());
+        (is_one && is_called && ranks.len() > 1).then_some(Self { group, ranks })
+    }
+
+    /// Finds the ranks whose latest call is the earliest, if others called more long before.
+    fn late(&self) -> Option<Late<'a>> {
+        let least = self.ranks.values().map(|noted| noted.last_seq()).min()?;
+        let seq =
+            self.ranks.values().filter_map(|noted| noted.next_after(least)).map(|call| call.seq).min()?;
+        let (mut behind, mut called, mut first, mut what) = (BTreeSet::new(), Vec::new(), i64::MAX, "");
+        let mut read_ns = i64::MAX;
+        for (number, noted) in &self.ranks {
+            if noted.last_seq() == least {
+                behind.insert(*number);
+                read_ns = read_ns.min(noted.read_ns);
+            } else if let Some((call, kind)) = noted.call(seq) {
+                called.push(*number);
+                first = first.min(call.called_ns);
+                what = &kind.what;
+            }
+        }
+        let waited = read_ns.saturating_sub(first);
+        (waited >= LATE_NS && !called.is_empty()).then(|| Late {
+            seq,
+            behind,
+            called,
+            seconds: seconds(waited),
+            what,
+        })
+    }
+
+    /// Finds the first number under which ranks called different collectives, and which some rank has not
+    /// completed.
+    fn difference(&self) -> Option<Difference<'a>> {
+        let from = self.ranks.values().filter_map(|noted| noted.first_seq()).max()?;
+        let completed = self.ranks.values().map(|noted| noted.completed_seq()).min().flatten();
+        let is_open = |seq| seq >= from && completed.is_none_or(|completed| seq > completed);
+        let ranks: Vec<(u32, &Noted)> = self.ranks.iter().map(|(number, noted)| (*number, *noted)).collect();
+        let (seq, sides) = first_difference(&ranks, is_open)?;
+        let sides = sides
+            .into_iter()
+            .map(|(kind, ranks)| ((&*kind.must_match, &*kind.what), ranks.into_iter().collect()));
+        Some(Difference { seq, sides: sides.collect() })
+    }
+
+    fn late_sentence(&self, late: &Late<'_>) -> String {
+        let have_not = if late.behind.len() == 1 { "has not" } else { "have not" };
+        format!(
+            "{} {have_not} called collective {} of {}, which {} called {:.1} s before, by torch's flight \
+             recorder: {}",
+            named(&late.behind),
+            late.seq,
+            self.group,
+            named(&late.called),
+            late.seconds,
+            late.what
+        )
+    }
+
+    fn difference_sentence(&self, difference: &Difference<'_>) -> String {
+        let sides = difference
+            .sides
+            .iter()
+            .take(MAX_LISTED)
+            .map(|((_, what), ranks)| format!("{} called {what}", named(ranks)));
+        format!(
+            "collective {} of {} differs, by torch's flight recorder: {}",
+            difference.seq,
+            self.group,
+            joined(sides, "; ")
+        )
+    }
+
+    /// Describes the progress:
+    /// `rank 3 completed 4711 and called no more (all_reduce [8] Float (model.py:88)); rank 5 …`
+    fn progress(&self) -> String {
+        // Numbers of the latest call and of the latest that is completed.
+        type Progress = (Option<u64>, Option<u64>);
+        type Ranks<'a> = (Vec<u32>, &'a str);
+        let mut by: BTreeMap<Progress, Ranks<'_>> = BTreeMap::new();
+        for (number, noted) in &self.ranks {
+            let last = noted.last_seq();
+            let what = last.and_then(|seq| noted.call(seq)).map_or("", |(_, kind)| &*kind.what);
+            by.entry((last, noted.completed_seq())).or_insert_with(|| (Vec::new(), what)).0.push(*number);
+        }
+        let part = |((last, completed), (ranks, what)): (&Progress, &Ranks<'_>)| {
+            progress_of(&named(ranks), *completed, *last, what)
+        };
+        let parts = by.iter().rev().take(MAX_LISTED).map(part);
+        let more = if by.len() > MAX_LISTED { "; and others elsewhere" } else { "" };
+        format!("torch's flight recorder of {}: {}{more}", self.group, joined(parts, "; "))
+    }
+
+    /// Tells how old the notes are. If the watchdog stops, its notes stop, too.
+    fn age(&self) -> String {
+        let age = |at: fn(&Noted) -> Option<i64>| {
+            let ages = self.ranks.values().filter_map(|noted| Some(noted.read_ns.saturating_sub(at(noted)?)));
+            ages.min().map(seconds)
+        };
+        let called = age(|noted| noted.calls.last().map(|call| call.called_ns)).unwrap_or_default();
+        let noticed = age(|noted| noted.noticed_ns).map_or_else(
+            || "its watchdog has noticed no completion".to_owned(),
+            |noticed| {
+                format!("the latest completion that its watchdog noticed is {noticed:.1} s old, and the watchdog can hang, too")
+            },
+        );
+        format!("the latest call in torch's flight recorder is {called:.1} s old; {noticed}")
+    }
+}
+
+/// Returns the verdict, weighed with torch's notes.
+pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
+    let Some(view) = View::of(case) else { return verdict };
+    let (late, difference) = (view.late(), view.difference());
+    let by_gpus = is_by_gpus(case, &verdict);
+    match verdict.state {
+        State::Healthy => match late {
+            Some(late) if !is_measured(case, &late) => verdict = decided_by(case, &view, &late),
+            Some(late) => {
+                verdict.state = State::Unknown;
+                verdict.evidence.push(view.late_sentence(&late));
+                verdict.evidence.push(BOTH.to_owned());
+            }
+            // Nobody waits for anything.
+            None => match difference {
+                Some(difference) => verdict.evidence.push(view.difference_sentence(&difference)),
+                None => return verdict,
+            },
+        },
+        State::Unknown => match (difference, late) {
+            (Some(difference), _) => verdict = differs(case, &view, &difference, verdict),
+            (None, Some(late)) if !is_measured(case, &late) => {
+                let evidence = verdict.evidence;
+                verdict = decided_by(case, &view, &late);
+                verdict.evidence.extend(evidence);
+            }
+            (None, Some(late)) => {
+                verdict.evidence.push(view.late_sentence(&late));
+                verdict.evidence.push(BOTH.to_owned());
+            }
+            (None, None) => verdict.evidence.push(view.progress()),
+        },
+        State::Stuck | State::Waiting => match (difference, late) {
+            (Some(difference), _) if by_gpus => verdict = differs(case, &view, &difference, verdict),
+            (Some(difference), _) => {
+                let sentence = view.difference_sentence(&difference);
+                beside(&mut verdict, sentence, &minority(&difference.sides));
+            }
+            (None, Some(late)) => {
+                let sentence = view.late_sentence(&late);
+                beside(&mut verdict, sentence, &late.behind);
+            }
+            (None, None) => {
+                verdict.evidence.push(view.progress());
+                if verdict.kind == Some(Kind::NotJoined) {
+                    verdict.evidence.push(
+                        "torch's flight recorder says otherwise: all ranks have called the same; so \
+                         either the call has not come \
+                         from torch to NCCL, or NCCL counted what torch did not call: both are possible"
+                            .to_owned(),
+                    );
+                }
+            }
+        },
+    }
+    verdict.evidence.push(view.age());
+    verdict
+}
+
+const BOTH: &str = "NCCL's own memory says otherwise: all ranks have launched the same, and it holds nothing that waits; so either \
+                    the call has not come from torch to NCCL, or torch's flight recorder is of something else: both are possible";
+
+/// Adds a sentence to a verdict that NCCL's memory has given. Its culprits stay.
+fn beside(verdict: &mut Verdict, sentence: String, culprits: &BTreeSet<u32>) {
+    let agrees = verdict.culprits.iter().any(|rank| culprits.contains(rank));
+    verdict.evidence.push(sentence);
+    if !agrees {
+        verdict.evidence.push(format!(
+            "torch's flight recorder points to {}, and NCCL's memory to {}: both explanations are possible",
+            named(culprits),
+            if verdict.culprits.is_empty() { "no rank".to_owned() } else { named(&verdict.culprits) }
+        ));
+    }
+}
+
+/// Tells whether the driver of the GPUs alone told what is pending.
+fn is_by_gpus(case: &Case<'_>, verdict: &Verdict) -> bool {
+    match verdict.kind {
+        Some(Kind::GpuIdle) => true,
+        Some(Kind::OtherOperation) => only_gpus_tell(case.ranks.values().copied()),
+        _ => false,
+    }
+}
+
+/// Tells whether NCCL's memory or the GPUs speak against the late call: if only some ranks had made it, the
+/// counters would differ.
+fn is_measured(case: &Case<'_>, late: &Late<'_>) -> bool {
+    let called = || late.called.iter().filter_map(|rank| case.ranks.get(rank));
+    let is_on_its_way = called().any(|rank| {
+        rank.pending.as_ref().is_some_and(|pending| !pending.is_empty())
+            || inside_calls::waits_in_call(case, rank).is_some()
+            || rank.set_up.is_some()
+    });
+    let function = late.what.split(' ').next().unwrap_or_default();
+    let is_counted = COUNTED.contains(&function)
+        && case.behind().1 > 0
+        && case.ranks.values().all(|rank| !rank.counters.seq_number.is_empty());
+    let gpus_are_idle = called().all(|rank| rank.work() == Some(crate::rank_gpu::Work::Idle));
+    !is_on_its_way && (is_counted || gpus_are_idle)
+}
+
+/// Returns the verdict that the others wait for the ranks that are behind.
+fn decided_by(case: &Case<'_>, view: &View<'_>, late: &Late<'_>) -> Verdict {
+    let evidence = vec![format!("nothing moved for {:.1} s", case.seconds), view.late_sentence(late)];
+    let mut verdict = case.stuck(Kind::NotJoined, late.behind.iter().copied(), evidence);
+    case.add_stopped(&mut verdict);
+    verdict.with([view.progress()])
+}
+
+/// Returns the verdict that ranks called different collectives under one number, and the others wait for the
+/// minority.
+fn differs(case: &Case<'_>, view: &View<'_>, difference: &Difference<'_>, verdict: Verdict) -> Verdict {
+    let culprits = minority(&difference.sides);
+    let mut evidence = verdict.evidence;
+    evidence.push(view.difference_sentence(difference));
+    if difference.sides.values().map(BTreeSet::len).sum::<usize>() == culprits.len() {
+        evidence.push("which of them is right cannot be known: no side has more ranks".to_owned());
+    }
+    case.stuck(Kind::OtherOperation, culprits, evidence)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+use crate::{
+    ProcessReport, RankReport,
+    activity::Activity,
+    rank_gpu::Work,
+    verdict::{
+        Kind, State, Verdict, judge,
+        tests::made::{check, lazy, over_nvlink, rank, waiting},
+    },
+};
+use torch_history::{Noted, NotedCall, NotedKind};
+
+const SECOND: i64 = 1_000_000_000;
+const READ: i64 = 1_000 * SECOND;
+
+/// Makes calls of a rank, each of a kind by its text, a second apart; the latest was 12 s before. `completed`
+/// is the number of completed ones.
+fn noted(calls: &[&str], completed: usize) -> Noted {
+    let kind = |what: &&str| NotedKind {
+        what: format!("{what} (model.py:88)"),
+        // The text without the line of code.
+        must_match: (*what).to_owned(),
+    };
+    let call = |at: usize| NotedCall {
+        seq: 4701 + at as u64,
+        kind: at,
+        called_ns: READ - (12 + 10 - i64::try_from(at).unwrap()) * SECOND,
+        completed_ns: (at < completed).then_some(READ - 11 * SECOND),
+    };
+    Noted {
+        group: "\"tensor_parallel\" (3)".to_owned(),
+        read_ns: READ,
+        noticed_ns: (completed > 0).then_some(READ - 11 * SECOND),
+        is_whole: true,
+        kinds: calls.iter().map(kind).collect(),
+        calls: (0..calls.len()).map(call).collect(),
+    }
+}
+
+const REDUCE: &str = "all_reduce [1024] Float";
+const GATHER: &str = "all_gather [1024] Float";
+const ALL_TO_ALL: &str = "all_to_all [1024] Float";
+
+fn with(ranks: [RankReport; 4], notes: [Noted; 4]) -> Vec<RankReport> {
+    ranks.into_iter().zip(notes).map(|(rank, noted)| RankReport { noted: Some(noted), ..rank }).collect()
+}
+
+fn says(verdict: &Verdict, words: &str) {
+    assert!(verdict.evidence.iter().any(|sentence| sentence.contains(words)), "`{words}`: {verdict:#?}");
+}
+
+/// All-to-alls are sends and receives: NCCL counts none of them, and says that nothing is wrong.
+#[test]
+fn a_rank_that_is_behind_is_named_where_the_counters_cannot_tell() {
+    let ranks = || [0, 1, 2, 3].map(|number| over_nvlink(number, 0, None));
+    let (ahead, behind) = (noted(&[ALL_TO_ALL, ALL_TO_ALL], 1), noted(&[ALL_TO_ALL], 1));
+    let notes = || [ahead.clone(), ahead.clone(), behind.clone(), ahead.clone()];
+    assert_eq!(judge(&ranks(), &[]).state, State::Healthy);
+    let verdict = judge(&with(ranks(), notes()), &[]);
+    check(
+        &verdict,
+        State::Stuck,
+        &[2],
+        &[0, 1, 3],
+        "rank 2 has not called collective 4702 of \"tensor_parallel\" (3), which ranks 0, 1, 3 called \
+         21.0 s before, by torch's flight recorder: all_to_all [1024] Float (model.py:88)",
+    );
+    assert_eq!(verdict.kind, Some(Kind::NotJoined));
+    says(&verdict, "rank 2 completed 4701 (all_to_all");
+    says(&verdict, "noticed is 11.0 s old, and the watchdog can hang, too");
+    // The rank works elsewhere.
+    let activity = Activity { seconds: 1.0, cpu_seconds: Some(0.9), ..Activity::default() };
+    let busy = ProcessReport { pid: 102, activity: Some(activity), ..ProcessReport::default() };
+    assert_eq!(judge(&with(ranks(), notes()), &[busy]).state, State::Waiting);
+    // Incomplete notes decide nothing, nor do those of only some ranks.
+    let mut torn = with(ranks(), notes());
+    torn[1].noted.as_mut().unwrap().is_whole = false;
+    assert_eq!(judge(&torn, &[]).state, State::Healthy);
+    torn[1].noted = None;
+    assert_eq!(judge(&torn, &[]).state, State::Healthy);
+    // A communicator that moves is not stuck.
+    let mut moving = with(ranks(), notes());
+    moving[0].motion.counters_moved = true;
+    assert_eq!(judge(&moving, &[]).state, State::Healthy);
+    // The others called a moment ago.
+    let mut early = with(ranks(), notes());
+    for rank in &mut early {
+        rank.noted.as_mut().unwrap().read_ns = READ - 21 * SECOND;
+    }
+    assert_eq!(judge(&early, &[]).state, State::Healthy);
+}
+
+#[test]
+fn of_several_that_are_behind_the_last_one_is_waited_for() {
+    let ranks = [0, 1, 2, 3].map(|number| over_nvlink(number, 0, None));
+    let [three, two, none] = [
+        noted(&[ALL_TO_ALL; 3], 1),
+        noted(&[ALL_TO_ALL; 2], 1),
+        Noted { calls: Vec::new(), ..noted(&[], 0) },
+    ];
+    let verdict =
+        judge(&with(ranks.clone(), [three.clone(), two.clone(), three.clone(), three.clone()]), &[]);
+    check(&verdict, State::Stuck, &[1], &[0, 2, 3], "rank 1 has not called collective 4703");
+    let verdict = judge(&with(ranks, [three.clone(), two, none, three]), &[]);
+    check(&verdict, State::Stuck, &[2], &[0, 1, 3], "rank 2 has not called collective 4701");
+    says(&verdict, "rank 2 called none");
+}
+
+#[test]
+fn another_operation_or_size_under_one_number_is_named_with_both_lines() {
+    let ranks = || [0, 1, 2, 3].map(|number| over_nvlink(number, 4, Some(Work::Waits)));
+    assert_eq!(judge(&ranks(), &[]).state, State::Unknown);
+    let (most, other) = (noted(&[REDUCE, REDUCE], 1), noted(&[REDUCE, "all_reduce [512] Float"], 1));
+    let verdict = judge(&with(ranks(), [most.clone(), other.clone(), most.clone(), most.clone()]), &[]);
+    check(&verdict, State::Stuck, &[1], &[0, 2, 3], "collective 4702 of \"tensor_parallel\" (3) differs");
+    assert_eq!(verdict.kind, Some(Kind::OtherOperation));
+    says(&verdict, "ranks 0, 2, 3 called all_reduce [1024] Float (model.py:88)");
+    says(&verdict, "rank 1 called all_reduce [512] Float (model.py:88)");
+    // The notes tell which explanation of the GPUs is right.
+    let mut idle = ranks();
+    idle[0] = over_nvlink(0, 4, Some(Work::Idle));
+    let plain = judge(&idle, &[]);
+    assert_eq!((plain.kind, &*plain.culprits), (Some(Kind::GpuIdle), &[0][..]));
+    let verdict = judge(&with(idle, [most.clone(), other.clone(), most.clone(), most.clone()]), &[]);
+    assert_eq!((verdict.kind, &*verdict.culprits), (Some(Kind::OtherOperation), &[1][..]));
+    // A difference that all have completed hangs nobody.
+    let over = noted(&[REDUCE, "all_reduce [512] Float"], 2);
+    let done = noted(&[REDUCE, REDUCE], 2);
+    let verdict = judge(&with(ranks(), [done.clone(), over, done.clone(), done]), &[]);
+    assert_eq!(verdict.state, State::Unknown, "{verdict:#?}");
+}
+
+#[test]
+fn notes_never_overrule_what_was_measured_and_disagreement_is_said() {
+    let (ahead, behind) = (noted(&[REDUCE, GATHER], 1), noted(&[REDUCE], 1));
+    // Counters name rank 1, the notes rank 2.
+    let ranks =
+        || [rank(0, 5, Vec::new()), rank(1, 4, Vec::new()), rank(2, 5, Vec::new()), rank(3, 5, Vec::new())];
+    let verdict = judge(&with(ranks(), [ahead.clone(), ahead.clone(), behind.clone(), ahead.clone()]), &[]);
+    check(
+        &verdict,
+        State::Stuck,
+        &[1],
+        &[0, 2, 3],
+        "torch's flight recorder points to rank 2, and NCCL's memory to rank 1",
+    );
+    // Counters and notes name the same rank.
+    let verdict = judge(&with(ranks(), [ahead.clone(), behind.clone(), ahead.clone(), ahead.clone()]), &[]);
+    check(&verdict, State::Stuck, &[1], &[0, 2, 3], "all_gather [1024] Float (model.py:88)");
+    assert!(!verdict.evidence.iter().any(|sentence| sentence.contains("both")), "{verdict:#?}");
+    // By the notes all have called the same.
+    let same = || [ahead.clone(), ahead.clone(), ahead.clone(), ahead.clone()];
+    check(
+        &judge(&with(ranks(), same()), &[]),
+        State::Stuck,
+        &[1],
+        &[0, 2, 3],
+        "torch's flight recorder says otherwise",
+    );
+    // An op in flight names rank 1 as well.
+    let flying = [waiting(0), lazy(1), waiting(2), waiting(3)];
+    let verdict = judge(&with(flying, [ahead.clone(), ahead.clone(), ahead.clone(), behind.clone()]), &[]);
+    check(&verdict, State::Stuck, &[1], &[0, 2, 3], "points to rank 3, and NCCL's memory to rank 1");
+    // The counters are equal, and would not be if one more had been launched.
+    let equal = [0, 1, 2, 3].map(|number| over_nvlink(number, 5, None));
+    let verdict = judge(&with(equal, [ahead.clone(), ahead.clone(), behind.clone(), ahead.clone()]), &[]);
+    check(&verdict, State::Unknown, &[], &[], "rank 2 has not called collective 4702");
+    says(&verdict, "NCCL's own memory says otherwise");
+}

@@ -1,0 +1,214 @@
+//! Judges communicators that are being made: their first connections need every rank, so one that has not
+//! come holds up all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Kind, State, Verdict,
+    case::{Case, MAX_SENTENCES, named},
+    inside_calls,
+};
+use crate::{rank_report::RankReport, set_up::Stage};
+use nccl_library::{fields::root_answers_each_rank, nccl::NcclVersion};
+
+pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
+    let ranks = case.ranks_where(|rank| rank.set_up.is_some());
+    if ranks.is_empty() {
+        // An older dump.
+        let ranks = case.ranks_where(|rank| rank.status.init.as_deref() == Some("ncclInProgress"));
+        return (!ranks.is_empty()).then(|| Verdict::cannot_tell(still_setting_up(&ranks)));
+    }
+    if case.ranks.values().any(|rank| !rank.motion.is_still()) {
+        return Some(Verdict::cannot_tell(still_setting_up(&ranks)));
+    }
+    let waits = waits(case);
+    let mut evidence =
+        vec![format!("nothing moved for {:.1} s, and {}", case.seconds, still_setting_up(&ranks))];
+    evidence.extend(waits.iter().take(MAX_SENTENCES).map(|(rank, (_, sentence))| {
+        let call = case.ranks.get(rank).and_then(|rank| inside_calls::call_of(case, rank));
+        let call =
+            call.map_or_else(String::new, |(_, thread, call)| format!(", in {call} (thread {thread})"));
+        format!("{sentence}{call}")
+    }));
+    evidence.extend(case.absent_sentences());
+    // The waiting ends at ranks that have not come. A rank that was not read may itself wait for another
+    // missing one, unless it is the only one that is missing.
+    let awaited: BTreeSet<u32> = waits.values().flat_map(|(ranks, _)| ranks.clone()).collect();
+    let missing: BTreeSet<u32> = case.missing_ranks().into_iter().collect();
+    let is_last = case.n_missing() == 1;
+    let gone: BTreeSet<u32> = case.gone().into_iter().collect();
+    let culprits: BTreeSet<u32> = match (case.n_missing(), gone.is_empty()) {
+        (0, _) => BTreeSet::new(),
+        (_, false) => gone.clone(),
+        (1, _) => missing.clone(),
+        _ => awaited.intersection(&missing).copied().collect(),
+    };
+    for rank in culprits.iter().take(MAX_SENTENCES).filter(|rank| !gone.contains(rank)) {
+        evidence.push(match case.stand_in(*rank) {
+            Some(process) => format!(
+                "rank {rank} has not come: process {} is the only other one of this job, and is in no such communicator: \
+                 inferred that it is rank {rank}{}",
+                process.pid,
+                super::lines::place_of(process).map_or_else(String::new, |at| format!("; its main thread is at {at}"))
+            ),
+            None => format!("rank {rank} is waited for, and was not read: it may not have come, or wait itself"),
+        });
+    }
+    if culprits.is_empty() || (!is_last && gone.is_empty()) {
+        evidence.extend(case.missing_sentence());
+        let what = if case.n_missing() == 0 {
+            "cannot tell, because all ranks have come, and what they wait for there cannot be seen"
+        } else {
+            "cannot tell, because ranks that were not read may not have come, or wait themselves"
+        };
+        evidence.push(what.to_owned());
+        return Some(Verdict { state: State::Unknown, evidence, ..Verdict::default() });
+    }
+    Some(Verdict {
+        state: State::Stuck,
+        kind: Some(if gone.is_empty() { Kind::SettingUp } else { Kind::Gone }),
+        culprits: culprits.into_iter().collect(),
+        victims: ranks,
+        evidence,
+    })
+}
+
+/// Returns each rank in its set-up with the ranks that it waits for, as far as its stage tells.
+fn waits(case: &Case<'_>) -> BTreeMap<u32, (Vec<u32>, String)> {
+    let wait = |number: u32, rank: &RankReport| {
+        let n_ranks = rank.n_ranks.max(1);
+        let (next, previous) = ((number + 1) % n_ranks, (number + n_ranks - 1) % n_ranks);
+        let version = rank.nccl_version.as_deref().and_then(|version| version.parse::<NcclVersion>().ok());
+        Some(match rank.set_up?.stage? {
+            Stage::Beginning => return None,
+            Stage::NextRank if root_answers_each_rank(version) => {
+                (vec![next], format!("rank {number} waits for rank {next} to come"))
+            }
+            // The root answers when all have come.
+            Stage::NextRank => (case.missing_ranks(), format!("rank {number} waits for all ranks to come")),
+            Stage::PreviousRank => {
+                (vec![previous], format!("rank {number} waits for rank {previous} to connect to it"))
+            }
+            Stage::Exchange => {
+                (Vec::new(), format!("rank {number} is connected, and waits for the addresses of all ranks"))
+            }
+            Stage::Connecting => (
+                Vec::new(),
+                format!("rank {number} knows all ranks, and makes the connections for collectives"),
+            ),
+        })
+    };
+    case.ranks.iter().filter_map(|(number, rank)| Some((*number, wait(*number, rank)?))).collect()
+}
+
+fn still_setting_up(ranks: &[u32]) -> String {
+    let verb = if ranks.len() == 1 { "is" } else { "are" };
+    format!("{} {verb} still setting the communicator up", named(ranks))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Counters, LibraryReport, ProcessReport, ProcessState,
+        absent::{AbsentPeer, AbsentRank, Place},
+        activity::Activity,
+        set_up::SetUp,
+        verdict::{
+            judge,
+            tests::made::{check, rank},
+        },
+    };
+
+    fn coming(number: u32, stage: Option<Stage>) -> RankReport {
+        let mut rank = rank(number, 0, Vec::new());
+        rank.channels.clear();
+        rank.counters = Counters::default();
+        rank.status.init = Some("ncclInProgress".to_owned());
+        rank.nccl_version = Some("2.28.9".to_owned());
+        rank.set_up = Some(SetUp { stage });
+        rank
+    }
+
+    /// Stages in 2.23 and later if rank 3 of four has not come.
+    fn without_the_last() -> [RankReport; 3] {
+        [
+            coming(0, Some(Stage::PreviousRank)),
+            coming(1, Some(Stage::Exchange)),
+            coming(2, Some(Stage::NextRank)),
+        ]
+    }
+
+    fn process(pid: u32, name: &str) -> ProcessReport {
+        ProcessReport {
+            pid,
+            name: name.to_owned(),
+            state: ProcessState::Running,
+            libraries: vec![LibraryReport::default()],
+            ..ProcessReport::default()
+        }
+    }
+
+    #[test]
+    fn a_rank_that_has_not_come_is_named_with_those_that_wait_for_its_handshake() {
+        let verdict = judge(&without_the_last(), &[]);
+        check(&verdict, State::Stuck, &[3], &[0, 1, 2], "rank 2 waits for rank 3 to come");
+        check(&verdict, State::Stuck, &[3], &[0, 1, 2], "rank 0 waits for rank 3 to connect to it");
+        check(&verdict, State::Stuck, &[3], &[0, 1, 2], "rank 3 is waited for, and was not read");
+        assert_eq!(verdict.kind, Some(Kind::SettingUp));
+        // Where the layouts tell no stage, the only one that is missing is the one.
+        let bare = [0, 1, 2].map(|number| coming(number, None));
+        check(&judge(&bare, &[]), State::Stuck, &[3], &[0, 1, 2], "still setting the communicator up");
+    }
+
+    #[test]
+    fn a_process_of_the_job_that_is_in_no_such_communicator_is_inferred_to_be_the_rank() {
+        let mut processes: Vec<ProcessReport> = (100..104).map(|pid| process(pid, "train")).collect();
+        let verdict = judge(&without_the_last(), &processes);
+        check(&verdict, State::Stuck, &[3], &[0, 1, 2], "process 103 is the only other one of this job");
+        // The process still loads its program.
+        processes[3].activity =
+            Some(Activity { seconds: 1.0, cpu_seconds: Some(0.9), ..Activity::default() });
+        check(&judge(&without_the_last(), &processes), State::Waiting, &[3], &[0, 1, 2], "it ran on the CPU");
+        // Another program, or two of them, is no proof.
+        processes.push(process(104, "train"));
+        let verdict = judge(&without_the_last(), &processes);
+        check(&verdict, State::Stuck, &[3], &[0, 1, 2], "rank 3 is waited for, and was not read");
+        processes.truncate(3);
+        processes.push(process(103, "other"));
+        let verdict = judge(&without_the_last(), &processes);
+        check(&verdict, State::Stuck, &[3], &[0, 1, 2], "rank 3 is waited for, and was not read");
+    }
+
+    #[test]
+    fn of_several_that_were_not_read_none_is_named() {
+        let two = [coming(0, Some(Stage::PreviousRank)), coming(1, Some(Stage::NextRank))];
+        let verdict = judge(&two, &[]);
+        check(&verdict, State::Unknown, &[], &[], "rank 1 waits for rank 2 to come");
+        check(&verdict, State::Unknown, &[], &[], "rank 2 is waited for, and was not read");
+        // Up to 2.22 the root answers when all have come.
+        let mut old = without_the_last();
+        for rank in &mut old {
+            rank.nccl_version = Some("2.21.5".to_owned());
+            rank.set_up = Some(SetUp { stage: Some(Stage::NextRank) });
+        }
+        check(&judge(&old, &[]), State::Stuck, &[3], &[0, 1, 2], "rank 0 waits for all ranks to come");
+        // All have come.
+        let all = [0, 1, 2, 3].map(|number| coming(number, Some(Stage::Connecting)));
+        check(&judge(&all, &[]), State::Unknown, &[], &[], "all ranks have come");
+        // One goes on.
+        let mut moving = without_the_last();
+        moving[1].motion.counters_moved = true;
+        check(&judge(&moving, &[]), State::Unknown, &[], &[], "still setting");
+    }
+
+    #[test]
+    fn one_that_ncclflow_or_nccl_found_dead_is_named_among_several_that_were_not_read() {
+        let mut two = [coming(0, Some(Stage::Connecting)), coming(1, Some(Stage::Connecting))];
+        let peer = AbsentPeer { host: "10.0.0.7".to_owned(), pid: 4711, gpus: vec![3], is_dead: true };
+        two[0].absent = vec![AbsentRank { rank: 2, place: Place::Elsewhere, pid: None, peer: Some(peer) }];
+        let verdict = judge(&two, &[]);
+        check(&verdict, State::Stuck, &[2], &[0, 1], "rank 2 was process 4711 of host 10.0.0.7 (GPU 3)");
+        assert_eq!(verdict.kind, Some(Kind::Gone));
+    }
+}

@@ -1,0 +1,165 @@
+//! Finds all processes of the node that have NCCL mapped, under any name.
+
+use std::{fs, io, path::Path};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    identify::{Depth, Evidence, Identifier, NotAsked},
+    library::{LibraryError, MappedLibrary},
+    maps,
+    running::{Process, ProcessError, is_kernel_thread},
+};
+
+/// Processes found in `/proc`.
+#[derive(Debug, Default)]
+pub struct Discovered {
+    /// Processes that have NCCL mapped, in the order of their numbers.
+    pub processes: Vec<Process>,
+    /// Number of processes that may not be looked at ([`denied_remedy`]).
+    pub denied: usize,
+}
+
+/// Says what to do about processes that may not be looked at. Root is refused too: without `CAP_SYS_PTRACE`,
+/// for processes in user namespaces that are not ours or below it, and by security modules.
+#[must_use]
+pub fn denied_remedy() -> &'static str {
+    if rustix::process::geteuid().is_root() {
+        "look from the host, with CAP_SYS_PTRACE: root is refused by user namespaces, too, and by security modules"
+    } else {
+        "run as root"
+    }
+}
+
+/// A process that has NCCL mapped.
+#[derive(Debug)]
+pub struct Sighting {
+    pub process: Process,
+    /// Libraries, each file once, with the evidence that it is NCCL.
+    pub libraries: Vec<(MappedLibrary, Evidence)>,
+    /// Libraries that cannot be opened, with the reason.
+    pub unopened: Vec<LibraryError>,
+    /// A file that could be NCCL and was not asked for, and why; set where no library was found.
+    pub not_asked: Option<String>,
+    /// Set if not all of the process was looked at.
+    pub unfinished: Option<Unfinished>,
+}
+
+impl Sighting {
+    /// Tells whether there is something to say of the process.
+    pub fn shows_something(&self) -> bool {
+        !self.libraries.is_empty() || !self.unopened.is_empty() || self.not_asked.is_some()
+    }
+}
+
+/// The part of a process that was not looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unfinished {
+    /// Some files: a further look goes on with them.
+    Files,
+    /// Some mappings: the process has more than are read.
+    Mappings,
+}
+
+/// Error: the kernel does not let us look at a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Denied;
+
+/// Returns the numbers of all processes that our PID namespace shows, in ascending order.
+///
+/// # Errors
+/// When `/proc` cannot be listed.
+pub fn pids() -> io::Result<Vec<u32>> {
+    let names = fs::read_dir(Path::new("/proc"))?.flatten().map(|entry| entry.file_name());
+    let mut pids: Vec<u32> = names.filter_map(|name| name.to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    Ok(pids)
+}
+
+/// Looks for NCCL in a process: files that are NCCL, and files that NCCL is linked into statically. Gives
+/// `None` if the process has none, or exited meanwhile.
+///
+/// This asks the file systems of the process, see `resolver`.
+///
+/// # Errors
+/// When the process may not be looked at.
+pub(crate) fn look_for_nccl(pid: u32, identifier: &mut Identifier) -> Result<Option<Sighting>, Denied> {
+    // Threads of the kernel are denied to users, too, and have nothing to see.
+    let denied = || if is_kernel_thread(pid) { Ok(None) } else { Err(Denied) };
+    let process = match Process::open(pid) {
+        Ok(process) => process,
+        Err(ProcessError::Denied(..)) => return denied(),
+        Err(_) => return Ok(None),
+    };
+    let code = match maps::read_file_code(pid) {
+        Ok(code) => code,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return denied(),
+        Err(_) => return Ok(None),
+    };
+    identifier.begin(&process);
+    let (mut libraries, mut unopened) = (Vec::<(MappedLibrary, Evidence)>::new(), Vec::new());
+    let mut not_asked = None;
+    let mut unfinished = code.is_cut.then_some(Unfinished::Mappings);
+    let is_of = |error: &LibraryError, wanted: &Path| matches!(error, LibraryError::Open { path, .. } if path == wanted);
+    for mapping in &code.mappings {
+        let evidence = match identifier.evidence(&process, mapping) {
+            Ok(Some(evidence)) => evidence,
+            Ok(None) => continue,
+            Err(NotAsked::NotNow) => {
+                unfinished = Some(Unfinished::Files);
+                continue;
+            }
+            Err(why) => {
+                let path = super::printable(&mapping.path.to_string_lossy());
+                not_asked.get_or_insert_with(|| format!("`{path}` could be NCCL: {why}"));
+                continue;
+            }
+        };
+        match identifier.open(&process, mapping) {
+            Ok(file) if libraries.iter().any(|(known, _)| known.id == file.id) => {}
+            Ok(file) => libraries.push((file, evidence)),
+            // A library has many mappings. They all fail for the same reason.
+            Err(_) if unopened.iter().any(|known| is_of(known, &mapping.path)) => {}
+            Err(error) => unopened.push(LibraryError::Open { pid, path: mapping.path.clone(), error }),
+        }
+    }
+    let not_asked = not_asked.filter(|_| libraries.is_empty() && unopened.is_empty());
+    let sighting = Sighting { process, libraries, unopened, not_asked, unfinished };
+    Ok((sighting.shows_something() || unfinished.is_some()).then_some(sighting))
+}
+
+/// Tells whether the process has NCCL mapped, by its name or by what it exports. Asks as [`look_for_nccl`]
+/// does.
+///
+/// # Errors
+/// When the process may not be looked at, or has ended.
+pub(crate) fn has_nccl(pid: u32, identifier: &mut Identifier) -> io::Result<bool> {
+    let files = maps::read_file_code(pid)?.mappings;
+    if files.is_empty() {
+        return Ok(false);
+    }
+    let process = match Process::open(pid) {
+        Ok(process) => process,
+        Err(ProcessError::Denied(_, error)) => return Err(error),
+        Err(_) => return Ok(false),
+    };
+    identifier.begin(&process);
+    Ok(files.iter().any(maps::Mapping::is_nccl)
+        || files
+            .iter()
+            .any(|mapping| matches!(identifier.judge(&process, mapping, Depth::Exports), Ok(Some(_)))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_without_nccl_are_not_among_them() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(!has_nccl(child.id(), &mut Identifier::default()).unwrap());
+        assert!(look_for_nccl(child.id(), &mut Identifier::default()).unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,225 @@
+//! Asks the looker, and remembers what must not be asked again. The questions are in `questions`.
+
+use flow::session::LostReaders;
+use std::{
+    io, mem,
+    os::fd::BorrowedFd,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use super::{
+    error::ResolverError,
+    frame::{Frame, NoFrame},
+    helper::Helper,
+    looker::{Looker, MAX_ANSWER},
+    peeker,
+    protocol::{Limits, Reply, Request},
+    sandbox::Role,
+    silent_processes::SilentProcesses,
+};
+use crate::{
+    process::identify::{Named, SilentFiles},
+    unresponsive::{MAX_LEFT, left_behind},
+};
+
+/// Counts a child that gave no answer.
+pub(super) fn count(lost: &mut LostReaders, error: &ResolverError) {
+    match error {
+        ResolverError::Lost(_) => lost.unanswered += 1,
+        ResolverError::Died(_) | ResolverError::Garbage(_) => lost.died += 1,
+        ResolverError::Refused(_) | ResolverError::GivenUp | ResolverError::Unavailable(_) => {}
+    }
+}
+
+#[derive(Debug, Default)]
+struct Service {
+    helper: Option<Helper>,
+    /// The looker, where there are no children.
+    in_process: Option<Looker>,
+    silent_files: SilentFiles,
+    /// Processes whose `/proc` does not answer.
+    silent: SilentProcesses,
+    lost: LostReaders,
+}
+
+static HAS_CHILDREN: AtomicBool = AtomicBool::new(false);
+static ALLOWS_FUSE: AtomicBool = AtomicBool::new(false);
+static SERVICE: Mutex<Option<Service>> = Mutex::new(None);
+
+/// Notes that this program can be its own child.
+pub(super) fn use_children() {
+    HAS_CHILDREN.store(true, Ordering::Relaxed);
+}
+
+pub(super) fn has_children() -> bool {
+    HAS_CHILDREN.load(Ordering::Relaxed)
+}
+
+/// Sets whether file systems that may block or lie are asked.
+pub fn allow_fuse(allows: bool) {
+    ALLOWS_FUSE.store(allows, Ordering::Relaxed);
+}
+
+/// Starts a child ahead of the first question.
+pub fn prepare() {
+    if has_children() {
+        let _ = with_service(|service| service.start().map(|_| ()));
+    }
+}
+
+/// Returns what was lost until now, with looking at files and with copying memory.
+pub fn lost() -> LostReaders {
+    let mut lost = with_service(|service| service.lost);
+    lost += peeker::lost();
+    lost
+}
+
+fn with_service<T>(act: impl FnOnce(&mut Service) -> T) -> T {
+    let mut service: MutexGuard<'_, Option<Service>> = SERVICE.lock().unwrap_or_else(PoisonError::into_inner);
+    act(service.get_or_insert_default())
+}
+
+impl Service {
+    fn start(&mut self) -> io::Result<&Helper> {
+        if self.helper.is_none() {
+            self.helper = Some(Helper::start(Role::Looker, Helper::own_file()?)?);
+        }
+        self.helper.as_ref().ok_or_else(|| io::Error::other("there is none"))
+    }
+
+    /// Asks the looker. `about` is the process that is asked about, where `/proc` itself may not answer.
+    fn ask(
+        &mut self,
+        request: &Request,
+        about: Option<u32>,
+        fds: &[BorrowedFd<'_>],
+        wall: Duration,
+    ) -> Result<(Reply, Frame), ResolverError> {
+        if !has_children() {
+            let fds = fds.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<_>>();
+            let looker = self.in_process.get_or_insert_with(Looker::in_process);
+            let fds = fds.map_err(|error| ResolverError::Unavailable(error.to_string()))?;
+            return understand(looker.answer(request.clone(), fds));
+        }
+        let json = serde_json::to_vec(request).map_err(|error| ResolverError::Refused(error.into()))?;
+        let mut again = true;
+        loop {
+            if left_behind() >= MAX_LEFT {
+                let why = format!("{MAX_LEFT} children that looked at files or memory sleep in the kernel");
+                return Err(ResolverError::Unavailable(why));
+            }
+            let helper = self.start().map_err(|error| ResolverError::Unavailable(error.to_string()))?;
+            helper.clear_note();
+            let why = match helper.ask(&json, fds, MAX_ANSWER, wall) {
+                Ok(frame) => match understand(frame) {
+                    Err(ResolverError::Garbage(what)) => NoFrame::Garbage(what),
+                    Ok((Reply::ReaderDied(how), _)) => {
+                        self.lost.died += 1;
+                        return Err(ResolverError::Died(how));
+                    }
+                    answer => return answer,
+                },
+                Err(NoFrame::NoDescriptors) => {
+                    return Err(ResolverError::Unavailable("no descriptors are left".to_owned()));
+                }
+                Err(why) => why,
+            };
+            let at = helper.note();
+            let Some(helper) = self.helper.take() else { continue };
+            let (error, is_left) = helper.give_up(why, wall);
+            self.lost.left_behind += u32::from(is_left);
+            let is_lost = matches!(error, ResolverError::Lost(_));
+            // A child that was killed from outside has done nothing wrong; nor has one that was stopped, where
+            // nothing says that it was at a file. A file system that does not answer will not do so the second
+            // time either.
+            let is_innocent = is_lost && at.is_none() || matches!(error, ResolverError::Died(_));
+            let is_tried_again = is_innocent && mem::take(&mut again);
+            if is_lost || !is_tried_again {
+                count(&mut self.lost, &error);
+            }
+            if !is_tried_again {
+                self.give_up(at, about);
+                return Err(error);
+            }
+        }
+    }
+
+    /// Notes that the file, or the process, is not asked again.
+    fn give_up(&mut self, at: Option<Named>, about: Option<u32>) {
+        if let Some((device, inode)) = at {
+            self.silent_files.add(inode, device);
+        } else if let Some(pid) = about {
+            self.silent.add(pid);
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { allow_fuse: ALLOWS_FUSE.load(Ordering::Relaxed), silent: self.silent_files.clone() }
+    }
+}
+
+fn understand(frame: Frame) -> Result<(Reply, Frame), ResolverError> {
+    let reply = serde_json::from_slice(&frame.json)
+        .map_err(|error| ResolverError::Garbage(format!("no answer that is known: {error}")))?;
+    match reply {
+        Reply::Failed(error) => Err(ResolverError::Refused(error.into())),
+        reply => Ok((reply, frame)),
+    }
+}
+
+/// Asks about a process.
+pub(super) fn ask_about(
+    pid: u32,
+    wall: Duration,
+    request: impl FnOnce(Limits) -> Request,
+) -> Result<(Reply, Frame), ResolverError> {
+    with_service(|service| {
+        if service.silent.has(pid) {
+            return Err(ResolverError::GivenUp);
+        }
+        let request = request(service.limits());
+        service.ask(&request, Some(pid), &[], wall)
+    })
+}
+
+/// Asks about a file.
+pub(super) fn ask_of(
+    library: BorrowedFd<'_>,
+    wall: Duration,
+    request: &Request,
+) -> Result<(Reply, Frame), ResolverError> {
+    with_service(|service| service.ask(request, None, &[library], wall))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_answer_is_not_taken_for_one() {
+        for json in [&b""[..], b"{}", b"\"Read", b"{\"Looked\":7}", b"[[[[[[[[", b"{\"HasNccl\":\"yes\"}"] {
+            let frame = Frame { json: json.to_vec(), ..Frame::default() };
+            assert!(matches!(understand(frame), Err(ResolverError::Garbage(_))), "{json:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_did_not_answer_is_not_asked_again_and_two_of_a_device_stand_for_all() {
+        let mut service = Service::default();
+        service.give_up(Some(((8, 1), 10)), Some(1));
+        service.give_up(Some(((8, 2), 10)), None);
+        let has = |service: &Service, device, inode| {
+            service.limits().silent.has(|known| *known == inode, &(8, device))
+        };
+        assert!(has(&service, 1, 10) && !has(&service, 1, 12) && has(&service, 2, 10));
+        service.give_up(Some(((8, 1), 11)), None);
+        assert!(has(&service, 1, 12) && !has(&service, 2, 11));
+        assert!(!service.silent.has(1), "it was the file, and not the process");
+        service.give_up(None, Some(std::process::id()));
+        assert!(service.silent.has(std::process::id()));
+    }
+}

@@ -1,0 +1,124 @@
+//! Joins the notes of all processes on each process group.
+
+use std::collections::BTreeMap;
+
+use super::{
+    judge::{self, Rank, seconds},
+    ranks::CommRank,
+    report::{GroupHistory, Member, ProcessHistory, RingReport},
+};
+use torch::flight_recorder::{Entry, ProcessGroup};
+
+/// A group in one process.
+struct Part<'a> {
+    process: &'a ProcessHistory,
+    read_ns: i64,
+    noted: Option<&'a ProcessGroup>,
+    entries: Vec<&'a Entry>,
+}
+
+/// Identity of a group: backend, name, description and ranks. Ranks are empty where torch has not noted them.
+type Key<'a> = (Option<&'a str>, &'a str, &'a str, &'a [u64]);
+
+/// Finds and judges the process groups of all processes.
+pub(super) fn of(processes: &[ProcessHistory]) -> Vec<GroupHistory> {
+    let mut parts: BTreeMap<Key<'_>, Vec<Part<'_>>> = BTreeMap::new();
+    for process in processes {
+        let Some(notes) = &process.notes else { continue };
+        for ring in &notes.rings {
+            for (key, noted, entries) in of_ring(ring) {
+                let part = Part { process, read_ns: notes.read_ns, noted, entries };
+                parts.entry(key).or_default().push(part);
+            }
+        }
+    }
+    let groups = parts.into_iter().map(|((backend, name, description, ranks), mut parts)| {
+        parts.sort_by_key(|part| (part.process.rank.is_none(), part.process.rank, part.process.pid));
+        let judged: Vec<Rank> = parts.iter().map(Part::rank).collect();
+        let verdict = judge::judge(name, description, ranks.len(), &judged);
+        let members = parts.iter().zip(&judged).map(|(part, rank)| part.member(rank)).collect();
+        GroupHistory {
+            name: name.to_owned(),
+            description: description.to_owned(),
+            backend: backend.map(str::to_owned),
+            comm_hashes: Vec::new(),
+            ranks: ranks.to_vec(),
+            verdict,
+            members,
+        }
+    });
+    groups.collect()
+}
+
+type OfRing<'a> = (Key<'a>, Option<&'a ProcessGroup>, Vec<&'a Entry>);
+
+fn of_ring(ring: &RingReport) -> Vec<OfRing<'_>> {
+    let backend = ring.backend.as_deref();
+    let mut entries: BTreeMap<(&str, &str), Vec<&Entry>> = BTreeMap::new();
+    for entry in &ring.entries {
+        let [name, description] = &entry.process_group;
+        entries.entry((name, description)).or_default().push(entry);
+    }
+    let mut found: Vec<OfRing<'_>> = Vec::new();
+    for group in &ring.groups {
+        let key = (backend, &*group.name, &*group.description, &*group.ranks);
+        let own = entries.remove(&(&*group.name, &*group.description)).unwrap_or_default();
+        found.push((key, Some(group), own));
+    }
+    // Groups whose members torch has not noted.
+    found.extend(
+        entries
+            .into_iter()
+            .map(|((name, description), own)| ((backend, name, description, &[][..]), None, own)),
+    );
+    found
+}
+
+impl Part<'_> {
+    fn rank(&self) -> Rank {
+        Rank::new(self.process.rank, self.process.pid, self.read_ns, &self.entries)
+    }
+
+    fn member(&self, rank: &Rank) -> Member {
+        let ago = |at: i64| seconds(self.read_ns.saturating_sub(at));
+        Member {
+            pid: self.process.pid,
+            rank: self.process.rank,
+            first_seq: rank.noted.first_seq(),
+            last_seq: rank.noted.last_seq(),
+            completed_seq: rank.noted.completed_seq(),
+            called_seconds_ago: self.entries.iter().map(|entry| entry.time_created_ns).max().map(ago),
+            completed_seconds_ago: self
+                .entries
+                .iter()
+                .filter_map(|entry| entry.time_discovered_completed_ns)
+                .max()
+                .map(ago),
+            status: self.noted.and_then(|group| group.status.clone()),
+        }
+    }
+}
+
+/// Adds the hashes of NCCL's communicators to the groups that they belong to: a communicator has as many
+/// ranks as its group, and each process has the rank that its place in the group says.
+pub(super) fn add_hashes(
+    groups: &mut [GroupHistory],
+    processes: &[ProcessHistory],
+    communicators: &[CommRank<'_>],
+) {
+    let rank_of = |pid: u32| processes.iter().find(|process| process.pid == pid)?.rank;
+    let mut by_hash: BTreeMap<(&str, u32), Vec<&CommRank<'_>>> = BTreeMap::new();
+    for rank in communicators {
+        by_hash.entry((rank.comm_hash, rank.n_ranks)).or_default().push(rank);
+    }
+    for group in groups.iter_mut().filter(|group| !group.ranks.is_empty()) {
+        let fits = |rank: &&CommRank<'_>| {
+            let place = group.ranks.get(rank.rank as usize).copied();
+            place.is_some() && place == rank_of(rank.pid)
+        };
+        let own = by_hash
+            .iter()
+            .filter(|((_, n_ranks), ranks)| *n_ranks as usize == group.ranks.len() && ranks.iter().all(fits));
+        group.comm_hashes = own.map(|((hash, _), _)| (*hash).to_owned()).collect();
+    }
+}

@@ -1,0 +1,120 @@
+//! Names for people: of groups, ranks and lines of code.
+
+use std::fmt::Write as _;
+
+use flow::text::joined;
+use torch::flight_recorder::Entry;
+
+/// Name of a process: its rank in the job, or its PID where nothing tells the rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Who {
+    Rank(u64),
+    Process(u32),
+}
+
+impl Who {
+    pub fn of(rank: Option<u64>, pid: u32) -> Self {
+        rank.map_or(Self::Process(pid), Self::Rank)
+    }
+}
+
+/// Names processes: `rank 3`, `ranks 0-2, 5`, `processes 71, 72`.
+pub fn ranks(who: &[Who]) -> String {
+    let (mut numbers, mut pids): (Vec<u64>, Vec<u32>) = (Vec::new(), Vec::new());
+    for one in who {
+        match one {
+            Who::Rank(rank) => numbers.push(*rank),
+            Who::Process(pid) => pids.push(*pid),
+        }
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    if !numbers.is_empty() {
+        _ = write!(text, "{} {}", if numbers.len() == 1 { "rank" } else { "ranks" }, ranges(&numbers));
+    }
+    if !pids.is_empty() {
+        let list = joined(pids.iter().take(16), ", ");
+        let more = if pids.len() > 16 { format!(" and {} more", pids.len() - 16) } else { String::new() };
+        let and = if text.is_empty() { "" } else { " and " };
+        let noun = if pids.len() == 1 { "process" } else { "processes" };
+        _ = write!(text, "{and}{noun} {list}{more}");
+    }
+    text
+}
+
+/// Writes numbers as ranges, at most 16: `0-2, 5`.
+pub fn ranges(numbers: &[u64]) -> String {
+    const MAX: usize = 16;
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(*number) => *last = *number,
+            _ => ranges.push((*number, *number)),
+        }
+    }
+    let shown = ranges.iter().take(MAX).map(|(first, last)| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first}, {last}"),
+        _ => format!("{first}-{last}"),
+    });
+    let mut text = joined(shown, ", ");
+    if ranges.len() > MAX {
+        text.push_str(", …");
+    }
+    text
+}
+
+/// Names a group: `"tensor_parallel" (3)`, `"default_pg" (0)`, or `(17)` where the program gave no name.
+pub fn group(name: &str, description: &str) -> String {
+    match description {
+        "" | "undefined" => format!("({name})"),
+        description => format!("\"{description}\" ({name})"),
+    }
+}
+
+/// Returns the line that called, such as `model.py:88`: the innermost one of the user's own code, or the
+/// innermost of all.
+pub fn line(entry: &Entry) -> Option<String> {
+    let frames = entry.frames.as_deref()?;
+    let frame = frames.iter().find(|frame| !frame.is_of_a_library()).or(frames.first())?;
+    Some(frame.place())
+}
+
+/// Writes the sizes of at most four tensors: `[1024, 4]`, `[1024] [4]`.
+pub fn sizes(sizes: &[Vec<i64>]) -> String {
+    let one = |size: &Vec<i64>| format!("[{}]", joined(size, ", "));
+    let mut text = joined(sizes.iter().take(4).map(one), " ");
+    if sizes.len() > 4 {
+        _ = write!(text, " and {} more", sizes.len() - 4);
+    }
+    text
+}
+
+/// Writes the element types, each once: `Float`.
+pub fn dtypes(dtypes: &[String]) -> String {
+    let mut kinds: Vec<&str> = dtypes.iter().map(String::as_str).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    kinds.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_ranges_and_processes_are_numbers() {
+        let numbers = |list: &[u64]| list.iter().map(|rank| Who::Rank(*rank)).collect::<Vec<_>>();
+        assert_eq!(ranks(&numbers(&[3])), "rank 3");
+        assert_eq!(ranks(&numbers(&[5, 0, 1, 2])), "ranks 0-2, 5");
+        assert_eq!(ranks(&numbers(&[1, 0])), "ranks 0, 1");
+        assert_eq!(ranks(&[Who::Process(7)]), "process 7");
+        assert_eq!(ranks(&[Who::Rank(1), Who::Process(7), Who::Process(9)]), "rank 1 and processes 7, 9");
+        assert_eq!(ranks(&numbers(&[0, 2, 4])), "ranks 0, 2, 4");
+        let many: Vec<u64> = (0..100).map(|number| 2 * number).collect();
+        assert!(ranges(&many).ends_with("30, …"));
+        assert_eq!(ranges(&[u64::MAX]), u64::MAX.to_string());
+    }
+}

@@ -1,0 +1,58 @@
+//! Rank of a process in its job.
+
+use flow::identity::{Job, JobSource, Largest, Whose};
+use inspect::{identity::read_variables, process::Process};
+use torch::flight_recorder::ProcessGroup;
+
+use super::report::ProcessHistory;
+
+/// A rank of one of NCCL's communicators.
+#[derive(Clone, Copy, Debug)]
+pub struct CommRank<'a> {
+    pub comm_hash: &'a str,
+    pub n_ranks: u32,
+    pub rank: u32,
+    pub pid: u32,
+}
+
+/// Returns the rank of a process by the environment that it was started with, and the variable that tells it.
+/// `largest` is the largest communicator of the process: a rank that does not fit it is not believed.
+pub fn told_rank(process: &Process, largest: Largest) -> Option<(u32, JobSource)> {
+    let whose = Whose { environment: read_variables(process), ..Whose::default() };
+    let job = Job::of(&whose, largest);
+    job.rank.zip(job.rank_source).filter(|(_, source)| matches!(source, JobSource::Variable(_)))
+}
+
+/// Returns the largest process group.
+fn largest(history: &ProcessHistory) -> Option<&ProcessGroup> {
+    let rings = history.notes.iter().flat_map(|notes| &notes.rings);
+    rings.flat_map(|ring| &ring.groups).max_by_key(|group| group.ranks.len())
+}
+
+/// Sets the rank by torch's own note, or by the environment that the process was started with.
+pub(super) fn by_itself(process: &Process, history: &mut ProcessHistory) {
+    let Some(group) = largest(history) else { return };
+    let noted = history.notes.iter().flat_map(|notes| &notes.rings).find_map(|ring| ring.rank).map(u64::from);
+    if let Some(rank) = noted.filter(|rank| group.ranks.contains(rank)) {
+        (history.rank, history.rank_from) = (Some(rank), Some("torch".to_owned()));
+        return;
+    }
+    let n_ranks = u32::try_from(group.ranks.len()).unwrap_or(u32::MAX);
+    let Some((rank, source)) = told_rank(process, Largest { n_ranks, rank: None }) else { return };
+    if group.ranks.contains(&rank.into()) {
+        (history.rank, history.rank_from) = (Some(rank.into()), Some(source.name().to_owned()));
+    }
+}
+
+/// Sets the rank by that of the process in a communicator with as many ranks as its largest group.
+pub(super) fn by_communicator(history: &mut ProcessHistory, communicators: &[CommRank<'_>]) {
+    let Some(group) = largest(history) else { return };
+    let own = communicators.iter().filter(|rank| rank.pid == history.pid);
+    let mut same: Vec<u32> =
+        own.filter(|rank| rank.n_ranks as usize == group.ranks.len()).map(|rank| rank.rank).collect();
+    same.sort_unstable();
+    same.dedup();
+    let [rank] = *same else { return };
+    let Some(rank) = group.ranks.get(rank as usize).copied() else { return };
+    (history.rank, history.rank_from) = (Some(rank), Some("communicator".to_owned()));
+}

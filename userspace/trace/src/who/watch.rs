@@ -1,0 +1,241 @@
+//! Looks at processes and communicators as they come, without keeping anybody waiting: a thread of its own
+//! reads communicators.
+
+use crate::health::Health;
+use flow::{
+    decode::{Decoder, RecordView},
+    identity::{Job, Largest, ProcessFacts},
+    recording::{Binding, Event, MAX_KNOWN, communicator_spans},
+    session::{FilesState, SessionReport, TargetList, TargetReport},
+};
+use inspect::{
+    failpoint,
+    identity::{Seen, WhoOptions, read_communicator, read_process, with_driver},
+    memory::Memory,
+    privileges,
+    process::{Process, Users},
+};
+use recording::format::{Facts, WhoFacts};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::registry::Registry;
+
+/// Most communicators that may wait to be looked at. Further ones have no facts.
+const MAX_WAITING: usize = 4096;
+
+/// Longest time that the end of a recording or window waits for looks that go on. A look takes some
+/// microseconds.
+const SETTLE_LIMIT: Duration = Duration::from_millis(200);
+
+/// Finds the facts of a recording's processes and communicators.
+#[derive(Debug)]
+pub(crate) struct Who {
+    options: WhoOptions,
+    host: String,
+    /// Names of users, read when they are first asked for: attaching does not wait for them.
+    users: OnceLock<Users>,
+    registry: Registry,
+    to_thread: Option<SyncSender<Look>>,
+    waiting: Arc<AtomicUsize>,
+}
+
+/// A communicator to look at.
+#[derive(Debug)]
+struct Look {
+    seen: Seen,
+    /// Process, as ncclflow sees it.
+    pid: u32,
+    decoder: Arc<Decoder>,
+}
+
+impl Who {
+    /// Starts the thread. Where that fails, communicators have no facts.
+    pub(crate) fn new(options: WhoOptions, host: String, health: &Health) -> Self {
+        let (registry, waiting) = (Registry::default(), Arc::new(AtomicUsize::new(0)));
+        let (to_thread, looks) = sync_channel(MAX_WAITING);
+        let (found, still_waiting) = (registry.clone(), Arc::clone(&waiting));
+        let health = health.clone();
+        let thread = thread::Builder::new().name("ncclflow-who".to_owned()).spawn(move || {
+            let guard = health.guard("ncclflow-who");
+            privileges::keep_only(privileges::READS_PROCESSES);
+            look_at_communicators(&looks, &found, &still_waiting);
+            guard.done();
+        });
+        let to_thread = thread.is_ok().then_some(to_thread);
+        Self { options, host, users: OnceLock::new(), registry, to_thread, waiting }
+    }
+
+    /// Finds the facts of a process, for its report and for those who write recordings.
+    pub(crate) fn describe(&self, target: &mut TargetReport) {
+        let users = self.users.get_or_init(Users::read);
+        let facts = read_process(target.pid, target.started_ticks, &self.host, users, &self.options);
+        if let Some(facts) = &facts {
+            self.registry.push(Event::Process(Box::new(facts.clone())));
+        }
+        target.whose = facts.map(|facts| facts.whose);
+    }
+
+    /// Notes that the process that had this number has ended. Its facts are kept for those who may still ask.
+    pub(crate) fn ended(&self, pid: u32) {
+        self.registry.ended(pid);
+    }
+
+    /// Reads the rank map again if its file has changed, and notes the new ranks of these processes. Returns
+    /// whether there are any.
+    ///
+    /// # Errors
+    /// See [`RankMapFile::refresh`](super::RankMapFile::refresh).
+    pub(crate) fn refresh_ranks(&mut self, targets: &mut TargetList) -> Result<bool, String> {
+        let Some(file) = &mut self.options.rank_map else { return Ok(false) };
+        if !file.refresh()? {
+            return Ok(false);
+        }
+        let (known, mut has_changed) = (self.registry.known(), false);
+        for target in targets.iter_mut().filter(|target| !target.exited) {
+            let rank = self.options.rank(&self.host, target.pid);
+            let Some(whose) = target.whose.as_mut().filter(|whose| whose.mapped_rank != rank) else {
+                continue;
+            };
+            whose.mapped_rank = rank;
+            has_changed = true;
+            let facts = known.process(target.pid);
+            if let Some(facts) = facts.filter(|facts| facts.started_ticks == target.started_ticks) {
+                let facts = ProcessFacts { whose: whose.clone(), ..facts.clone() };
+                self.registry.push(Event::Process(Box::new(facts)));
+            }
+        }
+        Ok(has_changed)
+    }
+
+    /// Makes a watch for a thread that writes a recording: it has communicators looked at as they come, and
+    /// gets the facts.
+    pub(crate) fn watch(&self) -> CommunicatorWatch {
+        CommunicatorWatch {
+            registry: self.registry.clone(),
+            to_thread: self.to_thread.clone(),
+            waiting: Arc::clone(&self.waiting),
+            seen: HashSet::new(),
+            last: None,
+        }
+    }
+
+    /// Makes a view of the facts for those who complete reports.
+    pub(crate) fn report(&self) -> WhoReport {
+        WhoReport { registry: self.registry.clone(), waiting: Arc::clone(&self.waiting) }
+    }
+}
+
+/// View of the facts, for reports.
+#[derive(Clone, Debug)]
+pub(crate) struct WhoReport {
+    registry: Registry,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl WhoReport {
+    /// Completes a report that has its communicators already.
+    pub(crate) fn complete(&self, report: &mut SessionReport) {
+        let deadline = Instant::now() + SETTLE_LIMIT;
+        while self.waiting.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let known = self.registry.known();
+        if report.window.is_none() && report.files.is_some_and(|files| files.state != FilesState::Complete) {
+            known.add_missing(&mut report.communicators);
+        }
+        let jobs = known.complete(&mut report.communicators);
+        for target in &mut report.targets {
+            let latest = known.process(target.pid);
+            target.job = match &target.whose {
+                // Another process has this one's number by now, and the communicators are of that one.
+                Some(whose) if latest.is_some_and(|latest| latest.started_ticks != target.started_ticks) => {
+                    Some(Job::of(whose, Largest::default()))
+                }
+                _ => jobs.get(&target.pid).cloned(),
+            };
+        }
+    }
+}
+
+/// Watch of a recording's records for communicators that were not seen before.
+#[derive(Debug)]
+pub(crate) struct CommunicatorWatch {
+    registry: Registry,
+    to_thread: Option<SyncSender<Look>>,
+    waiting: Arc<AtomicUsize>,
+    seen: HashSet<Seen>,
+    last: Option<Seen>,
+}
+
+impl Facts<(u64, Event)> for CommunicatorWatch {
+    fn since(&self, first: u64) -> (Vec<(u64, Event)>, u64) {
+        self.registry.since(first)
+    }
+}
+
+impl WhoFacts for CommunicatorWatch {
+    fn retain_known(&self, pids: &mut HashSet<u32>) {
+        self.registry.retain_known(pids);
+    }
+
+    fn note(&mut self, binding: &Binding, record: &RecordView<'_>) {
+        let Some(seen) = seen(binding, record) else { return };
+        if self.last == Some(seen) {
+            return;
+        }
+        self.last = Some(seen);
+        if self.seen.len() >= MAX_KNOWN {
+            self.seen.clear();
+        }
+        if !self.seen.insert(seen) || !self.registry.is_new(seen) {
+            return;
+        }
+        let pid = binding.host.as_ref().map_or(seen.tgid, |host| host.pid);
+        let look = Look { seen, pid, decoder: Arc::clone(&binding.decoder) };
+        let Some(to_thread) = &self.to_thread else { return };
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        if to_thread.try_send(look).is_err() {
+            self.waiting.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+fn seen(binding: &Binding, record: &RecordView<'_>) -> Option<Seen> {
+    let spans = communicator_spans(&binding.kind)?;
+    let hash = spans.hash.as_ref().map(|hash| record.unsigned(hash)).transpose().ok()?;
+    let (rank, n_ranks) = (record.int(&spans.rank).ok()?, record.int(&spans.n_ranks).ok()?);
+    let pointer = record.unsigned(&spans.pointer).ok()?;
+    // All values are zero where the memory could not be read.
+    (n_ranks > 0 && (0..n_ranks).contains(&rank)).then_some(Seen {
+        tgid: record.header.tgid,
+        pointer,
+        hash,
+        rank,
+        n_ranks,
+    })
+}
+
+/// Looks at communicators until nobody can ask any more.
+fn look_at_communicators(looks: &Receiver<Look>, registry: &Registry, waiting: &AtomicUsize) {
+    for Look { seen, pid, decoder } in looks {
+        // A look that fails counts as one that finds nothing.
+        let _ = failpoint::here("who");
+        // Where the process has ended, or freed the communicator, no facts are noted.
+        if let Some(places) = &decoder.communicator
+            && let Ok(process) = Process::open(pid)
+            && let Some(facts) = read_communicator(Memory::new(&process), places, &seen, pid)
+        {
+            registry.push(Event::Communicator(Box::new(with_driver(facts))));
+        }
+        waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
