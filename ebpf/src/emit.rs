@@ -13,10 +13,11 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 
 use crate::{
-    common::{COOKIE_BITS, FetchPlan, PACKED_BYTES, RECORD_CLASSES, RecordHeader, SLOTS},
-    fetch::{self, Room, Words},
+    common::{COOKIE_BITS, FetchPlan, PACKED_BYTES, PART_SLOTS, RECORD_CLASSES, RecordHeader, SLOTS},
+    fetch::{self, Words},
     maps,
     output::{Entry, bpf_user_pt_regs_t},
+    state::{Room, State},
     tally::{Tally, lost_by_process},
 };
 
@@ -162,6 +163,33 @@ fn send<const SIZE: usize, const N: usize>(
         return UNREAD;
     }
     1
+}
+
+/// Sends the record of a node or row by itself; 0 if there was no room, [`UNREAD`] if it could not be read. `given`:
+/// its number, and above 32 bits the tag. (A global function has five arguments at most.)
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn send_part(
+    plan: u32,
+    address: u64,
+    given: u64,
+    state: *mut State,
+    ctx: *mut bpf_user_pt_regs_t,
+) -> u64 {
+    if state.is_null() {
+        return 0;
+    }
+    // SAFETY: not null, and given by `record`.
+    let origin = unsafe { Origin { ts_ns: (*state).ts_ns, pid_tgid: (*state).pid_tgid } };
+    let Some(hit) = part(plan) else { return 0 };
+    let mut room = MaybeUninit::uninit();
+    let words = Words::<PART_SLOTS>::zeroed(&mut room);
+    words.0[0] = address;
+    words.0[1] = given as u32 as u64;
+    words.0[2] = given >> 32;
+    // SAFETY: as above.
+    words.0[3] = unsafe { (*state).identity[0] };
+    of_part(hit, words, origin, ctx)
 }
 
 /// Runs a plan into a record of the smallest class that is part of a pack; says which steps could not read,

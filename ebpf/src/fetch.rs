@@ -15,6 +15,7 @@ use aya_ebpf::{
 use crate::{
     common::{ARG_SLOTS, MAX_COPY, MAX_STEPS, PART_SLOTS, RECORD_CLASSES, SLOTS, STACK_POINTER_SLOT, StepOp},
     maps,
+    state::Room,
 };
 
 const LOAD: u8 = StepOp::Load as u8;
@@ -34,22 +35,6 @@ const FAULT: u64 = 1;
 const INVALID: u64 = 2;
 /// Above these bits: how many steps are to be left out.
 const SKIPPED: u32 = 8;
-
-/// Room for one record of at most `SIZE` bytes, aligned as the ring buffer aligns it.
-#[repr(C, align(8))]
-pub struct Room<const SIZE: usize>([u8; SIZE]);
-
-impl Room<8> {
-    /// For a plan that writes nothing. Volatile, as kernels before 6.3 want all that a global function is
-    /// given to be written, needed or not.
-    #[inline(always)]
-    pub fn zeroed(room: &mut MaybeUninit<Self>) -> *mut Self {
-        let room = room.as_mut_ptr();
-        // SAFETY: room for 8 bytes, so aligned.
-        unsafe { room.cast::<u64>().write_volatile(0) };
-        room
-    }
-}
 
 /// The words that a plan works with.
 #[repr(C)]

@@ -4,11 +4,10 @@ use aya_ebpf::helpers::generated::bpf_probe_read_user;
 
 use crate::{
     common::{GATE_TAGS, Gate, MAX_GATES, MAX_ROWS, NODE_BYTES_AT, NOWHERE, PACKED_BYTES, SENT, Seen},
-    emit::UNREAD,
-    fetch::Room,
+    emit::{UNREAD, send_part},
     maps,
     output::bpf_user_pt_regs_t,
-    walk::{State, send_part},
+    state::{Room, State},
 };
 
 /// One byte of a node; 0 where it cannot be read.

@@ -28,7 +28,9 @@ mod scratch;
 mod sent;
 mod share;
 mod short;
+mod state;
 mod tally;
+mod user;
 mod walk;
 
 use aya_ebpf::{

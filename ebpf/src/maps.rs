@@ -14,9 +14,7 @@ use crate::{
         MAX_SLOT_LISTS, MAX_STACKS, MAX_TENANT_PROCESSES, MAX_TRIES, OPEN, ProbeCounters, PythonWalk,
         ReturnSlots, SCRATCH_SLOTS, SENT, Seen, SentStack, ShareTaken, WIRE_VERSION, Walk, ring_of,
     },
-    python::Stack,
-    scratch::{ScratchSlot, Slot},
-    walk::State,
+    state::{ScratchSlot, Slot, Stack, State},
 };
 
 /// The loader sets it to its own [`WIRE_VERSION`] before the programs are loaded; where the two differ the
@@ -110,7 +108,7 @@ pub static PYTHONS: HashMap<u32, PythonWalk> = HashMap::with_max_entries(MAX_PYT
 #[map]
 pub static PYTHON_THREADS: LruHashMap<u64, u64> = LruHashMap::with_max_entries(MAX_STACKS, 0);
 
-/// Stacks that were sent, by [`crate::python::Stack::key`]. One that is pushed out is sent again.
+/// Stacks that were sent, by [`crate::state::Stack::key`]. One that is pushed out is sent again.
 #[map]
 pub static STACKS_SENT: LruHashMap<u64, SentStack> = LruHashMap::with_max_entries(MAX_STACKS, 0);
 

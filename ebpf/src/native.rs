@@ -14,8 +14,10 @@ use crate::{
     },
     emit::{self, Origin},
     maps,
-    output::{self, Entry, bpf_user_pt_regs_t},
-    python::{NEAR_WORDS, Stack, word},
+    output::{Entry, bpf_user_pt_regs_t},
+    share,
+    state::{NEAR_WORDS, Stack},
+    user::word,
 };
 
 /// The registers of [`PieceHead::registers`].
@@ -100,7 +102,7 @@ pub extern "C" fn mix_native(stack: *mut Stack, tgid: u32, ts_ns: u64) -> u64 {
 #[inline(always)]
 pub fn may_copy(tgid: u32, ts_ns: u64) -> bool {
     if !maps::through_perf() {
-        if output::unread(maps::ring_number()) > maps::wakeup_bytes() {
+        if share::unread(maps::ring_number()) > maps::wakeup_bytes() {
             return false;
         }
     }

@@ -4,19 +4,17 @@
 //! verifier follows only one of the two ways, and the kernel leaves the other out.
 
 use aya_ebpf::{
-    bindings::{BPF_F_CURRENT_CPU, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
+    bindings::{BPF_F_CURRENT_CPU, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
     helpers::generated::{
-        bpf_perf_event_output, bpf_ringbuf_discard, bpf_ringbuf_query, bpf_ringbuf_reserve,
-        bpf_ringbuf_submit,
+        bpf_perf_event_output, bpf_ringbuf_discard, bpf_ringbuf_reserve, bpf_ringbuf_submit,
     },
 };
 
 use crate::{
     common::RecordHeader,
-    fetch::Room,
-    maps,
-    scratch::{self, ScratchSlot},
-    share,
+    maps, scratch,
+    share::{self, unread},
+    state::{Room, ScratchSlot},
 };
 
 /// The context of the program, which only the perf event array asks for. The name is that by which the kernel
@@ -116,13 +114,6 @@ impl<const SIZE: usize> Entry<SIZE> {
             unsafe { bpf_ringbuf_discard(self.room.cast(), BPF_RB_NO_WAKEUP.into()) };
         }
     }
-}
-
-/// Bytes in the ring buffer with this number that were not read.
-#[inline(always)]
-pub fn unread(number: u32) -> u64 {
-    // SAFETY: a live ring buffer.
-    unsafe { bpf_ringbuf_query(maps::ring(number), BPF_RB_AVAIL_DATA.into()) }
 }
 
 /// Bytes above the mark within which a record wakes the reader: those of a few records, as others can come in

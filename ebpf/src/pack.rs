@@ -3,9 +3,8 @@
 use crate::{
     common::{PACK_BYTES, PACKED, PACKED_BYTES, RecordHeader},
     emit,
-    fetch::Room,
+    state::{Room, State},
     tally::Tally,
-    walk::State,
 };
 
 /// Makes a pack empty. Nothing of it is in the processor's caches, so some of every record is written before

@@ -15,64 +15,20 @@ use aya_ebpf::{
 
 use crate::{
     common::{
-        ENTERS_BEFORE_LEFT_OUT, ENTERS_EACH, FRAME_BYTES, LARGEST_STACK, MAX_CODE_WORDS, MAX_STACK_FRAMES,
-        MAX_STATE_BYTES, MAX_THREADS_WALKED, NO_INSTRUCTION, NO_OFFSET, PieceHead, PythonWalk, RawFrame,
-        RecordHeader, STACK_COOKIE, STACK_CUT, STACK_KNOWN, STACK_NATIVE, STACK_NO_THREAD, STACK_NOT_COPIED,
-        STACK_RECORD, STACK_UNREADABLE, SentStack, StackHead, StringHead, TAKES_NATIVE, TAKES_PYTHON,
-        VERSION_OF_CODE, mix, mix_begun,
+        ENTERS_BEFORE_LEFT_OUT, ENTERS_EACH, FRAME_BYTES, LARGEST_STACK, MAX_STACK_FRAMES, MAX_STATE_BYTES,
+        MAX_THREADS_WALKED, NO_INSTRUCTION, NO_OFFSET, PythonWalk, RawFrame, RecordHeader, STACK_COOKIE,
+        STACK_CUT, STACK_KNOWN, STACK_NATIVE, STACK_NO_THREAD, STACK_NOT_COPIED, STACK_RECORD,
+        STACK_UNREADABLE, StackHead, TAKES_NATIVE, TAKES_PYTHON, VERSION_OF_CODE, mix, mix_begun,
     },
     emit::{self, Origin},
     maps, native,
     output::{Entry, bpf_user_pt_regs_t},
     scratch,
     sent::{self, was_sent},
+    state::{NEAR_WORDS, Stack},
     tally::Tally,
+    user::word,
 };
-
-/// A stack that is being walked.
-#[repr(C)]
-pub struct Stack {
-    pub walk: PythonWalk,
-    pub head: StackHead,
-    /// The frame that is next; 0: there is none.
-    frame: u64,
-    /// State of the thread; 0: it was not found.
-    pub thread: u64,
-    /// What has the version: the thread's interpreter, if it was read with the state; else 0.
-    pub version_in: u64,
-    /// What leads to its innermost frame, if it was read with the state; else 0.
-    root: u64,
-    /// Number of the thread as its process knows it.
-    tid: u64,
-    /// Frames that are left out count, too: a list in a circle ends.
-    steps: u64,
-    /// What is sent with each piece of the native stack.
-    pub piece: PieceHead,
-    /// The id without what the version spares.
-    pub key: u64,
-    /// [`mix`] of that, once it was read.
-    pub spared: u64,
-    pub has_spared: u64,
-    /// What [`PythonWalk::version_of`] names, before that was read; 0: not known, or it does not tell.
-    pub version: u64,
-    /// What was found of the stack among those that were sent.
-    pub sent: SentStack,
-    /// Of the name that is read.
-    pub string: StringHead,
-    pub references: u64,
-    /// Where `near` begins in the target's memory, and bytes of it that are there.
-    near_at: u64,
-    pub near_len: u64,
-    /// A copy of memory near the frame: several frames mostly lie in it. Then of the top of the native stack.
-    pub near: [u64; NEAR_WORDS],
-    pub code: [u64; MAX_CODE_WORDS],
-    pub frames: [RawFrame; MAX_STACK_FRAMES],
-    /// By frame: address of its code's name.
-    pub names: [u64; MAX_STACK_FRAMES],
-}
-
-/// Words that are copied at once.
-pub const NEAR_WORDS: usize = 512;
 
 /// Bytes of memory with frames that are copied at once.
 const FRAMES_BYTES: u64 = 2048;
@@ -175,22 +131,6 @@ fn take_native(stack: &mut Stack, tgid: u32, ts_ns: u64, ctx: *mut bpf_user_pt_r
     stack.head.flags = stack.head.flags & !STACK_NATIVE | STACK_NOT_COPIED;
     stack.head.id = mix(python, STACK_NOT_COPIED as u64);
     was_sent(stack)
-}
-
-/// Reads a word of the target's memory to a place in a map. Says whether it could be read.
-#[inline(always)]
-pub fn read_word(into: &mut u64, address: u64) -> bool {
-    // SAFETY: it holds 8 bytes; the helper checks the address.
-    unsafe { bpf_probe_read_user((&raw mut *into).cast(), 8, address as *const _) >= 0 }
-}
-
-/// A word of the target's memory; nothing where it cannot be read.
-#[inline(always)]
-pub fn word(address: u64) -> Option<u64> {
-    let mut value = 0u64;
-    // SAFETY: `value` holds 8 bytes; the helper checks the address.
-    let failed = unsafe { bpf_probe_read_user((&raw mut value).cast(), 8, address as *const _) } < 0;
-    if failed { None } else { Some(value) }
 }
 
 /// The number of the thread that was hit, as its process knows it; 0: not known.

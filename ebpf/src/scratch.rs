@@ -10,22 +10,9 @@ use core::intrinsics::{AtomicOrdering, atomic_xchg};
 
 use crate::{
     common::{LARGEST_RECORD, SCRATCH_SLOTS},
-    fetch::Room,
     maps,
-    python::Stack,
-    walk::State,
+    state::{Room, Slot, Stack, State},
 };
-
-/// Something, and whether it is taken.
-#[repr(C)]
-pub struct Slot<T> {
-    /// 1 while a program has the slot; only ever accessed atomically.
-    claimed: u64,
-    pub room: T,
-}
-
-/// Room for the largest record.
-pub type ScratchSlot = Slot<Room<LARGEST_RECORD>>;
 
 macro_rules! claims {
     ($claim:ident, $index:ident, $map:ident, $room:ty) => {

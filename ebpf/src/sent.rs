@@ -13,7 +13,8 @@ use crate::{
         SentStack, VERSION_OF_CODE, VERSION_OF_NAMES, mix,
     },
     maps,
-    python::{Stack, read_word},
+    state::Stack,
+    user::read_word,
 };
 
 /// What [`find_sent`] says.

@@ -2,12 +2,22 @@
 
 use core::intrinsics::{AtomicOrdering, atomic_xadd};
 
-use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns};
+use aya_ebpf::{
+    bindings::BPF_RB_AVAIL_DATA,
+    helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns, generated::bpf_ringbuf_query},
+};
 
 use crate::{
     common::{ShareTaken, own_tenant, share_key},
-    maps, output,
+    maps,
 };
+
+/// Bytes in the ring buffer with this number that were not read.
+#[inline(always)]
+pub fn unread(number: u32) -> u64 {
+    // SAFETY: a live ring buffer.
+    unsafe { bpf_ringbuf_query(maps::ring(number), BPF_RB_AVAIL_DATA.into()) }
+}
 
 /// Whether a reservation of this size is refused. Where the buffer is not so full this is one comparison.
 #[inline(always)]
@@ -40,7 +50,7 @@ static NOTHING_TAKEN: ShareTaken = ShareTaken { since_ns: 0, bytes: 0, refused: 
 pub extern "C" fn is_over(ring: u32, size: u32) -> u64 {
     let Some(crowded) = maps::CROWDED.get_ptr(ring) else { return 0 };
     // It may have been read since.
-    note(ring, output::unread(ring));
+    note(ring, unread(ring));
     // SAFETY: as above.
     let since = unsafe { crowded.read_volatile() };
     let share = maps::SHARES.get(ring).copied().unwrap_or(0);

@@ -13,10 +13,10 @@ use crate::{
         SHORT_HEADS, Seen, Short, ShortCopy, Walk,
     },
     emit::{self, Origin},
-    fetch::{self, Room},
-    maps,
+    fetch, maps,
     output::Entry,
     pack::{clear, pack_is_lost},
+    state::Room,
     tally::Tally,
 };
 

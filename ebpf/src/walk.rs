@@ -17,13 +17,14 @@ use crate::{
         CUT, MAX_GATES, MAX_NODES, MAX_QUEUES, NODE_BYTES_AT, ONE_NODE, PACK_BYTES, PACKED, PACKED_BYTES,
         PART_SLOTS, Queue, SLOTS,
     },
-    emit::{self, Origin},
-    fetch::{self, Room, Words},
+    emit::{self, Origin, send_part},
+    fetch::{self, Words},
     gates::{open_gate, send_row},
     maps,
     output::{Entry, bpf_user_pt_regs_t},
     pack::{clear, number_all, pack_is_lost, place_of},
     scratch, short,
+    state::{Room, State},
     tally::Tally,
 };
 
@@ -43,62 +44,6 @@ const ROWS: u32 = 16;
 const OVER: u64 = 0;
 const NEXT: u64 = 1;
 const SEND: u64 = 2;
-
-/// A walk in progress. Plain numbers, as the verifier wants it of what global functions are given.
-#[repr(C)]
-pub struct State {
-    /// Address of the node that is next; 0: the list is at its end.
-    pub node: u64,
-    /// Once the node was sent: the one after it.
-    pub after: u64,
-    pub ts_ns: u64,
-    pub pid_tgid: u64,
-    /// Number of the probe's own record.
-    pub hit: u64,
-    /// By list: the address of its first node; once it was begun, the number of its nodes.
-    pub words: [u64; MAX_QUEUES],
-    pub identity: [u64; 2],
-    /// By list: nodes to follow.
-    pub limits: [u16; MAX_QUEUES],
-    /// Nodes of the list that were sent.
-    pub index: u16,
-    /// List that is followed; the lists before it are done.
-    pub queue: u16,
-    pub cookie: u32,
-    /// What a gate lets through: rows and plans that are still to be sent, and where they begin.
-    pub tag: u32,
-    pub n_plans: u16,
-    pub first_plan: u16,
-    pub rows_left: u8,
-    pub plans_left: u8,
-    pub row: u8,
-    pub first_row: u8,
-    /// Number of rows less one, to wrap around; 255: rows are not wrapped.
-    pub row_mask: u8,
-    /// Number of rows, where the node names them.
-    pub named_rows: u8,
-    pub reversed: u8,
-    /// 1 once the node was sent; its gates are next.
-    pub sent: u8,
-    /// The gate that is next for the node, counted from 1; 0: none.
-    pub gate: u8,
-    /// The gate that let the rows through.
-    pub opened: u8,
-    /// By list: its gates are not to be left out.
-    pub gated: u8,
-    /// Of what the gate let through something was lost: it is to be sent again.
-    pub lost: u8,
-    /// Records in the pack.
-    pub packed: u8,
-    /// The probe's own record was sent, or lost.
-    pub closed: u8,
-    /// Where the lists begin could not be read: what there was of them is not known.
-    pub unread: u8,
-    /// Of what the gate let through something could not be read.
-    pub faulted: u8,
-    /// How often it was let through before and could not be read.
-    pub tries: u8,
-}
 
 /// Runs the walk of the probe that was hit.
 #[inline(always)]
@@ -424,33 +369,6 @@ fn find_next(state: &mut State, queue: &Queue, place: *mut Room<PACKED_BYTES>, c
         state.words[state.queue as usize] |= CUT;
     }
     state.after = next;
-}
-
-/// Sends the record of a node or row by itself; 0 if there was no room, [`emit::UNREAD`] if it could not be read. `given`: its number, and above 32
-/// bits the tag. (A global function has five arguments at most.)
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn send_part(
-    plan: u32,
-    address: u64,
-    given: u64,
-    state: *mut State,
-    ctx: *mut bpf_user_pt_regs_t,
-) -> u64 {
-    if state.is_null() {
-        return 0;
-    }
-    // SAFETY: not null, and given by `record`.
-    let origin = unsafe { Origin { ts_ns: (*state).ts_ns, pid_tgid: (*state).pid_tgid } };
-    let Some(hit) = emit::part(plan) else { return 0 };
-    let mut room = MaybeUninit::uninit();
-    let words = Words::<PART_SLOTS>::zeroed(&mut room);
-    words.0[0] = address;
-    words.0[1] = given as u32 as u64;
-    words.0[2] = given >> 32;
-    // SAFETY: as above.
-    words.0[3] = unsafe { (*state).identity[0] };
-    emit::of_part(hit, words, origin, ctx)
 }
 
 /// Sends the record of the probe itself, last in the pack.
