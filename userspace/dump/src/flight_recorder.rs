@@ -15,8 +15,7 @@ use super::{
     dump_report::{CommunicatorReport, DumpReport, ProcessReport},
     rank_report::RankReport,
 };
-use flow::schema::PythonFrame;
-use flow::text::joined;
+use flow::{schema::PythonFrame, text::joined};
 use torch::flight_recorder::{
     Dump, Entry, Function, GlobalRanks, GroupStatus, Operation, Places, ProcessGroup,
 };

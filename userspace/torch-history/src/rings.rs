@@ -4,7 +4,10 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use cpython::Python;
 use rustix::time::ClockId;
-use torch::{Found, Library, Patience, Recorder, Tried, dtype_name};
+use torch::{
+    Found, Library, Patience, Recorder, Tried, dtype_name,
+    flight_recorder::{Entry, GroupStatus, ProcessGroup, State, Work},
+};
 
 use super::{
     find::{Build, Builds, TorchMemory},
@@ -18,7 +21,6 @@ use inspect::{
     python::Runtimes,
     resolver,
 };
-use torch::flight_recorder::{Entry, GroupStatus, ProcessGroup, State, Work};
 
 /// Time that one process may take: a ring of 2,000 entries takes some tens of milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);

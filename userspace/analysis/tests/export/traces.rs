@@ -3,10 +3,9 @@
 use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
 
 use analysis::export::{Choice, ExportOptions, Exported, Format, ViewOptions, export};
-use flow::recording::Batch;
 use flow::{
     decode::RecordView,
-    recording::{Binding, Session},
+    recording::{Batch, Binding, Session},
 };
 use ncclflow_common::{LOSS_MARK, RecordHeader};
 use recording::{

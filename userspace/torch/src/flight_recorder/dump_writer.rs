@@ -11,8 +11,7 @@ use super::{
     entry::{Entry, ProcessGroup},
     pickle::{Pickler, Remembered},
 };
-use flow::schema::PythonFrame;
-use flow::text::joined;
+use flow::{schema::PythonFrame, text::joined};
 
 /// Maximum number of entries that are appended at once: a reader holds so many apart from their list.
 const BATCH: usize = 1000;

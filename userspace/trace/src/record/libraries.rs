@@ -6,21 +6,15 @@
 //! cookies.
 
 use crate::kernel::loader::{Attachment, Link};
-use inspect::shortage;
 use inspect::{
     clock::now_ns,
     process::{Filter, LibraryId, MappedLibrary, can_end_processes, no_return_probes},
     resolver::{self, ResolverError},
+    shortage,
     unresponsive::Backoff,
 };
 use recording::rows::SharedBindings;
-use std::{
-    collections::HashMap,
-    mem,
-    num::NonZeroU32,
-    os::fd::BorrowedFd,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, mem, num::NonZeroU32, time::Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use flow::{
@@ -33,13 +27,15 @@ use rustix::{
 };
 
 use super::{
-    file_watch::{ChangedFiles, FileWatch, ticks_now, ticks_of},
+    file_watch::{ChangedFiles, FileWatch},
     meaning::Meaning,
     options::Notice,
     reaper::Reaper,
     recorder::Recording,
-    setup::{Change, LibraryInUse, ResolvedLibrary, Wanted, is_recent},
+    setup::{LibraryInUse, ResolvedLibrary, Wanted},
 };
+
+mod changes;
 
 /// Most library files held at a time, of which one tenant has three quarters at most. Each is checked again
 /// and again, and takes descriptors: where these are few, fewer files are held.
@@ -446,75 +442,6 @@ impl<'a> Libraries<'a> {
                 }
             }
         }
-    }
-
-    /// Returns the watch for changes of files with probes on them.
-    pub(super) fn watch(&mut self) -> &mut FileWatch {
-        &mut self.watch
-    }
-
-    pub(super) fn watch_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.watch.fd()
-    }
-
-    /// Returns the time until the next look; `None` if no file has probes.
-    pub(super) fn watch_timeout(&self) -> Option<Duration> {
-        self.known.iter().any(|library| library.traced.is_ok()).then(|| self.watch.timeout())
-    }
-
-    /// Takes the libraries whose files were found to be changed.
-    pub(super) fn take_gone(&mut self) -> Vec<Gone> {
-        mem::take(&mut self.gone)
-    }
-
-    /// Returns why the last look did not see all files; unseen files keep their probes.
-    pub(super) fn not_looked_at(&self) -> Option<&str> {
-        self.not_looked_at.as_deref()
-    }
-
-    /// Takes the probes off files that are no longer what was resolved.
-    pub(super) fn look_for_changes(&mut self) {
-        let Self { known, reaper, changed, gone, unused, .. } = self;
-        self.not_looked_at = None;
-        for (index, library) in known.iter_mut().enumerate() {
-            let (Some(file), Ok(Traced { library: in_use, .. })) = (&mut library.file, &mut library.traced)
-            else {
-                continue;
-            };
-            match in_use.unchanged() {
-                Ok(status) => {
-                    library.unchanged_ns = now_ns(ClockId::Monotonic);
-                    file.id = status.id;
-                    in_use.adopt(status.id);
-                }
-                Err(why) if why.is_unseen() && is_recent(library.unchanged_ns) => {
-                    self.not_looked_at.get_or_insert_with(|| format!("`{}`: {why}", file.shown()));
-                }
-                Err(why) => {
-                    // Whoever was started before its ctime can have the former content; without one, before
-                    // now.
-                    let since = if matches!(why, Change::Changed) { 0 } else { ticks_now() };
-                    changed.add(name_of(file), since);
-                    let (path, unchanged_ns) = (file.shown(), library.unchanged_ns);
-                    let why = why.to_string();
-                    gone.push(Gone { index, path, why: why.clone(), unchanged_ns });
-                    library.file = None;
-                    if let Ok(Traced { links, cookies, meaning, .. }) =
-                        mem::replace(&mut library.traced, Err(why))
-                    {
-                        reaper.take(links);
-                        // Whoever changes a file again and again uses none up.
-                        give_back(unused, meaning, cookies);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Tells whether a process started at `started` can have the former content of a changed file mapped.
-    fn may_have_former(&self, file: &MappedLibrary, started: Option<u64>) -> bool {
-        let since = self.changed.since(name_of(file)).map(|since| since.max(ticks_of(file.id.changed)));
-        since.is_some_and(|since| started.is_none_or(|started| started <= since))
     }
 
     /// Returns all links, when the recording is over.

@@ -21,6 +21,7 @@ mod window_pace;
 mod windows;
 
 // Processes and libraries that come and go, with `--all`.
+mod find_and_load;
 mod follow;
 mod held_process;
 mod libraries;

@@ -3,12 +3,13 @@
 use super::{
     direct::Watching,
     ending::Closed,
+    find_and_load::{find_and_load, ms},
     follow::Follower,
     keeper::{Keeping, OpenRecording},
     limit,
     mailbox::{EventSender, Events},
     make_lines::LinesRequest,
-    options::{FilesOptions, FilesWhen, Notice, Outcome, ProbeChoice, RecordOptions, StopHandle, Targets},
+    options::{FilesOptions, FilesWhen, Notice, Outcome, RecordOptions, StopHandle, Targets},
     own_limits::{self, SpareDescriptors},
     report::first_report,
     row_watch::{RowWatch, WatchRequest, WindowLimits},
@@ -19,22 +20,19 @@ use super::{
     windows::Windows,
 };
 use crate::{
-    kernel::loader::{Attachment, Program, tells_returns_apart},
+    kernel::loader::{Attachment, tells_returns_apart},
     who::Who,
 };
 use inspect::{
     clock::now_ns, gpu::GpuSamples, identity::WhoOptions, layout_cache::LayoutCache, privileges,
-    process::in_first_pid_namespace, resolver,
+    process::in_first_pid_namespace,
 };
 use recording::{
     format::RecordingWriter,
     rows::{Following, Pipeline, SharedBindings, Traced},
     sinks::{OutputDir, SessionFiles, write_session},
 };
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    time::Duration,
-};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use ncclflow_common::WIRE_VERSION;
@@ -42,10 +40,7 @@ use rustix::{thread::CapabilitySet, time::ClockId};
 
 use flow::{
     model::Sampling,
-    session::{
-        AttachReport, ChangedLibrary, Level, ProbeStrategy, SessionReport, SessionState, TargetReport,
-        WindowReport,
-    },
+    session::{AttachReport, ChangedLibrary, Level, SessionReport, SessionState, TargetReport, WindowReport},
 };
 
 /// Records until the time is up, the targets are gone, or `stop` says so. The recording is whole before the
@@ -470,51 +465,4 @@ impl<'a> Recording<'a> {
             Err(error) => (self.notice)(Notice::RankMapBroken(&error)),
         }
     }
-}
-
-/// Finds processes, libraries and layouts while the eBPF object and its programs are loaded.
-fn find_and_load(wanted: &Wanted<'_>, times: &mut AttachReport) -> (Result<Setup>, Result<Attachment>) {
-    let options = wanted.options;
-    std::thread::scope(|scope| {
-        let loading = scope.spawn(|| {
-            let stacks = options.choice.stacks.is_some();
-            let mut attachment =
-                Attachment::new(options.buffer, options.links, options.development_log, stacks);
-            if let Ok(attachment) = &mut attachment {
-                let programs = likely_programs(options.choice).iter();
-                let programs = programs.map(|program| if stacks { program.with_stack() } else { *program });
-                attachment.load_ahead(&programs.collect::<Vec<_>>());
-            }
-            (attachment, ms(options.started.elapsed()))
-        });
-        // Starting the child takes milliseconds as well.
-        resolver::prepare();
-        let setup = match &options.targets {
-            Targets::Pids(pids) => Setup::find(pids, wanted),
-            Targets::All(_) => Ok(Setup::default()),
-        };
-        times.resolved_ms = ms(options.started.elapsed());
-        let (attachment, loaded_ms) =
-            loading.join().unwrap_or_else(|_| (Err(anyhow!("loading the eBPF object failed")), 0.0));
-        times.loaded_ms = loaded_ms;
-        (setup, attachment)
-    })
-}
-
-/// Returns the programs that today's libraries need; others are loaded with their first probe.
-fn likely_programs(choice: ProbeChoice) -> &'static [Program] {
-    match (choice.level, choice.way) {
-        (Level::Api, _) | (_, Some(ProbeStrategy::PerCall)) if choice.returns => {
-            &[Program::Fetch, Program::Return]
-        }
-        (Level::Api, _) | (_, Some(ProbeStrategy::PerCall)) => &[Program::Fetch],
-        _ if choice.returns => &[Program::Fetch, Program::Walk, Program::Return],
-        (Level::Flow, _) if !choice.api => &[Program::Walk],
-        (Level::Flow | Level::Steps, _) => &[Program::Fetch, Program::Walk],
-    }
-}
-
-/// Milliseconds, to the microsecond.
-fn ms(duration: Duration) -> f64 {
-    (duration.as_secs_f64() * 1e6).round() / 1e3
 }

@@ -44,10 +44,10 @@ use super::{
     window_pace::WindowPace,
 };
 use crate::kernel::{loader::Attachment, stream::ProbeCounts};
-use inspect::shortage;
 use inspect::{
     clock::now_ns,
     process::{Tenant, in_first_pid_namespace},
+    shortage,
 };
 use recording::{
     format::RecordingWriter,

@@ -2,9 +2,8 @@
 
 use std::{collections::HashMap, path::Path, sync::Arc};
 
-use flow::schema::{FrameRow, StackId, StackRow};
+use flow::schema::{FrameRow, PythonFrame, StackId, StackRow};
 
-use flow::schema::PythonFrame;
 use torch::flight_recorder::UNKNOWN;
 
 /// Most bytes of memory of all stacks that are kept, about.

@@ -3,10 +3,10 @@ use std::{fs, path::Path};
 use flow::{
     made::rows::op_row,
     schema::{Op, OpRow, RankKey},
+    session::SessionReport,
 };
 use serde_json::json;
 
-use flow::session::SessionReport;
 use recording::sinks::{OutputDir, Sink as _};
 
 use super::tables::*;

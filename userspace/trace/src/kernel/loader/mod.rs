@@ -20,6 +20,7 @@ mod attachment;
 mod buffer;
 mod link;
 mod link_call;
+mod map_values;
 mod object;
 mod programs;
 mod trial;

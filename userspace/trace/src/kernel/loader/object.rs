@@ -18,13 +18,15 @@ use log::Log;
 use memchr::memmem;
 use ncclflow_common::{
     CLOSED, FetchPlan, MAX_RINGS, MAX_STACKS, OPEN, OPEN_TO_ADMITTED, ProbeCounters, PythonWalk, ReturnSlots,
-    SCRATCH_SLOTS, Seen, SentStack, ShareTaken, WIRE_VERSION, Walk, common_bytes, loss_slot, ring_of,
-    wakeup_bytes,
+    SCRATCH_SLOTS, WIRE_VERSION, Walk, common_bytes, loss_slot, ring_of, wakeup_bytes,
 };
 
 use super::{
     buffer::Buffer,
     link::{self, Link, LinkError, Place, Site},
+    map_values::{
+        CountersValue, PlanValue, PythonValue, SeenValue, SentValue, SlotsValue, TakenValue, WalkValue,
+    },
     programs::{self, Program},
 };
 use crate::kernel::stream::{PerfBuffers, Rings, Source};
@@ -51,69 +53,8 @@ fn object_for(links: LinkKind) -> Cow<'static, [u8]> {
     object.into()
 }
 
-/// [`FetchPlan`] as a value of aya's maps.
-#[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-struct PlanValue(FetchPlan);
-
-/// [`Walk`] as a value of aya's maps.
-#[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-struct WalkValue(Walk);
-
-/// [`ProbeCounters`] as a value of aya's maps.
-#[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-struct CountersValue(ProbeCounters);
-
-/// [`PythonWalk`] as a value of aya's maps.
-#[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-struct PythonValue(PythonWalk);
-
-// SAFETY: repr(C) of integers without padding, so any bytes are a value and every byte is initialised.
-unsafe impl Pod for PlanValue {}
-// SAFETY: as above.
-unsafe impl Pod for WalkValue {}
-// SAFETY: as above.
-unsafe impl Pod for CountersValue {}
-// SAFETY: as above.
-unsafe impl Pod for PythonValue {}
-
-/// [`ReturnSlots`] as a value of aya's maps.
-#[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-struct SlotsValue(ReturnSlots);
-
-// SAFETY: as above.
-unsafe impl Pod for SlotsValue {}
-
-/// [`SentStack`] as a value of aya's maps.
-#[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-struct SentValue(SentStack);
-
-// SAFETY: as above.
-unsafe impl Pod for SentValue {}
-
 /// Most keys that the map `SEEN` has.
 const MAX_SEEN: usize = 16_384;
-
-/// [`Seen`] as a key of aya's maps.
-#[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-struct SeenValue(Seen);
-
-// SAFETY: as above.
-unsafe impl Pod for SeenValue {}
-
-/// [`ShareTaken`] as a value of aya's maps.
-#[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-struct TakenValue(ShareTaken);
-
-// SAFETY: as above.
-unsafe impl Pod for TakenValue {}
 
 /// State of the session on the eBPF side: whose hits are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -441,6 +382,8 @@ mod tests {
     };
 
     use aya_obj::{Object, ProgramSection};
+
+    use ncclflow_common::Seen;
 
     use super::*;
 
