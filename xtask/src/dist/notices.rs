@@ -177,8 +177,8 @@ mod tests {
         let mut tree = programs::cargo_command("tree");
         tree.args(["--package", "ncclflow", "--edges", "normal", "--prefix", "none", "--target", target]);
         let tree = String::from_utf8(tool::output(&mut tree).unwrap()).unwrap();
-        let ours = ["ncclflow ", "ncclflow-common ", "flow ", "nccl-library ", "cpython ", "torch "];
-        for line in tree.lines().filter(|line| !ours.iter().any(|name| line.starts_with(name))) {
+        // A crate of ours has its folder behind its version.
+        for line in tree.lines().filter(|line| !line.contains(" (/")) {
             let mut words = line.split_whitespace();
             let (Some(name), Some(version)) = (words.next(), words.next()) else { continue };
             let named = format!("{name} {}: ", version.trim_start_matches('v'));
