@@ -5,7 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use ncclflow_e2e::harness::prelude::*;
-use test_support::need_pythons;
+use test_support::{need_pythons, torch_analyser};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/flight_recorder/differing.py");
 const READER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../exports/flight_recorder_files.py");
@@ -14,16 +14,6 @@ const RANKS: u32 = 3;
 const CULPRIT: u32 = 1;
 /// Of the collective at which the ranks differ, from 0 on.
 const DIFFERS: u64 = 3;
-
-/// Where `cargo xtask test` puts torch's analyser.
-fn analyser() -> Option<PathBuf> {
-    let folder = std::env::var_os("NCCLFLOW_TORCH_ANALYSER").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/torch-analyser"),
-        PathBuf::from,
-    );
-    let is_there = folder.join("torch/distributed/flight_recorder/fr_trace.py").exists();
-    need("torch's analyser", is_there, "run `cargo xtask test`, which fetches it").then_some(folder)
-}
 
 /// A call as the program wrote it down.
 #[derive(Debug)]
@@ -215,7 +205,7 @@ fn differing(found: &Value) -> &Value {
 
 #[test]
 fn another_collective_is_named_with_its_line() {
-    let (Some(analyser), true) = (analyser(), root()) else { return };
+    let (Some(analyser), true) = (torch_analyser(), root()) else { return };
     let Some(job) = Job::record("order", |_| ()) else { return };
     assert_ne!(job.place(0), job.place(1));
     let said = format!(
@@ -245,7 +235,7 @@ fn another_collective_is_named_with_its_line() {
 
 #[test]
 fn another_size_is_named_with_its_line() {
-    let (Some(analyser), true) = (analyser(), root()) else { return };
+    let (Some(analyser), true) = (torch_analyser(), root()) else { return };
     let Some(job) = Job::record("size", |_| ()) else { return };
     let (least, most) = (job.truth[1].last().unwrap().count, job.truth[0].last().unwrap().count);
     let said = format!(
@@ -265,7 +255,7 @@ fn another_size_is_named_with_its_line() {
 
 #[test]
 fn an_absent_rank_is_named_with_its_line() {
-    let (Some(analyser), true) = (analyser(), root()) else { return };
+    let (Some(analyser), true) = (torch_analyser(), root()) else { return };
     let dump = |job: &Job| {
         let folder = job.path("fr-dump");
         let (begun, mut tries) = (Instant::now(), 0);

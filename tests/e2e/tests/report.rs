@@ -4,16 +4,7 @@ use ncclflow_e2e::harness::{
     prelude::*,
     traced_run::{Plugin, TracedRun},
 };
-
-fn has_browser() -> bool {
-    let is_there = |browser: &str| {
-        let found =
-            Command::new(browser).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        found.is_ok_and(|status| status.success())
-    };
-    let found = ["chromium-headless-shell", "chromium", "google-chrome"].into_iter().any(is_there);
-    need("chromium", found, "run `cargo xtask test`, which installs it, or install chromium")
-}
+use test_support::has_browser;
 
 #[test]
 fn a_page_of_two_ranks_shows_what_their_lines_say() {

@@ -10,19 +10,9 @@ use std::{
 
 use analysis::export::{Choice, ExportOptions, Exported, Format, ViewOptions, export};
 use serde_json::{Value, json};
-use test_support::need;
+use test_support::torch_analyser;
 
 use crate::traces::{Recorded, recorded, run};
-
-/// Where `cargo xtask test` puts torch's analyser.
-fn analyser() -> Option<PathBuf> {
-    let folder = std::env::var_os("NCCLFLOW_TORCH_ANALYSER").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/torch-analyser"),
-        PathBuf::from,
-    );
-    let is_there = folder.join("torch/distributed/flight_recorder/fr_trace.py").exists();
-    need("torch's analyser", is_there, "run `cargo xtask test`, which fetches it").then_some(folder)
-}
 
 struct World {
     folder: tempfile::TempDir,
@@ -31,7 +21,7 @@ struct World {
 
 impl World {
     fn new(recorded: &Recorded, records: usize) -> Option<Self> {
-        let world = Self { analyser: analyser()?, folder: tempfile::tempdir().unwrap() };
+        let world = Self { analyser: torch_analyser()?, folder: tempfile::tempdir().unwrap() };
         recorded.record(&world.path("recorded"), 0..records);
         Some(world)
     }

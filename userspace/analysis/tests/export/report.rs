@@ -2,7 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
 };
 
 use analysis::{
@@ -10,19 +10,9 @@ use analysis::{
     report::{ReportOptions, Reported, report},
 };
 use serde_json::Value;
-use test_support::need;
+use test_support::has_browser;
 
 use crate::traces::{recorded, run};
-
-fn has_browser() -> bool {
-    let is_there = |browser: &str| {
-        let found =
-            Command::new(browser).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        found.is_ok_and(|status| status.success())
-    };
-    let found = ["chromium-headless-shell", "chromium", "google-chrome"].into_iter().any(is_there);
-    need("chromium", found, "run `cargo xtask test`, which installs it, or install chromium")
-}
 
 fn page(inputs: &[PathBuf], output: &Path, choice: Choice) -> Reported {
     let options = ReportOptions { inputs: inputs.to_vec(), output: output.to_path_buf(), choice, open: None };
