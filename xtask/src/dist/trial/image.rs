@@ -20,20 +20,14 @@ const IMAGE: &str = "localhost/ncclflow";
 /// namespace by itself.
 const CAPABILITIES: &str = "CAP_BPF,CAP_PERFMON,CAP_SYS_ADMIN,CAP_SYS_PTRACE,CAP_DAC_READ_SEARCH";
 
-/// Number of times that the program in the image is tried.
+/// Number of times that a command is tried: on a busy machine buildah now and then passes on only the beginning of
+/// what a program prints.
 const ATTEMPTS: u32 = 3;
 
 /// Builds the image of the tree on a Debian, and tries the program in it.
 pub(super) fn run(tree: &Path, base: &DebianRoot, scratch: &Path, jobs: &Jobs) -> Result<()> {
     let image = Image::build(tree, base.path(), scratch)?;
-    let place = Place::new("image", image.enter(), Vec::new());
-    let mut tried = place.brief(jobs);
-    // On a busy machine buildah now and then passes on only the beginning of what a program prints.
-    for _ in 1..ATTEMPTS {
-        let Err(error) = &tried else { break };
-        eprintln!("image: {error:#}; once more");
-        tried = place.brief(jobs);
-    }
+    let tried = Place::new("image", image.enter(), Vec::new()).with_attempts(ATTEMPTS).brief(jobs);
     image.remove()?;
     tried
 }

@@ -4,7 +4,7 @@ use std::{
     ffi::{OsStr, OsString},
     fs,
     path::Path,
-    process::{Command, Output},
+    process::Command,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -22,12 +22,19 @@ pub(super) struct Place {
     variables: Vec<(OsString, OsString)>,
     /// False for a static program, which knows of no GPUs.
     has_gpus: bool,
+    /// Number of times that a command is run until its whole output arrives.
+    attempts: u32,
 }
 
 impl Place {
     pub(super) fn new(name: &str, before: Vec<OsString>, variables: Vec<(OsString, OsString)>) -> Self {
         let program = "/usr/bin/ncclflow".into();
-        Self { name: name.to_owned(), before, program, variables, has_gpus: true }
+        Self { name: name.to_owned(), before, program, variables, has_gpus: true, attempts: 1 }
+    }
+
+    /// Says that what is before the program may pass on only the beginning of what it prints.
+    pub(super) fn with_attempts(self, attempts: u32) -> Self {
+        Self { attempts, ..self }
     }
 
     /// Names a program in this file system. `double`: the NVML that it is to load, if it can.
@@ -44,6 +51,7 @@ impl Place {
             program: program.into(),
             variables: double.map(of_double).unwrap_or_default(),
             has_gpus: double.is_some(),
+            attempts: 1,
         }
     }
 
@@ -59,29 +67,41 @@ impl Place {
         command
     }
 
-    fn run(&self, capabilities: Option<&[String]>, arguments: &[&OsStr], codes: &[i32]) -> Result<String> {
-        let output = self.command(capabilities).args(arguments).output();
-        let output = output.with_context(|| format!("starting the program of {}", self.name))?;
-        self.text(&output, arguments, codes)
-    }
-
-    /// Returns the program's output, if it ended with one of these codes.
-    fn text(&self, output: &Output, arguments: &[&OsStr], codes: &[i32]) -> Result<String> {
-        let said =
-            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        if !output.status.code().is_some_and(|code| codes.contains(&code)) {
-            let arguments = arguments.join(OsStr::new(" "));
-            bail!("{}: `ncclflow {}` ended with {}: {said}", self.name, arguments.display(), output.status);
+    /// Runs the program, which must end with this code and say these words. Returns what it said.
+    fn run(
+        &self,
+        capabilities: Option<&[String]>,
+        arguments: &[&OsStr],
+        code: i32,
+        words: &[&str],
+    ) -> Result<String> {
+        let command = arguments.join(OsStr::new(" "));
+        let command = command.display();
+        let name = &self.name;
+        let mut attempt = 1;
+        loop {
+            let output = self.command(capabilities).args(arguments).output();
+            let output = output.with_context(|| format!("starting the program of {name}"))?;
+            let [stdout, stderr] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+            let said = format!("{stdout}{stderr}");
+            if output.status.code() != Some(code) {
+                bail!("{name}: `ncclflow {command}` ended with {}: {said}", output.status);
+            }
+            let Some(missing) = words.iter().find(|word| !said.contains(**word)) else { return Ok(said) };
+            if attempt == self.attempts {
+                bail!("{name}: `ncclflow {command}` does not say `{missing}`: {said}");
+            }
+            eprintln!("{name}: `ncclflow {command}` does not say `{missing}`; once more");
+            attempt += 1;
         }
-        Ok(said)
     }
 
     /// Runs the part of the list that holds for a program wherever it is installed: its version, what this
     /// host can do, why a job hangs.
     pub(super) fn brief(&self, jobs: &Jobs) -> Result<()> {
         eprintln!("{}: --version, doctor, dump", self.name);
-        let version = self.run(None, &["--version".as_ref()], &[0])?;
-        self.must_say(&version, "--version", &[&format!("ncclflow {}", super::super::VERSION)])?;
+        let version = format!("ncclflow {}", super::super::VERSION);
+        self.run(None, &["--version".as_ref()], 0, &[&version])?;
         self.doctor(None)?;
         self.dump(jobs, None)
     }
@@ -97,7 +117,7 @@ impl Place {
             let pids = jobs.running.pids.iter().chain(&jobs.hung.pids).map(u32::to_string);
             let pids: Vec<String> = pids.collect();
             let all: Vec<&str> = pids.iter().map(String::as_str).collect();
-            self.must_say(&self.run(capabilities, &["ps".as_ref()], &[0])?, "ps", &all)?;
+            self.run(capabilities, &["ps".as_ref()], 0, &all)?;
             for level in ["api", "flow", "steps"] {
                 let folder = scratch.join(format!("recorded-{level}"));
                 self.record(capabilities, level, &folder)?;
@@ -105,18 +125,14 @@ impl Place {
             }
             let pid_list = jobs.running.pid_list();
             let arguments = ["stacks", "--native", "-d", "3", "-p", &*pid_list].map(OsStr::new);
-            self.must_say(
-                &self.run(capabilities, &arguments, &[0])?,
-                "stacks",
-                &["ncclAllReduce", "Appeared"],
-            )?;
+            self.run(capabilities, &arguments, 0, &["ncclAllReduce", "Appeared"])?;
         }
         Ok(())
     }
 
     fn doctor(&self, capabilities: Option<&[String]>) -> Result<()> {
-        let said = self.run(capabilities, &["doctor".as_ref()], &[0])?;
-        self.must_say(&said, "doctor", &["this host can trace"])
+        self.run(capabilities, &["doctor".as_ref()], 0, &["this host can trace"])?;
+        Ok(())
     }
 
     /// Dumps the hung job: the program must name the rank that has not joined, and its GPU if it can know it.
@@ -124,29 +140,20 @@ impl Place {
         let mut arguments = vec![OsStr::new("dump"), OsStr::new("-p")];
         let pids = jobs.hung.pid_list();
         arguments.push(pids.as_ref());
-        let said = self.run(capabilities, &arguments, &[3])?;
-        self.must_say(&said, "dump", &["rank 1 has not joined"])?;
         let gpus: &[&str] = if self.has_gpus { &["99 % busy", "of 700 W"] } else { &["GPUs are unknown"] };
-        self.must_say(&said, "dump", gpus)
+        self.run(capabilities, &arguments, 3, &[&["rank 1 has not joined"], gpus].concat())?;
+        Ok(())
     }
 
     fn record(&self, capabilities: Option<&[String]>, level: &str, folder: &Path) -> Result<()> {
         let mut arguments =
             ["record", "--all", "-d", "3", "--json", "--level", level, "-o"].map(OsStr::new).to_vec();
         arguments.push(folder.as_os_str());
-        let said = self.run(capabilities, &arguments, &[0])?;
-        self.must_say(&said, "record", &["\"state\": \"complete\""])?;
+        let said = self.run(capabilities, &arguments, 0, &["\"state\": \"complete\""])?;
         if super::systemd::recorded_lines(folder)? == 0 {
             bail!("{}: `record --all --level {level}` recorded nothing: {said}", self.name);
         }
         Ok(())
-    }
-
-    fn must_say(&self, said: &str, command: &str, words: &[&str]) -> Result<()> {
-        match words.iter().find(|word| !said.contains(**word)) {
-            Some(missing) => bail!("{}: `{command}` does not say `{missing}`: {said}", self.name),
-            None => Ok(()),
-        }
     }
 }
 
