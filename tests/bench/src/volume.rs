@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use flow::decode::{Event, StepMoment};
+use flow::decode::Event;
 use recording::{
     format::{FOLDER, Item, Progress, RecordingReader, RecordingWriter, Selection},
     sinks::OutputDir,
@@ -31,16 +31,9 @@ pub(crate) fn run(args: &Args, rounds: usize) -> Result<Value> {
     for recording in &args.recordings {
         let recorded = Recorded::read(recording)?;
         let name = recording.file_name().context("a recording without a name")?.to_string_lossy();
-        // Walked plans, and messages that were measured to their end.
-        let (mut records, mut launches, mut messages) = (0, 0, 0);
-        for record in recorded.records() {
-            records += 1;
-            match event_of(&recorded.bindings, record) {
-                Some(Event::Plan(_)) => launches += 1,
-                Some(Event::ProxyStep(step)) if step.moment == StepMoment::Stop => messages += 1,
-                _ => {}
-            }
-        }
+        let events = || recorded.records().map(|record| event_of(&recorded.bindings, record));
+        let records = u32::try_from(events().count())?;
+        let launches = u32::try_from(events().filter(|event| matches!(event, Some(Event::Plan(_)))).count())?;
         let raw_bytes: usize = recorded.blocks.iter().flatten().map(|batch| batch.bytes().len()).sum();
         let (mut bytes, mut writing, mut reading) = (0, Vec::new(), Vec::new());
         let seconds_per_million = |time: Duration| time.as_secs_f64() * 1e6 / f64::from(records);
@@ -60,7 +53,7 @@ pub(crate) fn run(args: &Args, rounds: usize) -> Result<Value> {
             ("raw_bytes", json!(raw_bytes)),
             ("bytes", json!(bytes)),
             ("bytes_per_launch", json!(each(launches))),
-            ("bytes_per_message", json!(each(messages))),
+            ("bytes_per_record", json!(each(records))),
             ("write_s_per_million", json!(Spread::of(writing))),
             ("read_s_per_million", json!(Spread::of(reading))),
         ]);
