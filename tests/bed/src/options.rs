@@ -93,6 +93,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RANK=FILE", value_parser = parse_stall)]
     pub(crate) compute: Vec<(u32, PathBuf)>,
 
+    /// RANK=FILE: while the file exists, the GPU of this rank runs another kernel first: one warp, without memory
+    #[arg(long, value_name = "RANK=FILE", value_parser = parse_stall)]
+    pub(crate) spin: Vec<(u32, PathBuf)>,
+
     /// RANK=FILE: while the file exists, the kernels of this rank do not begin, as behind an event
     #[arg(long, value_name = "RANK=FILE", value_parser = parse_stall)]
     pub(crate) hold: Vec<(u32, PathBuf)>,
@@ -311,7 +315,9 @@ impl Options {
                 self.dtype.size()
             );
         }
-        for (option, files) in [("stall", &self.stall), ("compute", &self.compute), ("hold", &self.hold)] {
+        let by_file =
+            [("stall", &self.stall), ("compute", &self.compute), ("spin", &self.spin), ("hold", &self.hold)];
+        for (option, files) in by_file {
             if let Some((rank, _)) = files.iter().find(|(rank, _)| *rank >= self.ranks) {
                 bail!("--{option} {rank}: there are only {} ranks", self.ranks);
             }

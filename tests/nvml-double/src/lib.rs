@@ -6,6 +6,7 @@
 //! (`tests/bed/src/runtime/device.rs`): device `i` sits on bus [`FIRST_BUS`]` + i`.
 
 pub mod events;
+pub mod gpm;
 pub mod states;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};

@@ -18,7 +18,7 @@ const WORDS: usize = 8;
 const PERIOD: u64 = 300_000_000;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct State {
+pub(super) struct State {
     pid: u64,
     running: u64,
     ended: u64,
@@ -26,6 +26,8 @@ struct State {
     received: u64,
     computes: u64,
     xid: u64,
+    /// Blocks of the kernels that run, and their warps in the upper half.
+    shape: u64,
 }
 
 /// The error that a GPU had last; 0: none.
@@ -33,7 +35,7 @@ pub(super) fn xid(index: usize) -> Option<u64> {
     Some(state(super::handle(index))?.xid)
 }
 
-fn state(device: *mut c_void) -> Option<State> {
+pub(super) fn state(device: *mut c_void) -> Option<State> {
     if std::env::var_os("NVML_DOUBLE_HANGS").is_some() {
         loop {
             thread::sleep(Duration::from_secs(3600));
@@ -54,6 +56,7 @@ fn state(device: *mut c_void) -> Option<State> {
         received: word(4)?,
         computes: word(5)?,
         xid: word(6)?,
+        shape: word(7)?,
     })
 }
 
@@ -67,6 +70,16 @@ impl State {
         let is_recent = self.ended > 0 && now().saturating_sub(self.ended) < PERIOD;
         let busy = self.running > 0 || is_recent;
         (if busy { 99 } else { 0 }, if busy { c_uint::try_from(self.computes).unwrap_or(0) } else { 0 })
+    }
+
+    /// Percent of the multiprocessors with a kernel, and of the places for warps that are taken.
+    pub(super) fn taken(self) -> (f64, f64) {
+        const MULTIPROCESSORS: f64 = 132.0;
+        const WARPS: f64 = 64.0;
+        let shape = if self.is_alive() { self.shape } else { 0 };
+        let half = |bits: u64| f64::from(u32::try_from(bits & 0xffff_ffff).unwrap_or(0));
+        let blocks = half(shape).min(MULTIPROCESSORS);
+        (100.0 * blocks / MULTIPROCESSORS, 100.0 * half(shape >> 32) / WARPS / MULTIPROCESSORS)
     }
 
     fn is_alive(self) -> bool {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{dump_report::ProcessReport, rank_report::RankReport};
 use flow::text::joined;
-use inspect::gpu::GpuReport;
+use inspect::gpu::{GpuReport, Residency};
 
 /// Errors after which a GPU does not go on with its work (NVIDIA's catalogue of Xids): a fault of the
 /// program's kernel (13, 31, 43), clean-up after an error (45), uncorrected memory (48, 64, 94, 95), NVLink
@@ -15,6 +15,10 @@ use inspect::gpu::GpuReport;
 const FATAL: [u32; 18] = [13, 31, 43, 45, 48, 64, 74, 79, 94, 95, 119, 120, 144, 145, 146, 147, 149, 150];
 /// Bytes a second over NVLink below which nothing is moved; a GPU that waits moves none.
 const STILL: f64 = 1_048_576.0;
+/// Warps of a block of NCCL's kernels at least (3 of 32 threads, `NCCL_MIN_NTHREADS` before 2.19: 4).
+const LEAST_WARPS: f64 = 3.0;
+/// Warps that a multiprocessor has room for, from Hopper on.
+const ROOM_FOR_WARPS: f64 = 64.0;
 /// Percent of the time for which a kernel that waits at least runs.
 const WAITS: u32 = 90;
 
@@ -32,6 +36,13 @@ pub struct RankGpu {
     pub memory_percent: Option<u32>,
     /// Bytes over NVLink, sent and received; null where the GPU has none.
     pub nvlink_bytes: Option<u64>,
+    /// Share of the GPU that kernels took between the last readings; null before Hopper, and where kernels of other
+    /// processes can be among them.
+    #[serde(default)]
+    pub residency: Option<Residency>,
+    /// The process has no other communicator: a kernel of NCCL's is one of this communicator.
+    #[serde(default)]
+    pub is_only_communicator: bool,
     /// PIDs of other processes on this GPU, but those whose kernels did not run, by the driver: traffic over
     /// NVLink can be theirs.
     #[serde(default)]
@@ -61,11 +72,21 @@ impl RankReport {
     }
 }
 
-/// Returns the GPUs, by PCI address, on which each process has ranks.
-pub(super) fn places(ranks: &[RankReport]) -> BTreeMap<u32, BTreeSet<String>> {
-    let mut places: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
+/// What a process has ranks of.
+#[derive(Debug, Default)]
+pub(super) struct RanksOfProcess {
+    /// GPUs, by PCI address.
+    bus_ids: BTreeSet<String>,
+    communicators: usize,
+}
+
+/// Returns the GPUs and the number of communicators of which each process has ranks.
+pub(super) fn places(ranks: &[RankReport]) -> BTreeMap<u32, RanksOfProcess> {
+    let mut places: BTreeMap<u32, RanksOfProcess> = BTreeMap::new();
     for rank in ranks {
-        places.entry(rank.pid).or_default().extend(rank.bus_id.clone());
+        let place = places.entry(rank.pid).or_default();
+        place.bus_ids.extend(rank.bus_id.clone());
+        place.communicators += 1;
     }
     places
 }
@@ -75,7 +96,7 @@ impl RankGpu {
     /// on other GPUs only has a context on this one at most, and no kernel of NCCL's.
     pub(super) fn of(
         rank: &RankReport,
-        places: &BTreeMap<u32, BTreeSet<String>>,
+        places: &BTreeMap<u32, RanksOfProcess>,
         processes: &[ProcessReport],
         gpus: &[GpuReport],
     ) -> Option<Self> {
@@ -87,7 +108,7 @@ impl RankGpu {
         let is_other = |process: &&inspect::gpu::GpuProcess| {
             process.pid != rank.pid
                 && process.used.sm_percent != Some(0)
-                && places.get(&process.pid).is_none_or(|gpus| gpus.contains(bus_id))
+                && places.get(&process.pid).is_none_or(|place| place.bus_ids.contains(bus_id))
         };
         let age =
             processes.iter().find(|process| process.is_of(rank)).and_then(|process| process.age_seconds);
@@ -96,13 +117,17 @@ impl RankGpu {
                 && xid.pid.is_none_or(|pid| pid == rank.pid)
                 && age.is_some_and(|age| xid.seconds_ago <= age)
         };
+        let others: Vec<u32> =
+            gpu.processes.iter().flatten().filter(is_other).map(|process| process.pid).collect();
         Some(Self {
+            residency: gpu.residency.filter(|_| others.is_empty()),
+            is_only_communicator: places.get(&rank.pid).is_some_and(|place| place.communicators == 1),
             uuid: gpu.uuid.clone(),
             seconds: gpu.seconds,
             sm_percent: used.and_then(|used| used.sm_percent),
             memory_percent: used.and_then(|used| used.memory_percent),
             nvlink_bytes: gpu.nvlink.map(inspect::gpu::Traffic::total),
-            others: gpu.processes.iter().flatten().filter(is_other).map(|process| process.pid).collect(),
+            others,
             fatal_xids: gpu.xids.iter().filter(is_fatal).map(|xid| xid.xid).collect(),
         })
     }
@@ -123,6 +148,31 @@ impl RankGpu {
         }
     }
 
+    /// Tells whether the kernels that run cannot be NCCL's alone: they have fewer warps on a multiprocessor than
+    /// NCCL's smallest.
+    pub(super) fn is_too_small_for_nccl(&self) -> bool {
+        self.residency.is_some_and(|residency| {
+            residency.multiprocessors_percent > 0.0 && warps(residency) < LEAST_WARPS - 0.5
+        })
+    }
+
+    /// Tells whether the kernels of both GPUs are of one shape, as those of one collective are.
+    pub(super) fn has_kernel_like(&self, other: &Self) -> bool {
+        let is_near = |one: f64, other: f64| (one - other).abs() <= 0.2 * one.max(other);
+        self.residency.zip(other.residency).is_some_and(|(one, other)| {
+            is_near(one.multiprocessors_percent, other.multiprocessors_percent)
+                && is_near(warps(one), warps(other))
+        })
+    }
+
+    /// Describes what the kernels take: `18.2 % of its multiprocessors, with 17 warps on each`.
+    pub(super) fn describe_residency(&self) -> Option<String> {
+        let residency = self.residency?;
+        let (percent, warps) = (residency.multiprocessors_percent, warps(residency));
+        let s = if warps.round() > 1.0 { "s" } else { "" };
+        Some(format!("{percent:.1} % of its multiprocessors, with {warps:.0} warp{s} on each"))
+    }
+
     /// Describes the activity: `99 % busy, 0 % memory, NVLink still`.
     pub(super) fn describe(&self) -> String {
         let percent = |value: Option<u32>| value.map_or("?".to_owned(), |value| value.to_string());
@@ -138,6 +188,11 @@ impl RankGpu {
         };
         format!("{} % busy, {} % memory{nvlink}", percent(self.sm_percent), percent(self.memory_percent))
     }
+}
+
+/// Returns the number of warps on each multiprocessor that has any.
+fn warps(residency: Residency) -> f64 {
+    ROOM_FOR_WARPS * residency.warps_percent / residency.multiprocessors_percent.max(f64::MIN_POSITIVE)
 }
 
 #[cfg(test)]
@@ -166,6 +221,28 @@ mod tests {
         assert_eq!(gpu(100, 0, None).work(), Some(Work::Waits));
         assert_eq!(gpu(30, 0, None).work(), None);
         assert_eq!(RankGpu::default().work(), None);
+    }
+
+    /// Numbers measured by GPM on H200s: a wait in an all-reduce of 24 channels, one in a receive, and a kernel of the
+    /// program's own, one warp that spins.
+    #[test]
+    fn a_kernel_that_is_not_nccls_is_told_by_its_shape() {
+        let of = |multiprocessors_percent, warps_percent| {
+            let residency = Residency { multiprocessors_percent, warps_percent };
+            RankGpu { residency: Some(residency), ..gpu(100, 0, Some(0)) }
+        };
+        let (low, high) = (of(18.18, 4.83), of(18.18, 5.68));
+        let (receives, spins, idle) = (of(0.76, 0.22), of(0.76, 0.01), of(0.0, 0.0));
+        assert!(spins.is_too_small_for_nccl());
+        assert!(
+            [&low, &high, &receives, &idle, &gpu(100, 0, None)]
+                .iter()
+                .all(|gpu| !gpu.is_too_small_for_nccl())
+        );
+        assert!(low.has_kernel_like(&high) && !low.has_kernel_like(&receives));
+        assert!(!receives.has_kernel_like(&spins) && !low.has_kernel_like(&gpu(100, 0, None)));
+        let text = "18.2 % of its multiprocessors, with 17 warps on each";
+        assert_eq!(low.describe_residency().as_deref(), Some(text));
     }
 
     /// Numbers seen on two H100, where a job that was left behind ran beside one of which a rank had died.

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::runtime::launch::LaunchShape;
+
 const SLOTS: usize = 32;
 const WORDS: usize = 8;
 const BYTES: usize = SLOTS * WORDS * 8;
@@ -23,6 +25,8 @@ const SENT: usize = 3;
 const RECEIVED: usize = 4;
 /// Percent of the time in which a kernel that is not NCCL's uses memory; 0 while none runs.
 const COMPUTES: usize = 5;
+/// Blocks of the kernels that run now, and their warps in the upper half. Word 6 is the last error (Xid).
+const SHAPE: usize = 7;
 
 /// The mapped file.
 #[derive(Debug, Clone, Copy)]
@@ -66,9 +70,12 @@ pub(crate) struct GpuState(&'static [AtomicU64]);
 
 impl GpuState {
     /// A kernel runs until the guard is dropped.
-    pub(crate) fn run(self) -> Running {
+    pub(crate) fn run(self, shape: LaunchShape) -> Running {
+        let warps = shape.blocks * shape.threads.div_ceil(32);
+        let shape = u64::from(shape.blocks) | u64::from(warps) << 32;
+        self.0[SHAPE].fetch_add(shape, Ordering::Relaxed);
         self.0[RUNNING].fetch_add(1, Ordering::Relaxed);
-        Running(self)
+        Running { gpu: self, shape }
     }
 
     /// A kernel that is not NCCL's runs, or has ended.
@@ -86,7 +93,10 @@ impl GpuState {
 }
 
 #[derive(Debug)]
-pub(crate) struct Running(GpuState);
+pub(crate) struct Running {
+    gpu: GpuState,
+    shape: u64,
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -94,7 +104,8 @@ impl Drop for Running {
         // SAFETY: writes one timespec.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
         let now = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
-        self.0.0[ENDED].store(now, Ordering::Relaxed);
-        self.0.0[RUNNING].fetch_sub(1, Ordering::Relaxed);
+        self.gpu.0[ENDED].store(now, Ordering::Relaxed);
+        self.gpu.0[RUNNING].fetch_sub(1, Ordering::Relaxed);
+        self.gpu.0[SHAPE].fetch_sub(self.shape, Ordering::Relaxed);
     }
 }

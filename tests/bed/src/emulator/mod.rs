@@ -41,7 +41,7 @@ use self::transfer_log::{LaunchName, TransferLog};
 use crate::library::Library;
 use crate::link;
 use crate::options::Options;
-use crate::runtime::launch::{Arguments, Executor, Launch};
+use crate::runtime::launch::{Arguments, Executor, Launch, LaunchShape};
 use crate::runtime::lock;
 
 #[derive(Debug)]
@@ -52,6 +52,7 @@ struct State {
     stalls: Vec<(u32, PathBuf)>,
     /// Files while which kernels of a rank wait behind another kernel, or behind something else.
     computes: Vec<(u32, PathBuf)>,
+    spins: Vec<(u32, PathBuf)>,
     holds: Vec<(u32, PathBuf)>,
     /// By rank.
     gpus: Vec<Option<GpuState>>,
@@ -88,6 +89,7 @@ pub(crate) fn prepare(options: &Options, library: &Library) -> Result<Shared> {
         emulation,
         stalls: options.stall.clone(),
         computes: options.compute.clone(),
+        spins: options.spin.clone(),
         holds: options.hold.clone(),
         gpus: gpus(options)?,
         log: TransferLog::new(options.transfer_log.clone()),
@@ -133,7 +135,7 @@ impl Shared {
     pub(crate) fn compute(&self, rank: u32) -> Option<Computing> {
         let gpu = self.0.gpus.get(rank as usize).copied().flatten()?;
         gpu.computes(true);
-        Some(Computing { _running: gpu.run(), gpu })
+        Some(Computing { _running: gpu.run(LaunchShape { blocks: 132, threads: 256 }), gpu })
     }
 }
 
@@ -199,16 +201,19 @@ impl State {
         if !control.wait_while(&of_rank(&self.holds)) {
             return Ok(());
         }
-        let _running = gpu.map(GpuState::run);
         if let Some(gpu) = gpu {
             let computes = of_rank(&self.computes);
+            let before = gpu.run(LaunchShape { blocks: 132, threads: 256 });
             gpu.computes(computes.iter().any(|file| crate::environment::exists(file)));
             let goes_on = control.wait_while(&computes);
             gpu.computes(false);
-            if !goes_on {
+            drop(before);
+            let _before = gpu.run(LaunchShape { blocks: 1, threads: 32 });
+            if !goes_on || !control.wait_while(&of_rank(&self.spins)) {
                 return Ok(());
             }
         }
+        let _running = gpu.map(|gpu| gpu.run(launch.shape));
         let kernel = Kernel {
             layout,
             functions,

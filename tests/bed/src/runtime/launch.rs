@@ -17,6 +17,16 @@ pub(crate) struct Launch {
     pub(crate) kernel: String,
     /// One buffer with all arguments (NCCL ≥ 2.22), or the value of each argument's first word (before).
     pub(crate) arguments: Arguments,
+    pub(crate) shape: LaunchShape,
+}
+
+/// What a kernel takes of a GPU.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LaunchShape {
+    /// Blocks, each on a multiprocessor of its own, as NCCL's are.
+    pub(crate) blocks: u32,
+    /// Threads of each.
+    pub(crate) threads: u32,
 }
 
 #[derive(Debug, Clone)]
@@ -58,14 +68,14 @@ pub(super) fn functions() -> Vec<(&'static str, usize)> {
     ]
 }
 
-fn start(function: usize, arguments: Arguments, stream: StreamHandle) -> Status {
+fn start(function: usize, arguments: Arguments, shape: LaunchShape, stream: StreamHandle) -> Status {
     let Some(state) = STATE.get() else { return INVALID_VALUE };
     let Some(kernel) = state.kernels.get(&function) else {
         crate::say(&format!("launch of an unknown kernel at {function:#x}"));
         return INVALID_VALUE;
     };
     LAUNCHES.fetch_add(1, Ordering::Relaxed);
-    let job = (state.executor)(Launch { kernel: kernel.clone(), arguments });
+    let job = (state.executor)(Launch { kernel: kernel.clone(), arguments, shape });
     stream::from_handle(stream).submit(job);
     SUCCESS
 }
@@ -108,10 +118,16 @@ unsafe extern "C" fn get_func_by_symbol(place: *mut *const c_void, symbol: *cons
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct Dim3 {
     x: c_uint,
     y: c_uint,
     z: c_uint,
+}
+
+/// NCCL's grids and blocks have one dimension.
+fn shape_of(grid: Dim3, block: Dim3) -> LaunchShape {
+    LaunchShape { blocks: grid.x, threads: block.x }
 }
 
 /// How many argument pointers of a kernel with separate arguments are read: NCCL's have one to three, and
@@ -124,6 +140,7 @@ fn argument_count(kernel: &str) -> usize {
 unsafe fn launch_with_pointers(
     function: usize,
     arguments: *const *const u64,
+    shape: LaunchShape,
     stream: StreamHandle,
 ) -> Status {
     let Some(state) = STATE.get() else { return INVALID_VALUE };
@@ -138,19 +155,19 @@ unsafe fn launch_with_pointers(
             unsafe { arguments.add(index).read().read_unaligned() }
         })
         .collect();
-    start(function, Arguments::Words(words), stream)
+    start(function, Arguments::Words(words), shape, stream)
 }
 
 unsafe extern "C" fn launch_kernel(
     function: *const c_void,
-    _grid: Dim3,
-    _block: Dim3,
+    grid: Dim3,
+    block: Dim3,
     arguments: *const *const u64,
     _shared: usize,
     stream: StreamHandle,
 ) -> Status {
     // SAFETY: the caller's pointers.
-    unsafe { launch_with_pointers(function as usize, arguments, stream) }
+    unsafe { launch_with_pointers(function as usize, arguments, shape_of(grid, block), stream) }
 }
 
 /// `cudaLaunchConfig_t`
@@ -173,7 +190,10 @@ unsafe extern "C" fn launch_kernel_exc(
         return INVALID_VALUE;
     }
     // SAFETY: not null, and the caller's; the rest as above.
-    unsafe { launch_with_pointers(function as usize, arguments, (*config).stream) }
+    unsafe {
+        let shape = shape_of((*config).grid, (*config).block);
+        launch_with_pointers(function as usize, arguments, shape, (*config).stream)
+    }
 }
 
 /// `CUlaunchConfig`
@@ -195,15 +215,18 @@ pub(super) unsafe extern "C" fn cu_launch_kernel_ex(
         return INVALID_VALUE;
     }
     // SAFETY: not null, and the caller's; the rest as in `driver_launch`.
-    unsafe { driver_launch(function as usize, (*config).stream, arguments, extra) }
+    unsafe {
+        let shape = shape_of((*config).grid, (*config).block);
+        driver_launch(function as usize, shape, (*config).stream, arguments, extra)
+    }
 }
 
 pub(super) unsafe extern "C" fn cu_launch_kernel(
     function: *const c_void,
-    _grid_x: c_uint,
+    grid_x: c_uint,
     _grid_y: c_uint,
     _grid_z: c_uint,
-    _block_x: c_uint,
+    block_x: c_uint,
     _block_y: c_uint,
     _block_z: c_uint,
     _shared: c_uint,
@@ -211,12 +234,14 @@ pub(super) unsafe extern "C" fn cu_launch_kernel(
     arguments: *const *const u64,
     extra: *const *const c_void,
 ) -> Status {
+    let shape = LaunchShape { blocks: grid_x, threads: block_x };
     // SAFETY: the caller's pointers.
-    unsafe { driver_launch(function as usize, stream, arguments, extra) }
+    unsafe { driver_launch(function as usize, shape, stream, arguments, extra) }
 }
 
 unsafe fn driver_launch(
     function: usize,
+    shape: LaunchShape,
     stream: StreamHandle,
     arguments: *const *const u64,
     extra: *const *const c_void,
@@ -227,7 +252,7 @@ unsafe fn driver_launch(
     const BUFFER_SIZE: usize = 2;
     if extra.is_null() {
         // SAFETY: as in `launch_with_pointers`.
-        return unsafe { launch_with_pointers(function, arguments, stream) };
+        return unsafe { launch_with_pointers(function, arguments, shape, stream) };
     }
     let (mut buffer, mut size) = (std::ptr::null::<u8>(), 0);
     for pair in 0..4 {
@@ -251,7 +276,7 @@ unsafe fn driver_launch(
     // SAFETY: the caller gave a buffer of this size.
     let bytes = unsafe { std::slice::from_raw_parts(buffer, size) }.to_vec();
     let launch = count();
-    let status = start(function, Arguments::Buffer(bytes), stream);
+    let status = start(function, Arguments::Buffer(bytes), shape, stream);
     hidden_pages::hide(launch, buffer, size);
     status
 }

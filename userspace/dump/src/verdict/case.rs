@@ -181,6 +181,14 @@ impl<'a> Case<'a> {
             .collect()
     }
 
+    /// Describes what the kernels take of each rank's GPU.
+    pub(super) fn residency_sentences(&self) -> impl Iterator<Item = String> {
+        let of_rank = |(number, rank): (&u32, &&RankReport)| {
+            Some(format!("the kernels of rank {number} take {}", rank.gpu.as_ref()?.describe_residency()?))
+        };
+        self.ranks.iter().filter_map(of_rank).take(MAX_SENTENCES)
+    }
+
     pub(super) fn ranks_where(&self, holds: impl Fn(&RankReport) -> bool) -> Vec<u32> {
         self.ranks.iter().filter(|(_, rank)| holds(rank)).map(|(number, _)| *number).collect()
     }

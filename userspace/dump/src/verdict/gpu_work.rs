@@ -8,7 +8,7 @@ use super::{
     case::{Case, named},
     disagreement::minority,
 };
-use crate::rank_gpu::Work;
+use crate::rank_gpu::{RankGpu, Work};
 use flow::text::joined;
 
 /// Judges a communicator of which a GPU has stopped with an error, and something is not finished.
@@ -82,7 +82,15 @@ pub(super) fn gpu_work(case: &Case<'_>) -> Option<Verdict> {
         evidence.push(format!("the GPU of {ranks} compute{s}: its memory is in use, and NVLink is still"));
         return finish(State::Waiting, Some(Kind::Computing), computes, evidence);
     }
+    let foreign = other_kernels(case);
+    if idle.is_empty() && !foreign.is_empty() {
+        evidence.extend(case.residency_sentences());
+        let (ranks, s) = (named(&foreign), if foreign.len() == 1 { "s" } else { "" });
+        evidence.push(format!("the GPU of {ranks} run{s} a kernel that cannot be the one of NCCL's"));
+        return finish(State::Waiting, Some(Kind::OtherKernel), foreign, evidence);
+    }
     if idle.is_empty() {
+        evidence.extend(case.residency_sentences());
         evidence.push(
             "cannot tell which: a GPU may run another kernel that uses no memory, a link may stand still, or \
              the last collective may differ in size or in its kind"
@@ -106,8 +114,30 @@ pub(super) fn gpu_work(case: &Case<'_>) -> Option<Verdict> {
     finish(State::Stuck, Some(kind), fewer, evidence)
 }
 
+/// Returns the ranks whose GPU runs a kernel that cannot be the one of NCCL's in which the others wait: it is smaller
+/// than any of NCCL's; or, where the processes have no other communicator, it is of another shape than the one of
+/// most ranks. None where a GPU does not tell, or where all would be.
+fn other_kernels(case: &Case<'_>) -> BTreeSet<u32> {
+    let gpus: Vec<(u32, &RankGpu)> =
+        case.ranks.iter().filter_map(|(number, rank)| Some((*number, rank.gpu.as_ref()?))).collect();
+    let is_told = |(_, gpu): &(u32, &RankGpu)| gpu.residency.is_some();
+    let too_small: BTreeSet<u32> =
+        gpus.iter().filter(|(_, gpu)| gpu.is_too_small_for_nccl()).map(|(rank, _)| *rank).collect();
+    let compared = gpus.len() == case.ranks.len() && gpus.iter().all(is_told);
+    if !too_small.is_empty() || !compared || !gpus.iter().all(|(_, gpu)| gpu.is_only_communicator) {
+        return if too_small.len() < case.ranks.len() { too_small } else { BTreeSet::new() };
+    }
+    let unlike = |(_, one): &&(u32, &RankGpu)| -> BTreeSet<u32> {
+        gpus.iter().filter(|(_, other)| !one.has_kernel_like(other)).map(|(rank, _)| *rank).collect()
+    };
+    let most = gpus.iter().map(|gpu| unlike(&gpu)).min_by_key(BTreeSet::len).unwrap_or_default();
+    if 2 * most.len() < gpus.len() { most } else { BTreeSet::new() }
+}
+
 #[cfg(test)]
 mod tests {
+    use inspect::gpu::Residency;
+
     use crate::{
         CommunicatorReport, RankReport,
         rank_gpu::Work,
@@ -179,6 +209,42 @@ mod tests {
             "nothing is known to be pending in this \
                                                           communicator",
         );
+    }
+
+    #[test]
+    fn a_kernel_of_the_program_s_own_is_named_and_nobody_where_kernels_are_alike() {
+        let with = |shapes: [(f64, f64); 4], is_only_communicator| {
+            let mut ranks = ranks([Work::Waits; 4]);
+            for (rank, (multiprocessors_percent, warps_percent)) in ranks.iter_mut().zip(shapes) {
+                let gpu = rank.gpu.as_mut().unwrap();
+                gpu.residency = Some(Residency { multiprocessors_percent, warps_percent });
+                gpu.is_only_communicator = is_only_communicator;
+            }
+            judge(&ranks, &[])
+        };
+        let (waits, spins, other) = ((18.18, 4.83), (0.76, 0.0118), (90.0, 22.0));
+        // One warp that spins is never NCCL's.
+        let verdict = with([waits, spins, waits, waits], false);
+        check(
+            &verdict,
+            State::Waiting,
+            &[1],
+            &[0, 2, 3],
+            "0.8 % of its multiprocessors, with 1 warp on each",
+        );
+        assert_eq!(verdict.kind, Some(Kind::OtherKernel));
+        // Another shape is, where several communicators can have kernels, no proof.
+        check(
+            &with([waits, other, waits, waits], true),
+            State::Waiting,
+            &[1],
+            &[0, 2, 3],
+            "cannot be the one",
+        );
+        check(&with([waits, other, waits, waits], false), State::Unknown, &[], &[], "cannot tell which");
+        check(&with([waits, other, waits, other], true), State::Unknown, &[], &[], "cannot tell which");
+        check(&with([waits; 4], true), State::Unknown, &[], &[], "cannot tell which");
+        check(&with([spins; 4], true), State::Unknown, &[], &[], "cannot tell which");
     }
 
     #[test]

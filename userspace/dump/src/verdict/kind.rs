@@ -14,6 +14,8 @@ pub enum Kind {
     OtherOperation,
     /// The GPUs of the culprits run another kernel.
     Computing,
+    /// The GPUs of the culprits run a kernel that is not NCCL's and uses no memory.
+    OtherKernel,
     /// The GPUs of the culprits run nothing, though others wait for them.
     GpuIdle,
     /// An op of the culprits is in flight, and they do nothing for it.

@@ -7,6 +7,7 @@
 //! container to container.
 
 mod driver_files;
+mod gpm;
 mod kernel_log;
 mod nvml;
 mod reading;
@@ -21,7 +22,7 @@ mod xid_events;
 pub(crate) use driver_files::DriverFacts;
 pub use driver_files::bus_id;
 pub use kernel_log::{KernelXid, kernel_xids};
-pub use reading::{GpuProcess, GpuReading, Utilisation};
+pub use reading::{GpuProcess, GpuReading, Residency, Utilisation};
 pub use report::over;
 pub use report::{GpuReport, Traffic, XidReport};
 pub use samples::{GpuSamples, GpuTotals};

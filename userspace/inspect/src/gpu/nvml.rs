@@ -13,6 +13,7 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use super::{
+    gpm::GpmSamples,
     reading::{GpuProcess, GpuReading, Utilisation},
     report::GpuReport,
     xid_events::XidEvents,
@@ -20,7 +21,7 @@ use super::{
 
 /// `NVML_SUCCESS`, `NVML_ERROR_NOT_FOUND`, `NVML_ERROR_INSUFFICIENT_SIZE`.
 pub(super) const SUCCESS: u32 = 0;
-const NOT_FOUND: u32 = 6;
+pub(super) const NOT_FOUND: u32 = 6;
 const INSUFFICIENT_SIZE: u32 = 7;
 /// Maximum number of GPUs, more than a host has.
 const MAX_DEVICES: u32 = 256;
@@ -61,6 +62,8 @@ pub(super) struct Nvml {
     pub(super) lib: NvmlLib,
     /// Events of errors, if errors are wanted as they come.
     pub(super) events: Option<XidEvents>,
+    /// Samples of what kernels take, if it is wanted.
+    pub(super) gpm: Option<GpmSamples>,
 }
 
 impl Nvml {
@@ -79,17 +82,23 @@ impl Nvml {
         if code != SUCCESS {
             return Err(failed(&format_args!("`nvmlInit_v2` answered {code}{}", text_of(&lib, code))));
         }
-        Ok(Self { lib, events: None })
+        Ok(Self { lib, events: None, gpm: None })
     }
 
     /// Reads all GPUs that can be read.
-    pub(super) fn read(&self) -> Vec<GpuReading> {
+    pub(super) fn read(&mut self) -> Vec<GpuReading> {
         let xids = self.take_xids();
+        let mut gpm = self.gpm.take();
         let read = |(index, device)| {
             let of_device = xids.iter().filter(|(other, _)| *other == device);
-            GpuReading { xids: of_device.map(|(_, xid)| *xid).collect(), ..self.read_one(index, device) }
+            let xids = of_device.map(|(_, xid)| *xid).collect();
+            let mut reading = GpuReading { xids, ..self.read_one(index, device) };
+            reading.gpu.residency = gpm.as_mut().and_then(|gpm| gpm.take(&self.lib, index, device));
+            reading
         };
-        self.devices().map(read).collect()
+        let readings = self.devices().map(read).collect();
+        self.gpm = gpm;
+        readings
     }
 
     /// Returns the numbers and handles of all GPUs.

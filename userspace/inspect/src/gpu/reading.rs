@@ -47,6 +47,16 @@ pub struct Utilisation {
     pub memory_percent: Option<u32>,
 }
 
+/// Share of a GPU that kernels took in a period, by GPM (Hopper and later): of all processes together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Residency {
+    /// Percent of the multiprocessors that had a kernel: a kernel of NCCL's takes one for each of its channels.
+    pub multiprocessors_percent: f64,
+    /// Percent of the places for warps that were taken: the occupancy of the GPU.
+    pub warps_percent: f64,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuProcess {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     kernel_log::KernelXid,
-    reading::{GpuProcess, GpuReading, Utilisation},
+    reading::{GpuProcess, GpuReading, Residency, Utilisation},
 };
 
 /// Maximum number of errors that are listed of one GPU, the latest ones.
@@ -28,6 +28,9 @@ pub struct GpuReport {
     /// Use at the last reading, by all processes together.
     #[serde(flatten)]
     pub used: Utilisation,
+    /// Share that kernels took since the reading before the last; null before Hopper.
+    #[serde(default)]
+    pub residency: Option<Residency>,
     pub processes: Option<Vec<GpuProcess>>,
     /// Bytes over NVLink between the readings; null where the GPU has none.
     pub nvlink: Option<Traffic>,

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsStr, time::Duration};
 
-use super::{nvml::Nvml, reading::GpuReading, without_nvml::WithoutNvml};
+use super::{gpm::GpmSamples, nvml::Nvml, reading::GpuReading, without_nvml::WithoutNvml};
 
 /// Period at which NVML is asked. A query of a GPU takes it 2 to 4 ms.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -55,6 +55,14 @@ impl Source {
     pub(super) fn watch_xids(&mut self) {
         match self {
             Self::Nvml(nvml) => nvml.watch_xids(),
+            Self::WithoutNvml(_) => {}
+        }
+    }
+
+    /// Has what kernels take of the GPUs measured from reading to reading from now on.
+    pub(super) fn watch_residency(&mut self) {
+        match self {
+            Self::Nvml(nvml) => nvml.gpm = Some(GpmSamples::default()),
             Self::WithoutNvml(_) => {}
         }
     }

@@ -66,6 +66,15 @@ const COMPUTES: Kind = Kind {
     ..PLAIN
 };
 
+const SPINS: Kind = Kind {
+    name: "gpu-spins",
+    workload: "--spin 1={}/spin --iters 1000000 --sync",
+    then: Then::Touch("spin"),
+    expected: waiting(&["otherKernel"], &[1]),
+    says: "with 1 warp on each",
+    ..PLAIN
+};
+
 const GONE: Kind = Kind {
     name: "gone",
     workload: "--survive --iters 1000000 --sync",
@@ -181,6 +190,8 @@ pub const KINDS: &[Kind] = &[
         ..PLAIN
     },
     COMPUTES,
+    SPINS,
+    Kind { name: "gpu-spins-two-communicators", workload: "--comms 2 --spin 1={}/spin --iters 1000000 --sync", ..SPINS },
     // The op stands in flight, and its GPU has its input.
     Kind {
         name: "gpu-computes-sockets",
