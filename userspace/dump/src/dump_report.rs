@@ -74,6 +74,11 @@ pub struct ProcessReport {
     /// Rank in the job, by the initial environment of the process (`RANK`, `SLURM_PROCID` …).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_rank: Option<u32>,
+    /// Size of the job, and the variable that states the rank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_size: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_rank_from: Option<String>,
     /// PID of the process from which this one was forked: its communicators are copies and not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<u32>,

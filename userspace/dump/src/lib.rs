@@ -198,7 +198,8 @@ fn take_readings(
         let at = Instant::now();
         gpus.ask();
         let ranks: Vec<RankReport> = targets.iter_mut().flat_map(process::Target::read).collect();
-        let is_last = ranks.is_empty();
+        // Processes without a communicator are looked at twice: what they do elsewhere can be what others wait for.
+        let is_last = ranks.is_empty() && !readings.is_empty();
         readings.push(motion::Reading { at, ranks });
         if is_last || readings.len() >= MAX_READINGS || (readings.len() > 1 && motion::all_moved(&readings)) {
             return readings;
@@ -370,8 +371,8 @@ fn python_stacks(ranks: &[RankReport], processes: &[ProcessReport]) -> Vec<Pytho
 }
 
 impl DumpReport {
-    /// Returns the worst state of all verdicts; `Unknown` if there is no communicator.
+    /// Returns the state of the job; `Unknown` if nothing tells it.
     pub fn state(&self) -> State {
-        self.communicators.iter().map(|communicator| communicator.verdict.state).max().unwrap_or_default()
+        self.job.as_ref().map_or_else(State::default, |job| job.state)
     }
 }

@@ -306,10 +306,11 @@ impl Target {
         for rank in ranks.iter().filter(|rank| rank.pid == self.report.pid) {
             largest.note(rank.n_ranks, rank.rank);
         }
-        if largest == Largest::default() {
-            return;
+        if let Some(told) = told_rank(&self.process, largest) {
+            self.report.job_rank = Some(told.rank);
+            self.report.job_size = told.size;
+            self.report.job_rank_from = Some(told.variable.name().to_owned());
         }
-        self.report.job_rank = told_rank(&self.process, largest).map(|(rank, _)| rank);
     }
 
     /// Notes in the report that memory of the process did not answer: many readings go on without what they

@@ -403,6 +403,7 @@ mod tests {
         let communicator = CommunicatorReport { comm_hash: "0xab".to_owned(), verdict, ..Default::default() };
         let job = JobVerdict {
             state: State::Stuck,
+            kind: None,
             sentence: "stuck: communicator 0xab waits for rank 2".to_owned(),
             communicators: vec!["0xab".to_owned()],
         };

@@ -22,7 +22,7 @@ pub use judge::{Call, Difference, GroupVerdict, HistoryState, Late};
 pub use judge::{over, progress_of, seconds};
 pub use noted::{Noted, NotedCall, NotedKind};
 pub use noted::{by_collective, first_difference};
-pub use ranks::{CommRank, told_rank};
+pub use ranks::{CommRank, ToldRank, told_rank};
 pub use report::{GroupHistory, HistoryVerdict, Member, NotesReport, ProcessHistory};
 pub use torch::RingReport;
 

@@ -1,6 +1,6 @@
 //! Rank of a process in its job.
 
-use flow::identity::{Job, JobSource, Largest, Whose};
+use flow::identity::{Job, JobSource, JobVariable, Largest, Whose};
 use inspect::{identity::read_variables, process::Process};
 use torch::flight_recorder::ProcessGroup;
 
@@ -15,12 +15,24 @@ pub struct CommRank<'a> {
     pub pid: u32,
 }
 
-/// Returns the rank of a process by the environment that it was started with, and the variable that tells it.
-/// `largest` is the largest communicator of the process: a rank that does not fit it is not believed.
-pub fn told_rank(process: &Process, largest: Largest) -> Option<(u32, JobSource)> {
+/// Rank of a process by the environment that it was started with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToldRank {
+    pub rank: u32,
+    /// Size of the job, where a variable states it.
+    pub size: Option<u32>,
+    /// Variable that states the rank.
+    pub variable: JobVariable,
+}
+
+/// Returns what the environment states. `largest` is the largest communicator of the process: a rank that does not
+/// fit it is not believed.
+pub fn told_rank(process: &Process, largest: Largest) -> Option<ToldRank> {
     let whose = Whose { environment: read_variables(process), ..Whose::default() };
     let job = Job::of(&whose, largest);
-    job.rank.zip(job.rank_source).filter(|(_, source)| matches!(source, JobSource::Variable(_)))
+    let Some(JobSource::Variable(variable)) = job.rank_source else { return None };
+    let size = job.size.filter(|_| matches!(job.size_source, Some(JobSource::Variable(_))));
+    Some(ToldRank { rank: job.rank?, size, variable })
 }
 
 /// Returns the largest process group.
@@ -38,9 +50,9 @@ pub(super) fn by_itself(process: &Process, history: &mut ProcessHistory) {
         return;
     }
     let n_ranks = u32::try_from(group.ranks.len()).unwrap_or(u32::MAX);
-    let Some((rank, source)) = told_rank(process, Largest { n_ranks, rank: None }) else { return };
-    if group.ranks.contains(&rank.into()) {
-        (history.rank, history.rank_from) = (Some(rank.into()), Some(source.name().to_owned()));
+    let Some(told) = told_rank(process, Largest { n_ranks, rank: None }) else { return };
+    if group.ranks.contains(&told.rank.into()) {
+        (history.rank, history.rank_from) = (Some(told.rank.into()), Some(told.variable.name().to_owned()));
     }
 }
 

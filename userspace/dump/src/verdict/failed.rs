@@ -48,10 +48,15 @@ pub(super) fn failed(case: &Case<'_>, or_aborted: bool) -> Option<Verdict> {
     let mut evidence = disagreement.evidence;
     evidence.extend(sentences.into_values().take(MAX_SENTENCES));
     if culprits == missing {
-        let verb = if missing.len() == 1 { "was" } else { "were" };
-        let missing = named(&missing);
-        evidence
-            .push(format!("{missing} {verb} not read, and may be at the other end of a broken connection"));
+        let left = case.left();
+        evidence.extend(left.iter().filter_map(|rank| case.absent_sentence(*rank)).take(MAX_SENTENCES));
+        let unread: BTreeSet<u32> = missing.into_iter().filter(|rank| !left.contains(rank)).collect();
+        if !unread.is_empty() {
+            let (unread, verb) = (named(&unread), if unread.len() == 1 { "was" } else { "were" });
+            evidence.push(format!(
+                "{unread} {verb} not read, and may be at the other end of a broken connection"
+            ));
+        }
         evidence.extend(case.exited_sentence());
     }
     evidence.extend(case.missing_sentence());

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Kind, State, case::named};
+use super::{Kind, State, case::named, torch_set_up};
 use crate::{
     dump_report::{CommunicatorReport, ProcessReport},
     rank_report::RankReport,
@@ -18,6 +18,9 @@ use flow::text::joined;
 pub struct JobVerdict {
     /// The worst state of all communicators.
     pub state: State,
+    /// Kind of the verdict on the first communicator below, or on the job where no communicator tells.
+    #[serde(default)]
+    pub kind: Option<Kind>,
     pub sentence: String,
     /// Communicators at which the waiting ends; several that do not wait for each other, or that do in a
     /// circle.
@@ -53,7 +56,24 @@ fn acted_on(communicators: &[CommunicatorReport], rank: &RankReport, processes: 
     format!("rank {} ({of_job}process {}{host}{gpu})", rank.rank, rank.pid)
 }
 
+/// Judges a job by its communicators; where they tell of nothing that is stuck, by what torch's calls tell.
 pub(crate) fn over(communicators: &[CommunicatorReport], processes: &[ProcessReport]) -> Option<JobVerdict> {
+    let by_communicators = over_communicators(communicators, processes);
+    let tells = |job: &JobVerdict| matches!(job.state, State::Stuck | State::Waiting);
+    let moves = |rank: &RankReport| rank.motion.steps_moved || rank.motion.counters_moved;
+    let is_settled =
+        |job: &JobVerdict| tells(job) || communicators.iter().any(|one| one.ranks.iter().any(moves));
+    match by_communicators {
+        Some(job) if is_settled(&job) => Some(job),
+        Some(job) => Some(torch_set_up::judge(processes).filter(tells).unwrap_or(job)),
+        None => torch_set_up::judge(processes),
+    }
+}
+
+fn over_communicators(
+    communicators: &[CommunicatorReport],
+    processes: &[ProcessReport],
+) -> Option<JobVerdict> {
     let state = communicators.iter().map(|communicator| communicator.verdict.state).max()?;
     let waiting: Vec<Waiting<'_>> = communicators
         .iter()
@@ -76,7 +96,7 @@ pub(crate) fn over(communicators: &[CommunicatorReport], processes: &[ProcessRep
                 format!("cannot tell for {count} communicator{}, and no other one is stuck", several(count))
             }
         };
-        return Some(JobVerdict { state, sentence, communicators: Vec::new() });
+        return Some(JobVerdict { state, kind: None, sentence, communicators: Vec::new() });
     }
     // A communicator waits for another if a rank that it waits for waits there.
     let waits_for = |one: &Waiting<'_>, other: &Waiting<'_>| {
@@ -137,7 +157,7 @@ pub(crate) fn over(communicators: &[CommunicatorReport], processes: &[ProcessRep
         let what_for = if never { "can never be made".to_owned() } else { format!("waits for {whom}") };
         format!("{what}: communicator {} {what_for}{others}{hash}", name(first))
     };
-    Some(JobVerdict { state, sentence, communicators: hashes })
+    Some(JobVerdict { state, kind: first.report.verdict.kind, sentence, communicators: hashes })
 }
 
 #[cfg(test)]

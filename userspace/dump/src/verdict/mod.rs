@@ -37,6 +37,7 @@ mod pipelines;
 mod setting_up;
 mod steps;
 mod topology;
+mod torch_set_up;
 mod waiting;
 mod waits;
 
@@ -177,7 +178,7 @@ impl CommunicatorReport {
     fn is_by_gpus(&self) -> bool {
         let kind = self.verdict.kind;
         !matches!(self.verdict.state, State::Stuck | State::Waiting)
-            || matches!(kind, Some(Kind::GpuIdle | Kind::Computing))
+            || matches!(kind, Some(Kind::GpuIdle | Kind::Computing | Kind::OtherKernel))
             || (kind == Some(Kind::OtherOperation) && other_operation::only_gpus_tell(self.ranks.iter()))
     }
 }

@@ -191,7 +191,11 @@ pub const KINDS: &[Kind] = &[
     },
     COMPUTES,
     SPINS,
-    Kind { name: "gpu-spins-two-communicators", workload: "--comms 2 --spin 1={}/spin --iters 1000000 --sync", ..SPINS },
+    Kind {
+        name: "gpu-spins-two-communicators",
+        workload: "--comms 2 --spin 1={}/spin --iters 1000000 --sync",
+        ..SPINS
+    },
     // The op stands in flight, and its GPU has its input.
     Kind {
         name: "gpu-computes-sockets",

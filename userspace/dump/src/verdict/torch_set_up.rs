@@ -1,0 +1,196 @@
+//! Judges a job by torch's word: where some of its processes are in a call of `torch.distributed` that all must make
+//! before there is a communicator to look at.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Kind, State,
+    case::{MAX_SENTENCES, named},
+    job::JobVerdict,
+};
+use crate::{
+    dump_report::ProcessReport,
+    python::{PythonThread, place},
+};
+use flow::text::joined;
+
+/// Functions of `torch.distributed` that return when all ranks of the job, or of a group, have called them, and that
+/// make process groups.
+const CALLS: [&str; 9] = [
+    "init_process_group",
+    "new_group",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
+    "split_group",
+    "init_device_mesh",
+    "monitored_barrier",
+    "_store_based_barrier",
+    "rendezvous",
+];
+
+/// Returns the verdict on the jobs of these processes; `None` if no process is in such a call, or all are.
+pub(crate) fn judge(processes: &[ProcessReport]) -> Option<JobVerdict> {
+    let mut jobs: BTreeMap<(u32, &str), Vec<(u32, &ProcessReport)>> = BTreeMap::new();
+    for process in processes {
+        if let (Some(rank), Some(size), Some(from)) =
+            (process.job_rank, process.job_size, &process.job_rank_from)
+        {
+            jobs.entry((size, from)).or_default().push((rank, process));
+        }
+    }
+    jobs.into_iter().filter_map(|((size, _), ranks)| judge_one(size, ranks)).max_by_key(|job| job.state)
+}
+
+fn judge_one(size: u32, mut ranks: Vec<(u32, &ProcessReport)>) -> Option<JobVerdict> {
+    ranks.sort_by_key(|(rank, _)| *rank);
+    // Several jobs of one size cannot be told apart.
+    if ranks.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+        return None;
+    }
+    let call = ranks.iter().find_map(|(_, process)| call_of(process))?;
+    let (inside, outside): (Vec<_>, Vec<_>) =
+        ranks.iter().partition(|(_, process)| call_of(process) == Some(call));
+    let missing: Vec<u32> =
+        (0..size).filter(|rank| ranks.binary_search_by_key(rank, |(rank, _)| *rank).is_err()).collect();
+    let waits = format!("{} of {size} ranks of the job are in torch's {call}", inside.len());
+    if outside.is_empty() {
+        let first = missing.first()?;
+        let who = if missing.len() > 1 { named(&missing) } else { format!("rank {first}") };
+        let verb = if missing.len() > 1 { "were" } else { "was" };
+        return Some(JobVerdict {
+            state: State::Unknown,
+            kind: Some(Kind::NotRead),
+            sentence: format!(
+                "cannot tell: {waits}, and wait for {who}, which {verb} not read: give the PIDs, or merge the dumps \
+                 of the hosts"
+            ),
+            communicators: Vec::new(),
+        });
+    }
+    let state = if outside.iter().all(|(_, process)| makes_progress(process)) {
+        State::Waiting
+    } else {
+        State::Stuck
+    };
+    let where_is = |rank: u32, process: &ProcessReport| {
+        let has = if process.state.is_halted() { "is halted" } else { "has not called it" };
+        let line = process.python.as_ref().and_then(|python| place(python.main_thread()?));
+        let line = line.map_or_else(|| "its main thread's place is not known".to_owned(), |line| line);
+        format!("rank {rank} (process {}) {has}: {line}", process.pid)
+    };
+    let shown =
+        joined(outside.iter().take(MAX_SENTENCES).map(|(rank, process)| where_is(*rank, process)), "; ");
+    let more = match outside.len().saturating_sub(MAX_SENTENCES) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    let what = if state == State::Stuck { "stuck" } else { "waiting" };
+    Some(JobVerdict {
+        state,
+        kind: Some(Kind::CallNotMade),
+        sentence: format!("{what}: {waits}; {shown}{more}"),
+        communicators: Vec::new(),
+    })
+}
+
+fn makes_progress(process: &ProcessReport) -> bool {
+    let activity = process.activity.as_ref().and_then(|activity| activity.progress(false));
+    !process.state.is_halted() && activity.is_some()
+}
+
+/// Returns the call that the main thread of a process is in: the outermost function of `torch.distributed` above the
+/// user's own innermost line.
+fn call_of(process: &ProcessReport) -> Option<&'static str> {
+    let thread: &PythonThread = process.python.as_ref()?.main_thread()?;
+    let of_torch = thread.frames.iter().take_while(|frame| flow::schema::is_of_a_library(&frame.file));
+    let in_distributed = of_torch.filter(|frame| frame.file.contains("/torch/distributed/"));
+    in_distributed.filter_map(|frame| CALLS.into_iter().find(|call| *call == frame.function)).last()
+}
+
+#[cfg(test)]
+mod tests {
+    use flow::schema::PythonFrame;
+
+    use super::*;
+    use crate::{activity::Activity, process_state::ProcessState, python::PythonReport};
+
+    const TORCH: &str = "/opt/lib/python3.12/site-packages/torch/distributed";
+
+    fn process(rank: u32, frames: &[(&str, u32, &str)]) -> ProcessReport {
+        let frame = |(file, line, function): &(&str, u32, &str)| PythonFrame {
+            file: file.replace('@', TORCH),
+            line: Some(*line),
+            function: (*function).to_owned(),
+            qualname: None,
+        };
+        let main = PythonThread {
+            is_main: true,
+            frames: frames.iter().map(frame).collect(),
+            ..PythonThread::default()
+        };
+        let python = PythonReport { threads: vec![main], ..PythonReport::default() };
+        ProcessReport {
+            pid: 100 + rank,
+            job_rank: Some(rank),
+            job_size: Some(4),
+            job_rank_from: Some("RANK".to_owned()),
+            python: Some(python),
+            ..ProcessReport::default()
+        }
+    }
+
+    fn inside(rank: u32) -> ProcessReport {
+        process(
+            rank,
+            &[
+                ("@/rendezvous.py", 278, "_create_c10d_store"),
+                ("@/distributed_c10d.py", 1757, "init_process_group"),
+                ("@/c10d_logger.py", 95, "wrapper"),
+                ("/home/a/train.py", 9, "main"),
+            ],
+        )
+    }
+
+    fn elsewhere(rank: u32) -> ProcessReport {
+        process(rank, &[("/home/a/train.py", 5, "load")])
+    }
+
+    #[test]
+    fn the_rank_that_has_not_called_is_named_with_its_line() {
+        let all = [inside(0), inside(1), inside(2), elsewhere(3)];
+        let job = judge(&all).unwrap();
+        let expected = "stuck: 3 of 4 ranks of the job are in torch's init_process_group; rank 3 (process 103) \
+                        has not called it: train.py:5 in load";
+        assert_eq!((&*job.sentence, job.state, job.kind), (expected, State::Stuck, Some(Kind::CallNotMade)));
+        // One that makes progress only has to come.
+        let mut all = all;
+        all[3].activity =
+            Some(Activity { seconds: 1.0, cpu_seconds: Some(0.9), sleeps: Some(0), ..Activity::default() });
+        assert_eq!(judge(&all).unwrap().state, State::Waiting);
+        all[3].state = ProcessState::Stopped;
+        assert_eq!(judge(&all).unwrap().state, State::Stuck);
+    }
+
+    #[test]
+    fn nobody_is_accused_who_was_not_read_or_where_jobs_cannot_be_told_apart() {
+        assert_eq!(judge(&[inside(0), inside(1), inside(2), inside(3)]), None);
+        assert_eq!(judge(&[elsewhere(0), elsewhere(1), elsewhere(2), elsewhere(3)]), None);
+        let job = judge(&[inside(0), inside(1), inside(3)]).unwrap();
+        assert_eq!(job.state, State::Unknown);
+        assert!(job.sentence.contains("rank 2, which was not read"), "{}", job.sentence);
+        assert_eq!(judge(&[inside(0), elsewhere(0), inside(1), inside(3)]), None);
+        let mut other = elsewhere(3);
+        other.job_rank_from = Some("SLURM_PROCID".to_owned());
+        assert_eq!(judge(&[inside(0), inside(1), inside(2), other]).unwrap().state, State::Unknown);
+    }
+
+    #[test]
+    fn a_callback_of_the_user_s_own_is_no_call_of_torch() {
+        let mut own = inside(0);
+        let frames = &mut own.python.as_mut().unwrap().threads[0].frames;
+        frames.insert(0, PythonFrame { file: "/home/a/hook.py".to_owned(), ..frames[0].clone() });
+        assert_eq!(call_of(&own), None);
+        assert_eq!(call_of(&inside(0)), Some("init_process_group"));
+        assert_eq!(call_of(&process(0, &[("@/distributed_c10d.py", 3, "all_reduce")])), None);
+    }
+}
