@@ -316,9 +316,9 @@ impl Target {
     /// Notes in the report that memory of the process did not answer: many readings go on without what they
     /// cannot have. Comes last.
     pub(super) fn note_silence(&mut self) {
-        let pid = self.process.pid();
-        if self.report.error.is_none() && !self.process.has_exited() && resolver::is_silent(pid) {
-            self.report.error = Some(ReadError::Blocked(pid).to_string());
+        let is_silent = resolver::is_silent(self.process.live_thread());
+        if self.report.error.is_none() && !self.process.has_exited() && is_silent {
+            self.report.error = Some(ReadError::Blocked(self.process.pid()).to_string());
         }
     }
 

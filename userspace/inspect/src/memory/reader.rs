@@ -190,7 +190,7 @@ impl<'p> Memory<'p> {
     fn read_pieces(self, pieces: &[(RuntimeAddr, usize)], into: &mut [u8]) -> Result<usize, ReadError> {
         let first = pieces.first().map_or(RuntimeAddr(0), |(at, _)| *at);
         let pieces: Vec<(u64, usize)> = pieces.iter().map(|(at, length)| (at.0, *length)).collect();
-        let read = resolver::peek(self.process.pid(), &pieces, into);
+        let read = resolver::peek(self.process.live_thread(), &pieces, into);
         self.still_there()?;
         match read.map_err(|error| ReadError::new(self.process, error, first)) {
             Err(ReadError::Unmapped(_)) => Ok(0),
@@ -201,7 +201,7 @@ impl<'p> Memory<'p> {
     /// Proves a read: the PID could have been given to another process only after this one had exited, so a
     /// read that ended while it was still there was a read of its memory.
     fn still_there(self) -> Result<(), ReadError> {
-        if self.process.has_exited() { Err(ReadError::Gone(self.process.pid())) } else { Ok(()) }
+        if self.process.is_live() { Ok(()) } else { Err(ReadError::Gone(self.process.pid())) }
     }
 }
 

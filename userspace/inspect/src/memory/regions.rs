@@ -34,9 +34,9 @@ pub struct AddressSpace {
 
 impl AddressSpace {
     pub fn read(process: &Process) -> Result<Self, ReadError> {
-        let mappings =
-            resolver::maps(process.pid()).map_err(|error| ReadError::new(process, error, RuntimeAddr(0)))?;
-        if process.has_exited() {
+        let mappings = resolver::maps(process.live_thread())
+            .map_err(|error| ReadError::new(process, error, RuntimeAddr(0)))?;
+        if !process.is_live() {
             return Err(ReadError::Gone(process.pid()));
         }
         Ok(Self::of(&mappings))

@@ -209,7 +209,7 @@ impl Shared<'_> {
             let window = self.windows.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some((start, end)) = window else { return };
             let runs = match &pagemap {
-                Some(pagemap) => resolver::filled(memory.process().pid(), pagemap, start, end),
+                Some(pagemap) => resolver::filled(memory.process().live_thread(), pagemap, start, end),
                 None => Ok(vec![(start, end)]),
             };
             // A process that does not answer is not read either.

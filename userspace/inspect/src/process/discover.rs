@@ -98,7 +98,7 @@ pub(crate) fn look_for_nccl(
         Err(ProcessError::Denied(..)) => return denied(),
         Err(_) => return Ok(None),
     };
-    let code = match maps::read_file_code(pid) {
+    let code = match maps::read_file_code(process.live_thread()) {
         Ok(code) => code,
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return denied(),
         Err(_) => return Ok(None),
@@ -143,14 +143,20 @@ pub(crate) fn look_for_nccl(
 /// # Errors
 /// When the process may not be looked at, or has ended.
 pub(crate) fn has_nccl(pid: u32, identifier: &mut Identifier, judge: &mut Judge<'_>) -> io::Result<bool> {
-    let files = maps::read_file_code(pid)?.mappings;
-    if files.is_empty() {
+    let code = maps::read_file_code(pid)?;
+    if code.mappings.is_empty() && !code.is_empty {
         return Ok(false);
     }
     let process = match Process::open(pid) {
         Ok(process) => process,
         Err(ProcessError::Denied(_, error)) => return Err(error),
         Err(_) => return Ok(false),
+    };
+    let files = match code.mappings {
+        none if none.is_empty() && process.has_lost_its_first_thread() => {
+            maps::read_file_code(process.live_thread())?.mappings
+        }
+        files => files,
     };
     identifier.begin(&process);
     Ok(files.iter().any(maps::Mapping::is_nccl)

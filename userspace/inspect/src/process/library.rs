@@ -257,7 +257,7 @@ pub(crate) fn nccl_libraries(
     judge: &mut Judge<'_>,
 ) -> Result<Vec<MappedLibrary>, LibraryError> {
     let pid = process.pid();
-    let code = maps::read_file_code(pid).map_err(|error| LibraryError::Maps(pid, error))?;
+    let code = maps::read_file_code(process.live_thread()).map_err(|error| LibraryError::Maps(pid, error))?;
     if code.is_empty {
         let why = io::Error::new(
             io::ErrorKind::NotFound,

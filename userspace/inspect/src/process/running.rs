@@ -18,6 +18,8 @@ use super::{
 #[derive(Debug)]
 pub struct Process {
     pid: u32,
+    /// Number of a thread that has not ended.
+    live_thread: u32,
     pidfd: OwnedFd,
     /// PIDs in every PID namespace from ours inwards; the last is the one that the process itself sees.
     namespace_pids: Vec<u32>,
@@ -64,11 +66,30 @@ impl Process {
             .map(|pids| pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
             .unwrap_or_default();
         let name = printable(status_field(&status, "Name").unwrap_or_default());
-        Ok(Self { pid, pidfd, namespace_pids, name })
+        let live_thread = if has_ended(&status) { other_thread(pid).unwrap_or(pid) } else { pid };
+        Ok(Self { pid, live_thread, pidfd, namespace_pids, name })
     }
 
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// Returns the number under which the kernel has the process's memory: the PID; once the first thread has ended
+    /// and others go on, the number of one of them. Whoever reads by it has to check [`Self::is_live`] after.
+    pub fn live_thread(&self) -> u32 {
+        self.live_thread
+    }
+
+    /// Tells whether the first thread had ended, and the process lived on.
+    pub fn has_lost_its_first_thread(&self) -> bool {
+        self.live_thread != self.pid
+    }
+
+    /// Tells whether the process has not exited, and [`Self::live_thread`] is one of its threads: so the number was
+    /// given to nobody else.
+    pub fn is_live(&self) -> bool {
+        let is_thread = || proc_path(self.pid).join("task").join(self.live_thread.to_string()).exists();
+        !self.has_exited() && (!self.has_lost_its_first_thread() || is_thread())
     }
 
     pub fn name(&self) -> &str {
@@ -98,10 +119,27 @@ impl Process {
         started(self.pid)
     }
 
-    /// Returns `/proc/PID`.
+    /// Returns `/proc/PID`, with the number of a thread that has not ended.
     pub fn proc_path(&self) -> PathBuf {
-        proc_path(self.pid)
+        proc_path(self.live_thread)
     }
+}
+
+/// Tells whether a thread has ended, by its `status`.
+fn has_ended(status: &str) -> bool {
+    status_field(status, "State").is_some_and(|state| state.starts_with(['Z', 'X']))
+}
+
+/// Returns a thread of the process that has not ended; of the first [`MAX_THREADS`].
+fn other_thread(pid: u32) -> Option<u32> {
+    /// Maximum number of threads that are looked at.
+    const MAX_THREADS: usize = 4096;
+    let folder = proc_path(pid).join("task");
+    let threads = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    let mut numbers = threads.take(MAX_THREADS).filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.find(|tid: &u32| {
+        read_text(folder.join(tid.to_string()).join("status")).is_ok_and(|status| !has_ended(&status))
+    })
 }
 
 /// Returns [`Process::started`] of whichever process has the number now.
@@ -174,6 +212,29 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(process.has_exited());
+    }
+
+    /// A program whose first thread ends alone, as by pthread_exit(3).
+    #[test]
+    fn a_process_whose_first_thread_has_ended_is_read_by_another() {
+        const SCRIPT: &str = "import ctypes, threading, time\n\
+            threading.Thread(target=time.sleep, args=(60,)).start()\n\
+            ctypes.CDLL(None).pthread_exit(None)";
+        let child = std::process::Command::new("python3").args(["-c", SCRIPT]).spawn();
+        if !test_support::need("python3", child.is_ok(), "install python3") {
+            return;
+        }
+        let mut child = child.unwrap();
+        test_support::wait_until("its first thread has ended", std::time::Duration::from_secs(20), || {
+            fs::read_to_string(proc_path(child.id()).join("status")).is_ok_and(|status| has_ended(&status))
+        });
+        let process = Process::open(child.id()).unwrap();
+        assert!(process.has_lost_its_first_thread() && process.is_live() && !process.has_exited());
+        // What `maps` of the first thread does not have any more.
+        assert!(!fs::read(process.proc_path().join("maps")).unwrap().is_empty());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!process.is_live());
     }
 
     #[test]

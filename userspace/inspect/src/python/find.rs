@@ -66,8 +66,8 @@ impl Runtimes {
     /// # Errors
     /// A sentence that says why an interpreter that seems to be there is not understood.
     pub fn find(&self, process: &Process) -> Result<Option<Found>, String> {
-        let mappings =
-            resolver::maps(process.pid()).map_err(|error| format!("its mappings cannot be read: {error}"))?;
+        let mappings = resolver::maps(process.live_thread())
+            .map_err(|error| format!("its mappings cannot be read: {error}"))?;
         let memory = TargetMemory::new(process);
         let mut why_not = None;
         for mapping in candidates(process, &mappings) {

@@ -48,7 +48,7 @@ const MAX_PAGES: usize = 2048;
 
 impl Modules {
     pub(super) fn read(process: &Process) -> io::Result<Self> {
-        let mut mappings = resolver::maps(process.pid())?;
+        let mut mappings = resolver::maps(process.live_thread())?;
         mappings.sort_by_key(|mapping| mapping.start);
         Ok(Self {
             mappings,
