@@ -7,8 +7,8 @@ use super::{
     copies::CopiedRank,
     owners::Owner,
     process_state::ProcessState,
-    python::{PythonGroup, PythonReport},
-    rank_report::RankReport,
+    python::{self, PythonGroup, PythonReport, PythonThread},
+    rank_report::{ProcessId, RankReport},
     unanswered::Unanswered,
     verdict::{JobVerdict, Verdict},
 };
@@ -86,9 +86,38 @@ pub struct ProcessReport {
 }
 
 impl ProcessReport {
+    /// Returns the process of a rank, if it is among `processes`.
+    pub(super) fn of<'p>(rank: &RankReport, processes: &'p [Self]) -> Option<&'p Self> {
+        processes.iter().find(|process| process.is_of(rank))
+    }
+
     /// Tells whether a rank runs in this process.
     pub(super) fn is_of(&self, rank: &RankReport) -> bool {
-        (self.pid, &self.host) == (rank.pid, &rank.host)
+        self.id() == rank.process()
+    }
+
+    pub(super) fn id(&self) -> ProcessId<'_> {
+        (&self.host, self.pid)
+    }
+
+    /// Tells whether two processes are of one user, job and program.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        (&self.owner, &self.name) == (&other.owner, &other.name)
+    }
+
+    /// Returns the calls of NCCL's API that threads are in, with the threads.
+    pub(super) fn calls(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.threads.iter().filter_map(|thread| Some((thread.tid, thread.nccl_api.as_deref()?)))
+    }
+
+    /// Describes where the main thread is in its program.
+    pub(super) fn place(&self) -> Option<String> {
+        python::place(self.main_thread()?)
+    }
+
+    /// Returns the main thread of a Python program, if it is known where it is.
+    pub(super) fn main_thread(&self) -> Option<&PythonThread> {
+        self.python.as_ref()?.threads.iter().find(|thread| thread.is_main && !thread.frames.is_empty())
     }
 }
 

@@ -19,7 +19,6 @@ mod gpu_text;
 mod gpus;
 pub mod history;
 mod motion;
-mod noted;
 mod own_list;
 mod owners;
 mod pending;
@@ -62,9 +61,9 @@ pub use rank_report::{
 };
 pub use set_up::{SetUp, Stage};
 pub use text::render;
-pub(crate) use torch_notes::comm_ranks;
+use torch_notes::comm_ranks;
 pub use unanswered::Unanswered;
-pub use verdict::{JobVerdict, Kind, State, Verdict, judge};
+pub use verdict::{JobVerdict, Kind, State, Verdict};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;
@@ -143,7 +142,7 @@ pub fn dump(
         readings = take_readings(&mut targets, options, &mut gpus);
     }
     for target in &mut targets {
-        target.sum_up_activity();
+        target.report.activity = activity::over(&target.samples);
     }
     let mut ranks = motion::over(readings);
     copies::leave_out(&mut targets, &mut ranks);
@@ -172,18 +171,14 @@ pub fn dump(
     for rank in &mut ranks {
         rank.gpu = RankGpu::of(rank, &places, &processes, &gpus);
     }
-    let communicators = communicators(ranks, &processes);
     Ok(DumpReport {
         torch_notes,
         lost_readers: resolver::lost(),
-        schema: SCHEMA,
         hosts: vec![host_name()],
         unix_time: now_ns(ClockId::Realtime) / 1_000_000_000,
-        job: verdict::over_all(&communicators, &processes),
-        communicators,
-        processes,
         gpus,
         gpu_remarks,
+        ..DumpReport::judged(ranks, processes)
     })
 }
 
@@ -307,7 +302,7 @@ pub fn chosen(choice: &Choice) -> Result<(Vec<Process>, Refused)> {
 
 /// Merges the dumps of several hosts into one, judged again over all their ranks.
 pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
-    let mut all = DumpReport { schema: SCHEMA, ..DumpReport::default() };
+    let mut all = DumpReport::default();
     let mut ranks = Vec::new();
     for report in reports {
         for host in report.hosts {
@@ -323,9 +318,9 @@ pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
         all.lost_readers += &report.lost_readers;
         ranks.extend(report.communicators.into_iter().flat_map(|communicator| communicator.ranks));
     }
-    all.communicators = communicators(ranks, &all.processes);
-    all.job = verdict::over_all(&all.communicators, &all.processes);
-    all
+    let DumpReport { schema, job, processes, communicators, .. } =
+        DumpReport::judged(ranks, std::mem::take(&mut all.processes));
+    DumpReport { schema, job, processes, communicators, ..all }
 }
 
 fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<CommunicatorReport> {
@@ -362,14 +357,18 @@ fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Com
 }
 
 fn python_stacks(ranks: &[RankReport], processes: &[ProcessReport]) -> Vec<PythonGroup> {
-    let main = |rank: &RankReport| {
-        let process = processes.iter().find(|process| process.is_of(rank))?;
-        process.python.as_ref()?.main_thread()
-    };
+    let main = |rank| ProcessReport::of(rank, processes)?.main_thread();
     python::groups(ranks.iter().filter_map(|rank| Some((rank.rank, main(rank)?))))
 }
 
 impl DumpReport {
+    /// Makes the report of ranks and their processes, with the verdicts.
+    fn judged(ranks: Vec<RankReport>, processes: Vec<ProcessReport>) -> Self {
+        let communicators = communicators(ranks, &processes);
+        let job = verdict::over_all(&communicators, &processes);
+        Self { schema: SCHEMA, job, processes, communicators, ..Self::default() }
+    }
+
     /// Returns the worst state of all verdicts; `Unknown` if there is no communicator.
     pub fn state(&self) -> State {
         self.communicators.iter().map(|communicator| communicator.verdict.state).max().unwrap_or_default()

@@ -54,16 +54,11 @@ fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt:
     for sentence in &report.torch_notes {
         wrapped(out, sentence, 0)?;
     }
-    match report.lost_readers.left_behind {
-        0 => {}
-        left => wrapped(
-            out,
-            &format!(
-                "helper processes of ncclflow that hang in the kernel, because what they read does \
-                      not answer: {left}"
-            ),
-            0,
-        )?,
+    let left = report.lost_readers.left_behind;
+    if left > 0 {
+        let what =
+            "helper processes of ncclflow that hang in the kernel, because what they read does not answer";
+        wrapped(out, &format!("{what}: {left}"), 0)?;
     }
     let has_details = report.processes.iter().any(|process| !process.threads.is_empty());
     if has_details && !is_verbose && report.state() != State::Healthy {
@@ -95,23 +90,15 @@ fn write_communicators(out: &mut String, report: &DumpReport, is_verbose: bool) 
     for communicator in others.iter().skip(most).take(MAX_LINES) {
         wrapped(out, &headline(communicator), 0)?;
     }
-    write_rest(
-        out,
-        0,
-        others.len(),
-        most.saturating_add(MAX_LINES),
-        "more communicators that are not healthy",
-    )?;
+    let most = most.saturating_add(MAX_LINES);
+    write_rest(out, 0, others.len(), most, "more communicators that are not healthy")?;
     let is_short = !is_verbose && (!others.is_empty() || healthy.len() > MAX_COMMUNICATORS);
     if is_short && !healthy.is_empty() {
         let names = healthy.iter().take(MAX_LINES).map(|one| one.name.as_ref().unwrap_or(&one.comm_hash));
         let more = if healthy.len() > MAX_LINES { " …" } else { "" };
         let s = if healthy.len() == 1 { "" } else { "s" };
-        wrapped(
-            out,
-            &format!("{} healthy communicator{s}: {}{more}", healthy.len(), joined(names, ", ")),
-            0,
-        )?;
+        let names = joined(names, ", ");
+        wrapped(out, &format!("{} healthy communicator{s}: {names}{more}", healthy.len()), 0)?;
         return writeln!(out);
     }
     for communicator in healthy {

@@ -4,7 +4,6 @@
 //! [`history`] reads the processes and compares their ranks; [`render`] shows it. The notes are torch's word,
 //! of the time at which torch wrote them.
 
-mod forged;
 mod report;
 mod text;
 
@@ -13,18 +12,14 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::{Result, bail};
 use rustix::time::ClockId;
 
-use crate as dump;
-use crate::{Choice, RankReport, chosen, survey};
+use crate::{Choice, RankReport, chosen, comm_ranks, survey};
 use flow::text::joined;
 use inspect::{
     clock::now_ns, host::host_name, memory::ScanLimits, process::Process, python::Runtimes, resolver,
 };
 use nccl_library::symbols::DebugFiles;
-use torch_history as torch_notes;
 use torch_history::{Builds, ProcessHistory, RingReport, names};
 
-#[doc(hidden)]
-pub use forged::history_of_forged_rings;
 pub use report::{HISTORY_SCHEMA, HistoryReport};
 pub use text::render;
 
@@ -47,12 +42,12 @@ pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
     let (processes, refused) = chosen(&options.choice)?;
     let (mut builds, runtimes) = (Builds::default(), Runtimes::default());
     let mut found: Vec<ProcessHistory> =
-        processes.iter().map(|process| torch_notes::read(process, &mut builds, &runtimes)).collect();
+        processes.iter().map(|process| torch_history::read(process, &mut builds, &runtimes)).collect();
     let by_hash = options.comm.as_deref().is_some_and(|comm| comm.starts_with("0x"));
     let needs_nccl = |history: &ProcessHistory| history.has_entries() && history.rank.is_none();
     let communicators =
         if by_hash || found.iter().any(needs_nccl) { communicators(processes, options) } else { Vec::new() };
-    let mut groups = torch_notes::compare(&mut found, &dump::comm_ranks(&communicators));
+    let mut groups = torch_history::compare(&mut found, &comm_ranks(&communicators));
     found.extend(refused.into_iter().map(|(pid, error)| ProcessHistory {
         host: host_name(),
         pid,
@@ -80,7 +75,7 @@ pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
         schema: HISTORY_SCHEMA,
         host: host_name(),
         unix_time_ns: i64::try_from(now_ns(ClockId::Realtime)).unwrap_or(i64::MAX),
-        verdict: torch_notes::over(&groups),
+        verdict: torch_history::over(&groups),
         groups,
         processes: found,
     })

@@ -17,8 +17,7 @@ pub use launches::{LaunchCounter, Launches, Movement};
 pub use table::render;
 
 use self::launches::Looks;
-use crate as dump;
-use crate::{Progress, RankReport};
+use crate::{Progress, RankReport, survey};
 use inspect::{
     clock::now_ns,
     host::host_name,
@@ -180,8 +179,7 @@ impl Lister {
         let started: Vec<Option<u64>> = to_scan.iter().map(|(_, process, _)| process.started()).collect();
         let (indexes, targets): (Vec<usize>, Vec<_>) =
             to_scan.into_iter().map(|(index, process, files)| (index, (process, files))).unzip();
-        let (scanned, ranks) =
-            dump::survey(targets, self.options.limits, &self.options.debug_files, progress);
+        let (scanned, ranks) = survey(targets, self.options.limits, &self.options.debug_files, progress);
         let at = Instant::now();
         self.looks.begin();
         for ((index, started), scanned) in indexes.into_iter().zip(started).zip(scanned) {

@@ -49,13 +49,6 @@ pub struct PythonGroup {
     pub frames: Vec<PythonFrame>,
 }
 
-impl PythonReport {
-    /// Returns the main thread, if it is known where it is.
-    pub(crate) fn main_thread(&self) -> Option<&PythonThread> {
-        self.threads.iter().find(|thread| thread.is_main && !thread.frames.is_empty())
-    }
-}
-
 impl PythonThread {
     /// Tells whether the innermost frame is in torch's collectives, or in its waits for them.
     pub(super) fn is_in_torch_distributed(&self) -> bool {

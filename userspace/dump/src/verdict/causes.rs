@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
+    Kind,
     case::{Case, halted_sentence, ops_are_unreadable},
     waits::Waits,
 };
@@ -94,7 +95,7 @@ fn sure_cause(
     is_waited_for: bool,
 ) -> Option<String> {
     let Some(rank) = case.ranks.get(&number) else {
-        if case.left().contains(&number) {
+        if case.vanished().contains(&(number, Kind::Left)) {
             return case.absent_sentence(number);
         }
         let why = "it is gone, or its PID was not given";

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Kind, Verdict,
-    case::{Case, MAX_SENTENCES, named},
+    case::{Case, MAX_SENTENCES, subject},
     disagreement,
 };
 use crate::rank_report::ChannelReport;
@@ -48,10 +48,8 @@ pub(super) fn failed(case: &Case<'_>, or_aborted: bool) -> Option<Verdict> {
     let mut evidence = disagreement.evidence;
     evidence.extend(sentences.into_values().take(MAX_SENTENCES));
     if culprits == missing {
-        let verb = if missing.len() == 1 { "was" } else { "were" };
-        let missing = named(&missing);
-        evidence
-            .push(format!("{missing} {verb} not read, and may be at the other end of a broken connection"));
+        let missing = subject(&missing, ["was", "were"]);
+        evidence.push(format!("{missing} not read, and may be at the other end of a broken connection"));
         evidence.extend(case.exited_sentence());
     }
     evidence.extend(case.missing_sentence());

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::{
     Kind, State, Verdict,
-    case::{Case, named},
+    case::{Case, named, subject},
     disagreement::minority,
 };
 use crate::rank_gpu::Work;
@@ -30,17 +30,12 @@ pub(super) fn gpu_error(case: &Case<'_>) -> Option<Verdict> {
 
 pub(super) fn gpu_work(case: &Case<'_>) -> Option<Verdict> {
     let with = |wanted: Work| -> BTreeSet<u32> {
-        let ranks = case.ranks.iter().filter(|(_, rank)| rank.work() == Some(wanted));
-        ranks.map(|(number, _)| *number).collect()
+        case.ranks_where(|rank| rank.work() == Some(wanted)).into_iter().collect()
     };
     let (idle, waits, computes, moves) =
         (with(Work::Idle), with(Work::Waits), with(Work::Computes), with(Work::Moves));
     let seconds = case.seconds;
-    let healthy = |sentence: String| {
-        let mut verdict = Verdict::new(State::Healthy, sentence);
-        verdict.evidence.extend(case.absent_sentences());
-        Some(verdict)
-    };
+    let healthy = |what: String| Some(Verdict::new(State::Healthy, what).with(case.absent_sentences()));
     if !moves.is_empty() {
         return healthy(format!("it moves: the GPUs of {} moved data over NVLink", named(&moves)));
     }
@@ -55,12 +50,10 @@ pub(super) fn gpu_work(case: &Case<'_>) -> Option<Verdict> {
         };
         return healthy(format!("{what}, for {seconds:.1} s: the job waits elsewhere"));
     }
-    let explained: Vec<u32> = waits.iter().copied().filter(|rank| case.is_explained(*rank)).collect();
-    if explained.len() == waits.len() {
-        let verb = if waits.len() == 1 { "waits" } else { "wait" };
+    if waits.iter().all(|rank| case.is_explained(*rank)) {
         return healthy(format!(
-            "nothing is known to be pending in this communicator: {} {verb} in another one",
-            named(&waits)
+            "nothing is known to be pending in this communicator: {} in another one",
+            subject(&waits, ["waits", "wait"])
         ));
     }
     let mut evidence = vec![format!(
@@ -68,18 +61,16 @@ pub(super) fn gpu_work(case: &Case<'_>) -> Option<Verdict> {
          of {} runs a kernel that moves nothing, as one of NCCL's that waits",
         named(&waits)
     )];
-    let finish = |state, kind, culprits: BTreeSet<u32>, mut evidence: Vec<String>| {
+    let finish = |state, kind: Option<Kind>, culprits: BTreeSet<u32>, mut evidence: Vec<String>| {
         evidence.extend(case.gpu_sentences());
         evidence.extend(case.absent_sentences());
         evidence.extend(case.missing_sentence());
-        let is_named = state != State::Unknown;
-        let victims =
-            waits.iter().filter(|_| is_named).copied().filter(|rank| !culprits.contains(rank)).collect();
+        let victims = waits.difference(&culprits).filter(|_| kind.is_some()).copied().collect();
         Some(Verdict { state, kind, victims, culprits: culprits.into_iter().collect(), evidence })
     };
     if !computes.is_empty() {
-        let (ranks, s) = (named(&computes), if computes.len() == 1 { "s" } else { "" });
-        evidence.push(format!("the GPU of {ranks} compute{s}: its memory is in use, and NVLink is still"));
+        let compute = subject(&computes, ["computes", "compute"]);
+        evidence.push(format!("the GPU of {compute}: its memory is in use, and NVLink is still"));
         return finish(State::Waiting, Some(Kind::Computing), computes, evidence);
     }
     if idle.is_empty() {

@@ -15,10 +15,7 @@ pub(super) fn halted(case: &Case<'_>) -> Option<Verdict> {
         if !waiting.is_empty() {
             let what =
                 format!("the GPU of {} waits, and nothing moved for {:.1} s", named(&waiting), case.seconds);
-            let mut verdict = Verdict::new(State::Stuck, what);
-            case.add_halted(&mut verdict);
-            let kind = case.kind_of_halted(&stopped);
-            return Verdict { kind, culprits: stopped, victims: waiting, ..verdict };
+            return case.held_up(what, stopped, waiting);
         }
         let mut verdict = Verdict { state: State::Unknown, ..idle(case) };
         case.add_halted(&mut verdict);

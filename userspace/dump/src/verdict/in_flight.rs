@@ -80,13 +80,8 @@ fn kind_of(case: &Case<'_>, culprits: &[u32]) -> Option<Kind> {
     let (behind, _) = case.behind();
     let first = culprits.first()?;
     if culprits.iter().any(|rank| case.is_missing(*rank)) {
-        let is_gone = case.gone().iter().any(|rank| culprits.contains(rank));
-        let has_left = case.left().iter().any(|rank| culprits.contains(rank));
-        return Some(match (is_gone, has_left) {
-            (true, _) => Kind::Gone,
-            (false, true) => Kind::Left,
-            (false, false) => Kind::NotRead,
-        });
+        let vanished = case.vanished().into_iter().find(|(rank, _)| culprits.contains(rank));
+        return Some(vanished.map_or(Kind::NotRead, |(_, kind)| kind));
     }
     Some(if let Some(halted) = case.kind_of_halted(culprits) {
         halted

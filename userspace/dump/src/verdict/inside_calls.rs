@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{
     Kind, State, Verdict,
-    case::{Case, MAX_SENTENCES, named},
+    case::{BE, Case, MAX_SENTENCES, subject},
 };
 use crate::{dump_report::ProcessReport, rank_report::RankReport};
 
@@ -35,11 +35,9 @@ pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
     let mut evidence = vec![nothing];
     evidence.extend(inside.into_values().take(MAX_SENTENCES));
     if is_sure && !outside.is_empty() {
-        let verb = if outside.len() == 1 { "is" } else { "are" };
         evidence.push(format!(
-            "{} {verb} in no call of NCCL: inferred that the others wait for it there, to connect or for \
-             room",
-            named(&outside)
+            "{} in no call of NCCL: inferred that the others wait for it there, to connect or for room",
+            subject(&outside, BE)
         ));
         return Some(case.stuck(Kind::Connecting, outside, evidence));
     }
@@ -52,9 +50,7 @@ pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
 /// enough.
 pub(super) fn call_of<'a>(case: &Case<'a>, rank: &RankReport) -> Option<(&'a ProcessReport, u32, &'a str)> {
     let process = case.process_of(rank)?;
-    let mut calls =
-        process.threads.iter().filter_map(|thread| Some((thread.tid, thread.nccl_api.as_deref()?)));
-    let (thread, call) = calls.find(|(_, call)| !asks_only(call))?;
+    let (thread, call) = process.calls().find(|(_, call)| !asks_only(call))?;
     Some((process, thread, call))
 }
 

@@ -1,6 +1,6 @@
 //! Ranks that were not found although their processes were read, and processes that outlive their rank.
 
-use super::case::Case;
+use super::{case::Case, lines::main_thread_at};
 use crate::{
     absent::{AbsentRank, Place},
     dump_report::ProcessReport,
@@ -17,13 +17,6 @@ impl<'a> Case<'a> {
             self.ranks.values().filter(|rank| rank.absent.contains(absent)).map(|rank| &rank.host);
         let host = hosts.next()?;
         self.processes.iter().find(|process| (process.pid, &process.host) == (pid, host))
-    }
-
-    /// Returns the ranks whose processes live, were read, and have no such communicator.
-    pub(super) fn left(&self) -> Vec<u32> {
-        let has_left =
-            |absent: &&AbsentRank| self.process_of_absent(absent).is_some_and(was_searched_to_the_end);
-        self.absent().filter(has_left).map(|absent| absent.rank).collect()
     }
 
     /// Names the processes that were forked from a rank's process, and outlive it: with a leading separator, or
@@ -48,7 +41,7 @@ impl<'a> Case<'a> {
 }
 
 /// Tells whether a communicator of the process would have been found.
-fn was_searched_to_the_end(process: &ProcessReport) -> bool {
+pub(super) fn was_searched_to_the_end(process: &ProcessReport) -> bool {
     let scan = process.scan.as_ref();
     process.error.is_none()
         && !process.libraries.is_empty()
@@ -58,12 +51,11 @@ fn was_searched_to_the_end(process: &ProcessReport) -> bool {
 
 /// Tells that a process that was read has no such communicator.
 pub(super) fn left_sentence(rank: u32, process: &ProcessReport) -> String {
-    let place = super::lines::place_of(process).map(|place| format!("; its main thread is at {place}"));
     format!(
         "rank {rank} is process {}, which has no such communicator any more: it was destroyed or aborted, or its set-up \
          failed{}",
         process.pid,
-        place.unwrap_or_default()
+        main_thread_at(process)
     )
 }
 

@@ -47,10 +47,7 @@ use serde::{Deserialize, Serialize};
 use self::{case::Case, common_calls::CommonCall};
 pub(super) use self::{case::named, job::over as over_all};
 pub use self::{job::JobVerdict, kind::Kind};
-use super::{
-    dump_report::{CommunicatorReport, ProcessReport},
-    rank_report::RankReport,
-};
+use super::{CommunicatorReport, ProcessReport, RankReport};
 
 /// State of a communicator, in the order of severity: of several communicators the highest counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -122,21 +119,16 @@ const RULES: &[Rule] = &[
     idle::over_nvlink,
 ];
 
-/// Judges one communicator. All `ranks` belong to it; `processes` are all that the dump was asked to read.
-pub fn judge(ranks: &[RankReport], processes: &[ProcessReport]) -> Verdict {
-    judge_beside(ranks, processes, &BTreeSet::new(), None)
-}
-
-/// Judges one communicator, like [`judge`]. The ranks of the processes `explained` (host and PID) wait in
-/// another communicator, which explains what their GPUs do.
+/// Judges one communicator. All `ranks` belong to it; `processes` are all that the dump was asked to read. The
+/// ranks of the processes `explained` (host and PID) wait in another communicator, which explains what their GPUs
+/// do.
 fn judge_beside(
     ranks: &[RankReport],
     processes: &[ProcessReport],
     explained: &BTreeSet<(String, u32)>,
     common_call: Option<&CommonCall>,
 ) -> Verdict {
-    let Some(first) = ranks.first() else { return Verdict::default() };
-    let case = Case::new(ranks, first.n_ranks, processes, explained, common_call);
+    let Some(case) = Case::new(ranks, processes, explained, common_call) else { return Verdict::default() };
     let verdict = RULES.iter().find_map(|rule| rule(&case)).unwrap_or_else(|| idle::idle(&case));
     let verdict = noted::weigh(&case, verdict);
     let mut verdict = waiting::or_stuck(&case, verdict);
@@ -182,5 +174,7 @@ impl CommunicatorReport {
     }
 }
 
+#[cfg(test)]
+pub(crate) use tests::made::judge;
 #[cfg(test)]
 mod tests;

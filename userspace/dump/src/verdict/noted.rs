@@ -10,17 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Kind, State, Verdict,
-    case::{Case, named},
+    case::{Case, named, subject},
     disagreement::minority,
     inside_calls,
     other_operation::only_gpus_tell,
 };
 use flow::text::joined;
-use torch_history::{Noted, first_difference, progress_of, seconds};
+use torch_history::{LATE_NS, Noted, first_difference, progress, seconds};
 
-/// Age of a call from which on a rank that has not made it is said to be late: ranks are read one after the
-/// other.
-const LATE_NS: i64 = 1_000_000_000;
 /// Maximum number of sides and groups of ranks that a sentence lists.
 const MAX_LISTED: usize = 4;
 
@@ -117,11 +114,9 @@ impl<'a> View<'a> {
     }
 
     fn late_sentence(&self, late: &Late<'_>) -> String {
-        let have_not = if late.behind.len() == 1 { "has not" } else { "have not" };
         format!(
-            "{} {have_not} called collective {} of {}, which {} called {:.1} s before, by torch's flight \
-             recorder: {}",
-            named(&late.behind),
+            "{} called collective {} of {}, which {} called {:.1} s before, by torch's flight recorder: {}",
+            subject(&late.behind, ["has not", "have not"]),
             late.seq,
             self.group,
             named(&late.called),
@@ -131,11 +126,8 @@ impl<'a> View<'a> {
     }
 
     fn difference_sentence(&self, difference: &Difference<'_>) -> String {
-        let sides = difference
-            .sides
-            .iter()
-            .take(MAX_LISTED)
-            .map(|((_, what), ranks)| format!("{} called {what}", named(ranks)));
+        let sides = difference.sides.iter().take(MAX_LISTED);
+        let sides = sides.map(|((_, what), ranks)| format!("{} called {what}", named(ranks)));
         format!(
             "collective {} of {} differs, by torch's flight recorder: {}",
             difference.seq,
@@ -144,24 +136,11 @@ impl<'a> View<'a> {
         )
     }
 
-    /// Describes the progress:
-    /// `rank 3 completed 4711 and called no more (all_reduce [8] Float (model.py:88)); rank 5 …`
     fn progress(&self) -> String {
-        // Numbers of the latest call and of the latest that is completed.
-        type Progress = (Option<u64>, Option<u64>);
-        type Ranks<'a> = (Vec<u32>, &'a str);
-        let mut by: BTreeMap<Progress, Ranks<'_>> = BTreeMap::new();
-        for (number, noted) in &self.ranks {
-            let last = noted.last_seq();
-            let what = last.and_then(|seq| noted.call(seq)).map_or("", |(_, kind)| &*kind.what);
-            by.entry((last, noted.completed_seq())).or_insert_with(|| (Vec::new(), what)).0.push(*number);
-        }
-        let part = |((last, completed), (ranks, what)): (&Progress, &Ranks<'_>)| {
-            progress_of(&named(ranks), *completed, *last, what)
-        };
-        let parts = by.iter().rev().take(MAX_LISTED).map(part);
-        let more = if by.len() > MAX_LISTED { "; and others elsewhere" } else { "" };
-        format!("torch's flight recorder of {}: {}{more}", self.group, joined(parts, "; "))
+        let ranks = self.ranks.iter().map(|(number, noted)| (*number, *noted));
+        let furthest = |noted: &Noted| (noted.last_seq(), noted.completed_seq());
+        let parts = progress(ranks, furthest, |ranks| named(ranks), MAX_LISTED);
+        format!("torch's flight recorder of {}: {parts}", self.group)
     }
 
     /// Tells how old the notes are. If the watchdog stops, its notes stop, too.
@@ -191,8 +170,7 @@ pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
             Some(late) if !is_measured(case, &late) => verdict = decided_by(case, &view, &late),
             Some(late) => {
                 verdict.state = State::Unknown;
-                verdict.evidence.push(view.late_sentence(&late));
-                verdict.evidence.push(BOTH.to_owned());
+                verdict.evidence.extend([view.late_sentence(&late), BOTH.to_owned()]);
             }
             // Nobody waits for anything.
             None => match difference {
@@ -207,31 +185,22 @@ pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
                 verdict = decided_by(case, &view, &late);
                 verdict.evidence.extend(evidence);
             }
-            (None, Some(late)) => {
-                verdict.evidence.push(view.late_sentence(&late));
-                verdict.evidence.push(BOTH.to_owned());
-            }
+            (None, Some(late)) => verdict.evidence.extend([view.late_sentence(&late), BOTH.to_owned()]),
             (None, None) => verdict.evidence.push(view.progress()),
         },
         State::Stuck | State::Waiting => match (difference, late) {
             (Some(difference), _) if by_gpus => verdict = differs(case, &view, &difference, verdict),
             (Some(difference), _) => {
-                let sentence = view.difference_sentence(&difference);
-                beside(&mut verdict, sentence, &minority(&difference.sides));
+                beside(&mut verdict, view.difference_sentence(&difference), &minority(&difference.sides));
             }
-            (None, Some(late)) => {
-                let sentence = view.late_sentence(&late);
-                beside(&mut verdict, sentence, &late.behind);
-            }
+            (None, Some(late)) => beside(&mut verdict, view.late_sentence(&late), &late.behind),
             (None, None) => {
                 verdict.evidence.push(view.progress());
                 if verdict.kind == Some(Kind::NotJoined) {
-                    verdict.evidence.push(
-                        "torch's flight recorder says otherwise: all ranks have called the same; so \
-                         either the call has not come \
-                         from torch to NCCL, or NCCL counted what torch did not call: both are possible"
-                            .to_owned(),
-                    );
+                    let otherwise = "torch's flight recorder says otherwise: all ranks have called the same; so either \
+                                     the call has not come from torch to NCCL, or NCCL counted what torch did not \
+                                     call: both are possible";
+                    verdict.evidence.push(otherwise.to_owned());
                 }
             }
         },

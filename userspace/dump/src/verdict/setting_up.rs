@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Kind, State, Verdict,
-    case::{Case, MAX_SENTENCES, named},
+    case::{BE, Case, MAX_SENTENCES, subject},
     inside_calls,
+    lines::main_thread_at,
 };
 use crate::{rank_report::RankReport, set_up::Stage};
-use nccl_library::{fields::root_answers_each_rank, nccl::NcclVersion};
+use nccl_library::fields::root_answers_each_rank;
 
 pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
     let ranks = case.ranks_where(|rank| rank.set_up.is_some());
@@ -50,7 +51,8 @@ pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
     let missing: BTreeSet<u32> = case.missing_ranks().into_iter().collect();
     let is_last = case.n_missing() == 1;
     // A process that was read and lives is no rank any more: its set-up has failed, or it has left.
-    let gone: BTreeSet<u32> = case.gone().into_iter().chain(case.left()).collect();
+    let vanished = case.vanished();
+    let gone: BTreeSet<u32> = vanished.iter().map(|(rank, _)| *rank).collect();
     let culprits: BTreeSet<u32> = match (case.n_missing(), gone.is_empty()) {
         (0, _) => BTreeSet::new(),
         (_, false) => gone.clone(),
@@ -63,7 +65,7 @@ pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
                 "rank {rank} has not come: process {} is the only other one of this job, and is in no such communicator: \
                  inferred that it is rank {rank}{}",
                 process.pid,
-                super::lines::place_of(process).map_or_else(String::new, |at| format!("; its main thread is at {at}"))
+                main_thread_at(process)
             ),
             None => format!("rank {rank} is waited for, and was not read: it may not have come, or wait itself"),
         });
@@ -80,11 +82,7 @@ pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
     }
     Some(Verdict {
         state: State::Stuck,
-        kind: Some(match (gone.is_empty(), case.gone().is_empty()) {
-            (true, _) => Kind::SettingUp,
-            (false, true) => Kind::Left,
-            (false, false) => Kind::Gone,
-        }),
+        kind: Some(vanished.first().map_or(Kind::SettingUp, |(_, kind)| *kind)),
         culprits: culprits.into_iter().collect(),
         victims: ranks,
         evidence,
@@ -96,10 +94,9 @@ fn waits(case: &Case<'_>) -> BTreeMap<u32, (Vec<u32>, String)> {
     let wait = |number: u32, rank: &RankReport| {
         let n_ranks = rank.n_ranks.max(1);
         let (next, previous) = ((number + 1) % n_ranks, (number + n_ranks - 1) % n_ranks);
-        let version = rank.nccl_version.as_deref().and_then(|version| version.parse::<NcclVersion>().ok());
         Some(match rank.set_up?.stage? {
             Stage::Beginning => return None,
-            Stage::NextRank if root_answers_each_rank(version) => {
+            Stage::NextRank if root_answers_each_rank(rank.version()) => {
                 (vec![next], format!("rank {number} waits for rank {next} to come"))
             }
             // The root answers when all have come.
@@ -136,8 +133,7 @@ fn unanswered(case: &Case<'_>) -> BTreeMap<u32, String> {
 }
 
 fn still_setting_up(ranks: &[u32]) -> String {
-    let verb = if ranks.len() == 1 { "is" } else { "are" };
-    format!("{} {verb} still setting the communicator up", named(ranks))
+    format!("{} still setting the communicator up", subject(ranks, BE))
 }
 
 #[cfg(test)]

@@ -1,16 +1,23 @@
 //! Made-up ranks of a ring of four.
 
 use crate::{
+    ProcessReport,
     process_state::ProcessState,
     rank_gpu::{RankGpu, Work},
     rank_report::{
         ChannelReport, ConnectionReport, Motion, OpReport, ProxyListState, ProxyReport, RankReport,
     },
-    verdict::{State, Verdict},
+    verdict::{State, Verdict, judge_beside},
 };
 use nccl_library::nccl::Direction;
+use std::collections::BTreeSet;
 
 pub(in crate::verdict) const N: u32 = 4;
+
+/// Judges one communicator, which nothing beside it explains.
+pub(crate) fn judge(ranks: &[RankReport], processes: &[ProcessReport]) -> Verdict {
+    judge_beside(ranks, processes, &BTreeSet::new(), None)
+}
 
 pub(in crate::verdict) fn op(direction: Direction, peer: u32, count: u64) -> OpReport {
     OpReport {
