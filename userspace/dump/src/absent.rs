@@ -10,7 +10,7 @@ use std::{ops::Range, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-use super::{rank_report::RankReport, ras_peers::Peers};
+use super::{RankReport, ras_peers::Peers};
 use flow::schema::comm_hash_of_name;
 use inspect::{
     memory::Memory,

@@ -8,9 +8,9 @@
 use std::{collections::BTreeMap, collections::BTreeSet, ops::ControlFlow};
 
 use super::{
+    ChannelReport, CommStatus, Counters, RankReport,
     comm_layout::{CommLayout, MAGIC},
     places,
-    rank_report::{ChannelReport, CommStatus, Counters, RankReport},
 };
 use inspect::memory::{AddressSpace, Memory, ReadError, ScanLimits, ScanProgress, ScanReport, search};
 use nccl_library::{

@@ -11,9 +11,9 @@ use std::{collections::BTreeMap, fs};
 use serde::{Deserialize, Serialize};
 
 use super::{
+    RankReport,
     absent::{LiveProcesses, hashes_of},
     process::Target,
-    rank_report::RankReport,
 };
 use inspect::{memory::Memory, process::read_text};
 

@@ -3,13 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    activity::Activity,
-    copies::CopiedRank,
-    owners::Owner,
-    process_state::ProcessState,
-    python::{self, PythonGroup, PythonReport, PythonThread},
-    rank_report::{ProcessId, RankReport},
-    unanswered::Unanswered,
+    Activity, CopiedRank, Owner, ProcessId, ProcessState, PythonGroup, PythonReport, PythonThread,
+    RankReport, Unanswered, python,
     verdict::{JobVerdict, Verdict},
 };
 use flow::session::LostReaders as Lost;

@@ -11,10 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{
-    dump_report::{CommunicatorReport, DumpReport, ProcessReport},
-    rank_report::{ProcessId, RankReport},
-};
+use super::{CommunicatorReport, DumpReport, ProcessId, ProcessReport, RankReport};
 use flow::{schema::PythonFrame, text::joined};
 use torch::flight_recorder::{
     Dump, Entry, Function, GlobalRanks, GroupStatus, Operation, Places, ProcessGroup,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::dump_report::DumpReport;
+use super::DumpReport;
 use flow::text::write_paragraph;
 use inspect::gpu::{GpuReport, Traffic};
 

@@ -66,6 +66,9 @@ pub use unanswered::Unanswered;
 pub use verdict::{JobVerdict, Kind, State, Verdict};
 
 use anyhow::{Context as _, Result, bail};
+use owners::Owner;
+use rank_gpu::Work;
+use rank_report::ProcessId;
 use rustix::time::ClockId;
 
 use inspect::{

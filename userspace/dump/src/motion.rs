@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::rank_report::{Motion, OpReport, ProxyListState, RankReport};
+use super::{Motion, OpReport, ProxyListState, RankReport};
 
 #[derive(Debug)]
 pub(super) struct Reading {

@@ -9,10 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    dump_report::ProcessReport,
-    rank_report::{ProcessId, RankReport},
-};
+use super::{ProcessId, ProcessReport, RankReport};
 use flow::{identity::JobVariable, text::joined};
 
 /// Owner of a process.

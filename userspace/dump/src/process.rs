@@ -17,21 +17,18 @@ use torch_history::told_rank;
 use anyhow::{Context as _, Result, bail};
 
 use super::{
-    DumpOptions, Progress,
-    absent::{AbsentRank, LiveProcesses, PeerTable},
+    AbsentRank, DumpOptions, LibraryReport, OpReport, Owner, ProcessReport, ProcessState, Progress,
+    ProxyListState, ProxyReport, RankReport,
+    absent::{LiveProcesses, PeerTable},
     activity::Sample,
     comm_layout::CommLayout,
     communicator::{self, Communicator},
     connections::{ConnectionLayout, Peers},
-    dump_report::{LibraryReport, ProcessReport},
     own_list::OwnList,
-    owners::Owner,
     pending::PendingLayout,
     places,
-    process_state::ProcessState,
     proxy::{self, ProxyLayout, ProxyList, ProxyOp},
     python::{self, Runtimes},
-    rank_report::{OpReport, ProxyListState, ProxyReport, RankReport},
     ras_peers::RasPeers,
     set_up::SetUpLayout,
 };

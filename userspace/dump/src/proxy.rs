@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 
 use super::{
+    OpReport, ProxyListState,
     places::{self, Places, Wanted},
-    rank_report::{OpReport, ProxyListState},
 };
 use inspect::memory::{Memory, ReadError};
 use nccl_library::{

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{dump_report::ProcessReport, rank_report::RankReport};
+use super::{ProcessReport, RankReport};
 use flow::text::joined;
 use inspect::gpu::GpuReport;
 

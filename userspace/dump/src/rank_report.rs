@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    absent::AbsentRank, pending::Pending, process_state::ProcessState, rank_gpu::RankGpu, set_up::SetUp,
-};
+use super::{AbsentRank, Pending, ProcessState, RankGpu, SetUp};
 use nccl_library::nccl::{Direction, NcclVersion};
 use torch_history::Noted;
 

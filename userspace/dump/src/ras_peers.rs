@@ -8,10 +8,7 @@ use std::{
     path::Path,
 };
 
-use super::{
-    absent::{self, AbsentPeer},
-    own_list,
-};
+use super::{AbsentPeer, absent, own_list};
 use inspect::{
     memory::Memory,
     process::{LibraryId, Process},

@@ -8,8 +8,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
+    RankReport,
     places::{self, Places, Wanted},
-    rank_report::RankReport,
 };
 use inspect::memory::Memory;
 use nccl_library::{

@@ -3,12 +3,8 @@
 use std::fmt::{self, Write as _};
 
 use super::{
-    copies::CopiedRank,
-    dump_report::{CommunicatorReport, DumpReport, ProcessReport},
-    gpu_text,
-    process_state::ProcessState,
-    python::{self, PythonGroup, PythonReport},
-    rank_report::{OpReport, RankReport},
+    CommunicatorReport, CopiedRank, DumpReport, OpReport, ProcessReport, ProcessState, PythonGroup,
+    PythonReport, RankReport, gpu_text, python,
     verdict::{Kind, State, named},
 };
 use flow::text::{joined, write_paragraph as wrapped};

@@ -2,7 +2,7 @@
 //! rank, for the verdict: the rank's report has them, so that dumps of several hosts can be compared. The notes are torch's word, of the time at which torch wrote them;
 //! `ncclflow history` has all of them.
 
-use super::{process::Target, rank_report::RankReport};
+use super::{RankReport, process::Target};
 use flow::text::joined;
 use inspect::python::Runtimes;
 use torch::flight_recorder::{Entry, ProcessGroup};

@@ -10,12 +10,7 @@ use super::{
     common_calls::CommonCall,
     left::{left_sentence, was_searched_to_the_end},
 };
-use crate::{
-    absent::{AbsentRank, Place},
-    dump_report::ProcessReport,
-    process_state::ProcessState,
-    rank_report::{ProxyListState, RankReport},
-};
+use crate::{AbsentRank, Place, ProcessReport, ProcessState, ProxyListState, RankReport};
 use flow::text::joined;
 
 /// Maximum number of sentences of one kind in a verdict: a thousand ranks that wait for one are not all

@@ -7,11 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Kind,
-    case::{Case, halted_sentence, ops_are_unreadable},
+    Case, Kind,
+    case::{halted_sentence, ops_are_unreadable},
     waits::Waits,
 };
-use crate::rank_report::RankReport;
+use crate::RankReport;
 
 /// Ranks at which the waiting ends, each with a sentence, and those that wait.
 #[derive(Debug, Default)]

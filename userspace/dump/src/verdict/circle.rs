@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    case::{BE, subject},
+    BE,
     disagreement::{Disagreement, Ranks, minority},
-    steps,
+    steps, subject,
 };
-use crate::rank_report::{OpReport, RankReport};
+use crate::{OpReport, RankReport};
 
 /// Finds ranks that wait for each other because some are in a collective and others in sends and receives.
 /// Only for ranks of which none is the cause by itself.

@@ -7,14 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    Kind, Verdict,
-    case::{BE, Case, MAX_SENTENCES, subject},
-};
-use crate::{
-    dump_report::{CommunicatorReport, ProcessReport},
-    rank_report::{ProcessId, RankReport},
-};
+use super::{BE, Case, Kind, MAX_SENTENCES, Verdict, subject};
+use crate::{CommunicatorReport, ProcessId, ProcessReport, RankReport};
 
 /// Calls that do not end before all ranks have made them. (src/init.cc, src/dev_runtime.cc.
 /// `ncclCommDestroy` and `ncclCommAbort` wait for the rank's own work, and, from 2.27 on, for all ranks.)

@@ -7,11 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::case::named;
-use crate::{
-    process_state::ProcessState,
-    rank_report::{ConnectionReport, OpReport, RankReport},
-};
+use super::named;
+use crate::{ConnectionReport, OpReport, ProcessState, RankReport};
 use flow::text::joined;
 use nccl_library::nccl::Direction;
 

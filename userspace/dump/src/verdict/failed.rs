@@ -6,12 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    Kind, Verdict,
-    case::{Case, MAX_SENTENCES, subject},
-    disagreement,
-};
-use crate::rank_report::ChannelReport;
+use super::{Case, Kind, MAX_SENTENCES, Verdict, disagreement, subject};
+use crate::ChannelReport;
 
 /// Results that NCCL's network gives when the other side of a connection is gone.
 const CONNECTION_BROKE: [&str; 2] = ["ncclRemoteError", "ncclSystemError"];

@@ -1,12 +1,8 @@
 //! Judges communicators of which a rank's process is gone, or has left the communicator, while others wait on
 //! their GPUs or in a call. With ops in flight the waiting itself leads there ([`super::in_flight`]).
 
-use super::{
-    Kind, Verdict,
-    case::{Case, MAX_SENTENCES, subject},
-    inside_calls,
-};
-use crate::rank_gpu::Work;
+use super::{Case, Kind, MAX_SENTENCES, Verdict, inside_calls, subject};
+use crate::Work;
 
 pub(super) fn gone(case: &Case<'_>) -> Option<Verdict> {
     let vanished = case.vanished();

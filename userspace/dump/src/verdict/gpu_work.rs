@@ -3,12 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{
-    Kind, State, Verdict,
-    case::{Case, named, subject},
-    disagreement::minority,
-};
-use crate::rank_gpu::Work;
+use super::{Case, Kind, State, Verdict, disagreement::minority, named, subject};
+use crate::Work;
 use flow::text::joined;
 
 /// Judges a communicator of which a GPU has stopped with an error, and something is not finished.

@@ -1,11 +1,7 @@
 //! Judges communicators without ops in flight whose ranks all launched the same number of collectives.
 
-use super::{
-    State, Verdict,
-    case::{Case, named},
-    gpu_work::gpu_work,
-};
-use crate::rank_gpu::Work;
+use super::{Case, State, Verdict, gpu_work::gpu_work, named};
+use crate::Work;
 
 /// Judges communicators of which a process runs no code of its own: it is stopped, frozen or dying.
 pub(super) fn halted(case: &Case<'_>) -> Option<Verdict> {

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Kind, State, Verdict,
-    case::{Case, MAX_SENTENCES, ops_are_unreadable},
+    Case, Kind, MAX_SENTENCES, State, Verdict,
+    case::ops_are_unreadable,
     causes,
     circle::circle,
     disagreement, pipelines,

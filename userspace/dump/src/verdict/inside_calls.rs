@@ -3,11 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    Kind, State, Verdict,
-    case::{BE, Case, MAX_SENTENCES, subject},
-};
-use crate::{dump_report::ProcessReport, rank_report::RankReport};
+use super::{BE, Case, Kind, MAX_SENTENCES, State, Verdict, subject};
+use crate::{ProcessReport, RankReport};
 
 pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
     let mut inside: BTreeMap<u32, String> = BTreeMap::new();

@@ -5,11 +5,8 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Kind, State, case::named};
-use crate::{
-    dump_report::{CommunicatorReport, ProcessReport},
-    rank_report::{ProcessId, RankReport},
-};
+use super::{Kind, State, named};
+use crate::{CommunicatorReport, ProcessId, ProcessReport, RankReport};
 use flow::text::joined;
 
 /// Verdict on a job.

@@ -1,10 +1,7 @@
 //! Ranks that were not found although their processes were read, and processes that outlive their rank.
 
-use super::{case::Case, lines::main_thread_at};
-use crate::{
-    absent::{AbsentRank, Place},
-    dump_report::ProcessReport,
-};
+use super::{Case, lines::main_thread_at};
+use crate::{AbsentRank, Place, ProcessReport};
 use flow::text::joined;
 use inspect::memory::ScanEnd;
 

@@ -1,10 +1,7 @@
 //! Adds to a verdict the place of each culprit in its program: the Python line of its main thread.
 
-use super::{
-    Verdict,
-    case::{Case, MAX_SENTENCES},
-};
-use crate::dump_report::ProcessReport;
+use super::{Case, MAX_SENTENCES, Verdict};
+use crate::ProcessReport;
 
 /// Adds the line to the sentence about each culprit, or a sentence of its own if there is none.
 pub(super) fn add(case: &Case<'_>, verdict: &mut Verdict) {

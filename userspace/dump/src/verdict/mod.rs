@@ -44,8 +44,11 @@ use std::{collections::BTreeSet, fmt::Display};
 
 use serde::{Deserialize, Serialize};
 
-use self::{case::Case, common_calls::CommonCall};
 pub(super) use self::{case::named, job::over as over_all};
+use self::{
+    case::{BE, Case, MAX_SENTENCES, subject},
+    common_calls::CommonCall,
+};
 pub use self::{job::JobVerdict, kind::Kind};
 use super::{CommunicatorReport, ProcessReport, RankReport};
 

@@ -1,9 +1,6 @@
 //! Judges communicators of which something changed between the readings.
 
-use super::{
-    State, Verdict,
-    case::{Case, named},
-};
+use super::{Case, State, Verdict, named};
 
 pub(super) fn moving(case: &Case<'_>) -> Option<Verdict> {
     let stepping = case.ranks_where(|rank| rank.motion.steps_moved);

@@ -3,16 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    Kind, State, Verdict,
-    case::{Case, named, subject},
-};
-use crate::{
-    dump_report::{CommunicatorReport, ProcessReport},
-    owners::Owner,
-    process_state::ProcessState,
-    rank_report::{ProcessId, RankReport},
-};
+use super::{Case, Kind, State, Verdict, named, subject};
+use crate::{CommunicatorReport, Owner, ProcessId, ProcessReport, ProcessState, RankReport};
 use flow::text::joined;
 
 /// Maximum number of communicators that are named in a sentence.

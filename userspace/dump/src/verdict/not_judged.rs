@@ -1,10 +1,7 @@
 //! Communicators about which nothing can be said, because something about their ranks was not read, or is not
 //! there yet.
 
-use super::{
-    Verdict,
-    case::{Case, named, ops_are_unreadable},
-};
+use super::{Case, Verdict, case::ops_are_unreadable, named};
 
 pub(super) fn duplicate_rank(case: &Case<'_>) -> Option<Verdict> {
     let why = "a rank appears twice: two communicators have one hash (possible before 2.24), or one dump was \

@@ -9,11 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Kind, State, Verdict,
-    case::{Case, named, subject},
-    disagreement::minority,
-    inside_calls,
-    other_operation::only_gpus_tell,
+    Case, Kind, State, Verdict, disagreement::minority, inside_calls, named, other_operation::only_gpus_tell,
+    subject,
 };
 use flow::text::joined;
 use torch_history::{LATE_NS, Noted, first_difference, progress, seconds};

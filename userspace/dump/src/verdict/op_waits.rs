@@ -15,7 +15,7 @@ use super::{
     topology::{Topology, is_input},
     waits::Waits,
 };
-use crate::rank_report::OpReport;
+use crate::OpReport;
 use nccl_library::nccl::Direction;
 
 pub(super) fn of_ops(ops: &[&OpReport], topology: Topology<'_>, waits: &mut Waits) {

@@ -6,12 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    Kind, Verdict,
-    case::{Case, MAX_SENTENCES, named},
-    disagreement::minority,
-};
-use crate::rank_report::RankReport;
+use super::{Case, Kind, MAX_SENTENCES, Verdict, disagreement::minority, named};
+use crate::RankReport;
 use flow::text::joined;
 
 type Counts = BTreeMap<String, u64>;

@@ -3,12 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    Kind, State, Verdict,
-    case::{Case, MAX_SENTENCES},
-    inside_calls::waits_in_call,
-};
-use crate::rank_report::RankReport;
+use super::{Case, Kind, MAX_SENTENCES, State, Verdict, inside_calls::waits_in_call};
+use crate::RankReport;
 use nccl_library::nccl::Direction;
 
 /// A rank, the peer that it waits for, and the operation that it wants to do with it.

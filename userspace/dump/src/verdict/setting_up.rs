@@ -3,13 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    Kind, State, Verdict,
-    case::{BE, Case, MAX_SENTENCES, subject},
-    inside_calls,
-    lines::main_thread_at,
-};
-use crate::{rank_report::RankReport, set_up::Stage};
+use super::{BE, Case, Kind, MAX_SENTENCES, State, Verdict, inside_calls, lines::main_thread_at, subject};
+use crate::{RankReport, Stage};
 use nccl_library::fields::root_answers_each_rank;
 
 pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {

@@ -1,10 +1,7 @@
 //! Tells stuck from waiting: a rank that others wait for and that makes progress elsewhere is not stuck.
 
-use super::{
-    Kind, State, Verdict,
-    case::{Case, MAX_SENTENCES},
-};
-use crate::rank_gpu::Work;
+use super::{Case, Kind, MAX_SENTENCES, State, Verdict};
+use crate::Work;
 
 /// Returns the verdict as it is, or `waiting` instead of `stuck`, if each rank that is waited for still does
 /// something.
