@@ -2,11 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    judge::{self, Rank, seconds},
-    ranks::CommRank,
-    report::{GroupHistory, Member, ProcessHistory},
-};
+use super::{CommRank, GroupHistory, Member, ProcessHistory, judge, judge::Rank, seconds};
 use torch::flight_recorder::{Entry, ProcessGroup};
 
 /// A group in one process.

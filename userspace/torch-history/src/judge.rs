@@ -7,11 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    names::{self, Who},
-    noted::{Noted, NotedCall, first_difference},
-    report::{GroupHistory, HistoryVerdict},
-};
+use super::{GroupHistory, HistoryVerdict, Noted, NotedCall, first_difference, names, names::Who};
 use flow::text::joined;
 use torch::flight_recorder::Entry;
 

@@ -25,14 +25,13 @@ pub fn told_rank(process: &Process, largest: Largest) -> Option<(u32, JobSource)
 
 /// Returns the largest process group.
 fn largest(history: &ProcessHistory) -> Option<&ProcessGroup> {
-    let rings = history.notes.iter().flat_map(|notes| &notes.rings);
-    rings.flat_map(|ring| &ring.groups).max_by_key(|group| group.ranks.len())
+    history.rings().flat_map(|ring| &ring.groups).max_by_key(|group| group.ranks.len())
 }
 
 /// Sets the rank by torch's own note, or by the environment that the process was started with.
 pub(super) fn by_itself(process: &Process, history: &mut ProcessHistory) {
     let Some(group) = largest(history) else { return };
-    let noted = history.notes.iter().flat_map(|notes| &notes.rings).find_map(|ring| ring.rank).map(u64::from);
+    let noted = history.rings().find_map(|ring| ring.rank).map(u64::from);
     if let Some(rank) = noted.filter(|rank| group.ranks.contains(rank)) {
         (history.rank, history.rank_from) = (Some(rank), Some("torch".to_owned()));
         return;

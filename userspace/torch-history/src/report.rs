@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::judge::{GroupVerdict, HistoryState};
+use super::{GroupVerdict, HistoryState};
 use torch::{
     RingReport,
     flight_recorder::{Entry, GroupStatus},
@@ -103,8 +103,12 @@ impl GroupHistory {
 }
 
 impl ProcessHistory {
+    pub fn rings(&self) -> impl Iterator<Item = &RingReport> {
+        self.notes.iter().flat_map(|notes| &notes.rings)
+    }
+
     pub fn has_entries(&self) -> bool {
-        self.notes.iter().flat_map(|notes| &notes.rings).any(|ring| !ring.entries.is_empty())
+        self.rings().any(|ring| !ring.entries.is_empty())
     }
 
     pub fn keep(&mut self, is_wanted: impl Fn(&Entry) -> bool) {

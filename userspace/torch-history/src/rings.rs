@@ -6,10 +6,7 @@ use cpython::Python;
 use rustix::time::ClockId;
 use torch::{NO_RECORDER, Patience, RingReport, Tried};
 
-use super::{
-    find::{Build, Builds},
-    report::NotesReport,
-};
+use super::{Builds, NotesReport, find::Build};
 use inspect::{
     clock::now_ns,
     memory::AddressSpace,

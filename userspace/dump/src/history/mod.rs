@@ -4,13 +4,13 @@
 //! [`history`] reads the processes and compares their ranks; [`render`] shows it. The notes are torch's word,
 //! of the time at which torch wrote them.
 
-mod report;
 mod text;
 
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Result, bail};
 use rustix::time::ClockId;
+use serde::{Deserialize, Serialize};
 
 use crate::{Choice, RankReport, chosen, comm_ranks, survey};
 use flow::text::joined;
@@ -18,10 +18,25 @@ use inspect::{
     clock::now_ns, host::host_name, memory::ScanLimits, process::Process, python::Runtimes, resolver,
 };
 use nccl_library::symbols::DebugFiles;
-use torch_history::{Builds, ProcessHistory, RingReport, names};
+use torch_history::{Builds, GroupHistory, HistoryVerdict, ProcessHistory, RingReport, names};
 
-pub use report::{HISTORY_SCHEMA, HistoryReport};
 pub use text::render;
+
+/// Version of the schema of `--json` (docs/HISTORY.md). Fields may be added within one version; none changes its
+/// meaning.
+pub const HISTORY_SCHEMA: u32 = 1;
+
+/// The history of processes as data.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HistoryReport {
+    pub schema: u32,
+    pub host: String,
+    pub unix_time_ns: i64,
+    pub verdict: HistoryVerdict,
+    pub groups: Vec<GroupHistory>,
+    pub processes: Vec<ProcessHistory>,
+}
 
 /// Processes, groups and entries that are looked at.
 #[derive(Clone, Debug)]
@@ -118,8 +133,6 @@ pub fn rings_by_rank(report: &HistoryReport) -> Result<BTreeMap<u64, &RingReport
 
 /// Returns the ring of NCCL's collectives: torch writes no other into these files.
 fn ring(process: &ProcessHistory) -> Option<&RingReport> {
-    let rings = process.notes.iter().flat_map(|notes| &notes.rings);
-    rings
-        .filter(|ring| ring.enabled && ring.backend.as_deref() != Some("gloo"))
-        .max_by_key(|ring| ring.entries.len())
+    let is_of_nccl = |ring: &&RingReport| ring.enabled && ring.backend.as_deref() != Some("gloo");
+    process.rings().filter(is_of_nccl).max_by_key(|ring| ring.entries.len())
 }
