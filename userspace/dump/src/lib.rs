@@ -51,10 +51,13 @@ pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessRepo
 pub use flight_recorder::{RecorderDumps, recorder_dumps};
 #[doc(hidden)]
 pub use forged::dump_of_forged_memory;
+use owners::Owner;
 pub use pending::Pending;
 pub use process_state::ProcessState;
 pub use python::{PythonGroup, PythonReport, PythonThread};
 pub use rank_gpu::RankGpu;
+use rank_gpu::Work;
+use rank_report::ProcessId;
 pub use rank_report::{
     ChannelReport, CommStatus, ConnectionReport, Counters, Motion, OpReport, ProxyListState, ProxyReport,
     RankReport,
@@ -66,9 +69,6 @@ pub use unanswered::Unanswered;
 pub use verdict::{JobVerdict, Kind, State, Verdict};
 
 use anyhow::{Context as _, Result, bail};
-use owners::Owner;
-use rank_gpu::Work;
-use rank_report::ProcessId;
 use rustix::time::ClockId;
 
 use inspect::{
@@ -294,13 +294,12 @@ pub fn chosen(choice: &Choice) -> Result<(Vec<Process>, Refused)> {
             Err(error) => refused.push((pid, error)),
         }
     }
-    match refused.pop() {
-        Some((_, error)) if processes.is_empty() => Err(error.into()),
-        last => {
-            refused.extend(last);
-            Ok((processes, refused))
-        }
+    if processes.is_empty()
+        && let Some((_, error)) = refused.pop()
+    {
+        return Err(error.into());
     }
+    Ok((processes, refused))
 }
 
 /// Merges the dumps of several hosts into one, judged again over all their ranks.
@@ -333,25 +332,21 @@ fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Com
     for rank in ranks {
         by_hash.entry((rank.comm_hash.clone(), rank.n_ranks)).or_default().push(rank);
     }
-    let claims = by_hash.into_iter().flat_map(|(of, ranks)| {
-        owners::tell_apart(ranks, processes).into_iter().map(move |claim| (of.clone(), claim))
-    });
-    let mut others = Vec::new();
-    let mut all: Vec<CommunicatorReport> = claims
-        .map(|((comm_hash, n_ranks), claim)| {
-            let mut ranks = claim.ranks;
-            others.push(claim.others);
+    let (mut all, mut others) = (Vec::new(), Vec::new());
+    for ((comm_hash, n_ranks), ranks) in by_hash {
+        for (mut ranks, of_others) in owners::tell_apart(ranks, processes) {
             ranks.sort_by_key(|rank| rank.rank);
-            CommunicatorReport {
-                comm_hash,
+            all.push(CommunicatorReport {
+                comm_hash: comm_hash.clone(),
                 name: ranks.iter().find_map(|rank| rank.comm_name.clone()),
                 n_ranks,
                 python_stacks: python_stacks(&ranks, processes),
                 ranks,
                 verdict: Verdict::default(),
-            }
-        })
-        .collect();
+            });
+            others.push(of_others);
+        }
+    }
     verdict::judge_all(&mut all, processes);
     for (communicator, others) in all.iter_mut().zip(others) {
         communicator.verdict.evidence.extend(others);

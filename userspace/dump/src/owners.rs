@@ -47,21 +47,18 @@ impl Owner {
     }
 }
 
-/// Ranks of one owner that claim to be of one communicator.
-pub(super) struct Claim {
-    pub(super) ranks: Vec<RankReport>,
-    /// Sentences on other owners that claim the same communicator.
-    pub(super) others: Vec<String>,
-}
-
 /// User and job.
 type Whose<'a> = (u32, Option<&'a str>);
 
-/// Tells ranks of one hash and size apart by their owners.
+/// Tells ranks of one hash and size apart by their owners, and adds sentences on the other owners that claim the
+/// same communicator.
 ///
 /// Ranks of different owners stay together only where nothing speaks against it, on different hosts and with
 /// different numbers: with user namespaces, the users of one job can have other numbers on each host.
-pub(super) fn tell_apart(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Claim> {
+pub(super) fn tell_apart(
+    ranks: Vec<RankReport>,
+    processes: &[ProcessReport],
+) -> Vec<(Vec<RankReport>, Vec<String>)> {
     // If a process is given twice, the first counts.
     let known: HashMap<ProcessId<'_>, &ProcessReport> =
         processes.iter().rev().map(|process| (process.id(), process)).collect();
@@ -118,7 +115,7 @@ pub(super) fn tell_apart(ranks: Vec<RankReport>, processes: &[ProcessReport]) ->
         .collect();
     let all = groups.into_iter().enumerate().map(|(at, (_, ranks))| {
         let others = said.iter().enumerate().filter(|(other, _)| *other != at);
-        Claim { ranks, others: others.map(|(_, text)| text.clone()).collect() }
+        (ranks, others.map(|(_, text)| text.clone()).collect())
     });
     all.collect()
 }
@@ -138,7 +135,7 @@ mod tests {
 
     fn numbers(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Vec<u32>> {
         let claims = tell_apart(ranks, processes);
-        claims.iter().map(|claim| claim.ranks.iter().map(|rank| rank.pid).collect()).collect()
+        claims.iter().map(|(ranks, _)| ranks.iter().map(|rank| rank.pid).collect()).collect()
     }
 
     #[test]
@@ -149,7 +146,7 @@ mod tests {
         assert_eq!(numbers(of(1), &processes), [vec![1, 2], vec![3]]);
         assert_eq!(numbers(of(2), &processes), [vec![1, 2], vec![3]], "a rank that nobody else has");
         let claims = tell_apart(of(2), &processes);
-        assert!(claims[0].others[0].starts_with("processes of user 666 claim to be ranks 2 of"));
+        assert!(claims[0].1[0].starts_with("processes of user 666 claim to be ranks 2 of"));
         assert_eq!(numbers(vec![rank(0, "a", 1), rank(1, "a", 2)], &processes), [vec![1, 2]]);
     }
 

@@ -62,7 +62,7 @@ impl<'a> Case<'a> {
     ) -> Verdict {
         let culprits: Vec<u32> = culprits.into_iter().collect();
         let victims = self.ranks_where(|rank| !culprits.contains(&rank.rank));
-        Verdict { state: State::Stuck, kind: Some(kind), culprits, victims, evidence }
+        Verdict::stuck(kind, culprits, victims, evidence)
     }
 
     pub(super) fn process_of(&self, rank: &RankReport) -> Option<&'a ProcessReport> {
@@ -290,7 +290,7 @@ impl<'a> Case<'a> {
             return;
         };
         verdict.kind = Some(kind);
-        let halted = verdict.culprits.iter().filter_map(|rank| halted_sentence(self.ranks.get(rank)?));
+        let halted = verdict.culprits.iter().filter_map(|rank| self.ranks.get(rank)?.halted_sentence());
         let new: Vec<String> = halted.filter(|sentence| !verdict.evidence.contains(sentence)).collect();
         verdict.evidence.splice(0..0, new.into_iter().take(MAX_SENTENCES));
     }
@@ -303,20 +303,22 @@ impl<'a> Case<'a> {
     }
 
     pub(super) fn add_halted(&self, verdict: &mut Verdict) {
-        let halted = self.ranks.values().filter_map(|rank| halted_sentence(rank));
+        let halted = self.ranks.values().filter_map(|rank| rank.halted_sentence());
         verdict.evidence.extend(halted.take(MAX_SENTENCES));
     }
 }
 
-/// Tells what holds a rank, if its process runs no code of its own: `rank 1 is stopped: process 8372 is in state
-/// T (SIGSTOP or a debugger)`.
-pub(super) fn halted_sentence(rank: &RankReport) -> Option<String> {
-    let (what, why) = rank.process_state.reason()?;
-    Some(format!("rank {} {what}: process {} {why}", rank.rank, rank.pid))
-}
+impl RankReport {
+    /// Tells what holds a rank, if its process runs no code of its own: `rank 1 is stopped: process 8372 is in state
+    /// T (SIGSTOP or a debugger)`.
+    pub(super) fn halted_sentence(&self) -> Option<String> {
+        let (what, why) = self.process_state.reason()?;
+        Some(format!("rank {} {what}: process {} {why}", self.rank, self.pid))
+    }
 
-pub(super) fn ops_are_unreadable(rank: &RankReport) -> bool {
-    matches!(rank.proxy.state, ProxyListState::Torn | ProxyListState::Unreadable)
+    pub(super) fn has_unreadable_ops(&self) -> bool {
+        matches!(self.proxy.state, ProxyListState::Torn | ProxyListState::Unreadable)
+    }
 }
 
 /// Names ranks with the verb that fits their number: `rank 3 is`, `ranks 1, 2, 5 are`.

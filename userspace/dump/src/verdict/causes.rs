@@ -6,11 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    Case, Kind,
-    case::{halted_sentence, ops_are_unreadable},
-    waits::Waits,
-};
+use super::{Case, Kind, waits::Waits};
 use crate::RankReport;
 
 /// Ranks at which the waiting ends, each with a sentence, and those that wait.
@@ -102,10 +98,10 @@ fn sure_cause(
         let why = case.absent_sentence(number).unwrap_or_else(|| why.to_owned());
         return Some(format!("rank {number} is waited for and was not read: {why}"));
     };
-    if let Some(halted) = halted_sentence(rank) {
+    if let Some(halted) = rank.halted_sentence() {
         return Some(halted);
     }
-    if ops_are_unreadable(rank) {
+    if rank.has_unreadable_ops() {
         let why = "cannot tell what it does, because its ops in flight could not be read";
         return is_waited_for.then(|| format!("rank {number} is waited for: {why}"));
     }

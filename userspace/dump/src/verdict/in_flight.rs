@@ -4,12 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Case, Kind, MAX_SENTENCES, State, Verdict,
-    case::ops_are_unreadable,
-    causes,
-    circle::circle,
-    disagreement, pipelines,
-    waits::{self, Waits},
+    Case, Kind, MAX_SENTENCES, State, Verdict, causes, circle::circle, disagreement, pipelines, waits,
+    waits::Waits,
 };
 use nccl_library::nccl::Direction;
 
@@ -68,7 +64,7 @@ pub(super) fn in_flight(case: &Case<'_>) -> Option<Verdict> {
         };
         verdict.evidence.push(why.to_owned());
     }
-    let is_unreadable = |rank: &u32| case.ranks.get(rank).is_some_and(|rank| ops_are_unreadable(rank));
+    let is_unreadable = |rank: &u32| case.ranks.get(rank).is_some_and(|rank| rank.has_unreadable_ops());
     if verdict.culprits.iter().any(is_unreadable) {
         verdict.state = State::Unknown;
     }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{BE, Case, Kind, MAX_SENTENCES, State, Verdict, subject};
+use super::{BE, Case, Kind, MAX_SENTENCES, Verdict, subject};
 use crate::{ProcessReport, RankReport};
 
 pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
@@ -40,7 +40,7 @@ pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
     }
     let why = "cannot tell, because which communicator a call is for, or what it waits for, cannot be seen";
     evidence.push(why.to_owned());
-    Some(Verdict { state: State::Unknown, evidence, ..Verdict::default() })
+    Some(Verdict { evidence, ..Verdict::default() })
 }
 
 /// Returns the process of a rank, and a thread in it with a call of NCCL's that does more than ask; one is

@@ -85,6 +85,17 @@ impl Verdict {
         Self { state, evidence: vec![evidence.into()], ..Self::default() }
     }
 
+    /// Makes the verdict that the victims wait for the culprits.
+    fn stuck(
+        kind: Kind,
+        culprits: impl IntoIterator<Item = u32>,
+        victims: impl IntoIterator<Item = u32>,
+        evidence: Vec<String>,
+    ) -> Self {
+        let (culprits, victims) = (culprits.into_iter().collect(), victims.into_iter().collect());
+        Self { state: State::Stuck, kind: Some(kind), culprits, victims, evidence }
+    }
+
     fn with(mut self, evidence: impl IntoIterator<Item = String>) -> Self {
         self.evidence.extend(evidence);
         self

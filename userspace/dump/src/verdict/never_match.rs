@@ -37,9 +37,8 @@ pub(super) fn explain(communicators: &mut [CommunicatorReport], processes: &[Pro
     for (group, evidence) in found {
         for at in group {
             let one = &mut communicators[at];
-            let victims = one.ranks.iter().map(|rank| rank.rank).collect();
-            let verdict = Verdict::new(State::Stuck, &*evidence);
-            one.verdict = Verdict { kind: Some(Kind::NeverMatches), victims, ..verdict };
+            let victims = one.ranks.iter().map(|rank| rank.rank);
+            one.verdict = Verdict::stuck(Kind::NeverMatches, [], victims, vec![evidence.clone()]);
         }
     }
     for communicator in communicators.iter_mut().filter(|one| one.verdict.state != State::Healthy) {

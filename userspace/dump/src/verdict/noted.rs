@@ -46,11 +46,9 @@ struct Late<'a> {
     what: &'a str,
 }
 
-/// Different calls under one number: ranks by what must be the same on all ranks, and its description.
-struct Difference<'a> {
-    seq: u64,
-    sides: BTreeMap<(&'a str, &'a str), BTreeSet<u32>>,
-}
+/// Number under which ranks called different collectives, and the ranks by what must be the same on all ranks, and
+/// its description.
+type Difference<'a> = (u64, BTreeMap<(&'a str, &'a str), BTreeSet<u32>>);
 
 impl<'a> View<'a> {
     /// Takes the notes of a case; `None` where notes are missing or not whole, or where something has moved
@@ -107,7 +105,7 @@ impl<'a> View<'a> {
         let sides = sides
             .into_iter()
             .map(|(kind, ranks)| ((&*kind.must_match, &*kind.what), ranks.into_iter().collect()));
-        Some(Difference { seq, sides: sides.collect() })
+        Some((seq, sides.collect()))
     }
 
     fn late_sentence(&self, late: &Late<'_>) -> String {
@@ -122,15 +120,11 @@ impl<'a> View<'a> {
         )
     }
 
-    fn difference_sentence(&self, difference: &Difference<'_>) -> String {
-        let sides = difference.sides.iter().take(MAX_LISTED);
+    fn difference_sentence(&self, (seq, sides): &Difference<'_>) -> String {
+        let sides = sides.iter().take(MAX_LISTED);
         let sides = sides.map(|((_, what), ranks)| format!("{} called {what}", named(ranks)));
-        format!(
-            "collective {} of {} differs, by torch's flight recorder: {}",
-            difference.seq,
-            self.group,
-            joined(sides, "; ")
-        )
+        let (group, sides) = (self.group, joined(sides, "; "));
+        format!("collective {seq} of {group} differs, by torch's flight recorder: {sides}")
     }
 
     fn progress(&self) -> String {
@@ -188,7 +182,7 @@ pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
         State::Stuck | State::Waiting => match (difference, late) {
             (Some(difference), _) if by_gpus => verdict = differs(case, &view, &difference, verdict),
             (Some(difference), _) => {
-                beside(&mut verdict, view.difference_sentence(&difference), &minority(&difference.sides));
+                beside(&mut verdict, view.difference_sentence(&difference), &minority(&difference.1));
             }
             (None, Some(late)) => beside(&mut verdict, view.late_sentence(&late), &late.behind),
             (None, None) => {
@@ -259,10 +253,10 @@ fn decided_by(case: &Case<'_>, view: &View<'_>, late: &Late<'_>) -> Verdict {
 /// Returns the verdict that ranks called different collectives under one number, and the others wait for the
 /// minority.
 fn differs(case: &Case<'_>, view: &View<'_>, difference: &Difference<'_>, verdict: Verdict) -> Verdict {
-    let culprits = minority(&difference.sides);
+    let culprits = minority(&difference.1);
     let mut evidence = verdict.evidence;
     evidence.push(view.difference_sentence(difference));
-    if difference.sides.values().map(BTreeSet::len).sum::<usize>() == culprits.len() {
+    if difference.1.values().map(BTreeSet::len).sum::<usize>() == culprits.len() {
         evidence.push("which of them is right cannot be known: no side has more ranks".to_owned());
     }
     case.stuck(Kind::OtherOperation, culprits, evidence)

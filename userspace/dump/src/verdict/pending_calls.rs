@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Case, Kind, MAX_SENTENCES, State, Verdict, inside_calls::waits_in_call};
+use super::{Case, Kind, MAX_SENTENCES, Verdict, inside_calls::waits_in_call};
 use crate::RankReport;
 use nccl_library::nccl::Direction;
 
@@ -50,13 +50,7 @@ pub(super) fn pending_calls(case: &Case<'_>) -> Option<Verdict> {
     if culprits.is_empty() {
         evidence.push("the ranks wait for each other in a circle".to_owned());
     }
-    Some(Verdict {
-        state: State::Stuck,
-        kind: Some(Kind::NoCounterpart),
-        culprits: culprits.into_iter().collect(),
-        victims: victims.into_iter().collect(),
-        evidence,
-    })
+    Some(Verdict::stuck(Kind::NoCounterpart, culprits, victims, evidence))
 }
 
 /// Returns the sends or the receives that a rank has not launched, by peer.

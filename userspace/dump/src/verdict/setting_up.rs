@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{BE, Case, Kind, MAX_SENTENCES, State, Verdict, inside_calls, lines::main_thread_at, subject};
+use super::{BE, Case, Kind, MAX_SENTENCES, Verdict, inside_calls, lines::main_thread_at, subject};
 use crate::{RankReport, Stage};
 use nccl_library::fields::root_answers_each_rank;
 
@@ -30,15 +30,8 @@ pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
     let unanswered = unanswered(case);
     if !unanswered.is_empty() {
         evidence.splice(1..1, unanswered.values().take(MAX_SENTENCES).cloned());
-        let culprits: Vec<u32> = unanswered.into_keys().collect();
-        let victims = ranks.into_iter().filter(|rank| !culprits.contains(rank)).collect();
-        return Some(Verdict {
-            state: State::Stuck,
-            kind: Some(Kind::Unreachable),
-            culprits,
-            victims,
-            evidence,
-        });
+        let victims = ranks.into_iter().filter(|rank| !unanswered.contains_key(rank)).collect::<Vec<u32>>();
+        return Some(Verdict::stuck(Kind::Unreachable, unanswered.into_keys(), victims, evidence));
     }
     // The waiting ends at ranks that have not come. A rank that was not read may itself wait for another
     // missing one, unless it is the only one that is missing.
@@ -73,15 +66,10 @@ pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
             "cannot tell, because ranks that were not read may not have come, or wait themselves"
         };
         evidence.push(what.to_owned());
-        return Some(Verdict { state: State::Unknown, evidence, ..Verdict::default() });
+        return Some(Verdict { evidence, ..Verdict::default() });
     }
-    Some(Verdict {
-        state: State::Stuck,
-        kind: Some(vanished.first().map_or(Kind::SettingUp, |(_, kind)| *kind)),
-        culprits: culprits.into_iter().collect(),
-        victims: ranks,
-        evidence,
-    })
+    let kind = vanished.first().map_or(Kind::SettingUp, |(_, kind)| *kind);
+    Some(Verdict::stuck(kind, culprits, ranks, evidence))
 }
 
 /// Returns each rank in its set-up with the ranks that it waits for, as far as its stage tells.
@@ -141,7 +129,7 @@ mod tests {
         set_up::SetUp,
         unanswered::Unanswered,
         verdict::{
-            judge,
+            State, judge,
             tests::made::{check, rank},
         },
     };
