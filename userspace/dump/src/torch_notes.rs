@@ -91,10 +91,8 @@ fn of_rank(rank: &RankReport, process: &ProcessHistory) -> Option<Noted> {
         let name = rank.comm_name.as_deref();
         name.is_some_and(|name| name == &*group.name || name == &*group.description)
     };
-    let is_called = |(ring, group): &(&RingReport, &ProcessGroup)| {
-        let is_own = |entry: &Entry| entry.is_of(&group.name, &group.description);
-        ring.entries.iter().any(|entry| is_own(entry) && !entry.is_p2p)
-    };
+    let is_called =
+        |(ring, group): &(&RingReport, &ProcessGroup)| entries_of(ring, group).any(|entry| !entry.is_p2p);
     let only = |some: &[(&RingReport, &ProcessGroup)]| match some {
         [(ring, group)] => Some(noted(notes, ring, group)),
         _ => None,
@@ -105,10 +103,13 @@ fn of_rank(rank: &RankReport, process: &ProcessHistory) -> Option<Noted> {
     only(&named).or_else(|| only(&called)).or_else(|| only(&fitting))
 }
 
+fn entries_of<'a>(ring: &'a RingReport, group: &'a ProcessGroup) -> impl Iterator<Item = &'a Entry> {
+    ring.entries.iter().filter(|entry| entry.is_of(&group.name, &group.description))
+}
+
 /// Makes the notes of a group from the ring of its process.
 fn noted(notes: &NotesReport, ring: &RingReport, group: &ProcessGroup) -> Noted {
-    let is_own = |entry: &&Entry| entry.is_of(&group.name, &group.description);
-    let entries: Vec<&Entry> = ring.entries.iter().filter(is_own).collect();
+    let entries: Vec<&Entry> = entries_of(ring, group).collect();
     Noted {
         group: names::group(&group.name, &group.description),
         noticed_ns: ring.noticed_ns,

@@ -8,7 +8,7 @@ use std::{
 use super::{
     Kind, State, Verdict,
     common_calls::CommonCall,
-    left::{left_sentence, was_searched_to_the_end},
+    left::{has_left, was_searched_to_the_end},
 };
 use crate::{AbsentRank, Place, ProcessReport, ProcessState, ProxyListState, RankReport};
 use flow::text::joined;
@@ -113,40 +113,34 @@ impl<'a> Case<'a> {
             let s = if peer.gpus.len() == 1 { "" } else { "s" };
             let gpus = format!(" (GPU{s} {})", joined(&peer.gpus, ", "));
             let gpus = if peer.gpus.is_empty() { "" } else { &gpus };
-            (format!("process {}", peer.pid), format!(" of host {}{gpus}", peer.host))
+            format!("process {} of host {}{gpus}", peer.pid, peer.host)
         });
-        Some(match (absent.place, absent.pid) {
-            (Place::Elsewhere | Place::Unseen, _) if absent.is_dead() => {
-                let (process, of) = who.unwrap_or_default();
-                format!(
-                    "rank {rank} was {process}{of}, which NCCL's own reliability service has found to be dead"
-                )
+        let what = match (absent.place, who, absent.pid) {
+            (Place::Elsewhere | Place::Unseen, Some(who), _) if absent.is_dead() => {
+                format!("was {who}, which NCCL's own reliability service has found to be dead")
             }
-            (Place::Gone, _) => {
-                let was = who.map(|(process, of)| format!("; it was {process}{of}")).unwrap_or_default();
+            (Place::Gone, who, _) => {
+                let was = who.map(|who| format!("; it was {who}")).unwrap_or_default();
                 let left = self.left_over_sentence(rank);
-                format!(
-                    "rank {rank} was on this host, and no live process is that rank: its process is gone{was}{left}"
-                )
+                format!("was on this host, and no live process is that rank: its process is gone{was}{left}")
             }
-            (Place::Elsewhere, _) if who.is_some() => {
-                let (process, of) = who.unwrap_or_default();
-                format!("rank {rank} is {process}{of}, which was not read")
+            (Place::Elsewhere, Some(who), _) => format!("is {who}, which was not read"),
+            (Place::Unseen, ..) => {
+                "was on this host, and no process that can be seen from here is that rank: it is gone, \
+                                    or in another container"
+                    .to_owned()
             }
-            (Place::Unseen, _) => format!(
-                "rank {rank} was on this host, and no process that can be seen from here is that rank: it \
-                 is gone, or in another container"
-            ),
-            (Place::Here, Some(pid)) => match self.process_of_absent(absent) {
-                None => format!("rank {rank} is process {pid}, which was not read"),
+            (Place::Here, _, Some(pid)) => match self.process_of_absent(absent) {
+                None => format!("is process {pid}, which was not read"),
                 Some(ProcessReport { error: Some(error), .. }) => {
-                    format!("rank {rank} is process {pid}, which could not be read: {error}")
+                    format!("is process {pid}, which could not be read: {error}")
                 }
-                Some(process) => left_sentence(rank, process),
+                Some(process) => has_left(process),
             },
-            (Place::Here, None) => format!("rank {rank} is a process of this host that was not read"),
-            (Place::Elsewhere, _) => format!("rank {rank} is on another host, or in another container"),
-        })
+            (Place::Here, _, None) => "is a process of this host that was not read".to_owned(),
+            (Place::Elsewhere, None, _) => "is on another host, or in another container".to_owned(),
+        };
+        Some(format!("rank {rank} {what}"))
     }
 
     pub(super) fn absent_sentences(&self) -> Vec<String> {

@@ -18,10 +18,6 @@ struct Causes {
 }
 
 impl Causes {
-    fn has(&self, rank: u32) -> bool {
-        self.sure.contains_key(&rank) || self.likely.contains_key(&rank)
-    }
-
     fn add(&mut self, is_sure: bool, rank: u32, cause: String) {
         (if is_sure { &mut self.sure } else { &mut self.likely }).insert(rank, cause);
     }
@@ -43,7 +39,7 @@ pub(super) fn follow(
         let mut to_visit = vec![*number];
         let mut visited = BTreeSet::new();
         while let Some(at) = to_visit.pop() {
-            if !visited.insert(at) || causes.has(at) {
+            if !visited.insert(at) || causes.sure.contains_key(&at) || causes.likely.contains_key(&at) {
                 continue;
             }
             let is_waited_for = at != *number;

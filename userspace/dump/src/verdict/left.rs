@@ -46,13 +46,12 @@ pub(super) fn was_searched_to_the_end(process: &ProcessReport) -> bool {
         && scan.is_some_and(|scan| scan.complete || scan.ended_by == Some(ScanEnd::Listed))
 }
 
-/// Tells that a process that was read has no such communicator.
-pub(super) fn left_sentence(rank: u32, process: &ProcessReport) -> String {
+/// Tells that a rank's process, which was read, has no such communicator.
+pub(super) fn has_left(process: &ProcessReport) -> String {
+    let (pid, place) = (process.pid, main_thread_at(process));
     format!(
-        "rank {rank} is process {}, which has no such communicator any more: it was destroyed or aborted, or its set-up \
-         failed{}",
-        process.pid,
-        main_thread_at(process)
+        "is process {pid}, which has no such communicator any more: it was destroyed or aborted, or its set-up \
+         failed{place}"
     )
 }
 

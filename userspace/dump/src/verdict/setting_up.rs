@@ -77,24 +77,20 @@ fn waits(case: &Case<'_>) -> BTreeMap<u32, (Vec<u32>, String)> {
     let wait = |number: u32, rank: &RankReport| {
         let n_ranks = rank.n_ranks.max(1);
         let (next, previous) = ((number + 1) % n_ranks, (number + n_ranks - 1) % n_ranks);
-        Some(match rank.set_up?.stage? {
+        let (whom, what) = match rank.set_up?.stage? {
             Stage::Beginning => return None,
             Stage::NextRank if root_answers_each_rank(rank.version()) => {
-                (vec![next], format!("rank {number} waits for rank {next} to come"))
+                (vec![next], format!("waits for rank {next} to come"))
             }
             // The root answers when all have come.
-            Stage::NextRank => (case.missing_ranks(), format!("rank {number} waits for all ranks to come")),
-            Stage::PreviousRank => {
-                (vec![previous], format!("rank {number} waits for rank {previous} to connect to it"))
+            Stage::NextRank => (case.missing_ranks(), "waits for all ranks to come".to_owned()),
+            Stage::PreviousRank => (vec![previous], format!("waits for rank {previous} to connect to it")),
+            Stage::Exchange => (vec![], "is connected, and waits for the addresses of all ranks".to_owned()),
+            Stage::Connecting => {
+                (vec![], "knows all ranks, and makes the connections for collectives".to_owned())
             }
-            Stage::Exchange => {
-                (Vec::new(), format!("rank {number} is connected, and waits for the addresses of all ranks"))
-            }
-            Stage::Connecting => (
-                Vec::new(),
-                format!("rank {number} knows all ranks, and makes the connections for collectives"),
-            ),
-        })
+        };
+        Some((whom, format!("rank {number} {what}")))
     };
     case.ranks.iter().filter_map(|(number, rank)| Some((*number, wait(*number, rank)?))).collect()
 }
