@@ -15,7 +15,6 @@ mod copies;
 mod dump_report;
 mod flight_recorder;
 mod forged;
-mod gpu_text;
 mod gpus;
 pub mod history;
 mod motion;
@@ -134,14 +133,11 @@ pub fn dump(
     // Last, so that it does not delay a reading.
     let runtimes = python::Runtimes::default();
     look_at_threads(&mut targets, options, &runtimes);
-    let lacking = targets.iter_mut().filter(|target| target.may_lack_one());
-    let mut more = 0;
-    for target in lacking {
-        let before = target.found.len();
-        target.search_all(options, progress);
-        more += target.found.len() - before;
+    let mut has_more = false;
+    for target in targets.iter_mut().filter(|target| target.may_lack_one()) {
+        has_more |= target.search_all(options, progress);
     }
-    if more > 0 {
+    if has_more {
         readings = take_readings(&mut targets, options, &mut gpus);
     }
     for target in &mut targets {
@@ -247,10 +243,10 @@ fn find_absent(targets: &[process::Target], ranks: &mut [RankReport]) {
     }
 }
 
-/// Finds the communicators of processes whose NCCL libraries are known, and reads them once, for
-/// `ncclflow ps`. Processes stand in the order in which they came.
+/// Finds the communicators of processes by their NCCL libraries, those given or those that a process is found to
+/// have, and reads them once. Processes stand in the order in which they came.
 pub fn survey(
-    targets: Vec<(Process, Vec<MappedLibrary>)>,
+    targets: impl Iterator<Item = (Process, Option<Vec<MappedLibrary>>)>,
     limits: ScanLimits,
     debug_files: &DebugFiles,
     progress: &mut dyn FnMut(&Progress<'_>),
@@ -262,7 +258,6 @@ pub fn survey(
         debug_files: debug_files.clone(),
         stacks: false,
     };
-    let targets = targets.into_iter().map(|(process, files)| (process, Some(files)));
     let mut targets = process::find(targets, &options, progress);
     let mut ranks = targets.iter_mut().flat_map(process::Target::read).collect();
     copies::leave_out(&mut targets, &mut ranks);

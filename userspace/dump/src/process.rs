@@ -201,9 +201,14 @@ impl Target {
         is_listed && self.report.calls().any(|(_, call)| makes_communicators(call))
     }
 
-    /// Searches the memory for communicators that the list of the library lacks.
-    pub(super) fn search_all(&mut self, options: &DumpOptions, progress: &mut dyn FnMut(&Progress<'_>)) {
-        let Ok(space) = AddressSpace::read(&self.process) else { return };
+    /// Searches the memory for communicators that the list of the library lacks, and tells whether there are any.
+    pub(super) fn search_all(
+        &mut self,
+        options: &DumpOptions,
+        progress: &mut dyn FnMut(&Progress<'_>),
+    ) -> bool {
+        let Ok(space) = AddressSpace::read(&self.process) else { return false };
+        let before = self.found.len();
         let mut seen = BTreeSet::new();
         let layouts = self.found.iter().map(|found| Arc::clone(&found.layout));
         let layouts: Vec<Arc<Layout>> = layouts.filter(|layout| seen.insert(layout.library)).collect();
@@ -213,6 +218,7 @@ impl Target {
             found.retain(|comm| self.found.iter().all(|known| known.address != comm.report.address));
             self.add(found, scan, &layout);
         }
+        self.found.len() > before
     }
 
     /// Adds the communicators that a search has found by the layout of a library.

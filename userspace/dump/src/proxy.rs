@@ -176,10 +176,10 @@ fn walk(
         match ops_of(memory, layout, args, links) {
             Ok(Some(found)) if state != Some(layout.state_none) => ops.extend(found),
             Err(error) if error.is_final() => return Err(error),
-            Ok(_) | Err(_) => sane = false,
-        }
-        if !sane {
-            break;
+            Ok(_) | Err(_) => {
+                sane = false;
+                break;
+            }
         }
         to_visit.extend([next, next_peer].map(Option::unwrap_or_default));
     }

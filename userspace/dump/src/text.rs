@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use super::{
     CommunicatorReport, CopiedRank, DumpReport, OpReport, ProcessReport, ProcessState, PythonGroup,
-    PythonReport, RankReport, gpu_text, python,
+    PythonReport, RankReport, gpus, python,
     verdict::{Kind, State, named},
 };
 use flow::text::{joined, write_paragraph as wrapped};
@@ -46,7 +46,7 @@ fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt:
     for process in &report.processes {
         write_process(out, process, is_verbose)?;
     }
-    gpu_text::write(out, report)?;
+    gpus::write(out, report)?;
     for sentence in &report.torch_notes {
         wrapped(out, sentence, 0)?;
     }

@@ -1,6 +1,6 @@
 //! Names for people: of groups, ranks and lines of code.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeSet, fmt::Write as _};
 
 use flow::text::joined;
 use torch::flight_recorder::Entry;
@@ -94,10 +94,7 @@ pub fn sizes(sizes: &[Vec<i64>]) -> String {
 
 /// Writes the element types, each once: `Float`.
 pub fn dtypes(dtypes: &[String]) -> String {
-    let mut kinds: Vec<&str> = dtypes.iter().map(String::as_str).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
-    kinds.join(", ")
+    joined(dtypes.iter().collect::<BTreeSet<_>>(), ", ")
 }
 
 #[cfg(test)]

@@ -47,11 +47,8 @@ pub(super) fn by_itself(process: &Process, history: &mut ProcessHistory) {
 pub(super) fn by_communicator(history: &mut ProcessHistory, communicators: &[CommRank<'_>]) {
     let Some(group) = largest(history) else { return };
     let own = communicators.iter().filter(|rank| rank.pid == history.pid);
-    let mut same: Vec<u32> =
-        own.filter(|rank| rank.n_ranks as usize == group.ranks.len()).map(|rank| rank.rank).collect();
-    same.sort_unstable();
-    same.dedup();
-    let [rank] = *same else { return };
-    let Some(rank) = group.ranks.get(rank as usize).copied() else { return };
+    let mut same = own.filter(|rank| rank.n_ranks as usize == group.ranks.len()).map(|rank| rank.rank);
+    let Some(first) = same.next().filter(|first| same.all(|other| other == *first)) else { return };
+    let Some(rank) = group.ranks.get(first as usize).copied() else { return };
     (history.rank, history.rank_from) = (Some(rank), Some("communicator".to_owned()));
 }

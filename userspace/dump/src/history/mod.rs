@@ -14,9 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Choice, RankReport, chosen, comm_ranks, survey};
 use flow::text::joined;
-use inspect::{
-    clock::now_ns, host::host_name, memory::ScanLimits, process::Process, python::Runtimes, resolver,
-};
+use inspect::{clock::now_ns, host::host_name, memory::ScanLimits, process::Process, python::Runtimes};
 use nccl_library::symbols::DebugFiles;
 use torch_history::{Builds, GroupHistory, HistoryVerdict, ProcessHistory, RingReport, names};
 
@@ -98,12 +96,9 @@ pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
 
 /// Reads NCCL's communicators in these processes, as far as their libraries are known.
 fn communicators(processes: Vec<Process>, options: &HistoryOptions) -> Vec<RankReport> {
-    let with_libraries = processes.into_iter().filter_map(|process| {
-        let libraries = resolver::libraries(&process, None).ok()?;
-        Some((process, libraries))
-    });
+    let targets = processes.into_iter().map(|process| (process, None));
     let limits = ScanLimits { time: Duration::from_secs(10), ..ScanLimits::default() };
-    survey(with_libraries.collect(), limits, &options.debug_files, &mut |_| {}).1
+    survey(targets, limits, &options.debug_files, &mut |_| {}).1
 }
 
 /// Returns the ring that torch of each process would dump into a file, by the process's rank in the job.

@@ -167,9 +167,10 @@ impl Lister {
     ) {
         let (whose, targets): (Vec<_>, Vec<_>) = to_scan
             .into_iter()
-            .map(|(index, process, files)| ((index, process.started()), (process, files)))
+            .map(|(index, process, files)| ((index, process.started()), (process, Some(files))))
             .unzip();
-        let (scanned, ranks) = survey(targets, self.options.limits, &self.options.debug_files, progress);
+        let (scanned, ranks) =
+            survey(targets.into_iter(), self.options.limits, &self.options.debug_files, progress);
         let at = Instant::now();
         self.looks.begin();
         for ((index, started), scanned) in whose.into_iter().zip(scanned) {

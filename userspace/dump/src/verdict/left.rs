@@ -26,13 +26,11 @@ impl<'a> Case<'a> {
         };
         let pids: Vec<u32> = self.processes.iter().filter(is_of).map(|process| process.pid).collect();
         let more = if pids.len() > SHOWN { " …" } else { "" };
-        match &*pids {
-            [] => String::new(),
-            [pid] => format!("; process {pid} is a left-over child of it"),
-            _ => format!(
-                "; processes {}{more} are left-over children of it",
-                joined(pids.iter().take(SHOWN), ", ")
-            ),
+        let shown = joined(pids.iter().take(SHOWN), ", ");
+        match pids.len() {
+            0 => String::new(),
+            1 => format!("; process {shown} is a left-over child of it"),
+            _ => format!("; processes {shown}{more} are left-over children of it"),
         }
     }
 }
