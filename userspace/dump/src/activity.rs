@@ -99,11 +99,8 @@ impl Sample {
             Some((tid, [numbers.next()??, numbers.next()??]))
         });
         let io = read_text(folder.join("io")).ok().and_then(|text| {
-            let value = |name: &str| {
-                let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-                line.trim().parse::<u64>().ok()
-            };
-            value("rchar:")?.checked_add(value("wchar:")?)
+            let value = |name| status_field(&text, name)?.parse::<u64>().ok();
+            value("rchar")?.checked_add(value("wchar")?)
         });
         // The first thread's number (fs/proc/array.c, task_context_switch_counts).
         let status = read_text(folder.join("status")).unwrap_or_default();

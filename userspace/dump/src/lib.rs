@@ -331,11 +331,13 @@ fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Com
     for ((comm_hash, n_ranks), ranks) in by_hash {
         for (mut ranks, of_others) in owners::tell_apart(ranks, processes) {
             ranks.sort_by_key(|rank| rank.rank);
+            let main = |rank| ProcessReport::of(rank, processes)?.main_thread();
+            let stacks = ranks.iter().filter_map(|rank| Some((rank.rank, main(rank)?)));
             all.push(CommunicatorReport {
                 comm_hash: comm_hash.clone(),
                 name: ranks.iter().find_map(|rank| rank.comm_name.clone()),
                 n_ranks,
-                python_stacks: python_stacks(&ranks, processes),
+                python_stacks: python::groups(stacks),
                 ranks,
                 verdict: Verdict::default(),
             });
@@ -347,11 +349,6 @@ fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Com
         communicator.verdict.evidence.extend(others);
     }
     all
-}
-
-fn python_stacks(ranks: &[RankReport], processes: &[ProcessReport]) -> Vec<PythonGroup> {
-    let main = |rank| ProcessReport::of(rank, processes)?.main_thread();
-    python::groups(ranks.iter().filter_map(|rank| Some((rank.rank, main(rank)?))))
 }
 
 impl DumpReport {

@@ -144,11 +144,8 @@ pub(super) fn judge(name: &str, description: &str, size: usize, ranks: &[Rank]) 
     if let Some(late) = &verdict.late {
         verdict.state = verdict.state.max(HistoryState::Waiting);
         let missing: Vec<&Rank> = ranks.iter().filter(|rank| late.pids.contains(&rank.pid)).collect();
-        let have: Vec<&Rank> = with
-            .iter()
-            .filter(|rank| rank.noted.called_ns(late.collective_seq_id).is_some())
-            .copied()
-            .collect();
+        let has_called = |rank: &&Rank| rank.noted.called_ns(late.collective_seq_id).is_some();
+        let have: Vec<&Rank> = with.iter().copied().filter(has_called).collect();
         let what = have.first().map(|rank| rank.noted.what(late.collective_seq_id)).unwrap_or_default();
         let have_not = if missing.len() == 1 { "has not" } else { "have not" };
         verdict.sentences.push(format!(

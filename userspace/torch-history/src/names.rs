@@ -29,19 +29,17 @@ pub fn ranks(who: &[Who]) -> String {
     }
     numbers.sort_unstable();
     numbers.dedup();
-    let mut text = String::new();
-    // Writing to a string cannot fail.
+    let mut parts = Vec::new();
     if !numbers.is_empty() {
-        _ = write!(text, "{} {}", if numbers.len() == 1 { "rank" } else { "ranks" }, ranges(&numbers));
+        parts.push(format!("{} {}", if numbers.len() == 1 { "rank" } else { "ranks" }, ranges(&numbers)));
     }
     if !pids.is_empty() {
         let list = joined(pids.iter().take(16), ", ");
         let more = if pids.len() > 16 { format!(" and {} more", pids.len() - 16) } else { String::new() };
-        let and = if text.is_empty() { "" } else { " and " };
         let noun = if pids.len() == 1 { "process" } else { "processes" };
-        _ = write!(text, "{and}{noun} {list}{more}");
+        parts.push(format!("{noun} {list}{more}"));
     }
-    text
+    parts.join(" and ")
 }
 
 /// Writes numbers as ranges, at most 16: `0-2, 5`.

@@ -60,7 +60,9 @@ fn threads(
             continue;
         }
         let thread = thread(&mut walker, *tid, *state, *tid == main);
-        if thread.is_main || is_wanted(*tid) || thread.is_in_torch_distributed() {
+        let innermost = thread.frames.first();
+        let is_in_torch = innermost.is_some_and(|frame| frame.file.contains("/torch/distributed/"));
+        if thread.is_main || is_wanted(*tid) || is_in_torch {
             threads.push(thread);
         }
     }

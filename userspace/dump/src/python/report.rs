@@ -49,13 +49,6 @@ pub struct PythonGroup {
     pub frames: Vec<PythonFrame>,
 }
 
-impl PythonThread {
-    /// Tells whether the innermost frame is in torch's collectives, or in its waits for them.
-    pub(super) fn is_in_torch_distributed(&self) -> bool {
-        self.frames.first().is_some_and(|frame| frame.file.contains("/torch/distributed/"))
-    }
-}
-
 /// Describes where a thread is: `train.py:41 in load_batch`, or
 /// `distributed_c10d.py:2806 in all_reduce, called from train.py:52 in step` where the innermost frame is not
 /// the user's own code.

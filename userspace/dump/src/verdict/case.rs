@@ -175,12 +175,11 @@ impl<'a> Case<'a> {
 
     /// Describes the GPUs of ranks: `GPU of rank 0: 99 % busy, 0 % memory, NVLink still`.
     pub(super) fn gpu_sentences(&self) -> Vec<String> {
-        let known = self.ranks.iter().filter_map(|(number, rank)| Some((number, rank.gpu.as_ref()?)));
-        let known = known.filter(|(_, gpu)| gpu.sm_percent.is_some());
-        known
-            .take(MAX_SENTENCES)
-            .map(|(rank, gpu)| format!("GPU of rank {rank}: {}", gpu.describe()))
-            .collect()
+        let sentence = |(rank, report): (&u32, &&RankReport)| {
+            let gpu = report.gpu.as_ref().filter(|gpu| gpu.sm_percent.is_some())?;
+            Some(format!("GPU of rank {rank}: {}", gpu.describe()))
+        };
+        self.ranks.iter().filter_map(sentence).take(MAX_SENTENCES).collect()
     }
 
     pub(super) fn ranks_where(&self, holds: impl Fn(&RankReport) -> bool) -> Vec<u32> {

@@ -101,6 +101,15 @@ impl Verdict {
         self
     }
 
+    /// Tells whether the driver of the GPUs alone told that ranks wait, or that operations differ.
+    fn is_by_gpus<'a>(&self, ranks: impl Iterator<Item = &'a RankReport> + Clone) -> bool {
+        match self.kind {
+            Some(Kind::GpuIdle) => true,
+            Some(Kind::OtherOperation) => other_operation::only_gpus_tell(ranks),
+            _ => false,
+        }
+    }
+
     fn cannot_tell(why: impl Display) -> Self {
         Self::new(State::Unknown, format!("cannot tell, because {why}"))
     }
@@ -181,10 +190,9 @@ pub(super) fn judge_all(communicators: &mut [CommunicatorReport], processes: &[P
 impl CommunicatorReport {
     /// Tells whether only the GPUs tell what is pending, or nothing does.
     fn is_by_gpus(&self) -> bool {
-        let kind = self.verdict.kind;
         !matches!(self.verdict.state, State::Stuck | State::Waiting)
-            || matches!(kind, Some(Kind::GpuIdle | Kind::Computing))
-            || (kind == Some(Kind::OtherOperation) && other_operation::only_gpus_tell(self.ranks.iter()))
+            || self.verdict.kind == Some(Kind::Computing)
+            || self.verdict.is_by_gpus(self.ranks.iter())
     }
 }
 

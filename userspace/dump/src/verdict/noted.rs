@@ -8,12 +8,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    Case, Kind, State, Verdict, disagreement::minority, inside_calls, named, other_operation::only_gpus_tell,
-    subject,
-};
+use super::{Case, Kind, State, Verdict, disagreement::minority, inside_calls, named, subject};
 use flow::text::joined;
-use torch_history::{LATE_NS, Noted, first_difference, progress, seconds};
+use torch_history::{LATE_NS, Noted, NotedCall, NotedKind, first_difference, progress, seconds};
 
 /// Maximum number of sides and groups of ranks that a sentence lists.
 const MAX_LISTED: usize = 4;
@@ -72,25 +69,20 @@ impl<'a> View<'a> {
         let least = self.ranks.values().map(|noted| noted.last_seq()).min()?;
         let seq =
             self.ranks.values().filter_map(|noted| noted.next_after(least)).map(|call| call.seq).min()?;
-        let (mut behind, mut called, mut first, mut what) = (BTreeSet::new(), Vec::new(), i64::MAX, "");
-        let mut read_ns = i64::MAX;
-        for (number, noted) in &self.ranks {
-            if noted.last_seq() == least {
-                behind.insert(*number);
-                read_ns = read_ns.min(noted.read_ns);
-            } else if let Some((call, kind)) = noted.call(seq) {
-                called.push(*number);
-                first = first.min(call.called_ns);
-                what = &kind.what;
-            }
-        }
-        let waited = read_ns.saturating_sub(first);
-        (waited >= LATE_NS && !called.is_empty()).then(|| Late {
+        let (behind, others): (BTreeMap<&u32, &&Noted>, BTreeMap<&u32, &&Noted>) =
+            self.ranks.iter().partition(|(_, noted)| noted.last_seq() == least);
+        let calls = others.into_iter().filter_map(|(number, noted)| Some((*number, noted.call(seq)?)));
+        let calls: Vec<(u32, (&NotedCall, &NotedKind))> = calls.collect();
+        let called_ns = calls.iter().map(|(_, (call, _))| call.called_ns).min()?;
+        let read_ns = behind.values().map(|noted| noted.read_ns).min()?;
+        let waited = read_ns.saturating_sub(called_ns);
+        let (_, (_, kind)) = calls.last()?;
+        (waited >= LATE_NS).then(|| Late {
             seq,
-            behind,
-            called,
+            behind: behind.into_keys().copied().collect(),
+            called: calls.iter().map(|(number, _)| *number).collect(),
             seconds: seconds(waited),
-            what,
+            what: &kind.what,
         })
     }
 
@@ -155,7 +147,7 @@ impl<'a> View<'a> {
 pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
     let Some(view) = View::of(case) else { return verdict };
     let (late, difference) = (view.late(), view.difference());
-    let by_gpus = is_by_gpus(case, &verdict);
+    let by_gpus = verdict.is_by_gpus(case.ranks.values().copied());
     match verdict.state {
         State::Healthy => match late {
             Some(late) if !is_measured(case, &late) => verdict = decided_by(case, &view, &late),
@@ -213,15 +205,6 @@ fn beside(verdict: &mut Verdict, sentence: String, culprits: &BTreeSet<u32>) {
             named(culprits),
             if verdict.culprits.is_empty() { "no rank".to_owned() } else { named(&verdict.culprits) }
         ));
-    }
-}
-
-/// Tells whether the driver of the GPUs alone told what is pending.
-fn is_by_gpus(case: &Case<'_>, verdict: &Verdict) -> bool {
-    match verdict.kind {
-        Some(Kind::GpuIdle) => true,
-        Some(Kind::OtherOperation) => only_gpus_tell(case.ranks.values().copied()),
-        _ => false,
     }
 }
 
