@@ -167,8 +167,7 @@ impl LiveProcesses {
         for pid in pids {
             let folder = Path::new("/proc").join(pid.to_string());
             let Ok(status) = read_text(folder.join("status")) else { continue };
-            let is_dead = status_field(&status, "State").is_some_and(|state| state.starts_with(['Z', 'X']));
-            if is_dead {
+            if status_field(&status, "State").is_some_and(|state| state.starts_with(['Z', 'X'])) {
                 continue;
             }
             match hashes_of(&folder, &status) {

@@ -161,15 +161,17 @@ fn channels(
 ) -> Result<Vec<ChannelReport>, Rejection> {
     let ArrayField { offset, elem_size: size, .. } = layout.channels;
     let bytes = memory.bytes(RuntimeAddr(comm.address + offset), u64::from(comm.n_channels) * size)?;
-    let n_ranks = i64::from(comm.n_ranks);
+    let is_rank = |rank: &i64| (0..i64::from(comm.n_ranks)).contains(rank);
     let mut channels = Vec::new();
     for (index, channel) in (0..comm.n_channels).zip(bytes.chunks_exact(usize::try_from(size).unwrap_or(1))) {
         let int = |place: IntField| place.signed(channel).unwrap_or(-1);
         let (prev, next) = (int(layout.ring_prev), int(layout.ring_next));
         let user_ranks = layout.user_ranks.unsigned(channel).unwrap_or(0);
         if comm.n_ranks > 1 {
-            let in_range = (0..n_ranks).contains(&prev) && (0..n_ranks).contains(&next);
-            if !in_range || !space.is_readable(user_ranks, 4 * u64::from(comm.n_ranks)) {
+            if !is_rank(&prev)
+                || !is_rank(&next)
+                || !space.is_readable(user_ranks, 4 * u64::from(comm.n_ranks))
+            {
                 if is_complete {
                     return Err(None);
                 }
@@ -195,12 +197,7 @@ fn channels(
             ring_prev: small(prev),
             ring_next: small(next),
             tree_up: layout.tree_up.map_or(-1, |up| small(int(up))),
-            tree_down: down
-                .into_iter()
-                .flatten()
-                .filter(|rank| (0..n_ranks).contains(rank))
-                .map(small)
-                .collect(),
+            tree_down: down.into_iter().flatten().filter(is_rank).map(small).collect(),
         });
     }
     Ok(channels)

@@ -53,7 +53,6 @@ pub(super) fn write(out: &mut String, report: &DumpReport) -> std::fmt::Result {
 /// `GPU 0 (0000:3b:00.0) on host: 99 % busy, 0 % memory, NVLink still, 120 of 700 W, 41 of 87 °C`
 fn line(gpu: &GpuReport) -> String {
     let bus_id = gpu.bus_id.as_deref().unwrap_or("no PCI address");
-    let mut line = format!("GPU {} ({bus_id}) on {}:", gpu.index, gpu.host);
     let used = match (gpu.used.sm_percent, gpu.used.memory_percent) {
         (Some(sm), Some(memory)) => format!(" {sm} % busy, {memory} % memory"),
         (Some(sm), None) => format!(" {sm} % busy"),
@@ -62,13 +61,13 @@ fn line(gpu: &GpuReport) -> String {
         }
         (None, _) => " how busy is not known".to_owned(),
     };
-    line.push_str(&used);
-    if let Some(Traffic { sent, received }) = gpu.nvlink {
-        let traffic = match (sent, received) {
-            (0, 0) => ", NVLink still".to_owned(),
-            (sent, received) => format!(", NVLink {} MiB out, {} MiB in", sent >> 20, received >> 20),
-        };
-        line.push_str(&traffic);
+    let mut line = format!("GPU {} ({bus_id}) on {}:{used}", gpu.index, gpu.host);
+    match gpu.nvlink {
+        None => {}
+        Some(Traffic { sent: 0, received: 0 }) => line.push_str(", NVLink still"),
+        Some(Traffic { sent, received }) => {
+            _ = write!(line, ", NVLink {} MiB out, {} MiB in", sent >> 20, received >> 20);
+        }
     }
     if let (Some(power), Some(limit)) = (gpu.power_watts, gpu.power_limit_watts) {
         _ = write!(line, ", {power:.0} of {limit:.0} W");

@@ -297,10 +297,9 @@ impl Target {
         for rank in ranks.iter().filter(|rank| rank.pid == self.report.pid) {
             largest.note(rank.n_ranks, rank.rank);
         }
-        if largest == Largest::default() {
-            return;
+        if largest != Largest::default() {
+            self.report.job_rank = told_rank(&self.process, largest).map(|(rank, _)| rank);
         }
-        self.report.job_rank = told_rank(&self.process, largest).map(|(rank, _)| rank);
     }
 
     /// Notes in the report that memory of the process did not answer: many readings go on without what they

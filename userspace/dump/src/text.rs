@@ -81,7 +81,6 @@ fn write_communicators(out: &mut String, report: &DumpReport, is_verbose: bool) 
     let most = if is_verbose { usize::MAX } else { MAX_COMMUNICATORS };
     for communicator in others.iter().take(most) {
         write_communicator(out, communicator, is_verbose)?;
-        writeln!(out)?;
     }
     for communicator in others.iter().skip(most).take(MAX_LINES) {
         wrapped(out, &headline(communicator), 0)?;
@@ -99,7 +98,6 @@ fn write_communicators(out: &mut String, report: &DumpReport, is_verbose: bool) 
     }
     for communicator in healthy {
         write_communicator(out, communicator, is_verbose)?;
-        writeln!(out)?;
     }
     Ok(())
 }
@@ -280,7 +278,7 @@ fn write_communicator(out: &mut String, communicator: &CommunicatorReport, is_ve
     for rank in communicator.ranks.iter().take(shown) {
         write_rank(out, rank, is_verbose)?;
     }
-    Ok(())
+    writeln!(out)
 }
 
 fn write_rank(out: &mut String, rank: &RankReport, is_verbose: bool) -> fmt::Result {

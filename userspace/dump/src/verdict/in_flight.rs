@@ -79,13 +79,8 @@ fn kind_of(case: &Case<'_>, culprits: &[u32]) -> Option<Kind> {
         let vanished = case.vanished().into_iter().find(|(rank, _)| culprits.contains(rank));
         return Some(vanished.map_or(Kind::NotRead, |(_, kind)| kind));
     }
-    Some(if let Some(halted) = case.kind_of_halted(culprits) {
-        halted
-    } else if behind.contains(first) {
-        Kind::NotJoined
-    } else {
-        Kind::NoProgress
-    })
+    let kind = if behind.contains(first) { Kind::NotJoined } else { Kind::NoProgress };
+    Some(case.kind_of_halted(culprits).unwrap_or(kind))
 }
 
 /// Returns both ends of each connection that seems to have broken. NCCL does not keep which of them is to

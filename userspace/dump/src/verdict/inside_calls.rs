@@ -45,17 +45,21 @@ pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
 
 /// Returns the process of a rank, and a thread in it with a call of NCCL's that does more than ask; one is
 /// enough.
-pub(super) fn call_of<'a>(case: &Case<'a>, rank: &RankReport) -> Option<(&'a ProcessReport, u32, &'a str)> {
+fn call_of<'a>(case: &Case<'a>, rank: &RankReport) -> Option<(&'a ProcessReport, u32, &'a str)> {
     let process = case.process_of(rank)?;
     let (thread, call) = process.calls().find(|(_, call)| !asks_only(call))?;
     Some((process, thread, call))
 }
 
+/// Describes the call that a thread of the rank is in: `ncclGroupEnd (thread 812)`.
+pub(super) fn described(case: &Case<'_>, rank: &RankReport) -> Option<String> {
+    call_of(case, rank).map(|(_, thread, call)| format!("{call} (thread {thread})"))
+}
+
 /// Describes the call in which a thread of the rank waits, if that is a call for this communicator.
 pub(super) fn waits_in_call(case: &Case<'_>, rank: &RankReport) -> Option<String> {
     let is_in_group = rank.pending.as_ref()?.in_group == Some(true);
-    let (_, thread, call) = call_of(case, rank).filter(|_| is_in_group)?;
-    Some(format!("{call} (thread {thread})"))
+    described(case, rank).filter(|_| is_in_group)
 }
 
 /// Tells whether a call waits for nothing.

@@ -168,16 +168,15 @@ pub(super) fn judge_all(communicators: &mut [CommunicatorReport], processes: &[P
     for (at, communicator) in communicators.iter_mut().enumerate() {
         communicator.verdict = judge_beside(&communicator.ranks, processes, &explained, calls.get(&at));
     }
-    for CommunicatorReport { verdict, ranks, .. } in communicators.iter().filter(|one| !one.is_by_gpus()) {
-        // If operations differ, the culprits wait, too.
-        let all_wait = verdict.kind == Some(Kind::OtherOperation);
-        let waiting = ranks.iter().filter(|rank| all_wait || verdict.victims.contains(&rank.rank));
-        explained.extend(waiting.map(|rank| (rank.host.clone(), rank.pid)));
-    }
-    // Kernels of a communicator that moves run and wait, as long as it moves.
     let moves = |rank: &RankReport| rank.motion.steps_moved || rank.motion.counters_moved;
-    for moving in communicators.iter().filter(|one| one.ranks.iter().any(moves)) {
-        explained.extend(moving.ranks.iter().map(|rank| (rank.host.clone(), rank.pid)));
+    for one in communicators.iter() {
+        let (verdict, is_measured) = (&one.verdict, !one.is_by_gpus());
+        // Kernels of a communicator that moves run and wait, as long as it moves. If operations differ, the culprits
+        // wait, too.
+        let differs = is_measured && verdict.kind == Some(Kind::OtherOperation);
+        let all_wait = differs || one.ranks.iter().any(moves);
+        let waits = |rank: &&RankReport| all_wait || (is_measured && verdict.victims.contains(&rank.rank));
+        explained.extend(one.ranks.iter().filter(waits).map(|rank| (rank.host.clone(), rank.pid)));
     }
     if !explained.is_empty() {
         for (at, communicator) in communicators.iter_mut().enumerate().filter(|(_, one)| one.is_by_gpus()) {

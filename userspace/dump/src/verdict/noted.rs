@@ -164,9 +164,7 @@ pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
         State::Unknown => match (difference, late) {
             (Some(difference), _) => verdict = differs(case, &view, &difference, verdict),
             (None, Some(late)) if !is_measured(case, &late) => {
-                let evidence = verdict.evidence;
-                verdict = decided_by(case, &view, &late);
-                verdict.evidence.extend(evidence);
+                verdict = decided_by(case, &view, &late).with(verdict.evidence);
             }
             (None, Some(late)) => verdict.evidence.extend([view.late_sentence(&late), BOTH.to_owned()]),
             (None, None) => verdict.evidence.push(view.progress()),

@@ -21,10 +21,8 @@ pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
     let mut evidence =
         vec![format!("nothing moved for {:.1} s, and {}", case.seconds, still_setting_up(&ranks))];
     evidence.extend(waits.iter().take(MAX_SENTENCES).map(|(rank, (_, sentence))| {
-        let call = case.ranks.get(rank).and_then(|rank| inside_calls::call_of(case, rank));
-        let call =
-            call.map_or_else(String::new, |(_, thread, call)| format!(", in {call} (thread {thread})"));
-        format!("{sentence}{call}")
+        let call = case.ranks.get(rank).and_then(|rank| inside_calls::described(case, rank));
+        call.map_or_else(|| sentence.clone(), |call| format!("{sentence}, in {call}"))
     }));
     evidence.extend(case.absent_sentences());
     let unanswered = unanswered(case);
