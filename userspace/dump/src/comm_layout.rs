@@ -42,8 +42,8 @@ const COMM: [Wanted; 23] = [
 #[derive(Debug)]
 pub(super) struct CommLayout {
     pub(super) size: u64,
-    /// Word by which a communicator is found: `startMagic`, from 2.21 on; before, `intraComm0`, which the first
-    /// communicator of its process has point to itself.
+    /// Word by which a communicator is found: `startMagic`, from 2.21 on; before, `intraComm0`, which the
+    /// first communicator of its process has point to itself.
     pub(super) needle: Needle,
     /// Offset of this word.
     mark: u64,
@@ -61,9 +61,10 @@ pub(super) struct CommLayout {
     pub(super) peers: IntField,
     pub(super) shared_coll_op_count: Option<IntField>,
     pub(super) shared_p2p_op_count: Option<ArrayField>,
-    /// Counters of each channel's work: the host's of what was put into the FIFO of work, and the GPU's of what
-    /// kernels are through with (src/enqueue.cc, waitWorkFifoAvailable): a field of the communicator, a pointer to
-    /// a `uint32_t` for each channel. Up to 2.25: later the host keeps no word that the GPU writes.
+    /// Counters of each channel's work: the host's of what was put into the FIFO of work, and the GPU's of
+    /// what kernels are through with (src/enqueue.cc, waitWorkFifoAvailable): a field of the communicator, a
+    /// pointer to a `uint32_t` for each channel. Up to 2.25: later the host keeps no word that the GPU
+    /// writes.
     pub(super) work: Option<(IntField, IntField)>,
     pub(super) names: NameTables,
 }

@@ -6,14 +6,14 @@
 //! this one. Where the table is not there yet, the oldest of several processes of one user and container with one
 //! rank at one address is the parent.
 
-use std::{collections::BTreeMap, fs};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::{
     RankReport,
     absent::{LiveProcesses, hashes_of},
-    process::Target,
+    process::{Target, thread_ids},
 };
 use inspect::{memory::Memory, process::read_text};
 
@@ -42,8 +42,8 @@ enum Ownership {
 /// process.
 type Copied = (u64, String, u32, Option<(u32, Option<String>)>);
 
-/// Claim of a process to a communicator. Of several to one, the least is the parent's: that of the process that
-/// is proven, else of the oldest.
+/// Claim of a process to a communicator. Of several to one, the least is the parent's: that of the process
+/// that is proven, else of the oldest.
 type Claim = (Ownership, Option<u64>, u32);
 
 /// Leaves out the copies among the ranks, and notes in the reports of their processes whose they are.
@@ -108,7 +108,7 @@ fn ownership(target: &Target, rank: &RankReport, has_nccl_threads: bool) -> Owne
 
 /// Tells whether a thread that NCCL started runs in the process: a fork does not copy those.
 fn has_nccl_threads(target: &Target) -> bool {
-    let tasks = fs::read_dir(target.process.proc_path().join("task")).into_iter().flatten().flatten();
-    let mut names = tasks.take(MAX_THREADS).filter_map(|task| read_text(task.path().join("comm")).ok());
-    names.any(|name| name.starts_with("NCCL"))
+    let folder = target.process.proc_path();
+    let name = |tid: u32| read_text(folder.join(format!("task/{tid}/comm"))).ok();
+    thread_ids(&target.process).take(MAX_THREADS).filter_map(name).any(|name| name.starts_with("NCCL"))
 }

@@ -6,13 +6,10 @@
 //! Frames are those of the moment of the dump: where a process's main thread is now, and not where it was at
 //! the call.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{CommunicatorReport, DumpReport, ProcessId, ProcessReport, RankReport};
-use flow::{schema::PythonFrame, text::joined};
+use flow::text::joined;
 use torch::flight_recorder::{
     Dump, Entry, Function, GlobalRanks, GroupStatus, Operation, Places, ProcessGroup,
 };
@@ -148,7 +145,7 @@ fn add(
                 p2p_seq_id: p2p,
                 op_id: number + p2p,
                 time_created_ns: i64::try_from(unix_time_ns).unwrap_or(i64::MAX),
-                frames: process.and_then(frames),
+                frames: process.and_then(|process| Some(process.main_thread()?.frames.clone().into())),
                 thread_id: process.map(|process| process.pid.into()),
                 ..called.entry(group, &places)
             });
@@ -245,13 +242,10 @@ fn called(process: &ProcessReport) -> Option<Function> {
     called.next().is_none().then_some(first).filter(|function| function.is_counted())
 }
 
-/// Returns the frames of the main thread of a process.
-fn frames(process: &ProcessReport) -> Option<Arc<[PythonFrame]>> {
-    Some(process.main_thread()?.frames.clone().into())
-}
-
 #[cfg(test)]
 mod tests {
+    use flow::schema::PythonFrame;
+
     use super::*;
     use crate::{Counters, PythonReport, PythonThread};
 

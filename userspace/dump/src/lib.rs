@@ -243,8 +243,8 @@ fn find_absent(targets: &[process::Target], ranks: &mut [RankReport]) {
     }
 }
 
-/// Finds the communicators of processes by their NCCL libraries, those given or those that a process is found to
-/// have, and reads them once. Processes stand in the order in which they came.
+/// Finds the communicators of processes by their NCCL libraries, those given or those that a process is found
+/// to have, and reads them once. Processes stand in the order in which they came.
 pub fn survey(
     targets: impl Iterator<Item = (Process, Option<Vec<MappedLibrary>>)>,
     limits: ScanLimits,

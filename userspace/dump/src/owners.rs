@@ -50,8 +50,8 @@ impl Owner {
 /// User and job.
 type Whose<'a> = (u32, Option<&'a str>);
 
-/// Tells ranks of one hash and size apart by their owners, and adds sentences on the other owners that claim the
-/// same communicator.
+/// Tells ranks of one hash and size apart by their owners, and adds sentences on the other owners that claim
+/// the same communicator.
 ///
 /// Ranks of different owners stay together only where nothing speaks against it, on different hosts and with
 /// different numbers: with user namespaces, the users of one job can have other numbers on each host.

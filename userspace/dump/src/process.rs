@@ -201,7 +201,8 @@ impl Target {
         is_listed && self.report.calls().any(|(_, call)| makes_communicators(call))
     }
 
-    /// Searches the memory for communicators that the list of the library lacks, and tells whether there are any.
+    /// Searches the memory for communicators that the list of the library lacks, and tells whether there are
+    /// any.
     pub(super) fn search_all(
         &mut self,
         options: &DumpOptions,
@@ -411,6 +412,12 @@ fn own_ops(
         is_own.then(|| OpReport { peer: peer.filter(|peer| *peer < comm.n_ranks), ..op.clone() })
     });
     own.collect()
+}
+
+/// Returns the numbers of the threads of a process.
+pub(super) fn thread_ids(process: &Process) -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir(process.proc_path().join("task")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// Tells whether a call does not return before a communicator is made. (The end of a group may make one, too;

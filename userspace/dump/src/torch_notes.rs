@@ -1,6 +1,6 @@
 //! torch's own notes of the collectives of these processes: in sentences beside the verdict, and for each
-//! rank, for the verdict: the rank's report has them, so that dumps of several hosts can be compared. The notes are torch's word, of the time at which torch wrote them;
-//! `ncclflow history` has all of them.
+//! rank, for the verdict: the rank's report has them, so that dumps of several hosts can be compared. The
+//! notes are torch's word, of the time at which torch wrote them; `ncclflow history` has all of them.
 
 use super::{RankReport, process::Target};
 use flow::text::joined;

@@ -178,7 +178,7 @@ pub(super) fn judge(name: &str, description: &str, size: usize, ranks: &[Rank]) 
         verdict.sentences.push(format!("{group}: only {}{of} was read: nothing to compare", named(&with)));
     }
     let order = |noted: &Noted| (noted.completed_seq(), noted.last_seq());
-    let parts = progress(ranks.iter().map(|rank| (rank, &rank.noted)), order, |ranks| named(ranks), 8);
+    let parts = progress(ranks.iter().map(|rank| (rank, &rank.noted)), order, named, 8);
     verdict.sentences.push(format!("{group}: {parts}"));
     verdict
 }

@@ -20,8 +20,8 @@ use torch_history::{Builds, GroupHistory, HistoryVerdict, ProcessHistory, RingRe
 
 pub use text::render;
 
-/// Version of the schema of `--json` (docs/HISTORY.md). Fields may be added within one version; none changes its
-/// meaning.
+/// Version of the schema of `--json` (docs/HISTORY.md). Fields may be added within one version; none changes
+/// its meaning.
 pub const HISTORY_SCHEMA: u32 = 1;
 
 /// The history of processes as data.

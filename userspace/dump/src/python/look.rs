@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cpython::{Python, StackEnd, ThreadState, Unknown, Walker, pthread};
 use nccl_library::elf::Machine;
 
-use super::report::{PythonReport, PythonThread};
+use crate::{PythonReport, PythonThread, process::thread_ids};
 use inspect::{
     process::{Process, read_text, status_field},
     python::{Pages, Runtimes},
@@ -115,9 +115,7 @@ fn thread(walker: &mut Walker<'_>, tid: u32, state: ThreadState, is_main: bool) 
 /// container.
 fn thread_numbers(process: &Process) -> BTreeMap<u32, u32> {
     let folder = process.proc_path().join("task");
-    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-    let tids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let tids = tids.take(cpython::MAX_THREADS);
+    let tids = thread_ids(process).take(cpython::MAX_THREADS);
     if process.own_pid() == process.pid() {
         return tids.map(|tid| (tid, tid)).collect();
     }

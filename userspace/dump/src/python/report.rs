@@ -78,9 +78,8 @@ pub(crate) fn groups<'a>(threads: impl IntoIterator<Item = (u32, &'a PythonThrea
     };
     let mut groups: Vec<PythonGroup> = by_stack.into_iter().map(group).collect();
     groups.sort_by_key(|group| std::cmp::Reverse(group.ranks.len()));
-    let sizes: Vec<usize> = groups.iter().map(|group| group.ranks.len()).collect();
-    if let Some(first) = groups.first_mut() {
-        first.is_largest = sizes.get(1).is_none_or(|second| *second < first.ranks.len());
+    if let [first, others @ ..] = &mut *groups {
+        first.is_largest = others.first().is_none_or(|second| second.ranks.len() < first.ranks.len());
     }
     groups
 }

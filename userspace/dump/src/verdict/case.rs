@@ -86,8 +86,8 @@ impl<'a> Case<'a> {
         all.filter(move |absent| !known.contains(&absent.rank) && seen.insert(absent.rank))
     }
 
-    /// Returns the ranks whose processes are gone ([`Kind::Gone`]): all processes of the host can be seen, and
-    /// none has the rank; or a process that was given has exited, and no other rank is missing; or NCCL's
+    /// Returns the ranks whose processes are gone ([`Kind::Gone`]): all processes of the host can be seen,
+    /// and none has the rank; or a process that was given has exited, and no other rank is missing; or NCCL's
     /// reliability service has found it dead. After them come those whose processes live, were read, and have
     /// no such communicator ([`Kind::Left`]).
     pub(super) fn vanished(&self) -> Vec<(u32, Kind)> {
@@ -302,8 +302,8 @@ impl<'a> Case<'a> {
 }
 
 impl RankReport {
-    /// Tells what holds a rank, if its process runs no code of its own: `rank 1 is stopped: process 8372 is in state
-    /// T (SIGSTOP or a debugger)`.
+    /// Tells what holds a rank, if its process runs no code of its own: `rank 1 is stopped: process 8372 is
+    /// in state T (SIGSTOP or a debugger)`.
     pub(super) fn halted_sentence(&self) -> Option<String> {
         let (what, why) = self.process_state.reason()?;
         Some(format!("rank {} {what}: process {} {why}", self.rank, self.pid))

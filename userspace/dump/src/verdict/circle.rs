@@ -38,8 +38,8 @@ pub(super) fn circle(ranks: &Ranks<'_>) -> Disagreement {
     found
 }
 
-/// Returns an op in which the GPU of a rank is, as far as its ops in flight tell: of a collective, or of sends and
-/// receives.
+/// Returns an op in which the GPU of a rank is, as far as its ops in flight tell: of a collective, or of
+/// sends and receives.
 fn position(rank: &RankReport) -> Option<&OpReport> {
     let ops = &rank.proxy.ops;
     let unfinished = || ops.iter().filter(|op| op.is_unfinished());

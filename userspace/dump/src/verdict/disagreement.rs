@@ -59,8 +59,8 @@ pub(super) fn minority<K: Ord>(sides: &BTreeMap<K, BTreeSet<u32>>) -> BTreeSet<u
     sides.values().filter(|side| !clear || side.len() < largest).flatten().copied().collect()
 }
 
-/// Groups the ranks' collectives by a key and by what must be the same under one key, and finds the lowest key
-/// under which it is not.
+/// Groups the ranks' collectives by a key and by what must be the same under one key, and finds the lowest
+/// key under which it is not.
 fn first_difference<'a, K: Ord, S: Ord>(
     ranks: &Ranks<'a>,
     key_and_side: impl Fn(&'a OpReport) -> Option<(K, S)>,
@@ -90,7 +90,8 @@ fn different_collectives(ranks: &Ranks<'_>, found: &mut Disagreement) {
 fn different_sizes(ranks: &Ranks<'_>, found: &mut Disagreement) {
     const EVEN: [&str; 7] =
         ["RING", "RING_TWICE", "PIPELINE_FROM", "PIPELINE_TO", "TREE_UP", "TREE_DOWN", "TREE_UP_DOWN"];
-    fn op_and_steps(op: &OpReport) -> Option<((u64, u32, &str, &str), u64)> {
+    type Op<'a> = (u64, u32, &'a str, &'a str);
+    fn op_and_steps(op: &OpReport) -> Option<(Op<'_>, u64)> {
         let (coll, pattern) = (op.coll.as_deref()?, op.pattern.as_deref()?);
         // Broadcasts of different sizes in a group are one ring with parts of their own.
         let is_even = coll != "AllGatherV" && EVEN.contains(&pattern);

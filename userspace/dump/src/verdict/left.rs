@@ -48,8 +48,8 @@ pub(super) fn was_searched_to_the_end(process: &ProcessReport) -> bool {
 pub(super) fn has_left(process: &ProcessReport) -> String {
     let (pid, place) = (process.pid, main_thread_at(process));
     format!(
-        "is process {pid}, which has no such communicator any more: it was destroyed or aborted, or its set-up \
-         failed{place}"
+        "is process {pid}, which has no such communicator any more: it was destroyed or aborted, or its \
+         set-up failed{place}"
     )
 }
 

@@ -142,9 +142,9 @@ const RULES: &[Rule] = &[
     idle::over_nvlink,
 ];
 
-/// Judges one communicator. All `ranks` belong to it; `processes` are all that the dump was asked to read. The
-/// ranks of the processes `explained` (host and PID) wait in another communicator, which explains what their GPUs
-/// do.
+/// Judges one communicator. All `ranks` belong to it; `processes` are all that the dump was asked to read.
+/// The ranks of the processes `explained` (host and PID) wait in another communicator, which explains what
+/// their GPUs do.
 fn judge_beside(
     ranks: &[RankReport],
     processes: &[ProcessReport],
@@ -171,8 +171,8 @@ pub(super) fn judge_all(communicators: &mut [CommunicatorReport], processes: &[P
     let moves = |rank: &RankReport| rank.motion.steps_moved || rank.motion.counters_moved;
     for one in communicators.iter() {
         let (verdict, is_measured) = (&one.verdict, !one.is_by_gpus());
-        // Kernels of a communicator that moves run and wait, as long as it moves. If operations differ, the culprits
-        // wait, too.
+        // Kernels of a communicator that moves run and wait, as long as it moves. If operations differ, the
+        // culprits wait, too.
         let differs = is_measured && verdict.kind == Some(Kind::OtherOperation);
         let all_wait = differs || one.ranks.iter().any(moves);
         let waits = |rank: &&RankReport| all_wait || (is_measured && verdict.victims.contains(&rank.rank));

@@ -43,8 +43,8 @@ struct Late<'a> {
     what: &'a str,
 }
 
-/// Number under which ranks called different collectives, and the ranks by what must be the same on all ranks, and
-/// its description.
+/// Number under which ranks called different collectives, and the ranks by what must be the same on all
+/// ranks, and its description.
 type Difference<'a> = (u64, BTreeMap<(&'a str, &'a str), BTreeSet<u32>>);
 
 impl<'a> View<'a> {
@@ -178,10 +178,7 @@ pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
             (None, None) => {
                 verdict.evidence.push(view.progress());
                 if verdict.kind == Some(Kind::NotJoined) {
-                    let otherwise = "torch's flight recorder says otherwise: all ranks have called the same; so either \
-                                     the call has not come from torch to NCCL, or NCCL counted what torch did not \
-                                     call: both are possible";
-                    verdict.evidence.push(otherwise.to_owned());
+                    verdict.evidence.push(CALLED_THE_SAME.to_owned());
                 }
             }
         },
@@ -190,6 +187,10 @@ pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
     verdict
 }
 
+/// Sentences that leave both explanations open.
+const CALLED_THE_SAME: &str = "torch's flight recorder says otherwise: all ranks have called the same; so \
+                               either the call has not come from torch to NCCL, or NCCL counted what torch \
+                               did not call: both are possible";
 const BOTH: &str = "NCCL's own memory says otherwise: all ranks have launched the same, and it holds nothing that waits; so either \
                     the call has not come from torch to NCCL, or torch's flight recorder is of something else: both are possible";
 
