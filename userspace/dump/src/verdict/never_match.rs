@@ -63,9 +63,7 @@ fn is_being_made(communicator: &CommunicatorReport) -> bool {
     let ranks = &communicator.ranks;
     !ranks.is_empty()
         && ranks.len() < communicator.n_ranks as usize
-        && ranks
-            .iter()
-            .all(|rank| rank.set_up.is_some() && rank.motion.readings > 1 && rank.motion.is_still())
+        && ranks.iter().all(|rank| rank.set_up.is_some() && rank.motion.is_still())
 }
 
 /// Communicators that are being made, with their places in the report.
@@ -89,12 +87,15 @@ fn other_sizes(made: &Group<'_>) -> Found {
     }
     let told = |(hash, group): (&str, Group<'_>)| {
         let sizes: BTreeSet<u32> = group.iter().map(|(_, one)| one.n_ranks).collect();
+        if sizes.len() < 2 {
+            return None;
+        }
         let of = group.iter().map(|(_, one)| {
             format!("{} called it with {} ranks", named(one.ranks.iter().map(|rank| rank.rank)), one.n_ranks)
         });
         let of = joined(of, ", ");
         let evidence = format!("one unique id ({hash}), and other sizes: {of}: they can never match");
-        (sizes.len() > 1).then(|| (places(&group), evidence))
+        Some((places(&group), evidence))
     };
     by_hash.into_iter().filter_map(told).collect()
 }

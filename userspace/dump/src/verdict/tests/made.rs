@@ -1,16 +1,13 @@
 //! Made-up ranks of a ring of four.
 
+use std::collections::BTreeSet;
+
 use crate::{
-    ProcessReport,
-    process_state::ProcessState,
-    rank_gpu::{RankGpu, Work},
-    rank_report::{
-        ChannelReport, ConnectionReport, Motion, OpReport, ProxyListState, ProxyReport, RankReport,
-    },
+    ChannelReport, ConnectionReport, Motion, OpReport, ProcessReport, ProcessState, ProxyListState,
+    ProxyReport, RankGpu, RankReport, Work,
     verdict::{State, Verdict, judge_beside},
 };
 use nccl_library::nccl::Direction;
-use std::collections::BTreeSet;
 
 pub(in crate::verdict) const N: u32 = 4;
 
